@@ -141,7 +141,7 @@ def meaning(report: FleetReport) -> str:
         unfit = "failed" if unchecked else "must not go to a tenant"
         return f"{count(number_of['fail'], 'host')} {unfit}.{lost}{fit}{_plans_with_errors(report)}"
     errors = _plans_with_errors(report)
-    warned_of = "." if errors else "; the warnings may cost performance."
+    warned_of = "." if errors else "; the warnings say what could be better."
     return {
         "unknown": f"No host failed, but{lost}{fit}{errors}",
         "warn": f"Every host {'succeeded' if unchecked else 'is fit for use'}{warned_of}{errors}",

@@ -153,7 +153,7 @@ def meaning(validation: Validation) -> str:
     return {
         "fail": "Do not give this host to a tenant until the failures are fixed.",
         "unknown": "Nothing failed, but some checks could not be made: this is not a pass.",
-        "warn": "Fit for use; the warnings may cost performance.",
+        "warn": "Fit for use; the warnings say what could be better.",
         "pass": "Every check that applies to this host passed.",
     }[validation.verdict]
 
