@@ -9,7 +9,8 @@ from hosttune.gpu import nvswitches
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_topo import TopoMatrix, parse_topo_matrix
 from hosttune.gpu.nvml_facts import parse_nvml
-from hosttune.gpu.vendor import LOGGED_ADDRESS, Hints, Listing, LogRecords, Traces, ask
+from hosttune.gpu.vendor import Hints, Listing, LogRecords, Traces, ask
+from hosttune.linux.kernellines import LOGGED_ADDRESS
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu

@@ -111,10 +111,6 @@ def _no_nodes(reader: Reader, address: str, driver: str) -> list[str]:
     return []
 
 
-# An address as records of the kernel log have it. The domain and the function may be missing.
-LOGGED_ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
-
-
 class LogRecords(msgspec.Struct, frozen=True, kw_only=True):
     """Events that a maker's driver writes to the kernel log, as regular expressions.
 

@@ -35,7 +35,9 @@ class KernelLine(NamedTuple):
 
 
 _SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\))"
-_ANY = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+# An address as records have it. The domain and the function may be missing.
+LOGGED_ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_ANY = LOGGED_ADDRESS
 _POWER = "power-cycle the host (a reboot may not be enough); if it comes back, update the firmware of device and board"
 _SEAT = "if nobody pulled or powered it off: reseat the device, its riser or cables, and check its power"
 _LOOKED = (
