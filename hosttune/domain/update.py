@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -20,6 +20,7 @@ from hosttune.domain.edit import Element, XmlText
 from hosttune.domain.guest import Guest
 from hosttune.domain.planned import NO_DMA_TRANSLATION
 from hosttune.domain.reader import read_domain
+from hosttune.domain.writer import print_guest
 from hosttune.domain.xml import QEMU, UNITS
 from hosttune.errors import BadInput
 from hosttune.model.values import CpuSet, number, parse_cpus
@@ -111,10 +112,31 @@ def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str
     return Updated(xml, tuple(_folded(update.changes)), tuple(update.kept))
 
 
+def write_parts(text: XmlText, guest: Guest, paths: Iterable[str]) -> None:
+    """Write what a guest has at these paths ("cputune/vcpupin", "vcpu/@placement") into a definition; nothing goes."""
+    update, want = _Update(text), XmlText(print_guest(guest).encode()).root
+    for path in paths:
+        update.write(text.root, want, path.split("/"))
+
+
 class _Update(msgspec.Struct):
     text: XmlText
     changes: list[Change] = msgspec.field(default_factory=list)
     kept: list[str] = msgspec.field(default_factory=list)
+
+    def write(self, now: Element, want: Element, path: Sequence[str]) -> None:
+        """Write the elements, or the attribute, at a path below the wanted element."""
+        tag, *below = path
+        if tag.startswith("@"):
+            now.set(tag[1:], want.attributes[tag[1:]])
+            return
+        known = {_key(child): child for child in now.children}
+        for child in want.all(tag):
+            same = known.get(_key(child))
+            if not below:
+                self._graft(now, child) if same is None else self.merge(same, child, None)
+            elif child.find(*below) is not None or below[0][1:] in child.attributes:
+                self.write(same or self.text.add(now, tag, child.attributes), child, below)
 
     def merge(self, now: Element, want: Element, before: Element | None, at: str = "") -> None:
         """Change an element into the wanted one, and its children likewise."""
