@@ -26,7 +26,7 @@ from hosttune.domain.guest import (
     Pin,
     VirtualIommu,
 )
-from hosttune.model.plan import Device, PciController, PlannedGuest
+from hosttune.model.plan import Cell, Device, PciController, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 
 AGENT_CHANNEL = "org.qemu.guest_agent.0"  # the QEMU guest agent's channel to the host (formatdomain, channel)
@@ -69,15 +69,7 @@ def guest_of(planned: PlannedGuest) -> Guest:
         backing=_backing(planned),
         numatune=_numatune(planned),
         cpu=_cpu(planned, kvm=kvm),
-        cells=tuple(
-            GuestCell(
-                id=cell.id,
-                vcpus=_cpus(cell.vcpus),
-                memory_bytes=cell.memory_bytes,
-                distances=tuple(enumerate(cell.distances)),
-            )
-            for cell in planned.cells
-        ),
+        cells=tuple(map(_cell, planned.cells)),
         features=("acpi", "apic", *(("kvm",) if hints else ()), *(("ioapic",) if eim else ())),
         kvm_features=hints,
         ioapic="qemu" if eim else None,
@@ -104,6 +96,11 @@ def _cpus(cpus: str) -> str:
 
 def _pin(number: int, cpus: str) -> Pin:
     return Pin(id=number, cpus=_cpus(cpus))
+
+
+def _cell(cell: Cell) -> GuestCell:
+    distances = tuple(enumerate(cell.distances))
+    return GuestCell(id=cell.id, vcpus=_cpus(cell.vcpus), memory_bytes=cell.memory_bytes, distances=distances)
 
 
 def _backing(planned: PlannedGuest) -> MemoryBacking:
