@@ -18,7 +18,7 @@ from hosttune.errors import BadInput, HosttuneError, Unreadable
 from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, check_prunable
-from hosttune.model.plan import Finding, GuestChange, Plan, PlannedGuest, Source
+from hosttune.model.plan import Finding, Plan, PlannedGuest, Source
 from hosttune.report.blocks import Report
 
 T = TypeVar("T")
@@ -349,7 +349,7 @@ def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -
     known = {(one.element, one.was) for one in updated(then, then, want).changes}
     active = any(one.name == guest.name and runs(one) for one in host.guests or ())
     drift = tuple(
-        GuestChange(element=one.element, was=one.was, becomes=one.becomes, when="next-start" if active else "now")
+        replace(one, when="next-start" if active else "now")
         for one in (updated(then, now, want).changes if now else ())
         if (one.element, one.was) not in known
     )

@@ -23,11 +23,12 @@ from hosttune.domain.reader import read_domain
 from hosttune.domain.writer import print_guest
 from hosttune.domain.xml import QEMU, UNITS
 from hosttune.errors import BadInput
+from hosttune.model.plan import GuestChange
 from hosttune.model.values import CpuSet, number, parse_cpus
 
 _NAMESPACE = QEMU.strip("{}")
 _COMMANDLINE = f"{_NAMESPACE}}}commandline"
-NONE = "none"
+NONE = "none"  # of a change: the element was not there, or will not be
 # Of these elements the intent decides all: one that it does not have goes, whoever wrote it.
 _ALL = {
     parent: frozenset(children.split())
@@ -73,22 +74,11 @@ _ADDED = frozenset(
 _ADDED_BELOW = frozenset((*_FIRMWARE, "boot", "address", "alias", "mac", "target", "backingStore", "model", "protocol"))
 
 
-class Change(msgspec.Struct, frozen=True):
-    """A change of a definition: the element, what it was and what it becomes; `NONE`: it was or will not be there."""
-
-    element: str
-    was: str
-    becomes: str
-
-    def __str__(self) -> str:
-        return f"{self.element}: {self.was} -> {self.becomes}"
-
-
 class Updated(msgspec.Struct, frozen=True):
-    """A definition with the plan's elements, what was changed for that, and what of others it has."""
+    """A definition with the plan's elements, what is changed for that once it is defined, and what of others it has."""
 
     xml: str
-    changes: tuple[Change, ...]
+    changes: tuple[GuestChange, ...]
     kept: tuple[str, ...]
 
 
@@ -121,7 +111,7 @@ def write_parts(text: XmlText, guest: Guest, paths: Iterable[str]) -> None:
 
 class _Update(msgspec.Struct):
     text: XmlText
-    changes: list[Change] = msgspec.field(default_factory=list)
+    changes: list[GuestChange] = msgspec.field(default_factory=list)
     kept: list[str] = msgspec.field(default_factory=list)
 
     def write(self, now: Element, want: Element, path: Sequence[str]) -> None:
@@ -139,7 +129,7 @@ class _Update(msgspec.Struct):
                 self.write(same or self.text.add(now, tag, child.attributes), child, below)
 
     def merge(self, now: Element, want: Element, before: Element | None, at: str = "") -> None:
-        """Change an element into the wanted one, and its children likewise."""
+        """GuestChange an element into the wanted one, and its children likewise."""
         self._attributes(now, want, before, at)
         said, wanted = _text(now), _text(want)
         if wanted and not want.children and not _equal(now, want, said, wanted):
@@ -261,7 +251,7 @@ class _Update(msgspec.Struct):
                     self.text.remove(child, target)
 
     def arguments(self, now: Guest, want: Guest) -> None:
-        """Change the arguments to QEMU that hosttune writes; those of others stay."""
+        """GuestChange the arguments to QEMU that hosttune writes; those of others stay."""
         had, wanted = _pairs(now.qemu_arguments), _pairs(want.qemu_arguments)
         new = [pair for pair in wanted if pair not in had]
         gone = [pair for pair in had if pair not in wanted and _is_ours(pair)]
@@ -295,7 +285,7 @@ class _Update(msgspec.Struct):
             self._graft(child, one)
 
     def _note(self, element: str, was: str, becomes: str) -> None:
-        self.changes.append(Change(element or "domain", was, becomes))
+        self.changes.append(GuestChange(element=element or "domain", was=was, becomes=becomes, when="now"))
 
 
 # --- which element is which ----------------------------------------------------------------------------------
@@ -421,9 +411,9 @@ def _summary(element: Element) -> str:
     return " ".join(filter(None, own)) or ", ".join(below) or "there"
 
 
-def _folded(changes: Iterable[Change]) -> Iterator[Change]:
+def _folded(changes: Iterable[GuestChange]) -> Iterator[GuestChange]:
     """Yield the changes; those of pins as one, because a guest can have hundreds."""
-    pins: dict[str, list[Change]] = {}
+    pins: dict[str, list[GuestChange]] = {}
     for change in changes:
         section, _, rest = change.element.partition(" ")
         tag, _, name = rest.partition(" ")
@@ -434,7 +424,7 @@ def _folded(changes: Iterable[Change]) -> Iterator[Change]:
     for tag, some in pins.items():
         numbers = CpuSet(_number(change.element.rpartition(" ")[2]) or 0 for change in some)
         was, becomes = (_host_cpus(words) for words in zip(*((one.was, one.becomes) for one in some), strict=True))
-        yield Change(f"{tag} {numbers}", was, becomes)
+        yield GuestChange(element=f"{tag} {numbers}", was=was, becomes=becomes, when="now")
 
 
 def _host_cpus(words: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from domain_shapes import GIB, SHAPES, changed, emulated, plan_of
 from libvirtd import PACKAGES, Argv, Libvirtd, libvirtd
 from lxml import etree
 
-from hosttune.domain.sameness import same_guest
+from hosttune.domain.compare import same_guest
 from hosttune.domain.writer import domain_xml
 from hosttune.model.plan import PlannedGuest
 

@@ -11,8 +11,8 @@ from domain_shapes import GIB, SHAPES, changed, emulated, plan_of
 from libvirtd import Libvirtd, libvirtd
 from lxml import etree
 
+from hosttune.domain.compare import same_guest
 from hosttune.domain.reader import read_domain
-from hosttune.domain.sameness import same_guest
 from hosttune.domain.writer import domain_xml
 from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed

@@ -11,12 +11,11 @@ import pytest
 from domain_shapes import ONE_GPU, SEEDED, SHAPES, TWO_CELLS, changed, device, emulated, plan_of
 from xmledits import Edit, edited
 
-from hosttune.domain.compare import compare
+from hosttune.domain.compare import LEFT_OPEN, compare, same_guest
 from hosttune.domain.elements import known_elements
 from hosttune.domain.guest import AddressWidth, Guest
 from hosttune.domain.planned import guest_of
 from hosttune.domain.reader import read_domain
-from hosttune.domain.sameness import LEFT_OPEN, same_guest
 from hosttune.domain.writer import domain_xml
 from hosttune.domain.xml import QEMU
 from hosttune.errors import BadInput
