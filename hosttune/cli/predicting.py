@@ -85,7 +85,7 @@ def predict(
 
 def replace_all(found: Sequence[Scope], **changes: Any) -> list[Scope]:
     """Return the scopes with these fields changed."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return [replace(scope, **changes) for scope in found]
 

@@ -11,8 +11,9 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+import msgspec
 
 from hosttune.domain.arguments import WINDOW
 from hosttune.domain.edit import Element, XmlText
@@ -71,8 +72,7 @@ _ADDED = frozenset(
 _ADDED_BELOW = frozenset((*_FIRMWARE, "boot", "address", "alias", "mac", "target", "backingStore", "model", "protocol"))
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A change of a definition: the element, what it was and what it becomes; `NONE`: it was or will not be there."""
 
     element: str
@@ -83,8 +83,7 @@ class Change:
         return f"{self.element}: {self.was} -> {self.becomes}"
 
 
-@dataclass(frozen=True)
-class Updated:
+class Updated(msgspec.Struct, frozen=True):
     """A definition with the plan's elements, what was changed for that, and what of others it has."""
 
     xml: str
@@ -112,11 +111,10 @@ def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str
     return Updated(xml, tuple(_folded(update.changes)), tuple(update.kept))
 
 
-@dataclass
-class _Update:
+class _Update(msgspec.Struct):
     text: XmlText
-    changes: list[Change] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
+    changes: list[Change] = msgspec.field(default_factory=list)
+    kept: list[str] = msgspec.field(default_factory=list)
 
     def merge(self, now: Element, want: Element, before: Element | None, at: str = "") -> None:
         """Change an element into the wanted one, and its children likewise."""

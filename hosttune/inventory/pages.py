@@ -8,7 +8,9 @@ when all of that memory is free. A node of unknown size is no reason to refuse a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.inventory.resources import place_cpus
 from hosttune.model.host import Host, HugePages, NumaNode, RunningGuest
@@ -27,8 +29,7 @@ DEFAULT_RESERVE = 8 * GIB
 WATERMARK_PART = 256
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(msgspec.Struct, frozen=True):
     """The pages of one size on one node; `free`: what is left after guests that are defined but not running.
 
     `total` None = unknown; `least` is then the known minimum. `counted` False: the number of free pages is unknown, and
@@ -41,8 +42,7 @@ class Pool:
     counted: bool
 
 
-@dataclass(frozen=True)
-class NodeMemory:
+class NodeMemory(msgspec.Struct, frozen=True):
     """Memory of one node. `creatable_bytes` None = the node's size is unknown.
 
     If the size of a pool is unknown, only its known part is subtracted from `creatable_bytes`, which is then an upper

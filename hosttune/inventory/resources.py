@@ -6,8 +6,9 @@ Pure. A core is named by its lowest CPU. Only CPUs that are online and not hidde
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from hosttune.model.homes import home_nodes, table_of
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
@@ -20,8 +21,7 @@ REMOTE_DISTANCE = 20  # the kernel's own value if firmware has no table (REMOTE_
 _NODE_OF_CPU = "cpus[].numa_node"
 
 
-@dataclass(frozen=True)
-class Core:
+class Core(msgspec.Struct, frozen=True):
     """One core: its usable CPUs (online, allowed), its node and cache, and whether its CPUs are isolated.
 
     `siblings` are all its CPUs, also hidden and offline ones: a guest that holds one of them shares the core.
@@ -46,8 +46,7 @@ def core_of(
     return Core(name, node, llc, usable, frozenset(siblings), apart, rank)
 
 
-@dataclass(frozen=True)
-class NodeResources:
+class NodeResources(msgspec.Struct, frozen=True, dict=True):
     """One host node: every usable core, and what of it is free for a new guest.
 
     `reserved` cores stay with the host. `free` cores are wholly free. `free_threads` also has the CPUs of cores that
@@ -68,8 +67,7 @@ class NodeResources:
         return tuple(core for core in self.cores if core.id not in kept)
 
 
-@dataclass(frozen=True)
-class Resources:
+class Resources(msgspec.Struct, frozen=True, dict=True):
     """The host's CPUs as the planner uses them.
 
     `cpu_nodes_known` False: the nodes of the CPUs are unknown, and all count as CPUs of one node.
@@ -82,7 +80,7 @@ class Resources:
     pinned: CpuSet  # CPUs that existing guests' vCPUs, emulator and I/O threads hold
     isolated: CpuSet
     threads_per_core: int
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[Finding, ...] = msgspec.field(default=())
     cpu_nodes_known: bool = True
 
     def distance(self, a: int, b: int) -> int:
@@ -106,8 +104,7 @@ class Resources:
         return all((a, b) in self.distances for a in wanted for b in wanted)
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """The node of each CPU that has one. `known` False: all are assumed to be on one node."""
 
     nodes: Mapping[int, int]

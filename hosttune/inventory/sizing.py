@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.inventory.cores import cores_needed, fitting_cores
 from hosttune.inventory.devices import Catalogue, countable_gpus, read_catalogue
@@ -24,8 +26,7 @@ from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import format_size, parse_size
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """The result of `auto`: whole cores and bytes of each cell; for GPUs of unknown node, of the whole guest."""
 
     cores: int
@@ -44,8 +45,7 @@ class Share:
         return self.memory_bytes // cells
 
 
-@dataclass(frozen=True)
-class PlanningContext:
+class PlanningContext(msgspec.Struct, frozen=True, dict=True):
     """The data that planning uses, read once for each plan.
 
     `vcpus`: the most vCPUs of an `auto` guest. `boot_pages`: whether a reboot may reserve 1 GiB pages. None: only for a
@@ -59,7 +59,7 @@ class PlanningContext:
     reserve: Reserve
     vcpus: VcpuLimit
     boot_pages: bool | None = None
-    own: Mapping[str, PlannedGuest] = field(default_factory=dict)
+    own: Mapping[str, PlannedGuest] = msgspec.field(default_factory=dict)
 
     @cached_property
     def countable(self) -> Mapping[str, int | None]:
@@ -151,8 +151,7 @@ def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | N
     return None
 
 
-@dataclass(frozen=True)
-class Base:
+class Base(msgspec.Struct, frozen=True):
     """The first cells of a guest to try: `nodes` if the contract names them, `may_grow` if more cells may be tried."""
 
     cells: int
@@ -179,8 +178,7 @@ def base_cells(context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ..
     return Base(len(known), True, frozenset(known))
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(msgspec.Struct, frozen=True):
     """One way to divide a guest. `short`: `auto` had to leave out cores or memory."""
 
     shape: Shape
@@ -270,8 +268,7 @@ def _free_cpus(node: NodeResources, shape: Shape) -> int:
     return len(fitting_cores(node, shape.threads)) * shape.threads
 
 
-@dataclass(frozen=True)
-class Claims:
+class Claims(msgspec.Struct, frozen=True):
     """What guests built later need of a node, and how many of them divide the rest with this guest."""
 
     cpus: int = 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.gpu import Generation
@@ -25,8 +25,7 @@ _SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8
 NO_SOURCE = "no source"
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """What is asked about: the GPUs, NICs and drives of a host or of one guest, and how many such hosts work together.
 
     `of` names it. `devices` None: all devices of the host. `between`: pairs of devices whose path is asked for.

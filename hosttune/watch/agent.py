@@ -10,7 +10,8 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+import msgspec
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.machine.descriptors import let_go
@@ -79,8 +80,7 @@ def wait_for(descriptors: Sequence[int], seconds: float) -> None:
     select.select(descriptors, [], [], seconds)
 
 
-@dataclass
-class _Slot:
+class _Slot(msgspec.Struct):
     """A source, open or to be opened. `was_up`: at the last turn. `tries`: in a row, without success."""
 
     name: str
@@ -99,8 +99,7 @@ class _Slot:
         return self.source is not None and self.source.up
 
 
-@dataclass
-class Agent:
+class Agent(msgspec.Struct):
     """The agent. `textfile`: "" to write none. `openers`: its sources by name. `keep`: one turn of --keep, or None.
 
     `foreign`: count the time of others on pinned CPUs (not for a captured host, whose /proc stands still). `moves`: the
@@ -115,7 +114,7 @@ class Agent:
     keep: Callable[[], Keeping] | None = None
     foreign: bool = True
     moves: bool = False
-    notifier: Notifier = field(default_factory=Notifier)
+    notifier: Notifier = msgspec.field(default_factory=Notifier)
     clock: Callable[[], float] = since_boot
     wait: Callable[[Sequence[int], float], object] = wait_for
     write: Callable[[str, str], None] = write_textfile

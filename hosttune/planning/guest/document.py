@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import gcd
 
 import msgspec
@@ -82,8 +81,7 @@ def _cell_text(resources: Resources, a: int, b: int, at: str) -> tuple[int, Find
 #
 
 
-@dataclass(frozen=True)
-class Pinning:
+class Pinning(msgspec.Struct, frozen=True):
     """The cores of each cell, one host CPU for each vCPU in vCPU order, the guest's topology, the emulator's CPUs."""
 
     cores: tuple[tuple[Core, ...], ...]
@@ -203,8 +201,7 @@ ALLOCATION_THREADS = 8  # one thread would take minutes to allocate a terabyte o
 GUEST_NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """A guest with its findings, and how it uses its cores."""
 
     guest: PlannedGuest
@@ -214,8 +211,7 @@ class Placed:
     exclusive: bool = True  # no other guest may use its cores or their idle siblings (smt: cores)
 
 
-@dataclass(frozen=True)
-class Devices:
+class Devices(msgspec.Struct, frozen=True):
     """A choice of GPUs and nodes, the NICs and drives (`named` or `counted`), and the closure of all devices."""
 
     choice: Choice

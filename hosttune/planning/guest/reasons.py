@@ -6,7 +6,8 @@ Pure. Reasons name the file or figure that they are based on. If it is unknown, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.gpu import vendor_of
 from hosttune.inventory.devices import Closure
@@ -22,8 +23,7 @@ from hosttune.planning.guest.choice import Choice
 Say = Callable[[str, str], None]  # level, text
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Everything decided about one guest. `named` and `counted` are the NICs and drives, `closure` all devices."""
 
     guest: GuestIntent

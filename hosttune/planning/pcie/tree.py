@@ -14,7 +14,6 @@ libvirt's index of a controller is the number of its bus in the guest, and the g
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -37,8 +36,7 @@ HEADROOM = 2
 Groups = list[tuple[int | None, tuple[Node, ...]]]
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(msgspec.Struct, frozen=True):
     """Controllers in index order, and the guest address of every host device.
 
     `note`: the parts of the host's tree that are missing because there are too few bus numbers; None if none are.
@@ -104,8 +102,7 @@ def _buses(nodes: Sequence[Node]) -> int:
     return sum(1 if isinstance(node, Slot) else 2 + _buses(node.below) for node in nodes)
 
 
-@dataclass(frozen=True)
-class _TreePart:
+class _TreePart(msgspec.Struct, frozen=True):
     """A part of the tree: its controllers, numbered from `first`, and the addresses of its devices."""
 
     controllers: tuple[PciController, ...] = ()

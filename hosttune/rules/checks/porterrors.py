@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hosttune.model.ports import Interface, RdmaPort
 from hosttune.rules.checks.data import table
