@@ -20,6 +20,7 @@ DMA_TRANSLATION = (
     "dma-translation"  # <iommu><driver dma_translation='off'/>: an IOMMU device that remaps interrupts only
 )
 DMA_TRANSLATION_GLOBAL = "dma-translation-argument"  # the same as a QEMU argument, for a libvirt without the element
+CLIQUE = "gpudirect-clique"  # <qemu:override> with the clique of a GPU
 PORT_HOTPLUG = "port-hotplug"  # <target hotplug='off'/>: no memory and no I/O space is reserved behind a port
 
 Version = tuple[int, ...]
@@ -34,6 +35,7 @@ SINCE: tuple[tuple[str, Version, Version], ...] = (
     (PORT_HOTPLUG, (6, 3), (5, 0)),
     (FIRMWARE_FEATURES, (7, 2), (2, 9)),
     (ALLOCATION_THREADS, (8, 2), (5, 0)),
+    (CLIQUE, (8, 2), (2, 11)),
     (MAXPHYSADDR, (8, 7), (2, 7)),
     (MAXPHYSADDR_LIMIT, (9, 3), (2, 9)),
     (DMA_TRANSLATION, (10, 7), (7, 2)),

@@ -295,6 +295,7 @@ SHAPES = {
     "cascade": lambda: Made([Root((Hub((Hub((gpu("g"), nic("n"))), Hub((nic("m"),)))),))], nodes=1),
     "cells": lambda: Made([Root((Hub((gpu(f"g{n}"), nic(f"n{n}"))),), n) for n in range(4)], nodes=4),
     "unknown": lambda: Made([Root((Hub((gpu("g"), nic("n"))),), None), Root((nic("m"),), None)], nodes=1),
+    "pair": lambda: Made([Root((Hub((gpu("g"), gpu("h"))),)), Root((gpu("i"),))], nodes=1),
     "many": lambda: Made([Root((Hub(tuple(nic(f"n{n}") for n in range(36))), gpu("g")))], nodes=1),
 }
 
@@ -311,6 +312,9 @@ def test_libvirt_takes_every_tree(libvirtd: Libvirtd, name: str) -> None:
     for device in only(plan).devices:
         found = next(d for d in devices.values() if d.get("host") == device.address)
         assert found["bus"] == f"pci.{int(device.guest_address.split(':')[1], 16)}"
+    cliques = {d["host"]: d["x-nv-gpudirect-clique"] for d in devices.values() if "x-nv-gpudirect-clique" in d}
+    assert cliques == {d.address: d.clique for d in only(plan).devices if d.clique is not None}
+    assert bool(cliques) == (name == "pair")
     switches = [d for d in devices.values() if d["driver"] == "x3130-upstream"]
     assert len(switches) == sum(c.model == "pcie-switch-upstream-port" for c in only(plan).controllers)
 

@@ -11,6 +11,7 @@ from math import gcd
 
 import msgspec
 
+from hosttune.inventory.cliques import cliques
 from hosttune.inventory.cores import choose_cores, has_whole_cores, pin
 from hosttune.inventory.devices import Closure, close_groups, identity
 from hosttune.inventory.resources import LOCAL_DISTANCE, Core, Resources
@@ -354,6 +355,7 @@ def _devices(
     context: PlanningContext, devices: Devices, cell_of: dict[str, int | None], tree: Tree
 ) -> tuple[Device, ...]:
     vgpus = as_devices(devices.vgpus, cell_of, tree.addresses) if devices.vgpus else ()
+    sets = cliques(context.host, (one for one in devices.closure.members if one not in devices.functions))
     whole = tuple(
         Device(
             address=address,
@@ -363,6 +365,7 @@ def _devices(
             identity=identity(context.catalogue, address, context.host),
             host_node=context.catalogue.node(address),
             name=_name(context, address),
+            clique=sets.get(address),
         )
         for address in sorted(devices.closure.members, key=address_key)
         if address not in devices.functions
