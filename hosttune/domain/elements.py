@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 # A name is that of the element or attribute in libvirt's XML.
 HINT_DEDICATED = "hint-dedicated"  # KVM_HINTS_REALTIME: the guest does not have to yield its vCPUs
+FIRMWARE = "firmware"  # <os firmware='efi'>: libvirt finds the firmware's files
 POLL_CONTROL = "poll-control"  # the guest may switch the host's halt polling off
 ALLOCATION_THREADS = "allocation-threads"  # several threads allocate the guest's memory at start
 MAXPHYSADDR = "maxphysaddr"
@@ -30,6 +31,7 @@ ASSUMED_QEMU: Version = (7, 2)
 
 SINCE: tuple[tuple[str, Version, Version], ...] = (
     # element, libvirt, QEMU
+    (FIRMWARE, (5, 2), (2, 9)),
     (HINT_DEDICATED, (5, 7), (2, 12)),
     (POLL_CONTROL, (6, 10), (4, 2)),
     (PORT_HOTPLUG, (6, 3), (5, 0)),

@@ -24,9 +24,7 @@ MOST = 16  # the clique is a number of four bits (QEMU hw/vfio/pci-quirks.c)
 
 def clique_gpus(host: Host, addresses: Iterable[str]) -> tuple[str, ...]:
     """Return the whole GPUs among these that need a clique: those that links join with all others need none."""
-    gpus = [
-        host.index.gpus[address] for address in sorted(set(addresses), key=address_key) if address in host.index.gpus
-    ]
+    gpus = [host.index.gpus[at] for at in sorted(host.index.gpus.keys() & {*addresses}, key=address_key)]
     fabric = {gpu.address for gpu in fabric_gpus(host)}
     found = []
     for gpu in gpus:

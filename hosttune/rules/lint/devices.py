@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hosttune.domain.elements import CLIQUE
 from hosttune.domain.guest import HostDevice
+from hosttune.gpu import reads_rom
 from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.inventory.cliques import UNKNOWN, apart, clique_gpus, in_words, wrong
 from hosttune.model import sysfs
@@ -127,7 +128,7 @@ def host_driver(scene: GuestOnHost) -> Iterator[Finding]:
     "rom-bar",
     WARN,
     _HOSTDEV,
-    right="the option ROM of a passed device is off",
+    right="the option ROM of a passed device is off, unless its driver reads it",
     why="the guest's firmware runs it: starts take longer, and some ROMs hang the firmware",
     source=f"{_SOURCE}, rom",
     remedy="write <rom bar='off'/> in the <hostdev>, unless the guest boots from this device",
@@ -137,7 +138,11 @@ def host_driver(scene: GuestOnHost) -> Iterator[Finding]:
 def rom_bar(scene: GuestOnHost) -> Iterator[Finding]:
     """Find option ROMs that the guest's firmware sees; libvirt has no such switch for an interface."""
     for device in each(scene):
-        if device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
+        if reads_rom(scene.host.index.gpus.get(device.source or "")):
+            if device.rom_bar is False:
+                text = f"{device.source}: its driver reads the option ROM, and may not load without it"
+                yield Finding(text, scene.place_of(device), INFO, remedy="take <rom bar='off'/> out")
+        elif device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
             mend = "<rom bar='off'/> keeps the guest's firmware from running it"
             yield Finding(f"{device.source}: the option ROM is mapped; {mend}", scene.place_of(device))
 
