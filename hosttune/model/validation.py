@@ -127,14 +127,17 @@ class Machine(Value, frozen=True, kw_only=True):
 
 
 class Counted(Value, frozen=True, kw_only=True):
-    """What the kernel had counted `uptime_seconds` after the start of a boot: PCIe errors (AER) by address and kind."""
+    """What was counted `uptime_seconds` after the start of a boot, by counters ("aer 0000:18:00.0") and word.
 
-    boot_id: str
+    `hosttune.model.counters` has the table of them.
+    """
+
+    boot_id: str | None = None
     uptime_seconds: float
-    aer: Mapping[str, Mapping[str, int]]
+    counters: Mapping[str, Mapping[str, int]] = {}
 
     def __post_init__(self) -> None:
-        close_mappings(self, "aer")
+        close_mappings(self, "counters")
 
 
 class Validation(Value, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from hosttune.rules.checks.facts import listed, pinned
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
-_FACTS = ("security",)
+_SINCE = 2
 _OPEN = re.compile(
     r"(?<!smt )\bvulnerable\b(?!, kvm: )|kvm: vulnerable|ibpb: disabled|(?:safe ret|ibpb), no microcode|^unknown",
     re.IGNORECASE,
@@ -47,7 +47,7 @@ def _sharing(evidence: Evidence) -> list[str]:
     " microcode update the firmware and that package, and reboot; where cores are shared, plan with smt: cores",
     reads=f"{sysfs.VULNERABILITIES}/*",
     for_guests=True,
-    facts=_FACTS,
+    since=_SINCE,
 )
 def cpu_vulnerabilities(on: On) -> Finding:
     """Judge what the running kernel says, whatever its command line says.
@@ -83,7 +83,7 @@ def cpu_vulnerabilities(on: On) -> Finding:
     expected="the same revision on all CPUs",
     remedy="update the firmware and the distribution's microcode package, then reboot: it is loaded early on every CPU",
     reads="/proc/cpuinfo",
-    facts=_FACTS,
+    since=_SINCE,
 )
 def microcode(on: On) -> Finding:
     """Compare the revisions of all CPUs that are online."""
@@ -130,7 +130,7 @@ def sev_snp(on: On) -> Finding:
     remedy="switch both on in the firmware; modules that were built on the host must then be signed (mokutil --import)",
     reads=f"{SECURE_BOOT}, /sys/class/tpm",
     for_guests=True,
-    facts=_FACTS,
+    since=_SINCE,
 )
 def secure_boot(on: On) -> Finding:
     """Check that the firmware checks what it boots, and that there is a TPM to measure it."""

@@ -60,7 +60,7 @@ def test_a_healthy_and_a_sick_capture(tmp_path: Path, sick: bool, outcomes: list
 
 
 def test_a_capture_of_before_skips_what_it_does_not_hold() -> None:
-    old = evidence(security=None, not_captured=("security",))
+    old = evidence(security=None, facts=1)
     assert {outcome(check, old) for check in CHECKS} == {("skip", "not in this capture")}
     assert {outcome(check, evidence(security=None))[0] for check in CHECKS} == {"unknown"}
 

@@ -24,13 +24,13 @@ from hosttune.validating import Request, accepting, decide, validate
 VM = Path(__file__).parents[2] / "hosts" / "h100" / "vm-h100x1.tar.gz"
 GPU = "0000:00:06.0"
 WHY = ("--why", "a cloud VM; it shows no nodes", "--until", "2999-12-31")
-ALSO = ("--accept", "time-sync", "--accept", "monitoring-baseline")
+ALSO = ("--accept", "time-sync", "--accept", "monitoring-baseline", "--accept", "pcie-replay")
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    """The captured guest as a scratch root: three warnings, numa-affinity of its GPU, time-sync, no baseline."""
+    """The captured guest as a scratch root: it warns of its GPU (numa-affinity, pcie-replay), time-sync, no baseline."""
     with tarfile.open(VM) as tar:
         tar.extractall(tmp_path / "root", filter="data") if hasattr(tarfile, "data_filter") else tar.extractall(
             tmp_path
@@ -60,6 +60,7 @@ def test_what_is_accepted_is_kept_shown_in_every_format_and_moves_no_verdict(hos
         "numa-affinity",
         "time-sync",
         "monitoring-baseline",
+        "pcie-replay",
     }
     (first, *_) = json.loads((scratch / "var/lib/hosttune/accepted.json").read_text())["results"]
     assert (first["check"], first["subject"], first["until"]) == ("numa-affinity", GPU, "2999-12-31")
@@ -67,7 +68,7 @@ def test_what_is_accepted_is_kept_shown_in_every_format_and_moves_no_verdict(hos
     assert first["at"].startswith("20")
     text = hosttune()[1]  # and in the next validation
     assert text.startswith("PASS")
-    assert "accepted: 3" in text
+    assert "accepted: 4" in text
     assert f"by {first['by']} on {first['at'][:10]} until 2999-12-31: a cloud VM; it shows no nodes" in " ".join(
         text.split()
     )
@@ -75,7 +76,7 @@ def test_what_is_accepted_is_kept_shown_in_every_format_and_moves_no_verdict(hos
         assert "a cloud VM; it shows no nodes" in hosttune("-o", form)[1].replace("\\", "")
     suite = ET.fromstring(hosttune("-o", "junit")[1])
     assert suite.get("errors") == "0"
-    assert sum((one.text or "").startswith("accepted by") for one in suite.iter("system-out")) == 3
+    assert sum((one.text or "").startswith("accepted by") for one in suite.iter("system-out")) == 4
     assert 'hosttune_check_results{check="time-sync",status="accepted"} 1' in hosttune("-o", "prometheus")[1]
 
 
@@ -188,7 +189,7 @@ def test_a_configuration_accepts_and_a_fleet_counts_it_apart(
     assert [one.check for one in found.results if one.standing == "accepted"] == ["time-sync"]
     assert verdict_of(found.results) == found.verdict == "warn", "numa-affinity is not accepted"
     assert _counts(found.results)["accepted"] == 1
-    assert _counts(found.results)["warn"] == 2
+    assert _counts(found.results)["warn"] == 3
     (tmp_path / "fleet.json").write_text(
         json.dumps([{"check": "time-sync", "subject": "host", "by": "ops", "why": "x", "until": "2999-12-31"}])
     )
