@@ -139,7 +139,8 @@ def _accepted(
     except BadInput as error:
         if new:
             raise
-        tell(f"what was accepted before cannot be read: {error.what}")
+        tell(f"nothing that was accepted before counts: {error.where}: {error.what}; {error.hint}")
+    new = tuple(msgspec.structs.replace(one, device=host.index.identity(one.subject)) for one in new)
     accepting.keep(folder, "--accept", new, found.results, host)
     return accepting.applied(found, (*declared, *before, *new), host)
 

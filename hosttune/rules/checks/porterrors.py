@@ -1,4 +1,4 @@
-"""Check of the errors of ports: what came since the last look and while benchmarks ran, and links that were lost again."""
+"""Check of the errors of ports: what came since the last look, what came under load, and links that were lost again."""
 
 from __future__ import annotations
 

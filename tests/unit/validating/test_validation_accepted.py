@@ -16,7 +16,8 @@ from hosttune.errors import BadInput
 from hosttune.fleet.overview import _counts
 from hosttune.machine.archive import open_root
 from hosttune.model.evidence import Evidence, Health, KernelEvent
-from hosttune.model.host import Host
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.model.validation import Acceptance, CheckResult, Validation, verdict_of
 from hosttune.validating import Request, accepting, decide, validate
@@ -30,7 +31,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    """The captured guest as a scratch root: it warns of its GPU (numa-affinity, pcie-replay), time-sync, no baseline."""
+    """The captured guest as a scratch root: warnings of numa-affinity, pcie-replay, time-sync, no baseline."""
     with tarfile.open(VM) as tar:
         tar.extractall(tmp_path / "root", filter="data") if hasattr(tarfile, "data_filter") else tar.extractall(
             tmp_path
@@ -161,6 +162,32 @@ def test_a_damaged_record_is_named_and_not_written_over(hosttune: Run, scratch: 
     assert (code, out) == (2, "")
     assert str(path) in err
     assert path.read_text() == "{"
+
+
+def test_a_record_with_what_is_no_date_accepts_nothing(hosttune: Run, scratch: Path) -> None:
+    hosttune("--accept", "time-sync", *WHY)
+    path = scratch / "var/lib/hosttune/accepted.json"
+    path.write_text(path.read_text().replace("2999-12-31", "never"))
+    _, out, err = hosttune("-o", "json")
+    assert f"nothing that was accepted before counts: {path}: time-sync: 'never' is no date" in err
+    assert not any(one["accepted"] for one in json.loads(out)["results"])
+    assert hosttune("--accept", "time-sync", *WHY)[0] == 2
+
+
+@pytest.mark.parametrize("fact", ["uuid", "serial", "dsn"])
+def test_it_is_of_the_device_and_not_of_the_address(fact: str) -> None:
+    doubt = CheckResult(check="row-remap", subject=GPU, outcome="unknown", actual="not read")
+    known = Acceptance(check="row-remap", subject=GPU, by="a", why="x", until="2999-12-31", device={fact: "1"})
+
+    def judged(value: str | None) -> CheckResult:
+        who = {} if fact == "dsn" else {fact: value}
+        host = Host(gpus=(Gpu(address=GPU, **who),), pci=(PciDevice(address=GPU, dsn=value),))
+        return accepting.applied(Validation(results=(doubt,)), (known,), host).results[0]
+
+    assert [judged(value).standing for value in ("1", None, "2")] == ["accepted", "accepted", "unknown"]
+    told = judged("2").accepted
+    assert told is not None
+    assert "another device is there now: accept it again" in told.text
 
 
 @pytest.mark.parametrize(
