@@ -90,9 +90,9 @@ def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str
     decides goes. Raises BadInput for a text that is not a domain XML.
     """
     text = XmlText(present_xml.encode("utf-8", "surrogatepass"), where="present definition")
-    want = XmlText(planned_xml.encode("utf-8", "surrogatepass"), where="planned definition").root
+    planned = XmlText(planned_xml.encode("utf-8", "surrogatepass"), where="planned definition")
+    want, facts = planned.root, (text.guest, planned.guest)
     before = XmlText(previous_planned_xml.encode("utf-8", "surrogatepass")).root if previous_planned_xml else None
-    facts = (read_domain(present_xml, where="present definition"), read_domain(planned_xml, where="planned definition"))
     update = _Update(text)
     update.firmware(*facts, want)
     update.free_places(want, before)
@@ -261,7 +261,7 @@ class _Update(msgspec.Struct):
             self.kept.append("other arguments to QEMU are not in this intent")
         if not new and not gone:
             return
-        self._note("arguments to QEMU", _words(gone), _words(new))
+        self._note("arguments to QEMU", _as_text(gone), _as_text(new))
         root = self.text.root
         parent = root.find(_COMMANDLINE)
         arguments = list(parent.children) if parent else []
@@ -287,7 +287,7 @@ class _Update(msgspec.Struct):
         wanted = dict(filter(None, (_clique(one) for one in want.all(_OVERRIDE, "*"))))
         if had == wanted:
             return
-        self._note("cliques of GPUs", *(_words(tuple(each.items())) for each in (had, wanted)))
+        self._note("cliques of GPUs", *(_as_text(tuple(each.items())) for each in (had, wanted)))
         for one in ours:
             self.text.remove(parent or root, one)
         prefix = self._prefix() if wanted else ""
@@ -485,7 +485,7 @@ def _values(arguments: Iterable[Element]) -> tuple[str, ...]:
     return tuple(one.attributes.get("value", "") for one in arguments)
 
 
-def _words(pairs: Iterable[tuple[str, ...]]) -> str:
+def _as_text(pairs: Iterable[tuple[str, ...]]) -> str:
     return " ".join(word for pair in pairs for word in pair) or NONE
 
 

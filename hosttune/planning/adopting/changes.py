@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -21,11 +22,11 @@ _PLACE = (
 )
 
 
-def write_placement(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> tuple[AdoptedChange, ...]:
+def write_placement(text: XmlText, adopted: AdoptedGuest) -> tuple[AdoptedChange, ...]:
     """Change the definition so that the guest runs where the plan has it. Return the changes; empty: none is needed."""
-    lacks = _lacks(facts, adopted, _iothreads(text, facts))
+    lacks = _lacks(text.guest, adopted, _iothreads(text))
     write_parts(text, lacks, _PLACE)
-    return (*_of_threads(facts, lacks, adopted), *_of_memory(facts, lacks))
+    return (*_of_threads(text.guest, lacks, adopted), *_of_memory(text.guest, lacks))
 
 
 def _lacks(facts: Guest, adopted: AdoptedGuest, iothreads: Sequence[int]) -> Guest:
@@ -83,12 +84,12 @@ def _nodes(adopted: AdoptedGuest) -> CpuSet:
     return CpuSet(node for one in adopted.cells for node in parse_cpus(one.cell.host_nodes))
 
 
-def _iothreads(text: XmlText, facts: Guest) -> list[int]:
+def _iothreads(text: XmlText) -> list[int]:
     """Return the ids of the I/O threads: those that are listed, then the lowest others (formatdomain, iothreadids)."""
     written = (one.attributes.get("id") for one in text.root.all("iothreadids", "iothread"))
     listed = [int(one, 16 if one.lower().startswith("0x") else 10) for one in written if one]
-    others = (number for number in range(1, facts.iothreads + len(listed) + 1) if number not in listed)
-    return sorted([*listed, *(number for number, _ in zip(others, range(facts.iothreads - len(listed)), strict=False))])
+    others = (number for number in range(1, text.guest.iothreads + 1) if number not in listed)
+    return sorted([*listed, *islice(others, text.guest.iothreads - len(listed))])
 
 
 # --- each change with its reason -----------------------------------------------------------------------------
