@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.bench.parse.answer import Answer, NotUnderstood
 from hosttune.errors import CommandFailed
@@ -13,8 +14,7 @@ from hosttune.machine.system import System
 from hosttune.model.host import Gpu, Host
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """The request for a measurement.
 
     `gpus` and `parts` are not in use; each part is measured in a separate process. `seconds`: duration of the burn-in.
@@ -36,8 +36,7 @@ class Ask:
     watch: str = ""
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """A command that is run `times` times, each within `timeout` seconds, and the pure function that parses its output.
 
     `metrics` and `subject` are what becomes unknown if the command gives no figure. `own`: the command can only give
@@ -53,8 +52,7 @@ class Command:
     own: bool = False
 
 
-@dataclass(frozen=True)
-class Backend:
+class Backend(msgspec.Struct, frozen=True):
     """A source of figures. `available` returns the reason why it cannot be used here, None if it can.
 
     `covers`: the groups of figures that it measures. If several backends cover a group, the first available one

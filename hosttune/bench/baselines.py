@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.assets import shipped_names, shipped_text
 from hosttune.bench.metrics import Direction, converted, metric_of
@@ -41,8 +43,7 @@ _MOST_NVLINKS = 64
 _KINDS = ("floor", "reference", "fleet")
 
 
-@dataclass(frozen=True)
-class Peaks:
+class Peaks(msgspec.Struct, frozen=True):
     """The roofline of one device: dense rates, and link rates in one direction, in the units of `_PEAKS`.
 
     `nvlinks`: the number of links that make up "scale-up"; None if not stated. "pair" is the part of "scale-up" that
@@ -56,8 +57,7 @@ class Peaks:
     nvlinks: int | None = None
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(msgspec.Struct, frozen=True):
     """The value that a metric should reach on one kind of device, in the metric's own unit.
 
     `kind`: a host below a floor fails; below a fleet's median or a reference it warns. `gpus`: valid only if that many
@@ -93,8 +93,7 @@ class Baseline:
         return self.expected * (1 + part)
 
 
-@dataclass(frozen=True)
-class Standard:
+class Standard(msgspec.Struct, frozen=True):
     """The standard for figures: peaks by device id, and baselines."""
 
     peaks: Mapping[str, Peaks]

@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Literal
+
+import msgspec
 
 from hosttune.bench.metrics import metric_of
 from hosttune.bench.runs import runs_of
@@ -34,8 +35,7 @@ _EXACT = 40
 Trend = Literal["better", "worse", "within noise", "unknown"]
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One figure before and after. `change`, `low` and `high` are fractions of the median before; None is unknown.
 
     `why` is the reason if the change is unknown.

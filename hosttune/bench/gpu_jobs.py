@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from hosttune.bench.supervise import Job
 
@@ -34,8 +35,7 @@ def size_name(size: int) -> str:
     return f"{size}b"
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(msgspec.Struct, frozen=True):
     """A GPU that may be loaded: the library's index, PCI address or name of a part, memory in bytes, and two places.
 
     `near` and `far` are (NUMA node, its CPUs): the GPU's own node and the farthest other node; None if unknown.
@@ -54,8 +54,7 @@ class Device:
         return self.link or self.address
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(msgspec.Struct, frozen=True):
     """The extent of a level: runs of each figure, seconds of a run and of its warm-up, and seconds of burn-in."""
 
     number: int

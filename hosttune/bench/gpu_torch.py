@@ -14,9 +14,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+import msgspec
 
 from hosttune.bench.link import read_machine, under_load
 from hosttune.bench.placement import NotPlaced, nodes_of, placed
@@ -27,8 +28,7 @@ _HOST_REGISTER_DEFAULT = 0  # cudaHostRegisterDefault
 _LINK_COPIES = 8  # copies of 1 GiB: about 0.15 s at 55 GB/s
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """How a figure is measured: `runs` runs of about `run_seconds`, after `warm_seconds` of the same work.
 
     `rest_seconds`: a pause before each run. It measures the rate of a burst, before the power limit lowers the clock.

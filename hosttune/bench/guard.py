@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.discovery.holders import holders
 from hosttune.errors import Refused, Unreadable
@@ -27,8 +28,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ALL_PROCESSES = f"pid:[{0xEFFFFFFC}]"
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True):
     """The GPUs of one maker that may be loaded: `gpus` together, each of `parts` by a separate process.
 
     `left_out`: GPUs that are not measured, with the reason and what would change it. `unknown`: GPUs for which it is

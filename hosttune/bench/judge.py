@@ -7,8 +7,9 @@ or a history is a skip with that reason.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median, median_low
+
+import msgspec
 
 from hosttune.bench.baselines import ABOVE_PEAK, Baseline, Standard
 from hosttune.bench.link import SPEED, WIDTH
@@ -37,16 +38,14 @@ _NO_FLOOR_OF_A_PART = "no floor is published for a part of a GPU, and this host 
 _HINT = "measure again with the host idle; then compare link, clocks and NUMA node with a host that reaches it"
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(msgspec.Struct, frozen=True):
     """An RDMA port: its rate, and the rate of the PCIe slot of its NIC, in Gb/s; None is unknown."""
 
     rate: float | None = None
     slot: float | None = None
 
 
-@dataclass(frozen=True)
-class JudgingContext:
+class JudgingContext(msgspec.Struct, frozen=True):
     """The data that figures are compared with.
 
     `standard`: floors and peaks. `devices`: device ids by the first address of a subject. `gpus`: number of GPUs that
@@ -60,9 +59,9 @@ class JudgingContext:
     devices: Mapping[str, str]
     gpus: int
     history: tuple[Validation, ...] = ()
-    links: Mapping[str, int] = field(default_factory=dict)
-    ports: Mapping[str, Port] = field(default_factory=dict)
-    pieces: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, int] = msgspec.field(default_factory=dict)
+    ports: Mapping[str, Port] = msgspec.field(default_factory=dict)
+    pieces: Mapping[str, str] = msgspec.field(default_factory=dict)
     model: Model = no_model
 
     def at_once(self, subject: str) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.bench.backend import Ask, Backend, Command, run
 from hosttune.bench.baselines import Standard, pair_links, with_fleet
@@ -28,14 +28,13 @@ _BURN_SECONDS = 300.0
 _GEN2, _GEN5 = 5.0, 32.0  # GT/s
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """Results, all runs in order, the software versions of the measurement, and the links of GPUs under load."""
 
     results: tuple[CheckResult, ...]
     samples: tuple[Sample, ...]
-    facts: Mapping[str, str] = field(default_factory=dict)
-    links: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    facts: Mapping[str, str] = msgspec.field(default_factory=dict)
+    links: Mapping[str, tuple[float, int]] = msgspec.field(default_factory=dict)
 
 
 def measure(

@@ -6,8 +6,9 @@ Copies by copy engines (`-ce`) and by kernels (`-sm`) are different metrics: on 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from hosttune.errors import BadInput
 
@@ -36,8 +37,7 @@ _UNITS: dict[str, tuple[str, float]] = {
 _SIZE = re.compile(r"-[0-9]+(?:gib|mib|kib|b)$")
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """A family of figures. `peak` is the field of the roofline that it is compared with, None if there is none.
 
     `factor`: the largest plausible figure as a multiple of the peak; larger figures are rejected. `least`: a floor

@@ -4,14 +4,14 @@ knows how."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.bench.baselines import Baseline, Standard
 from hosttune.model.host import Host
 
 
-@dataclass(frozen=True)
-class Modelled:
+class Modelled(msgspec.Struct, frozen=True):
     """What one figure should be.
 
     `row`: a reference of kind "typical", which replaces the shipped ones, or, where no typical figure has a source, of

@@ -13,8 +13,9 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
+
+import msgspec
 
 Record = dict[str, Any]
 Emit = Callable[[Record], None]
@@ -22,8 +23,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TICK_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """One measurement: `kind` selects the function, `options` are its arguments, `seconds` is its time limit.
 
     It should give the `metrics` of `subject`. `load`: clocks, power and temperature are sampled while it runs.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import click
+import msgspec
 
 from hosttune.cli.commands import read_host
 from hosttune.cli.output import emit, emit_report, exiting, tell
@@ -18,8 +18,7 @@ from hosttune.planning.adopting import Adoption, Adoptions, Definition, adopt, s
 _ALL = "--adopt-all"
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """The guests to adopt and how to print and save their plan: options of `plan`.
 
     `printed`: the guest whose definition -o xml prints. `managed`: save also guests that another program manages.

@@ -85,7 +85,7 @@ def predict(
 
 def replace_all(found: Sequence[Scope], **changes: Any) -> list[Scope]:
     """Return the scopes with these fields changed."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return [replace(scope, **changes) for scope in found]
 
@@ -143,7 +143,10 @@ def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, h
 
         found = {guest.name: scope_of(guest, hosts) for guest in planned(host, intent, plan)}
     elif name is not None:
-        found = {guest.name: Scope(guest.name, guest.devices, hosts) for guest in host.guests or ()}
+        found = {
+            guest.name: Scope(guest.name, guest.devices, hosts, cliques=dict(guest.cliques))
+            for guest in host.guests or ()
+        }
     else:
         return [Scope(host.hostname or "unnamed host", None, hosts)]
     if name is not None:

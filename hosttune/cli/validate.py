@@ -81,7 +81,7 @@ def validate(
     if listing:
         list_checks(guest, output)
         return
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from hosttune.machine.archive import open_system
     from hosttune.validating import Request, check_request, exit_code

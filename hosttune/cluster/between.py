@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune import __version__
 from hosttune.errors import BadInput
@@ -79,8 +81,7 @@ PlanT = TypeVar("PlanT", bound=Plan)
 ReportT = TypeVar("ReportT", bound=Report)
 
 
-@dataclass(frozen=True)
-class BetweenRequest(Generic[OptionsT]):
+class BetweenRequest(msgspec.Struct, Generic[OptionsT], frozen=True):
     """What the command line asks for. `given`: the options of measuring that were given, for a run that is resumed.
 
     `disrupt`: hosts that are measured though guests run. `window`: HH:MM-HH:MM, when a step may begin, local time.
@@ -88,13 +89,12 @@ class BetweenRequest(Generic[OptionsT]):
 
     base: Request
     options: OptionsT
-    given: Mapping[str, object] = field(default_factory=dict)
+    given: Mapping[str, object] = msgspec.field(default_factory=dict)
     disrupt: tuple[str, ...] = ()
     window: str | None = None
 
 
-@dataclass(frozen=True)
-class EndedRun(Generic[ReportT]):
+class EndedRun(msgspec.Struct, Generic[ReportT], frozen=True):
     """A run that has ended."""
 
     report: ReportT
@@ -109,8 +109,7 @@ class EndedRun(Generic[ReportT]):
         return 0 if planned or (self.report.verdict in ("pass", "warn") and self.stopped is None) else 1
 
 
-@dataclass
-class CurrentRun(Generic[OptionsT]):
+class CurrentRun(msgspec.Struct, Generic[OptionsT]):
     """A run in progress. `lost`: hosts that gave no answer, and why."""
 
     verb: str
@@ -121,7 +120,7 @@ class CurrentRun(Generic[OptionsT]):
     player: Player
     tell: Callable[[str], None]
     clock: Callable[[], datetime]
-    lost: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def results(self) -> str:
@@ -181,8 +180,7 @@ class CurrentRun(Generic[OptionsT]):
         return self.player(order, lambda event: None, self.stop)
 
 
-@dataclass(frozen=True)
-class Verb(Generic[OptionsT, PlanT, ReportT]):
+class Verb(msgspec.Struct, Generic[OptionsT, PlanT, ReportT], frozen=True):
     """One verb. `planned`: lists these hosts and plans; `measured`: measures; both return (why it stopped, the plan).
 
     `report`: (results, plan, check=, stopped=) → the report, from the hosts' files.

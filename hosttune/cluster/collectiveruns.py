@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
@@ -26,11 +25,10 @@ from hosttune.model.collective import CollectiveReport, Member
 CollectiveRun = EndedRun[CollectiveReport]
 
 
-@dataclass(frozen=True)
-class CollectiveRequest(BetweenRequest[CollectiveOptions]):
+class CollectiveRequest(BetweenRequest[CollectiveOptions], frozen=True):
     """What the command line asks `fleet collective` for."""
 
-    options: CollectiveOptions = field(default_factory=CollectiveOptions)
+    options: CollectiveOptions = msgspec.field(default_factory=CollectiveOptions)
 
 
 def run_collective(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -63,7 +62,7 @@ def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing
             what = _joined(pair, answers, first.rail)
             if what.path_mtu.state == "not-asked" and first.gpu is None and first.link_layer != "InfiniBand":
                 untold = PathMtu(why="the sender did not ask, and its port is not known to be one of InfiniBand")
-                what = dataclasses.replace(what, path_mtu=untold)
+                what = msgspec.structs.replace(what, path_mtu=untold)
         yield Pair(
             sender=pair[0],
             receiver=pair[1],

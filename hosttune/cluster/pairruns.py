@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
@@ -26,11 +25,10 @@ from hosttune.model.pairs import Ends, PairsReport
 PairsRun = EndedRun[PairsReport]
 
 
-@dataclass(frozen=True)
-class PairsRequest(BetweenRequest[PairsOptions]):
+class PairsRequest(BetweenRequest[PairsOptions], frozen=True):
     """What the command line asks `fleet pairs` for."""
 
-    options: PairsOptions = field(default_factory=PairsOptions)
+    options: PairsOptions = msgspec.field(default_factory=PairsOptions)
 
 
 def run_pairs(

@@ -7,9 +7,10 @@ references, so that it is valid in every encoding of the document.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from xml.parsers import expat
+
+import msgspec
 
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
@@ -32,8 +33,7 @@ _ORDER = {
 _SPACE = b" \t\r\n"
 
 
-@dataclass(eq=False)
-class Element:
+class Element(msgspec.Struct, eq=False):
     """One element: the bytes of its start tag, what is between the tags, and the bytes of its end tag (empty: `<a/>`).
 
     Change it by its methods only.
@@ -43,7 +43,7 @@ class Element:
     line: int
     start: bytes
     attributes: dict[str, str]
-    parts: list[bytes | Element] = field(default_factory=list)
+    parts: list[bytes | Element] = msgspec.field(default_factory=list)
     end: bytes = b""
 
     @property

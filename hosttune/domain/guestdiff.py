@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.model.evidence import GuestProcess, GuestThread
 from hosttune.model.host import RunningGuest
@@ -39,8 +40,7 @@ OWN_PART = 16
 # --- two definitions -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """One subject of a guest: planned and actual value in words, and whether they are SAME, DIFFERENT or UNKNOWN."""
 
     what: str
@@ -170,8 +170,7 @@ def _addresses(guest: RunningGuest) -> list[str]:
 # --- a running process ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a running guest that is not as expected: its kind (ELSEWHERE, MISSING, UNEXPECTED, UNREAD) and a text.
 
     `size_bytes`: how much memory is elsewhere or missing; otherwise 0.

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.model.affinity import EMULATOR, VCPU
 from hosttune.model.values import CpuSet
 
 
-@dataclass(frozen=True)
-class Thread:
+class Thread(msgspec.Struct, frozen=True):
     """A thread of a guest ("vcpu.0", "emulator"), the CPUs on which it may run now, and those that it should have."""
 
     guest: str
@@ -28,8 +28,7 @@ class Thread:
     want: CpuSet
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """One thread, and its CPUs from then on. `meanwhile`: it is moved again later."""
 
     thread: Thread

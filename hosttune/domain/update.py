@@ -11,10 +11,11 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 
-from hosttune.domain.arguments import WINDOW
+import msgspec
+
+from hosttune.domain.arguments import CLIQUE, WINDOW
 from hosttune.domain.edit import Element, XmlText
 from hosttune.domain.guest import Guest
 from hosttune.domain.planned import NO_DMA_TRANSLATION
@@ -24,7 +25,8 @@ from hosttune.errors import BadInput
 from hosttune.model.values import CpuSet, number, parse_cpus
 
 _NAMESPACE = QEMU.strip("{}")
-_COMMANDLINE = f"{_NAMESPACE}}}commandline"
+_COMMANDLINE, _OVERRIDE = f"{_NAMESPACE}}}commandline", f"{_NAMESPACE}}}override"
+_OF_QEMU = (_COMMANDLINE, _OVERRIDE)
 NONE = "none"
 # Of these elements the intent decides all: one that it does not have goes, whoever wrote it.
 _ALL = {
@@ -71,8 +73,7 @@ _ADDED = frozenset(
 _ADDED_BELOW = frozenset((*_FIRMWARE, "boot", "address", "alias", "mac", "target", "backingStore", "model", "protocol"))
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A change of a definition: the element, what it was and what it becomes; `NONE`: it was or will not be there."""
 
     element: str
@@ -83,8 +84,7 @@ class Change:
         return f"{self.element}: {self.was} -> {self.becomes}"
 
 
-@dataclass(frozen=True)
-class Updated:
+class Updated(msgspec.Struct, frozen=True):
     """A definition with the plan's elements, what was changed for that, and what of others it has."""
 
     xml: str
@@ -108,15 +108,15 @@ def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str
     update.merge(text.root, want, before)
     update.boot_order(want)
     update.arguments(*facts)
+    update.cliques(want)
     xml = bytes(text).decode("utf-8", "surrogatepass") if update.changes else present_xml
     return Updated(xml, tuple(_folded(update.changes)), tuple(update.kept))
 
 
-@dataclass
-class _Update:
+class _Update(msgspec.Struct):
     text: XmlText
-    changes: list[Change] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
+    changes: list[Change] = msgspec.field(default_factory=list)
+    kept: list[str] = msgspec.field(default_factory=list)
 
     def merge(self, now: Element, want: Element, before: Element | None, at: str = "") -> None:
         """Change an element into the wanted one, and its children likewise."""
@@ -130,7 +130,7 @@ class _Update:
             if (
                 child.tag in _THEIRS
                 or (child.tag == "controller" and child.attributes.get("type") == "usb")
-                or child.tag == _COMMANDLINE
+                or child.tag in _OF_QEMU
                 or (want.tag == "os" and child.tag in _FIRMWARE)
             ):
                 continue
@@ -176,11 +176,11 @@ class _Update:
         planned = Counter(map(_key, before.children if before else ())) - Counter(map(_key, want.children))
         for child in reversed(left):
             label = f"{at} {_label(child)}".strip()
-            if planned[_key(child)] > 0 and child.tag not in _THEIRS and child.tag != _COMMANDLINE:
+            if planned[_key(child)] > 0 and child.tag not in _THEIRS and child.tag not in _OF_QEMU:
                 planned[_key(child)] -= 1
             elif child.tag not in _ALL.get(now.tag, ()):
                 named = _ADDED if now.tag in ("domain", "devices") else _ADDED_BELOW
-                if child.tag not in named and child.tag != _COMMANDLINE and now.tag not in ("disk", "interface"):
+                if child.tag not in named and child.tag not in _OF_QEMU and now.tag not in ("disk", "interface"):
                     self.kept.append(f"{label} is not in this intent")
                 continue
             self._note(label, _summary(child), NONE)
@@ -258,16 +258,43 @@ class _Update:
             for one in arguments[at : at + 2]:
                 self.text.remove(parent or root, one)
             del arguments[at : at + 2]
-        declared = re.search(rb"xmlns:([\w.-]+)\s*=\s*['\"]" + re.escape(_NAMESPACE.encode()), root.start)
-        if new and declared is None:
-            root.set("xmlns:qemu", _NAMESPACE)
-        prefix = declared[1].decode() if declared else "qemu"
+        prefix = self._prefix() if new else ""
         if new and parent is None:
-            parent = self.text.add(root, f"{prefix}:commandline", {})
+            parent = self.text.add(root, f"{prefix}commandline", {})
         for value in (value for pair in new for value in pair):
-            self.text.add(parent or root, f"{prefix}:arg", {"value": value})
+            self.text.add(parent or root, f"{prefix}arg", {"value": value})
         if parent is not None and not parent.children:
             self.text.remove(root, parent)
+
+    def cliques(self, want: Element) -> None:
+        """Change the cliques of GPUs; what others have written into `<qemu:override>` stays."""
+        root = self.text.root
+        parent = root.find(_OVERRIDE)
+        ours = [one for one in parent.children if _clique(one)] if parent else []
+        had = dict(filter(None, map(_clique, ours)))
+        wanted = dict(filter(None, (_clique(one) for one in want.all(_OVERRIDE, "*"))))
+        if had == wanted:
+            return
+        self._note("cliques of GPUs", *(_words(tuple(each.items())) for each in (had, wanted)))
+        for one in ours:
+            self.text.remove(parent or root, one)
+        prefix = self._prefix() if wanted else ""
+        if wanted and parent is None:
+            parent = self.text.add(root, f"{prefix}override", {})
+        for alias, value in wanted.items():
+            device = self.text.add(parent or root, f"{prefix}device", {"alias": alias})
+            frontend = self.text.add(device, f"{prefix}frontend", {})
+            self.text.add(frontend, f"{prefix}property", {"name": CLIQUE, "type": "unsigned", "value": value})
+        if parent is not None and not parent.children:
+            self.text.remove(root, parent)
+
+    def _prefix(self) -> str:
+        """Return the prefix of QEMU's namespace in this definition, which declares it from now on."""
+        root = self.text.root
+        declared = re.search(rb"xmlns:([\w.-]+)\s*=\s*['\"]" + re.escape(_NAMESPACE.encode()), root.start)
+        if declared is None:
+            root.set("xmlns:qemu", _NAMESPACE)
+        return f"{declared[1].decode()}:" if declared else "qemu:"
 
     def _graft(self, parent: Element, wanted: Element) -> None:
         child = self.text.add(parent, wanted.tag, wanted.attributes, "" if wanted.children else _text(wanted))
@@ -428,6 +455,14 @@ def _host_cpus(words: Iterable[str]) -> str:
 def _pairs(arguments: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the pairs of an option and its value that hosttune can write; what others write has any form."""
     return [pair for pair in pairwise(arguments) if _is_ours(pair)]
+
+
+def _clique(device: Element) -> tuple[str, str] | None:
+    """Return alias and clique of a device whose override names nothing else."""
+    properties = list(device.all(f"{_NAMESPACE}}}frontend", "*"))
+    if [one.attributes.get("name") for one in properties] != [CLIQUE]:
+        return None
+    return device.attributes.get("alias", ""), properties[0].attributes.get("value", "")
 
 
 def _is_ours(pair: tuple[str, ...]) -> bool:

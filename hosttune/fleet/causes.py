@@ -7,7 +7,6 @@ discover`; it is read only for hosts that are low, and only if it is of the same
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -26,8 +25,7 @@ MOST_CAUSES = 3
 MOST_TEXT = 200  # characters of a text of the host
 
 
-@dataclass(frozen=True)
-class Diagnosed:
+class Diagnosed(msgspec.Struct, frozen=True):
     """The low and impossible figures of a host, at most MOST_FIGURES (`more`: how many others), and its causes."""
 
     low: tuple[JudgedFigure, ...] = ()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer
@@ -20,8 +22,7 @@ from hosttune.model.hints import did_you_mean
 from hosttune.model.validation import CheckResult, Validation, verdict_of
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(msgspec.Struct, frozen=True):
     """Which validations are meant: of these hosts, in this phase, of a run (None: the last of each host)."""
 
     words: str

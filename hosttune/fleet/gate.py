@@ -8,8 +8,9 @@ another run left behind.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+import msgspec
 
 from hosttune.fleet.answers import NOT_ASKED, has_answer_file
 from hosttune.model.fleet import Answer, AnswerOutcome
@@ -37,8 +38,7 @@ WAVES = frozenset(("apply", "revert", COURSE))  # the verbs that change hosts; t
 _MOST_REASONS = 20
 
 
-@dataclass(frozen=True)
-class HostStatus:
+class HostStatus(msgspec.Struct, frozen=True):
     """The status of a host in a run: `outcome` ok, or the outcome of the first phase that failed, with its reason."""
 
     host: str

@@ -6,7 +6,6 @@ Read from the host's validation, or from its host document if the validation doe
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import msgspec
 
@@ -43,8 +42,7 @@ class _Host(msgspec.Struct):
     gpus: tuple[_Gpu, ...] | None = None
 
 
-@dataclass(frozen=True)
-class HostHardware:
+class HostHardware(msgspec.Struct, frozen=True):
     """The host name and hardware of a host, from its validation or its last host document."""
 
     hostname: str | None

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -46,15 +45,14 @@ class _Listed(Value, frozen=True, kw_only=True):
     meta: _Meta = msgspec.field(default_factory=_Meta, name="_meta")
 
 
-@dataclass(frozen=True)
-class Inventory:
+class Inventory(msgspec.Struct, frozen=True):
     """The hosts, in the inventory's order, and the groups of each (without `all` and `ungrouped`), sorted by name.
 
     `between`: the hosts that name devices or a guest to be handed over (`hosttune_handover`).
     """
 
     hosts: tuple[str, ...]
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     between: frozenset[str] = frozenset()
 
 

@@ -15,8 +15,9 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
+
+import msgspec
 
 from hosttune.bench.baselines import Peaks, read_baselines, shipped
 from hosttune.bench.compare import LEAST
@@ -36,16 +37,14 @@ _TELEMETRY = "load-"  # clocks and power are reported, but not judged
 _TOGETHER = re.compile(r"([0-9]{1,3}) GPUs?")
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(msgspec.Struct, frozen=True):
     """The hardware of a host: (model, vendor:device) of each GPU by address, and the product name of the machine."""
 
     gpus: Mapping[str, tuple[str, str | None]]
     product: str | None = None
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """Identifies figures that can be compared with each other: one metric, in its own unit, on one model."""
 
     model: str
@@ -56,8 +55,7 @@ class Kind:
     subject: str | None = None
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """The figures of one kind on one host: one value per subject, in the same order."""
 
     kind: Kind

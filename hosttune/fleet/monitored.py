@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
+
+import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.journal.state import load_text
@@ -30,8 +31,7 @@ _VERDICTS = get_args(Verdict)
 _EXPECTED = "metrics of this host, at most 15 minutes old, with the verdict pass"
 
 
-@dataclass
-class HostMetrics:
+class HostMetrics(msgspec.Struct):
     """What is known of a host. Times are seconds since 1970; `scraped`: of the newest sample.
 
     `read_at` has each distinct time that the host was read, `verdicts` each verdict that is 1: one of each, if nothing
@@ -39,9 +39,9 @@ class HostMetrics:
     """
 
     scraped: float | None = None
-    read_at: set[float] = field(default_factory=set)
-    verdicts: list[Verdict] = field(default_factory=list)
-    statuses: list[tuple[Verdict, str]] = field(default_factory=list)
+    read_at: set[float] = msgspec.field(default_factory=set)
+    verdicts: list[Verdict] = msgspec.field(default_factory=list)
+    statuses: list[tuple[Verdict, str]] = msgspec.field(default_factory=list)
     drifted: int = 0
 
     @property

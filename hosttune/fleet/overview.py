@@ -7,7 +7,6 @@ its files of this run. A file that is missing, empty, incomplete, or from anothe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -55,8 +54,7 @@ MOST_TEXT = 600  # most characters of each text of a result
 HOST_ANSWERS = "host-answers"  # the name of the check that a host without a good answer does not pass
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """The request that a report is about, and what only the run knows: its waves, why it stopped, inventory groups.
 
     `check`: it was a dry run, and the files are HOST/PHASE.check.json. `run` None: the run that wrote the files last.
@@ -68,8 +66,8 @@ class Asked:
     run: str | None = None
     check: bool = False
     waves: Sequence[Wave] = ()
-    wave_of: Mapping[str, int] = field(default_factory=dict)
-    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    wave_of: Mapping[str, int] = msgspec.field(default_factory=dict)
+    groups: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     stopped: str | None = None
     at: str | None = None
     version: str | None = None
@@ -78,8 +76,7 @@ class Asked:
     record: RecordedRun | None = None
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(msgspec.Struct, frozen=True):
     """The content of a host's files: the answers that are used, and the validation that gives the verdict.
 
     `planned`: the errors of its plan.

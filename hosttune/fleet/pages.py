@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -26,8 +25,7 @@ from hosttune.model.validation import Validation
 Renderer = Callable[[Validation, Host | None], str]
 
 
-@dataclass(frozen=True)
-class _Page:
+class _Page(msgspec.Struct, frozen=True):
     """The page of one host and the documents that it is made from."""
 
     path: str

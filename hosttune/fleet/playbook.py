@@ -15,8 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from hosttune.assets import folder
 from hosttune.errors import BadInput
@@ -33,23 +34,21 @@ _ERRORS = ("[ERROR]", "ERROR!", "fatal:", "Traceback", "ansible-playbook: error:
 _TASK_EVENTS = frozenset(("runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"))
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """The work of one ansible-playbook: the shipped playbook of the verb, for `hosts` of these inventories."""
 
     verb: str
     inventories: tuple[str, ...]
     hosts: tuple[str, ...]
     results: str
-    variables: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, Any] = msgspec.field(default_factory=dict)
     options: tuple[str, ...] = ()
     forks: int | None = None
     check: bool = False
-    playbooks: str = field(default_factory=lambda: folder("playbooks"))
+    playbooks: str = msgspec.field(default_factory=lambda: folder("playbooks"))
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """An event of ansible: a task of a host begins (`kind` start) or ends (ok, failed, unreachable, skipped).
 
     `phase` and `outcome` are set for hosttune's own tasks. They are None for other tasks, or if the event lacks them.
@@ -63,8 +62,7 @@ class Event:
     why: str | None = None
 
 
-@dataclass(frozen=True)
-class Played:
+class Played(msgspec.Struct, frozen=True):
     """The end of an ansible-playbook: its exit code, whether it was stopped, and its messages outside of tasks.
 
     `begun`: a task has begun on a host.

@@ -7,11 +7,11 @@ It has the hosts of each run, their waves, which hosts were proven good, and the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.errors import BadInput
 from hosttune.fleet.gate import Gate
@@ -141,8 +141,7 @@ def decode(data: bytes, *, where: str = "run.jsonl") -> tuple[Line, ...]:
     return tuple(decoded(line, _KIND, partial(broken, number)) for number, line in whole_lines(data))
 
 
-@dataclass(frozen=True)
-class RecordedRun:
+class RecordedRun(msgspec.Struct, frozen=True, dict=True):
     """A run as recorded. `done`: the last line of each host; `gates`: the last of each wave. Waves count from 1.
 
     `last`: the last line of each host under any gate; of one that was asked, the last of those. `cut`: an attempt of
@@ -151,13 +150,13 @@ class RecordedRun:
 
     began: RunBegun
     gate: Gate
-    members: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    done: Mapping[str, HostDone] = field(default_factory=dict)
-    gates: Mapping[int, GateRecord] = field(default_factory=dict)
+    members: Mapping[int, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    done: Mapping[str, HostDone] = msgspec.field(default_factory=dict)
+    gates: Mapping[int, GateRecord] = msgspec.field(default_factory=dict)
     asked: frozenset[int] = frozenset()
     stopped: str | None = None
     exit_code: int | None = None
-    last: Mapping[str, HostDone] = field(default_factory=dict)
+    last: Mapping[str, HostDone] = msgspec.field(default_factory=dict)
     cut: bool = False
 
     @property

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
@@ -45,8 +47,7 @@ _MOST = 10  # hosts of a change before "and N more"
 _OUTDATED = ("validate", "status", "sign", "verify", *ONLY_IF_ASKED)
 
 
-@dataclass(frozen=True)
-class Rollout:
+class Rollout(msgspec.Struct, frozen=True):
     """The work of a run: its waves with their hosts. Verbs that change nothing have one wave without a gate.
 
     `order` is the order for each ansible, without its hosts. For a run that is resumed: `host_statuses` has the hosts
@@ -61,8 +62,8 @@ class Rollout:
     gate: Gate = "either"
     check: bool = False
     shard: int = 500
-    host_statuses: Mapping[str, HostStatus] = field(default_factory=dict)
-    unasked: Mapping[str, str] = field(default_factory=dict)
+    host_statuses: Mapping[str, HostStatus] = msgspec.field(default_factory=dict)
+    unasked: Mapping[str, str] = msgspec.field(default_factory=dict)
     begun: frozenset[int] = frozenset()
     only_failed: bool = False
     declared: Declared | None = None
@@ -86,8 +87,7 @@ class Rollout:
         )
 
 
-@dataclass(frozen=True)
-class RunServices:
+class RunServices(msgspec.Struct, frozen=True):
     """What a rollout uses: its record, the stop request, ansible, and two callbacks for progress.
 
     `heard` gets ansible's events. `host_done` gets the wave and the status of each host after its files were read.
@@ -104,8 +104,7 @@ class RunServices:
         self.journal.add(encode(line))
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The outcome of a run: the status of each host, the results of the gates, and why the run stopped early, if so."""
 
     host_statuses: Mapping[str, HostStatus]

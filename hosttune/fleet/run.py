@@ -10,7 +10,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune import __version__
 from hosttune.assets import folder
@@ -50,8 +52,7 @@ _ONLY = {
 }
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """The request of the command line. None and False: not given. `extra`: values of -e; `options`: words after --.
 
     `baseline`: the file of a declared baseline; `declared`: its content.
@@ -78,11 +79,10 @@ class Request:
     shard: int = DEFAULT_SHARD
     extra: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    playbooks: str = field(default_factory=lambda: folder("playbooks"))
+    playbooks: str = msgspec.field(default_factory=lambda: folder("playbooks"))
 
 
-@dataclass(frozen=True)
-class FleetRun:
+class FleetRun(msgspec.Struct, frozen=True):
     """A run that has ended, with everything that its report needs."""
 
     rollout: Rollout

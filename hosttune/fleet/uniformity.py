@@ -9,8 +9,9 @@ equal texts are kept once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+import msgspec
 
 from hosttune.fleet.hardware import HostHardware
 from hosttune.model.configuration import FACT_KINDS, KIND, Fact, sane
@@ -25,25 +26,25 @@ LONGEST_NAME = 80  # characters of a device's address or model
 MOST_VALUES = 64  # values of a fact that the report names
 
 
-@dataclass(frozen=True)
-class MachineModel:
+class MachineModel(msgspec.Struct, frozen=True):
     """What hosts must have in common so that their facts are compared. `gpus`: vendor:device of each model, sorted."""
 
     product: str | None
     gpus: tuple[str, ...]
 
 
-@dataclass
-class _Model:
+class _Model(msgspec.Struct):
     """What is known of the hosts of one machine model: by fact and kind, each host's devices by value.
 
     `hosts`: the names of the facts that each host gave.
     """
 
     gpu_models: tuple[str, ...]
-    hosts: dict[str, frozenset[str]] = field(default_factory=dict)
-    facts: dict[tuple[str, str | None], list[tuple[str, str | None, tuple[str, ...]]]] = field(default_factory=dict)
-    names: dict[tuple[str, str | None], str] = field(default_factory=dict)
+    hosts: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
+    facts: dict[tuple[str, str | None], list[tuple[str, str | None, tuple[str, ...]]]] = msgspec.field(
+        default_factory=dict
+    )
+    names: dict[tuple[str, str | None], str] = msgspec.field(default_factory=dict)
 
 
 class Gathering:

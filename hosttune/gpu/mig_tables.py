@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ SLICES = 8  # memory slices of a GPU; no product has more
 MIG_GUIDE = "MIG user guide, Supported MIG Profiles"
 
 
-@dataclass(frozen=True)
-class GpuProfiles:
+class GpuProfiles(msgspec.Struct, frozen=True):
     """The profiles of a GPU whose placements are known.
 
     `doubt` says which facts come from a table and not from the GPU.

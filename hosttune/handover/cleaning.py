@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.handover import gpumemory, network, remains, timelimits
@@ -28,8 +29,7 @@ _NO_DRIVER = "the host's driver does not have the device"
 _SWITCH = "what an NVSwitch keeps over a reset cannot be read, and no source says that a reset clears the rest"
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """What the erasing of a device may use of its hand-over: where, with which devices, and its number.
 
     `reset`: resets the device, and leaves it on the host's driver.
@@ -42,8 +42,7 @@ class Work:
     reset: Callable[[], HandoverStep]
 
 
-@dataclass(frozen=True)
-class Erasure:
+class Erasure(msgspec.Struct, frozen=True):
     """The step that erases one device. Times in seconds; None: unknown."""
 
     work: Callable[[], HandoverStep]

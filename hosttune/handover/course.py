@@ -43,8 +43,7 @@ from hosttune.transaction.writing import Say
 _FOUND = "validation "  # the beginning of a child's answer that has one
 
 
-@dataclass(frozen=True)
-class Tools:
+class Tools(msgspec.Struct, frozen=True):
     """What a course uses of the rest: how the host is discovered and validated, and how devices are erased.
 
     `confirm`: asks a person who is there to do a step; None: nobody is there.

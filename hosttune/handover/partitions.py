@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -33,8 +32,7 @@ _COMMAND_SECONDS, _LOOK_SECONDS = 60.0, 1.0
 Confirm = Callable[[str, float], bool]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What became of the partitions of a GPU. `proven`: none of them is active. `failed`: one that stays active."""
 
     evidence: Mapping[str, Any] | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -45,8 +44,7 @@ class Handed(Value, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """`out`: where else to write the statement. `cleaning` None: the usual one. `validate`: by level.
 
     `confirm`: asks a person to do a step that hosttune does not do; None: nobody is there. `test_guest`: see `Tools`.

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
+
+import msgspec
 
 from hosttune.discovery.cpu import cpuset_of_guest
 from hosttune.discovery.processes import read_threads
@@ -136,8 +137,7 @@ def _all_of(cpus: str) -> CpuSet:
     return CpuSet(cpu for mask in masks(cpus) for cpu in mask)
 
 
-@dataclass(frozen=True)
-class _Guest:
+class _Guest(msgspec.Struct, frozen=True):
     """A running guest: the CPUs of its threads as wanted and as they are."""
 
     name: str

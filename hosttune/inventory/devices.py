@@ -6,7 +6,8 @@ Pure. Addresses are checked here: an unknown address or the boot display raises 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.gpu.bridges import KeptFunction, kept_bridges
@@ -25,8 +26,7 @@ from hosttune.model.values import address_key, parse_address, slot_of
 _OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
 
 
-@dataclass(frozen=True)
-class Catalogue:
+class Catalogue(msgspec.Struct, frozen=True):
     """The host's devices by address, and who holds them.
 
     `index`: how they are connected. `holders`: the existing guest that holds a
@@ -193,8 +193,7 @@ def matches(gpu: Gpu, device: PciDevice | None, request: GpuRequest) -> bool:
     return bool(name) and all(word in name.replace("-", " ").split() for word in request.model.lower().split())
 
 
-@dataclass(frozen=True)
-class Closure:
+class Closure(msgspec.Struct, frozen=True):
     """Devices that go to a guest together: `members` by address; `conflicts`: what cannot go with them, and why."""
 
     members: tuple[str, ...]

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.gpu.boards import Board, board_of, fabric_gpus
 from hosttune.model.host import FabricPartition, Host
@@ -22,8 +24,7 @@ PASSTHROUGH, SHARED, VGPU = 0, 1, 2  # values of FABRIC_MODE
 GpuSet = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Partition:
+class Partition(msgspec.Struct, frozen=True):
     """A partition whose GPUs are all known by address. `nvlinks`: the number of NVLinks of each GPU in it."""
 
     id: int
@@ -33,8 +34,7 @@ class Partition:
     nvlinks: int | None = None
 
 
-@dataclass(frozen=True)
-class Fabric:
+class Fabric(msgspec.Struct, frozen=True, dict=True):
     """The fabric of a host. On a host without a fabric, `members` is empty and no rule applies.
 
     `members`: its GPUs; `modules`: their module ids, if known; `switches`: the NVSwitches that are PCI functions.
@@ -52,10 +52,10 @@ class Fabric:
     why: str | None = None
     assumed: str | None = None
     board_gpus: int = 8
-    modules: Mapping[str, int] = field(default_factory=dict)
-    claimed: Mapping[str, int] = field(default_factory=dict)
-    active: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    tenants: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, int] = msgspec.field(default_factory=dict)
+    claimed: Mapping[str, int] = msgspec.field(default_factory=dict)
+    active: Mapping[int, frozenset[int]] = msgspec.field(default_factory=dict)
+    tenants: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def passthrough(self) -> bool:

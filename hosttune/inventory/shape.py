@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True)
-class CellDemand:
+class CellDemand(msgspec.Struct, frozen=True):
     """What one cell needs: vCPUs and memory. `memory_bytes` is exact and a whole number of pages."""
 
     vcpus: int
     memory_bytes: int
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """The cells of a guest, the threads used of each core, and the page size (None: ordinary memory)."""
 
     cells: tuple[CellDemand, ...]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.inventory.cores import cores_needed, fitting_cores
 from hosttune.inventory.devices import Catalogue, countable_gpus, read_catalogue
@@ -23,9 +25,11 @@ from hosttune.model.intent import CellRequest, GuestIntent, Reserve
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import format_size, parse_size
 
+MOST_LEFT_OUT = 8  # one part in so many
+ALIKE = 64  # nodes whose memory differs by less than one part in so many have the same modules
 
-@dataclass(frozen=True)
-class Share:
+
+class Share(msgspec.Struct, frozen=True):
     """The result of `auto`: whole cores and bytes of each cell; for GPUs of unknown node, of the whole guest."""
 
     cores: int
@@ -44,8 +48,7 @@ class Share:
         return self.memory_bytes // cells
 
 
-@dataclass(frozen=True)
-class PlanningContext:
+class PlanningContext(msgspec.Struct, frozen=True, dict=True):
     """The data that planning uses, read once for each plan.
 
     `vcpus`: the most vCPUs of an `auto` guest. `boot_pages`: whether a reboot may reserve 1 GiB pages. None: only for a
@@ -59,7 +62,7 @@ class PlanningContext:
     reserve: Reserve
     vcpus: VcpuLimit
     boot_pages: bool | None = None
-    own: Mapping[str, PlannedGuest] = field(default_factory=dict)
+    own: Mapping[str, PlannedGuest] = msgspec.field(default_factory=dict)
 
     @cached_property
     def countable(self) -> Mapping[str, int | None]:
@@ -122,15 +125,44 @@ def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | N
     lines = []
     for node, count in sorted((n, c) for n, c in by_node.items() if n is not None):
         have = len(context.resources.nodes[node].assignable)
-        cores_by_node.append(int(have * count / total[node]))
-        assignable = context.memory[node].assignable_bytes if node in context.memory else None
+        part = int(have * count / total[node])
+        cores = in_whole_caches(context.resources.nodes[node], part)
+        cores_by_node.append(cores)
+        assignable = _assignable(context.memory, node, total)
         bytes_by_node.append(None if assignable is None else int(assignable * count / total[node]))
         lines.append(
             f"{count} of {total[node]} GPUs of node {node} ({have} cores, {format_size(assignable)} unreserved)"
+            + (f" without {part - cores} cores of a cache that would be broken" if cores < part else "")
         )
     known_bytes = [size for size in bytes_by_node if size is not None]
     memory = min(known_bytes) if known_bytes and len(known_bytes) == len(bytes_by_node) else None
     return Share(min(cores_by_node), memory, False, "; ".join(lines))
+
+
+def _assignable(nodes: Mapping[int, NodeMemory], node: int, gpus: Mapping[int | None, int]) -> int | None:
+    """Return the memory that `auto` divides on a node: the least of the nodes that are built alike, so sizes are equal.
+
+    Of equal nodes, firmware and the kernel take different amounts.
+    """
+    own = nodes.get(node)
+    if own is None or own.memory_bytes is None or own.assignable_bytes is None:
+        return None
+    return min(
+        other.assignable_bytes
+        for number, other in nodes.items()
+        if other.assignable_bytes is not None and other.memory_bytes is not None and gpus[number] == gpus[node]
+        if abs(other.memory_bytes - own.memory_bytes) * ALIKE <= own.memory_bytes
+    )
+
+
+def in_whole_caches(node: NodeResources, cores: int) -> int:
+    """Return as many cores, or up to an eighth fewer, as a guest can have with dies that are whole parts of a cache.
+
+    Caches of 6 cores, for example, need dies of 6 or 3 cores (`planning.guest.caches`).
+    """
+    most = max(node.cache_cores, default=0)
+    rest = cores % (most // (most & -most)) if cores > most > 0 else 0
+    return cores - rest if rest * MOST_LEFT_OUT <= cores else cores
 
 
 def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | None:
@@ -151,8 +183,7 @@ def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | N
     return None
 
 
-@dataclass(frozen=True)
-class Base:
+class Base(msgspec.Struct, frozen=True):
     """The first cells of a guest to try: `nodes` if the contract names them, `may_grow` if more cells may be tried."""
 
     cells: int
@@ -179,8 +210,7 @@ def base_cells(context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ..
     return Base(len(known), True, frozenset(known))
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(msgspec.Struct, frozen=True):
     """One way to divide a guest. `short`: `auto` had to leave out cores or memory."""
 
     shape: Shape
@@ -270,8 +300,7 @@ def _free_cpus(node: NodeResources, shape: Shape) -> int:
     return len(fitting_cores(node, shape.threads)) * shape.threads
 
 
-@dataclass(frozen=True)
-class Claims:
+class Claims(msgspec.Struct, frozen=True):
     """What guests built later need of a node, and how many of them divide the rest with this guest."""
 
     cpus: int = 0

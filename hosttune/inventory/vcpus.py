@@ -10,7 +10,7 @@ shadowed for VFIO, which accepts 65,535 of them (vfio_iommu_type1, dma_entry_lim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from hosttune.domain.elements import DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL, version_of
 from hosttune.inventory.width import supported_elements
@@ -23,8 +23,7 @@ LAST_XAPIC_ID = 254  # 255 is the broadcast address
 Q35_CPUS = (((8, 1), 1024), ((0,), 288))
 
 
-@dataclass(frozen=True)
-class VcpuLimit:
+class VcpuLimit(msgspec.Struct, frozen=True):
     """The most vCPUs that `auto` gives to a guest on this host, and the reason for the limit."""
 
     most: int

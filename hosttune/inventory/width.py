@@ -7,7 +7,7 @@ guest's devices address: memory and each other's BARs. So a narrower IOMMU is th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from hosttune.domain.elements import MAXPHYSADDR_LIMIT, known_elements
 from hosttune.model.host import Host, Virtualization
@@ -16,8 +16,7 @@ TCG_ADDRESS_BITS = 40  # QEMU refuses any other width without KVM (target/i386/c
 FIRMWARE_BITS = 46  # edk2 uses no more, whatever the CPU has (OvmfPkg PlatformInitLib MemDetect.c)
 
 
-@dataclass(frozen=True)
-class AddressWidth:
+class AddressWidth(msgspec.Struct, frozen=True):
     """A guest's physical address width.
 
     `bits`: the bits that its CPU reports, None unknown; `usable`: the smaller of these and what the IOMMU maps;

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.domain.elements import ASSUMED_LIBVIRT, ASSUMED_QEMU, Version
 from hosttune.inventory.devices import Catalogue
@@ -29,8 +30,7 @@ AMD_HT_END = 1024 * GIB
 RULE = "2 x the next power of two"  # room for every BAR at a multiple of its size
 
 
-@dataclass(frozen=True)
-class Firmware:
+class Firmware(msgspec.Struct, frozen=True):
     """What decides the window that a guest's firmware opens by itself; None = unknown.
 
     `vendor` and `one_gib_pages` are those of the guest's CPU. `sizes_by_width`: QEMU and libvirt are new enough for an
@@ -68,8 +68,7 @@ def _at_least(version: str | None, least: Version) -> bool | None:
     return tuple(map(int, numbers[0].split("."))) >= least if numbers else None
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """The 64-bit MMIO window. `mmio64_bytes` None: not computed. `floor_mib`: X-PciMmio64Mb, None if not needed.
 
     `refusal`: why the guest's address width is too small, with the numbers; `doubt`: what is unknown; `note`: a short
@@ -84,8 +83,7 @@ class Window:
     why: str | None = None
 
 
-@dataclass(frozen=True)
-class BarSum:
+class BarSum(msgspec.Struct, frozen=True):
     """Bytes of 64-bit prefetchable BARs, the devices whose BARs are unknown, and whether a GPU is among those."""
 
     total: int

@@ -8,10 +8,10 @@ plans kept beside them are all that is looked at.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.errors import BadInput
 from hosttune.journal.records import RETIRED, TAKING_AWAY, Record, Transaction
@@ -32,8 +32,7 @@ PlanOf = Callable[[Transaction], Plan | None]
 _Key = tuple[str, str, str]  # kind, target ("" where parts are settings of their own), part
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """A setting as the journals leave it.
 
     Of `record`, `old` is the value before hosttune's first write; all else is of the newest write, cut to the parts
@@ -52,8 +51,7 @@ class Standing:
         return self.record.kind, self.record.target
 
 
-@dataclass(frozen=True)
-class Standings:
+class Standings(msgspec.Struct, frozen=True):
     """The settings by what became of them, oldest write first.
 
     `dropped`: a write changed nothing. `left_alone`: it was not put back because something else had changed it.
@@ -64,8 +62,7 @@ class Standings:
     left_alone: tuple[Standing, ...]
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     old: Any
     record: Record
     number: int
@@ -200,8 +197,7 @@ def cut(record: Record, setting: Setting, names: Iterable[str]) -> Record:
 # --- the document --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Planned:
+class _Planned(msgspec.Struct, frozen=True):
     number: int
     plan: Plan
     guest: PlannedGuest

@@ -10,7 +10,6 @@ follow from the declaration.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -26,8 +25,7 @@ from hosttune.settings.setting import BOOT, Setting
 # --- what a knob can read ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class KnobContext:
+class KnobContext(msgspec.Struct, frozen=True, dict=True):
     """The host, the intent, and the guests that were planned.
 
     `held_cpus`: CPUs that existing guests hold, without housekeeping CPUs; `node_cpus`: the usable CPUs of each node.

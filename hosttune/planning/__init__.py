@@ -23,9 +23,9 @@ nodes. Whole cores are assigned unless `smt: threads` is set.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
+from msgspec.structs import replace
 from msgspec.structs import replace as changed
 
 from hosttune.inventory.devices import read_catalogue

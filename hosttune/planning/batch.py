@@ -8,9 +8,9 @@ left. One guest is a batch of one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.errors import BadInput
 from hosttune.inventory.devices import disk_claims, named_devices, named_gpus
@@ -124,8 +124,7 @@ def _off_pins(outcome: Outcome, all_outcomes: Sequence[Outcome]) -> Outcome:
     return replace(outcome, guest=moved)
 
 
-@dataclass(frozen=True)
-class _Decided:
+class _Decided(msgspec.Struct, frozen=True):
     """The decision for some guests together. A guest that is not in `outcomes` was left out in favour of the others."""
 
     outcomes: dict[int, Outcome]
@@ -208,8 +207,7 @@ def _unexplained(count: int) -> tuple[Finding, ...]:
     return (Finding(level="info", text=text, where="guests"),)
 
 
-@dataclass(frozen=True)
-class _Rest:
+class _Rest(msgspec.Struct, frozen=True):
     """A host before (`context`) and after (`after`) the guests that were decided `together` got their resources."""
 
     context: PlanningContext

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace as changed
 
 from hosttune.inventory.bare import runs
@@ -42,8 +42,7 @@ _SHORT = ("clamped", "ignored", "stuck")
 _BACK = "nothing in force asks for it any more: back to what it was before hosttune's first write"
 
 
-@dataclass(frozen=True)
-class _Held:
+class _Held(msgspec.Struct, frozen=True):
     """A part of a setting in force."""
 
     setting: SettingInForce

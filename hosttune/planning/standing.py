@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace as changed
 
 from hosttune.domain.defined import as_planned
@@ -31,8 +31,7 @@ from hosttune.planning.host.inside import guest_settings
 NOTHING = InForce()
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """An intent beside what is in force on a host.
 
     `bare`: the host without what hosttune has applied. `intent`: its wanted guests, with every setting that is in

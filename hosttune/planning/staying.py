@@ -8,10 +8,10 @@ first (`PlanningContext.turns`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
+from msgspec.structs import replace
 from msgspec.structs import replace as changed
 
 from hosttune.inventory.bare import with_instances

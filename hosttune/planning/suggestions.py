@@ -5,7 +5,6 @@ Pure.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -74,7 +73,7 @@ def relaxations(
         kind = text.partition(":")[0]
         if not any(known.startswith(f"{kind}:") for known in found) and fits_with_change(context, changed):
             found.append(text)
-    if context.boot_pages is not True and fits_with_change(dataclasses.replace(context, boot_pages=True), guest):
+    if context.boot_pages is not True and fits_with_change(msgspec.structs.replace(context, boot_pages=True), guest):
         found.append("settings: {boot_pages: true} (a reboot reserves its 1 GiB pages)")
     released = 0
     for other in context.host.guests or ():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.gpu import Generation, maker_of_model
 from hosttune.predicting import formulas
@@ -23,8 +24,7 @@ _SWITCH_SECONDS = formulas.BASE_SECONDS + 2 * formulas.STEP_SECONDS["nvlink"]  #
 _NOTHING = Estimate("", "", "no model of this metric has a source")
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     """What is asked: how many GPUs take part and on how many hosts, and the size of the message; None is unknown.
 
     `far`: host memory of another node. `flat`: between hosts, one ring over all GPUs. `tcp`: between hosts, over TCP

@@ -7,7 +7,8 @@ tests/cases/models/points.json, and tests/unit/predicting/test_models.py leaves 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 MEASURED = "measured on H200 SXM in a guest, driver 580.159.04, 2026-11-20"
 ML_ENGINEERING = "stas00/ml-engineering@744d01e network/README.md"
@@ -134,8 +135,7 @@ SOCKET_LINKS: Sequence[tuple[str, float]] = (
 SOCKET_SOURCE = "NVIDIA/nccl@5067397 src/graph/topo.h (SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW)"
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """What a formula gives: bound and typical in `unit`, or None; the inputs used; what is missing is in `because`.
 
     `low_below`: a figure below this fraction of the typical one is low. `at_least`: where the typical figure is not

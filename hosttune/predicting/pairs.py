@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.bench.baselines import Standard
 from hosttune.model.host import Host
@@ -14,8 +15,7 @@ from hosttune.predicting.shape import Shape, of_host
 _NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
 
 
-@dataclass(frozen=True)
-class Join:
+class Join(msgspec.Struct, frozen=True):
     """How two GPUs are joined. `linked`: by links of their own (True), over PCIe alone (False), not known (None).
 
     `count`: the links, 0 over PCIe, None not known. `words`: of the links, for people.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Literal
+
+from msgspec.structs import replace
 
 from hosttune.bench.baselines import Baseline, Standard, pair_links
 from hosttune.bench.modelled import Model, Modelled

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from hosttune.bench.baselines import Peaks, Standard
 from hosttune.gpu import VENDORS, Generation, generation_of, model_names
@@ -19,8 +20,7 @@ _BOARD = 8  # GPUs of a board with switches, the only form in which a host commo
 _GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """Facts of one host and of how many there are. None is unknown, 0 is none.
 
     `peaks`: of a GPU, as in roofline.toml. `slot`: (GT/s, lanes) of a GPU. `pair_links`: links between any two GPUs;
@@ -30,7 +30,7 @@ class Shape:
 
     gpu: str | None = None
     generation: Generation | None = None
-    peaks: Mapping[str, float] = field(default_factory=dict)
+    peaks: Mapping[str, float] = msgspec.field(default_factory=dict)
     slot: tuple[float, int] | None = None
     links: int | None = None
     switched: bool | None = None

@@ -7,16 +7,16 @@ with `known` or declares as a `Need`, and the engine says why that fact is not t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 Scene = TypeVar("Scene")
 AnyRule = TypeVar("AnyRule", bound="Rule[Any]")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """What a rule says of one subject: an address, a guest, the host, a path in the XML.
 
     `text` says what is there, `more` are further lines of evidence. `outcome` is pass, warn, fail, skip, unknown or
@@ -47,16 +47,14 @@ def inapplicable(why: str) -> NoValue:
     return NoValue(Finding(why, outcome="skip"))
 
 
-@dataclass(frozen=True)
-class Need(Generic[Scene]):
+class Need(msgspec.Struct, Generic[Scene], frozen=True):
     """A fact without which a rule cannot judge: why it cannot, and whether the fact is known."""
 
     why: str
     known: Callable[[Scene], bool]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule(Generic[Scene]):
+class Rule(msgspec.Struct, Generic[Scene], frozen=True, kw_only=True):
     """One rule. `id` is stable and kebab-case.
 
     `title` says what is right, `about` what it looks at (subjects, or the path of an XML element), `why` what a fault

@@ -31,8 +31,7 @@ _NAME = re.compile(r"[a-z_]{1,32}")
 S = TypeVar("S", bound="Remembered")
 
 
-@dataclass(frozen=True)
-class Staged:
+class Staged(msgspec.Struct, frozen=True):
     """What hosttune's file stages for the next boot: name -> its arguments, None if they are removed.
 
     `unfinished`: names whose change was interrupted before the boot loader had it.

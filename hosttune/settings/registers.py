@@ -7,7 +7,7 @@ immediately when written is left alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from hosttune.errors import WriteFailed
 from hosttune.linux.pciconfig import CAP_EXPRESS, EXT_ACS, capability_at, extended_capability_at
@@ -17,8 +17,7 @@ from hosttune.settings.setting import DEVICES
 _GONE = 0xFFFF
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """Bits of a 16-bit register.
 
     `offset`: from its capability. `mask`: the bits. `acts`: bits that trigger an action when 1 is written; a word with

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.discovery.health import read_log
 from hosttune.errors import BadInput, Declined
@@ -75,8 +75,7 @@ from hosttune.transaction.steps import (
 from hosttune.transaction.writing import Say, interruptible
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """How to apply. `disrupt`: GPUs and guests that may be disturbed. `guests`: define guests.
 
     `start`: also start them.
@@ -84,11 +83,10 @@ class Options:
 
     guests: bool = True
     start: bool = False
-    disrupt: Collection[str] = field(default=frozenset())
+    disrupt: Collection[str] = msgspec.field(default=frozenset())
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """The steps of a plan: `steps` for its actions, `guests` for its guests.
 
     `waiting`: what only a present run of a guest holds, and modes of GPUs that go back once --disrupt names the GPU.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.discovery.holders import holders
 from hosttune.errors import BadInput, Refused
@@ -45,8 +47,7 @@ from hosttune.transaction.writing import Say, interruptible
 _FINE = ("done", VERDICT_OUTCOMES[ALREADY], VERDICT_OUTCOMES[PENDING])
 
 
-@dataclass(frozen=True)
-class _RecordAtBoot:
+class _RecordAtBoot(msgspec.Struct, frozen=True):
     """The result of setting one record again. `stopped`: a signal asked the whole run to stop."""
 
     entries: Sequence[Entry]

@@ -6,8 +6,9 @@ If a step fails or a signal comes, it rolls back what was done (`rollback`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from hosttune.errors import HosttuneError, Stuck
 from hosttune.journal import Journal, JournalFailed, read_transaction
@@ -26,8 +27,7 @@ _FATAL_WHEN_NEEDED = ("clamped", "ignored", "stuck")
 LookAgain = Callable[[Prepared], Prepared]
 
 
-@dataclass(frozen=True)
-class StepResults:
+class StepResults(msgspec.Struct, frozen=True):
     """The results of a transaction's steps, by step number.
 
     `failed` is the step that ended the transaction. `undone` has the results of the rollback. `interrupted`: a signal

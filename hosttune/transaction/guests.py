@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput, Refused, Unreadable
@@ -154,14 +156,13 @@ def _only(step: Step, names: Collection[str]) -> Step:
     )
 
 
-@dataclass(frozen=True)
-class Starting:
+class Starting(msgspec.Struct, frozen=True):
     """What a start needs to check when its turn comes: the host as it is at that moment."""
 
     system: System
     plan: Plan
     discover: Callable[[], Host]
-    found: dict[str, str] = field(default_factory=dict)
+    found: dict[str, str] = msgspec.field(default_factory=dict)
 
     def look_again(self, one: Prepared) -> Prepared:
         """Check a step at its turn. A start that is not possible waits, with the reasons; interrupts are waited for."""

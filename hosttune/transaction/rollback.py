@@ -6,10 +6,10 @@ It uses the journal, never values in memory, so the same code serves a crash, a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.errors import HosttuneError, InUse, Stuck
 from hosttune.journal import Journal, JournalFailed, Record, Transaction

@@ -7,10 +7,11 @@ import hashlib
 import os
 import pwd
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from hosttune import __version__
 from hosttune.errors import BadInput, Refused, Unreadable, WriteFailed
@@ -50,8 +51,7 @@ _FILES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(msgspec.Struct, frozen=True):
     """A System with its state directory. `store` is None for a capture, which has no state directory.
 
     `boots`: no guest runs yet, and libvirt's daemon waits for us, so it is not asked.

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.errors import BadInput, HosttuneError, Refused, Unreadable
 from hosttune.journal import Record
@@ -34,8 +36,7 @@ VERDICT_OUTCOMES = {ALREADY: "already", PENDING: "pending", ABSENT: "failed", UN
 LONGEST_TEXT = 200  # characters of a value within a sentence
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One setting and its wanted value. `parts`: action id -> the part of the setting that it is about ("" = all).
 
     `back`: the value is the original one, and the setting is in force no more after it; `origin` is its record then.
@@ -73,8 +74,7 @@ class Step:
         return f"{self.setting.kind} {self.setting.target}".rstrip()
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """A step with what was read: `live` is what it is set to, `effective` is what works now."""
 
     step: Step

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from hosttune.errors import CommandFailed, HosttuneError, Unreadable
 from hosttune.machine.child import in_child
@@ -55,8 +56,7 @@ def uninterrupted() -> Iterator[None]:
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """The result of one step: outcome, value read back, and reason. `untouched`: it failed before any write."""
 
     outcome: str

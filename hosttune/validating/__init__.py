@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """The options of a validation. Errors name the command's options, such as `--duration`.
 
     `level`: 0 checklist, 1 quick benchmarks (about a minute), 2 full benchmarks, 3 burn-in of `duration` seconds (None:
@@ -69,8 +67,7 @@ class Request:
     keep: bool = True
 
 
-@dataclass(frozen=True)
-class Validated:
+class Validated(msgspec.Struct, frozen=True):
     """A validation, and the evidence from which it was made."""
 
     validation: Validation

@@ -5,7 +5,6 @@ For a machine this is in the caller's state directory, for a scratch root inside
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -104,7 +103,7 @@ def _site_to_read(system: System) -> Site:
     site = site_of(system)
     if system.captured or keeps_state():
         return site
-    return dataclasses.replace(site, store=Store(STATE_INSIDE))
+    return msgspec.structs.replace(site, store=Store(STATE_INSIDE))
 
 
 # --- what is expected to be here -----------------------------------------------------------------------------

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hosttune.fleet.gate import Gate, HostStatus
 from hosttune.fleet.playbook import Event, Order, Played, Stop
@@ -188,4 +190,4 @@ def add(journal: JsonLines, lines: Iterable[Line]) -> None:
 
 def with_shard(rollout: Rollout, shard: int) -> Rollout:
     """The course with shards of at most so many hosts."""
-    return replace(rollout, shard=shard)
+    return msgspec.structs.replace(rollout, shard=shard)

@@ -3,10 +3,10 @@ write leave old or new."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from faultkills import options_of
 from faultkinds import DIGEST, EXAMPLES, VM, Example, host
@@ -190,7 +190,7 @@ def test_the_boot_unit_does_not_ask_libvirt_whose_pages_are_used(root: Path) -> 
     """Others have all pages but few, and more than was applied: no drift, and none of our guests can run yet."""
     put(root, f"{POOL}/nr_hugepages", "90\n")
     put(root, f"{POOL}/free_hugepages", "10\n")
-    site = dataclasses.replace(site_on(root, boot_id=ANOTHER_BOOT), system=WithoutLibvirt(str(root)))
+    site = msgspec.structs.replace(site_on(root, boot_id=ANOTHER_BOOT), system=WithoutLibvirt(str(root)))
     result, code = reapply(site, quiet)
     assert (code, [one for one in result.drift if "hugepages" in one.action]) == (0, [])
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from hosttune.errors import HosttuneError
 from hosttune.model.validation import CheckResult, Outcome, Sample
@@ -21,8 +22,7 @@ class NotUnderstood(HosttuneError):
         super().__init__(what, where=f"output of {tool}", hint=f"run {tool} by hand and read what it says")
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """A figure that was requested but is missing, and the reason."""
 
     metric: str
@@ -30,14 +30,13 @@ class Lost:
     why: str
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The parsed output of a command: figures, the tool's verdicts, missing figures, and facts about the figures."""
 
     samples: tuple[Sample, ...] = ()
     results: tuple[CheckResult, ...] = ()
     lost: tuple[Lost, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def number(value: object, tool: str, what: str, *, least: float = 0.0) -> float:

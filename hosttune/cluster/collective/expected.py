@@ -7,7 +7,8 @@ it off, the library goes over TCP, and the prediction is that of TCP over the po
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.gpu import generation_of
 from hosttune.model.collective import Device, Kind, Member, Wiring
@@ -18,8 +19,7 @@ from hosttune.predicting.shape import Shape
 _OFF = {"NCCL_IB_DISABLE": ("1",), "NCCL_NET": ("socket",)}
 
 
-@dataclass(frozen=True)
-class Machines:
+class Machines(msgspec.Struct, frozen=True):
     """The hosts of a run as the prediction needs them: `ranks` on each, and how they reach each other.
 
     `tcp`: not over RDMA. `rate_gbps`: of the port where they meet, the lowest; None: unknown.

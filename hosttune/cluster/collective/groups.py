@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations, islice
 from math import ceil, log2
+
+import msgspec
 
 from hosttune.cluster.pairs.schedule import rounds
 
@@ -24,8 +25,7 @@ _PROOFS = 2  # bad groups in which everyone else is known to be good
 _MOST_TRIED = 200  # sets of companions
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True):
     """A group that was measured: whether it was bad; None: unknown, and not to be tried again."""
 
     hosts: frozenset[str]
@@ -69,8 +69,7 @@ def series(
     return ()
 
 
-@dataclass(frozen=True)
-class Findings:
+class Findings(msgspec.Struct, frozen=True):
     """What the trials show so far.
 
     `cleared`: hosts of a good group of two or more. `alone`: hosts that were bad by themselves, twice. `slow`: hosts

@@ -8,9 +8,9 @@ slowest rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
+import msgspec
 from msgspec.structs import replace
 
 from hosttune.model.collective import (
@@ -52,8 +52,7 @@ def busbw(kind: Kind, ranks: int, size_bytes: int, seconds: float) -> float:
     return _FACTORS[kind] * (ranks - 1) / ranks * size_bytes / seconds / 1e9
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """What became of a group: its outcome, the figures of each run, why there are none, who is accused, and what was
     asked for and has no figure."""
 
@@ -64,8 +63,7 @@ class Joined:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What a group was asked for: its name, the ranks of all of its hosts, and each of `kinds` at each of `sizes`."""
 
     name: str
@@ -148,8 +146,7 @@ def figures(timings: Iterable[Timing]) -> tuple[GroupFigure, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class Standard:
+class Standard(msgspec.Struct, frozen=True):
     """What figures are compared with. `expect`: asks the prediction. `against`: "prediction", "fleet" or both.
 
     `least`: the operator's own floor for the largest size between hosts, GB/s. `floor`: part of the fleet's median.

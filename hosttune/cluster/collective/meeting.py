@@ -16,8 +16,9 @@ import select
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.model.collective import MemberOutcome, Task
@@ -40,14 +41,13 @@ class NotMet(Exception):
         self.accused = accused
 
 
-@dataclass
-class Met:
+class Met(msgspec.Struct):
     """The hosts of a group, together. `links`: open connections by the other host's name; at the first host, all.
 
     `listening`: the first host's socket, None at the others.
     """
 
-    links: dict[str, socket.socket] = field(default_factory=dict)
+    links: dict[str, socket.socket] = msgspec.field(default_factory=dict)
     listening: socket.socket | None = None
 
     def say(self, message: Mapping[str, Any]) -> None:

@@ -14,9 +14,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
+
+import msgspec
 
 from hosttune.cluster.collective.launch import Child, child
 from hosttune.cluster.collective.meeting import Met, NotMet, hear, meet
@@ -68,15 +69,14 @@ def environment(variables: Mapping[str, str]) -> Mapping[str, str]:
     return {name: variables[name][:_MOST_TEXT] for name in found[:_MOST_VARIABLES]}
 
 
-@dataclass
-class _Course:
+class _Course(msgspec.Struct):
     """What was heard while a group measured."""
 
     task: Task
-    timings: list[Timing] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    wrong_of: set[str] = field(default_factory=set)
+    timings: list[Timing] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    wrong: list[str] = msgspec.field(default_factory=list)
+    wrong_of: set[str] = msgspec.field(default_factory=set)
     ranks: int | None = None
     done: bool = False
     failed: tuple[MemberOutcome, str, tuple[str, ...]] | None = None

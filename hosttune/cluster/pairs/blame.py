@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from hosttune.model.listing import some
@@ -50,8 +50,7 @@ PortKey = tuple[str, str]  # (host, rail)
 N = TypeVar("N", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class _Matrix:
+class _Matrix(msgspec.Struct, frozen=True):
     """The measured pairs of each port. `cleared`: the ports that have a good pair. `unknown`: those without a measured
     one."""
 

@@ -11,9 +11,9 @@ docs/fleet-pairs.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
+import msgspec
 from msgspec.structs import replace
 
 from hosttune.model.listing import some
@@ -34,8 +34,7 @@ _SERVERS_OWN = ("port-busy", "wrong-fabric", "no-route", "not-installed", "tool-
 _NOT_TOLD = PathMtu()
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """What became of a pair: its outcome, the receiver's figure, and why there is none, or what is unusual about it."""
 
     outcome: PairOutcome

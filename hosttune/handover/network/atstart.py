@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.errors import BadInput, WriteFailed
 from hosttune.handover.network.known import Before, Facts
@@ -32,8 +33,7 @@ _HEAD = re.compile(
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """A record that counts. `guest`: its name, for people. `at`: ISO 8601 in UTC. `machine`: what was read of it."""
 
     guest: str

@@ -11,7 +11,6 @@ import secrets
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -60,8 +59,7 @@ _SILENCE: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Heard:
+class Heard(msgspec.Struct, frozen=True):
     """An answer that counts, the guest that gave it, and what is told of both in the evidence."""
 
     answer: Answer
@@ -69,15 +67,14 @@ class Heard:
     evidence: Mapping[str, object]
 
 
-@dataclass
-class Session:
+class Session(msgspec.Struct):
     """Makes test guests for a hand-over, one at a time. `others`: devices of the hand-over, by address."""
 
     site: Site
     store: Store
     discover: Callable[[], Host]
     wanted: TestGuest
-    others: frozenset[str] = field(default_factory=frozenset)
+    others: frozenset[str] = msgspec.field(default_factory=frozenset)
 
     def ask(
         self, targets: Mapping[str, Target], task: Task, seconds: float, *, level: int = 1, pattern: str | None = None

@@ -7,7 +7,6 @@ guests, with a reset by the host after the second. One guest with all these devi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -34,14 +33,13 @@ def goes_in(system: System, target: Target, wanted: TestGuest | None) -> bool:
     return target.driver is None or not system.exists(f"{DRIVERS}/{target.driver}")
 
 
-@dataclass
-class GuestSteps:
+class GuestSteps(msgspec.Struct):
     """The devices that a test guest has, by address, and what it found. `level`: of the validation."""
 
     session: Session
     targets: Mapping[str, Target]
     level: int
-    _found: Heard | HosttuneError | None = field(default=None)
+    _found: Heard | HosttuneError | None = msgspec.field(default=None)
 
     def has(self, target: Target) -> bool:
         """Return whether a device goes into the guest."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import msgspec
+from msgspec.structs import replace
 from msgspec.structs import replace as changed
 
 from hosttune.domain.definitions import digest_of, managers_of
@@ -143,8 +144,7 @@ _WHERE = "adopted guests"
 _IN_AN_INTENT = re.compile(r"^guests\[[0-9]+\]\.[a-z]+: ")
 
 
-@dataclass(frozen=True)
-class Adoption:
+class Adoption(msgspec.Struct, frozen=True):
     """A definition before and after, the changes between them, and the place that they follow.
 
     `placement`: as the plan document has it; None if there is no plan, then `unplaced` says why, and `after` is
@@ -167,8 +167,7 @@ class Adoption:
     affinity: str | None = None
 
 
-@dataclass(frozen=True)
-class Adoptions:
+class Adoptions(msgspec.Struct, frozen=True):
     """Guests that were planned together, by name, and their plan: one for all, with the settings of the host.
 
     The plan's `guests` are for pictures: they have the planner's numbers of cells and vCPUs, and the other threads and

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
+from msgspec.structs import replace
 from msgspec.structs import replace as changed
 
 from hosttune.domain.edit import XmlText
@@ -21,8 +22,7 @@ from hosttune.planning.adopting.request import check_supported, guest_intent_of,
 from hosttune.planning.batch import guest_request_of
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(msgspec.Struct, frozen=True):
     """A domain XML to adopt. `where`: its source, for messages. `name`: the guest of which libvirt has it, if it has.
 
     `refused`: why it must not be planned.
@@ -34,8 +34,7 @@ class Definition:
     refused: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """A definition that was read. `resident`: the guest of the host that it is of; None: the host has no such guest.
 
     `unplaced`: why it is not planned; `facts` and `intent` are None if it could not be read.
@@ -55,8 +54,7 @@ class Draft:
         return self.resident is not None and runs(self.resident)
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A guest that may be planned, with what its definition says."""
 
     draft: Draft

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.domain.guest import Guest
 from hosttune.model.affinity import affinity_text
@@ -34,8 +35,7 @@ def is_there(facts: Guest, running: RunningGuest) -> bool:
     return [*map(parse_cpus, running.iothread_cpus or ())] == [parse_cpus(pin.cpus) for pin in facts.iothread_pins]
 
 
-@dataclass(frozen=True)
-class Threads:
+class Threads(msgspec.Struct, frozen=True):
     """A guest: the cores that its vCPUs run on now (empty: it does not run, or floats) and are planned on.
 
     `moves`: whether its threads can move while it runs.

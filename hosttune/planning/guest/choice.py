@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from hosttune.inventory.shape import Shape
 from hosttune.inventory.sizing import Parts
@@ -11,8 +11,7 @@ from hosttune.planning.mig.instances import MigSlot
 from hosttune.planning.request.candidates import GpuSet
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """A guest's GPUs, host nodes and cells.
 
     `nodes`: the host node of each cell. `short`: an `auto` size had to be reduced. `extra_cells`: the number of cells

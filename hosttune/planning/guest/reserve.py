@@ -6,9 +6,8 @@ again.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.domain.defined import as_planned
 from hosttune.inventory.pages import NodeMemory, Pool

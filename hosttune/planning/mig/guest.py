@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.gpu.mig_tables import vgpu_suffix, vgpu_type_name
 from hosttune.gpu.vgpu import SRIOV_MANAGE, type_folder
@@ -28,8 +29,7 @@ _NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 _DEVICES = sysfs.PCI_DEVICES
 
 
-@dataclass(frozen=True)
-class MigDevice:
+class MigDevice(msgspec.Struct, frozen=True):
     """A vGPU before it has its guest address. `address`: its function's, or its UUID as a mediated device.
 
     `kind`: "vf" or "mdev". `name`: its vGPU type. `type_id`: that type's number on this host, None = not listed now.
@@ -46,8 +46,7 @@ class MigDevice:
     type_id: str | None
 
 
-@dataclass(frozen=True)
-class MigParts:
+class MigParts(msgspec.Struct, frozen=True):
     """The result of chosen slots for one guest: devices in the order of the slots, with steps and findings."""
 
     devices: tuple[MigDevice, ...]

@@ -13,11 +13,11 @@ and starts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, product, zip_longest
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.gpu import vendor_of
 from hosttune.gpu.mig_tables import SLICES, GpuProfiles, offer_of
@@ -33,8 +33,7 @@ from hosttune.planning.mig.vgpu import Known, carries, free_functions, manager_o
 VFIO = "vfio-pci"
 
 
-@dataclass(frozen=True)
-class MigSlot:
+class MigSlot(msgspec.Struct, frozen=True):
     """An instance at its place. `atoms`: what it takes of its GPU; memory slices are bits 0-7, bit 8 is for `+me`."""
 
     gpu: str
@@ -44,8 +43,7 @@ class MigSlot:
     atoms: int
 
 
-@dataclass(frozen=True)
-class Space:
+class Space(msgspec.Struct, frozen=True):
     """A GPU on which instances of one profile can be made, without its address: equal GPUs are equal for a guest.
 
     `occupied`: the bits in use; `ready`: starts of existing, unused instances of the profile; `most_functions`: the

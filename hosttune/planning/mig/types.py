@@ -7,7 +7,6 @@ them the functions get; otherwise it is a step for a person.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -23,8 +22,7 @@ from hosttune.planning.mig.vgpu import HostDevices, Known
 from hosttune.settings.vgpu import VgpuType
 
 
-@dataclass(frozen=True)
-class _TypeChange:
+class _TypeChange(msgspec.Struct, frozen=True):
     """A function that gets a vGPU type. `now` and `number`: its current type and the wanted one.
 
     None = unknown, or not listed. `by_hand`: why writing the type is a step for a person; None: it is an action.

@@ -7,7 +7,6 @@ the GPU itself (NVIDIA virtual GPU software documentation). Anything else in the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -32,8 +31,7 @@ class Known(Protocol):
         """Its devices by address."""
 
 
-@dataclass(frozen=True)
-class HostDevices:
+class HostDevices(msgspec.Struct, frozen=True):
     """A host and its devices, for callers without a `PlanningContext`."""
 
     host: Host

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.inventory.devices import Catalogue
 from hosttune.model.pcitree import locality_switches, switches_above
 from hosttune.model.values import address_key, grouped, slot_of
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """The passed functions that share a slot of the guest, in address order."""
 
     members: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Switch:
+class Switch(msgspec.Struct, frozen=True):
     """A switch of the host, named by its upstream port, and what is passed below it."""
 
     host: str

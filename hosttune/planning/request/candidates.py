@@ -7,8 +7,9 @@ GPUs from each node, not one for every set of addresses.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import combinations, islice
+
+import msgspec
 
 from hosttune.inventory.devices import Catalogue, close_groups, countable_gpus, gpu_count, matches, named_gpus
 from hosttune.inventory.partitions import bound_to_sets, lost, none_of, refusal, sets_of
@@ -44,8 +45,7 @@ def _ways(pool: Pool, nodes: int, count: int, taken: Taken = ()) -> Iterator[Tak
                 yield from _ways(rest, nodes - 1, count - size, (*taken, (node, size)))
 
 
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True):
     """The sets of GPUs to try for a guest.
 
     The set that was `named`, the `sets` for which a fabric has partitions, or every way to take `count` from `pools`. A

@@ -7,8 +7,9 @@ count, so that a search over many guests does not try them one by one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from hosttune.inventory.devices import close_groups
 from hosttune.inventory.sizing import PlanningContext
@@ -26,8 +27,7 @@ ATOMS = FULL.bit_length()
 WHOLE_FUNCTION = 1 << 16  # the amount of a physical function that a guest takes; a virtual function takes 1
 
 
-@dataclass(frozen=True)
-class GuestRequest:
+class GuestRequest(msgspec.Struct, frozen=True):
     """One guest of a batch: `named` are the NICs and drives that it names, `candidates` its possible sets of GPUs."""
 
     guest: GuestIntent
@@ -36,8 +36,7 @@ class GuestRequest:
     candidates: Candidates
 
 
-@dataclass(frozen=True)
-class Trait:
+class Trait(msgspec.Struct, frozen=True):
     """The properties that equal bundles of devices share. `also`: (index, amount) of what taking them also takes.
 
     `along`: the known nodes of the functions that go along with each bundle; these count as devices, too.
@@ -57,8 +56,7 @@ class Trait:
         return any(what in ("gpu", "set") for _, what, _ in self.labels)
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """Bundles of devices that are equal; `index` is the index of their amount in the resource pool."""
 
     index: int
@@ -67,8 +65,7 @@ class Kind:
     members: tuple[Bundle, ...]  # each bundle with everything that goes along with it
 
 
-@dataclass(frozen=True)
-class ResourcePool:
+class ResourcePool(msgspec.Struct, frozen=True, dict=True):
     """Everything that can be counted.
 
     `capacity` is indexed by `cores` (node, threads of a core), `threads` and kinds.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -89,8 +88,7 @@ TIE_WORK = 200_000  # work for choosing between plans of equal rank
 WORK_OF_DRAWING = 500
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """The placement of each guest (None: left out), and whether it is certain that nothing better exists."""
 
     placements: tuple[Placement | None, ...]
@@ -101,8 +99,7 @@ class _SearchEnded(Exception):
     """The search ended: nothing better can be found, or it was cut off."""
 
 
-@dataclass(frozen=True)
-class SearchProblem:
+class SearchProblem(msgspec.Struct, frozen=True, dict=True):
     """A problem and the placements of each of its guests, for every search over some of them."""
 
     problem: Problem

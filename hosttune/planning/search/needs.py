@@ -5,7 +5,7 @@ Pure. Less exact than a placement, and cheap: a search asks this often, to end b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from hosttune.gpu.mig_tables import SLICES
 from hosttune.inventory.cores import cores_needed
@@ -34,8 +34,7 @@ WORK_OF_ROOM = 8
 CellNeed = tuple[int, int, int]  # cores (CPUs, if they are shared), bytes, and how many nodes must have this much
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(msgspec.Struct, frozen=True):
     """The needs of one guest: `least` on the whole host, and where devices come from (index in the pool, count).
 
     `named`: devices that it names; `sets`: it gets one of these sets; `pools`: `gpus` are counted from these (index,

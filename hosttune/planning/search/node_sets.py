@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations, islice
+
+import msgspec
 
 from hosttune.planning.search.fragmentation import Fragmentation, joined
 
 
-@dataclass(frozen=True)
-class CellCosts:
+class CellCosts(msgspec.Struct, frozen=True):
     """The cost of cells: `shares` (one for each cell), each node's sum of distances to the devices, pairs of cells.
 
     `shares` and `pair` are in parts of `Problem.unit`. `known` caches what depends on the pairs only; prices with the
@@ -29,8 +29,7 @@ class CellCosts:
     known: dict[tuple[int, ...], list[dict[int, int]]]
 
 
-@dataclass(frozen=True)
-class Cells:
+class Cells(msgspec.Struct, frozen=True):
     """The cells of one cut: for each, what it breaks up on the nodes that could hold it.
 
     A cell that is the `twin` of the one before takes a higher node, so that no set comes twice. `start`: what is broken

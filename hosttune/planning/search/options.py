@@ -7,8 +7,9 @@ placement leaves to all other guests. A placement that takes as much as a better
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from hosttune.planning.mig.instances import is_vgpu_guest
 from hosttune.planning.request.resource_pool import ResourcePool
@@ -20,8 +21,7 @@ from hosttune.planning.search.rank import NOTHING, Rank
 MemoryNeed = tuple[int | None, int, bool]  # page size, bytes, whether the next boot reserves the pages
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, dict=True):
     """The listed placements of one guest, the best first: bit `first`, `first` + 1, … of the options.
 
     `whole`: it has no other placements that are worth trying. `after`: no placement that is not listed ranks better.

@@ -9,8 +9,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import count as numbers
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.inventory.cores import cores_needed, fits
 from hosttune.inventory.devices import Catalogue
@@ -94,8 +96,7 @@ MOST_DEALT = 64  # ways of equal cost to take NICs and drives that are compared 
 MOST_COMPARED = 512  # families of equal rank that are searched for a placement that breaks up less
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """One way to place a guest: its rank, what it takes of the resource pool, and of the memory of each node."""
 
     rank: Rank
@@ -108,8 +109,7 @@ class Placement:
     slots: tuple[MigSlot, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Cut:
+class _Cut(msgspec.Struct, frozen=True):
     """GPUs and the remaining cuts of the guest, before the cells have nodes.
 
     `rank` is a bound for these cuts. `only`: the nodes that the cells may be on; None: any. `given`: its GPUs and named
@@ -125,8 +125,7 @@ class _Cut:
     only: frozenset[int] | None
 
 
-@dataclass(frozen=True)
-class _OnNodes:
+class _OnNodes(msgspec.Struct, frozen=True):
     """One cut, the next set of nodes for its cells, and the sets after it."""
 
     cut: _Cut

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
+
+import msgspec
 
 from hosttune.inventory.sizing import PlanningContext, Sizes
 from hosttune.planning.request.resource_pool import GuestRequest, ResourcePool, read_resource_pool
@@ -13,8 +14,7 @@ from hosttune.planning.search.fragmentation import Fragments
 from hosttune.planning.search.lazy_sequence import LazySequence
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True, dict=True):
     """Guests, the host, and the resources for which the guests compete.
 
     `unit`: objectives are counted in parts of this size, so that each is a whole number.

@@ -9,8 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate, combinations, islice
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.inventory.cores import cores_needed
 from hosttune.inventory.devices import gpu_count
@@ -27,8 +29,7 @@ Node = int | None
 Picks = tuple[tuple[int, int], ...]  # (index of a kind, number of its bundles)
 
 
-@dataclass(frozen=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """What is available to a guest: the amounts that are left, and whether a node could hold a cell of some shape.
 
     `spend` receives the work that was done, so that a search ends in time.
@@ -39,8 +40,7 @@ class View:
     spend: Callable[[int], None]
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """A choice of GPUs: how many of which kinds, the node of each, and example GPUs that stand for all equal ones."""
 
     picks: Picks
@@ -52,8 +52,7 @@ class Selection:
     slots: tuple[MigSlot, ...] = ()
 
 
-@dataclass(frozen=True)
-class Partial:
+class Partial(msgspec.Struct, frozen=True):
     """A counted request that is not complete: it has used nodes before `at` of a pool; `left` GPUs are still wanted."""
 
     pool: tuple[tuple[Node, tuple[Kind, ...]], ...]
@@ -62,7 +61,7 @@ class Partial:
     at: int = 0
     picks: Picks = ()
     taken: tuple[tuple[Node, int], ...] = ()  # nodes, and the number of GPUs from each
-    models: frozenset[str | None] = field(default=frozenset())
+    models: frozenset[str | None] = msgspec.field(default=frozenset())
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -7,11 +7,11 @@ rules below. Nothing is weighed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from statistics import median
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.errors import BadInput

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,8 +24,7 @@ _HINT = "save the whole output of one run; of ib_write_bw with --report_gbits, o
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 
 
-@dataclass(frozen=True)
-class Log:
+class Log(msgspec.Struct, frozen=True):
     """One tool: its name for messages, a pattern that its output has, and its reader (BadInput, NotUnderstood)."""
 
     name: str

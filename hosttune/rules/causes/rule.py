@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import Measured, Observations
@@ -25,8 +26,7 @@ CLOCKS = (*PRODUCTS, "sm-clock", "power")
 LINK = ("link-speed-gts", "link-width")
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True, dict=True):
     """What is known: the document, its machine, and the figures with their verdicts.
 
     `complaining`: the document was written because something is slow; a validation is not a complaint.
@@ -94,8 +94,7 @@ class Case:
 TIERS = ("run", "stop", "machine", "network", "setting")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CauseRule(Rule[Case]):
+class CauseRule(Rule[Case], frozen=True, kw_only=True):
     """One cause. `remedy`: a command or setting; `confirm`: the one measurement that would confirm it.
 
     `tier` is one of TIERS. `fault_itself`: the observation is a fault of the machine even where every figure is as

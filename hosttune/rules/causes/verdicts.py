@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.bench.baselines import ABOVE_PEAK
 from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
@@ -51,8 +52,7 @@ _DATA = re.compile(r"([KMGT])(i?)(b|B|bits?|[Bb]ytes?)(?:/s|/sec|/second|ps)")
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True):
     """A figure with its verdict. `value`, `bound` and `typical` in the metric's own unit; `estimate` has their source.
 
     `value` None: the unit does not fit. `seconds`: the figure is a time, although its metric is a rate. `hosts`: how

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from hosttune.inventory.pcielink import SOFTWARE
 from hosttune.model import sysfs
@@ -31,8 +32,7 @@ CABLE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Function:
+class Function(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A physical network function. `free`: no driver of this machine has it. `here`: all functions of the host."""
 
     address: str

@@ -11,9 +11,11 @@ A check of devices declares `each`, a function from Evidence to (subject, thing)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
@@ -24,8 +26,7 @@ from hosttune.rules.engine import Finding, NoValue, Rule
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check(Rule["On"]):
+class Check(Rule["On"], frozen=True, kw_only=True):
     """One check. One result per subject, and at least one in all.
 
     `expected` is what is right, in words, and `look` how to look at what is not known, where a finding does not say it.
@@ -47,8 +48,7 @@ class Check(Rule["On"]):
     since: int = 0
 
 
-@dataclass(frozen=True)
-class On:
+class On(msgspec.Struct, frozen=True):
     """Evidence as one check asks it about one subject. `reads` is the source of a finding that names none."""
 
     evidence: Evidence

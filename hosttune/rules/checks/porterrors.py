@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hosttune.model.counters import Growth, grew, growth, last_reading
 from hosttune.model.ports import Interface, RdmaPort

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hosttune.model.pcitree import shared_switch
 from hosttune.model.ports import RdmaPort

@@ -7,7 +7,6 @@ among them (`expected`). No other check judges a device that is missing: see `gu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -43,8 +42,7 @@ _UNREAD = "restore the file, or remove it if it is no longer needed"
 Row = tuple[str, str, str, str]  # outcome, what, source, hint
 
 
-@dataclass(frozen=True)
-class Sighting:
+class Sighting(msgspec.Struct, frozen=True):
     """A device that any source knows: its function in the PCI tree, and the sources that show it beyond, or lack it."""
 
     seen: SeenDevice

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from hosttune.model.evidence import KernelEvent
 from hosttune.rules.checks.data import table
@@ -17,8 +18,7 @@ _UNREAD = f"read the record in the kernel log and decode it by NVIDIA's catalogu
 _RECOVERY_XID = 154
 
 
-@dataclass(frozen=True)
-class Ruling:
+class Ruling(msgspec.Struct, frozen=True):
     """The judgement of one event: `outcome` of `RANK`, the event in words, and what to do about it."""
 
     outcome: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -80,16 +79,14 @@ def _table() -> _Table:
     return msgspec.convert(read_table(Path(__file__).with_name("rules.toml")), _Table)
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """A variable that a line sets, and the host if it is known."""
 
     setting: Setting
     host: Host | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentRule(Rule[Line]):
+class EnvironmentRule(Rule[Line], frozen=True, kw_only=True):
     """A rule about variables, made from its row of the table."""
 
     row: Row

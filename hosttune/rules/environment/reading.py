@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import takewhile
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.errors import BadInput
 from hosttune.model.limits import check_count
@@ -46,8 +48,7 @@ _NOTHING = re.compile(r"(?:#(?!SBATCH |PBS ).*|//.*)?")
 _END = re.compile(r"\s#.*$")
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """A variable and the line that sets it. `name` None: the line was not understood. `fault`: see `_fault`.
 
     `doubt`: why its value is not known. `behind`: the line of a library's own file that sets the same one before.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from hosttune.domain import arguments
 from hosttune.domain.guest import Controller, Guest, HostDevice
@@ -35,8 +36,7 @@ def named(items: Iterable[object], limit: int = 6) -> str:
     return some(map(str, items), limit)
 
 
-@dataclass(frozen=True)
-class OtherGuest:
+class OtherGuest(msgspec.Struct, frozen=True):
     """What another guest has: the host CPUs of its vCPUs, of its other threads, and its devices.
 
     A guest that may use every CPU is not pinned: it has no CPUs of its own. `cores` are those of its vCPUs.
@@ -59,8 +59,7 @@ class OtherGuest:
         return self.guest.state in _STOPPED
 
 
-@dataclass(frozen=True)
-class HostFacts:
+class HostFacts(msgspec.Struct, frozen=True, dict=True):
     """What the rules derive from a host alone. One value serves all guests that are judged together.
 
     `given` are those guests, as they will be defined; they replace the host's guests of the same name.
@@ -118,8 +117,7 @@ class HostFacts:
         return frozenset(supported_elements(self.host.virtualization)[0])
 
 
-@dataclass(frozen=True)
-class GuestOnHost:
+class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
     """A host and a guest read from XML.
 
     `root` is the `<domain>` element, for what `guest` does not have.

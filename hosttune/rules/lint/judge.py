@@ -7,9 +7,11 @@ same rules, so XML written for a host has no fault there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.domain.defined import as_defined
 from hosttune.domain.guest import Guest
@@ -39,8 +41,7 @@ def rules() -> tuple[LintRule, ...]:
     return rules_of("hosttune.rules.lint", FAMILIES, LintRule)
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(msgspec.Struct, frozen=True):
     """A domain XML and its name for messages: a path, or `libvirt:NAME`."""
 
     file: str

@@ -27,7 +27,7 @@ GUESTS = Need[GuestOnHost]("the other guests of the host are unknown", lambda sc
 CPU_VENDOR = Need[GuestOnHost]("the maker of the host's CPUs is unknown", lambda scene: scene.cpu_vendor is not None)
 
 
-class LintRule(Rule[GuestOnHost]):
+class LintRule(Rule[GuestOnHost], frozen=True, kw_only=True):
     """A rule about a definition. `about` is the path of the XML element, and the subject of a finding is one, too."""
 
 

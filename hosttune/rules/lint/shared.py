@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hosttune.gpu.bridges import kept_bridges
 from hosttune.inventory.partitions import Fabric, blocked, exactly, refusal, unnamed

@@ -6,12 +6,12 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from examplehosts import discovered
+from msgspec.structs import replace
 
 from hosttune import discover
 from hosttune.bench.baselines import shipped_peaks

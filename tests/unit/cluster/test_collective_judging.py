@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 from collectivehosts import member, seconds_of
 from msgspec.structs import replace
@@ -93,7 +93,7 @@ def standard(**changes: Any) -> Standard:
 
 
 def replace_standard(of: Standard, **changes: Any) -> Standard:
-    return dataclasses.replace(of, **changes)
+    return msgspec.structs.replace(of, **changes)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_times_that_cannot_be_or_were_not_asked_for_are_no_figure(timings: tuple
 
 def test_a_group_with_a_size_that_was_left_out_is_not_good() -> None:
     """A collective that is slow enough does not fit into its time."""
-    both = dataclasses.replace(WANTED, sizes=(256 * MIB, 1024 * MIB))
+    both = msgspec.structs.replace(WANTED, sizes=(256 * MIB, 1024 * MIB))
     found = joined(both, {"a": answer("a", timing(380))})
     assert (found.outcome, found.left_out) == ("measured", (f"all-reduce of {1024 * MIB} bytes",))
     (judged_,) = judged([group(380, "a", "b", left_out=found.left_out)], standard())

@@ -186,7 +186,7 @@ def without_nvls(found: Shape) -> Shape:
     """The shape with NVSwitches that do not reduce."""
     assert found.generation is not None
     generation = msgspec.structs.replace(found.generation, switch_part=None)
-    return Shape(**{**vars(found), "switched": True, "generation": generation})
+    return msgspec.structs.replace(found, switched=True, generation=generation)
 
 
 def test_bounds_between_hosts() -> None:

@@ -8,11 +8,11 @@ changes none of a host that passes it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hosttune.discovery.evidence import gather
 from hosttune.machine.archive import open_root

@@ -6,7 +6,6 @@ Registers and bits: <linux/pci_regs.h>. Kernel behaviour of the `link/` switches
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from configspace import ACSCTL, DEVCTL, DOWNSTREAM, LNKCTL, ROOT_PORT, UPSTREAM, space, word
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pcitrees import Tree
 
 import hosttune

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections import Counter
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import applyroots
+import msgspec
 import pytest
 from adoptions import BY_HAND, SECRET, adopted_by_hand, with_changes
 from faultkinds import DIGEST, host
@@ -168,7 +168,7 @@ class Forgetful(Scratch):
 
 
 def test_what_libvirt_drops_ends_the_apply(root: Path) -> None:
-    site = dataclasses.replace(site_on(root), system=Forgetful(str(root)))
+    site = msgspec.structs.replace(site_on(root), system=Forgetful(str(root)))
     result, code = apply_plan(site, plan_of(ADOPTED), Options(), host, lambda todo: True, quiet)
     assert (code, outcomes(result), result.changed) == (1, [(f"adopted-guest:{NAME}", "clamped")], False)
     assert result.entries[0].why == "emulatorpin: wanted 0-1, found None; rolled back: reverted"

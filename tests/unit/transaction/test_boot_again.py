@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from configspace import space
 from domain_shapes import changed
@@ -98,7 +99,7 @@ class Deaf(Scratch):
 
 def test_libvirt_is_not_asked_for_it_waits_for_the_unit(tmp_path: Path) -> None:
     root = applied(tmp_path, EXAMPLES["guest-state"])
-    result, code = reapply(replace(booted(root), system=Deaf(str(root))), quiet)
+    result, code = reapply(msgspec.structs.replace(booted(root), system=Deaf(str(root))), quiet)
     assert (outcomes(result), result.drift, code) == ({}, (), 0)
 
 
@@ -122,7 +123,9 @@ def test_a_power_cut_in_one_boot_does_not_hold_up_the_next(at: int, tmp_path: Pa
     example = latencies(("0-3", "10"))
     root = applied(tmp_path, example)
     put(root, {LATENCY.format(cpu): "0\n" for cpu in range(4)})
-    ended = run_forked(root, lambda site: reapply(replace(site, boot_id="33"), quiet), Faults(at=at, act=kill))
+    ended = run_forked(
+        root, lambda site: reapply(msgspec.structs.replace(site, boot_id="33"), quiet), Faults(at=at, act=kill)
+    )
     assert ended.code is None
     assert again(root)[1] == 0
     assert {(root / LATENCY.format(cpu)).read_text() for cpu in range(4)} == {"10\n"}
@@ -201,7 +204,7 @@ class Short(Scratch):
 def test_what_a_boot_gave_less_of_is_told_and_taken_back(tmp_path: Path) -> None:
     root = applied(tmp_path, EXAMPLES["hugepages"])
     put(root, {f"{POOL}/nr_hugepages": "0\n", f"{POOL}/free_hugepages": "0\n"})
-    result, code = reapply(replace(booted(root), system=Short(str(root))), quiet)
+    result, code = reapply(msgspec.structs.replace(booted(root), system=Short(str(root))), quiet)
     assert (outcomes(result), code) == ({PAGES: "clamped"}, 1)
     assert outcomes(revert(booted(root), quiet)[0])[PAGES] == "reverted"
     assert (root / POOL / "nr_hugepages").read_text() == "3\n"
@@ -321,7 +324,7 @@ class Resetting(Scratch):
 def test_what_an_earlier_step_has_brought_needs_no_write_and_is_no_conflict(tmp_path: Path) -> None:
     both = together(EXAMPLES["ksm"], EXAMPLES["thp"])
     root = fresh_root(tmp_path / "root", both.files, both.links)
-    site = replace(site_on(root), system=Resetting(str(root)))
+    site = msgspec.structs.replace(site_on(root), system=Resetting(str(root)))
     result, code = apply_plan(site, both.plan, Options(), host, lambda todo: True, quiet)
     assert code == 0
     assert outcomes(result)["thp:/sys/kernel/mm/transparent_hugepage/enabled"] == "done"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from faultkinds import EXAMPLES, Content, Example, host
 from faultlab import Faults, fresh_root, kill, quiet, run_forked, site_on, transactions
+from msgspec.structs import replace
 
 from hosttune.errors import Refused
 from hosttune.journal import JournalFailed, Store
