@@ -12,7 +12,6 @@ from unit.machine.test_manifest import Live as Whole
 
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.fabric import CONFIG, read_fabric_manager
-from hosttune.discovery.handover import REGISTER_ANSWER
 from hosttune.discovery.health import read_counted_later, read_health
 from hosttune.errors import CommandFailed
 from hosttune.machine import manifest
@@ -21,6 +20,7 @@ from hosttune.machine.reader import Reader
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, NumaNode, Nvme, NvSwitch, PciDevice
+from hosttune.model.starts import REGISTER_ANSWER
 from hosttune.model.validation import Counted, Validation
 
 GPU, DISK = "0000:41:00.0", "0000:43:00.0"

@@ -137,9 +137,12 @@ def test_the_second_look_counts_only_what_is_new() -> None:
 
 def test_errors_of_before_the_last_look_do_not_count_again() -> None:
     had = evidence(gpu(own=links(replays=5)))
-    own = {f"nvlink {A} {link.link}": dict(link.counters) for link in had.host.gpus[0].nvlinks or ()}
+    own = {
+        f"nvlink {A} {link.link}": {k: n or 0 for k, n in link.counters.items()}
+        for link in had.host.gpus[0].nvlinks or ()
+    }
     assert of(looked_at(had, own), "nvlink-errors", "nvlinks")[A].outcome == "pass"
-    fewer = {name: {**counts, "replays": max(0, (counts["replays"] or 0) - 1)} for name, counts in own.items()}
+    fewer = {name: {**counts, "replays": max(0, counts["replays"] - 1)} for name, counts in own.items()}
     more = of(looked_at(had, fewer), "nvlink-errors", "nvlinks")[A]
     assert (more.outcome, "1 replays since the look of" in (more.actual or "")) == ("fail", True)
 

@@ -436,7 +436,7 @@ def test_errors_since_the_last_look(ports: NicPorts, expected: str) -> None:
 
 def read_of(ports: NicPorts) -> dict[str, dict[str, int]]:
     """What a validation keeps of these counters."""
-    all_of = (*(ports.rdma or ()), *(ports.interfaces or ()))
+    all_of: list[RdmaPort | Interface] = [*(ports.rdma or ()), *(ports.interfaces or ())]
     return {f"port {one.name}": {word: n for word, n in one.counters.items() if n is not None} for one in all_of}
 
 

@@ -431,8 +431,8 @@ def seen(address: str, **facts: Any) -> tuple[PciDevice, Gpu]:
     ],
 )
 def test_nothing_known_is_lost_and_another_card_inherits_nothing(found: Mapping[str, Any], left: Any) -> None:
-    functions, gpus = zip(seen("b", **found), seen("a"), strict=True)
-    merged = merged_identities({"b": FULL, "c": FULL}, Host(pci=functions, gpus=gpus))
+    (other, its_gpu), (same, gpu) = seen("b", **found), seen("a")
+    merged = merged_identities({"b": FULL, "c": FULL}, Host(pci=(other, same), gpus=(its_gpu, gpu)))
     own = {name: value for name, value in {**FULL, **found}.items() if value is not None}
     assert merged == {"a": FULL, "b": own if left == "found" else left, "c": FULL}
     assert list(merged) == ["a", "b", "c"]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hosttune.cli import run
@@ -180,8 +181,9 @@ def test_it_is_of_the_device_and_not_of_the_address(fact: str) -> None:
     known = Acceptance(check="row-remap", subject=GPU, by="a", why="x", until="2999-12-31", device={fact: "1"})
 
     def judged(value: str | None) -> CheckResult:
-        who = {} if fact == "dsn" else {fact: value}
-        host = Host(gpus=(Gpu(address=GPU, **who),), pci=(PciDevice(address=GPU, dsn=value),))
+        own = {} if fact == "dsn" else {fact: value}
+        gpu = msgspec.structs.replace(Gpu(address=GPU), **own)
+        host = Host(gpus=(gpu,), pci=(PciDevice(address=GPU, dsn=value),))
         return accepting.applied(Validation(results=(doubt,)), (known,), host).results[0]
 
     assert [judged(value).standing for value in ("1", None, "2")] == ["accepted", "accepted", "unknown"]
