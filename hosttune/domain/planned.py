@@ -140,7 +140,7 @@ def _cpu(planned: PlannedGuest, *, kvm: bool) -> GuestCpu:
         else CpuTopology(
             sockets=levels.sockets, dies=levels.dies, clusters=1, cores=levels.cores, threads=levels.threads
         ),
-        cache="passthrough",
+        cache=planned.cache,
         address_width=_address_width(planned, kvm=kvm),
         features=(("topoext", "require"),) if not kvm or planned.cpu_vendor == "AuthenticAMD" else (),
     )

@@ -157,6 +157,7 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     accelerator: str = "kvm"
     cpu_vendor: str | None = None
     topology: Topology | None = None
+    cache: Literal["passthrough", "disable"] = "passthrough"  # "disable": it sees no L3
     controllers: tuple[PciController, ...] = ()
     physical_address_bits: int | None = None  # of the guest, computed
     mmio64_bytes: int | None = None  # 64-bit window that its BARs need; None = not computed

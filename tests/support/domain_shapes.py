@@ -195,7 +195,14 @@ NO_GPU = changed(ONE_GPU, name="no-gpu", devices=(), page_bytes=2 << 20, pci_hol
 
 BIOS = changed(ONE_GPU, name="bios", firmware="bios", disk="/dev/vg0/bios")
 
-AMD = changed(ONE_GPU, name="amd", cpu_vendor="AuthenticAMD", physical_address_bits=48)
+AMD = changed(
+    ONE_GPU,
+    name="amd",
+    cpu_vendor="AuthenticAMD",
+    physical_address_bits=48,
+    topology=Topology(sockets=1, dies=2, cores=4, threads=2),
+    cache="disable",
+)
 
 MANY_VCPUS = changed(
     ONE_GPU,
