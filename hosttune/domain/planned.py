@@ -55,7 +55,7 @@ def guest_of(planned: PlannedGuest) -> Guest:
         arch="x86_64",
         machine=planned.machine,
         firmware=planned.firmware,
-        secure_boot=False if efi and elements.FIRMWARE_FEATURES in planned.elements else None,
+        secure_boot=planned.secure_boot if efi and elements.FIRMWARE_FEATURES in planned.elements else None,
         kernel=boot.kernel if boot else None,
         initrd=boot.initrd if boot else None,
         cmdline=boot.cmdline if boot else None,
@@ -95,6 +95,7 @@ def guest_of(planned: PlannedGuest) -> Guest:
         channels=(AGENT_CHANNEL,),
         random=RANDOM_SOURCE,
         # A kernel that panics waits for ever by default (Linux admin-guide/sysctl/kernel, panic), and keeps its GPUs.
+        tpm="2.0" if planned.tpm else None,
         panic="isa" if elements.PANIC in planned.elements else None,
         on_crash="restart" if elements.PANIC in planned.elements else "destroy",
         # KVM disables AMD's interrupt virtualisation (AVIC) in a guest whose in-kernel PIT reinjects missed ticks,

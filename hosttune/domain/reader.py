@@ -296,6 +296,7 @@ def _domain(root: _Element) -> Guest:
             if (name := attribute(target, "name")) is not None
         ),
         random=text(root.find("devices/rng/backend")),
+        tpm=attribute(root.find("devices/tpm/backend[@type='emulator']"), "version"),
         panic=attribute(root.find("devices/panic"), "model"),
         on_crash=text(root.find("on_crash")),
         pit=attribute(root.find("clock/timer[@name='pit']"), "tickpolicy"),

@@ -196,6 +196,11 @@ def test_the_critic_finds_no_more_than_the_plan_says(hosts: Callable[[str], Host
         assert own is None or any(own in finding.text for finding in plan.findings)
 
 
+def test_a_tpm_is_valid(hosts: Callable[[str], Host], schema: etree.RelaxNG) -> None:
+    plan = planned(hosts("example"), "one-gpu", tpm=True, secure_boot=True)
+    assert schema.validate(etree.fromstring(domain_xml(plan, "one-gpu"))), schema.error_log
+
+
 # --- libvirt itself, with the emulated twin: this machine need not have KVM, nor any of the devices ---------------
 
 

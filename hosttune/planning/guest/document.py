@@ -273,6 +273,9 @@ def build_guest(
     if guest.firmware == "efi" and elements.FIRMWARE in left_out:
         why = f"UEFI by <os firmware='efi'> {left_out[elements.FIRMWARE]}: before, the guest would get SeaBIOS"
         return Unplaced(guest=guest.name, why=(why,), relaxation=("firmware: bios", "a newer libvirt"))
+    if guest.secure_boot and elements.FIRMWARE_FEATURES in left_out:
+        why = f"Secure Boot {left_out[elements.FIRMWARE_FEATURES]}"
+        return Unplaced(guest=guest.name, why=(why,), relaxation=("no secure_boot", "a newer libvirt"))
     cell_of = _cells_of(context, devices)
     extra_ports = OWN_PORTS + (guest.disk is not None) + len(guest.networks or ())
     try:
@@ -322,6 +325,8 @@ def _written(
         page_bytes=decision.choice.shape.page,
         why=reasons(context, decision),
         firmware=guest.firmware,
+        secure_boot=guest.secure_boot,
+        tpm=guest.tpm,
         accelerator=guest.accelerator,
         cpu_vendor=context.host.cpu_model.vendor if context.host.cpu_model else None,
         topology=pinning.topology,

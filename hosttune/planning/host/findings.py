@@ -56,6 +56,9 @@ def host_findings(
             unstarted = f"{NO_BOOT}; apply defines it and does not start it"
             say("warn", f"{alone}: {BOOT_WAYS}" if passed else unstarted, f"guest {guest.name}")
         _guest_iommu(host, guest, names, dict(left_out), say)
+        if guest.secure_boot and any(device.kind in ("gpu", "vf") for device in guest.devices):
+            text = "Secure Boot: its kernel loads only signed drivers of GPUs (its distribution's, or of enrolled keys)"
+            say("info", text, f"guest {guest.name}")
         _peers(host, guest, dict(left_out).get(CLIQUE), say)
         found += guest_quirks(host, catalogue, guest)
     if stack is not None:
