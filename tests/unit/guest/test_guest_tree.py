@@ -71,14 +71,14 @@ def test_each_pair_has_its_grade_of_sysfs(host_root: Callable[[str], Path], pris
     root = pristine if name == "example" else host_root(name)
     host = hosttune.discover(str(root))
     gpus = [gpu.address for gpu in host.gpus]
-    others = [one.address for one in (*host.nics, *host.nvme)]
+    others = [*(nic.address for nic in host.nics), *(drive.address for drive in host.nvme)]
     sysfs, node = Sysfs(root), {device.address: device.numa_node for device in host.pci}
     if not all((sysfs.devices / end).is_symlink() for end in (*gpus, *others)):
         pytest.skip("this capture has no links: nothing shows where its functions are")
     for count in range(1, min(8, len(gpus)) + 1):
         ends = [*gpus[-count:], *others]
-        nodes = sorted({node[end] for end in ends} - {None})
-        cells = {end: None if node[end] is None else nodes.index(node[end]) for end in ends}
+        nodes = sorted({at for end in ends if (at := node[end]) is not None})
+        cells = {end: None if (at := node[end]) is None else nodes.index(at) for end in ends}
         tree = Tree(skeleton(build_tree(read_catalogue(host), cells, max(1, len(nodes)), 2)))
         for one in gpus[-count:]:
             for other in ends:
