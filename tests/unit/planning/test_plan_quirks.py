@@ -74,6 +74,16 @@ def test_secure_boot_needs_uefi_and_a_disk(wrong: Json) -> None:
         planned(build_host(cards=[GPU]), secure_boot=True, **wrong)
 
 
+@pytest.mark.parametrize(("most", "levels"), [(8, ["info"]), (0, []), (None, [])])
+def test_a_tenant_with_a_physical_function_is_said(most: int | None, levels: list[str]) -> None:
+    nic = Card("0000:51:00.0", 0, kind="nic", group=2)
+    host = build_host(cards=[GPU, nic])
+    for row in host["pci"]:
+        if row["address"] == nic.address:
+            row["sriov_total_vfs"] = most
+    assert said(planned(host, nics=[nic.address]), "whole NICs: 0000:51:00.0. Who has one can change") == levels
+
+
 def test_a_libvirt_that_finds_no_firmware_gets_no_guest_with_uefi() -> None:
     host = build_host(cards=[GPU]) | {"virtualization": {"libvirt_version": "4.5.0", "qemu_version": "2.12.0"}}
     (unplaced,) = planned(host).unplaced
