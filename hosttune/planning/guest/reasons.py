@@ -16,8 +16,8 @@ from hosttune.inventory.sizing import PlanningContext, auto_share, nothing_to_sh
 from hosttune.inventory.width import AddressWidth
 from hosttune.inventory.window import Window
 from hosttune.model.intent import GuestIntent
-from hosttune.model.plan import Finding
-from hosttune.model.values import format_size
+from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.values import CpuSet, format_size
 from hosttune.planning.guest.choice import Choice
 
 Say = Callable[[str, str], None]  # level, text
@@ -46,7 +46,7 @@ def reasons(context: PlanningContext, decision: Decision) -> tuple[str, ...]:
     lines = [f"GPU {address} {_home(context, address)}" for address in choice.gpus]
     lines += _cell_lines(context, decision)
     if "auto" in (guest.vcpus, guest.memory) and not isinstance(guest.numa, tuple):
-        lines.append(f"auto size: {auto_share(context, choice.sharing, choice.parts).why}")
+        lines.append(f"auto size: {auto_share(context, choice.sharing, choice.parts, choice.nodes).why}")
     page = choice.shape.page
     if page:
         largest = "the largest in which every cell is whole and fits its node"
@@ -242,6 +242,22 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
         say("info", f"auto stops at {context.vcpus.most} vCPUs: {context.vcpus.why}")
 
 
+def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> Iterator[Finding]:
+    """Yield a finding about nodes without GPUs of sockets from which guests have GPUs, if no guest has cells there."""
+    placed = [guest for guest in guests if any(device.kind == "gpu" for device in guest.devices)]
+    taken = {int(cell.host_nodes) for guest in placed for cell in guest.cells}
+    beside = {near for node in taken for near in context.sockets.get(node, ())}
+    left = sorted(beside - taken - set(context.countable.values()))
+    cores = [len(context.resources.nodes[node].assignable) for node in left]
+    if left and sum(cores):
+        size = sum(context.memory[node].assignable_bytes or 0 for node in left if node in context.memory)
+        text = (
+            f"nodes {CpuSet(left)} have no GPU: {sum(cores)} cores and {format_size(size)} there stay unused; a guest"
+            " with all GPUs of the socket gets them, others ask by numa: and vcpus:"
+        )
+        yield Finding(level="info", text=text, where="guests")
+
+
 def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
     """Return why an `auto` guest is smaller than its share: what its nodes and those of its GPUs have to give."""
     homes = (context.home(address) for address in choice.gpus)
@@ -259,7 +275,7 @@ def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
         give = "no memory" if size == 0 else f"{format_size(room)} to give{limit}"
         level = "warn" if size == 0 or not resources.cores else level
         parts.append(f"node {node} has {cores} and {give}")
-    share = auto_share(context, choice.sharing, choice.parts)
+    share = auto_share(context, choice.sharing, choice.parts, choice.nodes)
     each = "in all" if share.of_host else "a cell"
     if not share.cores:
         return level, f"its auto share is not a whole core {each}, it gets one: {'; '.join(parts)}"
@@ -268,7 +284,7 @@ def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
 
 
 def _capped(context: PlanningContext, choice: Choice) -> bool:
-    share = auto_share(context, choice.sharing, choice.parts)
+    share = auto_share(context, choice.sharing, choice.parts, choice.nodes)
     cells = 1 if share.of_host else len(choice.nodes)
     return share.cores * choice.shape.threads * cells > context.vcpus.most
 
