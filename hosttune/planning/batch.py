@@ -41,11 +41,12 @@ def guest_request_of(context: PlanningContext, guest: GuestIntent, where: str) -
         *named_devices(context.catalogue, nics, "nic", f"{where}.nics"),
         *named_devices(context.catalogue, nvme, "nvme", f"{where}.nvme"),
     )
+    asked = guest
     guest, mates = _with_mates(context, guest, named, where)
     named = (*named, *mates)
     claims = tuple(disk_claims(context.catalogue, guest.disk))
     found = Candidates(0, why=claims) if claims else gpu_candidates(context, guest, named, f"{where}.gpus")
-    return GuestRequest(guest, where, named, found)
+    return GuestRequest(guest, where, named, found, asked)
 
 
 def _with_mates(
@@ -263,15 +264,15 @@ def _beside(rest: _Rest, which: int, refused: Outcome | None, *, suggest: bool) 
         line = f"no GPU has room for {_instances(want.guest)} beside what they take"
         helpful = _other_mig(rest.context, rest.wants, which, tuple(rest.together.placed)) if suggest else ()
         return Unplaced(guest=want.guest.name, why=(line,), relaxation=helpful)
-    outcome = _alone(rest.after, want.guest, want.where) if rest.together.placed or refused is None else refused
+    outcome = _alone(rest.after, want.asked, want.where) if rest.together.placed or refused is None else refused
     if isinstance(outcome, Placed) or not suggest:
         return outcome
 
     def fits_with_change(on: PlanningContext, changed: GuestIntent) -> bool:
         return isinstance(_alone(on, changed, want.where), Placed)
 
-    candidates = guest_request_of(rest.after, want.guest, want.where).candidates
-    helpful = relaxations(rest.after, want.guest, candidates, fits_with_change)
+    candidates = guest_request_of(rest.after, want.asked, want.where).candidates
+    helpful = relaxations(rest.after, want.asked, candidates, fits_with_change)
     return msgspec.structs.replace(outcome, relaxation=(*helpful, *outcome.relaxation))
 
 

@@ -34,6 +34,7 @@ class GuestRequest(msgspec.Struct, frozen=True):
     where: str
     named: tuple[str, ...]
     candidates: Candidates
+    asked: GuestIntent  # as the intent says; `guest` counts without the devices that its GPUs bring
 
     @property
     def by_name(self) -> tuple[str, ...]:
