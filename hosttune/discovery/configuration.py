@@ -27,7 +27,7 @@ from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, sane
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import SECURE_BOOT, Evidence
 from hosttune.model.gpu import OTHER
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import grouped
@@ -314,6 +314,7 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
     arguments = alike_arguments(host.kernel_args) if host.kernel_args is not None else None
     packages = {cpu.package for cpu in host.cpus if cpu.online}
     active = host.cpu_model.smt_active if host.cpu_model is not None else None
+    secure = evidence.security.secure_boot if evidence.security is not None else None
     values: Mapping[str, tuple[str | None, str]] = {
         "cpu-model": (cpu.model if cpu else None, "/proc/cpuinfo"),
         "sockets": (
@@ -321,11 +322,12 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
             f"{sysfs.CPUS}/cpu*/topology/physical_package_id",
         ),
         "numa-nodes-per-socket": (_nodes_per_socket(host), f"{sysfs.NODES}/node*/cpulist"),
-        "smt": (None if active is None else "on" if active else "off", f"{sysfs.CPUS}/smt"),
+        "smt": (_switch(active), f"{sysfs.CPUS}/smt"),
         "devices": (_devices(host), sysfs.PCI_DEVICES),
         "frequency-driver": (cpu.scaling_driver if cpu else None, f"{sysfs.CPUS}/cpu*/cpufreq/scaling_driver"),
         "iommu": (_iommu(host), f"{sysfs.IOMMU_GROUPS}/*/type"),
         "interrupt-remapping": (_yes(host.iommu.interrupt_remapping if host.iommu else None), "/proc/interrupts"),
+        "secure-boot": (_switch(secure), SECURE_BOOT),
         "os": (host.platform.os if host.platform else None, "/etc/os-release"),
         "kernel": (host.kernel, "/proc/sys/kernel/osrelease"),
         "kernel-arguments": (arguments, "/proc/cmdline"),
@@ -336,6 +338,10 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
     if manager is not None:
         version = "not installed" if manager.installed is False else sane(manager.version)
         yield Fact(name="fabric-manager", value=version, source="fabric-manager-version")
+
+
+def _switch(is_on: bool | None) -> str | None:
+    return None if is_on is None else "on" if is_on else "off"
 
 
 def _nodes_per_socket(host: Host) -> str | None:

@@ -244,4 +244,5 @@ def _config(function: Function) -> dict[str, Any]:
         "max_payload_supported_bytes": config.max_payload_supported_bytes,
         "read_request_bytes": config.read_request_bytes,
         "relaxed_ordering": config.relaxed_ordering,
+        "dsn": config.dsn,
     }

@@ -12,12 +12,15 @@ from typing import Literal
 
 import msgspec
 
+from hosttune.domain import elements
+from hosttune.gpu import reads_rom
+from hosttune.inventory.cliques import cliques
 from hosttune.inventory.cores import choose_cores, has_whole_cores, pin
 from hosttune.inventory.devices import Closure, close_groups, identity
 from hosttune.inventory.resources import LOCAL_DISTANCE, Core, Resources
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.inventory.vcpus import needs_iommu
-from hosttune.inventory.width import AddressWidth, address_width
+from hosttune.inventory.width import AddressWidth, address_width, supported_elements
 from hosttune.inventory.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Topology, Unplaced
@@ -266,6 +269,10 @@ def build_guest(
     at = f"guest {guest.name}"
     if closure.conflicts:
         return Unplaced(guest=guest.name, why=closure.conflicts)
+    left_out = dict(supported_elements(context.host.virtualization)[1])
+    if guest.firmware == "efi" and elements.FIRMWARE in left_out:
+        why = f"UEFI by <os firmware='efi'> {left_out[elements.FIRMWARE]}: before, the guest would get SeaBIOS"
+        return Unplaced(guest=guest.name, why=(why,), relaxation=("firmware: bios", "a newer libvirt"))
     cell_of = _cells_of(context, devices)
     extra_ports = OWN_PORTS + (guest.disk is not None) + len(guest.networks or ())
     try:
@@ -370,6 +377,7 @@ def _devices(
     context: PlanningContext, devices: Devices, cell_of: dict[str, int | None], tree: Tree
 ) -> tuple[Device, ...]:
     vgpus = as_devices(devices.vgpus, cell_of, tree.addresses) if devices.vgpus else ()
+    sets = cliques(context.host, (one for one in devices.closure.members if one not in devices.functions))
     whole = tuple(
         Device(
             address=address,
@@ -379,6 +387,8 @@ def _devices(
             identity=identity(context.catalogue, address, context.host),
             host_node=context.catalogue.node(address),
             name=_name(context, address),
+            clique=sets.get(address),
+            rom_bar=reads_rom(context.catalogue.gpus.get(address)),
         )
         for address in sorted(devices.closure.members, key=address_key)
         if address not in devices.functions
