@@ -17,9 +17,10 @@ from hosttune.inventory.width import AddressWidth
 from hosttune.inventory.window import Window
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Finding, PlannedGuest
-from hosttune.model.values import CpuSet, format_size
+from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.planning.guest.choice import Choice
 
+MOST_ON_CORE = 2  # a choice of hosttune: a core has two threads
 Say = Callable[[str, str], None]  # level, text
 
 
@@ -256,6 +257,21 @@ def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> It
             " with all GPUs of the socket gets them, others ask by numa: and vcpus:"
         )
         yield Finding(level="info", text=text, where="guests")
+
+
+def crowded_cores(context: PlanningContext, guests: Iterable[PlannedGuest]) -> Iterator[Finding]:
+    """Yield a finding about nodes where more than two guests share each core of the host."""
+    texts = (*(one.emulator_cpus for one in context.host.guests or ()), *(one.emulator_cpus for one in guests))
+    threads = [parse_cpus(text) for text in texts]
+    for node in context.resources.nodes.values():
+        cpus = CpuSet(cpu for core in node.reserved for cpu in core.cpus) & context.resources.housekeeping
+        cores, sharers = len(node.reserved), sum(not cpus.isdisjoint(own) for own in threads)
+        if sharers > MOST_ON_CORE * cores:
+            text = (
+                f"emulator, I/O and vhost threads of {sharers} guests share {_count(cores, 'core')} of node {node.id}"
+                f" (CPUs {CpuSet(cpus)}): reserve: {{cores_per_node: {-(-sharers // MOST_ON_CORE)}}} gives them more"
+            )
+            yield Finding(level="info", text=text, where="reserve")
 
 
 def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:

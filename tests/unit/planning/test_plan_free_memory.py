@@ -89,6 +89,11 @@ def test_eight_equal_guests_of_a_host_get_equal_sizes() -> None:
     wanted = {"version": 1, "guests": [{"name": f"g{n}", "gpus": 1} for n in range(8)]}
     made = plan(host, Intent.from_json(to_json(wanted)))
     assert {(len(g.vcpu_pins), g.cells[0].memory_bytes // GIB) for g in made.guests} == {(26, 249)}
+    crowded = [f.text for f in made.findings if f.where == "reserve"]
+    assert len(crowded) == 2
+    assert crowded[0].startswith("emulator, I/O and vhost threads of 4 guests share 1 core of node 0 (CPUs 0,112)")
+    more = plan(host, Intent.from_json(to_json({**wanted, "reserve": {"cores_per_node": 2}})))
+    assert not [f for f in more.findings if f.where == "reserve"]
 
 
 def test_auto_is_the_whole_share_where_that_is_free() -> None:
