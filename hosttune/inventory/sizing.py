@@ -77,6 +77,18 @@ class PlanningContext(msgspec.Struct, frozen=True, dict=True):
         nodes = grouped((package, node) for package, node in known if node in self.resources.nodes)
         return {node: tuple(of) for of in nodes.values() if len(of) > 1 for node in of}
 
+    def alike(self, node: int) -> Iterator[NodeMemory]:
+        """Yield the memory of the nodes with the same modules and as many GPUs, the node itself included.
+
+        Of equal modules, firmware and the kernel take different amounts; guests of such nodes are to be equal.
+        """
+        gpus = Counter(self.countable.values())
+        own = self.memory[node].memory_bytes if node in self.memory else None
+        for number, other in self.memory.items():
+            size = other.memory_bytes
+            if own and size and abs(size - own) * ALIKE <= own and gpus[number] == gpus[node]:
+                yield other
+
     def home(self, address: str) -> int | None:
         """Return the node that a device counts for: its own, or the nearest with CPUs; None = unknown."""
         return self.resources.home(self.catalogue.node(address))
@@ -144,7 +156,7 @@ def auto_share(
         part = int(have * share)
         cores = in_whole_caches(context.resources.nodes[node], part)
         cores_by_node.append(cores)
-        assignable = _assignable(context.memory, node, total)
+        assignable = min(filter(None, (other.assignable_bytes for other in context.alike(node))), default=None)
         bytes_by_node.append(None if assignable is None else int(assignable * share))
         lines.append(
             (f"{count} of {total[node]} GPUs of node {node}" if count else f"all of node {node}, which has no GPU")
@@ -154,22 +166,6 @@ def auto_share(
     known_bytes = [size for size in bytes_by_node if size is not None]
     memory = min(known_bytes) if known_bytes and len(known_bytes) == len(bytes_by_node) else None
     return Share(min(cores_by_node), memory, False, "; ".join(lines))
-
-
-def _assignable(nodes: Mapping[int, NodeMemory], node: int, gpus: Mapping[int | None, int]) -> int | None:
-    """Return the memory that `auto` divides on a node: the least of the nodes that are built alike, so sizes are equal.
-
-    Of equal nodes, firmware and the kernel take different amounts.
-    """
-    own = nodes.get(node)
-    if own is None or own.memory_bytes is None or own.assignable_bytes is None:
-        return None
-    return min(
-        other.assignable_bytes
-        for number, other in nodes.items()
-        if other.assignable_bytes is not None and other.memory_bytes is not None and gpus[number] == gpus[node]
-        if abs(other.memory_bytes - own.memory_bytes) * ALIKE <= own.memory_bytes
-    )
 
 
 def in_whole_caches(node: NodeResources, cores: int) -> int:

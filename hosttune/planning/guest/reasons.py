@@ -226,8 +226,8 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
     if choice.short:
         level, text = _shortfall(context, choice)
         say(level, text)
-    for node in sorted(set(choice.nodes) & context.memory.keys()) if auto and guest.memory == "auto" else ():
-        memory = context.memory[node]
+    alike = {memory.node: memory for node in choice.nodes for memory in context.alike(node)}
+    for node, memory in sorted(alike.items()) if auto and guest.memory == "auto" else ():
         if memory.held_bytes > memory.reserve_bytes:
             text = (
                 f"programs, tmpfs and the kernel hold {format_size(memory.held_bytes)} of node {node} and cannot give"
