@@ -46,11 +46,15 @@ class JudgedFigure(Value, frozen=True, kw_only=True):
 
 
 class Cause(Value, frozen=True, kw_only=True):
-    """One possible cause. `grade` says how it is supported; `explains` names figures ("metric: subject")."""
+    """One possible cause. `title` says what is wrong where it is the cause, `grade` how it is supported.
+
+    `explains` names figures ("metric: subject").
+    """
 
     cause: str
     rank: int
     grade: Grade
+    title: str = ""
     evidence: tuple[str, ...]
     explains: tuple[str, ...] = ()
     remedy: str
