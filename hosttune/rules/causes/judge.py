@@ -145,7 +145,7 @@ def _stated(case: Case, finding: Finding) -> bool:
 def _cause(rank: int, rule: CauseRule, finding: Finding) -> Cause:
     return Cause(
         cause=rule.id,
-        title=rule.title.partition("\n")[0].rstrip("."),
+        title=rule.title.partition(":")[0].rstrip("."),
         rank=rank,
         grade=finding.outcome,  # type: ignore[arg-type]  # one of GRADES, for a cause
         evidence=(finding.text, *finding.more),

@@ -96,7 +96,7 @@ def p2p_disabled(case: Case) -> Finding | None:
     if case.seen.p2p == "off":
         words.append(case.told("p2p", "peer access is off"))
     if case.seen.transport == "shm":
-        words.append(case.told("transport", "GPUs talk through shared memory of the host"))
+        words.append(case.told("transport", "its channels go via SHM"))
     kept = _at_pcie(case)
     if words:
         about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else ())

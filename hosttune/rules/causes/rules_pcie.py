@@ -100,10 +100,11 @@ def degraded(case: Case) -> Finding | None:
         return supports("observed", tuple(f"{one.name}: {one.why}" for one in low), low)
     apart = case.apart((*HOST_COPIES, *(() if case.shape.links else ("p2p",))))
     words = tuple(f"{one.name}: {one.apart}" for one in apart)
+    words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
     kept = first_kept(apart or case.low(HOST_COPIES), _slower(case))
     if kept is not None:
-        words = (*words[:4], f"{kept[0].name} keeps to {kept[1]}")
-    return supports("fits", words[:5], apart or case.low(HOST_COPIES)) if words else None
+        words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
+    return supports("fits", words[:4], apart or case.low(HOST_COPIES)) if words else None
 
 
 def _between_devices(case: Case) -> tuple[Judged, ...]:

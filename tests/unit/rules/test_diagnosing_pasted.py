@@ -45,7 +45,8 @@ def test_pasted_reports(case: dict[str, Any]) -> None:
     [
         "[1,0]<stdout>:", "[1,0]<stdout>: ", "[prterun-host-1@1,0]<stdout>:", " 0: ", "[0]", "[pod/train-0/main] ",
         "pod/train-0 ", "2026-04-30T09:12:00.123456789Z ", "2026-04-30 09:12:00,123 ", "[2026-04-30T09:12:00+02:00] ",
-        "Apr 30 09:12:00 node-1 train[77]: ", "2026-04-30T09:12:00Z worker-0: ", "worker-1  | ", "[rank0]: ", "(Worker pid=7, ip=192.0.2.1) ",
+        "Apr 30 09:12:00 node-1 train[77]: ", "2026-04-30T09:12:00Z worker-0: ", "worker-1  | ", "[rank0]: ",
+        "(Worker pid=7, ip=192.0.2.1) ",
     ],
 )  # fmt: skip
 def test_labels_before_lines_change_nothing(label: str) -> None:
@@ -156,7 +157,8 @@ def test_one_port_against_four() -> None:
 def test_what_is_stated_comes_before_what_is_inferred() -> None:
     document = {
         "version": 1,
-        "setup": {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 2, "environment": {"NCCL_IB_DISABLE": "1"},
+        "setup": {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 2,
+                  "environment": {"NCCL_IB_DISABLE": "1"},
                   "nics": {"count": 8, "rate_gbps": 400, "kind": "infiniband"}},
         "figures": [{"metric": "all-reduce-busbw", "subject": "16 GPUs on 2 hosts", "value": 3, "unit": "GB/s"},
                     {"metric": "rdma-write", "subject": "mlx5_0", "value": 150, "unit": "Gb/s"}],
