@@ -65,6 +65,9 @@ def _write_frequency(tree: Tree, base: str, cpu: int) -> None:
         tree.put_all(f"{base}/cpu{cpu}/cpuidle/state{state}", name=name, latency=latency, disable=0)
 
 
+CACHES = {"Active(file)": 2 * GIB >> 10, "Inactive(file)": 5 * GIB >> 10, "SReclaimable": GIB >> 10}  # of a node, in kB
+
+
 def write_nodes(tree: Tree) -> None:
     """sysfs of two nodes with 1 TiB each, no huge page reserved."""
     base = "sys/devices/system/node"
@@ -77,8 +80,9 @@ def write_nodes(tree: Tree) -> None:
         )
         total, free = NODE_BYTES >> 10, (NODE_BYTES - 12 * GIB) >> 10
         pages = "".join(f"Node {node} HugePages_{word + ':':8}{0:6}\n" for word in ("Total", "Free", "Surp"))
-        text = f"Node {node} MemTotal:       {total} kB\nNode {node} MemFree:        {free} kB\n"
-        tree.files[f"{at}/meminfo"] = (text + f"Node {node} MemUsed:        {total - free} kB\n" + pages).encode()
+        sizes = {"MemTotal": total, "MemFree": free, "MemUsed": total - free, **CACHES}
+        text = "".join(f"Node {node} {name + ':':16}{size:10} kB\n" for name, size in sizes.items())
+        tree.files[f"{at}/meminfo"] = (text + pages).encode()
         for cpu in node_cpus(node):
             tree.link(f"{at}/cpu{cpu}", f"sys/devices/system/cpu/cpu{cpu}")
         for size in ("2048kB", "1048576kB"):
@@ -95,8 +99,9 @@ def write_memory_settings(tree: Tree) -> None:
         tree.put_all(f"{mm}/hugepages/hugepages-{size}", nr_overcommit_hugepages=0, **zero)
     total = 2 * NODE_BYTES >> 10
     free = total - (2 * 12 * GIB >> 10)
+    available = free + 2 * sum(CACHES.values())
     tree.files["proc/meminfo"] = (
-        f"MemTotal:       {total} kB\nMemFree:        {free} kB\nMemAvailable:   {free} kB\n"
+        f"MemTotal:       {total} kB\nMemFree:        {free} kB\nMemAvailable:   {available} kB\n"
         "SwapTotal:             0 kB\nHugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n"
     ).encode()
 

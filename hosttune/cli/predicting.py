@@ -144,7 +144,10 @@ def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, h
 
         found = {guest.name: scope_of(guest, hosts) for guest in planned(host, intent, plan)}
     elif name is not None:
-        found = {guest.name: Scope(guest.name, guest.devices, hosts) for guest in host.guests or ()}
+        found = {
+            guest.name: Scope(guest.name, guest.devices, hosts, cliques=dict(guest.cliques))
+            for guest in host.guests or ()
+        }
     else:
         return [Scope(host.hostname or "unnamed host", None, hosts)]
     if name is not None:

@@ -9,7 +9,7 @@ from lxml import etree
 from lxml.etree import _Element
 
 from hosttune.discovery.libvirtd import LibvirtFacts
-from hosttune.domain.arguments import passed_functions
+from hosttune.domain.arguments import CLIQUE, passed_functions
 from hosttune.domain.reader import domain_facts
 from hosttune.domain.xml import QEMU, parse
 from hosttune.errors import BadInput
@@ -56,6 +56,8 @@ def strip_xml(xml: str | None, scrubbed: Callable[[str], str]) -> str | None:
             drop = [device for device in child if not _is_kept(device)]
         elif child.tag == "os":
             drop = [part for part in child if part.tag != "type"]
+        elif child.tag == f"{QEMU}override":
+            drop = [one for one in child if any(p.get("name") != CLIQUE for p in one.iter(f"{QEMU}property"))]
         elif child.tag in _KEPT:
             continue
         else:

@@ -29,7 +29,8 @@ _NODE_NAME = re.compile(r"node([0-9]{1,6})")
 _CPU_NAME = re.compile(r"cpu([0-9]{1,6})")
 _POOL_NAME = re.compile(r"hugepages-([0-9]{1,12})kB")
 _MOST_DISTANCE = 255  # the SLIT's entries are bytes; 255 is "unreachable" (ACPI 6.5, 5.2.17)
-_MEMORY_LINE = re.compile(r"(MemTotal|MemFree):\s*([0-9]+) kB")
+_CACHES = ("Active(file)", "Inactive(file)", "SReclaimable")  # as the kernel counts MemAvailable (si_mem_available)
+_MEMORY_LINE = re.compile(r"(MemTotal|MemFree|Active\(file\)|Inactive\(file\)|SReclaimable):\s*([0-9]+) kB")
 _GPU_NODE_LINE = re.compile(r"(?m)^Node:\s*([0-9]{1,6})\s*$")
 _CHOSEN_WORD = re.compile(r"\[(\S+)\]")
 
@@ -121,6 +122,7 @@ def _read_node(reader: Reader, node: int, columns: Sequence[int], gpu_nodes: fro
         cpus=cpus,
         memory_bytes=memory.get("MemTotal"),
         free_bytes=memory.get("MemFree"),
+        cache_bytes=sum(memory[name] for name in _CACHES) if memory.keys() >= {*_CACHES} else None,
         distances=_distances(reader, node, columns),
         hugepages=_huge_pages(reader, node) if "hugepages" in names else None,
         kind=_kind(cpus, memory.get("MemTotal"), node in gpu_nodes),

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 # "name" is the key that QEMU takes for a first word without one (system/vl.c, qemu_fw_cfg_opts).
 WINDOW = re.compile(r"(?:name=)?opt/ovmf/X-PciMmio64Mb,string=([0-9]{1,12})")
+CLIQUE = "x-nv-gpudirect-clique"  # the property of vfio-pci that names a GPU's clique (QEMU hw/vfio/pci-quirks.c)
 _HOLE = re.compile(
     r"(?:driver=)?(?:q35|i440FX)-pcihost(?:\.|,property=)pci-hole64-size(?:=|,value=)(0x[0-9a-f]+|[0-9]+)([bkmgtpe]?)",
     re.IGNORECASE,

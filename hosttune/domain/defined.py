@@ -42,6 +42,7 @@ def as_defined(guest: Guest, *, default_page_bytes: int | None = None) -> Runnin
         mdevs=tuple(sorted(guest.mdevs)),
         uuid=guest.uuid,
         host_paths=guest.host_paths,
+        cliques=tuple((one.source, one.clique) for one in guest.hostdevs if one.source and one.clique is not None),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 # A name is that of the element or attribute in libvirt's XML.
 HINT_DEDICATED = "hint-dedicated"  # KVM_HINTS_REALTIME: the guest does not have to yield its vCPUs
+FIRMWARE = "firmware"  # <os firmware='efi'>: libvirt finds the firmware's files
 POLL_CONTROL = "poll-control"  # the guest may switch the host's halt polling off
 ALLOCATION_THREADS = "allocation-threads"  # several threads allocate the guest's memory at start
 MAXPHYSADDR = "maxphysaddr"
@@ -20,6 +21,7 @@ DMA_TRANSLATION = (
     "dma-translation"  # <iommu><driver dma_translation='off'/>: an IOMMU device that remaps interrupts only
 )
 DMA_TRANSLATION_GLOBAL = "dma-translation-argument"  # the same as a QEMU argument, for a libvirt without the element
+CLIQUE = "gpudirect-clique"  # <qemu:override> with the clique of a GPU
 PORT_HOTPLUG = "port-hotplug"  # <target hotplug='off'/>: no memory and no I/O space is reserved behind a port
 
 Version = tuple[int, ...]
@@ -29,11 +31,13 @@ ASSUMED_QEMU: Version = (7, 2)
 
 SINCE: tuple[tuple[str, Version, Version], ...] = (
     # element, libvirt, QEMU
+    (FIRMWARE, (5, 2), (2, 9)),
     (HINT_DEDICATED, (5, 7), (2, 12)),
     (POLL_CONTROL, (6, 10), (4, 2)),
     (PORT_HOTPLUG, (6, 3), (5, 0)),
     (FIRMWARE_FEATURES, (7, 2), (2, 9)),
     (ALLOCATION_THREADS, (8, 2), (5, 0)),
+    (CLIQUE, (8, 2), (2, 11)),
     (MAXPHYSADDR, (8, 7), (2, 7)),
     (MAXPHYSADDR_LIMIT, (9, 3), (2, 9)),
     (DMA_TRANSLATION, (10, 7), (7, 2)),

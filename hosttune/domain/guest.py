@@ -95,6 +95,7 @@ class HostDevice(Value, frozen=True, kw_only=True):
 
     `kind` is libvirt's subsystem type (pci, usb, scsi, scsi_host, mdev, …). `source` is a PCI address for pci, the
     UUID for mdev, None for the others. `managed` None = not written (libvirt: no). `rom_bar` None = libvirt's default.
+    `clique`: the GPUs with which a GPU may exchange data over PCIe, by `<qemu:override>`.
     """
 
     kind: str
@@ -102,6 +103,7 @@ class HostDevice(Value, frozen=True, kw_only=True):
     managed: bool | None = None
     guest_address: str | None = None
     rom_bar: bool | None = None
+    clique: int | None = None
     driver: str | None = None
     model: str | None = None
     interface: bool = False

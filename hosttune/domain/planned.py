@@ -82,7 +82,7 @@ def guest_of(planned: PlannedGuest) -> Guest:
         kvm_features=hints,
         ioapic="qemu" if eim else None,
         controllers=_controllers(planned),
-        hostdevs=tuple(map(_hostdev, planned.devices)),
+        hostdevs=tuple(_hostdev(planned, device) for device in planned.devices),
         disks=tuple(_disks(planned)),
         interfaces=_interfaces(planned),
         serial=True,
@@ -140,7 +140,7 @@ def _cpu(planned: PlannedGuest, *, kvm: bool) -> GuestCpu:
         else CpuTopology(
             sockets=levels.sockets, dies=levels.dies, clusters=1, cores=levels.cores, threads=levels.threads
         ),
-        cache="passthrough",
+        cache=planned.cache,
         address_width=_address_width(planned, kvm=kvm),
         features=(("topoext", "require"),) if not kvm or planned.cpu_vendor == "AuthenticAMD" else (),
     )
@@ -199,7 +199,7 @@ def _fixed_ports(planned: PlannedGuest) -> frozenset[int]:
     return frozenset(index for index in above if by_index[index].model in PORTS)
 
 
-def _hostdev(device: Device) -> HostDevice:
+def _hostdev(planned: PlannedGuest, device: Device) -> HostDevice:
     mediated = device.kind == "mdev"
     return HostDevice(
         kind="mdev" if mediated else "pci",
@@ -207,6 +207,7 @@ def _hostdev(device: Device) -> HostDevice:
         managed=device.managed and not mediated,
         guest_address=device.guest_address,
         rom_bar=None if device.rom_bar or mediated else False,
+        clique=device.clique if elements.CLIQUE in planned.elements else None,
         driver=None if mediated else "vfio",
         model="vfio-pci" if mediated else None,
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from hosttune.domain.arguments import values_of
+from hosttune.domain.arguments import CLIQUE, values_of
 from hosttune.domain.guest import (
     AddressWidth,
     Controller,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 
 _SOURCES = ("file", "dev", "dir", "volume", "name")
+_CLIQUE_SET = re.compile(rf"device\.([\w-]+)\.{CLIQUE}=([0-9]{{1,2}})")
 _NETWORKS = ("network", "bridge", "dev", "path", "name")
 
 
@@ -89,12 +90,22 @@ def _controller(element: _Element, index: int) -> Controller:
 
 def read_hostdevs(root: _Element) -> tuple[HostDevice, ...]:
     """Return host devices in the order of the XML; those given as network interfaces come last."""
-    subsystem = (_hostdev(e) for e in root.iterfind("devices/hostdev") if e.get("mode", "subsystem") == "subsystem")
+    cliques = {
+        device.get("alias"): number(one, attribute(one, "value"))
+        for device in root.iterfind(f"{QEMU}override/{QEMU}device")
+        for one in device.iterfind(f"{QEMU}frontend/{QEMU}property[@name='{CLIQUE}']")
+    }
+    # QEMU's own word for it, as guides before libvirt 8.2 have it; libvirt numbers devices without an alias
+    arguments = (str(e.get("value", "")) for e in root.iterfind(f"{QEMU}commandline/{QEMU}arg"))
+    cliques |= {match[1]: int(match[2]) for text in arguments if (match := _CLIQUE_SET.fullmatch(text))}
+    given = [e for e in root.iterfind("devices/hostdev") if e.get("mode", "subsystem") == "subsystem"]
+    names = (attribute(e.find("alias"), "name") or f"hostdev{n}" for n, e in enumerate(given))
+    subsystem = (_hostdev(e, cliques.get(name)) for e, name in zip(given, names, strict=True))
     interfaces = (_hostdev(e) for e in root.iterfind("devices/interface") if e.get("type") == "hostdev")
     return (*subsystem, *interfaces)
 
 
-def _hostdev(element: _Element) -> HostDevice:
+def _hostdev(element: _Element, clique: int | None = None) -> HostDevice:
     interface = element.tag == "interface"
     kind = "pci" if interface else attribute(element, "type") or "unknown"
     source = element.find("source/address")
@@ -105,6 +116,7 @@ def _hostdev(element: _Element) -> HostDevice:
         managed=switch(element, "managed"),
         guest_address=pci_address(element.find("address")),
         rom_bar=switch(element.find("rom"), "bar"),
+        clique=clique,
         driver=attribute(driver, "name"),
         model=attribute(driver, "model") or (None if interface else attribute(element, "model")),
         interface=interface,

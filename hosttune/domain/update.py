@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import msgspec
 
-from hosttune.domain.arguments import WINDOW
+from hosttune.domain.arguments import CLIQUE, WINDOW
 from hosttune.domain.edit import Element, XmlText
 from hosttune.domain.guest import Guest
 from hosttune.domain.planned import NO_DMA_TRANSLATION
@@ -25,7 +25,8 @@ from hosttune.errors import BadInput
 from hosttune.model.values import CpuSet, number, parse_cpus
 
 _NAMESPACE = QEMU.strip("{}")
-_COMMANDLINE = f"{_NAMESPACE}}}commandline"
+_COMMANDLINE, _OVERRIDE = f"{_NAMESPACE}}}commandline", f"{_NAMESPACE}}}override"
+_OF_QEMU = (_COMMANDLINE, _OVERRIDE)
 NONE = "none"
 # Of these elements the intent decides all: one that it does not have goes, whoever wrote it.
 _ALL = {
@@ -107,6 +108,7 @@ def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str
     update.merge(text.root, want, before)
     update.boot_order(want)
     update.arguments(*facts)
+    update.cliques(want)
     xml = bytes(text).decode("utf-8", "surrogatepass") if update.changes else present_xml
     return Updated(xml, tuple(_folded(update.changes)), tuple(update.kept))
 
@@ -128,7 +130,7 @@ class _Update(msgspec.Struct):
             if (
                 child.tag in _THEIRS
                 or (child.tag == "controller" and child.attributes.get("type") == "usb")
-                or child.tag == _COMMANDLINE
+                or child.tag in _OF_QEMU
                 or (want.tag == "os" and child.tag in _FIRMWARE)
             ):
                 continue
@@ -174,11 +176,11 @@ class _Update(msgspec.Struct):
         planned = Counter(map(_key, before.children if before else ())) - Counter(map(_key, want.children))
         for child in reversed(left):
             label = f"{at} {_label(child)}".strip()
-            if planned[_key(child)] > 0 and child.tag not in _THEIRS and child.tag != _COMMANDLINE:
+            if planned[_key(child)] > 0 and child.tag not in _THEIRS and child.tag not in _OF_QEMU:
                 planned[_key(child)] -= 1
             elif child.tag not in _ALL.get(now.tag, ()):
                 named = _ADDED if now.tag in ("domain", "devices") else _ADDED_BELOW
-                if child.tag not in named and child.tag != _COMMANDLINE and now.tag not in ("disk", "interface"):
+                if child.tag not in named and child.tag not in _OF_QEMU and now.tag not in ("disk", "interface"):
                     self.kept.append(f"{label} is not in this intent")
                 continue
             self._note(label, _summary(child), NONE)
@@ -256,16 +258,43 @@ class _Update(msgspec.Struct):
             for one in arguments[at : at + 2]:
                 self.text.remove(parent or root, one)
             del arguments[at : at + 2]
-        declared = re.search(rb"xmlns:([\w.-]+)\s*=\s*['\"]" + re.escape(_NAMESPACE.encode()), root.start)
-        if new and declared is None:
-            root.set("xmlns:qemu", _NAMESPACE)
-        prefix = declared[1].decode() if declared else "qemu"
+        prefix = self._prefix() if new else ""
         if new and parent is None:
-            parent = self.text.add(root, f"{prefix}:commandline", {})
+            parent = self.text.add(root, f"{prefix}commandline", {})
         for value in (value for pair in new for value in pair):
-            self.text.add(parent or root, f"{prefix}:arg", {"value": value})
+            self.text.add(parent or root, f"{prefix}arg", {"value": value})
         if parent is not None and not parent.children:
             self.text.remove(root, parent)
+
+    def cliques(self, want: Element) -> None:
+        """Change the cliques of GPUs; what others have written into `<qemu:override>` stays."""
+        root = self.text.root
+        parent = root.find(_OVERRIDE)
+        ours = [one for one in parent.children if _clique(one)] if parent else []
+        had = dict(filter(None, map(_clique, ours)))
+        wanted = dict(filter(None, (_clique(one) for one in want.all(_OVERRIDE, "*"))))
+        if had == wanted:
+            return
+        self._note("cliques of GPUs", *(_words(tuple(each.items())) for each in (had, wanted)))
+        for one in ours:
+            self.text.remove(parent or root, one)
+        prefix = self._prefix() if wanted else ""
+        if wanted and parent is None:
+            parent = self.text.add(root, f"{prefix}override", {})
+        for alias, value in wanted.items():
+            device = self.text.add(parent or root, f"{prefix}device", {"alias": alias})
+            frontend = self.text.add(device, f"{prefix}frontend", {})
+            self.text.add(frontend, f"{prefix}property", {"name": CLIQUE, "type": "unsigned", "value": value})
+        if parent is not None and not parent.children:
+            self.text.remove(root, parent)
+
+    def _prefix(self) -> str:
+        """Return the prefix of QEMU's namespace in this definition, which declares it from now on."""
+        root = self.text.root
+        declared = re.search(rb"xmlns:([\w.-]+)\s*=\s*['\"]" + re.escape(_NAMESPACE.encode()), root.start)
+        if declared is None:
+            root.set("xmlns:qemu", _NAMESPACE)
+        return f"{declared[1].decode()}:" if declared else "qemu:"
 
     def _graft(self, parent: Element, wanted: Element) -> None:
         child = self.text.add(parent, wanted.tag, wanted.attributes, "" if wanted.children else _text(wanted))
@@ -426,6 +455,14 @@ def _host_cpus(words: Iterable[str]) -> str:
 def _pairs(arguments: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the pairs of an option and its value that hosttune can write; what others write has any form."""
     return [pair for pair in pairwise(arguments) if _is_ours(pair)]
+
+
+def _clique(device: Element) -> tuple[str, str] | None:
+    """Return alias and clique of a device whose override names nothing else."""
+    properties = list(device.all(f"{_NAMESPACE}}}frontend", "*"))
+    if [one.attributes.get("name") for one in properties] != [CLIQUE]:
+        return None
+    return device.attributes.get("alias", ""), properties[0].attributes.get("value", "")
 
 
 def _is_ours(pair: tuple[str, ...]) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosttune.assets import templates
 from hosttune.domain import notes
+from hosttune.domain.arguments import CLIQUE
 from hosttune.domain.compare import compare
 from hosttune.domain.guest import Guest
 from hosttune.domain.planned import guest_of
@@ -63,7 +64,7 @@ def _template() -> Template:
 
 def print_guest(guest: Guest, printed_notes: Mapping[str, Any] | None = None) -> str:
     """Return a guest as domain XML, without what hosttune never writes, and with notes in comments if there are any."""
-    return _template().render(guest=guest, kib=_kib, notes=printed_notes)
+    return _template().render(guest=guest, kib=_kib, clique=CLIQUE, notes=printed_notes)
 
 
 def _notes(plan: Plan, guest: PlannedGuest) -> dict[str, Any]:

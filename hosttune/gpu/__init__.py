@@ -141,6 +141,12 @@ def maker_of_model(model: str) -> Vendor | None:
     return next((vendor for vendor in VENDORS if model in vendor.models.values()), None)
 
 
+def reads_rom(gpu: Gpu | None) -> bool:
+    """Return whether the driver of a GPU reads its option ROM in a guest."""
+    vendor = vendor_of(gpu.vendor) if gpu else None
+    return vendor is not None and vendor.inside.reads_rom
+
+
 def inside(vendor_id: str | None) -> Inside:
     """Return what is known about a maker's GPUs inside a guest, by its PCI vendor id.
 

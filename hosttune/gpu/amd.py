@@ -220,6 +220,11 @@ PARTITIONING = Partitioning(
     devices=frozenset(("74a0", "74a1", "74a2", "74a5", "74a9", "75a0", "75a3")),
     whole="SPX",
 )
+# amd/MxGPU-Virtualization issue 25 (open), MI300X.
+RESET_REPORTS = {
+    "74a1": "one report has it that a reset by vfio leaves its configuration space at all ones until the host reboots:"
+    " AMD gives virtual functions to guests (GIM)"
+}
 # ROCm/amdsmi, docs/conceptual/gpu-reset-behavior.md: Instinct GPUs that XGMI joins; nothing of virtual functions.
 RESETS_PEERS = {
     device: "a reset of one GPU, as before each start of its guest, can interrupt the GPUs that XGMI joins with it, and"
@@ -277,11 +282,13 @@ AMD = Vendor(
     traces=Traces(nodes=render_nodes),
     partitioning=PARTITIONING,
     resets_peers=RESETS_PEERS,
+    reset_reports=RESET_REPORTS,
     # NCCL's version number: ROCm/rccl, src/graph/xml.h.
     inside=Inside(
         note="AMD: no persistence or power setting has a source, so none is made",
         nccl="2",
         library_file="/etc/rccl.conf",
+        reads_rom=True,  # Linux drivers/gpu/drm/amd/amdgpu/amdgpu_bios.c, amdgpu_read_bios (pci_map_rom)
     ),
     memory_test=ROCM,
     # PyTorch for ROCm uses torch.cuda, and gives each device's PCI address (torch/csrc/cuda/Module.cpp).

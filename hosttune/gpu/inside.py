@@ -17,11 +17,15 @@ class Inside(Value, frozen=True, kw_only=True):
     any other version and does not start); None: it reads no such file. `library_file`: the file with settings that this
     library reads for the whole system; None: no such file is known. `peer_module` lets NICs reach the GPUs' memory;
     without it a driver can do so through dma-buf if the file `driver_text` has the words `open_words`. None: no source.
+    `reads_rom`: its driver looks for a GPU's BIOS in the option ROM, and may not load without it. `cliques`: its driver
+    allows traffic between GPUs over PCIe only within a clique that the hypervisor names.
     """
 
     tool: str | None = None
     note: str = ""
     nccl: str | None = None
+    reads_rom: bool = False
+    cliques: bool = False
     library_file: str | None = None
     peer_module: str | None = None
     driver_text: str | None = None

@@ -322,6 +322,7 @@ NVIDIA = Vendor(
     inside=Inside(
         tool="nvidia-smi",
         nccl="1",
+        cliques=True,  # open-gpu-kernel-modules 595.45.04, p2p_caps.c:435 and hypervisor.c:66
         library_file="/etc/nccl.conf",
         peer_module="nvidia_peermem",
         driver_text="/proc/driver/nvidia/version",

@@ -277,7 +277,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     - `tellers`: names of `Gpu.source` for users, the usual one first; "{call}" stands for the library's function.
     - `hints`: words for messages about its GPUs.
     - `reset_doubts`: by device id, what is known about a reset between two guests after which the GPU does not come
-      back.
+      back. `reset_reports`: what single reports say of that.
     - `weak_resets`: reset methods of the kernel that are known to leave state in its GPUs, with the reason.
     - `memory_search`: the program (a Python module) that searches a GPU's memory, and writes a pattern; "": none.
       `memory_clear`: the tool that says whether a GPU has cleared it; None: none is known.
@@ -311,6 +311,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     must_list: bool = False
     tellers: Mapping[str, str] = {}
     reset_doubts: Mapping[str, str] = {}
+    reset_reports: Mapping[str, str] = {}
     weak_resets: Mapping[str, str] = {}
     memory_search: str = ""
     memory_clear: MemoryClear | None = None

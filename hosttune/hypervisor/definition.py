@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
-from hosttune.domain.arguments import WINDOW
+from hosttune.domain.arguments import CLIQUE, WINDOW
 from hosttune.domain.definitions import differences as any_differences
 from hosttune.domain.definitions import secrets_of, without_secrets
 from hosttune.domain.guest import Guest
@@ -15,7 +15,7 @@ from hosttune.domain.planned import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SO
 from hosttune.domain.reader import read_domain
 from hosttune.domain.update import differences, updated
 from hosttune.domain.writer import print_guest
-from hosttune.domain.xml import parse
+from hosttune.domain.xml import QEMU, parse
 from hosttune.errors import BadInput, CommandFailed, WriteFailed
 from hosttune.hypervisor.connection import (
     CHANGE_SECONDS,
@@ -173,6 +173,8 @@ def _strange(xml: str, guest: Guest) -> str | None:
             return f"a <{tag}> of type {element.get('type')!r}"
         if tag == "backend" and (element.get("model"), (element.text or "").strip()) != ("random", RANDOM_SOURCE):
             return f"random numbers from {(element.text or element.get('model') or 'elsewhere').strip()[:80]!r}"
+        if tag == f"{QEMU}property" and element.get("name") != CLIQUE:
+            return f"the property {element.get('name')!r} of a device"
         if tag == "channel" and [target.get("name") for target in element.iterfind("target")] != [AGENT_CHANNEL]:
             return f"a <channel> other than {AGENT_CHANNEL}"
     arguments = guest.qemu_arguments

@@ -1,8 +1,8 @@
 """How much memory of each page size each node can give to a new guest.
 
 Pure. Free pages count as they are. Missing pages can be made from memory that is not in the host's reserve, in existing
-guests or in any page pool; before a reboot, only from memory that is free now. Pages of 1 GiB can be reserved at boot,
-when all of that memory is free. A node of unknown size is no reason to refuse a guest, but there is a finding.
+guests or in any page pool; before a reboot, only from memory that is free or in caches now. Pages of 1 GiB can be
+reserved at boot, when all of that memory is free. A node of unknown size is no reason to refuse a guest, but there is a finding.
 """
 
 from __future__ import annotations
@@ -46,16 +46,20 @@ class NodeMemory(msgspec.Struct, frozen=True):
     """Memory of one node. `creatable_bytes` None = the node's size is unknown.
 
     If the size of a pool is unknown, only its known part is subtracted from `creatable_bytes`, which is then an upper
-    limit. `now_bytes` is the memory for new pages or a guest's ordinary memory before a reboot; None = unknown.
+    limit. `now_bytes` is the memory for new pages or a guest's ordinary memory before a reboot, with what caches give
+    back; None = unknown.
     """
 
     node: int
     memory_bytes: int | None
     reserve_bytes: int
-    assignable_bytes: int | None  # all but the reserve, also what guests hold: `auto` divides it
+    # All but the reserve or, if that is more, what others hold and cannot give back; also what guests hold. `auto`
+    # divides it.
+    assignable_bytes: int | None
     creatable_bytes: int | None
     pools: Mapping[int, Pool]
     now_bytes: int | None = None
+    held_bytes: int = 0  # what others hold and cannot give back; 0 = unknown
 
     @property
     def has_memory(self) -> bool:
@@ -181,13 +185,15 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
     ordinary += coming
     kept = reserve_bytes(reserve, node.memory_bytes)
     creatable = assignable = None
+    now, held = None, 0
+    if node.free_bytes is not None and node.cache_bytes is not None:
+        spare = node.free_bytes + node.cache_bytes
+        now = max(0, spare - (node.memory_bytes or spare) // WATERMARK_PART - coming)
     if node.memory_bytes is not None:
         pooled = sum(pool.least * size for size, pool in pools.items())
-        assignable = max(0, node.memory_bytes - kept)
         creatable = max(0, node.memory_bytes - kept - ordinary - pooled)
-    now = None
-    if node.free_bytes is not None:
-        now = max(0, node.free_bytes - (node.memory_bytes or node.free_bytes) // WATERMARK_PART - coming)
+        held = 0 if now is None else max(0, node.memory_bytes - pooled - ordinary - now)
+        assignable = max(0, node.memory_bytes - max(kept, held))
     return NodeMemory(
         node=node.id,
         memory_bytes=node.memory_bytes,
@@ -196,6 +202,7 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
         creatable_bytes=creatable,
         pools={size: replace(pool, free=free[size]) for size, pool in pools.items()},
         now_bytes=now,
+        held_bytes=held,
     )
 
 

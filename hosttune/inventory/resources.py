@@ -5,6 +5,7 @@ Pure. A core is named by its lowest CPU. Only CPUs that are online and not hidde
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
@@ -46,6 +47,16 @@ def core_of(
     return Core(name, node, llc, usable, frozenset(siblings), apart, rank)
 
 
+class Sharing(msgspec.Struct, frozen=True):
+    """How many of the host's CPUs share a last-level cache. `within_sockets`: QEMU bounds this by the guest's socket.
+
+    It does so in leaf 4, which Intel's CPUs have; leaf 0x8000001D of AMD's CPUs is passed as it is.
+    """
+
+    cpus: int
+    within_sockets: bool
+
+
 class NodeResources(msgspec.Struct, frozen=True, dict=True):
     """One host node: every usable core, and what of it is free for a new guest.
 
@@ -59,6 +70,11 @@ class NodeResources(msgspec.Struct, frozen=True, dict=True):
     free: tuple[Core, ...]
     free_threads: CpuSet
     info: NumaNode | None
+
+    @cached_property
+    def cache_cores(self) -> tuple[int, ...]:
+        """The number of usable cores of each last-level cache, the most first."""
+        return tuple(sorted(Counter(core.llc for core in self.cores).values(), reverse=True))
 
     @cached_property
     def assignable(self) -> tuple[Core, ...]:
@@ -82,6 +98,7 @@ class Resources(msgspec.Struct, frozen=True, dict=True):
     threads_per_core: int
     findings: tuple[Finding, ...] = msgspec.field(default=())
     cpu_nodes_known: bool = True
+    sharing: Sharing | None = None  # None = unknown
 
     def distance(self, a: int, b: int) -> int:
         """Return the distance between two nodes; the kernel's default if the table lacks it (`has_all_distances`)."""
@@ -229,13 +246,17 @@ def _unread(guest: RunningGuest) -> Finding:
 
 
 def _reserve(cores: list[Core], count: int, boot_core: int | None, held: CpuSet) -> list[Core]:
-    """Return the cores of one node that stay with the host: the boot core, then the lowest that no guest holds.
+    """Return the cores of one node that stay with the host: the boot core, else the lowest that no guest holds.
+
+    Further ones are of the same last-level cache, then of the next.
 
     Cores without isolated CPUs come first. A partly isolated core is taken only if there is no other, and a wholly
     isolated one never. The boot core stays even if a guest holds it or it is isolated.
     """
     usable = [core for core in cores if core.isolation_rank > 0 and not held.intersection(core.siblings)]
     usable.sort(key=lambda core: (core.id != boot_core, -core.isolation_rank, core.id))
+    caches = list(dict.fromkeys(core.llc for core in usable))  # the fewest are broken
+    usable.sort(key=lambda core: (core.id != boot_core, -core.isolation_rank, caches.index(core.llc)))
     reserved = usable[:count]
     if boot_core is not None and count:
         reserved += [core for core in cores if core.id == boot_core and core not in reserved]
@@ -280,7 +301,17 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
         threads_per_core=max((len(core.cpus) for core in cores), default=1),
         findings=tuple(findings),
         cpu_nodes_known=place_cpus(host).known,
+        sharing=_sharing(host),
     )
+
+
+def _sharing(host: Host) -> Sharing | None:
+    """Return how many CPUs share a last-level cache as CPUID has it, with siblings that the kernel has put offline."""
+    model = host.cpu_model
+    most = max(Counter(cpu.llc for cpu in host.cpus if cpu.llc is not None).values(), default=0)
+    siblings = 2 if model and model.smt_control in ("off", "forceoff") else 1
+    within = model is not None and model.vendor == "GenuineIntel"
+    return Sharing(most * siblings, within) if most else None
 
 
 def _warn(text: str, where: str) -> Finding:

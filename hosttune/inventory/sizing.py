@@ -25,6 +25,9 @@ from hosttune.model.intent import CellRequest, GuestIntent, Reserve
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import format_size, parse_size
 
+MOST_LEFT_OUT = 8  # one part in so many
+ALIKE = 64  # nodes whose memory differs by less than one part in so many have the same modules
+
 
 class Share(msgspec.Struct, frozen=True):
     """The result of `auto`: whole cores and bytes of each cell; for GPUs of unknown node, of the whole guest."""
@@ -122,15 +125,44 @@ def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | N
     lines = []
     for node, count in sorted((n, c) for n, c in by_node.items() if n is not None):
         have = len(context.resources.nodes[node].assignable)
-        cores_by_node.append(int(have * count / total[node]))
-        assignable = context.memory[node].assignable_bytes if node in context.memory else None
+        part = int(have * count / total[node])
+        cores = in_whole_caches(context.resources.nodes[node], part)
+        cores_by_node.append(cores)
+        assignable = _assignable(context.memory, node, total)
         bytes_by_node.append(None if assignable is None else int(assignable * count / total[node]))
         lines.append(
             f"{count} of {total[node]} GPUs of node {node} ({have} cores, {format_size(assignable)} unreserved)"
+            + (f" without {part - cores} cores of a cache that would be broken" if cores < part else "")
         )
     known_bytes = [size for size in bytes_by_node if size is not None]
     memory = min(known_bytes) if known_bytes and len(known_bytes) == len(bytes_by_node) else None
     return Share(min(cores_by_node), memory, False, "; ".join(lines))
+
+
+def _assignable(nodes: Mapping[int, NodeMemory], node: int, gpus: Mapping[int | None, int]) -> int | None:
+    """Return the memory that `auto` divides on a node: the least of the nodes that are built alike, so sizes are equal.
+
+    Of equal nodes, firmware and the kernel take different amounts.
+    """
+    own = nodes.get(node)
+    if own is None or own.memory_bytes is None or own.assignable_bytes is None:
+        return None
+    return min(
+        other.assignable_bytes
+        for number, other in nodes.items()
+        if other.assignable_bytes is not None and other.memory_bytes is not None and gpus[number] == gpus[node]
+        if abs(other.memory_bytes - own.memory_bytes) * ALIKE <= own.memory_bytes
+    )
+
+
+def in_whole_caches(node: NodeResources, cores: int) -> int:
+    """Return as many cores, or up to an eighth fewer, as a guest can have with dies that are whole parts of a cache.
+
+    Caches of 6 cores, for example, need dies of 6 or 3 cores (`planning.guest.caches`).
+    """
+    most = max(node.cache_cores, default=0)
+    rest = cores % (most // (most & -most)) if cores > most > 0 else 0
+    return cores - rest if rest * MOST_LEFT_OUT <= cores else cores
 
 
 def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | None:

@@ -37,7 +37,7 @@ class ExpectedDevice(Value, frozen=True, kw_only=True):
 
 
 class ExpectedPair(Value, frozen=True, kw_only=True):
-    """How near a GPU and a NIC are to each other: PIX, PXB, PHB or SYS. In one node, PHB and NODE are the same."""
+    """How near a GPU and a NIC are to each other: PIX, PXB, PHB, NODE or SYS."""
 
     gpu: str
     nic: str

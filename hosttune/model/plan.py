@@ -48,7 +48,8 @@ class Device(Value, frozen=True, kw_only=True):
 
     `guest_address` is its address in the XML; `guest_cell` None means no affinity. `managed` ("yes" in the XML):
     libvirt rebinds the driver when the guest starts and stops; else ("no") the driver that the plan binds stays.
-    `rom_bar` False turns the option ROM off. `identity` is compared before apply.
+    `rom_bar` False turns the option ROM off. `identity` is compared before apply. `clique`: of GPUs that may exchange
+    data over PCIe.
     """
 
     address: str
@@ -64,6 +65,7 @@ class Device(Value, frozen=True, kw_only=True):
     link_speed_gts: float | None = None  # the maximum of its link on the host
     link_width: int | None = None
     switches: tuple[str, ...] = ()  # the host's PCIe switches above it, nearest first, named by their upstream ports
+    clique: int | None = None
     vgpu_type: str | None = None  # the vGPU type that its function has; None: it is not a vGPU
 
 
@@ -155,6 +157,7 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     accelerator: str = "kvm"
     cpu_vendor: str | None = None
     topology: Topology | None = None
+    cache: Literal["passthrough", "disable"] = "passthrough"  # "disable": it sees no L3
     controllers: tuple[PciController, ...] = ()
     physical_address_bits: int | None = None  # of the guest, computed
     mmio64_bytes: int | None = None  # 64-bit window that its BARs need; None = not computed

@@ -43,6 +43,7 @@ class RunningGuest(Value, frozen=True, kw_only=True):
     mdevs: tuple[str, ...] = ()  # UUIDs of its mediated devices
     uuid: str | None = None
     starting: bool = False
+    cliques: tuple[tuple[str, int], ...] = ()  # of its GPUs that may exchange data over PCIe (address, clique)
     # Nodes and interfaces of the host that it has, of which it shares the devices (`Guest.host_paths`).
     host_paths: tuple[str, ...] = ()
     next_start: tuple[str, ...] | None = None  # how its next start would differ from what runs; None: unknown

@@ -66,6 +66,7 @@ class NumaNode(Value, frozen=True, kw_only=True):
     cpus: str | None = None
     memory_bytes: int | None = None
     free_bytes: int | None = None
+    cache_bytes: int | None = None  # not free, and given back on demand: files' pages and reclaimable slab
     distances: Mapping[str, int] | None = None
     hugepages: tuple[HugePages, ...] | None = None
     kind: str | None = None

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hosttune.bench.baselines import Standard, pair_links, shipped
+from hosttune.domain.defined import as_planned
 from hosttune.inventory.pcielink import narrowest, uplinks
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan, PlannedGuest
@@ -44,7 +45,8 @@ def with_expectations(plan: Plan, host: Host, standard: Standard | None = None) 
 def scope_of(guest: PlannedGuest, hosts: int = 1) -> Scope:
     """Return what a planned guest has: its devices, and the host nodes of its cells."""
     nodes = {node for cell in guest.cells for node in CpuSet.parse(cell.host_nodes)}
-    return Scope(guest.name, tuple(one.address for one in guest.devices), hosts, nodes=nodes)
+    cliques = dict(as_planned(guest).cliques)
+    return Scope(guest.name, tuple(one.address for one in guest.devices), hosts, nodes=nodes, cliques=cliques)
 
 
 def _figures(host: Host, guest: PlannedGuest, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:

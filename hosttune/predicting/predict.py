@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.gpu import Generation
+from hosttune.inventory.cliques import apart
 from hosttune.inventory.pcielink import narrowest
 from hosttune.model.host import Host, Nic
 from hosttune.model.prediction import PredictedFigure, Prediction
@@ -30,7 +31,8 @@ class Scope(msgspec.Struct, frozen=True):
 
     `of` names it. `devices` None: all devices of the host. `between`: pairs of devices whose path is asked for.
     `measured`: peaks that were measured on this host ("memory" in GB/s, number types in TFLOP/s), None without any.
-    `nodes`: the host nodes of its CPUs and memory; None: all of the host, or not known of a guest.
+    `nodes`: the host nodes of its CPUs and memory; None: all of the host, or not known of a guest. `cliques`: of the
+    GPUs of a guest that may exchange data over PCIe; None: it is no guest.
     """
 
     of: str
@@ -39,6 +41,7 @@ class Scope(msgspec.Struct, frozen=True):
     between: Sequence[tuple[str, str]] = ()
     measured: Mapping[str, float] | None = None
     nodes: Collection[int] | None = None
+    cliques: Mapping[str, int] | None = None
 
 
 def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Prediction:
@@ -56,7 +59,7 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
     notes = _notes(host, shape, gpus)
     found = [
         *(row for gpu in gpus for row in _of_gpu(host, gpu, standard)),
-        *_pairs(host, gpus, standard),
+        *_pairs(host, gpus, standard, scope.cliques),
         *_collectives(replace(shape, nics=len(fabric) or None), len(gpus), scope.hosts),
         *_ports(host, nics),
         *_unknown(drives, _nodes(host, scope)),
@@ -107,9 +110,12 @@ def _of_gpu(host: Host, address: str, standard: Standard) -> Iterator[PredictedF
     yield _row("gemm-bf16-sustained", address, sustained)
 
 
-def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:
+def _pairs(
+    host: Host, gpus: Sequence[str], standard: Standard, cliques: Mapping[str, int] | None
+) -> Iterator[PredictedFigure]:
     if len(gpus) * (len(gpus) - 1) // 2 > MOST_PAIRS:
         return
+    without = set() if cliques is None else {frozenset(pair[:2]) for pair in apart(host, gpus, cliques)}
     price = of_host(host, (), standard).socket_gb_per_s
     for one, other in combinations(gpus, 2):
         joined = join(host, one, other, standard)
@@ -119,6 +125,9 @@ def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[Pred
             words = f"the pair is on nodes {nodes[0]} and {nodes[1]}" + (
                 f"; the library counts {price:g} GB/s for the link between sockets" if price else ""
             )
+            found = replace(found, because=(*found.because, words))
+        if {one, other} in without and not joined.linked:
+            words = "no peer-to-peer: the two are in no clique of the guest, and data goes through its memory"
             found = replace(found, because=(*found.because, words))
         yield _row("p2p", f"{one}->{other}", found)
 

@@ -10,8 +10,7 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-
-import msgspec
+from dataclasses import dataclass, field
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.machine.descriptors import let_go
@@ -80,7 +79,8 @@ def wait_for(descriptors: Sequence[int], seconds: float) -> None:
     select.select(descriptors, [], [], seconds)
 
 
-class _Slot(msgspec.Struct):
+@dataclass
+class _Slot:
     """A source, open or to be opened. `was_up`: at the last turn. `tries`: in a row, without success."""
 
     name: str
@@ -99,7 +99,8 @@ class _Slot(msgspec.Struct):
         return self.source is not None and self.source.up
 
 
-class Agent(msgspec.Struct):
+@dataclass
+class Agent:
     """The agent. `textfile`: "" to write none. `openers`: its sources by name. `keep`: one turn of --keep, or None.
 
     `foreign`: count the time of others on pinned CPUs (not for a captured host, whose /proc stands still). `moves`: the
@@ -114,7 +115,7 @@ class Agent(msgspec.Struct):
     keep: Callable[[], Keeping] | None = None
     foreign: bool = True
     moves: bool = False
-    notifier: Notifier = msgspec.field(default_factory=Notifier)
+    notifier: Notifier = field(default_factory=Notifier)
     clock: Callable[[], float] = since_boot
     wait: Callable[[Sequence[int], float], object] = wait_for
     write: Callable[[str, str], None] = write_textfile

@@ -195,7 +195,14 @@ NO_GPU = changed(ONE_GPU, name="no-gpu", devices=(), page_bytes=2 << 20, pci_hol
 
 BIOS = changed(ONE_GPU, name="bios", firmware="bios", disk="/dev/vg0/bios")
 
-AMD = changed(ONE_GPU, name="amd", cpu_vendor="AuthenticAMD", physical_address_bits=48)
+AMD = changed(
+    ONE_GPU,
+    name="amd",
+    cpu_vendor="AuthenticAMD",
+    physical_address_bits=48,
+    topology=Topology(sockets=1, dies=2, cores=4, threads=2),
+    cache="disable",
+)
 
 MANY_VCPUS = changed(
     ONE_GPU,
@@ -249,9 +256,9 @@ SWITCHED = changed(
     name="switched",
     controllers=switched_bus(2, 2, 2, spare=3),
     devices=(
-        device("0000:18:00.0", "gpu", 7, 0),
+        device("0000:18:00.0", "gpu", 7, 0, clique=0),
         device("0000:19:00.0", "nic", 8, 0),
-        device("0000:29:00.0", "gpu", 11, 0),
+        device("0000:29:00.0", "gpu", 11, 0, clique=1),
         device("0000:2a:00.0", "nic", 12, 0),
         device("0000:9a:00.0", "gpu", 16, 1),
         device("0000:9b:00.0", "nic", 17, 1),

@@ -1,15 +1,16 @@
-"""How near two functions are, by three witnesses: a host document, domain XML, and an NCCL topology file.
+"""How near two functions are, by the host's sysfs, a host document, domain XML, and an NCCL topology file.
 
 Written from the definitions alone, and imports nothing of the program. nvidia-smi's legend ("topo -m"): PIX "at most a
 single PCIe bridge", PXB "multiple PCIe bridges (without traversing the PCIe Host Bridge)", PHB "a PCIe Host Bridge",
 NODE "the interconnect between PCIe Host Bridges within a NUMA node", SYS between NUMA nodes; a switch counts as one
-bridge, as for NCCL (NVIDIA/nccl, src/graph/paths.cc: PXB where a path joins two PCI nodes). A guest has one host bridge
-a node: PHB and NODE are one, "CPU" here. Also the firmware's way to number buses (depth first, by slot and function).
+bridge, as for NCCL (NVIDIA/nccl, src/graph/paths.cc: PXB where a path joins two PCI nodes). In NCCL's file PHB and NODE
+are one, "CPU" here. Also the firmware's way to number buses (depth first, by slot and function).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from lxml import etree
@@ -29,6 +30,43 @@ def _by_chains(a: Sequence[str], b: Sequence[str]) -> str | None:
             passed = {*a[: n + 1], *b[: b.index(switch) + 1]}
             return "PIX" if len(passed) == 1 else "PXB"
     return None
+
+
+# --- sysfs ---------------------------------------------------------------------------------------------------------
+
+
+class Sysfs:
+    """The PCI functions of a host, read from the files of its kernel."""
+
+    def __init__(self, root: Path) -> None:
+        self.devices = root / "sys/bus/pci/devices"
+
+    def grade(self, a: str, b: str) -> str:
+        """PIX, PXB, PHB, NODE or SYS."""
+        if a.rpartition(".")[0] == b.rpartition(".")[0]:
+            return "PIX"
+        (root_a, *switches_a), (root_b, *switches_b) = self._above(a), self._above(b)
+        if shared := _by_chains(switches_a, switches_b):
+            return shared
+        if root_a == root_b:
+            return "PHB"
+        nodes = [(self.devices / end / "numa_node").read_text().strip() for end in (a, b)]
+        return "NODE" if nodes[0] == nodes[1] else "SYS"
+
+    def _above(self, address: str) -> list[str]:
+        """The host bridge, then the switches above a function, nearest first."""
+        parts = (self.devices / address).resolve().parts[:-1]
+        top = next(n for n, part in enumerate(parts) if part.startswith("pci"))
+        bridges = parts[top + 1 :]
+        return [parts[top], *(one for n, one in list(enumerate(bridges))[::-1] if self._is_upstream(one, n))]
+
+    def _is_upstream(self, bridge: str, depth: int) -> bool:
+        """By the PCI Express capability (PCIe 5.0, 7.5.3.2); without it every second bridge below a root port."""
+        config = (self.devices / bridge / "config").read_bytes() if (self.devices / bridge / "config").exists() else b""
+        at = config[0x34] if len(config) > 64 else 0
+        while at and config[at] != 0x10:
+            at = config[at + 1]
+        return (config[at + 2] >> 4) == 5 if at else depth % 2 == 1
 
 
 # --- a host document: the walk of lspci -t ------------------------------------------------------------------------
@@ -87,14 +125,21 @@ class Tree:
         return found
 
     def grade(self, a: str, b: str) -> str:
-        """PIX, PXB, CPU or SYS."""
+        """PIX, PXB, PHB, NODE or SYS."""
         one, other = self.chain(a), self.chain(b)
         if self.at(a)[:10] == self.at(b)[:10]:
             return "PIX"
         switches = [
             [c.get("index") for c in chain if c.get("model") == "pcie-switch-upstream-port"] for chain in (one, other)
         ]
-        return _by_chains(*switches) or ("CPU" if self.node(a) == self.node(b) else "SYS")
+        if shared := _by_chains(*switches):
+            return shared
+        roots = [
+            next(c for c in chain if c.get("model") in ("pcie-expander-bus", "pcie-root")) for chain in (one, other)
+        ]
+        if roots[0] is roots[1]:
+            return "PHB"
+        return "NODE" if self.node(a) == self.node(b) else "SYS"
 
     def node(self, source: str) -> str | None:
         """The guest's node: that of the expander above."""

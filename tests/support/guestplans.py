@@ -71,7 +71,9 @@ def skeleton(tree: Planned) -> str:
     for c in tree.controllers:
         element = etree.SubElement(devices, "controller", type="pci", index=str(c.index), model=c.model)
         if c.bus_nr is not None:
-            etree.SubElement(etree.SubElement(element, "target", busNr=str(c.bus_nr)), "node").text = str(c.node)
+            target = etree.SubElement(element, "target", busNr=str(c.bus_nr))
+            if c.node is not None:
+                etree.SubElement(target, "node").text = str(c.node)
         if c.bus is not None:
             assert c.slot is not None
             _place(element, f"0000:{c.bus:02x}:{c.slot:02x}.{c.function}")

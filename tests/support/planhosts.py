@@ -179,7 +179,7 @@ def _node(shape: Shape, node: int, cpus: list[dict[str, Any]]) -> dict[str, Any]
             for size in PAGE_SIZES
         ]
     row = shape.distances[node] if shape.distances else [10 if n == node else 21 for n in range(shape.nodes)]
-    free = {} if shape.free_mib is None else {"free_bytes": shape.free_mib[node] * MIB}
+    free = {} if shape.free_mib is None else {"free_bytes": shape.free_mib[node] * MIB, "cache_bytes": 0}
     return {
         **free,
         "id": node,

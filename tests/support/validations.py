@@ -4,9 +4,7 @@ large one, and one whose every text is hostile. Built here from words; no check 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import msgspec
+from dataclasses import dataclass, replace
 
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation, verdict_of
 
@@ -140,7 +138,7 @@ def large(results: int = 2000, gpus: int = 16) -> Validation:
     for n, rule in enumerate(RULES):
         for m, function in enumerate(functions):
             outcome: Outcome = "fail" if (n + m) % 97 == 0 else "unknown" if (n + m) % 89 == 0 else "pass"
-            found.append(result(msgspec.structs.replace(rule, subjects=(function,)), function, outcome))
+            found.append(result(replace(rule, subjects=(function,)), function, outcome))
     return document(tuple(found), level=2, samples=figures(gpus=addresses))
 
 

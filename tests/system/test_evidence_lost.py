@@ -46,8 +46,8 @@ HOSTS: Mapping[str, Callable[[], Files]] = {
 RICH = ("example-hgx-h200-8", *SICK, "h200-vm-x4", "derived-xe9680-8xh100-lspci", "derived-amd-mi300x-8-vm")
 # GPUs and NVSwitches, which drivers, tools and boards know besides the list of PCI functions.
 PRESENCE = any(check.id == "device-present" for check in checks())
-PER_STRATUM = 3  # places of a stratum in the whole: one device or CPU of 192 stands for the others
-SETS = 400  # random sets of a host in the whole
+PER_STRATUM = 3  # places of a stratum in the whole: one device or CPU of 192 stands for the others; 1 of other hosts
+SETS = 400  # random sets of a host in the whole; 50 of other hosts
 SUMMARY = os.environ.get("HOSTTUNE_EVIDENCE_SUMMARY")  # a file to which the whole appends what it has covered
 
 
@@ -91,9 +91,10 @@ def trials(name: str, own: bool) -> list[tuple[Damage, ...]]:
     """The whole of a host: single damages, and sets of two to six."""
     _, _, every = host(name, own)
     chance = Random(f"{SEED} {name} {own}")
-    single = [(damage,) for damage in by_stratum(every, PER_STRATUM, chance)]
+    places_each, number = (PER_STRATUM, SETS) if name in RICH else (1, 50)
+    single = [(damage,) for damage in by_stratum(every, places_each, chance)]
     one_each = by_stratum(every, 1, chance)
-    sets = [tuple(chance.sample(one_each, min(chance.randint(2, 6), len(one_each)))) for _ in range(SETS)]
+    sets = [tuple(chance.sample(one_each, min(chance.randint(2, 6), len(one_each)))) for _ in range(number)]
     return [*single, *sets] if one_each else []
 
 

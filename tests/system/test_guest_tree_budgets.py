@@ -43,11 +43,14 @@ def slots_under(count: int, *, nested: int = 0) -> Made:
 
 
 def test_bus_numbers_run_out_level_by_level() -> None:
-    assert laid(slots_under(60)).note is None  # 60 x (port, switch, two ports) + 4 expanders + 4 spare ports
-    assert laid(slots_under(62)).note == "its PCIe switches are left out"
-    assert laid(slots_under(48, nested=1)).note is None
-    assert laid(slots_under(52, nested=1)).note == "switches below other switches are left out"
-    assert laid(slots_under(123)).note == "its PCIe switches are left out"
+    one = "the host bridges of each cell are one"
+    assert laid(slots_under(28)).note is None  # pcie.0 has 29 slots: 28 expanders, and 4 spare ports in the last
+    assert laid(slots_under(29)).note == one
+    assert laid(slots_under(60)).note == one  # 60 x (port, switch, two ports) + 4 expanders + 4 spare ports
+    assert laid(slots_under(62)).note == f"{one}, and its PCIe switches are left out"
+    assert laid(slots_under(48, nested=1)).note == one
+    assert laid(slots_under(52, nested=1)).note == f"{one}, and switches below other switches are left out"
+    assert laid(slots_under(123)).note == f"{one}, and its PCIe switches are left out"
     with pytest.raises(NoRoomOnBus, match="need more than 255 bus numbers"):
         laid(slots_under(124))
 
@@ -57,7 +60,7 @@ def test_a_flatter_tree_is_said_and_nccl_still_sees_the_switches() -> None:
     plan = everything(made, numa=4, vcpus=16, memory="16GiB")
     assert [f.level for f in plan.findings if "its PCIe switches are left out" in f.text] == ["warn"]
     tree, nccl = witnesses(plan)
-    assert tree.grade(made.at["g0"], made.at["n0"]) == "CPU"
+    assert tree.grade(made.at["g0"], made.at["n0"]) == "PHB"
     assert nccl.grade(tree.at(made.at["g0"]), tree.at(made.at["n0"])) == "PIX"
     switches = [bus_id for bus_id, node in nccl.pci.items() if node.get("class") == "0x060400"]
     assert len(set(switches)) == 63
@@ -137,7 +140,7 @@ def test_any_tree_keeps_budgets_and_grades(made: Made, spare: int) -> None:
             if tree.note is None and a < b:
                 want = host_grade(pci, a, b)
                 if want in ("PIX", "PXB") or None not in (cells[a], cells[b]):
-                    assert drawn.grade(a, b) == merged("PHB" if cells[a] == cells[b] and want == "SYS" else want)
+                    assert drawn.grade(a, b) == want
 
 
 @settings(
@@ -207,7 +210,8 @@ def qemu_options(plan: Plan) -> Iterator[str]:
         if c.model == "pcie-expander-bus":
             yield from (
                 "-device",
-                f"pxb-pcie,id=pci.{c.index},bus=pcie.0,addr={c.slot:#x},bus_nr={c.bus_nr},numa_node={c.node}",
+                f"pxb-pcie,id=pci.{c.index},bus=pcie.0,addr={c.slot:#x},bus_nr={c.bus_nr}"
+                + ("" if c.node is None else f",numa_node={c.node}"),
             )
         elif c.model == "pcie-switch-upstream-port":
             yield from ("-device", f"x3130-upstream,id=pci.{c.index},{bus}")
@@ -273,11 +277,12 @@ def functions_below(functions: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("firmware", FIRMWARE)
 def test_firmware_gives_each_device_the_address_of_the_plan(firmware: str) -> None:
-    """Two cells, cascaded switches, root ports of their own, a device of no cell: what decides the numbers."""
+    """Two host bridges a cell, cascaded switches, own root ports, devices of no cell: what decides the numbers."""
     cascade = Hub((Hub((gpu("a"), nic("b"))), Hub((gpu("c"), nic("d"))), nic("e")))
-    roots = [Root((cascade, gpu("f")), 0), Root((Hub((gpu("g"), nic("h"))), nic("i")), 1), Root((nic("j"),), None)]
+    roots = [Root((cascade, gpu("f")), 0), Root((Hub((gpu("g"), nic("h"))), nic("i")), 1)]
+    roots += [Root((nic("k"),), 0), Root((nic("l"),), 1), Root((nic("j"),), None), Root((nic("m"),), None)]
     plan = everything(Made(roots, nodes=2), accelerator="tcg", vcpus=4)
-    assert len(only(plan).devices) == 10
+    assert len(only(plan).devices) == 13
     assert numbered_by(firmware, plan) == {
         f"passed-{n}": device.guest_address for n, device in enumerate(only(plan).devices)
     }
@@ -289,7 +294,8 @@ SHAPES = {
     "one": lambda: Made([Root((Hub((gpu("g"), nic("n"))),))], nodes=1),
     "cascade": lambda: Made([Root((Hub((Hub((gpu("g"), nic("n"))), Hub((nic("m"),)))),))], nodes=1),
     "cells": lambda: Made([Root((Hub((gpu(f"g{n}"), nic(f"n{n}"))),), n) for n in range(4)], nodes=4),
-    "unknown": lambda: Made([Root((Hub((gpu("g"), nic("n"))),), None)], nodes=1),
+    "unknown": lambda: Made([Root((Hub((gpu("g"), nic("n"))),), None), Root((nic("m"),), None)], nodes=1),
+    "pair": lambda: Made([Root((Hub((gpu("g"), gpu("h"))),)), Root((gpu("i"),))], nodes=1),
     "many": lambda: Made([Root((Hub(tuple(nic(f"n{n}") for n in range(36))), gpu("g")))], nodes=1),
 }
 
@@ -301,11 +307,14 @@ def test_libvirt_takes_every_tree(libvirtd: Libvirtd, name: str) -> None:
     libvirtd.virsh("define", "--validate", libvirtd.file(f"{guest}.xml", domain_xml(plan, guest)))
     argv = libvirtd.argv(_on_this_machine(plan))
     devices = {device["id"]: device for device in argv.parsed("-device")}
-    expanders = {d["bus_nr"]: d["numa_node"] for d in devices.values() if d["driver"] == "pxb-pcie"}
+    expanders = {d["bus_nr"]: d.get("numa_node") for d in devices.values() if d["driver"] == "pxb-pcie"}
     assert expanders == {c.bus_nr: c.node for c in only(plan).controllers if c.bus_nr is not None}
     for device in only(plan).devices:
         found = next(d for d in devices.values() if d.get("host") == device.address)
         assert found["bus"] == f"pci.{int(device.guest_address.split(':')[1], 16)}"
+    cliques = {d["host"]: d["x-nv-gpudirect-clique"] for d in devices.values() if "x-nv-gpudirect-clique" in d}
+    assert cliques == {d.address: d.clique for d in only(plan).devices if d.clique is not None}
+    assert bool(cliques) == (name == "pair")
     switches = [d for d in devices.values() if d["driver"] == "x3130-upstream"]
     assert len(switches) == sum(c.model == "pcie-switch-upstream-port" for c in only(plan).controllers)
 

@@ -8,19 +8,24 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from math import gcd
+from typing import Literal
 
 import msgspec
 
+from hosttune.domain import elements
+from hosttune.gpu import reads_rom
+from hosttune.inventory.cliques import cliques
 from hosttune.inventory.cores import choose_cores, has_whole_cores, pin
 from hosttune.inventory.devices import Closure, close_groups, identity
 from hosttune.inventory.resources import LOCAL_DISTANCE, Core, Resources
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.inventory.vcpus import needs_iommu
-from hosttune.inventory.width import AddressWidth, address_width
+from hosttune.inventory.width import AddressWidth, address_width, supported_elements
 from hosttune.inventory.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Topology, Unplaced
 from hosttune.model.values import CpuSet, address_key
+from hosttune.planning.guest.caches import whole_first, with_dies
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.reasons import Decision, guest_findings, reasons
 from hosttune.planning.mig.guest import MigParts, as_devices, mig_inside
@@ -89,6 +94,7 @@ class Pinning(msgspec.Struct, frozen=True):
     topology: Topology
     emulator: CpuSet
     findings: tuple[Finding, ...]
+    cache: Literal["passthrough", "disable"]
 
 
 def pin_guest(
@@ -105,7 +111,7 @@ def pin_guest(
     """
     nodes, shape = choice.nodes, choice.shape
     cores = tuple(
-        tuple(choose_cores(resources.nodes[node], cell.vcpus, shape, turns))
+        tuple(whole_first(choose_cores(resources.nodes[node], cell.vcpus, shape, turns)))
         for node, cell in zip(nodes, shape.cells, strict=True)
     )
     findings: list[Finding] = []
@@ -113,10 +119,10 @@ def pin_guest(
     broken = False
     for node, cell, chosen in zip(nodes, shape.cells, cores, strict=True):
         if has_whole_cores(resources.nodes[node], cell.vcpus, shape.threads):
-            cpus += pin(list(chosen), cell.vcpus, shape.threads)
+            cpus += pin(chosen, cell.vcpus, shape.threads)
             continue
         broken = True
-        cpus += pin(list(chosen), cell.vcpus, max(len(core.cpus) for core in chosen))
+        cpus += pin(chosen, cell.vcpus, max(len(core.cpus) for core in chosen))
         free = {core.id for core in resources.nodes[node].free}
         shared = CpuSet(core.id for core in chosen if core.id not in free)
         text = f"node {node}: cores {shared} are shared with others, as smt: threads allows"
@@ -125,9 +131,21 @@ def pin_guest(
         text = f"core {resources.boot_core}, the boot CPU's, goes to the guest: reserve.cores_per_node is 0"
         findings.append(Finding(level="warn", text=text, where=at))
     topology, of_topology = _topology(resources, choice, at, broken=broken)
+    cache_of = {cpu: core.llc for part in cores for core in part for cpu in core.cpus}
+    caches = [cache_of[cpu] for cpu in cpus[:: topology.threads]]
+    cache: Literal["passthrough", "disable"] = "passthrough"
+    if resources.sharing and (divided := with_dies(caches, topology, resources.sharing)):
+        topology = divided
+    elif resources.sharing:
+        cache = "disable"
+        text = (
+            f"the guest sees no L3: with {shape.vcpus} vCPUs so placed, QEMU would show it caches that span two of the"
+            f" host's, which {resources.sharing.cpus} CPUs share; whole caches in each cell avoid that"
+        )
+        findings.append(Finding(level="warn", text=text, where=at))
     emulator, warned = _emulator(resources, nodes, CpuSet(cpus), others or CpuSet(), at)
     warned += _far_emulator(resources, nodes, emulator, at)
-    return Pinning(cores, tuple(cpus), topology, emulator, (*findings, *of_topology, *warned))
+    return Pinning(cores, tuple(cpus), topology, emulator, (*findings, *of_topology, *warned), cache)
 
 
 def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) -> tuple[Topology, list[Finding]]:
@@ -251,6 +269,10 @@ def build_guest(
     at = f"guest {guest.name}"
     if closure.conflicts:
         return Unplaced(guest=guest.name, why=closure.conflicts)
+    left_out = dict(supported_elements(context.host.virtualization)[1])
+    if guest.firmware == "efi" and elements.FIRMWARE in left_out:
+        why = f"UEFI by <os firmware='efi'> {left_out[elements.FIRMWARE]}: before, the guest would get SeaBIOS"
+        return Unplaced(guest=guest.name, why=(why,), relaxation=("firmware: bios", "a newer libvirt"))
     cell_of = _cells_of(context, devices)
     extra_ports = OWN_PORTS + (guest.disk is not None) + len(guest.networks or ())
     try:
@@ -301,6 +323,7 @@ def _written(
         accelerator=guest.accelerator,
         cpu_vendor=context.host.cpu_model.vendor if context.host.cpu_model else None,
         topology=pinning.topology,
+        cache=pinning.cache,
         controllers=tree.controllers,
         physical_address_bits=width.bits,
         physical_address_limit_bits=width.limit,
@@ -354,6 +377,7 @@ def _devices(
     context: PlanningContext, devices: Devices, cell_of: dict[str, int | None], tree: Tree
 ) -> tuple[Device, ...]:
     vgpus = as_devices(devices.vgpus, cell_of, tree.addresses) if devices.vgpus else ()
+    sets = cliques(context.host, (one for one in devices.closure.members if one not in devices.functions))
     whole = tuple(
         Device(
             address=address,
@@ -363,6 +387,8 @@ def _devices(
             identity=identity(context.catalogue, address, context.host),
             host_node=context.catalogue.node(address),
             name=_name(context, address),
+            clique=sets.get(address),
+            rom_bar=reads_rom(context.catalogue.gpus.get(address)),
         )
         for address in sorted(devices.closure.members, key=address_key)
         if address not in devices.functions

@@ -225,6 +225,15 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
     if choice.short:
         level, text = _shortfall(context, choice)
         say(level, text)
+    for node in sorted(set(choice.nodes) & context.memory.keys()) if auto and guest.memory == "auto" else ():
+        memory = context.memory[node]
+        if memory.held_bytes > memory.reserve_bytes:
+            text = (
+                f"programs, tmpfs and the kernel hold {format_size(memory.held_bytes)} of node {node} and cannot give"
+                f" it back (the reserve is {format_size(memory.reserve_bytes)}): auto is a share of the rest. ps aux"
+                " --sort=-rss and df -t tmpfs show what holds it; end that and plan again"
+            )
+            say("warn", text)
     if choice.extra_cells:
         say("info", f"{choice.extra_cells} more cell(s) than nodes with its GPUs: it does not fit on fewer")
     if choice.gpus and choice.shape.page is None:
@@ -244,7 +253,7 @@ def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
         size = resources.info.memory_bytes if resources.info else None
         at_boot = choice.shape.at_boot
         room = memory.capacity_bytes(choice.shape.page, at_boot=at_boot) if memory else None
-        now = " (of what is free now; what caches hold counts as used)"
+        now = " (of what is free or in caches now)"
         limit = now if memory and memory.short_now and not at_boot else ""
         cores = f"{len(resources.free)} of {len(resources.cores)} cores free" if resources.cores else "no CPUs"
         give = "no memory" if size == 0 else f"{format_size(room)} to give{limit}"

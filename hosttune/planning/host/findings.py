@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from hosttune.domain.elements import DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL
+from hosttune.domain.elements import CLIQUE, DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL
+from hosttune.inventory.cliques import apart, in_words
 from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.vcpus import last_apic_id
 from hosttune.inventory.width import supported_elements
@@ -55,6 +56,7 @@ def host_findings(
             unstarted = f"{NO_BOOT}; apply defines it and does not start it"
             say("warn", f"{alone}: {BOOT_WAYS}" if passed else unstarted, f"guest {guest.name}")
         _guest_iommu(host, guest, names, dict(left_out), say)
+        _peers(host, guest, dict(left_out).get(CLIQUE), say)
         found += guest_quirks(host, catalogue, guest)
     if stack is not None:
         _offered(stack, guests, say)
@@ -77,9 +79,18 @@ def _elements(stack: Virtualization | None, left_out: Iterable[tuple[str, str]],
         text = "libvirt or QEMU is unknown: only elements that libvirt 9.0 and QEMU 7.2 know are used"
         say("info", text, "virtualization")
     for element, reason in left_out:
-        # `_guest_iommu` reports these, for the guests that need them
-        if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL):
+        # `_guest_iommu` and `_peers` report these, for the guests that need them
+        if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL, CLIQUE):
             say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
+
+
+def _peers(host: Host, guest: PlannedGuest, lacking: str | None, say: Say) -> None:
+    """Report the GPUs that cannot exchange data over PCIe in the guest. `lacking`: why no clique is written."""
+    written = {} if lacking else {one.address: one.clique for one in guest.devices if one.clique is not None}
+    pairs = apart(host, (device.address for device in guest.devices), written)
+    for words in in_words((one, other, why or f"a clique {lacking}") for one, other, why in pairs):
+        text = f"no peer-to-peer over PCIe in the guest: {words}; their data goes through its memory"
+        say("info", text, f"guest {guest.name}")
 
 
 def _guest_iommu(

@@ -11,7 +11,7 @@ from hosttune.knobs.knob import make_action, wanted
 from hosttune.knobs.registry import intent_in_force
 from hosttune.model import sysfs
 from hosttune.model.commandline import PAGES, read_boot_pages, split, text_of
-from hosttune.model.host import Host
+from hosttune.model.host import Host, NumaNode
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size
@@ -79,7 +79,7 @@ def page_actions(
 
     `every`: also pools that are large enough.
     """
-    free = {node.id: node.free_bytes for node in host.numa_nodes}
+    nodes = {node.id: node for node in host.numa_nodes}
     late = _at_boot(memory, guests)
     missing_pages = _missing(memory, guests)
     for (node, page), size in sorted(_page_demand(guests).items()):
@@ -93,7 +93,7 @@ def page_actions(
         have = "none known" if pool is None else f"{pool.free} free" if pool.counted else "how many are free is unknown"
         why = f"guests on node {node} need {-(-size // page)} pages of {format_size(page)}, {have}"
         if page == HUGE_1G and node in late:
-            why += f"; {format_size(free.get(node))} of the node is free now: the next boot reserves them"
+            why += f"; {format_size(nodes[node].free_bytes)} of the node is free now: the next boot reserves them"
             yield make_action(HugePages.kind, target, current, want, why, needed=True, effect="reboot")
             continue
         yield make_action(HugePages.kind, target, current, want, why, needed=True)
@@ -103,19 +103,22 @@ def page_actions(
                 " pages from others where there are more"
             )
             findings.append(Finding(level="warn", text=text, where=target))
-        findings += _page_shortfall_findings(intent, node, page, missing, free.get(node), target)
+        findings += _page_shortfall_findings(intent, nodes.get(node), page, missing, target)
 
 
 def _page_shortfall_findings(
-    intent: Intent, node: int, page: int, missing: int, free_bytes: int | None, target: str
+    intent: Intent, node: NumaNode | None, page: int, missing: int, target: str
 ) -> Iterable[Finding]:
     """Report why the kernel may give fewer pages than an action wants."""
-    if free_bytes is not None and free_bytes < missing * page:
+    size = missing * page
+    if node is not None and node.free_bytes is not None and node.free_bytes < size:
+        enough = node.free_bytes + (node.cache_bytes or 0) >= size
         text = (
-            f"node {node} has {format_size(free_bytes)} free now, {format_size(missing * page)} of new pages are"
-            " wanted: the kernel may give fewer"
+            f"node {node.id} has {format_size(node.free_bytes)} free now, {format_size(size)} of new pages are"
+            " wanted: the kernel takes the rest from caches, and may give fewer; sync; echo 3 > /proc/sys/vm/drop_caches; echo 1"
+            " > /proc/sys/vm/compact_memory frees what caches hold"
         )
-        yield Finding(level="warn", text=text, where=target)
+        yield Finding(level="info" if enough else "warn", text=text, where=target)
     elif page == HUGE_1G and wanted(intent, BOOT_PAGES) is None:
         text = (
             "1 GiB pages need unbroken memory: on a host that has run for a while the kernel may give fewer;"

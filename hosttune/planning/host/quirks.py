@@ -43,9 +43,10 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
     for device in guest.devices:
         gpu, function = catalogue.gpus.get(device.address), catalogue.pci.get(device.address)
         vendor = vendor_of(gpu.vendor) if gpu else None
-        doubt = vendor.reset_doubts.get((function.device_id if function else None) or "") if vendor else None
-        if doubt is not None:
-            yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
+        told = (("warn", vendor.reset_doubts), ("info", vendor.reset_reports)) if vendor else ()
+        for level, doubts in told:
+            if doubt := doubts.get((function.device_id if function else None) or ""):
+                yield Finding(level=level, text=f"GPU {device.address}: {doubt}", where=where)
         if gpu and function and (missing := bar_missing(function)):
             mend = "switch Above 4G Decoding on in the host's firmware and raise its MMIO window"
             yield Finding(level="error", text=f"GPU {device.address} fails in a guest: {missing}: {mend}", where=where)

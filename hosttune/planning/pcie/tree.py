@@ -1,8 +1,9 @@
 """The guest's own PCIe tree.
 
 Pure. Every passed slot is behind its own port (a GPU directly on pcie.0 is an integrated endpoint: CUDA initialisation
-fails with error 3 on SXM parts), on the expander bus of its cell, so that the guest's kernel and NCCL see which node it
-is near. If the host has it below a switch together with another passed slot, it is below a switch in the guest, too.
+fails with error 3 on SXM parts), on an expander bus of its cell, so that the guest's kernel and NCCL see which node it
+is near. Each host bridge of the host has an expander of its own: what is below one there is below one here. If the host
+has a slot below a switch together with another passed slot, it is below a switch in the guest, too.
 
 Bus numbers (QEMU, docs/pcie.txt, "Bus numbers issues"; SeaBIOS and OVMF number buses depth first, in the order of slots
 and functions): each port and each switch takes one, and the bus numbers below an expander lie between its own and the
@@ -18,8 +19,9 @@ import msgspec
 
 from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.pcielink import limits
-from hosttune.model.pcitree import switches_above
+from hosttune.model.pcitree import host_bridge, switches_above
 from hosttune.model.plan import Device, Finding, PciController
+from hosttune.model.values import grouped
 from hosttune.planning.pcie.forest import Node, Slot, Switch, cells_of_all, flat, nested, single, slots_of
 
 LAST_SLOT = 0x1D  # 1e and 1f hold q35's own bridges and controllers
@@ -30,7 +32,8 @@ LAST_BUS = 255
 # expanders have the next bus numbers.
 HEADROOM = 2
 
-Groups = Mapping[int | None, tuple[Node, ...]]  # by guest cell; None: no cell
+# What is on pcie.0, then what is on each expander, each with its guest cell; None: no cell.
+Groups = list[tuple[int | None, tuple[Node, ...]]]
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -52,29 +55,46 @@ def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int,
     """Build the guest's PCIe tree.
 
     `cell_of` has each device's guest cell, out of `cells`. A device without a cell goes below a switch that it shares
-    with a device that has one, else to the root bus. `spare_ports` are root ports on the root bus for disk, networks
-    and hotplug. If there are too few bus numbers, switches below switches are left out first, then all switches.
+    with a device that has one, else to the root bus; on another host bridge, to an expander of no cell. `spare_ports`
+    are root ports on the root bus for disk, networks and hotplug. If there are too few bus numbers, the host bridges of
+    a cell are made one first, then switches below switches are left out, then all switches.
 
     Raises NoRoomOnBus: the bus numbers are not enough even without switches.
     """
     cell_of = cells_of_all(catalogue, cell_of)
+    assert all(cell is None or 0 <= cell < cells for cell in cell_of.values())
     slots = slots_of(catalogue, cell_of)
-    known = {cell for cell in cell_of.values() if cell is not None}
-    assert all(0 <= cell < cells for cell in known)
-    groups: Groups = {
-        cell: nested(catalogue, [slot for slot in slots if cell_of[slot.members[0]] == cell])
-        for cell in (None, *sorted(known))
-    }
-    spares = spare_ports + (HEADROOM if known else 0)
+    joined = _groups(catalogue, slots, cell_of, by_bridge=False)
+    one = "the host bridges of each cell are one"
     tries: tuple[tuple[Groups, str | None], ...] = (
-        (groups, None),
-        ({cell: single(nodes) for cell, nodes in groups.items()}, "switches below other switches are left out"),
-        ({cell: flat(nodes) for cell, nodes in groups.items()}, "its PCIe switches are left out"),
+        (_groups(catalogue, slots, cell_of, by_bridge=True), None),
+        (joined, one),
+        ([(cell, single(nodes)) for cell, nodes in joined], f"{one}, and switches below other switches are left out"),
+        ([(cell, flat(nodes)) for cell, nodes in joined], f"{one}, and its PCIe switches are left out"),
     )
-    for wanted, note in tries:
-        if sum(map(_buses, wanted.values())) + len(known) + spares <= LAST_BUS:
-            return _build_tree_parts(catalogue, wanted, spares, note)
-    raise NoRoomOnBus(f"{len(slots)} devices and {spares} spare ports need more than {LAST_BUS} bus numbers")
+    for groups, note in tries:
+        expanders = len(groups) - 1
+        spares = spare_ports + (HEADROOM if expanders else 0)
+        on_root = (*groups[0][1], *[Slot(())] * spares)
+        pack = len(on_root) + expanders > LAST_SLOT
+        root_slots = -(-len(on_root) // FUNCTIONS) if pack else len(on_root)
+        buses = sum(_buses(nodes) for _, nodes in groups) + expanders + spares
+        if buses <= LAST_BUS and root_slots + expanders <= LAST_SLOT:
+            return _build_tree_parts(catalogue, [(None, on_root), *groups[1:]], note, pack=pack)
+    raise NoRoomOnBus(f"{len(slots)} devices need more than {LAST_BUS} bus numbers, or more slots than pcie.0 has")
+
+
+def _groups(
+    catalogue: Catalogue, slots: Sequence[Slot], cell_of: Mapping[str, int | None], *, by_bridge: bool
+) -> Groups:
+    """Return the slots by root bus of the guest: one for each host bridge, or for each cell."""
+    homes = grouped(
+        ((cell_of[address := slot.members[0]], host_bridge(catalogue.index, address) if by_bridge else ""), slot)
+        for slot in slots
+    )
+    groups = [(cell, nested(catalogue, here)) for (cell, _), here in homes.items()]
+    groups.sort(key=lambda group: -1 if group[0] is None else group[0])
+    return groups if groups and groups[0][0] is None else [(None, ()), *groups]
 
 
 def _buses(nodes: Sequence[Node]) -> int:
@@ -92,15 +112,10 @@ class _TreePart(msgspec.Struct, frozen=True):
         return _TreePart(self.controllers + other.controllers, self.addresses + other.addresses)
 
 
-def _build_tree_parts(catalogue: Catalogue, groups: Groups, spares: int, note: str | None) -> Tree:
-    expanders = len(groups) - 1
-    on_root: list[Node] = [*groups[None], *[Slot(())] * spares]
-    pack = len(on_root) + expanders > LAST_SLOT
-    if pack and -(-len(on_root) // FUNCTIONS) + expanders > LAST_SLOT:
-        raise NoRoomOnBus(f"{len(on_root)} root ports and {expanders} expander buses need more slots than pcie.0 has")
+def _build_tree_parts(catalogue: Catalogue, groups: Groups, note: str | None, *, pack: bool) -> Tree:
     laid = _TreePart((PciController(index=0, model="pcie-root"),))
-    laid += _ports(catalogue, on_root, "pcie-root-port", bus=0, first=1, pack=pack)
-    for n, (cell, nodes) in enumerate((cell, nodes) for cell, nodes in groups.items() if cell is not None):
+    laid += _ports(catalogue, groups[0][1], "pcie-root-port", bus=0, first=1, pack=pack)
+    for n, (cell, nodes) in enumerate(groups[1:]):
         bus = len(laid.controllers)
         expander = PciController(index=bus, model="pcie-expander-bus", bus=0, slot=LAST_SLOT - n, bus_nr=bus, node=cell)
         laid += _TreePart((expander,))
@@ -184,7 +199,7 @@ def tree_findings(tree: Tree, where: str) -> tuple[Finding, ...]:
     if tree.note is None:
         return ()
     text = (
-        f"not enough PCI bus numbers for the host's tree: {tree.note}; the guest's NCCL topology file still shows "
-        "which devices share a switch"
+        f"not enough PCI bus numbers or slots for the host's tree: {tree.note}; the guest's NCCL topology file still "
+        "shows which devices share a switch"
     )
     return (Finding(level="warn", text=text, where=where),)

@@ -18,7 +18,6 @@ _Part = ExpectedCell | ExpectedDevice | ExpectedPair
 # Documentation/mm/vmemmap_dedup.rst), and fixed amounts for each, for example for the crash kernel.
 _LEAST_SHARE = 0.95
 _FIXED_BYTES = 1 << 30
-_SAME_NODE = ("PHB", "NODE")  # a guest has one host bridge per node, the host may have several
 
 
 def _parts(evidence: Evidence) -> Iterator[tuple[str, _Part]]:
@@ -90,5 +89,4 @@ def _pair(on: On, pair: ExpectedPair) -> Finding:
     if near is None:
         why = "how near they are is unknown: one is not there, or its node is not known"
         on.give_up(why, "see to the two functions first; then run hosttune validate as root")
-    same = near == pair.grade or (near in _SAME_NODE and pair.grade in _SAME_NODE)
-    return on.passed(near) if same else on.failed(near)
+    return on.passed(near) if near == pair.grade else on.failed(near)

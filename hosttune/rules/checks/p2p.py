@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.gpu.ats import ats_step
+from hosttune.inventory.cliques import UNKNOWN, apart, clique_gpus, in_words, wrong
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import PciDevice
+from hosttune.model.host import PciDevice, RunningGuest
 from hosttune.model.index import DeviceIndex
 from hosttune.model.pcitree import shared_switch
 from hosttune.model.values import grouped, slot_of
-from hosttune.rules.checks.facts import as_root, given, holders, listed
+from hosttune.rules.checks.facts import AS_LIBVIRT, as_root, given, holders, listed
+from hosttune.rules.checks.guestplacement import PLACE, with_definition
 from hosttune.rules.checks.on import On, check
-from hosttune.rules.checks.subjects import nothing_given
-from hosttune.rules.engine import Finding
+from hosttune.rules.checks.subjects import guests, nothing_given
+from hosttune.rules.engine import Finding, inapplicable
 
 # The ACS bits that the kernel requires of a port to treat devices below as isolated: REQ_ACS_FLAGS,
 # drivers/iommu/iommu.c.
 _REQUIRED = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
+_NO_PEERS = "{} has no two GPUs that need a clique"
 _FACING_DOWN = ("root-port", "downstream-port", None)  # None: of which the type was not read
 
 
@@ -82,6 +85,44 @@ def _shares_group(index: DeviceIndex, device: PciDevice) -> bool:
     from each other."""
     mates = () if device.iommu_group is None else index.groups[device.iommu_group]
     return any(slot_of(mate.address) != slot_of(device.address) for mate in mates)
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------
+
+
+def _with_peers(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
+    if len(clique_gpus(evidence.host, evidence.host.index.gpus)) < 2:
+        raise inapplicable(_NO_PEERS.format("this host"))
+    yield from guests(evidence)
+
+
+@check(
+    "gpu-cliques",
+    title="Peer-to-peer of GPUs in a guest",
+    about="each guest with several GPUs whose driver has to be told which of them may exchange data over PCIe",
+    why="without a clique data between two GPUs goes through the guest's memory; within a wrong one it can reach"
+    " another device",
+    source="QEMU hw/vfio/pci-quirks.c (x-nv-gpudirect-clique); PCI Express Base 5.0, 6.12.1.1",
+    expected="one clique for all GPUs below one host bridge that ACS separates, none for others",
+    look=AS_LIBVIRT,
+    reads="libvirt",
+    each=_with_peers,
+)
+def gpu_cliques(on: On, guest: RunningGuest) -> Finding:
+    """Compare the cliques of a guest's GPUs with what the host's tree and ACS allow."""
+    with_definition(on, guest)
+    host, written = on.host, dict(guest.cliques)
+    if len(clique_gpus(host, guest.devices)) < 2:
+        on.skip(_NO_PEERS.format("it"))
+    bad = list(wrong(host, guest.devices, written))
+    pairs = list(apart(host, guest.devices, written))
+    if any(why == UNKNOWN for *_, why in (*bad, *pairs)):
+        on.give_up(UNKNOWN, as_root(on.evidence))
+    if bad:
+        return on.failed(f"in one clique: {'; '.join(in_words(bad))}", PLACE.format(guest.name))
+    if missing := [pair for pair in pairs if not pair[2]]:
+        return on.warned(f"in no clique, and they could be: {'; '.join(in_words(missing))}", PLACE.format(guest.name))
+    return on.passed(f"no peer-to-peer: {'; '.join(in_words(pairs))}" if pairs else "all of them in cliques")
 
 
 # --- ATS -----------------------------------------------------------------------------------------------------

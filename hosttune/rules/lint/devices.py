@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hosttune.domain.elements import CLIQUE
 from hosttune.domain.guest import HostDevice
+from hosttune.gpu import reads_rom
 from hosttune.gpu.vgpu import stays_with_driver
+from hosttune.inventory.cliques import UNKNOWN, apart, clique_gpus, in_words, wrong
 from hosttune.model import sysfs
 from hosttune.model.pci import DIRECT_REMEDY, PciDevice, for_vfio
 from hosttune.model.pciclass import STORAGE
@@ -125,7 +128,7 @@ def host_driver(scene: GuestOnHost) -> Iterator[Finding]:
     "rom-bar",
     WARN,
     _HOSTDEV,
-    right="the option ROM of a passed device is off",
+    right="the option ROM of a passed device is off, unless its driver reads it",
     why="the guest's firmware runs it: starts take longer, and some ROMs hang the firmware",
     source=f"{_SOURCE}, rom",
     remedy="write <rom bar='off'/> in the <hostdev>, unless the guest boots from this device",
@@ -135,9 +138,41 @@ def host_driver(scene: GuestOnHost) -> Iterator[Finding]:
 def rom_bar(scene: GuestOnHost) -> Iterator[Finding]:
     """Find option ROMs that the guest's firmware sees; libvirt has no such switch for an interface."""
     for device in each(scene):
-        if device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
+        if reads_rom(scene.host.index.gpus.get(device.source or "")):
+            if device.rom_bar is False:
+                text = f"{device.source}: its driver reads the option ROM, and may not load without it"
+                yield Finding(text, scene.place_of(device), INFO, remedy="take <rom bar='off'/> out")
+        elif device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
             mend = "<rom bar='off'/> keeps the guest's firmware from running it"
             yield Finding(f"{device.source}: the option ROM is mapped; {mend}", scene.place_of(device))
+
+
+@rule(
+    "gpu-cliques",
+    WARN,
+    _HOSTDEV,
+    right="GPUs are in one clique if the host lets them exchange data over PCIe, and only then",
+    why="without a clique data between two GPUs goes through the guest's memory; within a wrong one it can reach"
+    " another device",
+    source="QEMU hw/vfio/pci-quirks.c (x-nv-gpudirect-clique); PCI Express Base 5.0, 6.12.1.1",
+    remedy="take the <alias> and <qemu:override> that hosttune plan writes for these GPUs",
+    needs=(PCI,),
+    applies=lambda scene: len(clique_gpus(scene.host, _sources(scene))) > 1,
+)
+def gpu_cliques(scene: GuestOnHost) -> Iterator[Finding]:
+    """Find cliques that the host's tree and ACS do not allow, and those that are missing."""
+    written = {one.source: one.clique for one in scene.passed if one.source and one.clique is not None}
+    for one, other, why in wrong(scene.host, written, written):
+        text = f"{one} and {other} are in one clique, {why}"
+        yield unknown(text, _HOSTDEV) if why == UNKNOWN else Finding(text, f"{_HOSTDEV}[{one}]")
+    missing = [pair for pair in apart(scene.host, _sources(scene), written) if not pair[2]]
+    if missing and CLIQUE in scene.facts.elements:
+        text = f"no peer-to-peer between {'; '.join(in_words(missing))}: they are in no clique"
+        yield Finding(text, _HOSTDEV, INFO)
+
+
+def _sources(scene: GuestOnHost) -> list[str]:
+    return [device.source or "" for device in scene.passed]
 
 
 @rule(

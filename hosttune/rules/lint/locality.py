@@ -200,10 +200,17 @@ def _top(scene: GuestOnHost, device: HostDevice, top: Controller) -> Iterator[Fi
     applies=lambda scene: bool(scene.guest.cells),
 )
 def expander_node(scene: GuestOnHost) -> Iterator[Finding]:
-    """Find expander buses without a cell, or of a cell that the guest does not have."""
+    """Find expander buses without a cell, or of a cell that the guest does not have.
+
+    Without a cell is right where the host does not know the node of any device below either.
+    """
     cells = {cell.id for cell in scene.guest.cells}
+    nowhere = {c for device in each(scene) if scene.home_of(device) is None for c in scene.above(device)}
+    known = {c for device in each(scene) if scene.home_of(device) is not None for c in scene.above(device)}
     for controller in scene.guest.controllers:
         if controller.model == _EXPANDER and controller.node not in cells:
+            if controller.node is None and PCI.known(scene) and controller in nowhere - known:
+                continue
             has = "no cell" if controller.node is None else f"cell {controller.node}, which does not exist"
             text = f"expander bus {controller.index} belongs to {has}"
             yield Finding(text, f"{_CONTROLLER}[@index='{controller.index}']")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from hosttune.domain import elements
 from hosttune.domain.arguments import passed_functions, values_of
+from hosttune.inventory.window import AMD_HT_START, BELOW_4G, DEFAULT_HOLE
+from hosttune.model.values import format_size
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import QEMU_ARGUMENTS, GuestOnHost, named
-from hosttune.rules.lint.rule import ERROR, INFO, PCI, WARN, rule, unknown
+from hosttune.rules.lint.rule import CPU_VENDOR, ERROR, INFO, PCI, WARN, rule, unknown
 
 _TYPE = "/domain/os/type"
 _FIRMWARE = "/domain/os/firmware"
@@ -88,6 +91,44 @@ def secure_boot(scene: GuestOnHost) -> Iterator[Finding]:
         and elements.FIRMWARE_FEATURES in scene.facts.elements
     ):
         yield Finding("Secure Boot is not switched off: libvirt may choose a firmware that has it on", _FIRMWARE)
+
+
+@rule(
+    "firmware-choice",
+    ERROR,
+    "/domain/os",
+    right="libvirt knows the attribute firmware",
+    why="libvirt ignores it, and the guest gets SeaBIOS, which has no room for large BARs; with --validate it refuses",
+    source="libvirt formatdomain, BIOS bootloader: since 5.2.0",
+    remedy="write <loader readonly='yes' type='pflash'> with the path of the firmware, and its <nvram>",
+    applies=lambda scene: scene.written("os[@firmware]"),
+)
+def firmware_choice(scene: GuestOnHost) -> Iterator[Finding]:
+    """Find the choice of a firmware by a libvirt that does not make it."""
+    if elements.FIRMWARE not in scene.facts.elements:
+        yield Finding(f"firmware='{scene.guest.firmware}' on a libvirt before 5.2", "/domain/os")
+
+
+@rule(
+    "high-memory",
+    INFO,
+    "/domain/memory",
+    right="a Windows guest on an AMD host has no address above 1012 GiB",
+    why="machines since pc-q35-7.1 move it above AMD's HyperTransport hole: a report has GPUs that fail (Code 43)",
+    source="QEMU hw/i386/pc.c (AMD_HT_START); Red Hat issue RHEL-98247",
+    remedy="make <memory>, <maxMemory> and <pcihole64> smaller, or take machine pc-q35-7.0",
+    needs=(CPU_VENDOR,),
+    applies=lambda scene: scene.q35 and bool(scene.given) and _says_windows(scene),
+)
+def high_memory(scene: GuestOnHost) -> Iterator[Finding]:
+    """Find Windows guests whose memory QEMU moves on AMD hosts. No other machine does."""
+    guest = scene.guest
+    holes = (one.pcihole64_bytes or DEFAULT_HOLE for one in guest.controllers if one.model == "pcie-root")
+    size = max(guest.memory_bytes or 0, guest.max_memory_bytes or 0)
+    top = size + BELOW_4G + next(holes, DEFAULT_HOLE)
+    old = re.search(r"q35-(?:[0-6]\.|7\.0)", guest.machine or "")
+    if scene.cpu_vendor == "AuthenticAMD" and top > AMD_HT_START and not old:
+        yield Finding(f"its addresses end at {format_size(top)}, above 1012 GiB", "/domain/memory")
 
 
 @rule(

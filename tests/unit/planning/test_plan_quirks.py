@@ -14,6 +14,7 @@ from sickhosts import EXAMPLE
 
 import hosttune
 from hosttune.discovery import discover
+from hosttune.domain.writer import domain_xml
 from hosttune.guest.nccl import topology
 from hosttune.model.host import CpuModel, Host, Iommu, Module, Platform
 from hosttune.model.intent import Intent
@@ -45,6 +46,23 @@ def test_a_board_that_does_not_come_back_from_its_reset(device_id: str, levels: 
         if row["address"] == GPU.address:
             row["device_id"] = device_id
     assert said(planned(host), "reset when a guest ends") == levels
+
+
+def test_of_amds_gpus_the_single_report_is_said_and_the_rom_stays_on() -> None:
+    host = build_host(cards=[Card("0000:21:00.0", 0, vendor="amd", group=1, bar_bytes=256 * GIB)])
+    made = planned(host)
+    assert said(made, "one report has it that a reset by vfio") == ["info"]
+    assert [one.rom_bar for one in made.guests[0].devices] == [True]
+    assert "<rom" not in domain_xml(made, made.guests[0].name)
+
+
+def test_a_libvirt_that_finds_no_firmware_gets_no_guest_with_uefi() -> None:
+    host = build_host(cards=[GPU]) | {"virtualization": {"libvirt_version": "4.5.0", "qemu_version": "2.12.0"}}
+    (unplaced,) = planned(host).unplaced
+    assert unplaced.why == (
+        "UEFI by <os firmware='efi'> needs libvirt 5.2, this one is 4.5.0: before, the guest would get SeaBIOS",
+    )
+    assert planned(host, firmware="bios").unplaced == ()
 
 
 JOINED = [Card(f"0000:{0x21 + 16 * i:02x}:00.0", 0, vendor="amd", group=i, bar_bytes=256 * GIB) for i in range(4)]

@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable
 
 import pytest
-from domain_faults import criticise, faults, host_of, xml_of
+from domain_faults import criticise, faults, findings, host_of, xml_of
 from domain_shapes import MANY_VCPUS, ONE_GPU, SHAPES, TWO_CELLS, changed, emulated, pins_of
 
 from hosttune.errors import BadInput
-from hosttune.model.host import Cpu, Host, NumaNode, PciDevice
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Cpu, CpuModel, Host, NumaNode, PciDevice, Virtualization
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "odd"])
@@ -425,3 +426,40 @@ def test_a_quota_of_a_guest_without_cpus_of_its_own_is_as_its_operator_wants() -
     assert "cpu-quota" in {one.rule for one in criticise(host_of(), xml, where="vm.xml")}, "it has a GPU"
     xml = re.sub("<hostdev.*</hostdev>", "", xml, flags=re.DOTALL)
     assert "cpu-quota" not in {one.rule for one in criticise(host_of(), xml, where="vm.xml")}
+
+
+WINDOWS = (
+    "<metadata><libosinfo:libosinfo xmlns:libosinfo='http://libosinfo.org/xmlns/libvirt/domain/1.0'>"
+    "<libosinfo:os id='http://microsoft.com/win/11'/></libosinfo:libosinfo></metadata>"
+)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "machine", "size", "count"),
+    [
+        ("AuthenticAMD", "pc-q35-8.2", 2048, 1),
+        ("AuthenticAMD", "pc-q35-7.0", 2048, 0),
+        ("AuthenticAMD", "pc-q35-8.2", 256, 0),
+        ("GenuineIntel", "pc-q35-8.2", 2048, 0),
+    ],
+)
+def test_windows_above_amds_hole(vendor: str, machine: str, size: int, count: int) -> None:
+    edits = (
+        ("  <memory unit", f"{WINDOWS}<maxMemory slots='16' unit='GiB'>{size}</maxMemory><memory unit"),
+        ("machine='q35'", f"machine='{machine}'"),
+    )
+    found = findings(ONE_GPU, *edits, host=host_of(cpu_model=CpuModel(vendor=vendor)))
+    assert [one.level for one in found if one.rule == "high-memory"] == ["info"] * count
+
+
+@pytest.mark.parametrize(("version", "levels"), [("4.5.0", ["error"]), ("5.2.0", []), (None, [])])
+def test_a_firmware_that_libvirt_does_not_choose(version: str | None, levels: list[str]) -> None:
+    host = host_of(virtualization=Virtualization(libvirt_version=version, qemu_version="2.12.0" if version else None))
+    found = findings(ONE_GPU, host=host)
+    assert [one.level for one in found if one.rule == "firmware-choice"] == levels
+
+
+def test_the_rom_of_a_gpu_whose_driver_reads_it() -> None:
+    host = host_of(gpus=(Gpu(address=ONE_GPU.devices[0].address, vendor="amd"),))
+    assert [one.level for one in findings(ONE_GPU, host=host) if one.rule == "rom-bar"] == ["info"]
+    assert [one for one in findings(ONE_GPU, ("<rom bar='off'/>", ""), host=host) if one.rule == "rom-bar"] == []

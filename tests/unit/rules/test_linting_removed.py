@@ -99,6 +99,7 @@ MISSED = {
 # What is written and is no tuning: libvirt refuses the XML without it, or does the same without it.
 _REQUIRED = "libvirt refuses the XML, or makes the value up: nothing runs slower"
 _DEFAULT = "libvirt's default is the same"
+_CLIQUE = "what lacks a clique is worth knowing, and no fault: gpu-cliques says it as info (test_cliques.py)"
 _OWN = "it is the guest's own, and says nothing of the host"
 UNTUNED = {
     "name": _REQUIRED,
@@ -134,6 +135,11 @@ UNTUNED = {
     "devices/hostdev[pci]/source": _REQUIRED,
     "devices/hostdev[pci]/source/address": _REQUIRED,
     "devices/hostdev[pci]/driver": _DEFAULT,
+    "devices/hostdev[pci]/alias": _CLIQUE,
+    "qemu:override": _CLIQUE,
+    "qemu:override/qemu:device": _CLIQUE,
+    "qemu:override/qemu:device/qemu:frontend": _CLIQUE,
+    "qemu:override/qemu:device/qemu:frontend/qemu:property": _CLIQUE,
     "devices/hostdev[mdev]": _OWN,
     "devices/hostdev[mdev]/source": _REQUIRED,
     "devices/hostdev[mdev]/source/address": _REQUIRED,
