@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hosttune.errors import BadInput
 from hosttune.model.measured import Figure
 
+_MOST = 64  # devices of a host, CPUs among them
 Cells = dict[tuple[int, int], float | None]
 
 
@@ -27,6 +28,8 @@ def matrices(text: str, title: re.Pattern[str]) -> Iterator[tuple[re.Match[str],
             match, columns, cells = found, [], Cells()
         elif match and not columns:
             columns = [int(word) for word in words[1:] if word.isdecimal() and len(word) < 5]
+            if len(columns) > _MOST:
+                raise BadInput(f"a matrix of {len(columns)} devices", where=match[0].strip(), hint="give one of a host")
         elif match and _is_row(words):
             if len(words) != len(columns) + 1:
                 raise BadInput(

@@ -16,6 +16,7 @@ from hosttune.rules.causes.verdicts import Judged
 
 SPREAD = 1.25
 _ALIKE = 1.5  # of others that differ by more than this none is the measure of the rest
+_MOST = 64  # devices whose pairs are compared
 _COUNTED = r"gpus|ranks|processes|hosts|nodes|guests|ports|nics|hcas|rails|cards"
 _PLACE = re.compile(
     rf"\b[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}\.[0-7]|\d+(?!\d| ?(?:{_COUNTED}|[kmgt]i?b)\b)", re.IGNORECASE
@@ -55,7 +56,7 @@ def _apart(figures: Sequence[Judged], group: Mapping[int, float]) -> Iterator[tu
     few = {n for n in group if group[n] * SPREAD < max(group.values()) / (_ALIKE / SPREAD if len(group) == 2 else 1)}
     sets = [few] if len(few) * 3 <= len(group) or (len(few) == 1 and len(group) == 2) else []
     if all(len(place) == 2 for place in places.values()):
-        sets += [{n for n in group if device in places[n]} for device in devices] if len(devices) > 2 else []
+        sets += [{n for n in group if device in places[n]} for device in devices] if 2 < len(devices) <= _MOST else []
     for low in sets:
         rest = [group[n] for n in group if n not in low]
         if low and rest and max(rest) <= _ALIKE * min(rest) and all(group[n] * SPREAD < min(rest) for n in low):
@@ -70,16 +71,13 @@ def _apart(figures: Sequence[Judged], group: Mapping[int, float]) -> Iterator[tu
 
 def _of_ports(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
     """Yield figures of several ports that are hardly more than that of fewer."""
+    groups: dict[tuple[str, str], list[tuple[int, int, float]]] = {}
     for n, one in enumerate(figures):
-        for other in figures:
-            many, few = _PORTS.search(one.figure.subject), _PORTS.search(other.figure.subject)
-            if not (many and few and one.value and other.value) or one.figure.metric != other.figure.metric:
-                continue
-            times, gain = int(many[1]) / (int(few[1]) or 1), one.value / other.value
-            if (
-                times > 1
-                and gain * SPREAD < times
-                and _PORTS.sub("", one.figure.subject) == _PORTS.sub("", other.figure.subject)
-            ):
-                yield n, f"{many[0]} give {gain:.2f} times what {few[0]} gives"
-                break
+        if (match := _PORTS.search(one.figure.subject)) and one.value and int(match[1]):
+            rest = _PORTS.sub("", one.figure.subject)
+            groups.setdefault((one.figure.metric, rest), []).append((int(match[1]), n, one.value))
+    for group in groups.values():
+        few, _, least = min(group)
+        for many, n, value in group:
+            if many > few and value / least * SPREAD < many / few:
+                yield n, f"{many} ports give {value / least:.2f} times what {few} give{'s' if few == 1 else ''}"

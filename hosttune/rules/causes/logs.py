@@ -16,6 +16,7 @@ from hosttune.bench.parse.answer import Answer, NotUnderstood
 from hosttune.errors import BadInput
 from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
+from hosttune.model.limits import check_count
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Transport
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.labels import unlabelled
@@ -55,6 +56,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
 
     Raises BadInput for output that no reader understands.
     """
+    check_count(text.count("\n"), "lines of a log", where)
     lines = unlabelled(text)
     whole = "\n".join(line for _, line in lines)
     tools = [log for log in logs() if re.search(log.sign, whole[:_FIRST] if not log.everyone else whole)]

@@ -379,7 +379,8 @@ def test_diagnose_prints_every_format_and_draws_the_host(tmp_path: Path, capsys:
         printed[form] = capsys.readouterr().out
     assert f"{GPU}  0000:17:00.0  31.5  ! slowest" in printed["text"]
     assert json.loads(printed["json"])["paths"][0]["at_most_gb_per_s"] == 31.5
-    assert "1. **pcie-link-degraded** (✗ proven)" in printed["md"]
+    assert "1. **The link runs below what both ends support: link x8 of x16" in printed["md"]
+    assert "**rule**: pcie-link-degraded" in printed["md"]
     assert 'data-kind="path"' in printed["html"]
 
 

@@ -150,7 +150,7 @@ def test_all_pairs_of_one_gpu() -> None:
 def test_one_port_against_four() -> None:
     found = of("rdma-write", ("1 port", 24.0), ("4 ports", 25.0))
     assert names(found)[0] == "nic-count-or-rail-mismatch"
-    assert "4 ports give 1.04 times what 1 port gives" in found.causes[0].evidence[0]
+    assert "4 ports give 1.04 times what 1 gives" in found.causes[0].evidence[0]
     assert not of("rdma-write", ("1 port", 24.0), ("4 ports", 95.0)).causes
 
 
