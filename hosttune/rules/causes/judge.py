@@ -161,6 +161,8 @@ def _next(case: Case, found: Sequence[tuple[CauseRule, Finding]], *, hostless: b
     unknown = [one for one in case.figures if one.verdict == "unknown"]
     if hostless and (lacking := sum(map(_lacks_inputs, unknown))):
         yield f"give its host, with --host FILE or --root CAPTURE: {lacking} of {len(case.figures)} figures need it"
+    if case.shape.gpu and not case.shape.peaks and case.shape.generation is None:
+        yield f"no model of {case.shape.gpu[:80]}: its figures are compared with each other, and with what was observed"
     yield from _reasons(unknown)
     low = [one.name for one in case.figures if one.verdict == "low"]
     if low and not found:

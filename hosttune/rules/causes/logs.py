@@ -25,6 +25,7 @@ from hosttune.rules.causes.merging import merge
 
 _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
+_VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _QUOTED = 5  # lines that were not understood
 _PROMPT = re.compile(r"\S{0,80}[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
@@ -88,6 +89,9 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
         raise BadInput(unused[0].why, where=where, hint=_HINT)
     merged, doubts = merge(parts)
     unread = _not_understood(tools, [line for _, line in lines], where)
+    if re.search(_VIRTUAL, whole):
+        why = "reserved there: those of its physical function hold, which the host shows"
+        unused.append(Doubt(what="PCIe settings of a virtual function", where=where, why=why))
     return merged, " and ".join(log.name for log in tools), (*doubts, *unused[:_QUOTED], *unread)
 
 
@@ -211,6 +215,7 @@ _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,64}) set (?:by environment )?to 
 _VIA = re.compile(r"NCCL INFO (?:Channel|Ring) [0-9/]+ ?:.{0,120}? via (direct shared memory|[A-Za-z0-9/_()]{1,60})")
 _COMM = re.compile(r"\bnRanks ([0-9]{1,6}) nNodes ([0-9]{1,6})\b")
 _HOST = re.compile(r"(?m)^(\S{1,200}?):[0-9]{1,10}:[0-9]{1,10} \[[0-9]{1,4}\] ")
+_NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
 # What the libraries say outright (NVIDIA/nccl src/transport/net_ib.cc, p2p.cc, init.cc; ROCm/rccl src/init.cc).
 _STATED = {
     "gpudirect_rdma": (False, r"NET/IB ?: GPU Direct RDMA Disabled for HCA[^\n]{0,80}"),
@@ -228,6 +233,8 @@ def _nccl_debug(text: str) -> Measured:
     comm = _COMM.search(text)
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
     seen: dict[str, Any] = {"transport": _transport(vias, names, text, hosts), "said": {}}
+    if seen["transport"] == "socket" and (lacking := re.search(_NO_VERBS, text)):
+        seen["said"]["transport"] = lacking[0]
     if any(via.startswith("NET/IB") for via in vias):
         seen["gpudirect_rdma"] = any("GDRDMA" in via for via in vias)
     if multicast := re.search(r"NVLS multicast support is (not )?available", text):
@@ -255,7 +262,7 @@ def _transport(vias: set[str], ports: list[str], text: str, hosts: int | None) -
     "NET/Socket : Using" alone is the network that the library would use; on one host it carries nothing.
     """
     network = any(via.startswith("NET/") for via in vias)
-    several = (hosts or len(set(_HOST.findall(text)))) > 1
+    several = (hosts or len(set(_HOST.findall(text)))) > 1 or (hosts is None and re.search(_NO_VERBS, text) is not None)
     if any(via.startswith("NET/Socket") for via in vias):
         return "socket"
     if not vias and several and not ports and "NET/Socket : Using" in text:

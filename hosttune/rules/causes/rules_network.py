@@ -187,7 +187,7 @@ def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
     "roce-config",
     tier="network",
     source="NIC makers' RoCE guides: PFC or ECN on every switch port, GID of RoCE v2; NCCL user guide,"
-    " NCCL_IB_GID_INDEX, NCCL_IB_TC",
+    " NCCL_IB_GID_INDEX, NCCL_IB_TC; NVIDIA/nccl issue 378: 0.x GB/s without flow control",
     remedy="set PFC/ECN alike on NICs and switches, and the traffic class (NCCL_IB_TC); leave NCCL_IB_GID_INDEX"
     " unset with a recent library",
     confirm="counters of the NIC during the run: out_of_sequence, rnr_nak_retry_err, packet_seq_err, rx_prio*_pause",
@@ -199,6 +199,14 @@ def roce(case: Case) -> Finding | None:
     if on_ethernet and variables:
         return observed(case, f"{variables[0]}: GIDs 0 and 1 are link-local or RoCE v1", case.networked)
     low = _low(case)
+    host = case.shape.host_gb_per_s or case.shape.nic_gb_per_s
+    if (
+        on_ethernet
+        and case.seen.transport != "socket"
+        and (little := [one for one in low if host and one.value is not None and one.value < host * _LITTLE])
+    ):
+        words = f"{little[0].name} is less than a fifth of the ports' rate: typical of packets that are dropped"
+        return supports("fits", (words,), low)
     if on_ethernet and low and case.seen.transport != "socket":
         return supports("default", ("Ethernet drops packets unless it is set up not to; it was not read",), low)
     return None

@@ -18,6 +18,7 @@ from hosttune.rules.causes.rule import (
     rule,
     supports,
 )
+from hosttune.rules.causes.rules_guest import BY_NODE
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
@@ -99,6 +100,7 @@ def degraded(case: Case) -> Finding | None:
     if low := case.low(LINK):
         return supports("observed", tuple(f"{one.name}: {one.why}" for one in low), low)
     apart = case.apart((*HOST_COPIES, *(() if case.shape.links else ("p2p",))))
+    apart = tuple(one for one in apart if not BY_NODE.search(one.figure.subject[:400]))
     words = tuple(f"{one.name}: {one.apart}" for one in apart)
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
     kept = first_kept(apart or case.low(HOST_COPIES), _slower(case))

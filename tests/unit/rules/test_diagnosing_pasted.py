@@ -117,6 +117,8 @@ def test_reserved_fields_of_a_virtual_function_are_no_facts() -> None:
     seen = found.observations
     assert (seen.max_read_request_bytes, seen.relaxed_ordering, seen.link) == (None, None, None)
     assert names(diagnose(found)) == []
+    (doubt,) = read_log((LOGS / "lspci-vf.txt").read_text(), "a.log")[2]
+    assert doubt.what == "PCIe settings of a virtual function"
 
 
 def of(metric: str, *rows: tuple[str, float], gpu: str | None = None) -> Diagnosis:
@@ -165,3 +167,19 @@ def test_what_is_stated_comes_before_what_is_inferred() -> None:
         "observations": {"gpu_nic_path": "SYS", "acs_redirect": True},
     }  # fmt: skip
     assert names(diagnose(Measured.from_yaml(json.dumps(document))))[0] == "socket-transport-instead-of-ib"
+
+
+def test_copies_from_two_nodes_are_no_fault_of_the_link() -> None:
+    found = of("h2d", ("GPU 0, node 0", 55.0), ("GPU 0, node 1", 27.0))
+    assert names(found)[0] == "far-numa-node"
+
+
+def test_a_gpu_without_a_model_is_said() -> None:
+    found = of("h2d", ("gpu0", 14.0), ("gpu1", 57.0), ("gpu2", 57.0), gpu="Vega 20")
+    assert any(line.startswith("no model of Vega 20") for line in found.next)
+    assert names(found)[0] == "pcie-link-degraded"
+
+
+def test_too_many_lines_are_refused() -> None:
+    with pytest.raises(BadInput, match="lines of a log"):
+        read("\n" * 500_000)
