@@ -31,7 +31,7 @@ def write_placement(text: XmlText, adopted: AdoptedGuest) -> tuple[AdoptedChange
 
 def _lacks(facts: Guest, adopted: AdoptedGuest, iothreads: Sequence[int]) -> Guest:
     """Return what of its place the definition does not have, in the numbers of the definition."""
-    want = guest_of(replace(adopted.guest, devices=(), controllers=()))
+    want = guest_of(replace(adopted.guest, devices=(), controllers=(), networks=()))
     service, foreign = adopted.guest.emulator_cpus, parse_cpus(adopted.foreign_cpus)
     pins, iothread_pins = _by_id(facts.vcpu_pins), _by_id(facts.iothread_pins)
 
