@@ -196,6 +196,11 @@ def test_the_critic_finds_no_more_than_the_plan_says(hosts: Callable[[str], Host
         assert own is None or any(own in finding.text for finding in plan.findings)
 
 
+def test_a_tpm_is_valid(hosts: Callable[[str], Host], schema: etree.RelaxNG) -> None:
+    plan = planned(hosts("example"), "one-gpu", tpm=True, secure_boot=True)
+    assert schema.validate(etree.fromstring(domain_xml(plan, "one-gpu"))), schema.error_log
+
+
 # --- libvirt itself, with the emulated twin: this machine need not have KVM, nor any of the devices ---------------
 
 
@@ -226,7 +231,7 @@ def test_qemu_puts_each_device_on_the_cell_of_its_node(
     host = hosts(CASES[name].host)
     plan = planned(host, name, accelerator="tcg")
     argv = translated(libvirtd, plan)
-    devices = {device["id"]: device for device in argv.parsed("-device")}
+    devices = {device["id"]: device for device in argv.parsed("-device") if "id" in device}
     passed = {device["host"]: device for device in devices.values() if device["driver"] == "vfio-pci"}
     assert len(passed) == CASES[name].devices
     node_of_cell = {cell.id: parse_cpus(cell.host_nodes) for cell in only(plan).cells}
