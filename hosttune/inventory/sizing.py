@@ -14,7 +14,7 @@ from functools import cached_property
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.inventory.cores import cores_needed, fitting_cores
+from hosttune.inventory.cores import cores_needed, equal_parts, fitting_cores
 from hosttune.inventory.devices import Catalogue, countable_gpus, read_catalogue
 from hosttune.inventory.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
 from hosttune.inventory.resources import NodeResources, Resources, read_resources
@@ -171,11 +171,14 @@ def auto_share(
 def in_whole_caches(node: NodeResources, cores: int) -> int:
     """Return as many cores, or up to an eighth fewer, as a guest can have with dies that are whole parts of a cache.
 
-    Caches of 6 cores, for example, need dies of 6 or 3 cores (`planning.guest.caches`).
+    Caches of 6 cores, for example, need dies of 3 cores, or one of 5 or 6 cores on each (`planning.guest.caches`).
     """
     most = max(node.cache_cores, default=0)
-    rest = cores % (most // (most & -most)) if cores > most > 0 else 0
-    return cores - rest if rest * MOST_LEFT_OUT <= cores else cores
+    if cores <= most or not most:
+        return cores
+    count, part = equal_parts(node, cores)
+    less = max(cores - cores % (most // (most & -most)), count * part)
+    return less if (cores - less) * MOST_LEFT_OUT <= cores else cores
 
 
 def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | None:

@@ -149,6 +149,9 @@ def test_no_cache_of_a_guest_spans_two_of_the_host(grid: Grid, gpus: list[int], 
         (12, 4, "on", 1, 90, 15),
         (6, 8, "firmware", 1, 45, 15),
         (6, 8, "on", 8, 10, 1),  # inside one cache
+        (6, 8, "on", 4, 20, 2),  # of 11 cores, 5 of each of two caches
+        (7, 8, "on", 1, 98, 7),  # 49 of 55: the broken cache is left out
+        (7, 8, "firmware", 4, 12, 2),
     ],
 )
 def test_an_auto_guest_sees_the_host_caches(
