@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosttune.model.environment import OUTCOME_OF, VERDICTS, EnvironmentLine, JudgedEnvironment
+from hosttune.model.environment import OUTCOME_OF, VERDICTS, JudgedEnvironment
 from hosttune.model.lint import LEVEL_WORDS, LEVELS, LintFinding
 from hosttune.model.text import count
 from hosttune.model.validation import CheckResult, Outcome, severity
@@ -95,7 +95,13 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
                 heading="Variables",
                 columns=("verdict", "line", "variable", "why", "source"),
                 rows=tuple(
-                    (Mark(OUTCOME_OF[one.verdict], one.verdict), str(one.line), _said(one), one.why, one.source or "")
+                    (
+                        Mark(OUTCOME_OF[one.verdict], one.verdict),
+                        str(one.line),
+                        "=".join(part for part in (one.name, one.value) if part is not None),
+                        one.why,
+                        one.source or "",
+                    )
                     for one in found.lines
                 ),
                 styles={"variable": "mono", "line": "num"},
@@ -103,7 +109,3 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
             ),
         ),
     )
-
-
-def _said(one: EnvironmentLine) -> str:
-    return (one.value or "") if one.name is None else one.name if one.value is None else f"{one.name}={one.value}"
