@@ -22,7 +22,7 @@ from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import read_gpus
 from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
-from hosttune.model.counters import counted, errors_in
+from hosttune.model.counters import LATER, counted, errors_in
 from hosttune.model.evidence import Evidence, Health
 from hosttune.model.host import Host
 from hosttune.model.jsontext import recorded_json, typed_json
@@ -122,13 +122,13 @@ def read_counted_later(reader: Reader, evidence: Evidence) -> Counted | None:
         )
         return to_json(counted(later))
 
-    text = reader.query("counted-later", again)
+    text = reader.query(LATER, again)
     if text is None:
         return None
     try:
         return typed_json(text, Counted)
     except BadInput as error:
-        reader.problem("second reading of error counters not understood", "counted-later", error.what)
+        reader.problem("unreadable", LATER, error.what)
         return None
 
 

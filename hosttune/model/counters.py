@@ -14,6 +14,7 @@ from hosttune.model.values import Value
 
 _Counters = Mapping[str, Mapping[str, int]]
 _Row = tuple[str, Mapping[str, int | None]]
+LATER = "counted-later"  # name of the query of the second reading
 NOT_ERRORS = ("rx_bytes", "carrier_down_count", "rx_dropped", "rx_missed_errors")  # what any port in use counts
 
 

@@ -10,7 +10,7 @@ from hosttune.model import sysfs
 from hosttune.model.counters import growth
 from hosttune.model.gpu import Gpu
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import AGAIN, ONE_READING, wanted
+from hosttune.rules.checks.facts import wanted
 from hosttune.rules.checks.gpufacts import by_driver, complete, fact, gpu_check, reset_hint, why_unknown
 from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
@@ -193,7 +193,7 @@ def pcie_replay(on: On, gpu: Gpu) -> Finding:
     hint = "reseat the GPU or its riser and cables; compare with a sister slot; read AER (check aer)"
     grown = growth(on.evidence, "replays", gpu.address)
     if grown is None:
-        return on.warned(f"{count} since its reset; {ONE_READING}", f"{AGAIN}; if it grows, {hint}")
+        return on.alone(f"{count} since its reset", hint)
     more = grown.counts["replays"]
     text = f"{count} since its reset, {more or 'none'} of them {grown.words}"
     return (

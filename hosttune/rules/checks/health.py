@@ -12,7 +12,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Nvme, PciDevice
 from hosttune.model.pci import for_vfio
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import AGAIN, ONE_READING, RECORD, accelerators, lacks, listed, model_of
+from hosttune.rules.checks.facts import RECORD, accelerators, lacks, listed, model_of
 from hosttune.rules.checks.gpumemory import by_rate
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
@@ -81,7 +81,7 @@ def aer(on: On, device: PciDevice) -> Finding:
     on.need(health.events, f"{before}the kernel log", look="dmesg, as root")
     if any(sums.values()) and grown is None:
         hours = f", within {health.uptime_seconds / 3600:.3g} h" if health.uptime_seconds else ""
-        return on.warned(f"{actual} since boot{hours}; {ONE_READING}", f"{AGAIN}; if it grows, {wire}")
+        return on.alone(f"{actual} since boot{hours}", wire)
     # Of links whose errors are in no counter the log has them.
     count = grown.counts.get("correctable", 0) if grown is not None else sum(event.count for event in events)
     if not count:

@@ -16,7 +16,7 @@ from hosttune.model.pci import for_vfio
 from hosttune.model.values import format_size, grouped
 from hosttune.rules.checks import subjects
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import HOST, ONE_READING, accelerators, listed, refused
+from hosttune.rules.checks.facts import HOST, accelerators, listed, refused
 from hosttune.rules.checks.looks import last_look
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.xids import rulings
@@ -198,13 +198,13 @@ def machine_check(on: On) -> Finding:
     events = [event for event in events if event.kind == "mce" or may_be_new(on.evidence, event)]
     counts, corrupted = health.edac or {}, health.corrupted_bytes
     memory = [_counted(on, name, counters) for name, counters in counts.items() if any(counters.values())]
-    texts = [f"{_kind(event)}{_when(event)}" for event in events] + [text for _, text in memory]
+    texts = [f"{_kind(event)}{_when(event)}" for event in events] + [one.text for one in memory]
     texts += [f"the kernel has found {format_size(corrupted)} of memory corrupted"] if corrupted else []
     read = _of_log(on).reads or ""
     read += f", {_EDAC}/mc*/{{ue,ce}}_count" if counts else ""
     on = on.reading(f"{read}, /proc/meminfo (HardwareCorrupted)" if corrupted else read)
     text = listed(texts)
-    told = {outcome for outcome, _ in memory}
+    told = {one.outcome for one in memory}
     if any(event.severity not in ("corrected", None) for event in events) or "fail" in told:
         return on.failed(text)
     _whole_log(on, text)
@@ -217,18 +217,20 @@ def machine_check(on: On) -> Finding:
         why = why or f"{before}the error counts of {listed(missing)} were not read"
         on.give_up(why, on.look(f"cat {_EDAC}/mc*/ue_count, as root"))
     on.need(corrupted, f"{before}the kernel's count of corrupted memory", "/proc/meminfo")
+    if "unknown" in told:
+        return on.unknown(text)
     return on.warned(text) if events or corrupted or "warn" in told else on.passed(text or _CLEAN)
 
 
-def _counted(on: On, name: str, counters: Mapping[str, int | None]) -> tuple[str, str]:
-    """Return the outcome of a memory controller's counts, and what it counts."""
+def _counted(on: On, name: str, counters: Mapping[str, int | None]) -> Finding:
+    """Judge the counts of a memory controller."""
     text = f"{name} counts {listed([f'{n} {kind}' for kind, n in counters.items() if n])}"
     grown = growth(on.evidence, "edac", name)
     if grown is None:
-        return "warn", f"{text}; {ONE_READING}"
+        return on.alone(text)
     more = [f"{n} {kind}" for kind, n in grown.counts.items() if n]
-    outcome = "fail" if grown.counts.get("ue") else "warn" if more or counters.get("ue") else "pass"
-    return outcome, f"{text}, of which {listed(more) or 'none'} {grown.words}"
+    say = on.failed if grown.counts.get("ue") else on.warned if more or counters.get("ue") else on.passed
+    return say(f"{text}, of which {listed(more) or 'none'} {grown.words}")
 
 
 def _kind(event: KernelEvent) -> str:

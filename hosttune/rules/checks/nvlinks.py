@@ -10,7 +10,7 @@ from hosttune.gpu import hints_for, vendor_of
 from hosttune.model.counters import grew, growth
 from hosttune.model.gpu import Gpu, Nvlink
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import ONE_READING, listed
+from hosttune.rules.checks.facts import listed
 from hosttune.rules.checks.gpufacts import by_driver, fact, gpu_check, others_of_model, why_unknown
 from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
@@ -201,7 +201,8 @@ def _counted(on: On, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Fault]:
         yield "unknown", f"the error counters of link {listed(unread, 3)} were not reported"
     known = {link.link: growth(on.evidence, "nvlink", f"{gpu.address} {link.link}") for link in active}
     alone = {link.link: grew(dict.fromkeys(link.counters, 0), link.counters) for link in active if not known[link.link]}
-    yield from _errors(alone, f"since its driver was loaded, {ONE_READING}", None)
+    said = on.alone("since its driver was loaded")
+    yield from ((said.outcome, text) for _, text in _errors(alone, said.text, None))
     grown = {link: one for link, one in known.items() if one is not None}
     for one in list(grown.values())[:1]:
         yield from _errors({link: more.counts for link, more in grown.items()}, one.words, one.seconds)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from hosttune.model.counters import LATER
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.values import grouped
@@ -107,6 +108,13 @@ class On(msgspec.Struct, frozen=True):
     def unknown(self, text: str, remedy: str | None = None, source: str = "", *, expected: str = "") -> Finding:
         """Return that the check applies, but the value is not known. Never a pass."""
         return self._say("unknown", text, remedy, source, expected)
+
+    def alone(self, text: str, remedy: str = "") -> Finding:
+        """Judge a count that was read once: nothing tells when it was. Unknown if a second reading was lost."""
+        lost = refused(self.evidence, LATER)
+        again = "validate again: what is counted now does not count then"
+        again += f"; if it grows, {remedy}" if remedy else ""
+        return (self.unknown if lost else self.warned)(f"{text}; {lost or 'one reading does not tell when'}", again)
 
     def skipped(self, text: str) -> Finding:
         """Return that the check does not apply here."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hosttune.model.counters import Growth, grew, growth, last_reading
 from hosttune.model.ports import Interface, RdmaPort
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import AGAIN, ONE_READING, RECORD, listed
+from hosttune.rules.checks.facts import RECORD, listed
 from hosttune.rules.checks.nics import (
     CABLE,
     LINKED,
@@ -28,8 +28,6 @@ from hosttune.rules.engine import Finding
 _WIRE = "clean or swap the cable or transceiver; perfquery -R, or reloading the driver, clears the counters"
 _AFTER = "after the benchmarks"
 _Port = RdmaPort | Interface
-_SINCE_BOOT = f"since boot; {ONE_READING}"
-_AGAIN = f"{AGAIN}; if it grows, {_WIRE}"
 
 
 @check(
@@ -88,7 +86,7 @@ def _counted(on: On, port: RdmaPort, grown: Growth | None, when: str = "before")
         full = count == row.get("full")
         text = f"{port.name}: {row['name']} {count}{' or more' if full else ''}"
         if grown is None:
-            yield on.warned(f"{text} {_SINCE_BOOT}", _AGAIN)
+            yield on.alone(f"{text} since boot", _WIRE)
             continue
         more = grown.counts.get(row["name"], 0)
         text += f", of which {more or 'none'} {grown.words}"
@@ -107,7 +105,7 @@ def _frames(on: On, net: Interface, grown: Growth | None) -> Iterator[Finding]:
     if not net.counters.get("rx_crc_errors"):
         return
     if grown is None:
-        yield on.warned(f"{net.name}: rx_crc_errors {net.counters['rx_crc_errors']} {_SINCE_BOOT}", _AGAIN)
+        yield on.alone(f"{net.name}: rx_crc_errors {net.counters['rx_crc_errors']} since boot", _WIRE)
         return
     limits, wrong, received = table("ports")["ethernet"], grown.counts["rx_crc_errors"], grown.counts.get("rx_bytes")
     if not wrong or received is None:

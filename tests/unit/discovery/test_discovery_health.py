@@ -385,7 +385,7 @@ def test_a_capture_holds_the_second_reading_of_error_counters(root: Path) -> Non
     answer(root, "counted-later", '{"uptime_seconds": "x"}')
     damaged = reader(root)
     assert read_counted_later(damaged, found) is None
-    assert [one.what for one in damaged.problems] == ["second reading of error counters not understood"]
+    assert [(one.what, one.where) for one in damaged.problems] == [("unreadable", "counted-later")]
 
 
 class Asked(Whole):

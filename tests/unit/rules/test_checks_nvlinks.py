@@ -119,7 +119,7 @@ def test_nvlink_5_has_counters_of_its_own_and_no_tolerance(name: str) -> None:
     assert judged(newer()).outcome == "pass"
     had = judged(newer(**{key: 1}))
     assert had.outcome == "warn"
-    assert f"1 {name} since its driver was loaded, one reading does not tell when (link 1: 1)" in str(had.actual)
+    assert f"1 {name} since its driver was loaded; one reading does not tell when (link 1: 1)" in str(had.actual)
     assert judged(newer(**{key: None})).outcome == "unknown"
     more = judged(newer(), gpus_later=(newer(**{key: 1}),), seconds_later=60.0)
     assert more.outcome == "fail"

@@ -22,7 +22,7 @@ from hosttune.discovery.kernellog import parse_dmesg, parse_events
 from hosttune.discovery.ports import read_ports
 from hosttune.machine.reader import Reader
 from hosttune.model.evidence import Evidence, Health, KernelEvent
-from hosttune.model.host import DeviceSource, Host, Nic, PciDevice, SeenDevice
+from hosttune.model.host import DeviceSource, Host, Nic, PciDevice, Problem, SeenDevice
 from hosttune.model.ports import Interface, NicPorts, RdmaPort
 from hosttune.model.validation import CheckResult
 from hosttune.rules.checks import checks, results_of
@@ -443,6 +443,8 @@ def read_of(ports: NicPorts) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize("ports", [counted(link_downed=1), counted(symbol_error=10**6), framed(rx_crc_errors=1)])
 def test_one_reading_alone_warns_and_two_tell(ports: NicPorts) -> None:
     assert outcome(evidence({A: ports}), "port-errors") == "warn"
+    lost = Problem(what="unreadable", where="/.hosttune/commands/counted-later", why="lost")
+    assert outcome(evidence({A: ports}, problems=(lost,)), "port-errors") == "unknown", "it may have shown a fault"
     assert outcome(read_again(evidence({A: ports}), read_of(ports)), "port-errors") == "pass"
 
 
