@@ -8,8 +8,8 @@ from hosttune.gpu.matrices import between, matrices, within
 from hosttune.gpu.vendor import LogReader
 from hosttune.model.measured import Figure, Measured, Observations, Setup
 
-_DEVICE = re.compile(r"(?m)^\s*Device: (\d{1,4}),  ?([^,\n]{1,120})(,.*)?$")  # a GPU has a bus address behind
-_TITLE = re.compile(r"\s*Unidirectional (?:copy )?peak bandwidth GB/s\s*$")
+_DEVICE = re.compile(r"(?m)^[ \t]*Device: (\d{1,4}),  ?([^,\n]{1,120})(,.*)?$")  # a GPU has a bus address behind
+_TITLE = re.compile(r"[ \t]{0,40}Unidirectional (?:copy )?peak bandwidth GB/s[ \t]{0,40}$")
 
 
 def _bandwidth(text: str) -> Measured:
@@ -40,5 +40,5 @@ def _bandwidth(text: str) -> Measured:
 
 AMD_LOGS = (
     LogReader(name="rocm_bandwidth_test", sign=r"RocmBandwidthTest Version", machine=_bandwidth,
-              begin=r"^\s*RocmBandwidthTest Version"),
+              begin=r"^[ \t]*RocmBandwidthTest Version"),
 )  # fmt: skip
