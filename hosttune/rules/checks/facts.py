@@ -30,6 +30,9 @@ AS_LIBVIRT = "run hosttune validate as root with libvirt running, so that its gu
 LIST_PCI = "look with: lspci -D; and why the host, or its capture, does not show every function in /sys/bus/pci/devices"
 RECORD = "the capture does not hold it: capture the host again with this version of hosttune, as root"
 
+ONE_READING = "one reading does not tell when"
+AGAIN = "validate again: what is counted now does not count then"
+
 
 def accelerators(host: Host) -> tuple[Gpu, ...]:
     """Return every GPU of a known accelerator maker that any source knows, without those of maker `other`.

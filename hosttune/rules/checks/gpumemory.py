@@ -7,9 +7,10 @@ import math
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.knobs import ECC
 from hosttune.model import sysfs
+from hosttune.model.counters import growth
 from hosttune.model.gpu import Gpu
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import wanted
+from hosttune.rules.checks.facts import AGAIN, ONE_READING, wanted
 from hosttune.rules.checks.gpufacts import by_driver, complete, fact, gpu_check, reset_hint, why_unknown
 from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
@@ -184,11 +185,19 @@ def by_rate(
     expected="fewer than the bit error rate allows",
 )
 def pcie_replay(on: On, gpu: Gpu) -> Finding:
-    """Check the replays of each GPU's link since its reset."""
+    """Check the replays of each GPU's link since the last look; its driver counts them since its reset."""
     on = by_driver(on, gpu, "nvmlDeviceGetPcieReplayCounter")
     count = fact(on, gpu, "pcie_replays")
     if not count:
         return on.passed("none")
-    text = f"{count} since its reset, {{rate}} a minute over the host's uptime"
     hint = "reseat the GPU or its riser and cables; compare with a sister slot; read AER (check aer)"
-    return by_rate(on, gpu.address, count, text, "at most {allowed} a minute", hint)
+    grown = growth(on.evidence, "replays", gpu.address)
+    if grown is None:
+        return on.warned(f"{count} since its reset; {ONE_READING}", f"{AGAIN}; if it grows, {hint}")
+    more = grown.counts["replays"]
+    text = f"{count} since its reset, {more or 'none'} of them {grown.words}"
+    return (
+        by_rate(on, gpu.address, more, f"{text}, {{rate}} a minute", "at most {allowed} a minute", hint, grown.seconds)
+        if more
+        else on.passed(text)
+    )

@@ -35,7 +35,7 @@ class Check(Rule["On"], frozen=True, kw_only=True):
     `for_guests`: the check matters only on a host with GPUs or guests; on others it is skipped and not asked.
     `none`: what the host does not have if there is no subject ("GPU"); used in the single result that says so.
     `of_tree`: the check uses only the PCI tree, although it is about each GPU: unknown for a GPU missing from the tree.
-    `facts`: the fields of Evidence that it needs and that are newer than some captures: these skip it.
+    `since`: the number of the newest fact that it needs (`discovery.evidence`): captures of before skip it.
     """
 
     expected: str = ""
@@ -45,7 +45,7 @@ class Check(Rule["On"], frozen=True, kw_only=True):
     for_guests: bool = False
     none: str | None = None
     of_tree: bool = False
-    facts: tuple[str, ...] = ()
+    since: int = 0
 
 
 class On(msgspec.Struct, frozen=True):
@@ -165,7 +165,7 @@ def check(
     for_guests: bool = False,
     none: str | None = None,
     of_tree: bool = False,
-    facts: tuple[str, ...] = (),
+    since: int = 0,
 ) -> Callable[[Callable[..., Finding | Iterable[Finding]]], Check]:
     """Make the decorated function a `Check` with this declaration. It returns or yields its findings."""
 
@@ -191,7 +191,7 @@ def check(
             for_guests=for_guests,
             none=none,
             of_tree=of_tree,
-            facts=facts,
+            since=since,
         )
 
     return declare

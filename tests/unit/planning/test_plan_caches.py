@@ -88,7 +88,7 @@ class Grid:
         if smt == "kernel":
             gone = [core[1] for node in range(nodes) for core in cores_of(shape, node)]
         document = build_host(shape, offline=gone)
-        self.cache_of = {}
+        self.cache_of: dict[int, int] = {}
         for node in range(nodes):
             for at, core in enumerate(cores_of(shape, node)):
                 self.cache_of |= dict.fromkeys(core, node // parts if snc else node * caches + at // cores)
@@ -107,7 +107,8 @@ class Grid:
         named = [{"name": f"g{i}", **guest} for i, guest in enumerate(guests)]
         intent = {"version": 1, "profile": "none", **intent, "guests": named}
         host = hosttune.Host.from_json(json.dumps(self.document))
-        return json.loads(hosttune.plan(host, hosttune.Intent.from_json(json.dumps(intent))).to_json())
+        plan: dict[str, Any] = json.loads(hosttune.plan(host, hosttune.Intent.from_json(json.dumps(intent))).to_json())
+        return plan
 
     def spanning(self, plan: dict[str, Any]) -> list[set[int]]:
         return [bad for guest in plan["guests"] for bad in spanning(guest, self.cache_of, self.sharing, self.vendor)]
