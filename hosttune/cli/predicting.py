@@ -192,8 +192,10 @@ def diagnose(
 ) -> None:
     """Say why a measured figure falls short, and what to do. Exits 1 if a figure is low or a cause is named.
 
-    Several sources are read together; a fact in which two of them differ is not used. Logs are those of nccl-tests,
-    NCCL_DEBUG=INFO, the GPU tool's topology matrix and query, lspci -vvv, ib_write_bw, nvbandwidth, fio (JSON).
+    Several sources are read together; a fact in which two of them differ is not used. Logs are taken as they are
+    pasted, also of several tools and with labels: nccl-tests, NCCL_DEBUG=INFO, the GPU tool's topology matrix and
+    query, p2pBandwidthLatencyTest, bandwidthTest, rocm_bandwidth_test, lspci -vvv, ib_write_bw, nvbandwidth, fio
+    (JSON).
 
     \b
     hosttune diagnose --measured figures.yaml

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
+from hosttune.errors import BadInput
 from hosttune.gpu.matrices import between, matrices, within
 from hosttune.gpu.vendor import LogReader
 from hosttune.model.measured import Figure, Measured, Observations, Setup
 
-_DEVICE = re.compile(r"(?m)^\s*Device: (\d{1,4}),  ?([^,\n]{1,120})(,.*)?$")  # a GPU has a bus address behind
-_TITLE = re.compile(r"\s*Unidirectional (?:copy )?peak bandwidth GB/s\s*$")
+_DEVICE = re.compile(r"(?m)^[ \t]*Device: (\d{1,4}),  ?([^,\n]{1,120})(,.*)?$")  # a GPU has a bus address behind
+_TITLE = re.compile(r"[ \t]{0,40}Unidirectional (?:copy )?peak bandwidth GB/s[ \t]{0,40}$")
+
+_SIGN = rf"(?m)RocmBandwidthTest Version|^{_TITLE.pattern}"
 
 
 def _bandwidth(text: str) -> Measured:
@@ -27,6 +30,10 @@ def _bandwidth(text: str) -> Measured:
                 gpu, cpu = (here, there) if here in gpus else (there, here)
                 metric = "d2h" if here in gpus else "h2d"
                 figures.append(Figure(metric=metric, subject=f"gpu{gpu}, CPU {cpu}", value=value, unit="GB/s"))
+    if not figures and not peers:
+        raise BadInput(
+            "no device, or no whole matrix, in it", where="rocm_bandwidth_test", hint="save its whole output"
+        )
     none = bool(peers) and not any(peers)
     return Measured(
         version=1,
@@ -39,6 +46,6 @@ def _bandwidth(text: str) -> Measured:
 
 
 AMD_LOGS = (
-    LogReader(name="rocm_bandwidth_test", sign=r"RocmBandwidthTest Version", machine=_bandwidth,
-              begin=r"^\s*RocmBandwidthTest Version"),
+    LogReader(name="rocm_bandwidth_test", sign=_SIGN, machine=_bandwidth,
+              begin=r"^[ \t]*RocmBandwidthTest Version"),
 )  # fmt: skip

@@ -105,7 +105,7 @@ _COPY_UNIT = re.compile(r"Bandwidth ?\(([GM]B/s)\)")
 
 def _copies(text: str) -> Measured:
     """Read bandwidthTest of the CUDA samples: the largest transfer of each direction. Raises BadInput."""
-    devices = dict(re.findall(r"(?m)^\s*Device (\d{1,3}): (\S[^\n]{0,120}?)\s*$", text))
+    devices = dict(re.findall(r"(?m)^[ \t]*Device (\d{1,3}): (\S[^\n]{0,120}?)[ \t]*$", text))
     subject = f"gpu{next(iter(devices))}" if len(devices) == 1 else "GPU"
     figures: dict[str, Figure] = {}
     metric, unit, pageable = None, "", False

@@ -68,7 +68,11 @@ def parse_perftest(text: str, subject: str, *, stalled: bool = False) -> Answer:
         raise NotUnderstood("ib_write_bw", f"its figures are in {head[2]}, not in Gb/sec or MB/sec")
     table, end, _ = text[head.end() :].partition("\n----")
     rows = _PERFTEST.findall(table)
-    if not rows or (head[3] and not rows[-1][-1]) or (len(rows) > 1 and not (end and _PERFTEST.match(_last(table)))):
+    if (
+        not rows
+        or (head[3] and not rows[-1][-1])
+        or (len(rows) > 1 and not (end and _PERFTEST.match(table.rstrip().rpartition("\n")[2])))
+    ):
         raise NotUnderstood("ib_write_bw", "no whole line of figures at its end")
     size, _, peak, average, rate = rows[-1]
     value = (number if stalled else positive)(average, "ib_write_bw", "BW average") * unit
@@ -79,10 +83,6 @@ def parse_perftest(text: str, subject: str, *, stalled: bool = False) -> Answer:
     if (most and value > most * 1.01) or apart > 0.02 * value + rounding:
         raise NotUnderstood("ib_write_bw", "bandwidth and message rate contradict each other")
     return Answer((Sample(metric="rdma-write", subject=subject, value=value, unit="Gb/s"),))
-
-
-def _last(table: str) -> str:
-    return table.rstrip().rpartition("\n")[2]
 
 
 def _decimals(figure: str) -> int:

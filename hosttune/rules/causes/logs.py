@@ -112,8 +112,9 @@ def _of(found: Measured, who: str) -> Measured:
 
 def _not_understood(tools: Sequence[Log], lines: Sequence[str], where: str) -> Iterator[Doubt]:
     """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
-    mixed = re.compile("|".join(log.lines for log in logs() if log.lines))
-    starts = re.compile("|".join(f"(?:{log.sign.removeprefix('(?m)')})" for log in tools if not log.lines) or r"(?!)")
+    own = "|".join(log.lines for log in logs() if log.lines)
+    begin = "|".join(f"(?:{log.sign.removeprefix('(?m)')})" for log in tools if not log.lines) or r"(?!)"
+    mixed, starts = re.compile(own), re.compile(begin)
     inside, count = False, 0
     for number, line in enumerate(lines, 1):
         if _PROMPT.match(line):

@@ -139,7 +139,7 @@ def port_down(case: Case) -> Finding | None:
             ]
     if words:
         return observed(case, "; ".join(words), case.networked, first_kept(_low(case), limits))
-    if apart := tuple(one for one in case.apart(("rdma-write",)) if not _several(one)):
+    if apart := tuple(one for one in case.apart(NETWORK) if one in case.networked and not _several(one)):
         return supports("fits", tuple(f"{one.name}: {one.apart}" for one in apart), apart)
     one = case.shape.nic_gb_per_s
     if one is None or link is not None:

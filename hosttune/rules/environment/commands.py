@@ -39,11 +39,11 @@ def commands(line: str, tools: Tools) -> list[Pair]:
         return list(_written(written[1].strip().strip("'\""), _path(line, written[2]), tools))
     if setting := _SYSCTL.fullmatch(line):
         return [(_dotted(setting[1]), _value(setting[2]))]
-    return [pair for part in re.split(r"\s*(?:&&|\|\||;)\s*", line) for pair in _command(part.split(), tools)]
+    return [pair for part in re.split(r"&&|\|\||;", line) for pair in _command(part.split(), tools)]
 
 
 def _value(text: str) -> str:
-    return re.sub(r"\s+#.*$", "", text).strip().strip("'\"")
+    return text.partition(" #")[0].strip().strip("'\"")
 
 
 def _dotted(name: str) -> str:

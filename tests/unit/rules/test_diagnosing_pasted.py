@@ -149,6 +149,22 @@ def test_all_pairs_of_one_gpu() -> None:
     assert "25% of the other 6 (24.0 GB/s)" in found.causes[0].evidence[0]
 
 
+def test_the_pair_of_hosts_that_stands_out() -> None:
+    found = of("all-reduce-busbw", ("node1-node2", 180), ("node3-node4", 178), ("node1-node5", 60))
+    assert [one.subject for one in found.figures if one.verdict == "low"] == ["node1-node5"]
+    assert names(found)[0] == "nic-rate-or-link-down"
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "verdict"),
+    [("h2d", 600, "impossible"), ("h2d", 60, "unknown"), ("rdma-write", 120, "impossible")],
+)
+def test_a_figure_above_what_any_such_device_can_do(metric: str, value: float, verdict: str) -> None:
+    found = of(metric, ("it", value))
+    assert found.figures[0].verdict == verdict
+    assert names(found)[:1] == (["impossible-figure"] if verdict == "impossible" else [])
+
+
 def test_one_port_against_four() -> None:
     found = of("rdma-write", ("1 port", 24.0), ("4 ports", 25.0))
     assert names(found)[0] == "nic-count-or-rail-mismatch"
