@@ -149,11 +149,13 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
 class LogReader(msgspec.Struct, frozen=True, kw_only=True):
     """Reads the output of one of a maker's tools, as it is: facts of GPUs, or of the machine (one of the two).
 
-    `sign`: a regular expression that finds this tool's output. The readers raise BadInput, with the reason.
+    `sign`: a regular expression that finds this tool's output, `begin` one with which each of several runs begins. The
+    readers raise BadInput, with the reason.
     """
 
     name: str
     sign: str
+    begin: str = ""
     gpus: Callable[[str], tuple[Gpu, ...]] | None = None
     machine: Callable[[str], Measured] | None = None
 
