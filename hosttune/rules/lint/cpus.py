@@ -362,7 +362,7 @@ def _last_apic_id(scene: GuestOnHost) -> int:
     right="the IOMMU device of a guest with passed devices leaves DMA alone",
     why="if the guest's kernel uses it, each mapping is shadowed for VFIO, which takes 65,535 of them",
     source="Linux drivers/vfio/vfio_iommu_type1.c (dma_entry_limit); QEMU 7.2, -device intel-iommu,help",
-    remedy="write dma_translation='off' (libvirt 10.7), or the argument -global intel-iommu.dma-translation=off",
+    remedy="write dma_translation='off'",
     applies=lambda scene: scene.guest.iommu is not None and scene.guest.iommu.model == "intel" and bool(scene.passed),
 )
 def iommu_dma(scene: GuestOnHost) -> Iterator[Finding]:
@@ -370,4 +370,7 @@ def iommu_dma(scene: GuestOnHost) -> Iterator[Finding]:
     device = scene.guest.iommu
     off = device is not None and device.dma_translation is False
     if not off and NO_DMA_TRANSLATION[1] not in values_of(scene.guest.qemu_arguments, "global"):
-        yield Finding("the IOMMU device translates DMA of passed devices, too", f"{_IOMMU}/driver")
+        remedy = "write <driver dma_translation='off'/> in the <iommu>"
+        if elements.DMA_TRANSLATION not in scene.facts.elements:
+            remedy = f"write {' '.join(NO_DMA_TRANSLATION)} in <qemu:commandline> (QEMU 7.2)"
+        yield Finding("the IOMMU device translates DMA of passed devices, too", f"{_IOMMU}/driver", remedy=remedy)

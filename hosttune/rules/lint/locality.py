@@ -64,7 +64,8 @@ def gpu_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
         if node not in vcpus or (cells < 2 and vcpus - scene.gpu_nodes):
             who = "the vCPUs" if cell is None else f"the vCPUs of cell {cell}"
             text = f"{_place(scene, gpu)}, {who} run on {numbered('node', vcpus)}"
-            yield Finding(f"vCPUs off the GPU's node: {text}", _PINS)
+            remedy = f"pin {who} to CPUs of node {node}: hosttune plan chooses them"
+            yield Finding(f"vCPUs off the GPU's node: {text}", _PINS, remedy=remedy)
     yield from _without_node(scene, _PINS)
 
 
@@ -98,7 +99,8 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Finding]:
         if memory and (not near & memory or spill):
             who = "the memory" if cell is None else f"the memory of cell {cell}"
             text = f"{_place(scene, gpu)}, {who} comes from {numbered('node', memory)}"
-            yield Finding(f"memory off the GPU's node: {text}", _NUMATUNE)
+            remedy = f"bind {who} to node {node} (numatune{'' if cell is None else ', memnode'})"
+            yield Finding(f"memory off the GPU's node: {text}", _NUMATUNE, remedy=remedy)
     yield from _without_node(scene, _NUMATUNE)
 
 

@@ -409,7 +409,12 @@ def address_bits(scene: GuestOnHost) -> Iterator[Finding]:
         # host-passthrough turns host-phys-bits on, and QEMU then ignores the number (QEMU target/i386/host-cpu.c).
         yield Finding(f"{text}; with {scene.guest.cpu.mode} QEMU takes the host's width instead", _WIDTH, WARN)
     else:
-        yield Finding(text, _WIDTH)
+        least = "no pcihole64, " if hole > scene.bars_bytes else ""
+        wider = (
+            "" if scene.takes_host_cpu and not said.startswith("maxphysaddr") else ", or the host's own address width"
+        )
+        remedy = f"write {least}less memory or fewer devices with large BARs{wider}"
+        yield Finding(text, _WIDTH, remedy=remedy)
 
 
 def _width(scene: GuestOnHost) -> tuple[int | None, str]:
@@ -445,7 +450,10 @@ def iommu_width(scene: GuestOnHost) -> Iterator[Finding]:
     have = written.limit if written else None
     if wanted.limit is not None and (have is None or have > wanted.limit):
         text = f"the IOMMU maps {wanted.limit} address bits, and the guest's CPU has {have or 'more'}"
-        yield Finding(text, _WIDTH, remedy=f"write <maxphysaddr mode='passthrough' limit='{wanted.limit}'/> in <cpu>")
+        remedy = f"write <maxphysaddr mode='passthrough' limit='{wanted.limit}'/> in <cpu>"
+        if elements.MAXPHYSADDR_LIMIT not in scene.facts.elements:
+            remedy = f"update libvirt to 9.3 or newer, and {remedy}"
+        yield Finding(text, _WIDTH, remedy=remedy)
     elif wanted.limit is None and wanted.finding is not None:
         level, text = wanted.finding
         yield Finding(text, _WIDTH, {"error": ERROR}.get(level, level))

@@ -72,7 +72,8 @@ def disk_cache(scene: GuestOnHost) -> Iterator[Finding]:
         text = (
             f"disks {_names(pooled)} with io {pooled[0].io or 'not written'}: QEMU's pool of threads does each request"
         )
-        yield Finding(text, _where(pooled[0], "driver"))
+        remedy = "write io='native' (or io_uring) in the disk's <driver>"
+        yield Finding(text, _where(pooled[0], "driver"), remedy=remedy)
 
 
 @rule(
