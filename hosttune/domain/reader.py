@@ -153,6 +153,7 @@ def _disk(element: _Element) -> Disk:
         guest_address=pci_address(element.find("address")),
         device=attribute(element, "device"),
         readonly=element.find("readonly") is not None,
+        discard=attribute(driver, "discard"),
         function=pci_address(element.find("source/address")) if nvme else None,
     )
 
@@ -168,6 +169,7 @@ def _interface(element: _Element) -> Interface:
         type=attribute(element, "type"),
         source=_first(element.find("source"), _NETWORKS),
         model=attribute(element.find("model"), "type"),
+        mac=attribute(element.find("mac"), "address"),
         guest_address=pci_address(element.find("address")),
         queues=None if driver is None else number(driver, attribute(driver, "queues")),
     )
@@ -301,6 +303,9 @@ def _domain(root: _Element) -> Guest:
             if (name := attribute(target, "name")) is not None
         ),
         random=text(root.find("devices/rng/backend")),
+        tpm=attribute(root.find("devices/tpm/backend[@type='emulator']"), "version"),
+        panic=attribute(root.find("devices/panic"), "model"),
+        on_crash=text(root.find("on_crash")),
         pit=attribute(root.find("clock/timer[@name='pit']"), "tickpolicy"),
         balloon=attribute(root.find("devices/memballoon"), "model"),
         iommu=_iommu(root.find("devices/iommu"), _overrides(root).get("iommu0", {})),

@@ -35,8 +35,8 @@ LEFT_OPEN: LeftOpen = {
     GuestCpu: ("model", "check", "migratable"),
     Controller: ("model", "address", "chassis", "port", "bus_nr", "node", "pcihole64_bytes", "hotplug"),
     HostDevice: ("guest_address", "driver", "model"),
-    Disk: ("device", "bus", "type", "format", "cache", "io", "guest_address"),
-    Interface: ("model", "guest_address", "queues"),
+    Disk: ("device", "bus", "type", "format", "cache", "io", "discard", "guest_address"),
+    Interface: ("model", "mac", "guest_address", "queues"),
     VirtualIommu: ("intremap", "caching_mode", "eim", "iotlb", "dma_translation", "aw_bits"),
 }
 # Names of fields in libvirt's terms; all other fields keep their own names.

@@ -132,6 +132,7 @@ class _Update(msgspec.Struct):
                 or (child.tag == "controller" and child.attributes.get("type") == "usb")
                 or child.tag in _OF_QEMU
                 or (want.tag == "os" and child.tag in _FIRMWARE)
+                or (child.tag == "mac" and now.find("mac"))  # the guest's network is set up for the one that it has
             ):
                 continue
             label = f"{at} {_label(child)}".strip()

@@ -364,6 +364,8 @@ def _elements(guest: PlannedGuest) -> dict[str, str]:
         "disk": guest.disk or "",
         "networks": ", ".join(networks),
         "firmware": guest.firmware,
+        "Secure Boot": "on" if guest.secure_boot else "off",
+        "TPM": "2.0" if guest.tpm else "",
         "accelerator": guest.accelerator,
         "boot": to_json(guest.boot).strip() if guest.boot else "",
         "settings inside": value_text(guest.guest_settings, nothing=""),

@@ -87,7 +87,8 @@ def secure_boot(scene: GuestOnHost) -> Iterator[Finding]:
         text = "Secure Boot is on: drivers that are built in the guest do not load"
         loader = scene.written("os/loader[@secure='yes']")
         remedy = "take secure='yes' and its <nvram> out, and name a firmware without Secure Boot" if loader else None
-        yield Finding(text, _FIRMWARE, remedy=remedy)
+        asked = scene.written("os/firmware/feature[@name='secure-boot'][@enabled='yes']")  # somebody wants it
+        yield Finding(text, _FIRMWARE, INFO if asked else "", remedy=remedy)
     elif (
         scene.guest.secure_boot is None
         and scene.written("os[@firmware='efi']")

@@ -157,6 +157,13 @@ MUTATIONS: tuple[tuple[PlannedGuest, str, Edit, str], ...] = (
     (TWO_CELLS, "devices/interface/source", {"network": "other"}, "interfaces.source"),
     (TWO_CELLS, "devices/disk/target", {"dev": "vdb"}, "disks.target"),
     (TWO_CELLS, "devices/interface/driver", {"queues": "1"}, "interfaces.queues"),
+    (NAMED, "devices/interface/mac", {"address": "52:54:00:00:00:01"}, "interfaces.mac"),
+    (TWO_CELLS, "devices/disk/driver", {"discard": None}, "disks.discard"),
+    (TWO_CELLS, "devices/panic", None, "panic"),
+    (changed(TWO_CELLS, tpm=True), "devices/tpm", None, "tpm"),
+    (SHAPES["secure"], "os/firmware/feature[@name='secure-boot']", {"enabled": "no"}, "secure_boot"),
+    (TWO_CELLS, "on_crash", "destroy", "on_crash"),
+    (TWO_CELLS, "features/vmcoreinfo", None, "features"),
 )
 
 
