@@ -363,7 +363,7 @@ def _firmware(root: _Element, arch: str | None, arguments: tuple[str, ...]) -> s
     named = attribute(root.find("os"), "firmware")
     if named is not None:
         return named
-    if arch not in _X86:
+    if (arch or _X86[0]) not in _X86:
         return None
     loader = root.find("os/loader")
     if (

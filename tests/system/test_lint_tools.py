@@ -33,7 +33,7 @@ EXPECTED = {
     "nova-gpu": {*LOOSE, "cpu-model", "firmware-window"},
     "nova-cells": {"memory-nodes"},
     "nova-realtime": {"memory-locking", "memory-nodes"},
-    "by-hand": {*LOOSE, "boot-core", "gpu-vcpus", "sibling-pins"},
+    "by-hand": {*LOOSE, "gpu-vcpus", "sibling-pins"},
 }
 
 

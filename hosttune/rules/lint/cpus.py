@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hosttune.domain import elements
-from hosttune.domain.arguments import values_of
+from hosttune.domain.arguments import DMA_OFF, values_of
 from hosttune.domain.planned import NO_DMA_TRANSLATION
 from hosttune.inventory.vcpus import LAST_XAPIC_ID, last_apic_id, needs_iommu
 from hosttune.model.limits import limit
@@ -369,7 +369,7 @@ def iommu_dma(scene: GuestOnHost) -> Iterator[Finding]:
     """Find an IOMMU device that translates DMA."""
     device = scene.guest.iommu
     off = device is not None and device.dma_translation is False
-    if not off and NO_DMA_TRANSLATION[1] not in values_of(scene.guest.qemu_arguments, "global"):
+    if not off and not any(map(DMA_OFF.fullmatch, values_of(scene.guest.qemu_arguments, "global"))):
         remedy = "write <driver dma_translation='off'/> in the <iommu>"
         if elements.DMA_TRANSLATION not in scene.facts.elements:
             remedy = f"write {' '.join(NO_DMA_TRANSLATION)} in <qemu:commandline> (QEMU 7.2)"

@@ -61,7 +61,7 @@ def gpu_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
         if node is None or not vcpus:
             continue
         # A guest of several cells may have vCPUs on other nodes; a guest without cells sees no difference between them.
-        if node not in vcpus or (cells < 2 and vcpus - scene.gpu_nodes):
+        if node not in vcpus or (cells < 2 and scene.nodes_of(scene.single) - scene.gpu_nodes):
             who = "the vCPUs" if cell is None else f"the vCPUs of cell {cell}"
             text = f"{_place(scene, gpu)}, {who} run on {numbered('node', vcpus)}"
             remedy = f"pin {who} to CPUs of node {node}: hosttune plan chooses them"
@@ -117,7 +117,7 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Finding]:
 def flat_topology(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs or GPUs on several host nodes in a guest that has no cells, so that it does not know of the nodes."""
     where = "/domain/cpu/numa"
-    for what, nodes in (("vCPUs run", scene.vcpu_nodes(None)), ("GPUs are", scene.gpu_nodes)):
+    for what, nodes in (("vCPUs run", scene.nodes_of(scene.single)), ("GPUs are", scene.gpu_nodes)):
         if len(nodes) > 1:
             text = f"flat topology: the {what} on {numbered('node', nodes)}, but the guest has no NUMA cells to see it"
             yield Finding(text, where)

@@ -118,7 +118,7 @@ def boot_core(scene: GuestOnHost) -> Iterator[Finding]:
         return
     boot = min(scene.online)
     core = scene.core_of(boot)
-    given = scene.pinned & (scene.cores.get(core, CpuSet([boot])) if core is not None else CpuSet([boot]))
+    given = scene.single & (scene.cores.get(core, CpuSet([boot])) if core is not None else CpuSet([boot]))
     if given:
         text = (
             f"CPU {boot} given away: vCPUs are pinned to {numbered('CPU', given)} of the boot core, where the "

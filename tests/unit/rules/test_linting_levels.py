@@ -6,6 +6,7 @@ import pytest
 from domain_faults import criticise, host_of
 from domain_shapes import changed
 
+from hosttune.domain.arguments import WINDOW
 from hosttune.model.host import Host, PciDevice, Virtualization
 from hosttune.model.lint import LintFinding
 from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu
@@ -166,3 +167,51 @@ def test_a_remedy_is_one_that_the_installed_libvirt_takes(libvirt: str, remedy: 
     xml = domain(hostdev(NIC) + "<iommu model='intel'><driver intremap='on' caching_mode='on'/></iommu>")
     (found,) = (one for one in criticise(there, xml, where="a.xml") if one.rule == "iommu-dma")
     assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("form", ["0:41:0.0", "41:0.0", "0000:41:00.0", "00000000:41:00.0"])
+def test_an_address_is_read_as_qemu_reads_it(form: str) -> None:
+    found = criticise(host(), domain("", argument("-device", f"vfio-pci,host={form}")), where="a.xml")
+    assert {one.rule for one in found} & {"device-missing", "huge-pages", "vcpu-pins"} == {"vcpu-pins"}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("intel-iommu.dma-translation=off", False),
+        ("driver=intel-iommu,property=dma-translation,value=false", False),
+        ("intel-iommu.dma-translation=on", True),
+    ],
+)
+def test_a_global_has_two_forms(value: str, said: bool) -> None:
+    xml = domain(hostdev(NIC) + "<iommu model='intel'><driver caching_mode='on'/></iommu>", argument("-global", value))
+    assert ("iommu-dma" in {one.rule for one in criticise(host(), xml, where="a.xml")}) is said
+
+
+@pytest.mark.parametrize(
+    ("written", "sized"),
+    [
+        ("name=opt/ovmf/X-PciMmio64Mb,string=65536", True),
+        ("opt/ovmf/X-PciMmio64Mb,string=65536", True),
+        ("string=65536,name=opt/ovmf/X-PciMmio64Mb", True),
+        ("string=65536", False),
+        ("name=opt/other,string=65536", False),
+    ],
+)
+def test_the_window_is_read_in_each_form(written: str, sized: bool) -> None:
+    assert (WINDOW.fullmatch(written) is not None) is sized
+
+
+def test_a_guest_that_floats_over_both_nodes_is_told_so_once() -> None:
+    """As Nova writes a guest without dedicated CPUs, where some CPUs are the host's alone."""
+    xml = domain(hostdev(GPU)).replace("<vcpu>", "<vcpu cpuset='1-199,513-711'>")
+    told = {one.rule for one in criticise(host(), xml, where="a.xml") if one.level != "info"}
+    assert told == TUNING
+
+
+@pytest.mark.parametrize(("loader", "unknown"), [(" type='pflash'>/x.fd", False), (">/usr/share/qemu/edk2.fd", False),
+                                                 (">/opt/fw.bin", True)])  # fmt: skip
+def test_a_guest_without_an_architecture_has_the_hosts(loader: str, unknown: bool) -> None:
+    xml = domain(hostdev(GPU)).replace(" arch='x86_64'", "").replace(" type='pflash'>/OVMF.fd", loader)
+    texts = [one.text for one in criticise(host(arch="x86_64"), xml, where="a.xml") if one.rule == "firmware-window"]
+    assert any("which firmware" in text for text in texts) is unknown
