@@ -324,7 +324,7 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Finding]:
         if need > DEFAULT_HOLE:
             small = (scene.hole_bytes or DEFAULT_HOLE) < scene.bars_bytes
             text = f"SeaBIOS and 64-bit BARs of {format_size(scene.bars_bytes)}: it has no window of its own for them"
-            yield Finding(text, _OS, ERROR if small else WARN, remedy=_UEFI)
+            yield Finding(text, _OS, ERROR if small else ADVICE, remedy=_UEFI)
         return
     if window.refusal and scene.kvm:
         yield Finding(window.refusal, _OS, WARN)
@@ -343,7 +343,7 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Finding]:
         yield unknown(f"how large the firmware's own window is: {doubt}", _OS)
         return
     text = f"the firmware's window is {format_size(max(own, asked))}, and the BARs need {format_size(need)}"
-    level = ERROR if max(own, asked) < scene.bars_bytes else WARN
+    level = ERROR if max(own, asked) < scene.bars_bytes else ADVICE
     remedy = f"write -fw_cfg name=opt/ovmf/X-PciMmio64Mb,string={need >> 20} in <qemu:commandline>"
     yield Finding(f"{text}{f': {doubt}' if doubt else ''}", _OS, level, remedy=remedy)
 
