@@ -11,7 +11,7 @@ from hosttune.model.validation import CheckResult, Outcome, severity
 from hosttune.model.values import grouped
 from hosttune.report.blocks import Entries, Entry, Findings, Lines, Report, Section, Suite, Table
 from hosttune.report.outcomes import Mark
-from hosttune.rules.lint import LintRule
+from hosttune.rules.lint import ADVISORY, LintRule
 
 _MARKS = {"error": "fail", "warn": "warn", "info": "skip"}
 
@@ -29,7 +29,7 @@ def lint_report(
         verdict="fail" if "error" in levels else "warn" if "warn" in levels else "",
         headline=f"{of}: {words}" if files else words,
         blocks=(
-            *(_guest(file, [one for one in findings if one.file == file]) for file in files),
+            *(_guest(file, [one for one in findings if one.file == file], rules) for file in files),
             *(
                 Findings(
                     parts=tuple(_case(rule, findings, file, fail_on) for rule in rules), suite=suite, forms=("junit",)
@@ -40,8 +40,10 @@ def lint_report(
     )
 
 
-def _guest(file: str, findings: list[LintFinding]) -> Section:
-    groups = grouped(((severity(one.level), one.rule, one.remedy), one) for one in findings)
+def _guest(file: str, findings: list[LintFinding], rules: Sequence[LintRule]) -> Section:
+    advisory = {rule.id for rule in rules if rule.outcome in ADVISORY}
+    advice = [one for one in findings if one.rule in advisory and one.level == "info" and one.judged]
+    groups = grouped(((severity(one.level), one.rule, one.remedy), one) for one in findings if one not in advice)
     entries = []
     for (_, rule, remedy), members in sorted(groups.items(), key=lambda item: item[0][0]):
         first = members[0]
@@ -50,6 +52,10 @@ def _guest(file: str, findings: list[LintFinding]) -> Section:
         facts += [("do", remedy)] if known else []
         mark = Mark(_MARKS[first.level] if known else "unknown", first.level)
         entries.append(Entry(title=rule, mark=mark, facts=tuple(facts), strong="do"))
+    if advice:
+        names = ", ".join(dict.fromkeys(one.rule for one in advice))
+        facts = [("about", names), ("do", "hosttune lint -o json has each with its remedy")]
+        entries.append(Entry(title="advice", mark=Mark(_MARKS["info"], "info"), facts=tuple(facts)))
     none = Lines(lines=() if entries else ("Nothing was found.",))
     return Section(
         heading=f"{file}: {_counts(findings)}", blocks=(Entries(parts=tuple(entries), numbered=False, whole=True), none)

@@ -4,6 +4,6 @@ Above the planner, whose arithmetic (MMIO window, partitions, address width) the
 """
 
 from hosttune.rules.lint.judge import Definition, lint, rules
-from hosttune.rules.lint.rule import LEVEL, LintRule
+from hosttune.rules.lint.rule import ADVISORY, LEVEL, LintRule
 
-__all__ = ["LEVEL", "Definition", "LintRule", "lint", "rules"]
+__all__ = ["ADVISORY", "LEVEL", "Definition", "LintRule", "lint", "rules"]

@@ -24,7 +24,7 @@ from hosttune.model.validation import severity
 from hosttune.rules.engine import Finding, rules_of
 from hosttune.rules.lint.guest_on_host import GuestOnHost, HostFacts
 from hosttune.rules.lint.lines import Lines
-from hosttune.rules.lint.rule import LEVEL, LintRule
+from hosttune.rules.lint.rule import ADVICE, LEVEL, TUNING, LintRule
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -77,8 +77,9 @@ def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFindin
     for rule in rules():
         for finding in _shown(rule, rule.findings(scene)):
             judged = finding.outcome != "unknown"
+            outcome = finding.outcome or rule.outcome
             yield LintFinding(
-                level=LEVEL[finding.outcome or rule.outcome],
+                level=LEVEL[ADVICE if outcome == TUNING and not scene.has_gpus else outcome],
                 text=finding.text if judged else f"cannot be judged: {finding.text}",
                 where=f"{definition.file}: {finding.subject}",
                 rule=rule.id,

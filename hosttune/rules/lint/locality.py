@@ -61,10 +61,11 @@ def gpu_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
         if node is None or not vcpus:
             continue
         # A guest of several cells may have vCPUs on other nodes; a guest without cells sees no difference between them.
-        if node not in vcpus or (cells < 2 and vcpus - scene.gpu_nodes):
+        if node not in vcpus or (cells < 2 and scene.nodes_of(scene.single) - scene.gpu_nodes):
             who = "the vCPUs" if cell is None else f"the vCPUs of cell {cell}"
             text = f"{_place(scene, gpu)}, {who} run on {numbered('node', vcpus)}"
-            yield Finding(f"vCPUs off the GPU's node: {text}", _PINS)
+            remedy = f"pin {who} to CPUs of node {node}: hosttune plan chooses them"
+            yield Finding(f"vCPUs off the GPU's node: {text}", _PINS, remedy=remedy)
     yield from _without_node(scene, _PINS)
 
 
@@ -98,7 +99,8 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Finding]:
         if memory and (not near & memory or spill):
             who = "the memory" if cell is None else f"the memory of cell {cell}"
             text = f"{_place(scene, gpu)}, {who} comes from {numbered('node', memory)}"
-            yield Finding(f"memory off the GPU's node: {text}", _NUMATUNE)
+            remedy = f"bind {who} to node {node} (numatune{'' if cell is None else ', memnode'})"
+            yield Finding(f"memory off the GPU's node: {text}", _NUMATUNE, remedy=remedy)
     yield from _without_node(scene, _NUMATUNE)
 
 
@@ -115,7 +117,7 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Finding]:
 def flat_topology(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs or GPUs on several host nodes in a guest that has no cells, so that it does not know of the nodes."""
     where = "/domain/cpu/numa"
-    for what, nodes in (("vCPUs run", scene.vcpu_nodes(None)), ("GPUs are", scene.gpu_nodes)):
+    for what, nodes in (("vCPUs run", scene.nodes_of(scene.single)), ("GPUs are", scene.gpu_nodes)):
         if len(nodes) > 1:
             text = f"flat topology: the {what} on {numbered('node', nodes)}, but the guest has no NUMA cells to see it"
             yield Finding(text, where)
