@@ -169,6 +169,7 @@ _NO_TURBO = f"{sysfs.CPUS}/intel_pstate/no_turbo"
 _BOOST = f"{sysfs.CPUS}/cpufreq/boost"
 _EFI = "/sys/firmware/efi"
 _LOCKDOWN = "/sys/kernel/security/lockdown"
+_SWITCH, _YES = ({True: yes, False: no, None: None} for yes, no in (("on", "off"), ("yes", "no")))
 _BOARD = re.compile(r"([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}) \([^()]{1,40}\)")  # "28.39.1002 (MT_0000000838)": its board
 _X86 = ("x86_64", "i386", "i486", "i586", "i686")
 _UNKNOWN_SOURCE = "hosttune discover"
@@ -322,12 +323,12 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
             f"{sysfs.CPUS}/cpu*/topology/physical_package_id",
         ),
         "numa-nodes-per-socket": (_nodes_per_socket(host), f"{sysfs.NODES}/node*/cpulist"),
-        "smt": (_switch(active), f"{sysfs.CPUS}/smt"),
+        "smt": (_SWITCH[active], f"{sysfs.CPUS}/smt"),
         "devices": (_devices(host), sysfs.PCI_DEVICES),
         "frequency-driver": (cpu.scaling_driver if cpu else None, f"{sysfs.CPUS}/cpu*/cpufreq/scaling_driver"),
         "iommu": (_iommu(host), f"{sysfs.IOMMU_GROUPS}/*/type"),
-        "interrupt-remapping": (_yes(host.iommu.interrupt_remapping if host.iommu else None), "/proc/interrupts"),
-        "secure-boot": (_switch(secure), SECURE_BOOT),
+        "interrupt-remapping": (_YES[host.iommu.interrupt_remapping if host.iommu else None], "/proc/interrupts"),
+        "secure-boot": (_SWITCH[secure], SECURE_BOOT),
         "os": (host.platform.os if host.platform else None, "/etc/os-release"),
         "kernel": (host.kernel, "/proc/sys/kernel/osrelease"),
         "kernel-arguments": (arguments, "/proc/cmdline"),
@@ -338,10 +339,6 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
     if manager is not None:
         version = "not installed" if manager.installed is False else sane(manager.version)
         yield Fact(name="fabric-manager", value=version, source="fabric-manager-version")
-
-
-def _switch(is_on: bool | None) -> str | None:
-    return None if is_on is None else "on" if is_on else "off"
 
 
 def _nodes_per_socket(host: Host) -> str | None:
@@ -372,10 +369,6 @@ def _iommu(host: Host) -> str | None:
     if not host.iommu.present:
         return "off"
     return f"on, {host.iommu.mode}" if host.iommu.mode else None
-
-
-def _yes(value: bool | None) -> str | None:
-    return None if value is None else "yes" if value else "no"
 
 
 def _of_gpus(host: Host) -> Iterator[Fact]:

@@ -6,12 +6,11 @@ compares with them. Without an earlier one they are read twice, some seconds apa
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from hosttune.model.evidence import Evidence, Health, KernelEvent
 from hosttune.model.validation import Counted
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import Value
 
 _Counters = Mapping[str, Mapping[str, int]]
 _Row = tuple[str, Mapping[str, int | None]]
@@ -24,9 +23,6 @@ class Growth(Value, frozen=True, kw_only=True):
     counts: Mapping[str, int]
     seconds: float
     words: str
-
-    def __post_init__(self) -> None:
-        close_mappings(self, "counts")
 
 
 def _of_ports(evidence: Evidence) -> Iterable[_Row]:
@@ -94,17 +90,12 @@ def growth(evidence: Evidence, kind: str, *names: str) -> Growth | None:
     if up is not None and last is not None:
         readings.append((last[1].counters, now, up - last[1].uptime_seconds, f"since the look of {last[0]}"))
     if up is not None and (later := evidence.counted_later) is not None:
-        seconds = later.uptime_seconds - up
-        readings.append((now, later.counters, seconds, f"within {seconds:.2g} s"))
+        readings.append((now, later.counters, later.uptime_seconds - up, ""))
     for before, after, seconds, words in readings:
-        grown: Counter[str] = Counter()
-        for key in (f"{kind} {name}" for name in names):
-            more = grew(before.get(key, {}), after.get(key, {}))
-            if not more or any(n and word not in more for word, n in now[key].items()):
-                break
-            grown.update(more)
-        else:
-            return Growth(counts=grown, seconds=seconds, words=words)
+        more = [(key, grew(before.get(key, {}), after.get(key, {}))) for key in (f"{kind} {name}" for name in names)]
+        if all(grown and all(word in grown for word, n in now[key].items() if n) for key, grown in more):
+            counts = {word: sum(grown.get(word, 0) for _, grown in more) for _, one in more for word in one}
+            return Growth(counts=counts, seconds=seconds, words=words or f"within {seconds:.2g} s")
     return None
 
 

@@ -87,18 +87,21 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
     counts = {verdict: sum(one.verdict == verdict for one in found.lines) for verdict in VERDICTS}
     words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
     return Report(
-        kind="An environment, judged line by line",
+        kind="An environment or a guide, judged line by line",
         verdict="fail" if counts["harmful"] else "warn" if counts["useless"] else "",
-        headline=f"{where}: {words or 'no variable is set'}",
+        headline=f"{where}: {words or 'no line sets anything'}",
         blocks=(
             Table(
-                heading="Variables",
-                columns=("verdict", "line", "variable", "why", "source"),
+                heading="Lines",
+                columns=("verdict", "line", "what it sets", "why", "hosttune's setting", "source"),
                 rows=tuple(
-                    (Mark(OUTCOME_OF[one.verdict], one.verdict), str(one.line), _said(one), one.why, one.source or "")
+                    (
+                        *(Mark(OUTCOME_OF[one.verdict], one.verdict), str(one.line), _said(one), one.why),
+                        *(one.setting or "", one.source or ""),
+                    )
                     for one in found.lines
                 ),
-                styles={"variable": "mono", "line": "num"},
+                styles={"what it sets": "mono", "line": "num"},
                 whole=True,
             ),
         ),

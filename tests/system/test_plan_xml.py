@@ -85,7 +85,7 @@ CASES = {
     "guest-x1": Case("h200/h200x1", {"gpus": 1}, 15, devices=1),
     "guest-x4": Case("h200/vm-x4", {"gpus": 4}, 63, devices=4),
     "xe9680": Case("derived/xe9680-8xh100-lspci", {"gpus": 8}, 220, cells=2, devices=8),
-    "nps4": Case("derived/oci-bm-gpu-a100-b4-nps4", {"gpus": 8}, 120, cells=4, devices=8),
+    "nps4": Case("derived/oci-bm-gpu-a100-b4-nps4", {"gpus": 8}, 240, cells=8, devices=8),
     "ndv4": Case("derived/azure-ndv4-8xa100-vm", {"gpus": 8}, 92, cells=4, devices=8),
     "mi300x": Case("derived/amd-mi300x-8-vm", {"gpus": 8}, 94, cells=2, devices=8),
     "sparse": Case("hwloc/48amd64-4pa2n6c-sparse", {"vcpus": 2, "memory": "512MiB"}, 2),

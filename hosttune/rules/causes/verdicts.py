@@ -56,7 +56,7 @@ class Judged(msgspec.Struct, frozen=True):
     """A figure with its verdict. `value`, `bound` and `typical` in the metric's own unit; `estimate` has their source.
 
     `value` None: the unit does not fit. `seconds`: the figure is a time, although its metric is a rate. `hosts`: how
-    many took part.
+    many took part. `apart`: how far it is below its equals in the same run.
     """
 
     figure: Figure
@@ -69,6 +69,7 @@ class Judged(msgspec.Struct, frozen=True):
     seconds: float | None = None
     factor: float = 1.0
     hosts: int | None = None
+    apart: str = ""
 
     @property
     def small(self) -> bool:

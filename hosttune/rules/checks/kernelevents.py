@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from hosttune.gpu import vendor_of
-from hosttune.linux.kernellines import LINES
+from hosttune.gpu import KERNEL_LINES, vendor_of
 from hosttune.model.counters import growth, may_be_new
 from hosttune.model.evidence import Evidence, Health, KernelEvent
 from hosttune.model.pci import for_vfio
@@ -240,7 +239,7 @@ def _kind(event: KernelEvent) -> str:
 
 # --- other lines ---------------------------------------------------------------------------------------------
 
-_JUDGED = {line.kind: line for line in reversed(LINES) if line.outcome}
+_JUDGED = {line.kind: line for line in reversed(KERNEL_LINES) if line.outcome}
 
 
 def _named(evidence: Evidence) -> Iterator[tuple[str, _Events]]:

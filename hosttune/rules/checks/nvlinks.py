@@ -200,15 +200,11 @@ def _counted(on: On, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Fault]:
     if unread:
         yield "unknown", f"the error counters of link {listed(unread, 3)} were not reported"
     known = {link.link: growth(on.evidence, "nvlink", f"{gpu.address} {link.link}") for link in active}
-    alone = {link.link: _read(link) for link in active if known[link.link] is None}
+    alone = {link.link: grew(dict.fromkeys(link.counters, 0), link.counters) for link in active if not known[link.link]}
     yield from _errors(alone, f"since its driver was loaded, {ONE_READING}", None)
     grown = {link: one for link, one in known.items() if one is not None}
     for one in list(grown.values())[:1]:
         yield from _errors({link: more.counts for link, more in grown.items()}, one.words, one.seconds)
-
-
-def _read(link: Nvlink) -> dict[str, int]:
-    return {name: count for name, count in link.counters.items() if count is not None}
 
 
 def _later(on: On, active: list[Nvlink], later: Mapping[int, Nvlink]) -> Iterator[_Fault]:
