@@ -140,10 +140,10 @@ def _machine(root: _Element, running: Running) -> None:
         put(features, "acpi")
     if machine.get("kernel-irqchip", machine.get("kernel_irqchip")) in ("split", "off"):
         put(features, "ioapic", driver="qemu")
-    hints = put(features, "kvm")
-    for name in ("hint-dedicated", "poll-control"):
-        if cpu.on(f"kvm-{name}"):
-            put(hints, name, state="on")
+    hints = [name for name in ("hint-dedicated", "poll-control") if cpu.on(f"kvm-{name}")]
+    kvm_features = put(features, "kvm") if hints else features
+    for name in hints:
+        put(kvm_features, name, state="on")
     sleep, clock = put(root, "pm"), put(root, "clock")
     for option in running.every("global"):
         text = option.get("") or "{}.{}={}".format(*(option.get(key) for key in ("driver", "property", "value")))
@@ -194,7 +194,9 @@ def _vcpus(root: _Element, running: Running, host: Host, unread: Notes) -> None:
     tune = put(root, "cputune")
     # libvirt has no element for what may run on every CPU
     masks = [(t.name, t.cpus) for t in running.threads or () if t.cpus and not parse_cpus(t.cpus) >= online]
-    emulator = CpuSet().union(*(parse_cpus(cpus) for name, cpus in masks if name == "kvm" or name.startswith("qemu-")))
+    emulator = CpuSet(
+        CpuSet().union(*(parse_cpus(cpus) for name, cpus in masks if name == "kvm" or name.startswith("qemu-")))
+    )
     names = [thread.name for thread in running.threads or ()]
     if any(re.match("CPU [0-9]+/", name) for name in names):
         for name, cpus in masks:
