@@ -11,7 +11,7 @@ from hosttune.cli.commands import Command, completing, host_options, read_docume
 from hosttune.cli.output import emit_report, exiting
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
-from hosttune.rules.lint import Definition, rules
+from hosttune.rules.lint import BY_HAND, Definition, Manager, rules
 from hosttune.rules.lint import lint as find
 
 FORMATS = ("text", "json", "md", "html", "junit", "sarif")
@@ -22,6 +22,7 @@ WHAT = "a libvirt domain XML"
 @host_options
 @click.argument("guests", nargs=-1, metavar="[FILE|NAME]...", shell_complete=completing("files_or_guests"))
 @click.option("--all", "every", is_flag=True, help="All guests that libvirt defines here.")
+@click.option("--running", is_flag=True, help="Every QEMU that runs here, whoever started it.")
 @click.option("--fail-on", type=click.Choice(["warn", "error"]), default="warn", show_default=True,
               help="The lowest level that causes exit code 1.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
@@ -34,6 +35,7 @@ def lint(
     document: str | None,
     guests: tuple[str, ...],
     every: bool,
+    running: bool,
     fail_on: str,
     output: str,
 ) -> None:
@@ -45,12 +47,14 @@ def lint(
     \b
     hosttune lint guest.xml
     hosttune lint --all --fail-on error
+    hosttune lint --running
     hosttune lint --root host.tar.gz web.xml db.xml -o sarif
     """
-    if every == bool(guests):
-        hint = "give files, names of guests, or --all" if not guests else "leave one of the two out"
-        raise BadInput("both guests and --all" if every else "nothing to judge", where="command line", hint=hint)
-    host, definitions = gather(root, document, guests, every)
+    asked = [name for name, given in (("guests", guests), ("--all", every), ("--running", running)) if given]
+    if len(asked) != 1:
+        hint = "give files, names of guests, --all, or --running" if not asked else "give only one of them"
+        raise BadInput(" together with ".join(asked) or "nothing to judge", where="command line", hint=hint)
+    host, definitions = of_processes(root, document) if running else gather(root, document, guests, every)
     judge(context, host, definitions, output, fail_on)
 
 
@@ -119,6 +123,29 @@ def of_name(root: str | None, host: Host, name: str) -> Definition:
         hint = "of a transient guest libvirt keeps none: give its XML as a file"
         raise BadInput(f"no definition of guest {name!r}", where=f"libvirt:{name}", hint=hint)
     return Definition(f"libvirt:{name}", xml)
+
+
+def of_processes(root: str | None, document: str | None) -> tuple[Host, list[Definition]]:
+    """Return the host, and the definition of each QEMU that runs on it. Raises BadInput."""
+    import hosttune
+    from hosttune.discovery.running import read_running
+    from hosttune.domain.running import definition
+    from hosttune.machine.archive import open_system
+    from hosttune.machine.reader import Reader
+
+    processes = None if document is not None else read_running(Reader(open_system(root)))
+    if processes is None:
+        hint = "run this on the host, or give --root with a capture that this version made"
+        raise BadInput("which QEMU processes run is unknown", where=document or root or "/proc", hint=hint)
+    host = hosttune.discover(root)
+    return host, [
+        Definition(
+            f"process {process.pid} ({process.manager or BY_HAND})",
+            definition(running, host),
+            Manager(process.manager or BY_HAND, process.manager_id),
+        )
+        for process, running in processes
+    ]
 
 
 def judge(context: click.Context, host: Host, definitions: Sequence[Definition], output: str, fail_on: str) -> None:

@@ -110,14 +110,14 @@ def _process(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> Gu
         return GuestProcess(guest=name)
     comm = reader.text(f"/proc/{pid}/task/{pid}/comm")
     why = f"it is {comm[:20]!r}" if comm and not comm.startswith(QEMU_COMMS) else None
-    text = _numa_maps(reader, pid) if why is None else ""
+    text = numa_maps(reader, pid) if why is None else ""
     if why := why or _memory_of_another(name, text):
         reader.problem("process of another guest", f"/proc/{pid}", f"listed as that of guest {name}, but {why}")
         return GuestProcess(guest=name)
     return _read(reader, name, pid, text)
 
 
-def _numa_maps(reader: Reader, pid: int) -> str:
+def numa_maps(reader: Reader, pid: int) -> str:
     """Return the text of numa_maps, which is read once: the kernel walks through all pages of the process."""
     return reader.text(f"/proc/{pid}/numa_maps") or ""
 
@@ -139,7 +139,7 @@ def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
 
     What cannot be read is None, with a problem of the reader.
     """
-    return _read(reader, name, pid, _numa_maps(reader, pid))
+    return _read(reader, name, pid, numa_maps(reader, pid))
 
 
 def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:

@@ -17,6 +17,7 @@ from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput, Unreadable
 from hosttune.machine import manifest
 from hosttune.machine.files import write_whole
+from hosttune.machine.reader import Reader
 from hosttune.machine.system import COMMANDS, COMPLETE, MAX_LINKS, NODES, UNREADABLE, System, join_link
 from hosttune.model import sysfs
 
@@ -195,6 +196,7 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
     file exists or cannot be written, and for "-"; after a failure nothing is left behind.
     """
     from hosttune.discovery.evidence import gather
+    from hosttune.discovery.running import read_running
 
     if path == "-":
         raise BadInput("not a file name", where=path, hint="give a file name: a capture is not written to stdout")
@@ -203,6 +205,7 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
     _check_folder(path)
     recording = Recording(system)
     host = gather(recording, wait=True).host
+    read_running(Reader(recording))  # for the linter
     for fact in EXTRA_FACTS:
         try:
             recording.read_bytes(fact)
@@ -301,10 +304,13 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
     from hosttune.discovery.portdetails import MODULE, strip_module
     from hosttune.discovery.portinfo import PORT_INFO, strip_port_info
     from hosttune.discovery.roce import DEVINFO, strip_devinfo
+    from hosttune.discovery.running import RUNNING, strip_running
 
     text: str | None = answer
     if name == QUERY:
         text = strip_facts(answer, scrub.node)
+    elif name == RUNNING:
+        text = strip_running(answer, scrub.node, scrub.words)
     elif name.startswith(DEFINITION):
         text = strip_xml(answer, scrub.node)
     elif name == NODES:

@@ -21,7 +21,7 @@ def lint_report(
 ) -> Report:
     """Return the report, guests in the order of `files`. JUnit has a suite for each guest, a case for each rule."""
     levels = {one.level for one in findings if one.judged}
-    words = _counts(findings) if files else "no guest is defined: nothing to judge"
+    words = _counts(findings) if files else "no guest to judge"
     of = files[0] if len(files) == 1 else count(len(files), "guest")
     return Report(
         kind="Definitions of guests on their host",

@@ -5,5 +5,6 @@ Above the planner, whose arithmetic (MMIO window, partitions, address width) the
 
 from hosttune.rules.lint.judge import Definition, lint, rules
 from hosttune.rules.lint.rule import ADVISORY, LEVEL, LintRule
+from hosttune.rules.lint.running import BY_HAND, Manager
 
-__all__ = ["ADVISORY", "LEVEL", "Definition", "LintRule", "lint", "rules"]
+__all__ = ["ADVISORY", "BY_HAND", "LEVEL", "Definition", "LintRule", "Manager", "lint", "rules"]

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from hosttune.domain.defined import as_defined
 from hosttune.domain.guest import Guest
 from hosttune.domain.reader import domain_facts, read_tree
+from hosttune.domain.running import UNREAD
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.model.limits import check_count
@@ -25,12 +26,15 @@ from hosttune.rules.engine import Finding, rules_of
 from hosttune.rules.lint.guest_on_host import GuestOnHost, HostFacts
 from hosttune.rules.lint.lines import Lines
 from hosttune.rules.lint.rule import ADVICE, LEVEL, TUNING, LintRule
+from hosttune.rules.lint.running import NOT_ASKED, RUNNING_READ, Manager, remedy_of
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
 # The modules of rules, in the order of the manual and of findings of the same level.
-FAMILIES = ("machine", "cpus", "pins", "memory", "pages", "devices", "pcitree", "locality", "shared", "virtual")
+FAMILIES = (
+    *("machine", "cpus", "pins", "memory", "pages", "devices", "pcitree", "locality", "shared", "virtual", "running"),
+)
 _JUDGED = ("kvm", "qemu")
 MOST = 200  # findings of one rule about one guest: the largest planned guests have some 20 devices
 
@@ -42,10 +46,14 @@ def rules() -> tuple[LintRule, ...]:
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """A domain XML and its name for messages: a path, or `libvirt:NAME`."""
+    """A domain XML and its name for messages: a path, or `libvirt:NAME`.
+
+    `manager`: who started the QEMU that it was made of; None for a definition that somebody wrote.
+    """
 
     file: str
     xml: str | bytes
+    manager: Manager | None = None
 
 
 def lint(host: Host, definitions: Sequence[Definition]) -> tuple[LintFinding, ...]:
@@ -73,11 +81,17 @@ def _read(definition: Definition) -> tuple[Definition, Guest, _Element]:
 
 
 def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFinding]:
-    lines = Lines(scene.root)
+    lines, manager = Lines(scene.root), definition.manager
+    unread = tuple(one.get("path", "") for one in scene.root.iterfind(f"metadata/{UNREAD}")) if manager else ()
     for rule in rules():
+        if manager is not None and rule.id in NOT_ASKED:
+            continue
         for finding in _shown(rule, rule.findings(scene)):
+            if finding.subject.startswith(unread) and rule.id != RUNNING_READ:
+                continue  # a rule of its own says that it is not judged
             judged = finding.outcome != "unknown"
             outcome = finding.outcome or rule.outcome
+            remedy = finding.remedy or rule.remedy
             yield LintFinding(
                 level=LEVEL[ADVICE if outcome == TUNING and not scene.has_gpus else outcome],
                 text=finding.text if judged else f"cannot be judged: {finding.text}",
@@ -87,7 +101,7 @@ def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFindin
                 file=definition.file,
                 line=lines.of(finding.subject),
                 path=finding.subject,
-                remedy=finding.remedy or rule.remedy,
+                remedy=remedy if manager is None else remedy_of(manager, rule.id, remedy),
                 source=rule.source,
                 judged=judged,
             )

@@ -172,7 +172,7 @@ def test_a_host_without_guests_has_nothing_to_judge(cli: Cli, root: Path) -> Non
     for path in root.glob(".hosttune/commands/virsh-*"):
         path.unlink()
     (root / ".hosttune/commands/virsh-list").write_text(" Id   Name   State\n---\n")
-    assert cli("lint", "--root", str(root), "--all") == (0, "no guest is defined: nothing to judge\n", "")
+    assert cli("lint", "--root", str(root), "--all") == (0, "no guest to judge\n", "")
 
 
 # --- bad input ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,168 @@
+"""Command lines that people published, read as guests; and lines that nobody should be able to write."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from examplehosts import discovered
+
+from hosttune.domain.reader import read_domain
+from hosttune.domain.running import Running, definition
+from hosttune.linux.qemuline import read_options
+from hosttune.model.evidence import GuestThread
+from hosttune.model.topology import Hugetlbfs
+from hosttune.rules.lint import BY_HAND, Definition, Manager, lint
+
+CASES = tomllib.loads((Path(__file__).parents[2] / "cases/running/cases.toml").read_text())["case"]
+MOUNTS = (
+    Hugetlbfs(path="/dev/hugepages", size_bytes=2 << 20),
+    Hugetlbfs(path="/run/hugepages/kvm/1048576kB", size_bytes=1 << 30),
+)
+
+
+def host() -> Any:
+    known = discovered()
+    assert known.memory_settings is not None
+    settings = msgspec.structs.replace(known.memory_settings, hugetlbfs=MOUNTS)
+    return msgspec.structs.replace(known, memory_settings=settings)
+
+
+def made(line: str, config: dict[str, str] | None = None, **facts: Any) -> str:
+    words = shlex.split(line)
+    options, unread = read_options(words[1:], (config or {}).get)
+    running = Running(
+        **{"name": "g", "page_bytes": (), "threads": (GuestThread(name="CPU 0/TCG", cpus="1"),), **facts},
+        program=words[0].rpartition("/")[2],
+        options=options,
+        unread=unread,
+    )
+    return definition(running, host())
+
+
+def at(value: Any, path: str) -> Any:
+    """What is at a path of fields; "*" is each of a list. None is "", which TOML can write."""
+    for position, name in enumerate(steps := path.split(".")):
+        if name == "*":
+            return [at(one, ".".join(steps[position + 1 :])) for one in value]
+        value = None if value is None else value[name]
+    return "" if value is None else value
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["trait"][:40] for case in CASES])
+def test_a_published_command_line(case: dict[str, Any]) -> None:
+    xml = made(case["line"], case.get("config"), policy=case.get("policy"))
+    facts = {**msgspec.json.decode(msgspec.json.encode(read_domain(xml))), "confidential": "<launchSecurity" in xml}
+    assert "unread" not in xml
+    assert {path: at(facts, path) for path in case["expect"]} == case["expect"]
+
+
+Q35 = "qemu-system-x86_64 -machine q35,accel=kvm"
+
+
+def judged(line: str, **facts: Any) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in lint(host(), [Definition("process 7", made(line, **facts), Manager(BY_HAND))]):
+        found.setdefault(one.rule, []).append(one.text)
+    return found
+
+
+def threads(*pairs: tuple[str, str]) -> tuple[GuestThread, ...]:
+    return tuple(GuestThread(name=name, cpus=cpus) for name, cpus in pairs)
+
+
+def test_pins_are_those_of_the_threads() -> None:
+    named = threads(("qemu-system-x86", "96-97"), ("CPU 0/KVM", "4"), ("CPU 1/KVM", "5"), ("IO io0", "97"))
+    guest = read_domain(made(f"{Q35} -smp 2 -object iothread,id=io0", threads=named))
+    assert {vcpu: str(cpus) for vcpu, cpus in guest.pins.items()} == {0: "4", 1: "5"}
+    assert (guest.emulator_cpus, guest.iothread_pins[0].cpus) == ("96-97", "97")
+
+
+def test_a_thread_that_may_run_everywhere_is_not_pinned() -> None:
+    every = "0-191"
+    guest = read_domain(made(f"{Q35} -smp 1", threads=threads(("qemu-system-x86", every), ("CPU 0/KVM", every))))
+    assert (guest.pins, guest.emulator_cpus) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("known", "rule"),
+    [
+        (threads(("qemu-system-x86", "4"), ("qemu-system-x86", "5")), "vcpu-pins"),
+        (None, "vcpu-pins"),
+        (None, "emulator-pin"),
+    ],
+    ids=["threads without names", "no threads", "no threads: the emulator"],
+)
+def test_what_is_not_known_of_threads_is_not_judged(known: Any, rule: str) -> None:
+    found = judged(f"{Q35} -smp 2 -device vfio-pci,host=0000:1b:00.0", threads=known)
+    assert rule not in found
+    assert any("thread" in text for text in found["running-read"])
+
+
+def test_a_file_that_cannot_be_read_leaves_nothing_judged() -> None:
+    found = judged(f"{Q35} -smp 2 -device vfio-pci,host=0000:1b:00.0 -readconfig /dev/fd/9")
+    assert found == {"running-read": ["cannot be judged: -readconfig /dev/fd/9: the file cannot be read"]}
+
+
+def test_a_device_that_was_plugged_in_later_is_found_by_its_group() -> None:
+    known = host()
+    device = known.index.pci[known.gpus[0].address]
+    bound = msgspec.structs.replace(device, driver="vfio-pci", iommu_group=40)
+    others = [one for one in known.pci if one.address != device.address and one.iommu_group != 40]
+    xml = definition(
+        Running(name="g", program="qemu-system-x86_64", options=(), groups=("40", "77")),
+        msgspec.structs.replace(known, pci=(bound, *others)),
+    )
+    assert read_domain(xml).functions == (device.address,)
+    assert "IOMMU group 77" in xml
+
+
+def test_the_node_of_a_cpuset_holds_for_all_memory() -> None:
+    guest = read_domain(made(f"{Q35} -m 1G", nodes="1"))
+    assert (guest.numatune.mode, guest.numatune.nodes) == ("strict", "1")
+
+
+HOSTILE = {
+    "control characters": "-name a\x01\x1b[2J -m 1G",
+    "many vCPUs": "-smp 99999999999",
+    "no vCPUs": "-smp 0",
+    "a list of many CPUs": "-numa node,cpus=0-99999999999",
+    "an address beyond the bus": "-device pcie-root-port,id=a,bus=pcie.0,addr=ff.7 -device vfio-pci,host=00:1f.7,bus=a",
+    "a ring of nodes": "-blockdev driver=raw,node-name=a,file=b -blockdev driver=raw,node-name=b,file=a"
+    " -device virtio-blk-pci,drive=a",
+    "a ring of buses": "-device pcie-root-port,id=a,bus=b -device pcie-root-port,id=b,bus=a"
+    " -device vfio-pci,host=1b:00.0,bus=a",
+    "JSON in JSON": "-device '" + '{"a":' * 3000 + "1" + "}" * 3000 + "'",
+    "half a JSON": """-device '{"driver":'""",
+    "no value at the end": "-m 1G -device",
+    "another thing than a size": "-m lots",
+    "100 KB of options": "-numa cpu,node-id=0 " * 3000 + "-smp 4096 -numa node -numa node",
+    "100 KB of one option": "-cpu host," + "a," * 50_000,
+    "a UUID": "-uuid <none>",
+    "an empty option": "-device '' -object '' -drive '' -numa ''",
+}
+
+
+@pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_lines_are_judged_or_said_not_to_be(line: str) -> None:
+    judged(f"{Q35} {line}")
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "remedy"),
+    [
+        ("Proxmox", "memory-balloon", "qm set 100 --balloon 0"),
+        ("Proxmox", "memory-merging", "qm set 100 --args '…', with QEMU's own option: -machine mem-merge=off"),
+        ("Incus", "huge-pages", "incus config set 100 limits.memory.hugepages=true"),
+        (BY_HAND, "memory-merging", "-machine mem-merge=off"),
+        ("libvirt", "memory-merging", "write <nosharepages/> in <memoryBacking>"),
+    ],
+)
+def test_the_remedy_is_a_setting_of_the_manager(name: str, rule: str, remedy: str) -> None:
+    xml = made(f"{Q35} -device virtio-balloon-pci -device vfio-pci,host=0000:1b:00.0")
+    found = {one.rule: one.remedy for one in lint(host(), [Definition("process 7", xml, Manager(name, "100"))])}
+    assert found[rule] == remedy
