@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 import msgspec  # noqa: E402 (this checkout's hosttune first)
 
 from hosttune.cluster.collective.expected import expected, machines  # noqa: E402
-from hosttune.cluster.collective.judging import Standard, Wanted, figures, joined, judged  # noqa: E402
+from hosttune.cluster.collective.judging import CollectiveStandard, WantedGroup, figures, joined, judged  # noqa: E402
 from hosttune.model.collective import HostGroup, Member, Task  # noqa: E402
 
 _MAIN = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from hosttune.cli import main; main()"
@@ -159,14 +159,14 @@ def _show(options: argparse.Namespace, names: tuple[str, ...], answers: dict[str
         return 1
     ranks = len(names) * options.ranks
     sizes = tuple(map(int, options.sizes.split(",")))
-    found = joined(Wanted(f"bench/{os.getpid()}/0", ranks, ("all-reduce", "all-gather"), sizes, 5), answers)
+    found = joined(WantedGroup(f"bench/{os.getpid()}/0", ranks, ("all-reduce", "all-gather"), sizes, 5), answers)
     tcp = msgspec.structs.replace(listed, rdma=False, place=None)
     of = machines([tcp], options.ranks, options.on)  # NCCL has nothing but the loopback here
     group = HostGroup(
         step=1, purpose="series", hosts=names, ranks=ranks, outcome=found.outcome, why=found.why,
         figures=figures(found.timings), accused=found.accused,
     )  # fmt: skip
-    standard = Standard(lambda kind, hosts, size: expected(of, kind, hosts, size))
+    standard = CollectiveStandard(lambda kind, hosts, size: expected(of, kind, hosts, size))
     (group,) = judged((group,), standard)
     print(f"outcome {group.outcome}, state {group.state}, why {group.why}")
     for one in group.figures:

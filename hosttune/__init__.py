@@ -207,13 +207,13 @@ def apply(
         (0, True, True)
     """
     from hosttune.transaction import calls
-    from hosttune.transaction.applying import Options
+    from hosttune.transaction.applying import ApplyOptions
     from hosttune.transaction.site import open_site
 
     return calls.apply(
         open_site(_text(root)),
         lambda: plan,
-        Options(guests=guests, start=start, disrupt=frozenset(disrupt)),
+        ApplyOptions(guests=guests, start=start, disrupt=frozenset(disrupt)),
         confirm=lambda todo: confirm(calls.change_lines(todo)),
         say=say,
         dry_run=dry_run,
@@ -356,10 +356,10 @@ def validate(
         ('warn', ['pass', 'pass'])
     """
     from hosttune.rules.checks.expected import of_value
-    from hosttune.validating import Request
+    from hosttune.validating import ValidationRequest
     from hosttune.validating import validate as check
 
-    request = Request(
+    request = ValidationRequest(
         level=level,
         guest=guest,
         against=against,

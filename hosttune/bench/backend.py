@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from hosttune.bench.parse.answer import Answer, NotUnderstood
+from hosttune.bench.parse.answer import NotUnderstood, ParsedOutput
 from hosttune.errors import CommandFailed
-from hosttune.gpu.vendor import Part
+from hosttune.gpu.vendor import MeasuredPart
 from hosttune.machine.system import System
 from hosttune.model.host import Gpu, Host
 
@@ -31,12 +31,12 @@ class Ask(msgspec.Struct, frozen=True):
     peers: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
     quiet: str | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MeasuredPart, ...] = ()
     backends: frozenset[str] = frozenset()
     watch: str = ""
 
 
-class Command(msgspec.Struct, frozen=True):
+class BackendCommand(msgspec.Struct, frozen=True):
     """A command that is run `times` times, each within `timeout` seconds, and the pure function that parses its output.
 
     `metrics` and `subject` are what becomes unknown if the command gives no figure. `own`: the command can only give
@@ -44,7 +44,7 @@ class Command(msgspec.Struct, frozen=True):
     """
 
     argv: tuple[str, ...]
-    parse: Callable[[str], Answer]
+    parse: Callable[[str], ParsedOutput]
     timeout: float
     metrics: tuple[str, ...]
     subject: str
@@ -62,7 +62,7 @@ class Backend(msgspec.Struct, frozen=True):
     name: str
     covers: frozenset[str]
     available: Callable[[System, Ask], str | None]
-    commands: Callable[[Ask, frozenset[str]], tuple[Command, ...]]
+    commands: Callable[[Ask, frozenset[str]], tuple[BackendCommand, ...]]
     levels: frozenset[int] = frozenset((1, 2, 3))
 
 
@@ -74,7 +74,7 @@ def installed(system: System, tool: str) -> str | None:
     return f"{tool} is not installed"
 
 
-def run(system: System, command: Command) -> Answer:
+def run(system: System, command: BackendCommand) -> ParsedOutput:
     """Run a command and return its parsed output, in the order of the runs. Raises CommandFailed and parser errors.
 
     Some tools exit non-zero and still print their verdicts to standard output (dcgmi): that output is parsed too.
@@ -94,7 +94,7 @@ def run(system: System, command: Command) -> Answer:
     if command.own and any(row.subject != command.subject for row in figures):
         raise NotUnderstood(command.argv[0], f"figures of another device than {command.subject}")
     facts: Mapping[str, str] = {name: value for answer in answers for name, value in answer.facts.items()}
-    return Answer(
+    return ParsedOutput(
         samples,
         answers[-1].results,
         tuple(lost for answer in answers for lost in answer.lost),

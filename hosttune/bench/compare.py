@@ -35,7 +35,7 @@ _EXACT = 40
 Trend = Literal["better", "worse", "within noise", "unknown"]
 
 
-class Change(msgspec.Struct, frozen=True):
+class FigureChange(msgspec.Struct, frozen=True):
     """One figure before and after. `change`, `low` and `high` are fractions of the median before; None is unknown.
 
     `why` is the reason if the change is unknown.
@@ -54,7 +54,7 @@ class Change(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-def compare(before: Validation, after: Validation) -> tuple[Change, ...]:
+def compare(before: Validation, after: Validation) -> tuple[FigureChange, ...]:
     """Return the changes of all figures, in the order of `after`; then the figures that only `before` has."""
     old, new = runs_of(before.samples), runs_of(after.samples)
     units = [{(row.metric, row.subject): row.unit for row in side.samples} for side in (before, after)]
@@ -68,13 +68,15 @@ def compare(before: Validation, after: Validation) -> tuple[Change, ...]:
 
 def _change(
     key: tuple[str, str], old: Sequence[float], new: Sequence[float], unit: str | None, new_unit: str | None
-) -> Change:
+) -> FigureChange:
     metric, subject = key
     first, second = (median(values) if values else None for values in (old, new))
     why = _doubt(metric, old, new, unit, new_unit)
     if why or first is None or second is None:
         shown = new_unit or unit or ""
-        return Change(metric, subject, shown, first, second, None, None, None, (len(old), len(new)), "unknown", why)
+        return FigureChange(
+            metric, subject, shown, first, second, None, None, None, (len(old), len(new)), "unknown", why
+        )
     effect = second / first - 1
     source = random.Random(20261120)
     found = sorted(
@@ -87,7 +89,7 @@ def _change(
         family = metric_of(metric)
         rises = family is None or family.direction == "higher"
         verdict = "better" if (effect > 0) == rises else "worse"
-    return Change(metric, subject, unit or "", first, second, effect, low, high, (len(old), len(new)), verdict)
+    return FigureChange(metric, subject, unit or "", first, second, effect, low, high, (len(old), len(new)), verdict)
 
 
 def _doubt(metric: str, old: Sequence[float], new: Sequence[float], unit: str | None, new_unit: str | None) -> str:

@@ -6,11 +6,11 @@ import json
 import sys
 from functools import partial
 
-from hosttune.bench.backend import Ask, Backend, Command, installed
+from hosttune.bench.backend import Ask, Backend, BackendCommand, installed
 from hosttune.bench.gpu_jobs import BETWEEN, GIVES
 from hosttune.bench.parse import child, dcgm, nccl, nvbandwidth
 from hosttune.gpu import vendor_of
-from hosttune.gpu.vendor import Part
+from hosttune.gpu.vendor import MeasuredPart
 from hosttune.machine.system import System
 from hosttune.model.host import Gpu, Host
 from hosttune.model.values import parse_cpus
@@ -44,13 +44,13 @@ def places(host: Host, gpu: Gpu) -> dict[str, object]:
     return {name: [node.id, sorted(parse_cpus(node.cpus))] for name, node in (("near", near), ("far", far))}
 
 
-def _children(library: str, ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
+def _children(library: str, ask: Ask, groups: frozenset[str]) -> tuple[BackendCommand, ...]:
     """Return the commands: one child for all GPUs together, and one child for each part."""
     whole = (_together(library, ask, groups),) if ask.gpus else ()
     return (*whole, *(_alone(library, ask, groups, part) for part in ask.parts))
 
 
-def _together(library: str, ask: Ask, groups: frozenset[str]) -> Command:
+def _together(library: str, ask: Ask, groups: frozenset[str]) -> BackendCommand:
     where = {gpu.address: places(ask.host, gpu) for gpu in ask.gpus}
     named = {gpu.uuid: {**where[gpu.address], "name": gpu.address} for gpu in ask.gpus if gpu.uuid}
     wanted = ",".join([gpu.address for gpu in ask.gpus] + [gpu.uuid for gpu in ask.gpus if gpu.uuid])
@@ -59,10 +59,10 @@ def _together(library: str, ask: Ask, groups: frozenset[str]) -> Command:
     asked = sorted(group for group in groups if group not in BETWEEN or len(ask.gpus) > 1)
     watch = ("--watch", ask.watch) if ask.watch else ()
     metrics = tuple(metric for group in asked for metric in GIVES[group])
-    return Command((*argv, *watch), child.parse, _with_burn(ask, budget) + 30, metrics, "all GPUs")
+    return BackendCommand((*argv, *watch), child.parse, _with_burn(ask, budget) + 30, metrics, "all GPUs")
 
 
-def _alone(library: str, ask: Ask, groups: frozenset[str], part: Part) -> Command:
+def _alone(library: str, ask: Ask, groups: frozenset[str], part: MeasuredPart) -> BackendCommand:
     """Return the command that measures one part alone. The burn-in starts at level 2: there may be many parts."""
     gpu = next(gpu for gpu in ask.host.gpus if gpu.address == part.address)
     kinds = groups - BETWEEN - (frozenset(("burn",)) if ask.level == 1 else frozenset())
@@ -73,7 +73,7 @@ def _alone(library: str, ask: Ask, groups: frozenset[str], part: Part) -> Comman
     variables = tuple(f"{name}={value}" for name, value in sorted(part.environment.items()))
     metrics = tuple(metric for kind in sorted(kinds) for metric in GIVES[kind])
     whole = (*("env", *variables), *argv, *("--alone", part.subject), *count, *without)
-    return Command(whole, child.parse, _with_burn(ask, budget) + 30, metrics, part.subject, own=True)
+    return BackendCommand(whole, child.parse, _with_burn(ask, budget) + 30, metrics, part.subject, own=True)
 
 
 def _argv(
@@ -90,28 +90,30 @@ def _with_burn(ask: Ask, budget: float) -> float:
     return budget + (ask.seconds if ask.level == 3 else 0)
 
 
-def _nvbandwidth(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
+def _nvbandwidth(ask: Ask, groups: frozenset[str]) -> tuple[BackendCommand, ...]:
     wanted = ("h2d-ce", "d2h-ce") if "host-copies" in groups else ()
     if "peer-copy" in groups and len(ask.gpus) > 1:
         wanted = (*wanted, "p2p-read-ce", "p2p-write-ce")
     tests = [test for test, metric in nvbandwidth.TESTS.items() if metric in wanted]
     argv = ("nvbandwidth", "-j", "-t", *tests)
-    return (Command(argv, nvbandwidth.parse, 300, wanted, "all GPUs", times=5),) if tests else ()
+    return (BackendCommand(argv, nvbandwidth.parse, 300, wanted, "all GPUs", times=5),) if tests else ()
 
 
-def _nccl_tests(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
+def _nccl_tests(ask: Ask, groups: frozenset[str]) -> tuple[BackendCommand, ...]:
     if len(ask.gpus) < 2:
         return ()
     sizes = ("-b", "1M", "-e", "4G" if ask.level == 1 else "16G", "-f", "4", "-g", str(len(ask.gpus)))
     return tuple(
-        Command((tool, *sizes), partial(nccl.parse, collective=name), 600, (name,), f"{len(ask.gpus)} GPUs", times=5)
+        BackendCommand(
+            (tool, *sizes), partial(nccl.parse, collective=name), 600, (name,), f"{len(ask.gpus)} GPUs", times=5
+        )
         for tool, name in (("all_reduce_perf", "all-reduce"), ("all_gather_perf", "all-gather"))
     )
 
 
-def _dcgm(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
+def _dcgm(ask: Ask, groups: frozenset[str]) -> tuple[BackendCommand, ...]:
     run_level = {2: "2", 3: "3"}[ask.level]
-    return (Command(("dcgmi", "diag", "-r", run_level, "-j"), dcgm.parse, 3600, ("dcgm",), "host"),)
+    return (BackendCommand(("dcgmi", "diag", "-r", run_level, "-j"), dcgm.parse, 3600, ("dcgm",), "host"),)
 
 
 def _every_gpu(tool: str, system: System, ask: Ask) -> str | None:

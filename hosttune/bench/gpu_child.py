@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from hosttune.bench.gpu_jobs import BETWEEN, GIVES, Device, collective_job, size_name, worker_jobs
-from hosttune.bench.supervise import Emit, Job, Record, end_worker, fork_worker, lost, run_jobs
+from hosttune.bench.gpu_jobs import BETWEEN, GIVES, LoadableGpu, collective_job, size_name, worker_jobs
+from hosttune.bench.supervise import Emit, Measurement, Record, end_worker, fork_worker, lost, run_jobs
 from hosttune.errors import CommandFailed
 from hosttune.machine.live import run_command
 
@@ -38,7 +38,7 @@ _MOST_IN_A_RUN = 20  # each all-reduce makes sums n times larger: with 16 GPUs t
 _TIMEOUT_SECONDS = 60
 
 
-def collectives(job: Job, until: float) -> Iterator[Record]:
+def collectives(job: Measurement, until: float) -> Iterator[Record]:
     """Yield the records of one job: options `indices` of the GPUs, `sizes` in bytes, `runs`, `run_seconds`, `subject`.
 
     Each rank is a separate worker process. Records received before the time limit `until` are kept.
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     started = time.time()
     document: dict[str, Any] = {"library": options.library, "level": options.level, "records": []}
     records: list[Record] = document["records"]
-    for record in run_jobs([Job("devices", "all GPUs", (), {}, 60.0)], _worker(work), until=until):
+    for record in run_jobs([Measurement("devices", "all GPUs", (), {}, 60.0)], _worker(work), until=until):
         document.update(record) if "devices" in record else records.append(record)
     kinds = frozenset(work) | {"collectives"} if options.library == "torch" else frozenset(work)
     kinds = kinds if options.kinds == "all" else kinds & frozenset(options.kinds.split(","))
@@ -216,7 +216,7 @@ def _worker(work: Mapping[str, Any]) -> Any:
 
 def _found(
     document: Mapping[str, Any], options: argparse.Namespace, kinds: frozenset[str]
-) -> tuple[tuple[Device, ...], list[Record]]:
+) -> tuple[tuple[LoadableGpu, ...], list[Record]]:
     """Return (the devices to load, an error record for each requested device that was not found).
 
     A device that cannot be identified is never guessed.
@@ -239,7 +239,7 @@ def _found(
     ]
 
 
-def _devices(rows: Sequence[Mapping[str, Any]], wanted: str, places: Mapping[str, Any]) -> tuple[Device, ...]:
+def _devices(rows: Sequence[Mapping[str, Any]], wanted: str, places: Mapping[str, Any]) -> tuple[LoadableGpu, ...]:
     """Return the devices to load. If the library does not report a device's PCI address, its UUID or index is used.
 
     Several devices at one address are parts of one GPU, and none of them is the whole GPU: they are left out.
@@ -257,9 +257,9 @@ def _devices(rows: Sequence[Mapping[str, Any]], wanted: str, places: Mapping[str
     return tuple(found)
 
 
-def _device(row: Mapping[str, Any], name: str, place: Mapping[str, Any], link: str | None = None) -> Device:
+def _device(row: Mapping[str, Any], name: str, place: Mapping[str, Any], link: str | None = None) -> LoadableGpu:
     near, far = (_place(place.get(key)) for key in ("near", "far"))
-    return Device(row["index"], name, row["memory_bytes"], near, far, link)
+    return LoadableGpu(row["index"], name, row["memory_bytes"], near, far, link)
 
 
 def _why_missing(name: str, rows: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> str:
@@ -313,7 +313,7 @@ class _Watch:
         self._tool = tool
         self._next = 0.0
 
-    def __call__(self, job: Job) -> Iterator[Record]:
+    def __call__(self, job: Measurement) -> Iterator[Record]:
         if time.monotonic() < self._next:
             return
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hosttune.bench.supervise import Job
+from hosttune.bench.supervise import Measurement
 
 MIB, GIB = 1 << 20, 1 << 30
 RUNS = 5
@@ -35,7 +35,7 @@ def size_name(size: int) -> str:
     return f"{size}b"
 
 
-class Device(msgspec.Struct, frozen=True):
+class LoadableGpu(msgspec.Struct, frozen=True):
     """A GPU that may be loaded: the library's index, PCI address or name of a part, memory in bytes, and two places.
 
     `near` and `far` are (NUMA node, its CPUs): the GPU's own node and the farthest other node; None if unknown.
@@ -86,7 +86,9 @@ LEVELS = {
 }
 
 
-def worker_jobs(level: int, devices: Sequence[Device], kinds: frozenset[str], seconds: float) -> Iterator[Job]:
+def worker_jobs(
+    level: int, devices: Sequence[LoadableGpu], kinds: frozenset[str], seconds: float
+) -> Iterator[Measurement]:
     """Yield the jobs for one worker that measures all devices.
 
     `kinds`: the kinds of measurement that the library supports; `seconds`: duration of the burn-in at level 3.
@@ -98,7 +100,7 @@ def worker_jobs(level: int, devices: Sequence[Device], kinds: frozenset[str], se
         yield _burn(devices, seconds if pace.burn_seconds is None else pace.burn_seconds)
 
 
-def _host_copies(devices: Sequence[Device], level: Level) -> Iterator[Job]:
+def _host_copies(devices: Sequence[LoadableGpu], level: Level) -> Iterator[Measurement]:
     for device in devices:
         yield _host_copy(device, level, device.near, "")
     for device in devices:
@@ -106,7 +108,9 @@ def _host_copies(devices: Sequence[Device], level: Level) -> Iterator[Job]:
             yield _host_copy(device, level, device.far, "-far")
 
 
-def _host_copy(device: Device, level: Level, place: tuple[int, tuple[int, ...]] | None, suffix: str) -> Job:
+def _host_copy(
+    device: LoadableGpu, level: Level, place: tuple[int, tuple[int, ...]] | None, suffix: str
+) -> Measurement:
     options: dict[str, Any] = {"index": device.index, "bytes": GIB, "pace": level.pace, "suffix": suffix}
     if not suffix:
         options["link"] = device.function  # this link is read while copies run
@@ -115,7 +119,7 @@ def _host_copy(device: Device, level: Level, place: tuple[int, tuple[int, ...]] 
     return _job("host-copies", device.address, (f"h2d-ce{suffix}", f"d2h-ce{suffix}"), options)
 
 
-def _device_copies(devices: Sequence[Device], level: Level) -> Iterator[Job]:
+def _device_copies(devices: Sequence[LoadableGpu], level: Level) -> Iterator[Measurement]:
     for device in devices:
         size = min(4 * GIB, device.memory_bytes // 8)
         yield _job(
@@ -123,7 +127,7 @@ def _device_copies(devices: Sequence[Device], level: Level) -> Iterator[Job]:
         )
 
 
-def _peers(devices: Sequence[Device], level: Level) -> Iterator[Job]:
+def _peers(devices: Sequence[LoadableGpu], level: Level) -> Iterator[Measurement]:
     for source in devices:
         for target in devices:
             if source is not target:
@@ -131,25 +135,25 @@ def _peers(devices: Sequence[Device], level: Level) -> Iterator[Job]:
                 yield _job("peer-copy", f"{source.address}->{target.address}", ("p2p-write-ce",), options)
 
 
-def _gemms(devices: Sequence[Device], level: Level) -> Iterator[Job]:
+def _gemms(devices: Sequence[LoadableGpu], level: Level) -> Iterator[Measurement]:
     subjects = {str(device.index): device.address for device in devices}
     for dtype in _TYPES[min(level.number, 2)]:
         options = {"subjects": subjects, "dtype": dtype, "n": _SIDE[dtype], "pace": level.burst}
         yield _job("gemm", ",".join(subjects.values()), (f"gemm-{dtype}",), options)
 
 
-def _burn(devices: Sequence[Device], seconds: float) -> Job:
+def _burn(devices: Sequence[LoadableGpu], seconds: float) -> Measurement:
     subjects = {str(device.index): device.address for device in devices}
     options = {"subjects": subjects, "n": 8192, "duration": seconds}
     metrics = ("gemm-bf16-sustained", "burn-wrong-results")
-    return Job("burn", ",".join(subjects.values()), metrics, options, seconds + 120, load=True)
+    return Measurement("burn", ",".join(subjects.values()), metrics, options, seconds + 120, load=True)
 
 
-def _job(kind: str, subject: str, metrics: tuple[str, ...], options: Mapping[str, Any]) -> Job:
-    return Job(kind, subject, metrics, {**options, "subject": subject}, 30.0)
+def _job(kind: str, subject: str, metrics: tuple[str, ...], options: Mapping[str, Any]) -> Measurement:
+    return Measurement(kind, subject, metrics, {**options, "subject": subject}, 30.0)
 
 
-def collective_job(level: int, devices: Sequence[Device]) -> Job:
+def collective_job(level: int, devices: Sequence[LoadableGpu]) -> Measurement:
     """Return the job for all-reduce and all-gather over all devices, for sizes of at most a third of their memory."""
     pace = LEVELS[level]
     least = min(device.memory_bytes for device in devices)
@@ -161,4 +165,4 @@ def collective_job(level: int, devices: Sequence[Device]) -> Job:
         "run_seconds": pace.run_seconds,
     }
     metrics = tuple(f"{kind}-{size_name(size)}" for size in sizes for kind in ("all-reduce", "all-gather"))
-    return Job("collectives", f"{len(devices)} GPUs", metrics, options, 60.0 if level == 1 else 300.0)
+    return Measurement("collectives", f"{len(devices)} GPUs", metrics, options, 60.0 if level == 1 else 300.0)

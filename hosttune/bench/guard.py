@@ -14,7 +14,7 @@ from hosttune.discovery.holders import holders
 from hosttune.errors import Refused, Unreadable
 from hosttune.gpu import VENDORS, hints_for, vendor_of
 from hosttune.gpu.inside import is_vgpu
-from hosttune.gpu.vendor import Bench, Part
+from hosttune.gpu.vendor import Bench, MeasuredPart
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
@@ -37,7 +37,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
     gpus: tuple[Gpu, ...]
     left_out: tuple[tuple[Gpu, str], ...]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MeasuredPart, ...] = ()
     bench: Bench | None = None
     unknown: tuple[tuple[Gpu, str], ...] = ()
 
@@ -53,7 +53,7 @@ def choose(system: System, host: Host) -> Chosen:
     maker = next((vendor for vendor in VENDORS if any(gpu.vendor == vendor.name for gpu in fit)), None)
     bench = maker.bench if maker is not None else None
     gpus: list[Gpu] = []
-    parts: list[Part] = []
+    parts: list[MeasuredPart] = []
     unknown: list[tuple[Gpu, str]] = []
     for gpu in fit:
         found = bench.parts(gpu) if bench is not None else None

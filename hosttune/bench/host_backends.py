@@ -10,7 +10,7 @@ import re
 import sys
 from functools import partial
 
-from hosttune.bench.backend import Ask, Backend, Command, installed
+from hosttune.bench.backend import Ask, Backend, BackendCommand, installed
 from hosttune.bench.parse import child
 from hosttune.bench.parse.tools import parse_cyclictest, parse_fio, parse_mlc, parse_perftest
 from hosttune.errors import BadInput
@@ -29,7 +29,7 @@ def _quiet(tool: str | None, system: System, ask: Ask) -> str | None:
     return ask.quiet or (installed(system, tool) if tool else None)
 
 
-def _memory(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
+def _memory(ask: Ask, groups: frozenset[str]) -> tuple[BackendCommand, ...]:
     usable = {cpu.id for cpu in ask.host.cpus if cpu.online and cpu.allowed is not False}
     cpus = {node.id: sorted(parse_cpus(node.cpus) & usable) for node in ask.host.numa_nodes if node.cpus}
     cpus = {node: _one_a_core(ask, found) for node, found in cpus.items() if found}
@@ -44,7 +44,7 @@ def _memory(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
         *(sys.executable, "-P", "-m", "hosttune.bench.memory_child", "--nodes", nodes),
         *("--run-seconds", f"{seconds:g}", "--budget", f"{budget:g}"),
     )
-    return (Command(argv, child.parse, budget + 15, ("memory-copy",), "every pair of nodes"),)
+    return (BackendCommand(argv, child.parse, budget + 15, ("memory-copy",), "every pair of nodes"),)
 
 
 def _one_a_core(ask: Ask, cpus: list[int]) -> list[int]:
@@ -57,11 +57,15 @@ def _one_a_core(ask: Ask, cpus: list[int]) -> list[int]:
     return list(seen.values())
 
 
-def _latency(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
-    return (Command(("mlc", "--latency_matrix"), parse_mlc, 300, ("memory-latency",), "every pair of nodes", times=5),)
+def _latency(ask: Ask, groups: frozenset[str]) -> tuple[BackendCommand, ...]:
+    return (
+        BackendCommand(
+            ("mlc", "--latency_matrix"), parse_mlc, 300, ("memory-latency",), "every pair of nodes", times=5
+        ),
+    )
 
 
-def _jitter(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
+def _jitter(ask: Ask, groups: frozenset[str]) -> tuple[BackendCommand, ...]:
     """Return the command that compares the guests' cores with all other cores.
 
     The guests' cores are those that defined guests are pinned to; if there are none, the isolated cores.
@@ -72,7 +76,7 @@ def _jitter(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
     guests = guests or CpuSet(cpu.id for cpu in ask.host.cpus if cpu.isolated) & online
     seconds = 2 if ask.level == 1 else 30
     return tuple(
-        Command(
+        BackendCommand(
             (
                 "cyclictest",
                 "-q",
@@ -115,12 +119,12 @@ def _scratch(system: System, ask: Ask) -> str | None:
     return _quiet("fio", system, ask)
 
 
-def _disk(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
+def _disk(ask: Ask, groups: frozenset[str]) -> tuple[BackendCommand, ...]:
     """Return the commands of fio, which measures with its own file in the scratch folder and removes it afterwards."""
     seconds = 3 if ask.level == 1 else 30
     size = "1G" if ask.level == 1 else "16G"
     return tuple(
-        Command(
+        BackendCommand(
             (
                 *("fio", f"--name={name}", f"--directory={ask.scratch}", "--filename=hosttune-bench.tmp", "--unlink=1"),
                 *(f"--rw={pattern}", f"--bs={block}", f"--iodepth={depth}", f"--size={size}", "--direct=1"),
@@ -150,13 +154,13 @@ def _ports(ask: Ask) -> tuple[str, ...]:
     return tuple(nic.rdma for nic in ask.host.nics if nic.rdma and nic.physfn is None and nic.state != "down")
 
 
-def _network(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
+def _network(ask: Ask, groups: frozenset[str]) -> tuple[BackendCommand, ...]:
     """Return the commands that measure from each port of this host to each named host.
 
     On the named host `ib_write_bw -d DEVICE --report_gbits` must be waiting.
     """
     return tuple(
-        Command(
+        BackendCommand(
             ("ib_write_bw", "-d", port, "--report_gbits", "-D", "2", "-s", "1048576", peer),
             partial(parse_perftest, subject=f"{port}->{peer}"),
             40,

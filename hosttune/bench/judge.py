@@ -38,7 +38,7 @@ _NO_FLOOR_OF_A_PART = "no floor is published for a part of a GPU, and this host 
 _HINT = "measure again with the host idle; then compare link, clocks and NUMA node with a host that reaches it"
 
 
-class Port(msgspec.Struct, frozen=True):
+class RatedPort(msgspec.Struct, frozen=True):
     """An RDMA port: its rate, and the rate of the PCIe slot of its NIC, in Gb/s; None is unknown."""
 
     rate: float | None = None
@@ -60,7 +60,7 @@ class JudgingContext(msgspec.Struct, frozen=True):
     gpus: int
     history: tuple[Validation, ...] = ()
     links: Mapping[str, int] = msgspec.field(default_factory=dict)
-    ports: Mapping[str, Port] = msgspec.field(default_factory=dict)
+    ports: Mapping[str, RatedPort] = msgspec.field(default_factory=dict)
     pieces: Mapping[str, str] = msgspec.field(default_factory=dict)
     model: Model = no_model
 
@@ -165,7 +165,7 @@ def _exceeded(middle: float, family: Metric, peak: float | None, modelled: Model
     return None
 
 
-def _of_port(metric: str, subject: str, device: str | None, port: Port) -> tuple[Baseline, ...]:
+def _of_port(metric: str, subject: str, device: str | None, port: RatedPort) -> tuple[Baseline, ...]:
     """Return the floor of an RDMA port, from its rate.
 
     Empty if the rate is unknown, or if the PCIe slot is slower than the port.
@@ -176,7 +176,9 @@ def _of_port(metric: str, subject: str, device: str | None, port: Port) -> tuple
     return (Baseline(metric, device or "", port.rate, 1 - PORT_PART, "higher", "Gb/s", source),)
 
 
-def _doubt(rows: Sequence[Baseline], middle: float, links: int | None, port: Port | None) -> tuple[str, str] | None:
+def _doubt(
+    rows: Sequence[Baseline], middle: float, links: int | None, port: RatedPort | None
+) -> tuple[str, str] | None:
     """Return (why a figure cannot be judged, what to do) if a fact that its floor depends on is unknown, else None."""
     if port is not None and port.rate is None:
         return "the rate of the port is not known", "read it: cat /sys/class/infiniband/*/ports/1/rate"
@@ -185,7 +187,7 @@ def _doubt(rows: Sequence[Baseline], middle: float, links: int | None, port: Por
     return None
 
 
-def _no_floor(links: int | None, port: Port | None) -> str:
+def _no_floor(links: int | None, port: RatedPort | None) -> str:
     if port is not None:
         return "the PCIe slot carries less than the port: no floor is published for that"
     if links == 0:

@@ -62,10 +62,10 @@ def _reading(address: str, read: Callable[[str], str]) -> tuple[float, float]:
 def read_machine(path: str) -> str:
     """Return the text of a file on this machine. Raises OSError."""
     from hosttune.errors import Unreadable
-    from hosttune.machine.live import Machine
+    from hosttune.machine.live import LiveMachine
 
     try:
-        data = Machine().read_bytes(path)
+        data = LiveMachine().read_bytes(path)
     except Unreadable as error:
         raise OSError(error.reason) from error
     if data is None:

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.bench.backend import Ask, Backend, Command, run
+from hosttune.bench.backend import Ask, Backend, BackendCommand, run
 from hosttune.bench.baselines import Standard, pair_links, with_fleet
 from hosttune.bench.gpu_backends import GPU_BACKENDS, GPU_FIGURES
 from hosttune.bench.gpu_jobs import BETWEEN
 from hosttune.bench.guard import Chosen, choose, running
 from hosttune.bench.host_backends import HOST_BACKENDS
-from hosttune.bench.judge import JudgingContext, Port, judge, loaded_links, missing
+from hosttune.bench.judge import JudgingContext, RatedPort, judge, loaded_links, missing
 from hosttune.bench.modelled import ModelOf, no_model
-from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, worst_of_each
+from hosttune.bench.parse.answer import Lost, NotUnderstood, ParsedOutput, worst_of_each
 from hosttune.errors import CommandFailed, Refused
 from hosttune.machine.system import System
 from hosttune.model.host import Host, Link
@@ -28,7 +28,7 @@ _BURN_SECONDS = 300.0
 _GEN2, _GEN5 = 5.0, 32.0  # GT/s
 
 
-class Measured(msgspec.Struct, frozen=True):
+class MeasuredRuns(msgspec.Struct, frozen=True):
     """Results, all runs in order, the software versions of the measurement, and the links of GPUs under load."""
 
     results: tuple[CheckResult, ...]
@@ -49,7 +49,7 @@ def measure(
     history: tuple[Validation, ...] = (),
     fleet: str | None = None,
     model_of: ModelOf = lambda host, gpus, standard: no_model,
-) -> Measured:
+) -> MeasuredRuns:
     """Measure this machine at a level (1 within a minute, 2 in full, 3 with `seconds` of burn-in).
 
     Changes no setting. `history`: earlier validations of this host, oldest first. `fleet`: the text of a TOML file with
@@ -78,10 +78,10 @@ def measure(
     figures = judge(samples, _judging_context(host, chosen, history, standard, model_of))
     results = (*_results(chosen, figures, answers), *_left_out(chosen), *_not_taken(chosen, plans), *skips)
     facts = {name: value for answer in answers for name, value in answer.facts.items()}
-    return Measured(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
+    return MeasuredRuns(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
 
 
-def _results(chosen: Chosen, figures: Iterable[CheckResult], answers: Sequence[Answer]) -> Iterator[CheckResult]:
+def _results(chosen: Chosen, figures: Iterable[CheckResult], answers: Sequence[ParsedOutput]) -> Iterator[CheckResult]:
     """Yield the judged figures, what is missing, and verdicts of the tools, each with a note if it is unproven."""
     lost = missing(lost for answer in answers for lost in answer.lost)
     for row in (*figures, *lost, *(result for answer in answers for result in answer.results)):
@@ -114,7 +114,7 @@ def _judging_context(
     return JudgingContext(standard, kinds, len(gpus), history, links, _rdma_ports(host), pieces, model)
 
 
-def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:
+def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, BackendCommand]], list[CheckResult]]:
     """Return (the commands of the first available backend of each group, a result for each group without a backend)."""
     backends = [backend for backend in (*GPU_BACKENDS, *HOST_BACKENDS) if ask.level in backend.levels]
     backends = [
@@ -124,7 +124,7 @@ def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], l
     ]
     done: set[str] = set()
     reasons: dict[str, list[str]] = {}
-    plans: list[tuple[Backend, Command]] = []
+    plans: list[tuple[Backend, BackendCommand]] = []
     for backend in backends:
         groups = backend.covers - done
         if not groups:
@@ -155,7 +155,7 @@ def _without_tool(group: str, why: Iterable[str], ask: Ask) -> CheckResult:
     return CheckResult(check=f"bench-{group}", subject="host", outcome="unknown", actual=reason, hint=hint)
 
 
-def _answer(system: System, backend: Backend, command: Command, say: Callable[[str], None]) -> Answer:
+def _answer(system: System, backend: Backend, command: BackendCommand, say: Callable[[str], None]) -> ParsedOutput:
     """Return the figures of a command. If it fails, its figures are lost, with the reason."""
     say(f"measuring with {backend.name}: {', '.join(command.metrics)} ({command.subject})")
     try:
@@ -164,7 +164,7 @@ def _answer(system: System, backend: Backend, command: Command, say: Callable[[s
         why = f"{backend.name}: {error.what}"
         if isinstance(error, CommandFailed) and error.output.strip():
             why += f": {error.output.strip().splitlines()[-1][:200]}"
-        return Answer(lost=tuple(Lost(metric, command.subject, why) for metric in command.metrics))
+        return ParsedOutput(lost=tuple(Lost(metric, command.subject, why) for metric in command.metrics))
     silent = tuple(metric for metric in command.metrics if not _mentions_metric(answer, metric))
     return replace(
         answer,
@@ -172,7 +172,7 @@ def _answer(system: System, backend: Backend, command: Command, say: Callable[[s
     )
 
 
-def _mentions_metric(answer: Answer, metric: str) -> bool:
+def _mentions_metric(answer: ParsedOutput, metric: str) -> bool:
     """Return whether an answer has anything about a metric: a value, a verdict, or the reason why there is none."""
     names = [*(row.metric for row in answer.samples), *(row.metric for row in answer.lost)]
     names += [row.check.removeprefix("bench-") for row in answer.results]
@@ -190,7 +190,7 @@ def _not_loaded(subject: str, outcome: Outcome, why: str) -> CheckResult:
     return CheckResult(check="bench-gpu", subject=subject, outcome=outcome, actual=why)
 
 
-def _not_taken(chosen: Chosen, plans: list[tuple[Backend, Command]]) -> Iterator[CheckResult]:
+def _not_taken(chosen: Chosen, plans: list[tuple[Backend, BackendCommand]]) -> Iterator[CheckResult]:
     """Yield a skip for each metric that is not measured for a part; unknown for a part that no backend can measure."""
     measured = {command.subject for _, command in plans}
     for part in chosen.parts:
@@ -214,14 +214,14 @@ def _with_unproven_note(row: CheckResult, chosen: Chosen) -> CheckResult:
     return msgspec.structs.replace(row, actual=f"{row.actual}; {doubt}" if row.actual else doubt)
 
 
-def _rdma_ports(host: Host) -> dict[str, Port]:
+def _rdma_ports(host: Host) -> dict[str, RatedPort]:
     """Return the RDMA ports by name: their rate, and the rate of the NIC's slot.
 
     The overhead of the link's encoding is subtracted from the slot's rate, but not the overhead of packets.
     """
     functions = host.index.pci
     slots = {nic.rdma: (nic, functions.get(nic.physfn or nic.address)) for nic in host.nics if nic.rdma}
-    return {name: Port(nic.rate_gbps, _carries(at.link if at else None)) for name, (nic, at) in slots.items()}
+    return {name: RatedPort(nic.rate_gbps, _carries(at.link if at else None)) for name, (nic, at) in slots.items()}
 
 
 def _carries(link: Link | None) -> float | None:

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 
 from hosttune.bench.placement import NotPlaced, nodes_of, placed
-from hosttune.bench.supervise import Job, Record, run_jobs
+from hosttune.bench.supervise import Measurement, Record, run_jobs
 
 _BUFFER = 64 << 20  # larger than a core's share of any last-level cache
 _MOST_THREADS = 16
@@ -46,12 +46,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _job(node: int, cpus: Sequence[int], memory: int, runs: int, run_seconds: float) -> Job:
+def _job(node: int, cpus: Sequence[int], memory: int, runs: int, run_seconds: float) -> Measurement:
     options = {"cpus": cpus, "memory": memory, "runs": runs, "run_seconds": run_seconds}
-    return Job("memory", f"node{node}->node{memory}", ("memory-copy",), options, 10 + 4 * runs * run_seconds)
+    return Measurement("memory", f"node{node}->node{memory}", ("memory-copy",), options, 10 + 4 * runs * run_seconds)
 
 
-def copies(job: Job) -> Iterator[Record]:
+def copies(job: Measurement) -> Iterator[Record]:
     """Yield the runs of one pair of nodes. The first run, which fills caches and TLBs, is not recorded."""
     options = job.options
     cpus: Sequence[int] = options["cpus"]

@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TICK_SECONDS = 0.5
 
 
-class Job(msgspec.Struct, frozen=True):
+class Measurement(msgspec.Struct, frozen=True):
     """One measurement: `kind` selects the function, `options` are its arguments, `seconds` is its time limit.
 
     It should give the `metrics` of `subject`. `load`: clocks, power and temperature are sampled while it runs.
@@ -37,17 +37,17 @@ class Job(msgspec.Struct, frozen=True):
     load: bool = False
 
 
-def lost(job: Job, why: str) -> Record:
+def lost(job: Measurement, why: str) -> Record:
     """Return the error record of a job that gave no figures, or not all of them."""
     return {"error": why, "metrics": list(job.metrics), "subject": job.subject}
 
 
 def run_jobs(
-    jobs: Sequence[Job],
-    work: Callable[[Job], Iterable[Record]],
+    jobs: Sequence[Measurement],
+    work: Callable[[Measurement], Iterable[Record]],
     *,
     until: float,
-    watch: Callable[[Job], Iterable[Record]] = lambda job: (),
+    watch: Callable[[Measurement], Iterable[Record]] = lambda job: (),
 ) -> Iterator[Record]:
     """Run all jobs one after another and yield their records as they arrive.
 
@@ -75,10 +75,10 @@ def run_jobs(
 
 
 def _follow(
-    jobs: Sequence[Job],
-    work: Callable[[Job], Iterable[Record]],
+    jobs: Sequence[Measurement],
+    work: Callable[[Measurement], Iterable[Record]],
     until: float,
-    watch: Callable[[Job], Iterable[Record]],
+    watch: Callable[[Measurement], Iterable[Record]],
 ) -> Iterator[Record]:
     """Run one worker and yield its messages. The last message is {"broken": why} if the worker did not finish."""
     pid, reader = fork_worker(lambda emit: _all(jobs, work, emit))
@@ -112,7 +112,7 @@ def _follow(
         yield {"broken": ended}
 
 
-def _all(jobs: Sequence[Job], work: Callable[[Job], Iterable[Record]], emit: Emit) -> None:
+def _all(jobs: Sequence[Measurement], work: Callable[[Measurement], Iterable[Record]], emit: Emit) -> None:
     for job in jobs:
         for record in work(job):
             emit(record)

@@ -18,7 +18,7 @@ from hosttune.planning.adopting import Adoption, Adoptions, Definition, adopt, s
 _ALL = "--adopt-all"
 
 
-class Request(msgspec.Struct, frozen=True):
+class AdoptRequest(msgspec.Struct, frozen=True):
     """The guests to adopt and how to print and save their plan: options of `plan`.
 
     `printed`: the guest whose definition -o xml prints. `managed`: save also guests that another program manages.
@@ -40,7 +40,7 @@ class Request(msgspec.Struct, frozen=True):
         return _ALL if self.every else "--adopt" if self.names else "--xml"
 
 
-def adopt_guests(context: click.Context, request: Request, others: Mapping[str, object]) -> None:
+def adopt_guests(context: click.Context, request: AdoptRequest, others: Mapping[str, object]) -> None:
     """Print the plan of existing guests and save it where a plan is saved. Exits with 1 if one has no place.
 
     `others`: the other options of the command, which must not be given. Raises BadInput, Unreadable.
@@ -66,12 +66,12 @@ def adopt_guests(context: click.Context, request: Request, others: Mapping[str, 
                 tell("nothing to change: no plan is saved")
 
 
-def _save(adopted: Adoptions, request: Request, path: str | None) -> None:
+def _save(adopted: Adoptions, request: AdoptRequest, path: str | None) -> None:
 
     save_plan(saved_plan(adopted, consent=request.managed), path, request.root, request.document)
 
 
-def _check(request: Request, others: Mapping[str, object]) -> None:
+def _check(request: AdoptRequest, others: Mapping[str, object]) -> None:
     """Check the options. Raises BadInput for two that exclude each other."""
     option = request.option
 
@@ -96,7 +96,7 @@ def _check(request: Request, others: Mapping[str, object]) -> None:
 # --- definitions ------------------------------------------------------------------------------------------------
 
 
-def _definitions(host: Host, request: Request) -> Iterator[Definition]:
+def _definitions(host: Host, request: AdoptRequest) -> Iterator[Definition]:
     """Yield the definitions that are asked for. Raises BadInput, Unreadable."""
     from hosttune.journal.state import load
     from hosttune.machine.archive import open_system
@@ -157,7 +157,7 @@ def _of_libvirt(system: System, name: str) -> Definition | None:
 # --- output -----------------------------------------------------------------------------------------------------
 
 
-def _obstacle(adopted: Adoptions, request: Request) -> tuple[str, str] | None:
+def _obstacle(adopted: Adoptions, request: AdoptRequest) -> tuple[str, str] | None:
     """Return why the plan must not be saved, and what to do; None if it may be."""
     if request.files:
         return "a definition of a file may differ from libvirt's", "virsh define FILE, then plan --adopt NAME"
@@ -168,7 +168,7 @@ def _obstacle(adopted: Adoptions, request: Request) -> tuple[str, str] | None:
     return None
 
 
-def _print(adopted: Adoptions, host: Host, request: Request) -> None:
+def _print(adopted: Adoptions, host: Host, request: AdoptRequest) -> None:
     """Print the plan in the format that is asked for. Raises BadInput."""
     from hosttune.report.adoption import adoption_report
 

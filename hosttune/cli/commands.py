@@ -121,7 +121,7 @@ class Whole(click.IntRange):
 _DIGITS = 100  # of a number that is shown with the reason of its limit
 
 
-class Devices(Whole):
+class DevicesOption(Whole):
     """A number of devices of a guest, with the limit of an intent and its reason. The intent checks the minimum."""
 
     def __init__(self, kind: str) -> None:
@@ -246,7 +246,7 @@ class Command(click.Command):
         return option
 
 
-class Group(Command, click.Group):
+class CommandGroup(Command, click.Group):
     """A group whose help shows the line of each command in full. click cuts it off at the width of the terminal."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -269,7 +269,7 @@ class Group(Command, click.Group):
         return super().resolve_command(ctx, args)
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """The group of commands, with one line of help each. A command is imported when it is called.
 
     This is a lazy group in the sense of click, with one

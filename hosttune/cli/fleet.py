@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune.cli import between, fleetbaseline, fleetcollective, fleetpairs
-from hosttune.cli.commands import Command, Group, Seconds, Whole, with_options
+from hosttune.cli.commands import Command, CommandGroup, Seconds, Whole, with_options
 from hosttune.cli.fleetrun import inventory_options, request_of, run, show
 from hosttune.cli.output import emit
 from hosttune.errors import BadInput
@@ -31,7 +31,7 @@ GROUPS = {  # of the help of a verb that contacts hosts
 }
 
 
-@click.group(cls=Group, no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def fleet() -> None:
     """Run hosttune on many hosts, through Ansible.
 

@@ -13,7 +13,7 @@ from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.cluster.collectiveplan import CollectiveOptions
-    from hosttune.fleet.run import Request
+    from hosttune.fleet.run import FleetRequest
 
 COLLECTIVE_GROUPS = {
     "Which hosts": ("--inventory", "--limit", "--disrupt", "--resume"),
@@ -52,7 +52,7 @@ collective_options = with_options(
 )  # fmt: skip
 
 
-def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked: dict[str, Any]) -> None:
+def run(context: click.Context, base: Callable[[dict[str, Any]], FleetRequest], asked: dict[str, Any]) -> None:
     """Measure and exit with the exit code. `base` makes the request of what all verbs have. Raises BadInput."""
     from hosttune.cluster.collectiveplan import CollectiveOptions
     from hosttune.cluster.collectiveruns import CollectiveRequest, run_collective

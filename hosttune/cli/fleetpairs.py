@@ -13,7 +13,7 @@ from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.cluster.pairplan import PairsOptions
-    from hosttune.fleet.run import Request
+    from hosttune.fleet.run import FleetRequest
 
 PAIR_GROUPS = {
     "Which hosts": ("--inventory", "--limit", "--disrupt", "--resume"),
@@ -45,7 +45,7 @@ pair_options = with_options(
 )  # fmt: skip
 
 
-def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked: dict[str, Any]) -> None:
+def run(context: click.Context, base: Callable[[dict[str, Any]], FleetRequest], asked: dict[str, Any]) -> None:
     """Measure and exit with the exit code. `base` makes the request of what all verbs have. Raises BadInput."""
     from hosttune.cluster.pairplan import PairsOptions
     from hosttune.cluster.pairruns import PairsRequest, run_pairs

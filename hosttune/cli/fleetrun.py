@@ -12,7 +12,7 @@ from hosttune.cli.output import agreed, emit, emit_report, exiting, report_text,
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.fleet.run import FleetRun, Request
+    from hosttune.fleet.run import FleetRequest, FleetRun
     from hosttune.model.fleet import FleetReport
 
 INTERRUPTED = 130
@@ -60,15 +60,15 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
             print_end(done, reasons=output not in WITH_ANSWERS)
 
 
-def request_of(verb: str, asked: dict[str, Any]) -> Request:
+def request_of(verb: str, asked: dict[str, Any]) -> FleetRequest:
     """Return the options as a request. Options that were not given get their defaults."""
-    from hosttune.fleet.run import Request
+    from hosttune.fleet.run import FleetRequest
 
     options = asked.pop("options")
     if options and not options[0].startswith("-"):
         raise BadInput(f"unexpected argument {options[0][:80]!r}", where="command line", hint="see --help")
     given = {name: value for name, value in asked.items() if value is not None}
-    return Request(verb=verb, options=options, **given)
+    return FleetRequest(verb=verb, options=options, **given)
 
 
 def print_end(done: FleetRun, *, reasons: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 import click
 from click.core import ParameterSource
 
-from hosttune.cli.commands import Command, Group, Whole, completing, host_options, progress
+from hosttune.cli.commands import Command, CommandGroup, Whole, completing, host_options, progress
 from hosttune.cli.output import agreed, emit, emit_report, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
@@ -25,7 +25,7 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
                       help="What to print.")  # fmt: skip
 
 
-@click.group(cls=Group, no_args_is_help=False, invoke_without_command=True)
+@click.group(cls=CommandGroup, no_args_is_help=False, invoke_without_command=True)
 @host_options
 @click.option("--device", "devices", multiple=True, metavar="BDF",
               help="Hand over this device (repeatable).")  # fmt: skip
@@ -80,7 +80,7 @@ def handover(
         _refuse_options(context)
         return
     from hosttune.cli.transaction import place
-    from hosttune.handover.running import Options, hand_over
+    from hosttune.handover.running import HandoverOptions, hand_over
     from hosttune.handover.targets import Asked
     from hosttune.model.values import parse_address
 
@@ -93,7 +93,7 @@ def handover(
     if dry_run:
         _tell_plan(here, asked, inside, output)
         return
-    options = Options(out, None, _validating(here[0]), waiting(yes, sys.stdin), inside)
+    options = HandoverOptions(out, None, _validating(here[0]), waiting(yes, sys.stdin), inside)
     done = hand_over(here, asked, options, _asking(yes), progress())
     _finish(context, output, done)
 
@@ -135,9 +135,9 @@ def _finish(context: click.Context, output: str, done: Handed) -> None:
 
 def _validating(site: Site) -> Callable[[int], Validation]:
     """Return the function that validates the host at a level."""
-    from hosttune.validating import Request, validate
+    from hosttune.validating import ValidationRequest, validate
 
-    return lambda level: validate(site.system, Request(level=level, accepting=False)).validation
+    return lambda level: validate(site.system, ValidationRequest(level=level, accepting=False)).validation
 
 
 def _asking(yes: bool) -> Callable[[Sequence[str]], bool]:
@@ -187,17 +187,17 @@ def inside(order: str) -> None:
     ORDER is the file that the seed of `handover --test-guest` brings. Prints the answer as one line of JSON.
     """
     from hosttune.handover.testguest.inside import answer_of
-    from hosttune.handover.testguest.order import Order
+    from hosttune.handover.testguest.order import GuestOrder
     from hosttune.journal.state import load
     from hosttune.machine.archive import open_system
-    from hosttune.validating import Request, validate
+    from hosttune.validating import ValidationRequest, validate
 
     system = open_system(None)
 
     def validated(level: int) -> Validation:
-        return validate(system, Request(level=level, guest=True, accepting=False, keep=False)).validation
+        return validate(system, ValidationRequest(level=level, guest=True, accepting=False, keep=False)).validation
 
-    asked = Order.from_json(load(order, what="an order of a hand-over"), where=order)
+    asked = GuestOrder.from_json(load(order, what="an order of a hand-over"), where=order)
     emit(answer_of(system, asked, validated).to_line().rstrip("\n"))
 
 

@@ -11,7 +11,7 @@ from hosttune.cli.commands import Command, completing, host_options, read_docume
 from hosttune.cli.output import emit_report, exiting
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
-from hosttune.rules.lint import BY_HAND, Definition, Manager, rules
+from hosttune.rules.lint import BY_HAND, LintedDefinition, Manager, rules
 from hosttune.rules.lint import lint as find
 
 FORMATS = ("text", "json", "md", "html", "junit", "sarif")
@@ -71,7 +71,9 @@ def check_files(
     judge(context, read_host(root, document), definitions, output, "warn")
 
 
-def gather(root: str | None, document: str | None, guests: Sequence[str], every: bool) -> tuple[Host, list[Definition]]:
+def gather(
+    root: str | None, document: str | None, guests: Sequence[str], every: bool
+) -> tuple[Host, list[LintedDefinition]]:
     """Return the host, and the definitions that are asked for. Raises BadInput, Unreadable."""
     import hosttune
 
@@ -91,11 +93,11 @@ def gather(root: str | None, document: str | None, guests: Sequence[str], every:
     return host, [files[one] if one in files else of_name(root, host, one) for one in wanted]
 
 
-def of_file(path: str) -> Definition:
+def of_file(path: str) -> LintedDefinition:
     """Return the definition in a file. Raises BadInput."""
     from hosttune.journal.state import load
 
-    return Definition(path, load(path, what=WHAT, size="domain XML"))
+    return LintedDefinition(path, load(path, what=WHAT, size="domain XML"))
 
 
 def defined(host: Host, root: str | None) -> list[str]:
@@ -107,7 +109,7 @@ def defined(host: Host, root: str | None) -> list[str]:
     return [guest.name for guest in host.guests]
 
 
-def of_name(root: str | None, host: Host, name: str) -> Definition:
+def of_name(root: str | None, host: Host, name: str) -> LintedDefinition:
     """Return the definition that libvirt keeps of a guest. Raises BadInput, Unreadable."""
     from hosttune.hypervisor.connection import read_definition
     from hosttune.machine.archive import open_system
@@ -122,10 +124,10 @@ def of_name(root: str | None, host: Host, name: str) -> Definition:
     if xml is None:
         hint = "of a transient guest libvirt keeps none: give its XML as a file"
         raise BadInput(f"no definition of guest {name!r}", where=f"libvirt:{name}", hint=hint)
-    return Definition(f"libvirt:{name}", xml)
+    return LintedDefinition(f"libvirt:{name}", xml)
 
 
-def of_processes(root: str | None, document: str | None) -> tuple[Host, list[Definition]]:
+def of_processes(root: str | None, document: str | None) -> tuple[Host, list[LintedDefinition]]:
     """Return the host, and the definition of each QEMU that runs on it. Raises BadInput."""
     import hosttune
     from hosttune.discovery.running import read_running
@@ -139,7 +141,7 @@ def of_processes(root: str | None, document: str | None) -> tuple[Host, list[Def
         raise BadInput("which QEMU processes run is unknown", where=document or root or "/proc", hint=hint)
     host = hosttune.discover(root)
     return host, [
-        Definition(
+        LintedDefinition(
             f"process {process.pid} ({process.manager or BY_HAND})",
             definition(running, host),
             Manager(process.manager or BY_HAND, process.manager_id),
@@ -148,7 +150,9 @@ def of_processes(root: str | None, document: str | None) -> tuple[Host, list[Def
     ]
 
 
-def judge(context: click.Context, host: Host, definitions: Sequence[Definition], output: str, fail_on: str) -> None:
+def judge(
+    context: click.Context, host: Host, definitions: Sequence[LintedDefinition], output: str, fail_on: str
+) -> None:
     """Print the findings, then exit: with 1 if one has the level `fail_on` or a worse one, else with 0."""
     from hosttune.report.lint import lint_report
     from hosttune.report.lint_sarif import lint_sarif

@@ -34,7 +34,7 @@ def metrics(root: str | None, document: str | None, guest: bool, expect: str | N
     from hosttune.cli.validate import accepted_of, metrics_of, read_expectation
     from hosttune.machine.archive import open_system
     from hosttune.metrics import check_textfile, write_textfile
-    from hosttune.validating import Request, validate
+    from hosttune.validating import ValidationRequest, validate
 
     expected = read_expectation(expect)
     place = read_document(root, document) or open_system(root)
@@ -42,7 +42,7 @@ def metrics(root: str | None, document: str | None, guest: bool, expect: str | N
         refuse_captured(place, root or document)
         check_textfile(textfile)  # before anything is read
     begun = time.time()
-    request = Request(guest=guest, expect=expected, accepted=accepted_of(root or document), keep=False)
+    request = ValidationRequest(guest=guest, expect=expected, accepted=accepted_of(root or document), keep=False)
     found = validate(place, request, tell=tell)
     text = metrics_of(found, "metrics", begun, 0)
     if textfile is None:

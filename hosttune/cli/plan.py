@@ -10,7 +10,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.cli.commands import Command, Devices, completing, host_options, read_host
+from hosttune.cli.commands import Command, DevicesOption, completing, host_options, read_host
 from hosttune.cli.output import emit, exiting, report_text, shown, tell, write
 from hosttune.cli.planned import DEFINITIONS, chosen, save_plan
 from hosttune.domain.writer import domain_xml
@@ -50,7 +50,7 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @host_options
 @click.option("--gpu", "addresses", multiple=True, metavar="BDF", shell_complete=completing("gpus"),
               help="Give this GPU to the guest (repeatable).")  # fmt: skip
-@click.option("--gpus", type=Devices("gpus"), metavar="N", help="Give the guest N GPUs, chosen by the planner.")
+@click.option("--gpus", type=DevicesOption("gpus"), metavar="N", help="Give the guest N GPUs, chosen by the planner.")
 @click.option("--mig", metavar="PROFILE[:N]", help="Plan N guests (default 1), NAME-0 ..., each with one MIG instance.")
 @click.option("-f", "--file", "file", metavar="INTENT", help="Plan what this intent (YAML or JSON) asks for.")
 @click.option("--name", help=NAME_HELP)
@@ -59,8 +59,8 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--numa", metavar="N|auto", help="NUMA cells of the guest (default auto).")
 @click.option("--smt", type=click.Choice(["cores", "threads"]), help="Whole cores (default) or also single threads.")
 @click.option("--hugepages", type=click.Choice(["auto", "1GiB", "2MiB", "none"]), help="Page size (default auto).")
-@click.option("--nics", type=Devices("nics"), metavar="N", help="Give the guest the N nearest NICs.")
-@click.option("--nvme", type=Devices("nvme"), metavar="N", help="Give the guest the N nearest NVMe drives.")
+@click.option("--nics", type=DevicesOption("nics"), metavar="N", help="Give the guest the N nearest NICs.")
+@click.option("--nvme", type=DevicesOption("nvme"), metavar="N", help="Give the guest the N nearest NVMe drives.")
 @click.option("--disk", metavar="PATH", help="Disk image of the guest.")
 @click.option("--network", "networks", multiple=True, metavar="NAME", help="libvirt network (repeatable).")
 @click.option("--bridge", "bridges", multiple=True, metavar="NAME", help="Host bridge (repeatable).")
@@ -116,10 +116,10 @@ def plan(
     hosttune plan --adopt-all -o html > plan.html
     """
     if definition or adopt or adopt_all:
-        from hosttune.cli.adopting import Request, adopt_guests
+        from hosttune.cli.adopting import AdoptRequest, adopt_guests
 
         name = asked.pop("name")
-        request = Request(root, document, definition, adopt, adopt_all, output, name, out, yes)
+        request = AdoptRequest(root, document, definition, adopt, adopt_all, output, name, out, yes)
         others = {"--check-xml": check_xml, "--annotate": annotate or None, "--prune": prune or None}
         adopt_guests(context, request, {**asked, **others, "--replan": replan, "--check": check or None})
         return
@@ -288,13 +288,13 @@ def refuse_unnamed(host: Host, intent: Intent) -> None:
 
 def changes_something(decided: Plan, host: Host, root: str | None, document: str | None) -> bool:
     """Return whether applying a plan would change anything, as a dry run of it says; what it cannot say counts."""
-    from hosttune.transaction.applying import Options
+    from hosttune.transaction.applying import ApplyOptions
     from hosttune.transaction.dryrun import rehearse_apply
     from hosttune.transaction.site import open_site
 
     try:
         site, _ = open_site(root, host if document else None, document or "")
-        result, _ = rehearse_apply(site, decided, Options(), lambda: host)
+        result, _ = rehearse_apply(site, decided, ApplyOptions(), lambda: host)
     except HosttuneError:
         return True
     return any(one.outcome in ("planned", "failed") for one in result.entries)

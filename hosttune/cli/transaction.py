@@ -14,7 +14,7 @@ from hosttune.errors import BadInput
 if TYPE_CHECKING:
     from hosttune.model.plan import Plan
     from hosttune.model.result import Result
-    from hosttune.transaction.calls import Here, Request
+    from hosttune.transaction.calls import Here, PlanRequest
     from hosttune.transaction.steps import Prepared
 
 OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
@@ -68,7 +68,7 @@ def apply(
     hosttune apply plan.json --yes --disrupt 0000:41:00.0
     """
     from hosttune.transaction import calls
-    from hosttune.transaction.applying import Options
+    from hosttune.transaction.applying import ApplyOptions
 
     def confirm(todo: Sequence[Prepared]) -> bool:
         question = f"change {len(todo)} setting{'' if len(todo) == 1 else 's'}?"
@@ -87,7 +87,7 @@ def apply(
     if boot:
         finish(context, output, calls.set_again(here, progress()))
         return
-    options = Options(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
+    options = ApplyOptions(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
     done = calls.apply(
         here, lambda: asked_plan(plan, intent, prune=prune), options, confirm=confirm, say=progress(), dry_run=dry_run
     )
@@ -138,10 +138,10 @@ def revert(
             "--guest with --force", where="command line", hint="a guest is taken away as it is now: no --force"
         )
     if guests:
-        from hosttune.transaction.applying import Options
+        from hosttune.transaction.applying import ApplyOptions
 
         finish(context, output, calls.take_away(
-            place(root, document), tuple(dict.fromkeys(guests)), Options(), say=progress(), dry_run=dry_run,
+            place(root, document), tuple(dict.fromkeys(guests)), ApplyOptions(), say=progress(), dry_run=dry_run,
             confirm=lambda todo: yes or agreed(calls.change_lines(todo), f"take away {', '.join(guests)}?"),
         ))  # fmt: skip
         return
@@ -206,13 +206,13 @@ def place(root: str | None, document: str | None) -> Here:
     return found
 
 
-def asked_plan(plan: str | None, intent: str | None, *, prune: bool) -> Plan | Request | None:
+def asked_plan(plan: str | None, intent: str | None, *, prune: bool) -> Plan | PlanRequest | None:
     """Return the given plan or intent; None means the saved plan. Raises BadInput."""
     from hosttune.cli.plan import intent_of_file
-    from hosttune.transaction.calls import Request, read_plan
+    from hosttune.transaction.calls import PlanRequest, read_plan
 
     if intent is not None:
-        return Request(*intent_of_file(intent, None, prune=prune), prune=prune)
+        return PlanRequest(*intent_of_file(intent, None, prune=prune), prune=prune)
     return read_plan(plan) if plan is not None else None
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.validation import Acceptance, Validation
     from hosttune.report.blocks import Report
-    from hosttune.rules.checks.expected import Expectation
+    from hosttune.rules.checks.expected import ExpectedDevices
     from hosttune.validating import Validated
 
 FORMATS = ("text", "json", "md", "html", "junit", "prometheus")
@@ -84,10 +84,10 @@ def validate(
     from msgspec.structs import replace
 
     from hosttune.machine.archive import open_system
-    from hosttune.validating import Request, check_request, exit_code
+    from hosttune.validating import ValidationRequest, check_request, exit_code
     from hosttune.validating import validate as check
 
-    request = Request(
+    request = ValidationRequest(
         level=level, guest=guest, forget=asked["forget"], why=asked["why"], accept=asked["accept"],
         until=asked["until"], duration=asked["duration"], scratch=asked["scratch"], peers=asked["peers"],
     )  # fmt: skip
@@ -133,7 +133,7 @@ def accepted_of(elsewhere: str | None, path: str | None = None) -> tuple[Accepta
     return (*found, *declared(rows, "hosttune_accept"))
 
 
-def read_expectation(path: str | None) -> Expectation | None:
+def read_expectation(path: str | None) -> ExpectedDevices | None:
     """Return the expectation from the file of --expect, None if not given. Raises BadInput."""
     if path is None:
         return None
@@ -208,7 +208,7 @@ def diagnosed(found: Validated) -> Diagnosis:
 
 def metrics_of(found: Validated, verb: str, begun: float, code: int) -> str:
     """Return the metrics of a validation that began at `begun` (seconds since 1970)."""
-    from hosttune.metrics import Observed, Run, exposition
+    from hosttune.metrics import CommandRun, Observed, exposition
 
-    run = Run(verb=verb, at=begun, exit_code=code, seconds=max(0.0, time.time() - begun))
+    run = CommandRun(verb=verb, at=begun, exit_code=code, seconds=max(0.0, time.time() - begun))
     return exposition(Observed(run=run, evidence=found.evidence, validation=found.validation))

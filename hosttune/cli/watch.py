@@ -117,4 +117,4 @@ def openers(live: bool, root: str | None, host: Host | None) -> Mapping[str, Ope
         return {Replay.name: lambda: Replay(lambda: open_system(root))}
     from hosttune.watch import guests, kmsg, udev
 
-    return {udev.NAME: udev.Udev, kmsg.NAME: kmsg.KernelLog, guests.NAME: guests.Guests}
+    return {udev.NAME: udev.Udev, kmsg.NAME: kmsg.KmsgSource, guests.NAME: guests.Guests}

@@ -21,7 +21,7 @@ from hosttune.errors import BadInput
 from hosttune.fleet import options as handed_on
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
-from hosttune.fleet.playbook import Event, Order, Played, Stop, play, playbook
+from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent, play, playbook
 from hosttune.fleet.record import (
     Ended,
     Line,
@@ -35,7 +35,7 @@ from hosttune.fleet.record import (
 )
 from hosttune.fleet.results import held, read_file, replace_file
 from hosttune.fleet.rollout import INTERRUPTED
-from hosttune.fleet.run import Request, check_request, interruptible, order_of, past_of, with_recorded_request
+from hosttune.fleet.run import FleetRequest, check_request, interruptible, order_of, past_of, with_recorded_request
 from hosttune.fleet.waves import shards
 from hosttune.journal.jsonlines import JsonLines
 from hosttune.model.clock import now_text
@@ -46,10 +46,10 @@ from hosttune.model.values import Value, to_json
 
 DEFAULT_MOST_HOSTS = 200  # hosts at once: a step ends with its slowest host, and each costs the controller a process
 _WINDOW = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
-Player = Callable[[Order, Callable[[Event], None], Stop], Played]
+Player = Callable[[PlaybookOrder, Callable[[TaskEvent], None], Stop], Played]
 
 
-class Plan(Value, frozen=True, kw_only=True):
+class BetweenPlan(Value, frozen=True, kw_only=True):
     """A plan of a verb between hosts: the file FILE of the results folder, of the schema SCHEMA."""
 
     FILE: ClassVar[str]
@@ -64,7 +64,7 @@ class Plan(Value, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
-class Report(Protocol):
+class BetweenReport(Protocol):
     """What every report of a verb between hosts has."""
 
     @property
@@ -77,8 +77,8 @@ class Report(Protocol):
 
 
 OptionsT = TypeVar("OptionsT", bound=Value)
-PlanT = TypeVar("PlanT", bound=Plan)
-ReportT = TypeVar("ReportT", bound=Report)
+PlanT = TypeVar("PlanT", bound=BetweenPlan)
+ReportT = TypeVar("ReportT", bound=BetweenReport)
 
 
 class BetweenRequest(msgspec.Struct, Generic[OptionsT], frozen=True):
@@ -87,7 +87,7 @@ class BetweenRequest(msgspec.Struct, Generic[OptionsT], frozen=True):
     `disrupt`: hosts that are measured though guests run. `window`: HH:MM-HH:MM, when a step may begin, local time.
     """
 
-    base: Request
+    base: FleetRequest
     options: OptionsT
     given: Mapping[str, object] = msgspec.field(default_factory=dict)
     disrupt: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class CurrentRun(msgspec.Struct, Generic[OptionsT]):
     verb: str
     run: str
     asked: BetweenRequest[OptionsT]
-    order: Order
+    order: PlaybookOrder
     stop: Stop
     player: Player
     tell: Callable[[str], None]
@@ -239,7 +239,7 @@ def _check_named(disrupt: Sequence[str], inventory: Inventory) -> None:
         raise BadInput(f"no host {unknown[0]!r} in this run", where="--disrupt", hint="name hosts of the inventory")
 
 
-def _opening(request: Request, inventory: Inventory, run: str) -> Iterator[Line]:
+def _opening(request: FleetRequest, inventory: Inventory, run: str) -> Iterator[Line]:
     """Yield the first lines of a new run in the record."""
     yield RunBegun(
         run=run,
@@ -324,7 +324,7 @@ def read_plan(results: str, kind: type[PlanT], run: str) -> PlanT | None:
     return found
 
 
-def write_plan(results: str, plan: Plan) -> None:
+def write_plan(results: str, plan: BetweenPlan) -> None:
     """Write the plan whole. Raises BadInput if it cannot be written."""
     replace_file(os.path.join(results, plan.FILE), to_json(plan).encode())
 

@@ -9,8 +9,17 @@ from functools import cache
 from msgspec.structs import replace
 
 from hosttune.cluster.collective.expected import Machines, expected, machines
-from hosttune.cluster.collective.groups import Findings, Trial, counts, findings, search, series
-from hosttune.cluster.collective.judging import Standard, Wanted, figures, joined, judged, scaling, settled, verdict_of
+from hosttune.cluster.collective.groups import GroupFindings, Trial, counts, findings, search, series
+from hosttune.cluster.collective.judging import (
+    CollectiveStandard,
+    WantedGroup,
+    figures,
+    joined,
+    judged,
+    scaling,
+    settled,
+    verdict_of,
+)
 from hosttune.cluster.collectiveplan import (
     CollectivePlan,
     PlannedGroup,
@@ -31,11 +40,11 @@ Known = dict[int, tuple[HostGroup, ...]]
 _TRIES = 2  # of a group in one call, if its hosts answer and it gives nothing
 
 
-def standard_of(plan: CollectivePlan) -> Standard:
+def standard_of(plan: CollectivePlan) -> CollectiveStandard:
     """Return what figures are compared with."""
     options = plan.options
     of: Machines = machines(tuple(plan.members.values()), plan.ranks, options.device)
-    return Standard(
+    return CollectiveStandard(
         cache(lambda kind, hosts, size: expected(of, kind, hosts, size)),
         against=options.against,
         floor=options.floor,
@@ -106,7 +115,7 @@ def _group(
             return replace(made, outcome="host-lost", why=f"{host}: {why}")
         answers[host] = member
     options = plan.options
-    wanted = Wanted(group_name(plan.run, step, number), ranks, options.kinds, options.sizes, options.runs)
+    wanted = WantedGroup(group_name(plan.run, step, number), ranks, options.kinds, options.sizes, options.runs)
     found = joined(wanted, answers)
     return replace(
         made,
@@ -174,7 +183,7 @@ def _report_host(one: PlannedMember) -> CollectiveHost:
     )
 
 
-def faults(found: Findings, groups: Sequence[HostGroup]) -> tuple[CollectiveFault, ...]:
+def faults(found: GroupFindings, groups: Sequence[HostGroup]) -> tuple[CollectiveFault, ...]:
     """Return what explains bad groups, in words."""
     now = [group for group in groups if not group.repeated]
 

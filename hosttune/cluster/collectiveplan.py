@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from hosttune.cluster.between import Plan
+from hosttune.cluster.between import BetweenPlan
 from hosttune.cluster.collective.groups import counts
 from hosttune.cluster.collective.judging import FLOOR
 from hosttune.cluster.pairs.schedule import START_SECONDS, step_seconds
@@ -74,7 +74,7 @@ class PlannedStep(Value, frozen=True, kw_only=True):
     groups: tuple[PlannedGroup, ...]
 
 
-class CollectivePlan(Plan, frozen=True, kw_only=True):
+class CollectivePlan(BetweenPlan, frozen=True, kw_only=True):
     """A run of `collective`. `ranks`: on each host. `most_hosts`: asked at once; `cores`: of the controller."""
 
     FILE = "collective-plan.json"

@@ -20,7 +20,7 @@ from hosttune.cluster.pairplan import (
     record_name,
 )
 from hosttune.cluster.pairs.blame import blame
-from hosttune.cluster.pairs.judging import CUT, Joined, joined, judged, rail_figures, remarks, verdict_of
+from hosttune.cluster.pairs.judging import CUT, JudgedPair, joined, judged, rail_figures, remarks, verdict_of
 from hosttune.cluster.pairs.schedule import Pairing, regrouped
 from hosttune.fleet.answers import has_answer_file, read_document
 from hosttune.fleet.membership import other_machine, unwatched
@@ -57,7 +57,7 @@ def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing
     for first, second in rails(plan, pair):
         rates = [_rate(port) for port in (first, second)]
         if other_fabric(first, second):
-            what = Joined("wrong-fabric", why=f"{first.link_layer} and {second.link_layer}")
+            what = JudgedPair("wrong-fabric", why=f"{first.link_layer} and {second.link_layer}")
         else:
             what = _joined(pair, answers, first.rail)
             if what.path_mtu.state == "not-asked" and first.gpu is None and first.link_layer != "InfiniBand":
@@ -103,12 +103,12 @@ def _host_ends(results: str, plan: PairsPlan, host: str, number: int) -> _Answer
     return answer, {(one.rail, one.role): one for one in ends.ends if times[one.rail, one.role] == 1}
 
 
-def _joined(pair: Pairing, answers: Sequence[_Answered], rail: str) -> Joined:
+def _joined(pair: Pairing, answers: Sequence[_Answered], rail: str) -> JudgedPair:
     for host, (answer, ends) in zip(pair, answers, strict=True):
         if ends is None:
             word: PairOutcome = "refused" if answer.outcome == "refused" else "host-lost"
             asked = has_answer_file(answer)
-            return Joined(word if asked else "not-asked", why=f"{host}: {answer.why}" if asked else None)
+            return JudgedPair(word if asked else "not-asked", why=f"{host}: {answer.why}" if asked else None)
     (_, sender), (_, receiver) = answers
     assert sender is not None
     assert receiver is not None

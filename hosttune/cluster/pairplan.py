@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from hosttune.cluster.between import Plan
+from hosttune.cluster.between import BetweenPlan
 from hosttune.cluster.pairs.ends import GPU_SECONDS, OMIT_SECONDS, SLACK_SECONDS
 from hosttune.cluster.pairs.judging import FLOOR
 from hosttune.cluster.pairs.pathmtu import MOST_SECONDS, USUAL_SECONDS
@@ -65,7 +65,7 @@ class PlannedRound(Value, frozen=True, kw_only=True):
     again: bool = False
 
 
-class PairsPlan(Plan, frozen=True, kw_only=True, dict=True):
+class PairsPlan(BetweenPlan, frozen=True, kw_only=True, dict=True):
     """A run of `pairs`. `most_hosts`: asked at once; `cores`: of the controller, for the estimate."""
 
     FILE = "pairs-plan.json"

@@ -60,7 +60,7 @@ def read_homes(reader: Reader, nodes: Sequence[NumaNode], online: CpuSet) -> dic
 # --- packages, dies and cores --------------------------------------------------------------------------------
 
 
-class Places(msgspec.Struct, frozen=True):
+class CpuPlaces(msgspec.Struct, frozen=True):
     """By CPU: the kernel's ids of package and die, and the lowest CPU of the core."""
 
     packages: Mapping[int, int]
@@ -68,7 +68,7 @@ class Places(msgspec.Struct, frozen=True):
     cores: Mapping[int, int]
 
 
-def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], cpuinfo: str) -> Places:
+def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], cpuinfo: str) -> CpuPlaces:
     """Return the places of the online CPUs.
 
     Sibling lists show who shares a core; on many machines `core_id` is not unique.
@@ -89,7 +89,7 @@ def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], c
     if rest:
         core_ids = _read_ids(reader, rest, "core_id") if names else ids_of(blocks, "core id")
         cores |= _cores_of_ids(reader, rest, core_ids, packages, dies, numa_nodes)
-    return Places(packages, dies, cores)
+    return CpuPlaces(packages, dies, cores)
 
 
 def _read_ids(reader: Reader, cpus: Iterable[int], name: str) -> dict[int, int]:

@@ -18,8 +18,8 @@ from hosttune.domain.guest import (
     Disk,
     Guest,
     GuestCpu,
+    GuestInterface,
     HostDevice,
-    Interface,
     MemoryBacking,
     VirtualIommu,
 )
@@ -39,7 +39,7 @@ LEFT_OPEN: LeftOpen = {
     Controller: ("model", "address", "chassis", "port", "bus_nr", "node", "pcihole64_bytes", "hotplug"),
     HostDevice: ("guest_address", "driver", "model"),
     Disk: ("device", "bus", "type", "format", "cache", "io", "discard", "guest_address"),
-    Interface: ("model", "mac", "guest_address", "queues"),
+    GuestInterface: ("model", "mac", "guest_address", "queues"),
     VirtualIommu: ("intremap", "caching_mode", "eim", "iotlb", "dma_translation", "aw_bits"),
 }
 # Names of fields in libvirt's terms; all other fields keep their own names.

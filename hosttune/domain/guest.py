@@ -131,7 +131,7 @@ class Disk(Value, frozen=True, kw_only=True):
     function: str | None = None
 
 
-class Interface(Value, frozen=True, kw_only=True):
+class GuestInterface(Value, frozen=True, kw_only=True):
     """A virtual NIC: `type` is network, bridge, … and `source` the name of that network or bridge."""
 
     type: str | None
@@ -226,7 +226,7 @@ class Guest(Value, frozen=True, kw_only=True):
     controllers: tuple[Controller, ...] = ()
     hostdevs: tuple[HostDevice, ...] = ()
     disks: tuple[Disk, ...] = ()
-    interfaces: tuple[Interface, ...] = ()
+    interfaces: tuple[GuestInterface, ...] = ()
     serial: bool = False
     channels: tuple[str, ...] = ()  # names of virtio channels
     random: str | None = None  # the source of a virtio random number device

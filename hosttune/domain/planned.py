@@ -18,8 +18,8 @@ from hosttune.domain.guest import (
     Guest,
     GuestCell,
     GuestCpu,
+    GuestInterface,
     HostDevice,
-    Interface,
     Memnode,
     MemoryBacking,
     Numatune,
@@ -239,11 +239,11 @@ def is_node(path: str) -> bool:
     return path.startswith("/dev/")
 
 
-def _interfaces(planned: PlannedGuest) -> tuple[Interface, ...]:
+def _interfaces(planned: PlannedGuest) -> tuple[GuestInterface, ...]:
     """Return virtio NICs with a queue pair per vCPU, at most `MOST_QUEUES`; libvirt's default is one."""
     queues = min(len(planned.vcpu_pins), MOST_QUEUES)
     return tuple(
-        Interface(
+        GuestInterface(
             type="bridge" if network.bridge else "network",
             source=network.bridge or network.network,
             model="virtio",

@@ -19,8 +19,8 @@ from hosttune.domain.guest import (
     Guest,
     GuestCell,
     GuestCpu,
+    GuestInterface,
     HostDevice,
-    Interface,
     Memnode,
     MemoryBacking,
     Numatune,
@@ -158,14 +158,14 @@ def _disk(element: _Element) -> Disk:
     )
 
 
-def read_interfaces(root: _Element) -> tuple[Interface, ...]:
+def read_interfaces(root: _Element) -> tuple[GuestInterface, ...]:
     """Return virtual NICs in the order of the XML, without those that are host devices."""
     return tuple(_interface(e) for e in root.iterfind("devices/interface") if e.get("type") != "hostdev")
 
 
-def _interface(element: _Element) -> Interface:
+def _interface(element: _Element) -> GuestInterface:
     driver = element.find("driver")
-    return Interface(
+    return GuestInterface(
         type=attribute(element, "type"),
         source=_first(element.find("source"), _NETWORKS),
         model=attribute(element.find("model"), "type"),

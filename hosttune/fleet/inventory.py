@@ -13,7 +13,7 @@ import msgspec
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.fleet.environment import environment, options_in_config
 from hosttune.fleet.results import refuse_names
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.model.jsontext import typed_json
 from hosttune.model.values import Value
 
@@ -156,7 +156,7 @@ def _ask(name: str, arguments: Sequence[str], sources: Sequence[str], limit: str
     added = {**environment(os.environ, options_in_config(os.environ)), "ANSIBLE_HOST_PATTERN_MISMATCH": "error"}
     given = [f"{variable}={value}" for variable, value in added.items()]
     try:
-        return Machine().run(("/usr/bin/env", *given, tool(name), *arguments), timeout=_SECONDS)
+        return LiveMachine().run(("/usr/bin/env", *given, tool(name), *arguments), timeout=_SECONDS)
     except CommandFailed as error:
         raise BadInput(
             _reason(error, sources), where=_named(sources, limit), hint="correct the inventory, or --limit"

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
 from hosttune.fleet.gate import ONLY_IF_ASKED, PHASES, HostStatus
-from hosttune.fleet.playbook import Event
+from hosttune.fleet.playbook import TaskEvent
 from hosttune.model.text import printable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Progress:
         self.done: Counter[str] = Counter()
         self.troubles: list[str] = []
 
-    def hear(self, event: Event) -> bool:
+    def hear(self, event: TaskEvent) -> bool:
         """Process one event of ansible. Returns whether this event finishes the host."""
         if event.kind == "start":
             if event.host not in self.seen:
@@ -95,7 +95,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-class Lines:
+class PlainProgress:
     """Plain lines for a log: one line per host for up to _FEW hosts, else the progress every _EVERY_SECONDS."""
 
     def __init__(self, progress: Progress, write: Callable[[str], None]) -> None:
@@ -103,13 +103,13 @@ class Lines:
         self._write = write
         self._written_at = time.monotonic()
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> PlainProgress:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._write(self._progress.line())
 
-    def heard(self, event: Event) -> None:
+    def heard(self, event: TaskEvent) -> None:
         """Show an event of ansible."""
         if self._progress.hear(event):
             self._now_and_then()
@@ -149,7 +149,7 @@ class Display:
             self._live.stop()
         print(self._progress.line(), file=self._output)
 
-    def heard(self, event: Event) -> None:
+    def heard(self, event: TaskEvent) -> None:
         """Show an event of ansible."""
         self._progress.hear(event)
 
@@ -173,14 +173,14 @@ class Display:
         return table
 
 
-Watch = Lines | Display
+Watch = PlainProgress | Display
 
 
 def watch(progress: Progress, output: TextIO, write: Callable[[str], None]) -> AbstractContextManager[Watch]:
     """Return what shows the progress: a live display if `output` is a terminal, else lines through `write`."""
     if output.isatty():
         return Display(progress, output)
-    return Lines(progress, lambda text: write(_line(text)))
+    return PlainProgress(progress, lambda text: write(_line(text)))
 
 
 def _line(text: str) -> str:

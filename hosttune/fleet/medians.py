@@ -44,7 +44,7 @@ class Hardware(msgspec.Struct, frozen=True):
     product: str | None = None
 
 
-class Kind(msgspec.Struct, frozen=True):
+class FigureKind(msgspec.Struct, frozen=True):
     """Identifies figures that can be compared with each other: one metric, in its own unit, on one model."""
 
     model: str
@@ -55,15 +55,15 @@ class Kind(msgspec.Struct, frozen=True):
     subject: str | None = None
 
 
-class Row(msgspec.Struct, frozen=True):
+class HostFigures(msgspec.Struct, frozen=True):
     """The figures of one kind on one host: one value per subject, in the same order."""
 
-    kind: Kind
+    kind: FigureKind
     subjects: tuple[str, ...]
     values: array[float]
 
 
-def rows_of(samples: Iterable[Sample], hardware: Hardware) -> tuple[Row, ...]:
+def rows_of(samples: Iterable[Sample], hardware: Hardware) -> tuple[HostFigures, ...]:
     """Return the medians of a host's runs, by kind.
 
     Runs without a figure and subjects of an unknown model are left out.
@@ -73,15 +73,15 @@ def rows_of(samples: Iterable[Sample], hardware: Hardware) -> tuple[Row, ...]:
         for sample in samples
         if sample.value is not None and math.isfinite(sample.value)
     )
-    found: dict[Kind, dict[str, float]] = {}
+    found: dict[FigureKind, dict[str, float]] = {}
     for (metric, subject, unit), values in runs.items():
         kind = _kind(metric, subject, unit, hardware)
         if kind is not None:
             found.setdefault(kind, {})[subject] = _in_unit(median(values), unit, kind.unit)
-    return tuple(Row(kind, tuple(figures), array("d", figures.values())) for kind, figures in found.items())
+    return tuple(HostFigures(kind, tuple(figures), array("d", figures.values())) for kind, figures in found.items())
 
 
-def fleet_medians(hosts: Iterable[tuple[str, Sequence[Row]]]) -> tuple[tuple[Median, ...], tuple[Outlier, ...]]:
+def fleet_medians(hosts: Iterable[tuple[str, Sequence[HostFigures]]]) -> tuple[tuple[Median, ...], tuple[Outlier, ...]]:
     """Return (the median and MAD of every kind, the outliers).
 
     Outliers on the bad side come first, and on each side those with the largest score.
@@ -96,11 +96,11 @@ def fleet_medians(hosts: Iterable[tuple[str, Sequence[Row]]]) -> tuple[tuple[Med
     return tuple(medians), tuple(sorted(outliers, key=_far_first))
 
 
-class Figures:
+class FleetFigures:
     """The figures of a fleet, host by host. `medians` compares them, `notes` says of how many hosts they are not."""
 
     def __init__(self) -> None:
-        self._hosts: list[tuple[str, tuple[Row, ...]]] = []
+        self._hosts: list[tuple[str, tuple[HostFigures, ...]]] = []
         self._strange = 0
 
     def add(self, host: str, samples: Sequence[Sample], hardware: Hardware | None) -> None:
@@ -142,22 +142,22 @@ def floors_toml(medians: Iterable[Median], *, run: str | None = None, at: str | 
 # --- figures -------------------------------------------------------------------------------------------------
 
 
-def _kind(metric: str, subject: str, unit: str, hardware: Hardware) -> Kind | None:
+def _kind(metric: str, subject: str, unit: str, hardware: Hardware) -> FigureKind | None:
     family = metric_of(metric)
     if family is None or not _convertible(unit, family.unit):
         return None
     together = _TOGETHER.fullmatch(subject)
     if together:
         models = set(hardware.gpus.values())
-        return Kind(*models.pop(), metric, family.unit, gpus=int(together[1])) if len(models) == 1 else None
+        return FigureKind(*models.pop(), metric, family.unit, gpus=int(together[1])) if len(models) == 1 else None
     ends = subject.split("->")
     models = {hardware.gpus[end] for end in ends if end in hardware.gpus}
     if models:
         known = len(models) == 1 and all(end in hardware.gpus for end in ends)
-        return Kind(*models.pop(), metric, family.unit) if known else None
+        return FigureKind(*models.pop(), metric, family.unit) if known else None
     if ":" in subject or hardware.product is None:
         return None
-    return Kind(hardware.product, None, metric, family.unit, subject=subject)
+    return FigureKind(hardware.product, None, metric, family.unit, subject=subject)
 
 
 def _convertible(unit: str, wanted: str) -> bool:
@@ -172,11 +172,11 @@ def _in_unit(value: float, unit: str, wanted: str) -> float:
     return value if unit == wanted else converted(value, unit, wanted, "sample")
 
 
-def _order(kind: Kind) -> tuple[str, str, str, int, str]:
+def _order(kind: FigureKind) -> tuple[str, str, str, int, str]:
     return (kind.model, kind.device or "", kind.metric, kind.gpus or 0, kind.subject or "")
 
 
-def _median(kind: Kind, rows: Sequence[tuple[str, Row]]) -> Median:
+def _median(kind: FigureKind, rows: Sequence[tuple[str, HostFigures]]) -> Median:
     values = [value for _, row in rows for value in row.values]
     middle = median(values)
     return Median(
@@ -196,7 +196,7 @@ def _median(kind: Kind, rows: Sequence[tuple[str, Row]]) -> Median:
 # --- outliers ------------------------------------------------------------------------------------------------
 
 
-def _outliers(one: Median, rows: Sequence[tuple[str, Row]]) -> list[Outlier]:
+def _outliers(one: Median, rows: Sequence[tuple[str, HostFigures]]) -> list[Outlier]:
     return [
         _outlier(host, subject, value, one)
         for host, row in rows

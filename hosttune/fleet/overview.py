@@ -19,7 +19,7 @@ from hosttune.fleet.declared import of_validation
 from hosttune.fleet.gate import COURSE, PHASES, WAVES, phases
 from hosttune.fleet.handed import handed_of, results_of
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
-from hosttune.fleet.medians import Figures, Hardware
+from hosttune.fleet.medians import FleetFigures, Hardware
 from hosttune.fleet.missing import HINTS, hint_of, told, why_unanswered
 from hosttune.fleet.record import RecordedRun
 from hosttune.fleet.rehearsal import of_plan
@@ -54,7 +54,7 @@ MOST_TEXT = 600  # most characters of each text of a result
 HOST_ANSWERS = "host-answers"  # the name of the check that a host without a good answer does not pass
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RunContext(msgspec.Struct, frozen=True):
     """The request that a report is about, and what only the run knows: its waves, why it stopped, inventory groups.
 
     `check`: it was a dry run, and the files are HOST/PHASE.check.json. `run` None: the run that wrote the files last.
@@ -94,14 +94,14 @@ class _Hosts:
     `unexplained`: what to measure next, of hosts that are low without a cause.
     """
 
-    def __init__(self, results: str, asked: Asked) -> None:
+    def __init__(self, results: str, asked: RunContext) -> None:
         self._results, self._asked = results, asked
         self._standard = shipped()
         self._shared: dict[str, str] = {}
         self._named: dict[str, list[str]] = {}  # hosts by the digest of their machine
         self._undiagnosed = 0
         self.lines: list[HostLine] = []
-        self.figures, self.facts = Figures(), Gathering()
+        self.figures, self.facts = FleetFigures(), Gathering()
         self.unexplained: dict[str, str] = {}
 
     def add(self, host: str) -> None:
@@ -143,7 +143,7 @@ class _Hosts:
             yield from self._asked.metrics.strangers([line.host for line in self.lines])
 
 
-def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
+def report_of(results: str, hosts: Iterable[str], asked: RunContext) -> FleetReport:
     """Return the report over these hosts, in this order, from the files in the folder `results`.
 
     The documents of one host are dropped before the next host is read. A host whose files cannot be read is unknown.
@@ -167,7 +167,7 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     )
 
 
-def _of_run(asked: Asked) -> dict[str, Any]:
+def _of_run(asked: RunContext) -> dict[str, Any]:
     """Return the fields of the report that only the run knows."""
     run = {"verb": asked.verb, "run": asked.run, "at": asked.at, "version": asked.version}
     return {**run, "waves": tuple(asked.waves), "stopped": asked.stopped}
@@ -176,7 +176,7 @@ def _of_run(asked: Asked) -> dict[str, Any]:
 # --- reading result files ------------------------------------------------------------------------------------
 
 
-def _look(results: str, host: str, asked: Asked) -> _Seen:
+def _look(results: str, host: str, asked: RunContext) -> _Seen:
     """Return the host's answer in every phase that was run; the answer of the verb itself is always included."""
     asked_in = phases(asked.verb, check=asked.check)
     # If no run is named, use the one that wrote last. Files that other runs left in the folder prove nothing about it.
@@ -202,7 +202,7 @@ def judge_of(verb: str, *, check: bool = False) -> str | None:
     return None if check and verb in WAVES else _JUDGES.get(verb)
 
 
-def _validation(results: str, host: str, phase: str, asked: Asked) -> tuple[Validation | None, str | None]:
+def _validation(results: str, host: str, phase: str, asked: RunContext) -> tuple[Validation | None, str | None]:
     """Return (the validation in a phase's file, None), or (None, the reason why there is none)."""
     path = answer_path(results, host, phase, check=asked.check)
     try:
@@ -226,7 +226,7 @@ class _Schema(msgspec.Struct):
 
 
 def _line(
-    host: str, seen: _Seen, machine: HostHardware | None, asked: Asked, shared: dict[str, str], why: Diagnosed
+    host: str, seen: _Seen, machine: HostHardware | None, asked: RunContext, shared: dict[str, str], why: Diagnosed
 ) -> HostLine:
     made = seen.validation.results if seen.validation is not None else ()
     handed = tuple(_short(one) for one in seen.handed)
@@ -261,7 +261,7 @@ def _line(
     )
 
 
-def _told(answer: Answer, asked: Asked) -> Answer:
+def _told(answer: Answer, asked: RunContext) -> Answer:
     """Return an answer with its reason as the report tells it."""
     return msgspec.structs.replace(answer, why=told(answer, asked.record, asked.stopped))
 
@@ -271,7 +271,7 @@ def _short(one: HandedLine) -> HandedLine:
     return msgspec.structs.replace(one, why=tuple(_cut(text) for text in one.why[:MOST_TOLD]))
 
 
-def _results_of_answers(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:
+def _results_of_answers(seen: _Seen, made: Sequence[CheckResult], asked: RunContext) -> tuple[CheckResult, ...]:
     """Return a result for each answer that is not ok.
 
     Two answers are left out. The `no` of a validation is already shown by its results. The `no` of the phase `before`
@@ -289,7 +289,7 @@ def _results_of_answers(seen: _Seen, made: Sequence[CheckResult], asked: Asked) 
     return (*(_result(answer, asked) for answer in asked_for), *_unjudged(seen, asked), *_regressed(seen, made, asked))
 
 
-def _unjudged(seen: _Seen, asked: Asked) -> tuple[CheckResult, ...]:
+def _unjudged(seen: _Seen, asked: RunContext) -> tuple[CheckResult, ...]:
     """Return a result for a host that was changed but not validated or not rebooted since: its state is unknown."""
     by_phase = {answer.phase: answer for answer in seen.answers}
     if (
@@ -306,7 +306,7 @@ def _unjudged(seen: _Seen, asked: Asked) -> tuple[CheckResult, ...]:
     return (_no_answer("validate", why, hint),)
 
 
-def _regressed(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:
+def _regressed(seen: _Seen, made: Sequence[CheckResult], asked: RunContext) -> tuple[CheckResult, ...]:
     """Return a result for a host without fail or unknown for which the gate is closed: something got worse."""
     judge = judge_of(asked.verb, check=asked.check)
     judged = next((answer for answer in seen.answers if answer.phase == judge), None)
@@ -338,7 +338,7 @@ def _no_answer(subject: str, why: str, hint: str) -> CheckResult:
     )
 
 
-def _result(answer: Answer, asked: Asked) -> CheckResult:
+def _result(answer: Answer, asked: RunContext) -> CheckResult:
     if not has_answer_file(answer):
         return _no_answer("host", *why_unanswered(answer, asked.record, asked.stopped))
     why = told(answer, asked.record, asked.stopped) or f"the answer is {answer.outcome}"
@@ -358,7 +358,7 @@ def _result(answer: Answer, asked: Asked) -> CheckResult:
     )
 
 
-def _verdict(seen: _Seen, asked: Asked, results: Sequence[CheckResult]) -> Verdict:
+def _verdict(seen: _Seen, asked: RunContext, results: Sequence[CheckResult]) -> Verdict:
     """Return the worst of the validation's own verdict, its results, and the results of the answers.
 
     It is at best unknown if the verb needs a validation and there is none.

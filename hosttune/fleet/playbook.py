@@ -34,7 +34,7 @@ _ERRORS = ("[ERROR]", "ERROR!", "fatal:", "Traceback", "ansible-playbook: error:
 _TASK_EVENTS = frozenset(("runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"))
 
 
-class Order(msgspec.Struct, frozen=True):
+class PlaybookOrder(msgspec.Struct, frozen=True):
     """The work of one ansible-playbook: the shipped playbook of the verb, for `hosts` of these inventories."""
 
     verb: str
@@ -48,7 +48,7 @@ class Order(msgspec.Struct, frozen=True):
     playbooks: str = msgspec.field(default_factory=lambda: folder("playbooks"))
 
 
-class Event(msgspec.Struct, frozen=True):
+class TaskEvent(msgspec.Struct, frozen=True):
     """An event of ansible: a task of a host begins (`kind` start) or ends (ok, failed, unreachable, skipped).
 
     `phase` and `outcome` are set for hosttune's own tasks. They are None for other tasks, or if the event lacks them.
@@ -122,7 +122,7 @@ class Stop:
         self._since = None
 
 
-def playbook(order: Order) -> str:
+def playbook(order: PlaybookOrder) -> str:
     """Return the path of the order's playbook. Raises BadInput if it is missing from the installation."""
     path = os.path.join(order.playbooks, f"{_PLAYBOOKS.get(order.verb, order.verb)}.yml")
     if not os.path.isfile(path):
@@ -130,7 +130,7 @@ def playbook(order: Order) -> str:
     return path
 
 
-def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
+def play(order: PlaybookOrder, heard: Callable[[TaskEvent], None], stop: Stop) -> Played:
     """Run ansible-playbook until it ends; `heard` gets each event as it arrives. Raises BadInput if it cannot start."""
     try:
         import ansible_runner  # type: ignore[import-untyped]
@@ -139,7 +139,7 @@ def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
     messages: deque[str] = deque(maxlen=_MOST_LINES)
     begun = False
 
-    def hear(event: Event) -> None:
+    def hear(event: TaskEvent) -> None:
         nonlocal begun
         begun = True
         heard(event)
@@ -170,7 +170,7 @@ def _forget_command(folder: str) -> None:
         os.unlink(os.path.join(folder, "command"))
 
 
-def command(order: Order, limit: str) -> list[str]:
+def command(order: PlaybookOrder, limit: str) -> list[str]:
     """Return the arguments for this Python that start ansible-playbook for an order (see `launch`)."""
     launcher = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launch.py")
     words = ["-P", launcher, str(os.getpid()), os.path.join(order.results, ASKING), tool("ansible-playbook")]
@@ -179,7 +179,7 @@ def command(order: Order, limit: str) -> list[str]:
     return words
 
 
-def _pass_event(event: Mapping[str, Any], heard: Callable[[Event], None], messages: deque[str], stop: Stop) -> bool:
+def _pass_event(event: Mapping[str, Any], heard: Callable[[TaskEvent], None], messages: deque[str], stop: Stop) -> bool:
     """Pass an event on. Returns False, so that ansible-runner does not keep it in a file."""
     kind = str(event.get("event", ""))
     data = event.get("event_data") or {}
@@ -188,17 +188,17 @@ def _pass_event(event: Mapping[str, Any], heard: Callable[[Event], None], messag
     if kind in ("verbose", "warning", "error", "system_warning"):
         messages.extend(line for line in str(event.get("stdout", "")).splitlines() if line.strip())
     elif kind == "runner_on_start":
-        heard(Event("start", str(data.get("host", "")), str(data.get("task", ""))))
+        heard(TaskEvent("start", str(data.get("host", "")), str(data.get("task", ""))))
     elif kind in _TASK_EVENTS:
         heard(_task_event(kind, data))
     return False
 
 
-def _task_event(kind: str, data: Mapping[str, Any]) -> Event:
+def _task_event(kind: str, data: Mapping[str, Any]) -> TaskEvent:
     result = data.get("res")
     result = result if isinstance(result, Mapping) else {}
     phase, outcome, why = (result.get(name) for name in ("phase", "outcome", "why"))
-    return Event(
+    return TaskEvent(
         kind.removeprefix("runner_on_"),
         str(data.get("host", "")),
         str(data.get("task", "")),

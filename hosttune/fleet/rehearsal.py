@@ -21,7 +21,7 @@ from hosttune.model.validation import CheckResult
 T = TypeVar("T", Plan, Result)
 
 
-class Changes(msgspec.Struct, frozen=True):
+class RehearsedChanges(msgspec.Struct, frozen=True):
     """What a run in check mode found: `hosts` that answered, those of each distinct change, and the writes of all."""
 
     hosts: tuple[str, ...]
@@ -29,7 +29,7 @@ class Changes(msgspec.Struct, frozen=True):
     writes: int
 
 
-def changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Changes:
+def changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> RehearsedChanges:
     """Return every distinct change, in the order of the first host that has it. One document is in memory at a time."""
     answered, found, writes = [], dict[str, list[str]](), 0
     for host in hosts:
@@ -40,7 +40,7 @@ def changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Changes:
         writes += len(result.writes)
         for line in change_lines(result):
             found.setdefault(line, []).append(host)
-    return Changes(tuple(answered), found, writes)
+    return RehearsedChanges(tuple(answered), found, writes)
 
 
 def courses(results: str, run: str, hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hosttune.errors import BadInput
 from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.monitored import Monitored
-from hosttune.fleet.overview import Asked, report_of
+from hosttune.fleet.overview import RunContext, report_of
 from hosttune.fleet.record import RecordedRun
 from hosttune.fleet.results import hosts_in
 from hosttune.fleet.rollout import Rollout
@@ -20,7 +20,7 @@ def report_of_run(done: FleetRun) -> FleetReport:
     from hosttune import __version__
 
     rollout = done.rollout
-    asked = Asked(
+    asked = RunContext(
         verb=rollout.verb,
         run=rollout.run,
         check=rollout.check,
@@ -55,7 +55,7 @@ def report_of_past(results: str, run: str | None = None, metrics: Monitored | No
         raise BadInput(f"{what} in its record", where=results, hint="name the results folder of a run, or give --verb")
     gated = bool(past.began.waves)
     waves = [_wave(past, number) for number in sorted(past.members)]
-    asked = Asked(
+    asked = RunContext(
         verb=past.began.verb,
         run=past.run,
         check=past.began.check,
@@ -84,7 +84,7 @@ def report_of_last(
     if not hosts:
         raise BadInput("no host has answered", where=results, hint="name the results folder of a run with --results")
     groups = inventory.groups if inventory is not None else {}
-    return report_of(results, hosts, Asked(verb=verb, groups=groups, metrics=metrics))
+    return report_of(results, hosts, RunContext(verb=verb, groups=groups, metrics=metrics))
 
 
 def _wave(past: RecordedRun, number: int) -> Wave:

@@ -17,7 +17,7 @@ from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.declared import kept_to
 from hosttune.fleet.gate import COURSE, ONLY_IF_ASKED, WAVES, Gate, HostStatus, exit_code, judge, phases, status_of
-from hosttune.fleet.playbook import Event, Order, Played, Stop, play
+from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent, play
 from hosttune.fleet.record import (
     NOT_CONTACTED,
     Ended,
@@ -57,7 +57,7 @@ class Rollout(msgspec.Struct, frozen=True):
 
     run: str
     verb: str
-    order: Order
+    order: PlaybookOrder
     waves: tuple[tuple[str, ...], ...]
     gate: Gate = "either"
     check: bool = False
@@ -95,16 +95,16 @@ class RunServices(msgspec.Struct, frozen=True):
 
     journal: JsonLines
     stop: Stop
-    heard: Callable[[Event], None]
+    heard: Callable[[TaskEvent], None]
     host_done: Callable[[int, HostStatus], None]
-    player: Callable[[Order, Callable[[Event], None], Stop], Played] = play
+    player: Callable[[PlaybookOrder, Callable[[TaskEvent], None], Stop], Played] = play
 
     def add(self, line: Line) -> None:
         """Append a line to the record."""
         self.journal.add(encode(line))
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RunOutcome(msgspec.Struct, frozen=True):
     """The outcome of a run: the status of each host, the results of the gates, and why the run stopped early, if so."""
 
     host_statuses: Mapping[str, HostStatus]
@@ -118,7 +118,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return 130 if self.stopped == INTERRUPTED else exit_code(self.host_statuses.values())
 
 
-def carry_out(rollout: Rollout, run_services: RunServices) -> Outcome:
+def carry_out(rollout: Rollout, run_services: RunServices) -> RunOutcome:
     """Carry out and record a rollout. Raises BadInput if ansible cannot be started, or if the disk is full."""
     host_statuses = dict(rollout.host_statuses)
     waves = [Wave(number=number, hosts=len(hosts)) for number, hosts in enumerate(rollout.waves, 1)]
@@ -141,7 +141,7 @@ def carry_out(rollout: Rollout, run_services: RunServices) -> Outcome:
         host_statuses.setdefault(host, HostStatus(host, why="not asked"))
     if why is not None:
         run_services.add(Stopped(run=rollout.run, at=now_text(), why=why))
-    outcome = Outcome(host_statuses, tuple(waves), why, tuple(messages))
+    outcome = RunOutcome(host_statuses, tuple(waves), why, tuple(messages))
     run_services.add(Ended(run=rollout.run, at=now_text(), exit_code=outcome.exit_code))
     return outcome
 
@@ -182,7 +182,7 @@ def _ask_wave(
     return None
 
 
-def _orders(rollout: Rollout, hosts: Sequence[str]) -> Iterator[Order]:
+def _orders(rollout: Rollout, hosts: Sequence[str]) -> Iterator[PlaybookOrder]:
     """Yield the order for each ansible.
 
     A host that this run has already validated keeps that validation as the state before the change. The host may have

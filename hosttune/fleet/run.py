@@ -22,10 +22,20 @@ from hosttune.fleet.declared import read_declared
 from hosttune.fleet.gate import COURSE, WAVES, Gate
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.live import Progress, watch
-from hosttune.fleet.playbook import Order, Stop, playbook
+from hosttune.fleet.playbook import PlaybookOrder, Stop, playbook
 from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, new_run, past_run
 from hosttune.fleet.results import RECORD, held, read_file
-from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, changes, digest, opening, resumed, waves_of
+from hosttune.fleet.rollout import (
+    Rollout,
+    RunOutcome,
+    RunServices,
+    carry_out,
+    changes,
+    digest,
+    opening,
+    resumed,
+    waves_of,
+)
 from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
 from hosttune.fleet.waves import parse_sizes
 from hosttune.journal.jsonlines import JsonLines
@@ -52,7 +62,7 @@ _ONLY = {
 }
 
 
-class Request(msgspec.Struct, frozen=True):
+class FleetRequest(msgspec.Struct, frozen=True):
     """The request of the command line. None and False: not given. `extra`: values of -e; `options`: words after --.
 
     `baseline`: the file of a declared baseline; `declared`: its content.
@@ -86,13 +96,13 @@ class FleetRun(msgspec.Struct, frozen=True):
     """A run that has ended, with everything that its report needs."""
 
     rollout: Rollout
-    outcome: Outcome
+    outcome: RunOutcome
     inventory: Inventory
     at: str
 
 
 def run_fleet(
-    request: Request, tell: Callable[[str], None], confirm: Callable[[Sequence[str]], bool] = lambda lines: True
+    request: FleetRequest, tell: Callable[[str], None], confirm: Callable[[Sequence[str]], bool] = lambda lines: True
 ) -> FleetRun:
     """Run a verb over the fleet. `tell` writes a line to stderr.
 
@@ -133,7 +143,7 @@ def run_fleet(
     return FleetRun(rollout, outcome, inventory, began.at)
 
 
-def _last_handover(request: Request) -> Request:
+def _last_handover(request: FleetRequest) -> FleetRequest:
     """Return the request of a hand-over that is continued with the verb that it began with."""
     if request.verb != HANDOVER or not (request.resume or request.retry):
         return request
@@ -143,8 +153,8 @@ def _last_handover(request: Request) -> Request:
 
 
 def _handing_over(
-    request: Request, inventory: Inventory, past: RecordedRun | None, tell: Callable[[str], None]
-) -> tuple[Request, Inventory]:
+    request: FleetRequest, inventory: Inventory, past: RecordedRun | None, tell: Callable[[str], None]
+) -> tuple[FleetRequest, Inventory]:
     """Return the request with the verb that is meant by `handover`, and the hosts that it is about.
 
     Where hosts name devices, these are handed over, in waves; else every host is validated, and nothing is written.
@@ -179,13 +189,15 @@ def _waves_text(rollout: Rollout, *, reboots: bool) -> list[str]:
     ]
 
 
-def _watched(rollout: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> Outcome:
+def _watched(rollout: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> RunOutcome:
     progress = Progress(rollout.verb, len(rollout.todo), len(rollout.waves))
     with watch(progress, sys.stderr, tell) as shown:
         return carry_out(rollout, RunServices(journal, stop, shown.heard, shown.host_done))
 
 
-def _new(request: Request, order: Order, inventory: Inventory, intent: str | None) -> tuple[Rollout, list[Line]]:
+def _new(
+    request: FleetRequest, order: PlaybookOrder, inventory: Inventory, intent: str | None
+) -> tuple[Rollout, list[Line]]:
     """Return (a new run, the first lines of its record)."""
     sizes = parse_sizes(request.waves or DEFAULT_WAVES)
     run = new_run()
@@ -211,7 +223,7 @@ def _new(request: Request, order: Order, inventory: Inventory, intent: str | Non
 
 
 def _again(
-    request: Request, order: Order, inventory: Inventory, intent: str | None, past: RecordedRun
+    request: FleetRequest, order: PlaybookOrder, inventory: Inventory, intent: str | None, past: RecordedRun
 ) -> tuple[Rollout, list[Line]]:
     """Return (the recorded run to be resumed, the lines to add to its record)."""
     kept = resumed(_base(request, order), past, inventory.hosts, only_failed=request.retry)
@@ -221,7 +233,7 @@ def _again(
     return rollout, [Resumed(run=rollout.run, at=now_text(), how=how, gate=rollout.gate, told=tuple(changed))]
 
 
-def _base(request: Request, order: Order) -> Rollout:
+def _base(request: FleetRequest, order: PlaybookOrder) -> Rollout:
     return Rollout(
         "", request.verb, order, (), request.gate or "either", request.check, request.shard, declared=request.declared
     )
@@ -236,7 +248,7 @@ def _for_run(rollout: Rollout, run: str, waves: tuple[tuple[str, ...], ...]) -> 
 # --- the request ---------------------------------------------------------------------------------------------
 
 
-def check_request(request: Request) -> None:
+def check_request(request: FleetRequest) -> None:
     """Check a request before any host is contacted or any file is written. Raises BadInput if it is invalid."""
     if not request.inventories:
         raise BadInput("no inventory", where="-i", hint="give one: -i FILE")
@@ -281,7 +293,7 @@ def read_intent(path: str | None) -> str | None:
     return digest(text.encode())
 
 
-def order_of(request: Request) -> Order:
+def order_of(request: FleetRequest) -> PlaybookOrder:
     """Return the order for each ansible of the run, without its hosts."""
     given = {
         "results": os.path.abspath(request.results),
@@ -295,7 +307,7 @@ def order_of(request: Request) -> Order:
         "course": {HANDOVER: False, COURSE: True}.get(request.verb),
         "waves": ["100%"] if request.verb in WAVES else None,  # here each wave is a separate run of the playbook
     }
-    return Order(
+    return PlaybookOrder(
         verb=request.verb,
         inventories=tuple(source if "," in source else os.path.abspath(source) for source in request.inventories),
         hosts=(),
@@ -308,7 +320,7 @@ def order_of(request: Request) -> Order:
     )
 
 
-def past_of(request: Request) -> RecordedRun | None:
+def past_of(request: FleetRequest) -> RecordedRun | None:
     """Return the run to be resumed; None for a new run.
 
     Raises BadInput if there is no run to resume, or if its --limit or --waves differ from those given. A run is resumed
@@ -346,7 +358,7 @@ def read_record(results: str) -> tuple[Line, ...]:
     return decode(data, where=path) if data is not None else ()
 
 
-def with_recorded_request(request: Request, past: RecordedRun) -> Request:
+def with_recorded_request(request: FleetRequest, past: RecordedRun) -> FleetRequest:
     """Return the request of a run to be resumed. Values that are not given come from its record."""
     began = past.began
     return replace(

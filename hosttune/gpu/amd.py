@@ -13,7 +13,7 @@ from hosttune.gpu.amd_smi import QUERY, listings, with_static
 from hosttune.gpu.amd_topology import NODES, listed_gpus, read_xgmi, render_nodes
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.memory_tests import ROCM
-from hosttune.gpu.vendor import Bench, Hints, Listing, Part, Partitioning, Traces, Vendor, awake, fill
+from hosttune.gpu.vendor import Bench, Hints, Listing, MeasuredPart, Partitioning, Traces, Vendor, awake, fill
 from hosttune.machine.reader import Reader, number
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Gpu, PciDevice, Peer
@@ -241,7 +241,7 @@ TELLS = frozenset(
 )
 
 
-def _parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
+def _parts(gpu: Gpu) -> tuple[MeasuredPart, ...] | str | None:
     """Return why a divided GPU is not measured: it is several devices with one PCI address; None for a whole GPU."""
     if gpu.compute_partition in (None, PARTITIONING.whole):
         return None

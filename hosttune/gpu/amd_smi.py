@@ -32,7 +32,7 @@ _WORD = re.compile(r"[!-~](?:[ -~]{0,298}[!-~])?")
 Entry = Mapping[str, Any]
 
 
-class Report(Value, frozen=True, kw_only=True):
+class AmdSmiReport(Value, frozen=True, kw_only=True):
     """The whole answer. `unread`: addresses of which it is not known whether more pages were retired than they may."""
 
     told: tuple[Gpu, ...] = ()
@@ -43,7 +43,7 @@ class Report(Value, frozen=True, kw_only=True):
 # --- the output --------------------------------------------------------------------------------------------------
 
 
-def parse_amd_smi(text: str) -> Report:
+def parse_amd_smi(text: str) -> AmdSmiReport:
     """Parse `amd-smi static --json`. Raises BadInput if it is no list of GPUs in one of the known forms."""
     warning, body = _split(text)
     document = recorded_json(body, where=QUERY)
@@ -71,7 +71,9 @@ def parse_amd_smi(text: str) -> Report:
         if warning and facts.get("unrepairable_memory") is None:
             unread.add(address)
         told[address] = Gpu(address=address, vendor="amd", **facts)
-    return Report(told=tuple(told.values()), unread=tuple(sorted(unread)), problems=tuple(dict.fromkeys(problems)))
+    return AmdSmiReport(
+        told=tuple(told.values()), unread=tuple(sorted(unread)), problems=tuple(dict.fromkeys(problems))
+    )
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -137,7 +139,7 @@ def with_static(reader: Reader, devices: Iterable[PciDevice], facts: Mapping[str
     text = ask(reader, QUERY, lambda: None if asleep else _run(reader))
     if text is None and not any((one.what, one.where) == ("unreadable", QUERY) for one in reader.problems):
         return dict(facts)
-    report = Report()
+    report = AmdSmiReport()
     try:
         report = report if text is None else parse_amd_smi(text)
     except BadInput as error:

@@ -11,14 +11,14 @@ from msgspec import structs
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.vendor import (
-    Answer,
     Bench,
     Hints,
     Listing,
-    Part,
+    MeasuredPart,
     Ports,
     Traces,
     Vendor,
+    VendorAnswer,
     always,
     ask,
     awake,
@@ -54,7 +54,7 @@ PORTS_QUERY = "hl-smi-ports"
 PORTS_SECONDS = 10.0  # for one call; a card that hangs must not hold up the others for long
 
 
-def parse_hl_smi(text: str) -> Answer:
+def parse_hl_smi(text: str) -> VendorAnswer:
     """Parse `hl-smi -Q index,module_id,bus_id,name,uuid,memory.total -f csv,noheader`: one GPU a row, memory in MiB.
 
     A header row is skipped. A row of another form, or without a PCI address, is a problem.
@@ -69,7 +69,7 @@ def parse_hl_smi(text: str) -> Answer:
             gpus.append(_row(dict(zip(COLUMNS, cells, strict=True))))
         except (ValueError, BadInput):
             problems.append(Problem(what="not a row of hl-smi", where=QUERY, why=f"reads {line[:60]!r}"))
-    return without_conflicting_gpus(Answer(gpus=tuple(gpus), problems=tuple(problems)), "hl-smi")
+    return without_conflicting_gpus(VendorAnswer(gpus=tuple(gpus), problems=tuple(problems)), "hl-smi")
 
 
 def _row(row: dict[str, str]) -> Gpu:
@@ -121,7 +121,7 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
         return gpus
     asleep = any(device.driver == DRIVER and device.address not in held for device in devices)
     text = ask(reader, QUERY, lambda: None if asleep else _run(reader))  # hl-smi opens every device
-    answer = parse_hl_smi(text) if text is not None else Answer()
+    answer = parse_hl_smi(text) if text is not None else VendorAnswer()
     reader.problems.extend(answer.problems)
     reported = answer.by_address()
     enriched = []
@@ -278,11 +278,11 @@ WITHOUT = {
 }
 
 
-def _parts(gpu: Gpu) -> tuple[Part, ...] | str:
+def _parts(gpu: Gpu) -> tuple[MeasuredPart, ...] | str:
     if gpu.module_id is None:
         return "its module id is not known, which PyTorch for Gaudi needs to select it: read hl-smi -Q module_id"
     environment = {"HABANA_VISIBLE_MODULES": str(gpu.module_id), "PT_HPU_LAZY_MODE": "0"}
-    return (Part(subject=gpu.address, address=gpu.address, environment=environment, without=WITHOUT),)
+    return (MeasuredPart(subject=gpu.address, address=gpu.address, environment=environment, without=WITHOUT),)
 
 
 # docs.habana.ai, "System Management Interface Tool": -q, -i, -d, -r (--reset-aip, needs -i).

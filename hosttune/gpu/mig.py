@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hosttune.gpu.vendor import Part
+from hosttune.gpu.vendor import MeasuredPart
 from hosttune.model.gpu import Gpu, MigInstance, MigProfile
 
 Placement = tuple[tuple[int, ...], int]
@@ -76,7 +76,7 @@ _ALONE = "MIG instances do not reach each other (MIG user guide, Application Con
 WITHOUT = {"p2p-write-ce": _ALONE, "all-reduce": _ALONE}
 
 
-def parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
+def parts(gpu: Gpu) -> tuple[MeasuredPart, ...] | str | None:
     """Return the instances of a GPU in MIG mode, each for a process of its own.
 
     If they are unknown, returns the reason; without MIG mode, None. They are named by profile and placement, which stay
@@ -92,10 +92,10 @@ def parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
     return tuple(_part(gpu, one) for one in instances)
 
 
-def _part(gpu: Gpu, instance: MigInstance) -> Part:
+def _part(gpu: Gpu, instance: MigInstance) -> MeasuredPart:
     profiles = gpu.mig.profiles if gpu.mig is not None else None
     counts = [profile.multiprocessors for profile in profiles or () if profile.name == instance.profile]
-    return Part(
+    return MeasuredPart(
         subject=f"{gpu.address} MIG {instance.profile} at {instance.start}",
         address=gpu.address,
         environment={"CUDA_VISIBLE_DEVICES": instance.uuid or ""},

@@ -24,7 +24,7 @@ from hosttune.gpu.nvidia_topo import nvlinks_by_address, parse_nvlink_status, pa
 from hosttune.gpu.nvidia_words import TELLS
 from hosttune.gpu.nvml import Asking
 from hosttune.gpu.nvml_facts import parse_nvml
-from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
+from hosttune.gpu.vendor import Bench, MeasuredPart, Vendor, VendorAnswer, always, ask, awake, fill
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, Mig
@@ -146,7 +146,7 @@ def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
     return _join(reader, answer, addresses, NVML)
 
 
-def _join(reader: Reader, answer: Answer, addresses: tuple[str, ...], source: str) -> dict[str, Gpu]:
+def _join(reader: Reader, answer: VendorAnswer, addresses: tuple[str, ...], source: str) -> dict[str, Gpu]:
     """Return the reported GPUs that are among `addresses`, with their source. Adds the answer's problems."""
     for problem in answer.problems:
         reader.problem(problem.what, problem.where, problem.why)
@@ -156,12 +156,12 @@ def _join(reader: Reader, answer: Answer, addresses: tuple[str, ...], source: st
 
 def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) -> dict[str, Gpu]:
     """Return nvidia-smi's facts. It opens every GPU, so on a live host it runs only if none is asleep (`all_awake`)."""
-    answers: list[Answer] = []
+    answers: list[VendorAnswer] = []
     for name, parse in (("nvidia-smi-q-x", parse_smi_xml), ("nvidia-smi-q", parse_smi_text)):
         if answers and not reader.system.captured:
             break
         text = _command(reader, name, all_awake=all_awake)
-        answer = Answer() if text is None else _parse(reader, name, text, parse)
+        answer = VendorAnswer() if text is None else _parse(reader, name, text, parse)
         if answer.gpus:
             answers.append(answer)
     if not answers:
@@ -182,16 +182,16 @@ def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) ->
     return _from_tables(reader, facts, listed, all_awake=all_awake)
 
 
-def _parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
+def _parts(gpu: Gpu) -> tuple[MeasuredPart, ...] | str | None:
     return parts(gpu)
 
 
-def _parse(reader: Reader, name: str, text: str, parse: Callable[[str], Answer]) -> Answer:
+def _parse(reader: Reader, name: str, text: str, parse: Callable[[str], VendorAnswer]) -> VendorAnswer:
     try:
         return parse(text)
     except BadInput as error:
         reader.problem("nvidia-smi output not understood", name, error.what)
-        return Answer()
+        return VendorAnswer()
 
 
 def _command(reader: Reader, name: str, *, all_awake: bool) -> str | None:
@@ -209,7 +209,7 @@ def _command(reader: Reader, name: str, *, all_awake: bool) -> str | None:
     return ask(reader, name, live)
 
 
-def _from_tables(reader: Reader, facts: dict[str, Gpu], listed: Answer, *, all_awake: bool) -> dict[str, Gpu]:
+def _from_tables(reader: Reader, facts: dict[str, Gpu], listed: VendorAnswer, *, all_awake: bool) -> dict[str, Gpu]:
     """Add peers, NVLinks and MIG profiles from tables that name a GPU by its place in nvidia-smi's order.
 
     If `listed` has left out a GPU (because it has no address, or is listed twice), the places are unknown.

@@ -23,7 +23,7 @@ from hosttune.gpu.nvidia_smi import QUERY_FIELDS, parse_smi_query, parse_smi_tex
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
 from hosttune.gpu.nvml import Asking
 from hosttune.gpu.nvml_facts import parse_nvml
-from hosttune.gpu.vendor import Answer, fill
+from hosttune.gpu.vendor import VendorAnswer, fill
 from hosttune.machine.system import System
 from hosttune.model.gpu import Gpu, Mig
 
@@ -53,7 +53,7 @@ def facts(system: System, address: str) -> Gpu:
 def _recorded(system: System, address: str, ask_nvml: Callable[[], str | None]) -> Gpu:
     """Return a GPU as a capture holds it, or as `ask_nvml` reports it live; empty if neither has it."""
     gpu = Gpu(address=address)
-    sources: tuple[tuple[str, Callable[[], str | None], Callable[[str], Answer]], ...] = (
+    sources: tuple[tuple[str, Callable[[], str | None], Callable[[str], VendorAnswer]], ...] = (
         (_NVML, ask_nvml, parse_nvml),
         ("nvidia-smi-q-x", _not_asked, parse_smi_xml),
         ("nvidia-smi-q", _not_asked, parse_smi_text),

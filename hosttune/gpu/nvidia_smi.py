@@ -32,7 +32,7 @@ from hosttune.gpu.nvidia_smi_rows import (
     watts_of,
 )
 from hosttune.gpu.nvidia_words import CLOCK_REASONS, MOST
-from hosttune.gpu.vendor import NO_ADDRESS, Answer, without_conflicting_gpus
+from hosttune.gpu.vendor import NO_ADDRESS, VendorAnswer, without_conflicting_gpus
 from hosttune.model.host import Gpu, Mig, MigInstance, Problem
 from hosttune.model.limits import check_count
 from hosttune.model.values import parse_address
@@ -133,7 +133,7 @@ def parse_smi_query(text: str, address: str) -> Gpu:
 
 
 @lru_cache(maxsize=1)  # the settings of a capture are read one by one, each from the complete answer
-def parse_smi_xml(text: str) -> Answer:
+def parse_smi_xml(text: str) -> VendorAnswer:
     """Parse `nvidia-smi -q -x`: the GPUs in its order. Raises BadInput if it is not XML, or has entities or comments.
 
     The text is untrusted: an internal DTD subset is refused, and the external one that it names is never fetched.
@@ -175,7 +175,7 @@ def _flatten(top: Element) -> Flat:
     return flat
 
 
-def parse_smi_text(text: str) -> Answer:
+def parse_smi_text(text: str) -> VendorAnswer:
     """Parse `nvidia-smi -q`: the GPUs in its order; empty if the text has none.
 
     Raises BadInput if there are too many.
@@ -214,7 +214,7 @@ def _text_at(flat: Flat, path: str) -> str:
     return _one_of(flat.get(path, ()))
 
 
-def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | None, where: str) -> Answer:
+def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | None, where: str) -> VendorAnswer:
     gpus: list[Gpu] = []
     problems: list[Problem] = []
     flats = list(flats)
@@ -235,7 +235,7 @@ def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | No
             gpus.append(msgspec.structs.replace(gpu, fabric_health=health.faults if health.reported else None))
         else:  # an element without a known word may hide a fault, and so may the status that sums it up
             gpus.append(msgspec.structs.replace(gpu, fabric_status=None))
-    return without_conflicting_gpus(Answer(gpus=tuple(gpus), problems=tuple(problems)), where)
+    return without_conflicting_gpus(VendorAnswer(gpus=tuple(gpus), problems=tuple(problems)), where)
 
 
 def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:

@@ -25,7 +25,7 @@ _FABRIC_WORDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _FABRIC_CORE = frozenset(("bandwidth", "route recovery in progress", "route unhealthy", "access timeout recovery"))
 
 
-class Health(NamedTuple):
+class FabricHealth(NamedTuple):
     """The faults of the fabric's health, the elements that have a known word, and whether an element has none."""
 
     faults: tuple[str, ...]
@@ -33,7 +33,7 @@ class Health(NamedTuple):
     doubted: bool
 
 
-def fabric_health(flat: Flat, folder: str) -> Health:
+def fabric_health(flat: Flat, folder: str) -> FabricHealth:
     """Return the faults of a GPU's connection to the fabric; `folder` is the path of its health in this form.
 
     "N/A" is not a doubt: most GPUs are on no such fabric.
@@ -61,4 +61,4 @@ def fabric_health(flat: Flat, folder: str) -> Health:
     core = reported & _FABRIC_CORE
     cut = bool(core) and core != {"bandwidth"} and not (reported | lacking).issuperset(_FABRIC_CORE)
     doubted = doubted or cut or bool(reported & lacking)
-    return Health(tuple(faults), frozenset(reported & _FABRIC_WORDS.keys()), doubted)
+    return FabricHealth(tuple(faults), frozenset(reported & _FABRIC_WORDS.keys()), doubted)

@@ -18,7 +18,7 @@ from hosttune.gpu.mig import compute_slices
 from hosttune.gpu.nvidia_links import links_of_record
 from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, MOST, clock_reasons
 from hosttune.gpu.nvml_health import health_facts, incomplete_fabric_masks
-from hosttune.gpu.vendor import NO_ADDRESS, Answer, without_conflicting_gpus
+from hosttune.gpu.vendor import NO_ADDRESS, VendorAnswer, without_conflicting_gpus
 from hosttune.model.host import Gpu, Mig, MigInstance, MigProfile, Peer, Problem
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.limits import check_count
@@ -34,7 +34,7 @@ _MODES = ("disabled", "enabled")
 _NUMBERS = re.compile(r"[(\[]? ?-?[0-9]{1,9}(?:, ?-?[0-9]{1,9}){0,9} ?[)\]]?")
 
 
-def parse_nvml(text: str, *, only: str | None = None) -> Answer:
+def parse_nvml(text: str, *, only: str | None = None) -> VendorAnswer:
     """Parse `nvml.json`. A GPU without "busId" (an older record) gets the address `only`, the host's single GPU.
 
     Raises BadInput if it is not a JSON object of that kind, has more GPUs than a host can have, or reports that NVML
@@ -73,7 +73,7 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
         for gpu in gpus
     )
     problems += [doubt for address, entry in raw.items() if (doubt := _doubt(address, entry))]
-    return without_conflicting_gpus(Answer(gpus=gpus, problems=tuple(problems)), QUERY)
+    return without_conflicting_gpus(VendorAnswer(gpus=gpus, problems=tuple(problems)), QUERY)
 
 
 def _bus_id(entry: Raw, fallback: str | None) -> str | None:

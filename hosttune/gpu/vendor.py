@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # it needs the parser of YAML
 MAX_ANSWER = 4 << 20  # characters; nvidia-smi -q -x prints about 30 KB per GPU
 
 
-class Answer(Value, frozen=True, kw_only=True):
+class VendorAnswer(Value, frozen=True, kw_only=True):
     """What a library or tool reported: partial GPUs in its own order, and problems.
 
     `count`: how many GPUs it says there are, apart from those that it lists; None: it does not say.
@@ -44,7 +44,7 @@ class Answer(Value, frozen=True, kw_only=True):
 NO_ADDRESS = "GPU without a PCI address"  # a GPU that cannot be joined to a PCI function
 
 
-def without_conflicting_gpus(answer: Answer, where: str) -> Answer:
+def without_conflicting_gpus(answer: VendorAnswer, where: str) -> VendorAnswer:
     """Return the answer without GPUs that it lists more than once with different facts.
 
     It is unknown which of the facts are true.
@@ -73,7 +73,7 @@ class Listing(Value, frozen=True, kw_only=True):
     whole: bool = True
 
 
-class Part(Value, frozen=True, kw_only=True):
+class MeasuredPart(Value, frozen=True, kw_only=True):
     """A device that is measured by a process of its own, which sees only this device because of `environment`.
 
     `subject` names its figures; `address` is the GPU that it is, or is a part of. `whole`: it is that GPU and not a
@@ -103,7 +103,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
 
     backends: frozenset[str]
     libraries: tuple[str, ...] = ("torch",)
-    parts: Callable[[Gpu], tuple[Part, ...] | str | None] = lambda _: None
+    parts: Callable[[Gpu], tuple[MeasuredPart, ...] | str | None] = lambda _: None
     watch: str = ""
     unproven: str = ""
 

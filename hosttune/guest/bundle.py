@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from hosttune.assets import templates
 from hosttune.guest.libraries import nics_of
 from hosttune.guest.nccl import FILE
-from hosttune.guest.places import Place
-from hosttune.guest.wanted import Wanted
+from hosttune.guest.places import PassedDevice
+from hosttune.guest.wanted import WantedInside
 from hosttune.model.guestplan import ExpectedLibrary
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ EXECUTABLE = frozenset((APPLY, INSTALL))
 
 def make_bundle(
     name: str,
-    wanted: Wanted,
-    devices: tuple[Place, ...],
+    wanted: WantedInside,
+    devices: tuple[PassedDevice, ...],
     notes: tuple[str, ...],
     shown: Mapping[str, str],
     library: ExpectedLibrary | None = None,
@@ -47,7 +47,7 @@ def make_bundle(
     return files | {TMPFILES: _render(TMPFILES)} if FILE in shown else files
 
 
-def notes_of(wanted: Wanted, devices: tuple[Place, ...]) -> tuple[str, ...]:
+def notes_of(wanted: WantedInside, devices: tuple[PassedDevice, ...]) -> tuple[str, ...]:
     """Return what is not applied inside the guest, in the order of the devices, each note once."""
     notes = [place.maker.note for place in devices if place.gpu and place.maker.note]
     if wanted.power_limit_watts is not None and not any(place.tool != "-" for place in devices):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hosttune.gpu import inside
 from hosttune.gpu.inside import Inside
 from hosttune.guest.nccl import is_gpu, is_nic, topology
-from hosttune.guest.places import Place, ids_of
+from hosttune.guest.places import PassedDevice, ids_of
 from hosttune.model.guestplan import ExpectedLibrary
 from hosttune.model.networkintent import Roce
 from hosttune.model.plan import PlannedGuest
@@ -42,7 +42,7 @@ def library(guest: PlannedGuest, roce: Roce | None = None) -> ExpectedLibrary | 
     )
 
 
-def nics_of(found: ExpectedLibrary | None, devices: tuple[Place, ...]) -> tuple[Place, ...]:
+def nics_of(found: ExpectedLibrary | None, devices: tuple[PassedDevice, ...]) -> tuple[PassedDevice, ...]:
     """Return the places of the library's NICs, in the plan's order."""
     wanted = frozenset(found.nics) if found is not None else frozenset[str]()
     return tuple(place for place in devices if place.address in wanted)

@@ -24,7 +24,7 @@ _IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 _LAST_START = 15  # far above the eight memory slices that GPUs have
 
 
-class Place(Value, frozen=True, kw_only=True):
+class PassedDevice(Value, frozen=True, kw_only=True):
     """A passed device as its guest sees it.
 
     - `address`: the plan's guest address.
@@ -49,12 +49,12 @@ class Place(Value, frozen=True, kw_only=True):
     mig: str = ""
 
 
-def places(guest: PlannedGuest) -> tuple[Place, ...]:
+def places(guest: PlannedGuest) -> tuple[PassedDevice, ...]:
     """Return the passed devices in the plan's order.
 
     Raises BadInput for a malformed address, or for two devices at one address.
     """
-    found: dict[str, Place] = {}
+    found: dict[str, PassedDevice] = {}
     for n, device in enumerate(guest.devices):
         where = f"plan: guests[{guest.name!r}].devices[{n}].guest_address"
         address = parse_address(device.guest_address, where=where)
@@ -63,7 +63,7 @@ def places(guest: PlannedGuest) -> tuple[Place, ...]:
         ids = ids_of(device)
         maker = inside(ids.partition(":")[0])
         own = (one for one in guest.mig if device.kind == "gpu" and one.gpu == device.address)
-        found[address] = Place(
+        found[address] = PassedDevice(
             address=address,
             port=_port(guest, address),
             function=address.rpartition(":")[2],

@@ -17,7 +17,7 @@ MAX_WATTS = 10_000  # far above any board; the driver refuses what the board doe
 READ_REQUESTS = tuple(128 << n for n in range(6))  # pci_regs.h, PCI_EXP_DEVCTL_READRQ: field n = 128 << n bytes
 
 
-class Wanted(Value, frozen=True, kw_only=True):
+class WantedInside(Value, frozen=True, kw_only=True):
     """The settings wanted inside a guest. None or False: the setting is not changed.
 
     `aspm_off`, `read_request_bytes` and `relaxed_ordering` are settings of the passed endpoints, whose registers vfio
@@ -35,7 +35,7 @@ class Wanted(Value, frozen=True, kw_only=True):
         close_mappings(self, "sysctl")
 
 
-def read_wanted(guest: PlannedGuest) -> Wanted:
+def read_wanted(guest: PlannedGuest) -> WantedInside:
     """Return the guest's settings. Raises BadInput for an unknown setting or an impossible value."""
     fields: dict[str, Any] = {}
     for name, value in (guest.guest_settings or {}).items():
@@ -46,7 +46,7 @@ def read_wanted(guest: PlannedGuest) -> Wanted:
         if value is not None:
             field, read = reader
             fields[field] = read(value, where)
-    return Wanted(**fields)
+    return WantedInside(**fields)
 
 
 def _switch(value: object, where: str) -> bool:

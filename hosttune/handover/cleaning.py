@@ -11,7 +11,7 @@ from hosttune.errors import BadInput, HosttuneError
 from hosttune.handover import gpumemory, network, remains, timelimits
 from hosttune.handover.erasing import (
     Clock,
-    Order,
+    EraseOrder,
     erase,
     erasing,
     forget_erasing,
@@ -127,7 +127,7 @@ class Cleaning:
         site = work.site
         assert site.store is not None
         folder = site.store.folder
-        order = Order(
+        order = EraseOrder(
             address=target.address,
             serial=target.serial or "",
             handover=target.handover or str(work.number),

@@ -19,7 +19,7 @@ import msgspec
 from hosttune.discovery.fabric import client
 from hosttune.errors import CommandFailed
 from hosttune.handover.targets import Target
-from hosttune.inventory.partitions import SHARED, Fabric, exactly, read_fabric
+from hosttune.inventory.partitions import SHARED, HostFabric, exactly, read_fabric
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model.handover import HandoverStep, StepName, StepOutcome
@@ -32,7 +32,7 @@ _COMMAND_SECONDS, _LOOK_SECONDS = 60.0, 1.0
 Confirm = Callable[[str, float], bool]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class PartitionOutcome(msgspec.Struct, frozen=True):
     """What became of the partitions of a GPU. `proven`: none of them is active. `failed`: one that stays active."""
 
     evidence: Mapping[str, Any] | None
@@ -56,7 +56,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(told, outcome="failed" if self.failed else "unknown", why=self.why)
 
 
-_NOTHING = Outcome(None, proven=True)
+_NOTHING = PartitionOutcome(None, proven=True)
 
 
 class Partitions:
@@ -76,7 +76,7 @@ class Partitions:
         self._system, self._discover, self._targets, self._confirm = system, discover, targets, confirm
         self._settle_seconds = settle_seconds
 
-    def close(self, target: Target) -> Outcome:
+    def close(self, target: Target) -> PartitionOutcome:
         """Deactivate every active partition that has a GPU. Without a fabric nothing is done. Raises HosttuneError."""
         if target.kind != "gpu":
             return _NOTHING
@@ -85,7 +85,7 @@ class Partitions:
         if target.address not in fabric.members:
             return _NOTHING
         if fabric.passthrough:
-            return Outcome({"mode": fabric.mode, "active": None}, proven=True)  # mode 0 has no partitions
+            return PartitionOutcome({"mode": fabric.mode, "active": None}, proven=True)  # mode 0 has no partitions
         unknown = _unknown(host, fabric, target.address)
         if unknown:
             return self._asked(target, fabric, unknown)
@@ -97,16 +97,18 @@ class Partitions:
             "was_active": list(active),
         }
         if strange:
-            return Outcome({**evidence, "active": list(active)}, proven=False, failed=True, why="; ".join(strange))
+            return PartitionOutcome(
+                {**evidence, "active": list(active)}, proven=False, failed=True, why="; ".join(strange)
+            )
         if active and fabric.mode != SHARED:
             return self._asked(target, fabric, f"it is active, and in FABRIC_MODE {fabric.mode} no source says how")
         said = [text for number in active if (text := self._command("-d", number))]
         gone = self._settled(lambda now: not _of(now, target.address)) if active else True
         evidence |= {"active": list(active), "commands": [f"fmpm -d {number}" for number in active]}
         if gone:
-            return Outcome({**evidence, "active": []}, proven=True)
+            return PartitionOutcome({**evidence, "active": []}, proven=True)
         why = f"partition {', '.join(map(str, active))} is still active after fmpm -d, or that cannot be read"
-        return Outcome(evidence, proven=False, failed=True, why="; ".join([why, *said]))
+        return PartitionOutcome(evidence, proven=False, failed=True, why="; ".join([why, *said]))
 
     def open(self, target: Target) -> Mapping[str, Any] | None:
         """Activate the partition of exactly the guest's GPUs, once the host's driver has all of them; return evidence.
@@ -129,7 +131,7 @@ class Partitions:
         done = self._settled(lambda now: partition.id in now.active)
         return {"activated": partition.id if done else None, "command": f"fmpm -a {partition.id}", "why": said}
 
-    def _strange(self, fabric: Fabric, number: int) -> str | None:
+    def _strange(self, fabric: HostFabric, number: int) -> str | None:
         """Return why a partition must not be deactivated: GPUs of it are not part of this hand-over."""
         mine = {fabric.modules.get(one.address) for one in self._targets}
         others = sorted(fabric.active[number] - mine)
@@ -141,7 +143,7 @@ class Partitions:
             f" GPUs of the partition together, or stop their guests and run fmpm -d {number}"
         )
 
-    def _asked(self, target: Target, fabric: Fabric, why: str) -> Outcome:
+    def _asked(self, target: Target, fabric: HostFabric, why: str) -> PartitionOutcome:
         """Let a person deactivate the partition, and look whether it is; otherwise it is unproven."""
         active = _of(fabric, target.address)
         which = " and ".join(f"partition {number}" for number in active) or "the partition that it is in"
@@ -154,9 +156,9 @@ class Partitions:
         still = _of(now, target.address)
         evidence = {"mode": now.mode, "asked": text, "confirmed": confirmed, "active": None if unknown else list(still)}
         if not unknown and not still:
-            return Outcome(evidence, proven=True)
+            return PartitionOutcome(evidence, proven=True)
         word = "a person confirmed it, and it cannot be read" if confirmed else "nobody confirmed it"
-        return Outcome(evidence, proven=False, why=f"{text}; {word if unknown else 'it is still active'}")
+        return PartitionOutcome(evidence, proven=False, why=f"{text}; {word if unknown else 'it is still active'}")
 
     def _command(self, word: str, number: int) -> str | None:
         """Give fmpm a command; return what it said against it."""
@@ -169,7 +171,7 @@ class Partitions:
             self._system.forget()
         return None
 
-    def _settled(self, there: Callable[[Fabric], bool]) -> bool:
+    def _settled(self, there: Callable[[HostFabric], bool]) -> bool:
         """Return whether the list shows something, at the latest after some seconds."""
         deadline = time.monotonic() + self._settle_seconds
         while True:
@@ -186,13 +188,13 @@ def active_partitions(host: Host, address: str) -> tuple[int, ...]:
     return _of(read_fabric(host), address)
 
 
-def _of(fabric: Fabric, address: str) -> tuple[int, ...]:
+def _of(fabric: HostFabric, address: str) -> tuple[int, ...]:
     """Return the active partitions that have a GPU."""
     module = fabric.modules.get(address)
     return tuple(sorted(number for number, modules in fabric.active.items() if module in modules))
 
 
-def _unknown(host: Host, fabric: Fabric, address: str) -> str | None:
+def _unknown(host: Host, fabric: HostFabric, address: str) -> str | None:
     """Return why the active partitions of a GPU are unknown; None if they are known."""
     listed = host.fabric.partitions if host.fabric is not None else None
     if not listed:

@@ -44,7 +44,7 @@ class Handed(Value, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
 
 
-class Options(msgspec.Struct, frozen=True):
+class HandoverOptions(msgspec.Struct, frozen=True):
     """`out`: where else to write the statement. `cleaning` None: the usual one. `validate`: by level.
 
     `confirm`: asks a person to do a step that hosttune does not do; None: nobody is there. `test_guest`: see `Tools`.
@@ -67,7 +67,7 @@ def lines_of(here: Here, asked: Asked, test_guest: TestGuest | None = None) -> t
     return tuple(_lines(site, host, chosen(site, host, asked), asked, test_guest))
 
 
-def hand_over(here: Here, asked: Asked, options: Options, confirm: Confirm, say: Say) -> Handed:
+def hand_over(here: Here, asked: Asked, options: HandoverOptions, confirm: Confirm, say: Say) -> Handed:
     """Take devices from the last tenant to the next. Raises BadInput and Refused before anything is changed."""
     site, discover = here
     store = writable_store(site)

@@ -37,7 +37,7 @@ _BOOLEANS = {
 _LABELLED = "seclabel"  # mount option of a file system with labels, for example NFS 4.2
 
 
-class Reader(NamedTuple):
+class FileUser(NamedTuple):
     """The user that reads the files, QEMU's.
 
     `user` and `group`: its ids. `models`: the security models besides "dac". `owns`: whether libvirt gives it
@@ -106,7 +106,7 @@ def _given(guest: PlannedGuest) -> Iterator[GuestFile]:
         yield GuestFile("seed", guest.seed)
 
 
-def _reader(system: System) -> Reader:
+def _reader(system: System) -> FileUser:
     """Return QEMU's user, group and security models. Raises Unreadable."""
     text = ask(system, "capabilities")
     models = {
@@ -118,10 +118,10 @@ def _reader(system: System) -> Reader:
         raise Unreadable("virsh capabilities", "it does not say which user QEMU runs as (host/secmodel dac)")
     given = _OWNERSHIP.findall(system.read(_QEMU_CONF) or "")
     owns = not given or given[-1] != "0"
-    return Reader(int(found[1]), int(found[2]), tuple(name for name in models if name != "dac"), owns)
+    return FileUser(int(found[1]), int(found[2]), tuple(name for name in models if name != "dac"), owns)
 
 
-def _judged(system: System, reader: Reader, file: GuestFile) -> Iterator[str]:
+def _judged(system: System, reader: FileUser, file: GuestFile) -> Iterator[str]:
     path = os.path.normpath(file.path)
     who = f"QEMU (user {reader.user}, group {reader.group})"
     if not system.exists(path):
@@ -149,7 +149,7 @@ def _folders(path: str) -> list[str]:
     return [folder for folder in reversed(found) if folder]
 
 
-def _may(system: System, reader: Reader, how: str, path: str) -> bool:
+def _may(system: System, reader: FileUser, how: str, path: str) -> bool:
     """Return whether QEMU's user may search a folder ("-x"), read or write a file, tested by the kernel.
 
     Raises Unreadable.
@@ -189,7 +189,7 @@ def _file_system(system: System, path: str) -> tuple[str, list[str]]:
     return (row[2], row[3].split(",")) if row else ("", [])
 
 
-def _confined(system: System, reader: Reader, file: GuestFile, path: str) -> Iterator[str]:
+def _confined(system: System, reader: FileUser, file: GuestFile, path: str) -> Iterator[str]:
     """Return what the security models deny, no matter who owns the file."""
     if "apparmor" in reader.models:
         real = _command(system, "realpath", "--", path).rstrip("\n")

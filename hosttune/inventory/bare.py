@@ -23,7 +23,7 @@ from hosttune.model.plan import MigAssignment, PlannedGuest
 from hosttune.model.platform import RUNNING
 from hosttune.settings.drivers import Driver
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.memory import HugePages, Ksm
+from hosttune.settings.memory import Ksm, NodeHugePages
 from hosttune.settings.pcie import AccessControl
 
 Originals = Mapping[tuple[str, str], Any]  # (kind, target) -> the value before hosttune's first write
@@ -112,7 +112,7 @@ def _with_pools(node: NumaNode, originals: Originals, claims: Mapping[tuple[int,
     """
     pools, back = [], 0
     for pool in node.hugepages or ():
-        original = originals.get((HugePages.kind, sysfs.pool_total(node.id, pool.size_bytes)))
+        original = originals.get((NodeHugePages.kind, sysfs.pool_total(node.id, pool.size_bytes)))
         if original is not None and pool.total is not None and pool.free is not None:
             used = pool.total - pool.free
             total = max(original, used + claims.get((node.id, pool.size_bytes), 0))

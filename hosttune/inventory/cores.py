@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from hosttune.inventory.pages import NodeMemory
 from hosttune.inventory.resources import Core, NodeResources, core_of
-from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.model.values import grouped
 
 
@@ -23,7 +23,7 @@ def fitting_cores(node: NodeResources, threads: int) -> list[Core]:
     return [core for core in node.free if len(core.cpus) >= threads]
 
 
-def fits(node: NodeResources, memory: NodeMemory | None, cell: CellDemand, shape: Shape) -> bool:
+def fits(node: NodeResources, memory: NodeMemory | None, cell: CellDemand, shape: GuestShape) -> bool:
     """Return whether a node has the CPUs and the memory for a cell. Unknown memory size is no reason to refuse."""
     if shape.share_cores:
         if len(node.free_threads) < cell.vcpus:
@@ -40,7 +40,7 @@ def has_whole_cores(node: NodeResources, vcpus: int, threads: int) -> bool:
 
 
 def choose_cores(
-    node: NodeResources, vcpus: int, shape: Shape, turns: Mapping[int | str, int] | None = None
+    node: NodeResources, vcpus: int, shape: GuestShape, turns: Mapping[int | str, int] | None = None
 ) -> list[Core]:
     """Return the cores for a cell on its node: isolated ones first, then the fewest last-level caches, lowest first.
 
@@ -123,7 +123,7 @@ def _shared_cores(node: NodeResources, vcpus: int) -> list[Core]:
     return chosen
 
 
-def caches_of(node: NodeResources, vcpus: int, shape: Shape) -> tuple[int, int]:
+def caches_of(node: NodeResources, vcpus: int, shape: GuestShape) -> tuple[int, int]:
     """Return (last-level caches that a cell uses on a node, those of them that were whole and are then divided)."""
     chosen = choose_cores(node, vcpus, shape)
     taken, free = {core.id for core in chosen}, {core.id for core in node.free}

@@ -11,7 +11,7 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.gpu.bridges import KeptFunction, kept_bridges
-from hosttune.inventory.partitions import Fabric, read_fabric
+from hosttune.inventory.partitions import HostFabric, read_fabric
 from hosttune.inventory.quarantine import quarantined_devices
 from hosttune.model import pciclass
 from hosttune.model.hints import did_you_mean_address
@@ -46,7 +46,7 @@ class Catalogue(msgspec.Struct, frozen=True):
     use_unknown: Mapping[str, str]
     busy: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
-    fabric: Fabric
+    fabric: HostFabric
     foreign_data: Mapping[str, str]  # drives that may hold data of a guest, of which that is unknown: why
     kept: Mapping[str, KeptFunction]  # functions that carry the GPUs' fabric, or possibly carry it
     quarantined: Mapping[str, str]  # why a device between two tenants is not given away

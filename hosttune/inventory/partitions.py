@@ -34,7 +34,7 @@ class Partition(msgspec.Struct, frozen=True):
     nvlinks: int | None = None
 
 
-class Fabric(msgspec.Struct, frozen=True, dict=True):
+class HostFabric(msgspec.Struct, frozen=True, dict=True):
     """The fabric of a host. On a host without a fabric, `members` is empty and no rule applies.
 
     `members`: its GPUs; `modules`: their module ids, if known; `switches`: the NVSwitches that are PCI functions.
@@ -78,7 +78,7 @@ class Fabric(msgspec.Struct, frozen=True, dict=True):
         """Return whether these are all GPUs of complete boards whose NVSwitches can be given to the same guest."""
         return self.passthrough and bool(self.switches) and _is_board(self) and set(gpus) >= set(self.members)
 
-    def given(self, addresses: Iterable[str], guest: str) -> Fabric:
+    def given(self, addresses: Iterable[str], guest: str) -> HostFabric:
         """Return the fabric as it is after a guest got these devices."""
         own = [address for address in addresses if address in self.members]
         return replace(self, tenants={**self.tenants, **dict.fromkeys(own, guest)}) if own else self
@@ -91,18 +91,18 @@ class Fabric(msgspec.Struct, frozen=True, dict=True):
         return self.switches if self.whole(chosen) else ()
 
 
-def _is_board(fabric: Fabric) -> bool:
+def _is_board(fabric: HostFabric) -> bool:
     return len(fabric.members) % fabric.board_gpus == 0
 
 
 # --- reading a host --------------------------------------------------------------------------------------------
 
 
-def read_fabric(host: Host) -> Fabric:
+def read_fabric(host: Host) -> HostFabric:
     """Return the fabric of a host document. It does not depend on the order of addresses."""
     gpus = fabric_gpus(host)
     if not gpus:
-        return Fabric()
+        return HostFabric()
     members = tuple(sorted((gpu.address for gpu in gpus), key=address_key))
     holders = host.index.holders
     switches = tuple(sorted((switch.address for switch in host.nvswitches), key=address_key))
@@ -116,7 +116,7 @@ def read_fabric(host: Host) -> Fabric:
     found = _resolved(listed or (), modules)
     # a list of partitions of other GPUs counts as a list, too
     are_known = bool(found or (listed and modules.keys() >= set(members)))
-    return Fabric(
+    return HostFabric(
         members=members,
         switches=switches,
         mode=mode,
@@ -240,7 +240,7 @@ def _numbers(numbers: list[int]) -> str:
 # --- what a guest can have ---------------------------------------------------------------------------------------
 
 
-def partition_of(fabric: Fabric, gpus: Iterable[str]) -> int | None:
+def partition_of(fabric: HostFabric, gpus: Iterable[str]) -> int | None:
     """Return the partition of exactly the fabric's GPUs among these.
 
     None: there is none, it is unknown, or it cannot be activated.
@@ -249,7 +249,7 @@ def partition_of(fabric: Fabric, gpus: Iterable[str]) -> int | None:
     return found.id if found and blocked(fabric, found) is None else None
 
 
-def exactly(fabric: Fabric, gpus: Iterable[str]) -> Partition | None:
+def exactly(fabric: HostFabric, gpus: Iterable[str]) -> Partition | None:
     """Return the partition that holds exactly the fabric's GPUs among these.
 
     Of several such partitions, one that can be activated is preferred.
@@ -261,7 +261,7 @@ def exactly(fabric: Fabric, gpus: Iterable[str]) -> Partition | None:
     return min(alike, key=lambda p: (blocked(fabric, p) is not None, not p.active, p.id), default=None)
 
 
-def blocked(fabric: Fabric, partition: Partition) -> str | None:
+def blocked(fabric: HostFabric, partition: Partition) -> str | None:
     """Return why a partition cannot be activated: an active one shares a GPU with it (FM_ST_IN_USE of the SDK)."""
     for other, modules in fabric.active.items():
         if other != partition.id and modules & partition.modules:
@@ -272,7 +272,7 @@ def blocked(fabric: Fabric, partition: Partition) -> str | None:
     return None
 
 
-def sets_of(fabric: Fabric, count: int) -> tuple[GpuSet, ...]:
+def sets_of(fabric: HostFabric, count: int) -> tuple[GpuSet, ...]:
     """Return the sets of `count` GPUs that the fabric lets one guest have; the lowest partition id first."""
     if fabric.passthrough:
         if fabric.tenants:
@@ -287,7 +287,7 @@ def sets_of(fabric: Fabric, count: int) -> tuple[GpuSet, ...]:
     )
 
 
-def bound_to_sets(fabric: Fabric, gpus: Iterable[str]) -> frozenset[str]:
+def bound_to_sets(fabric: HostFabric, gpus: Iterable[str]) -> frozenset[str]:
     """Return those of these GPUs that can only be given in sets of the fabric.
 
     Empty if the module id of one of them is unknown: an unknown value is no reason to refuse a guest.
@@ -296,7 +296,7 @@ def bound_to_sets(fabric: Fabric, gpus: Iterable[str]) -> frozenset[str]:
     return on_fabric if fabric.passthrough or on_fabric <= fabric.modules.keys() else frozenset()
 
 
-def refusal(fabric: Fabric, gpus: Iterable[str], *, mig: bool = False) -> str | None:
+def refusal(fabric: HostFabric, gpus: Iterable[str], *, mig: bool = False) -> str | None:
     """Return why these GPUs cannot go to one guest; None if they can, or if it is unknown.
 
     A guest that divides them with MIG needs no partition. But the guest itself controls MIG. So if every route is open
@@ -320,7 +320,7 @@ def refusal(fabric: Fabric, gpus: Iterable[str], *, mig: bool = False) -> str | 
     return blocked(fabric, found)
 
 
-def _refused_passthrough(fabric: Fabric, wanted: GpuSet) -> str | None:
+def _refused_passthrough(fabric: HostFabric, wanted: GpuSet) -> str | None:
     mode = "the Fabric Manager is in mode 0 (bare metal or full passthrough)"
     if fabric.tenants:
         names = ", ".join(dict.fromkeys(fabric.tenants.values()))
@@ -333,7 +333,7 @@ def _refused_passthrough(fabric: Fabric, wanted: GpuSet) -> str | None:
     return f"{mode}: a guest gets 1 GPU, or all {len(fabric.members)} with the NVSwitches; FABRIC_MODE=1 has partitions"
 
 
-def none_of(fabric: Fabric, count: int) -> tuple[str, ...]:
+def none_of(fabric: HostFabric, count: int) -> tuple[str, ...]:
     """Return why the fabric has no set of `count` GPUs to give."""
     if fabric.passthrough:
         why = _refused_passthrough(fabric, fabric.members[:count]) if count <= len(fabric.members) else None
@@ -347,7 +347,7 @@ def none_of(fabric: Fabric, count: int) -> tuple[str, ...]:
     return tuple(why for why in reasons if why)
 
 
-def lost(fabric: Fabric, gpus: Iterable[str]) -> tuple[int, ...]:
+def lost(fabric: HostFabric, gpus: Iterable[str]) -> tuple[int, ...]:
     """Return how many partitions of each size can no longer be given once these GPUs are taken, largest size first.
 
     Empty if the partitions are unknown.
@@ -356,7 +356,7 @@ def lost(fabric: Fabric, gpus: Iterable[str]) -> tuple[int, ...]:
     return tuple(sum(not taken.isdisjoint(part) for part in parts) for parts in fabric.placeable.values())
 
 
-def _nearest(fabric: Fabric, wanted: frozenset[str]) -> str:
+def _nearest(fabric: HostFabric, wanted: frozenset[str]) -> str:
     """Return the text that lists all partitions, and those that differ least from a set that is not a partition."""
     alike = [p for p in fabric.partitions or () if len(p.gpus) == len(wanted)] or list(fabric.partitions or ())
     least = min((len(p.gpus ^ wanted) for p in alike), default=0)
@@ -366,11 +366,11 @@ def _nearest(fabric: Fabric, wanted: frozenset[str]) -> str:
     return f"partitions by module id: {listed}; nearest: {closest}"
 
 
-def _named(fabric: Fabric, gpus: GpuSet) -> str:
+def _named(fabric: HostFabric, gpus: GpuSet) -> str:
     return "GPUs " + ", ".join(f"{address} (module {fabric.modules[address]})" for address in gpus)
 
 
-def _places(fabric: Fabric, gpus: Iterable[str]) -> str:
+def _places(fabric: HostFabric, gpus: Iterable[str]) -> str:
     return "+".join(str(module) for module in sorted(fabric.modules[address] for address in gpus))
 
 

@@ -121,14 +121,14 @@ class Resources(msgspec.Struct, frozen=True, dict=True):
         return all((a, b) in self.distances for a in wanted for b in wanted)
 
 
-class Places(msgspec.Struct, frozen=True):
+class CpuNodes(msgspec.Struct, frozen=True):
     """The node of each CPU that has one. `known` False: all are assumed to be on one node."""
 
     nodes: Mapping[int, int]
     known: bool = True
 
 
-def place_cpus(host: Host) -> Places:
+def place_cpus(host: Host) -> CpuNodes:
     """Return every CPU's node: the CPU's own entry, else the node whose list has it, else the host's only node.
 
     If no CPU has a node and there are several nodes, all CPUs count as CPUs of one node: an unknown place is no reason
@@ -139,8 +139,8 @@ def place_cpus(host: Host) -> Places:
     node_of = {cpu.id: by_list.get(cpu.id, only) if cpu.numa_node is None else cpu.numa_node for cpu in host.cpus}
     nodes = {cpu: node for cpu, node in node_of.items() if node is not None}
     if nodes or not node_of:
-        return Places(nodes)
-    return Places(dict.fromkeys(node_of, _likeliest_node(host)), known=False)
+        return CpuNodes(nodes)
+    return CpuNodes(dict.fromkeys(node_of, _likeliest_node(host)), known=False)
 
 
 def _likeliest_node(host: Host) -> int:
@@ -184,7 +184,7 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
     return sorted(cores, key=lambda core: core.id), list(_doubts(places, CpuSet(nodeless), CpuSet(unknown)))
 
 
-def _doubts(places: Places, nodeless: CpuSet, unknown: CpuSet) -> Iterator[Finding]:
+def _doubts(places: CpuNodes, nodeless: CpuSet, unknown: CpuSet) -> Iterator[Finding]:
     """Yield what is not known of the CPUs: their nodes, or their cores."""
     if not places.known:
         node = next(iter(places.nodes.values()))

@@ -12,7 +12,7 @@ class CellDemand(msgspec.Struct, frozen=True):
     memory_bytes: int
 
 
-class Shape(msgspec.Struct, frozen=True):
+class GuestShape(msgspec.Struct, frozen=True):
     """The cells of a guest, the threads used of each core, and the page size (None: ordinary memory)."""
 
     cells: tuple[CellDemand, ...]

@@ -18,7 +18,7 @@ from hosttune.inventory.cores import cores_needed, equal_parts, fitting_cores
 from hosttune.inventory.devices import Catalogue, countable_gpus, read_catalogue
 from hosttune.inventory.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
 from hosttune.inventory.resources import NodeResources, Resources, read_resources
-from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.vcpus import VcpuLimit, vcpu_limit
 from hosttune.model.host import Host
 from hosttune.model.intent import CellRequest, GuestIntent, Reserve
@@ -29,7 +29,7 @@ MOST_LEFT_OUT = 8  # one part in so many
 ALIKE = 64  # nodes whose memory differs by less than one part in so many have the same modules
 
 
-class Share(msgspec.Struct, frozen=True):
+class AutoShare(msgspec.Struct, frozen=True):
     """The result of `auto`: whole cores and bytes of each cell; for GPUs of unknown node, of the whole guest."""
 
     cores: int
@@ -126,7 +126,7 @@ Parts = Mapping[str, Fraction]  # the part of each GPU that a guest has
 
 def auto_share(
     context: PlanningContext, gpus: tuple[str, ...], parts: Parts | None = None, nodes: Collection[int] = ()
-) -> Share:
+) -> AutoShare:
     """Return the `auto` share of a guest with these GPUs (at least one), or with `parts` of them.
 
     `nodes`: the nodes of its cells. Those without GPUs are its own.
@@ -145,7 +145,7 @@ def auto_share(
         sizes = [memory.assignable_bytes for memory in context.memory.values()]
         size = None if None in sizes or not sizes else int(sum(s or 0 for s in sizes) * own_gpus / len(counted))
         why = f"{own_gpus} of {len(counted)} GPUs of the whole host, since {barren}"
-        return Share(int(cores * own_gpus / len(counted)), size, True, why)
+        return AutoShare(int(cores * own_gpus / len(counted)), size, True, why)
     cores_by_node = []
     bytes_by_node: list[int | None] = []
     lines = []
@@ -165,7 +165,7 @@ def auto_share(
         )
     known_bytes = [size for size in bytes_by_node if size is not None]
     memory = min(known_bytes) if known_bytes and len(known_bytes) == len(bytes_by_node) else None
-    return Share(min(cores_by_node), memory, False, "; ".join(lines))
+    return AutoShare(min(cores_by_node), memory, False, "; ".join(lines))
 
 
 def in_whole_caches(node: NodeResources, cores: int) -> int:
@@ -248,7 +248,7 @@ def base_cells(
 class Sizes(msgspec.Struct, frozen=True):
     """One way to divide a guest. `short`: `auto` had to leave out cores or memory."""
 
-    shape: Shape
+    shape: GuestShape
     short: bool
 
 
@@ -268,7 +268,7 @@ def shapes(
             demands = _listed(listed, page) if listed else _equal(context, guest, share, cells, threads, page)
             fewer = share is not None and guest.vcpus == "auto" and threads < context.resources.threads_per_core
             for cut, short in demands:
-                yield Sizes(Shape(cut, threads, page, guest.smt == "threads", at_boot), short or fewer)
+                yield Sizes(GuestShape(cut, threads, page, guest.smt == "threads", at_boot), short or fewer)
 
 
 def _backings(context: PlanningContext, guest: GuestIntent) -> list[tuple[int | None, bool]]:
@@ -292,7 +292,7 @@ def _listed(cells: Sequence[CellRequest], page: int | None) -> Iterator[Cut]:
 
 
 def _equal(
-    context: PlanningContext, guest: GuestIntent, share: Share | None, cells: int, threads: int, page: int | None
+    context: PlanningContext, guest: GuestIntent, share: AutoShare | None, cells: int, threads: int, page: int | None
 ) -> Iterator[Cut]:
     for vcpus, vcpus_short in _cell_vcpus(guest, share, cells, threads, context.vcpus.most):
         for memory, memory_short in _cell_memory(guest, share, cells, page):
@@ -300,7 +300,7 @@ def _equal(
 
 
 def _cell_vcpus(
-    guest: GuestIntent, share: Share | None, cells: int, threads: int, most: int
+    guest: GuestIntent, share: AutoShare | None, cells: int, threads: int, most: int
 ) -> Iterator[tuple[int, bool]]:
     """Yield vCPUs of each of `cells` equal cells: as requested, else the share and, last, one core to enlarge later."""
     if isinstance(guest.vcpus, int):
@@ -315,7 +315,7 @@ def _cell_vcpus(
 
 
 def _cell_memory(
-    guest: GuestIntent, share: Share | None, cells: int, page: int | None
+    guest: GuestIntent, share: AutoShare | None, cells: int, page: int | None
 ) -> Iterator[tuple[list[int], bool]]:
     unit = page or SMALL_PAGE
     if guest.memory != "auto":
@@ -329,14 +329,14 @@ def _cell_memory(
         yield [unit] * cells, True
 
 
-def _free_cpus(node: NodeResources, shape: Shape) -> int:
+def _free_cpus(node: NodeResources, shape: GuestShape) -> int:
     """Return the number of CPUs that a cell of this shape could take on a node."""
     if shape.share_cores:
         return len(node.free_threads)
     return len(fitting_cores(node, shape.threads)) * shape.threads
 
 
-class Claims(msgspec.Struct, frozen=True):
+class LaterClaims(msgspec.Struct, frozen=True):
     """What guests built later need of a node, and how many of them divide the rest with this guest."""
 
     cpus: int = 0
@@ -350,9 +350,9 @@ def enlarge(
     guest: GuestIntent,
     gpus: tuple[str, ...],
     nodes: tuple[int, ...],
-    claims_of_later: Mapping[int, Claims] | None = None,
+    claims_of_later: Mapping[int, LaterClaims] | None = None,
     parts: Parts | None = None,
-) -> Shape:
+) -> GuestShape:
     """Enlarge an `auto` guest that was placed small: all cells get the size that fits the fullest of its nodes.
 
     The guests in `claims_of_later` keep what they need, and the rest is divided evenly.
@@ -364,7 +364,7 @@ def enlarge(
     memory = [cell.memory_bytes for cell in shape.cells]
     cells = len(nodes)
     share = auto_share(context, gpus, parts, nodes)
-    others = [(claims_of_later or {}).get(node, Claims()) for node in nodes]
+    others = [(claims_of_later or {}).get(node, LaterClaims()) for node in nodes]
     if guest.vcpus == "auto":
         most = context.vcpus.most // cells // shape.threads * shape.threads
         room = min(

@@ -32,7 +32,7 @@ PlanOf = Callable[[Transaction], Plan | None]
 _Key = tuple[str, str, str]  # kind, target ("" where parts are settings of their own), part
 
 
-class Standing(msgspec.Struct, frozen=True):
+class StandingSetting(msgspec.Struct, frozen=True):
     """A setting as the journals leave it.
 
     Of `record`, `old` is the value before hosttune's first write; all else is of the newest write, cut to the parts
@@ -57,9 +57,9 @@ class Standings(msgspec.Struct, frozen=True):
     `dropped`: a write changed nothing. `left_alone`: it was not put back because something else had changed it.
     """
 
-    in_force: tuple[Standing, ...]
-    dropped: tuple[Standing, ...]
-    left_alone: tuple[Standing, ...]
+    in_force: tuple[StandingSetting, ...]
+    dropped: tuple[StandingSetting, ...]
+    left_alone: tuple[StandingSetting, ...]
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -150,7 +150,7 @@ def _put_back(
             force[key] = replace(known, record=msgspec.structs.replace(known.record, undoing=True))
 
 
-def _grouped(parts: _Parts, setting_of: SettingOf) -> Iterator[Standing]:
+def _grouped(parts: _Parts, setting_of: SettingOf) -> Iterator[StandingSetting]:
     """Yield one standing for each step that wrote last, with those of its parts that no newer step has written."""
     groups: dict[tuple[int, int, str, str], dict[str, _Part]] = {}
     for (kind, target, name), part in parts.items():
@@ -163,10 +163,12 @@ def _grouped(parts: _Parts, setting_of: SettingOf) -> Iterator[Standing]:
         record = cut(last.record, setting, group)
         joined = setting_of(record).joined
         record = msgspec.structs.replace(record, old=joined({name: part.old for name, part in group.items()}))
-        yield Standing(record, number, last.boot_id, joined(again) if whole else None)
+        yield StandingSetting(record, number, last.boot_id, joined(again) if whole else None)
 
 
-def left_by(rows: Iterable[Standing], backs: Iterable[Setting], setting_of: SettingOf) -> Iterator[Standing]:
+def left_by(
+    rows: Iterable[StandingSetting], backs: Iterable[Setting], setting_of: SettingOf
+) -> Iterator[StandingSetting]:
     """Yield the settings that stay in force when these are put back; of one that goes in part, the whole."""
     gone = {key for setting in backs for key, _ in _keys_of(setting, None)}
     for row in rows:
@@ -284,7 +286,7 @@ def planned_guests(plans: Iterable[tuple[Transaction, Plan | None]]) -> dict[str
 def _guests(
     transactions: tuple[Transaction, ...],
     plans: tuple[tuple[Transaction, Plan | None], ...],
-    standing: tuple[Standing, ...],
+    standing: tuple[StandingSetting, ...],
 ) -> Iterator[GuestInForce]:
     defined = {one.record.target: one for one in standing if one.record.kind in (GUEST, ADOPTED)}
     for name, known in planned_guests(plans).items():
@@ -311,7 +313,7 @@ def _uuid(definition: Any) -> str | None:
         return None
 
 
-def _setting(one: Standing, setting_of: SettingOf, sources: Mapping[int, Any]) -> SettingInForce:
+def _setting(one: StandingSetting, setting_of: SettingOf, sources: Mapping[int, Any]) -> SettingInForce:
     record, setting = one.record, setting_of(one.record)
     after = record.after if one.again is None else one.again
     return SettingInForce(

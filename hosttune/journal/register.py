@@ -16,7 +16,7 @@ from hosttune.errors import BadInput, Refused, state_remedy
 from hosttune.journal.forgotten import caller
 from hosttune.journal.state import load, mode_of, save
 from hosttune.machine.files import append_line, make_folder, sync_folder
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.model.clock import now_text
 from hosttune.model.quarantine import DeviceRecord, Register
 from hosttune.model.starts import (
@@ -43,7 +43,7 @@ def read_register(folder: str) -> Register:
     """
     path = os.path.join(folder, REGISTER)
     if not os.path.lexists(path):
-        machine = Machine()
+        machine = LiveMachine()
         trace = trace_of_register(folder, machine.list, machine.read)
         if trace is not None:
             raise Refused(f"the register of quarantined devices is lost: {trace} is there", where=path, hint=_RESTORE)

@@ -26,7 +26,7 @@ _FACING_DOWN = ("root-port", "downstream-port", None)
 _NOT_KEPT = (None, "vfio-pci", "pci-stub")
 
 
-class Function(NamedTuple):
+class KnobFunction(NamedTuple):
     """A PCI function with the index of the host's devices. `device` None: the host document does not have it."""
 
     address: str
@@ -34,11 +34,11 @@ class Function(NamedTuple):
     devices: DeviceIndex
 
 
-def _function(ctx: KnobContext, address: str) -> Function:
-    return Function(address, ctx.devices.pci.get(address), ctx.devices)
+def _function(ctx: KnobContext, address: str) -> KnobFunction:
+    return KnobFunction(address, ctx.devices.pci.get(address), ctx.devices)
 
 
-def _link_states(place: Function) -> Any:
+def _link_states(place: KnobFunction) -> Any:
     """Return the ASPM states of the link below a port.
 
     One value if both ends agree, else a value for each address (as `settings.aspm` reads it).
@@ -51,7 +51,7 @@ def _link_states(place: Function) -> Any:
     return port.aspm if port.aspm is None or set(states.values()) == {port.aspm} else FrozenMap(states)
 
 
-def _acs(place: Function, value: str) -> Iterable[Change | Finding]:
+def _acs(place: KnobFunction, value: str) -> Iterable[Change | Finding]:
     """Yield the change that adds ACS bits; bits are never removed.
 
     A finding reports the bits that a bridge should have but does not support.
@@ -70,7 +70,7 @@ def _acs(place: Function, value: str) -> Iterable[Change | Finding]:
         yield Change(address, now, want, ACS.why)
 
 
-def _relaxed_ordering(place: Function, value: bool) -> Iterable[Change | Finding]:
+def _relaxed_ordering(place: KnobFunction, value: bool) -> Iterable[Change | Finding]:
     now = place.device.relaxed_ordering if place.device else None
     flawed = _root_without_relaxed_ordering(place)
     if flawed and now != value:
@@ -80,7 +80,7 @@ def _relaxed_ordering(place: Function, value: bool) -> Iterable[Change | Finding
         yield Change(place.address, now, value)
 
 
-def _root_without_relaxed_ordering(place: Function) -> str | None:
+def _root_without_relaxed_ordering(place: KnobFunction) -> str | None:
     """Return the root port above if the kernel disables relaxed ordering below it (drivers/pci/quirks.c)."""
     root = place.devices.pci.get((place.devices.above(place.address) or ("",))[-1])
     if root is None or root.device_id is None:
@@ -91,7 +91,7 @@ def _root_without_relaxed_ordering(place: Function) -> str | None:
     return root.address if intel or amd else None
 
 
-ASPM: Knob[Function] = Knob(
+ASPM: Knob[KnobFunction] = Knob(
     name="aspm",
     setting=Aspm,
     profiles=GUEST,
@@ -105,7 +105,7 @@ ASPM: Knob[Function] = Knob(
     " resets the device whenever it is opened: the device's own end is set again inside the guest",
     source="PCIe 5.0, 5.4.1; Documentation/ABI/testing/sysfs-bus-pci",
 )
-READ_REQUEST: Knob[Function] = Knob(
+READ_REQUEST: Knob[KnobFunction] = Knob(
     name="read_request_bytes",
     setting=ReadRequest,
     profiles=HOST,
@@ -118,7 +118,7 @@ READ_REQUEST: Knob[Function] = Knob(
     why="longer reads need fewer requests",
     source="PCIe 5.0, 7.5.3.4",
 )
-RELAXED_ORDERING: Knob[Function] = Knob(
+RELAXED_ORDERING: Knob[KnobFunction] = Knob(
     name="relaxed_ordering",
     setting=RelaxedOrdering,
     profiles=HOST,
@@ -128,7 +128,7 @@ RELAXED_ORDERING: Knob[Function] = Knob(
     why="writes of the device need not wait for each other",
     source="PCIe 5.0, 7.5.3.4; drivers/pci/quirks.c",
 )
-ACS: Knob[Function] = Knob(
+ACS: Knob[KnobFunction] = Knob(
     name="acs",
     setting=AccessControl,
     profiles=BY_NAME,
@@ -164,7 +164,7 @@ def plan_pcie(ctx: KnobContext) -> Iterator[Action | Finding]:
             yield from actions_for(ctx.intent, knobs, (place,), every=ctx.every)
 
 
-def _ports(ctx: KnobContext) -> Iterator[Function]:
+def _ports(ctx: KnobContext) -> Iterator[KnobFunction]:
     """Yield the ports directly above passed devices that have a link."""
     ports = {function.parent for function in ctx.passed() if function.parent}
     for place in (_function(ctx, address) for address in sorted(ports, key=address_key)):
@@ -172,7 +172,7 @@ def _ports(ctx: KnobContext) -> Iterator[Function]:
             yield place
 
 
-def _kept(ctx: KnobContext) -> Iterator[Function]:
+def _kept(ctx: KnobContext) -> Iterator[KnobFunction]:
     """Yield GPUs and RDMA NICs that the host's own drivers hold, in address order.
 
     Without virtual functions and the boot display.

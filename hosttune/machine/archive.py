@@ -24,7 +24,7 @@ from typing import IO, Protocol, Self
 from hosttune.assets import folder
 from hosttune.errors import BadInput
 from hosttune.machine.capture import Archive, Capture
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.replay import OWN
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import System, join_link
@@ -54,7 +54,7 @@ LIMITS = Limits()
 
 def open_system(root: str | None) -> System:
     """Return this machine, or the captured host of `open_root`. Raises BadInput."""
-    return Machine() if root is None else open_root(root)
+    return LiveMachine() if root is None else open_root(root)
 
 
 def open_root(path: str, limits: Limits = LIMITS) -> System:

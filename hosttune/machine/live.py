@@ -32,7 +32,7 @@ _CHUNK = 65536
 _BEHIND_A_LOCK = ("/driver_override", "/sriov_numvfs")  # see `locked`
 
 
-class Machine(System):
+class LiveMachine(System):
     """This machine, live."""
 
     captured = False

@@ -32,7 +32,7 @@ FORMAT = "2"
 _DIGESTS, _FACTS = "sha256", "facts"
 
 
-class Names(msgspec.Struct, frozen=True):
+class DirectoryNames(msgspec.Struct, frozen=True):
     """What is known about one directory. `listed`: `present` has all of its names. `links` None: unknown."""
 
     listed: bool
@@ -45,7 +45,7 @@ class Manifest:
     """The paths of a capture, by directory."""
 
     def __init__(
-        self, folders: Mapping[str, Names], digests: Mapping[str, str] = MappingProxyType({}), facts: int = 0
+        self, folders: Mapping[str, DirectoryNames], digests: Mapping[str, str] = MappingProxyType({}), facts: int = 0
     ) -> None:
         self._folders = folders
         self._digests = digests
@@ -135,14 +135,14 @@ def read(text: str) -> Manifest:
     lines = text.split("\n")
     if lines[0] != FORMAT:
         return Manifest({})
-    folders: dict[str, Names] = {}
+    folders: dict[str, DirectoryNames] = {}
     digests: dict[str, str] = {}
     facts = 0
     for line in lines[1:-1]:  # an incomplete last line is dropped
         parts = line.split("\t")
         if len(parts) in (4, 5) and parts[1] in ("all", "some"):
             names = (frozenset(filter(None, part.split("/"))) for part in parts[2:])
-            folders[parts[0]] = Names(parts[1] == "all", *names)
+            folders[parts[0]] = DirectoryNames(parts[1] == "all", *names)
         elif len(parts) == 3 and parts[1] == _DIGESTS:
             at = parts[0].rstrip("/")
             digests.update(

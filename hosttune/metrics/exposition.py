@@ -250,7 +250,7 @@ _MOST = {  # series of a family, where a sick host could have very many
 }
 
 
-class Run(Value, frozen=True, kw_only=True):
+class CommandRun(Value, frozen=True, kw_only=True):
     """The run of a command. `at`: seconds since 1970 when the host was read; `seconds`: how long it took."""
 
     verb: str
@@ -266,7 +266,7 @@ class Observed(Value, frozen=True, kw_only=True):
     their points; they count in MOST_SERIES and are never left out.
     """
 
-    run: Run
+    run: CommandRun
     evidence: Evidence | None = None
     validation: Validation | None = None
     foreign_cpu_seconds: Mapping[str, float | None] | None = None
@@ -297,7 +297,7 @@ def exposition(observed: Observed) -> str:
     return written((*kept, (f.SERIES_OMITTED, (Point(value=omitted),))))
 
 
-def _of_run(run: Run) -> tuple[Group, ...]:
+def _of_run(run: CommandRun) -> tuple[Group, ...]:
     labels = {"verb": run.verb}
     return (
         (f.BUILD_INFO, (Point(labels={"version": __version__}, value=1),)),

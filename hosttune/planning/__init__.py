@@ -47,7 +47,7 @@ from hosttune.planning.host.quirks import tuned_findings
 from hosttune.planning.mig.check import check_mig
 from hosttune.planning.rebase import rebase, values_of
 from hosttune.planning.request.resource_pool import GuestRequest
-from hosttune.planning.standing import Standing, beyond, compare, compared, entry_of
+from hosttune.planning.standing import StandingIntent, beyond, compare, compared, entry_of
 from hosttune.planning.staying import objective, place_again
 
 __all__ = ["plan"]
@@ -153,7 +153,7 @@ def _better(resources: Resources, decided: Plan, freed: Callable[[str], Plan]) -
             yield Finding(level="info", text=text, where=f"guest {guest.name}")
 
 
-def _beside_fixed(ground: PlanningContext, standing: Standing, replan: Collection[str]) -> PlanningContext:
+def _beside_fixed(ground: PlanningContext, standing: StandingIntent, replan: Collection[str]) -> PlanningContext:
     """Return what the guests that are placed anew may use, and what each of them has had."""
     entries = [entry_of(standing, guest) for guest in standing.fixed]
     if entries:
@@ -168,7 +168,7 @@ def _beside_fixed(ground: PlanningContext, standing: Standing, replan: Collectio
 
 def _actions(
     host: Host,
-    standing: Standing,
+    standing: StandingIntent,
     ground: PlanningContext,
     context: PlanningContext,
     guests: tuple[PlannedGuest, ...],

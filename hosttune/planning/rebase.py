@@ -22,13 +22,13 @@ from hosttune.model.force import InForce, SettingInForce
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, PlannedGuest
 from hosttune.model.values import CpuSet, FrozenMap, parse_cpus
-from hosttune.planning.standing import Standing, beyond
+from hosttune.planning.standing import StandingIntent, beyond
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
 from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.libvirthook import LibvirtHook
-from hosttune.settings.memory import HugePages
-from hosttune.settings.vgpu import VgpuType
+from hosttune.settings.memory import NodeHugePages
+from hosttune.settings.vgpu import VgpuTypeSetting
 
 Key = tuple[str, str]  # kind; target, or one CPU of it
 When = Literal["now", "next-start", "after-stop", "reboot"]
@@ -61,7 +61,7 @@ def values_of(actions: Iterable[Action]) -> Mapping[Key, Any]:
 
 def rebase(
     host: Host,
-    standing: Standing,
+    standing: StandingIntent,
     desired: Collection[Action],
     live: Mapping[Key, Any],
     guests: Sequence[PlannedGuest],
@@ -89,7 +89,7 @@ def rebase(
 class _Beside(msgspec.Struct, frozen=True):
     """What the actions are compared with. `gone`: devices that the host lost, whose guests are left as they are."""
 
-    standing: Standing
+    standing: StandingIntent
     live: Mapping[Key, Any]
     held: Mapping[Key, _Held]
     busy: Mapping[str, Mapping[str, int]]
@@ -104,13 +104,15 @@ class _Beside(msgspec.Struct, frozen=True):
                 now = self.live.get((action.kind, part), was.after if was else action.current)
                 # Somebody else may have written what is wanted from now on: that it is wanted is then all there is to
                 # do.
-                noted = was is None or was.want == action.want or action.kind in (HugePages.kind, IrqbalanceBan.kind)
+                noted = (
+                    was is None or was.want == action.want or action.kind in (NodeHugePages.kind, IrqbalanceBan.kind)
+                )
                 if (now == action.want == action.current and noted) or not self._is_due(action, part):
                     continue
                 due = action
                 if action.when == "next-start" and part in run_with:
                     due = changed(due, when="now")
-                if was and action.kind == HugePages.kind:
+                if was and action.kind == NodeHugePages.kind:
                     due = changed(due, why=due.why.partition(",")[0])  # free on the bare host is not free now
                 want, holders = self._until_stopped(action, part, now)
                 if want != action.want:
@@ -124,13 +126,17 @@ class _Beside(msgspec.Struct, frozen=True):
 
     def _is_due(self, action: Action, part: str) -> bool:
         """Return whether it is to be done: not for a lost device, nor a restart of what is not there now."""
-        if action.kind == HugePages.kind and action.effect == "reboot" and (KernelArguments.kind, PAGES) in self.held:
+        if (
+            action.kind == NodeHugePages.kind
+            and action.effect == "reboot"
+            and (KernelArguments.kind, PAGES) in self.held
+        ):
             return False  # the next boot reserves them already
         return part not in self.gone and (action.kind != _RESTART or (action.kind, part) in self.live)
 
     def _until_stopped(self, action: Action, part: str, now: Any) -> tuple[Any, Collection[str]]:
         """Return the value until present runs of guests have stopped, and these guests."""
-        if action.kind == HugePages.kind and type(now) is int:
+        if action.kind == NodeHugePages.kind and type(now) is int:
             holders = self.busy.get(part, {})
             return action.want + sum(holders.values()), holders
         if action.kind == IrqbalanceBan.kind:
@@ -218,10 +224,10 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest])
     devices = {device.address for guest in (*guests, *adopted) for device in guest.devices}
     if kind == KernelArguments.kind and part.endswith("iommu"):  # with it, groups are visible
         return bool(devices) and "pt" not in str(was.want).partition("=")[2].split(",")
-    return kind == VgpuType.kind and part in devices
+    return kind == VgpuTypeSetting.kind and part in devices
 
 
-def _busy(standing: Standing, guests: Iterable[PlannedGuest]) -> Mapping[str, Counter[str]]:
+def _busy(standing: StandingIntent, guests: Iterable[PlannedGuest]) -> Mapping[str, Counter[str]]:
     """Return the parts that only the present runs of guests hold: by the guest, of a pool the number of its pages."""
     planned, found = {guest.name: guest for guest in guests}, defaultdict[str, Counter[str]](Counter)
     for name, run in standing.residents.items():

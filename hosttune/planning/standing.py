@@ -32,7 +32,7 @@ NOTHING = InForce()
 _UNASKED = "libvirt cannot be asked: no guest is planned, changed or taken away; start its daemon, then plan again"
 
 
-class Standing(msgspec.Struct, frozen=True):
+class StandingIntent(msgspec.Struct, frozen=True):
     """An intent beside what is in force on a host.
 
     `bare`: the host without what hosttune has applied. `intent`: its wanted guests, with every setting that is in
@@ -59,7 +59,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 def compare(
     host: Host, intent: Intent, where: str, *, source: Source | None, prune: bool, replan: Collection[str]
-) -> Standing:
+) -> StandingIntent:
     """Return what stays, changes and goes.
 
     Raises BadInput: a name of the intent is that of a guest that hosttune did not define or has only adopted; `prune`
@@ -103,7 +103,7 @@ def compare(
     again = [one for name, one in moving.items() if name not in replan and asked[name].mig == one.request.mig]
     kept = {name: one.value for name, one in force.wanted.items() if not (prune and _from_file(one.source))}
     settings = {**kept, **(intent.settings or {})}
-    return Standing(
+    return StandingIntent(
         bare=host if force == NOTHING else bare_host(host, force, residents.values(), fixed, again),
         intent=changed(intent, settings=settings if force.wanted else intent.settings, guests=intent.present),
         fixed=tuple(fixed),
@@ -294,7 +294,7 @@ def _devices(value: object) -> object:
 # --- what a guest holds ------------------------------------------------------------------------------------------
 
 
-def entry_of(standing: Standing, guest: GuestInForce) -> RunningGuest:
+def entry_of(standing: StandingIntent, guest: GuestInForce) -> RunningGuest:
     """Return a guest that stays as the host document shows it, with what its definition or its run has besides."""
     entry, resident = as_planned(guest.places), standing.residents.get(guest.name)
     if resident is None:
@@ -340,7 +340,7 @@ def beyond(host: Host, resident: RunningGuest, places: PlannedGuest | None, *, r
 # --- what changes of a guest --------------------------------------------------------------------------------------
 
 
-def compared(host: Host, standing: Standing, wanted: GuestIntent, planned: PlannedGuest) -> PlannedGuest:
+def compared(host: Host, standing: StandingIntent, wanted: GuestIntent, planned: PlannedGuest) -> PlannedGuest:
     """Return a planned guest with what it changes of the one in force; one that stays is exactly as it is in force."""
     force = host.in_force or NOTHING
     old = next((guest for guest in force.guests if guest.name == wanted.name), None)

@@ -9,7 +9,7 @@ import msgspec
 from hosttune.gpu import Generation, maker_of_model
 from hosttune.predicting import formulas
 from hosttune.predicting.formulas import Estimate
-from hosttune.predicting.shape import Shape, is_card
+from hosttune.predicting.shape import HostShape, is_card
 
 # A figure below this part of the typical one is low. Collectives of large messages repeat within 5 %; GEMM depends on
 # clocks and on the shape of the matrices; copies over PCIe are 0.76 to 0.88 of the link by its generation.
@@ -40,13 +40,13 @@ class Question(msgspec.Struct, frozen=True):
     tcp: bool = False
 
 
-def estimate(question: Question, shape: Shape) -> Estimate:
+def estimate(question: Question, shape: HostShape) -> Estimate:
     """Return bound and typical figure in the metric's own unit (GB/s, TFLOP/s, …)."""
     model = _MODELS.get(question.metric)
     return model(question, shape) if model else _NOTHING
 
 
-def _copy(question: Question, shape: Shape) -> Estimate:
+def _copy(question: Question, shape: HostShape) -> Estimate:
     chip = shape.generation.cpu_link_gb_per_s if shape.generation else None
     if chip:
         return Estimate(
@@ -73,7 +73,7 @@ def _copy(question: Question, shape: Shape) -> Estimate:
     return Estimate("GB/s", formula, source, rate, typical, because, _COPIES, 0.02, _LEAST_COPY)
 
 
-def _of_other_gpus(shape: Shape) -> str | None:
+def _of_other_gpus(shape: HostShape) -> str | None:
     """Return why the known points of copies are not of GPUs like this one; None if they are."""
     if shape.generation is not None:
         return None
@@ -84,7 +84,7 @@ def _of_other_gpus(shape: Shape) -> str | None:
     return f"the known points are of {'GPUs of another maker' if other else 'other models of GPUs'}"
 
 
-def _pair(question: Question, shape: Shape) -> Estimate:
+def _pair(question: Question, shape: HostShape) -> Estimate:
     if shape.links and shape.switched is not False:
         peak = shape.peaks.get("pair") or shape.links_peak_gb_per_s
         if peak is None:
@@ -104,10 +104,10 @@ def _pair(question: Question, shape: Shape) -> Estimate:
 
 def _on_gpu(
     peak: str, part: float, unit: str, words: str, whole: str, source: str = formulas.ON_GPU_SOURCE
-) -> Callable[[Question, Shape], Estimate]:
+) -> Callable[[Question, HostShape], Estimate]:
     formula = f"{words} of {whole}"
 
-    def model(question: Question, shape: Shape) -> Estimate:
+    def model(question: Question, shape: HostShape) -> Estimate:
         rate = shape.peaks.get(peak)
         if rate is None:
             return _missing(unit, formula, source, f"the peak of this GPU ({peak})")
@@ -124,11 +124,11 @@ def _on_gpu(
     return model
 
 
-def _measured(shape: Shape) -> bool:
+def _measured(shape: HostShape) -> bool:
     return shape.generation is not None and shape.generation.measured
 
 
-def _collective(question: Question, shape: Shape) -> Estimate:
+def _collective(question: Question, shape: HostShape) -> Estimate:
     hosts = question.hosts or shape.hosts
     if hosts is None:
         return _missing("GB/s", "ring, NVLS or network bound", formulas.RING_SOURCE, "the number of hosts")
@@ -137,7 +137,7 @@ def _collective(question: Question, shape: Shape) -> Estimate:
     return _over_tcp(shape) if question.tcp else _between(question, shape, hosts)
 
 
-def _over_tcp(shape: Shape) -> Estimate:
+def _over_tcp(shape: HostShape) -> Estimate:
     host = shape.host_gb_per_s
     because: tuple[str, ...] = (
         "the known point is of one machine's loopback: expect this order of magnitude, not this figure",
@@ -151,7 +151,7 @@ def _over_tcp(shape: Shape) -> Estimate:
     )  # fmt: skip
 
 
-def _within(question: Question, shape: Shape) -> Estimate:
+def _within(question: Question, shape: HostShape) -> Estimate:
     ranks = question.ranks or shape.per_host
     if ranks == 1:
         return _missing("GB/s", "none", formulas.RING_SOURCE, "a second GPU: bus bandwidth of one GPU is 0")
@@ -176,7 +176,7 @@ def _within(question: Question, shape: Shape) -> Estimate:
     return Estimate("GB/s", formula, source, bound, typical, because, low_below, 0.05, large=large)
 
 
-def _missing_of_ring(ranks: int | None, shape: Shape) -> str:
+def _missing_of_ring(ranks: int | None, shape: HostShape) -> str:
     """Return which inputs of a collective within a host are not known."""
     links, generation = shape.links, shape.generation
     rates = (generation.link_gb_per_s, generation.link_peak_gb_per_s) if generation else (None, None)
@@ -190,7 +190,7 @@ def _missing_of_ring(ranks: int | None, shape: Shape) -> str:
     return _both(word for word, lacks in lacking.items() if lacks)
 
 
-def _missing_of_ports(shape: Shape) -> str:
+def _missing_of_ports(shape: HostShape) -> str:
     """Return which facts of a host's ports are not known."""
     lacking = {"the number of NICs": not shape.nics, "the rate of a NIC": not shape.nic_gb_per_s}
     return _both(word for word, lacks in lacking.items() if lacks)
@@ -245,7 +245,7 @@ def _ring_or_switch(
     return large, typical, "r · B", formulas.RING_SOURCE
 
 
-def _between(question: Question, shape: Shape, hosts: int) -> Estimate:
+def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     host = shape.host_gb_per_s
     per_host = shape.per_host or (question.ranks // hosts if question.ranks and question.ranks % hosts == 0 else None)
     formula = "flat ring g·b; most g·b·k(n-1) ÷ (n(k-1))"
@@ -278,7 +278,7 @@ def _between(question: Question, shape: Shape, hosts: int) -> Estimate:
     return Estimate("GB/s", formula, formulas.NETWORK_SOURCE, bound, typical, because, low_below, 0.05, large=large)
 
 
-def _port(question: Question, shape: Shape) -> Estimate:
+def _port(question: Question, shape: HostShape) -> Estimate:
     if shape.nic_gb_per_s is None:
         return _missing("Gb/s", "0.96 of the port's rate", formulas.RDMA_SOURCE, "the rate of a port")
     rate = shape.nic_gb_per_s * 8
@@ -297,7 +297,7 @@ def _missing(unit: str, formula: str, source: str, what: str) -> Estimate:
     return Estimate(unit, formula, source, because=(f"not known: {what}",))
 
 
-_MODELS: Mapping[str, Callable[[Question, Shape], Estimate]] = {
+_MODELS: Mapping[str, Callable[[Question, HostShape], Estimate]] = {
     "h2d": _copy,
     "d2h": _copy,
     "p2p": _pair,

@@ -10,7 +10,7 @@ from hosttune.model.host import Host
 from hosttune.predicting import formulas
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import Estimate
-from hosttune.predicting.shape import Shape, of_host
+from hosttune.predicting.shape import HostShape, of_host
 
 _NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
 
@@ -45,14 +45,14 @@ def join(host: Host, one: str, other: str, standard: Standard) -> Join:
     return Join(True, count, found, _words(host, shape, count, read=kind is not None))
 
 
-def _words(host: Host, shape: Shape, count: int | None, *, read: bool) -> str:
+def _words(host: Host, shape: HostShape, count: int | None, *, read: bool) -> str:
     switched = ", over switches" if host.nvswitches or host.fabric is not None or not read else ""
     if not read:
         return f"{shape.links} links{switched}, as boards of this model have them; this pair was not read"
     return f"{count} links{switched}" if count else f"links{switched}, number not known"
 
 
-def pair_estimate(shape: Shape, count: int | None, kind: str | None = None) -> Estimate:
+def pair_estimate(shape: HostShape, count: int | None, kind: str | None = None) -> Estimate:
     """Return what a pair of GPUs can reach; `count` links join it (0: PCIe; None: not known). `shape`: of one GPU.
 
     `kind`: links of this kind join it, whatever their number.
@@ -73,7 +73,7 @@ def pair_estimate(shape: Shape, count: int | None, kind: str | None = None) -> E
     return estimate(Question("p2p"), shape)
 
 
-def _part(shape: Shape, count: int) -> dict[str, float]:
+def _part(shape: HostShape, count: int) -> dict[str, float]:
     """Return the peaks, with that of the links scaled to the number of links that join a pair."""
     total = shape.links_peak_gb_per_s
     if total is None or not shape.links or "pair" in shape.peaks:

@@ -20,7 +20,7 @@ from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.pairs import join
 from hosttune.predicting.paths import MOST_PAIRS, path_between, worst_paths
 from hosttune.predicting.roofs import roofs_of
-from hosttune.predicting.shape import Shape, of_host
+from hosttune.predicting.shape import HostShape, of_host
 
 _SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8 << 30}
 NO_SOURCE = "no source"
@@ -70,7 +70,7 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
     return Prediction(of=scope.of, figures=tuple(found), notes=notes, paths=tuple(paths), roofs=roofs)
 
 
-def _notes(host: Host, shape: Shape, gpus: Sequence[str]) -> tuple[str, ...]:
+def _notes(host: Host, shape: HostShape, gpus: Sequence[str]) -> tuple[str, ...]:
     found = []
     if gpus and shape.gpu is None:
         found.append("the GPUs are of several models, or their model is not known: no figure of all of them together")
@@ -132,7 +132,7 @@ def _pairs(
         yield _row("p2p", f"{one}->{other}", found)
 
 
-def _collectives(shape: Shape, count: int, hosts: int) -> Iterator[PredictedFigure]:
+def _collectives(shape: HostShape, count: int, hosts: int) -> Iterator[PredictedFigure]:
     if count < 2 and hosts < 2:
         return
     counts = [number for number in (2, 4, 8, 16, 32, 64) if number < count] + [count]
@@ -148,7 +148,7 @@ def _collectives(shape: Shape, count: int, hosts: int) -> Iterator[PredictedFigu
         yield _row("all-reduce-busbw", f"{count} GPUs, ring (NVLS off)", found)
 
 
-def _between_hosts(metric: str, shape: Shape, count: int, hosts: int) -> Iterator[PredictedFigure]:
+def _between_hosts(metric: str, shape: HostShape, count: int, hosts: int) -> Iterator[PredictedFigure]:
     """Yield what all GPUs reach together, what a flat ring does, and what one GPU of each host does over its own ports.
 
     A rail joins the ports of GPUs with the same number on all hosts.
@@ -171,7 +171,7 @@ def _between_hosts(metric: str, shape: Shape, count: int, hosts: int) -> Iterato
     yield _row(metric, rail, estimate(Question(metric, hosts, hosts), one))
 
 
-def _without_switch(shape: Shape) -> Generation | None:
+def _without_switch(shape: HostShape) -> Generation | None:
     one = shape.generation
     return None if one is None else msgspec.structs.replace(one, switch_part=None) if one.switch_part else one
 
@@ -179,7 +179,7 @@ def _without_switch(shape: Shape) -> Generation | None:
 def _ports(host: Host, nics: Sequence[Nic]) -> Iterator[PredictedFigure]:
     for nic in nics:
         slot = narrowest(host.index, [nic.address], now=True)
-        shape = Shape(nic_gb_per_s=nic.rate_gbps / 8 if nic.rate_gbps else None, nic_slot=slot)
+        shape = HostShape(nic_gb_per_s=nic.rate_gbps / 8 if nic.rate_gbps else None, nic_slot=slot)
         yield _row("rdma-write", nic.rdma or nic.address, estimate(Question("rdma-write"), shape))
 
 

@@ -19,7 +19,7 @@ from hosttune.model.host import Host
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.pairs import pair_estimate
-from hosttune.predicting.shape import Shape, of_host
+from hosttune.predicting.shape import HostShape, of_host
 
 # Metrics of a validation -> metrics of a prediction. What the models do not know keeps the shipped reference.
 _OF_A_GPU = {
@@ -39,7 +39,7 @@ def model_of(host: Host, gpus: Sequence[str], standard: Standard) -> Model:
     links = pair_links(host, gpus)
 
     @cache
-    def shape(*addresses: str) -> Shape:
+    def shape(*addresses: str) -> HostShape:
         return _with_all_links(of_host(host, addresses, standard), host, addresses, standard)
 
     def model(metric: str, subject: str) -> Modelled:
@@ -66,7 +66,7 @@ def model_of(host: Host, gpus: Sequence[str], standard: Standard) -> Model:
     return model
 
 
-def _with_all_links(shape: Shape, host: Host, addresses: Sequence[str], standard: Standard) -> Shape:
+def _with_all_links(shape: HostShape, host: Host, addresses: Sequence[str], standard: Standard) -> HostShape:
     """Return the shape with all links of its model: links that are down are a fault and not another shape."""
     ids = {host.index.ids(address) for address in addresses}
     row = standard.peaks.get(ids.pop() or "") if len(ids) == 1 else None
@@ -74,7 +74,7 @@ def _with_all_links(shape: Shape, host: Host, addresses: Sequence[str], standard
     return replace(shape, links=most) if shape.switched and most and 0 < (shape.links or 0) < most else shape
 
 
-def _joined(shape: Shape, ranks: int, links: dict[str, int]) -> Shape:
+def _joined(shape: HostShape, ranks: int, links: dict[str, int]) -> HostShape:
     """Return the shape for GPUs without switches between them: two that are measured together have their own links."""
     pair = links.get("2 GPUs")
     return replace(shape, links=pair) if ranks == 2 and not shape.switched and pair is not None else shape

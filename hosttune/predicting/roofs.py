@@ -9,7 +9,7 @@ from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.model.roof import GpuRoof
 from hosttune.predicting.estimates import Question, estimate
-from hosttune.predicting.shape import Shape, of_host
+from hosttune.predicting.shape import HostShape, of_host
 
 OWN_METRICS: Mapping[str, str] = {"memory": "device-copy", "bf16": "gemm-bf16", "fp8": "gemm-fp8"}
 KINDS = ("bf16", "fp16", "fp8", "tf32", "fp32", "fp64")
@@ -33,7 +33,7 @@ def roofs_of(
     return tuple(one for one in found if one is not None)
 
 
-def roof_of(shape: Shape, measured: Mapping[str, float] | None = None) -> GpuRoof | None:
+def roof_of(shape: HostShape, measured: Mapping[str, float] | None = None) -> GpuRoof | None:
     """Return the roof of a machine's GPUs; None if nothing is known of them. Raises BadInput for impossible figures."""
     peaks = {name: value for name, value in shape.peaks.items() if name == "memory" or name in KINDS}
     if not peaks or shape.gpu is None:

@@ -20,7 +20,7 @@ _BOARD = 8  # GPUs of a board with switches, the only form in which a host commo
 _GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
-class Shape(msgspec.Struct, frozen=True):
+class HostShape(msgspec.Struct, frozen=True):
     """Facts of one host and of how many there are. None is unknown, 0 is none.
 
     `peaks`: of a GPU, as in roofline.toml. `slot`: (GT/s, lanes) of a GPU. `pair_links`: links between any two GPUs;
@@ -73,7 +73,7 @@ class Shape(msgspec.Struct, frozen=True):
         return next((rate for words, rate in SOCKET_LINKS if re.search(words, name)), None)
 
 
-def shape_of(measured: Measured, standard: Standard) -> Shape:
+def shape_of(measured: Measured, standard: Standard) -> HostShape:
     """Return the shape of a written setup. Facts of the GPU's model fill in what the setup leaves out."""
     setup, link = measured.setup, measured.observations.link
     generation = generation_of(setup.gpu)
@@ -96,7 +96,7 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
         slot = (link.max_speed_gts, link.max_width)
     ports, seen = setup.nics or Nics(), measured.observations.nic_link
     rate = ports.rate_gbps or (seen.max_rate_gbps if seen else None)
-    return Shape(
+    return HostShape(
         gpu=setup.gpu,
         generation=generation,
         peaks=agreed(rows),
@@ -172,7 +172,7 @@ def agreed(rows: Iterable[Peaks]) -> dict[str, float]:
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
-def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
+def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> HostShape:
     """Return the shape of the GPUs at these addresses of a host, with the NICs of the host that have RDMA."""
     wanted = set(addresses)
     gpus = [gpu for gpu in host.index.accelerators if gpu.address in wanted]
@@ -188,7 +188,7 @@ def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
     rate = rates.pop() if len(rates) == 1 else None
     generation = generation_of(model)
     links = known if known is not None else row.nvlinks if row else None
-    return Shape(
+    return HostShape(
         gpu=model,
         generation=generation,
         peaks=dict(row.values) if row else {},

@@ -19,7 +19,7 @@ from hosttune.model.training import Training
 from hosttune.predicting import formulas
 from hosttune.predicting.formulas import MFU_SOURCE, MOST_MFU, TYPICAL_MFU
 from hosttune.predicting.roofs import roof_of
-from hosttune.predicting.shape import Shape, agreed, peaks_of
+from hosttune.predicting.shape import HostShape, agreed, peaks_of
 
 PALM = "PaLM, arXiv 2204.02311, appendix B; dense peak: baselines/roofline.toml"
 _NEAR = 0.02
@@ -63,7 +63,7 @@ def _roof(training: Training, peaks: Mapping[str, float], own: Mapping[str, floa
     measured = dict(own or {})
     if kind == "fp16" and "bf16" in measured:
         measured["fp16"] = measured["bf16"]
-    shape = Shape(gpu=training.gpu, generation=generation_of(training.gpu), peaks=peaks)
+    shape = HostShape(gpu=training.gpu, generation=generation_of(training.gpu), peaks=peaks)
     roof = roof_of(shape, measured)
     if roof is not None and roof.own_is == "model" and kind == "fp16" and "bf16" in roof.own:
         roof = msgspec.structs.replace(roof, own={**roof.own, "fp16": roof.own["bf16"]})

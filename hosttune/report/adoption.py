@@ -11,7 +11,7 @@ from hosttune.model.host import Host
 from hosttune.model.plan import Action, AdoptedChange, PlannedGuest
 from hosttune.model.text import count
 from hosttune.planning.adopting import LIVE, LIVE_AFFINITY, NEXT_START, Adoption, Adoptions
-from hosttune.report.blocks import Entries, Entry, Exact, Lines, Picture, Report, Section
+from hosttune.report.blocks import Entries, Exact, Lines, Picture, Report, Section, TitledFacts
 from hosttune.report.plan import CAPTION, action_sections, finding_table, guest_blocks
 
 FINDINGS = "Findings (about ports and MMIO: for the PCI tree of a new guest, not for the present one)"
@@ -98,7 +98,7 @@ def settings(adopted: Adoptions) -> Sequence[Action]:
 
 
 def _guest(adoption: Adoption, guest: PlannedGuest | None, host: Host, alone: bool) -> Section:
-    changes = tuple(Entry(title=what, facts=(("", why),)) for what, why in change_rows(adoption))
+    changes = tuple(TitledFacts(title=what, facts=(("", why),)) for what, why in change_rows(adoption))
     placed = guest_blocks(guest, host, None) if guest is not None else ()
     return Section(
         heading="What changes" if alone else guest_verdict(adoption),

@@ -15,7 +15,7 @@ _SIZED = re.compile(
 )  # "all-reduce-64mib": one chart for all sizes of a metric
 
 
-class Bar(Value, frozen=True, kw_only=True):
+class BarRow(Value, frozen=True, kw_only=True):
     """One row: texts, and positions in percent of the axis (None: unknown). `mark`: whether the figure is as it should
     be; `low`, `high`: the range of the runs; `why`: said below the row.
     """
@@ -43,7 +43,7 @@ class Chart(Value, frozen=True, kw_only=True):
     words: str
     unit: str
     axis: str
-    bars: tuple[Bar, ...]
+    bars: tuple[BarRow, ...]
     notes: tuple[str, ...] = ()
     lower_is_better: bool = False
 
@@ -88,7 +88,7 @@ def _chart(title: str, unit: str, members: Sequence[Measure]) -> Chart:
     )
 
 
-def _bar(one: Measure, axis: float) -> Bar:
+def _bar(one: Measure, axis: float) -> BarRow:
     scale = one.scale
     sized = _SIZED.fullmatch(one.metric)
     runs = f"{len(one.runs)} run{'s' if len(one.runs) > 1 else ''}"
@@ -98,7 +98,7 @@ def _bar(one: Measure, axis: float) -> Bar:
     beside = "" if part is None else f"{part:.0%} of peak; "
     beside += f"{number(one.lowest)}–{number(one.highest)}, {runs}{missing}" if several else f"{runs}{missing}"
     side = "above floor" if one.lower_is_better else "below floor"
-    return Bar(
+    return BarRow(
         name=sized[2] if sized else one.subject,
         figure=number(one.median),
         beside=beside,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hosttune.model.declared import Checked
-from hosttune.report.blocks import Entries, Entry, Report
+from hosttune.report.blocks import Entries, Report, TitledFacts
 from hosttune.report.outcomes import SIGNS, Mark
 
 MOST_RESULTS = 12  # of a host; JSON has every one
@@ -22,7 +22,7 @@ def checked_report(checked: Checked) -> Report:
             facts.append(("", f"{SIGNS[one.outcome]} {what}"))
         more = len(host.results) - MOST_RESULTS
         facts += [("", f"and {more} more")] if more > 0 else []
-        entries.append(Entry(title=host.host, mark=Mark(host.verdict, host.verdict), facts=tuple(facts)))
+        entries.append(TitledFacts(title=host.host, mark=Mark(host.verdict, host.verdict), facts=tuple(facts)))
     return Report(
         kind="A fleet against its declared baseline",
         verdict=checked.verdict,

@@ -88,27 +88,27 @@ class Exact(Block, frozen=True, kw_only=True):
     whole: bool = True
 
 
-class Names(Value, frozen=True):
+class NameList(Value, frozen=True):
     """Names, of which a form shows as many as it has room for. `lead`: words before them."""
 
     names: tuple[str, ...]
     lead: str = ""
 
 
-class Entry(Value, frozen=True, kw_only=True):
+class TitledFacts(Value, frozen=True, kw_only=True):
     """Something with a title, and facts about it: (label, text). `strong`: the label that matters most."""
 
     title: str
     mark: Mark | None = None
     note: str = ""
-    facts: tuple[tuple[str, str | Names], ...] = ()
+    facts: tuple[tuple[str, str | NameList], ...] = ()
     strong: str = ""
 
 
 class Entries(Block, frozen=True, kw_only=True):
     """Entries, the first of which matters most. `first`: how many a page shows without a request."""
 
-    parts: tuple[Entry, ...]
+    parts: tuple[TitledFacts, ...]
     numbered: bool = True
     first: int = 300
 
@@ -167,7 +167,7 @@ class Facet(Value, frozen=True, kw_only=True):
         return tuple((value, f"{value} ({counted[value]})") for value in sorted(counted))
 
 
-class Member(Value, frozen=True, kw_only=True):
+class RosterRow(Value, frozen=True, kw_only=True):
     """A row of a roster. `cells`: of its columns; what is below the summary is shown on request."""
 
     name: str
@@ -175,7 +175,7 @@ class Member(Value, frozen=True, kw_only=True):
     note: str = ""
     cells: tuple[str, ...]
     summary: str
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TitledFacts, ...] = ()
     notes: tuple[str, ...] = ()
     page: str | None = None
 
@@ -186,7 +186,7 @@ class Roster(Block, frozen=True, kw_only=True):
     noun: str
     columns: tuple[str, ...]
     styles: Mapping[str, str] = {}
-    parts: tuple[Member, ...]
+    parts: tuple[RosterRow, ...]
     facets: tuple[Facet, ...] = ()
     forms: tuple[Form, ...] = ("html",)
     whole: bool = True
@@ -271,7 +271,7 @@ class Report(Value, frozen=True, kw_only=True):
         about = f"{self.name}: {self.headline}" if self.name else self.headline
         return f"{self.word}  {about}" if self.word else about
 
-    def sections(self, form: Form) -> Iterator[Shown]:
+    def sections(self, form: Form) -> Iterator[ShownSection]:
         """Yield the sections that have something for a form."""
         for block in self.blocks:
             section = (
@@ -286,10 +286,10 @@ class Report(Value, frozen=True, kw_only=True):
                     one for one in blocks if form in one.forms and (one.parts or whole or isinstance(one, Picture))
                 )
                 if parts:
-                    yield Shown(section.heading, section.lead, parts)
+                    yield ShownSection(section.heading, section.lead, parts)
 
 
-class Shown(NamedTuple):
+class ShownSection(NamedTuple):
     """A section as a form shows it."""
 
     heading: str
@@ -303,6 +303,6 @@ def cut(block: AnyBlock, parts: Sequence[T], form: Form) -> tuple[Sequence[T], s
     return parts[:most], f"and {len(parts) - most} more; -o json has all" if len(parts) > most else ""
 
 
-def told(text: str | Names, form: Form) -> str:
+def told(text: str | NameList, form: Form) -> str:
     """Return a fact as a form shows it."""
     return text if isinstance(text, str) else text.lead + some(text.names, NAMED[form])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hosttune.bench.compare import Change, compare
+from hosttune.bench.compare import FigureChange, compare
 from hosttune.bench.regression import got_worse
 from hosttune.model.text import number
 from hosttune.model.validation import CheckResult, Validation
@@ -18,7 +18,7 @@ SIGNS = {"worse": "✗", "better": "✓", "unknown": "?", "within noise": "="}
 NONE = "not there"
 
 
-class Figure(Value, frozen=True, kw_only=True):
+class ChangedFigure(Value, frozen=True, kw_only=True):
     """A figure before and after, as text. `effect` has its 95 % interval if it is known, else the reason why not."""
 
     metric: str
@@ -50,20 +50,20 @@ class Changes(Value, frozen=True, kw_only=True):
     before: str
     outcomes: tuple[Outcomes, ...]
     same: int
-    figures: tuple[Figure, ...]
+    figures: tuple[ChangedFigure, ...]
 
     @property
-    def changed(self) -> tuple[Figure, ...]:
+    def changed(self) -> tuple[ChangedFigure, ...]:
         """The figures that really changed."""
         return tuple(figure for figure in self.figures if figure.verdict in ("worse", "better"))
 
     @property
-    def unknown(self) -> tuple[Figure, ...]:
+    def unknown(self) -> tuple[ChangedFigure, ...]:
         """The figures that cannot be compared."""
         return tuple(figure for figure in self.figures if figure.verdict == "unknown")
 
     @property
-    def within_noise(self) -> tuple[Figure, ...]:
+    def within_noise(self) -> tuple[ChangedFigure, ...]:
         """The figures whose change cannot be distinguished from chance."""
         return tuple(figure for figure in self.figures if figure.verdict == "within noise")
 
@@ -116,13 +116,13 @@ def _outcome(key: tuple[str, str], old: CheckResult | None, new: CheckResult | N
     )
 
 
-def _figure(one: Change) -> Figure:
+def _figure(one: FigureChange) -> ChangedFigure:
     effect = one.why or "unknown"
     if one.change is not None:
         effect = f"{one.change:+.1%}"
         if one.low is not None and one.high is not None:
             effect += f" ({one.low:+.1%} to {one.high:+.1%})"
-    return Figure(
+    return ChangedFigure(
         metric=one.metric,
         subject=one.subject,
         unit=one.unit,

@@ -20,7 +20,7 @@ from hosttune.report.branch import Branch
 _KIND_WIDTH = 9
 
 
-class Shown(Value, frozen=True, kw_only=True):
+class DeviceLookups(Value, frozen=True, kw_only=True):
     """Lookups over one host that every line needs."""
 
     devices: DeviceIndex
@@ -36,14 +36,14 @@ class Shown(Value, frozen=True, kw_only=True):
         return self.devices.pci
 
 
-def shown(host: Host, problems: Mapping[str, int]) -> Shown:
+def shown(host: Host, problems: Mapping[str, int]) -> DeviceLookups:
     """Build the lookups for a host. `problems` gives the number of the line that lists each problem."""
     labels: dict[str, tuple[str, str]] = {}
     labels.update({nic.address: ("NIC", _nic(nic)) for nic in host.nics})
     labels.update({drive.address: ("NVMe", _nvme(drive)) for drive in host.nvme})
     labels.update({switch.address: ("NVSwitch", switch.model or "") for switch in host.nvswitches})
     labels.update({gpu.address: ("GPU" if gpu.is_accelerator else "display", _gpu(gpu)) for gpu in host.gpus})
-    return Shown(
+    return DeviceLookups(
         devices=host.index,
         labels=labels,
         holders=host.index.holders,
@@ -53,19 +53,19 @@ def shown(host: Host, problems: Mapping[str, int]) -> Shown:
     )
 
 
-def listed(index: Shown) -> tuple[str, ...]:
+def listed(index: DeviceLookups) -> tuple[str, ...]:
     """Return the addresses that get a line: those known by class, without virtual functions."""
     return tuple(address for address in index.labels if address not in index.pci or not index.pci[address].physfn)
 
 
-def device_branches(index: Shown, addresses: Iterable[str]) -> tuple[Branch, ...]:
+def device_branches(index: DeviceLookups, addresses: Iterable[str]) -> tuple[Branch, ...]:
     """Return the host bridges that lead to these devices, in bus order, each with its branch of the tree."""
     paths = map(index.devices.path, sorted(addresses, key=address_key))
     by_bridge = grouped((path[0].rpartition(":")[0], path) for path in paths)
     return tuple(Branch(text=f"host bridge {bus}", children=_forks(index, below)) for bus, below in by_bridge.items())
 
 
-def _forks(index: Shown, paths: list[tuple[str, ...]]) -> tuple[Branch, ...]:
+def _forks(index: DeviceLookups, paths: list[tuple[str, ...]]) -> tuple[Branch, ...]:
     """Return the branches below one bridge. A chain of bridges is one line.
 
     Above a single slot, only bridges with a degraded link are shown.
@@ -86,12 +86,12 @@ def _forks(index: Shown, paths: list[tuple[str, ...]]) -> tuple[Branch, ...]:
     return tuple(branches)
 
 
-def _chained(index: Shown, chain: tuple[str, ...], below: tuple[Branch, ...]) -> Branch:
+def _chained(index: DeviceLookups, chain: tuple[str, ...], below: tuple[Branch, ...]) -> Branch:
     style = "warn" if any(_degraded(index, address) for address in chain) else "plain"
     return Branch(text=" > ".join(_bridge(index, address) for address in chain), style=style, children=below)
 
 
-def _at_fault(index: Shown, bridge: str, below: str) -> bool:
+def _at_fault(index: DeviceLookups, bridge: str, below: str) -> bool:
     """Whether a bridge's link is degraded and the device at the other end of the same link does not already show it."""
     device = index.pci.get(below)
     upstream = device.link.upstream if device and device.link else None
@@ -99,12 +99,12 @@ def _at_fault(index: Shown, bridge: str, below: str) -> bool:
     return _degraded(index, bridge) and not twin
 
 
-def _degraded(index: Shown, address: str) -> bool:
+def _degraded(index: DeviceLookups, address: str) -> bool:
     device = index.pci.get(address)
     return bool(device and device.link and device.link.state == "degraded")
 
 
-def _bridge(index: Shown, address: str) -> str:
+def _bridge(index: DeviceLookups, address: str) -> str:
     device = index.pci.get(address)
     kind = {"root-port": "root port", "upstream-port": "switch", "downstream-port": "switch port"}
     name = kind.get((device and device.port_type) or "", "bridge")
@@ -118,7 +118,7 @@ def _bridge(index: Shown, address: str) -> str:
 # --- one device ----------------------------------------------------------------------------------------------
 
 
-def _device(index: Shown, address: str) -> Branch:
+def _device(index: DeviceLookups, address: str) -> Branch:
     kind, what = index.labels[address]
     device = index.pci.get(address)
     name = sold_as(device)
@@ -140,7 +140,7 @@ def _device(index: Shown, address: str) -> Branch:
     return Branch(text=text, style=style)
 
 
-def _problem_of(index: Shown, address: str) -> int | None:
+def _problem_of(index: DeviceLookups, address: str) -> int | None:
     numbers = [number for place, number in index.problems.items() if address in place]
     return min(numbers, default=None)
 
@@ -198,7 +198,7 @@ def _group(device: PciDevice, groups: bool) -> str:
     return "no IOMMU group" if groups else ""
 
 
-def _vfs(index: Shown, device: PciDevice) -> str:
+def _vfs(index: DeviceLookups, device: PciDevice) -> str:
     if not device.sriov_total_vfs or not (device.sriov_vfs or device.virtfns):
         return ""
     passed = sum(1 for vf in device.virtfns if vf in index.pci and for_vfio(index.pci[vf].driver))

@@ -18,18 +18,18 @@ from hosttune.report.blocks import (
     GRID,
     AnyBlock,
     Entries,
-    Entry,
     Facet,
     Findings,
     Grid,
     Lines,
-    Member,
-    Names,
+    NameList,
     Report,
     Roster,
+    RosterRow,
     Section,
     Suite,
     Table,
+    TitledFacts,
 )
 from hosttune.report.fleet_groups import (
     ANSWERS,
@@ -169,67 +169,67 @@ def _steps(report: FleetReport) -> tuple[AnyBlock, ...]:
     )
 
 
-def _step(one: Trouble) -> Entry:
+def _step(one: Trouble) -> TitledFacts:
     actual = f"{one.actual or 'no reason given'}{'' if one.alike else ' (the first of them)'}"
-    return Entry(
+    return TitledFacts(
         title=one.title,
         mark=Mark(one.outcome, one.outcome),
         note=one.size,
-        facts=_given(("hosts", Names(one.hosts)), ("expected", one.expected), ("actual", actual), ("do", one.hint)),
+        facts=_given(("hosts", NameList(one.hosts)), ("expected", one.expected), ("actual", actual), ("do", one.hint)),
         strong="do",
     )
 
 
-def _apart(report: FleetReport) -> Iterator[Entry]:
+def _apart(report: FleetReport) -> Iterator[TitledFacts]:
     """Yield what is done and not as wanted yet: guests that run as before their change, settings with another value."""
     if waits := pending(report):
-        hosts = Names(tuple(f"{host} ({', '.join(guests)})" for host, guests in waits.items()))
+        hosts = NameList(tuple(f"{host} ({', '.join(guests)})" for host, guests in waits.items()))
         do = "shut each guest down when it suits, then hosttune apply --start: its next start has the change"
-        yield Entry(
+        yield TitledFacts(
             title=f"update pending: {count(len(waits), 'host')}",
             facts=_given(("hosts", hosts), ("do", do)),
             strong="do",
         )
     told = ((one, line.host) for line in report.hosts for one in line.answers if one.outcome == "ok")
     for why, names in grouped((one.why, host) for one, host in told if one.why).items():
-        facts = _given(("hosts", Names(tuple(dict.fromkeys(names)))))
-        yield Entry(title=why, mark=Mark("warn", "other value"), facts=facts)
+        facts = _given(("hosts", NameList(tuple(dict.fromkeys(names)))))
+        yield TitledFacts(title=why, mark=Mark("warn", "other value"), facts=facts)
 
 
-def _given(*facts: tuple[str, str | Names | None]) -> tuple[tuple[str, str | Names], ...]:
+def _given(*facts: tuple[str, str | NameList | None]) -> tuple[tuple[str, str | NameList], ...]:
     return tuple((label, text) for label, text in facts if text)
 
 
-def _statements(report: FleetReport) -> Iterator[Entry]:
+def _statements(report: FleetReport) -> Iterator[TitledFacts]:
     states = grouped((one.state, line.host) for line in report.hosts for one in line.handed)
     for state, outcome in _STATEMENTS.items():
         if hosts := states.get(state):
-            facts = (("hosts", Names(tuple(dict.fromkeys(hosts)))),)
-            yield Entry(title=count(len(hosts), "device"), mark=Mark(outcome, state), facts=facts)
+            facts = (("hosts", NameList(tuple(dict.fromkeys(hosts)))),)
+            yield TitledFacts(title=count(len(hosts), "device"), mark=Mark(outcome, state), facts=facts)
 
 
-def _waves(report: FleetReport) -> Iterator[Entry]:
+def _waves(report: FleetReport) -> Iterator[TitledFacts]:
     for wave in report.waves:
         outcome, word = {None: ("skip", "not reached"), True: ("pass", "passed"), False: ("fail", "stopped")}[
             wave.passed
         ]
         why = [*wave.why[:MOST_WHY], *([f"and {len(wave.why) - MOST_WHY} more"] if len(wave.why) > MOST_WHY else [])]
         title = f"wave {wave.number}, {count(wave.hosts, 'host')}"
-        yield Entry(title=title, mark=Mark(outcome, word), facts=tuple(("", line) for line in why))
+        yield TitledFacts(title=title, mark=Mark(outcome, word), facts=tuple(("", line) for line in why))
 
 
-def _cause(one: CauseGroup) -> Entry:
+def _cause(one: CauseGroup) -> TitledFacts:
     hosts = count(len(one.hosts), "host")
     size = f"{count(one.figures, 'low figure')} of {hosts}" if one.figures else f"{hosts}, no figure low"
     facts = _given(
-        ("hosts", Names(one.hosts)),
+        ("hosts", NameList(one.hosts)),
         ("grade", GRADE_WORDS[one.grade] if one.grade else None),
         ("example", one.example),
         ("evidence", "; ".join(one.evidence)),
         ("do", one.remedy),
         ("confirm", one.confirm),
     )
-    return Entry(
+    return TitledFacts(
         title=f"{one.cause or NO_CAUSE}: {size}",
         facts=facts,
         strong="do",
@@ -261,14 +261,14 @@ def _uniformity(report: FleetReport) -> Section:
     )
 
 
-def _spread(one: Spread) -> Entry:
-    facts: list[str | Names] = [
-        Names(tuple(map(holder_words, group.holders)), f"{group_words(one, group)}: ") for group in others(one)
+def _spread(one: Spread) -> TitledFacts:
+    facts: list[str | NameList] = [
+        NameList(tuple(map(holder_words, group.holders)), f"{group_words(one, group)}: ") for group in others(one)
     ]
     facts += [f"and {one.more_values} more values"] if one.more_values else []
-    facts += [Names(tuple(map(holder_words, some_unknown(one))), "unknown: ")] if some_unknown(one) else []
-    facts += [Names(few_without(one), "no such device: ")] if few_without(one) else []
-    return Entry(
+    facts += [NameList(tuple(map(holder_words, some_unknown(one))), "unknown: ")] if some_unknown(one) else []
+    facts += [NameList(few_without(one), "no such device: ")] if few_without(one) else []
+    return TitledFacts(
         title=f"{fact_words(one)}: {majority_words(one)}",
         mark=Mark(_STATES.get(one.state, "skip"), one.state),
         facts=tuple(("", fact) for fact in facts),
@@ -356,12 +356,12 @@ def _machine(line: HostLine) -> str:
     return line.devices or line.product or ""
 
 
-def _member(line: HostLine, waved: bool) -> Member:
+def _member(line: HostLine, waved: bool) -> RosterRow:
     alike = groups(line.told)
     more = sum(len(group.subjects) for group in alike[MOST_GROUPS:]) + line.untold
-    entries = [Entry(title=why, mark=Mark("fail", "worse")) for why in line.worse]
+    entries = [TitledFacts(title=why, mark=Mark("fail", "worse")) for why in line.worse]
     entries += [
-        Entry(
+        TitledFacts(
             title=group.check,
             mark=Mark(group.outcome, group.outcome),
             note=", ".join(group.subjects),
@@ -370,7 +370,7 @@ def _member(line: HostLine, waved: bool) -> Member:
         )
         for group in alike[:MOST_GROUPS]
     ]
-    entries += [Entry(title=figure.words, mark=Mark("fail", figure.verdict)) for figure in line.low]
+    entries += [TitledFacts(title=figure.words, mark=Mark("fail", figure.verdict)) for figure in line.low]
     causes = (f"{one.cause} ({one.grade}: {'; '.join(one.evidence)})" for one in line.causes)
     notes = [f"and {line.low_untold} more low figures"] if line.low_untold else []
     notes += [f"why: {', then '.join(causes)}"] if line.low and line.causes else []
@@ -381,7 +381,7 @@ def _member(line: HostLine, waved: bool) -> Member:
     )
     wrong = (str(line.counts.get(outcome, 0) or "–") for outcome in OUTCOMES[:3])
     wave = (str(line.wave) if line.wave is not None else "–",) if waved else ()
-    return Member(
+    return RosterRow(
         name=line.host,
         outcome=line.verdict,
         note=line.hostname if line.hostname and line.hostname != line.host else "",

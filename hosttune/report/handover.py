@@ -5,7 +5,7 @@ from __future__ import annotations
 from hosttune.model.handover import Statement
 from hosttune.model.text import count
 from hosttune.model.verification import CourseStatus, CourseStep, DeviceStatus, HandoverStatus, Verification
-from hosttune.report.blocks import Entries, Entry, Lines, Report, Section, Table
+from hosttune.report.blocks import Entries, Lines, Report, Section, Table, TitledFacts
 
 _STEPS = ("step", "outcome", "why")
 
@@ -124,7 +124,7 @@ def handed_report(found: Statement, path: str) -> Report:
     )
 
 
-def _device(device: DeviceStatus) -> Entry:
+def _device(device: DeviceStatus) -> TitledFacts:
     one = device.record
     facts = [
         f"step {one.step}" if one.step else "",
@@ -133,7 +133,7 @@ def _device(device: DeviceStatus) -> Entry:
         f"epoch {device.epoch}" if device.epoch is not None else f"epoch unknown ({device.epoch_unknown})",
     ]
     title = f"{one.address}  {one.state} since {one.since}: {one.why}"
-    return Entry(title=title, facts=(("", ", ".join(fact for fact in facts if fact)),))
+    return TitledFacts(title=title, facts=(("", ", ".join(fact for fact in facts if fact)),))
 
 
 def intended_report(lines: tuple[str, ...]) -> Report:

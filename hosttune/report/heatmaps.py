@@ -16,7 +16,7 @@ STEPS = 7  # colours from best to worst
 _WITHIN = 0.1  # the colour range covers at least this part of its best figure, so that noise does not look like a fault
 
 
-class Cell(Value, frozen=True, kw_only=True):
+class HeatCell(Value, frozen=True, kw_only=True):
     """One figure: its text, its colour step (None: no figure), and whether it is on the wrong side of its floor."""
 
     text: str
@@ -36,7 +36,7 @@ class Matrix(Value, frozen=True, kw_only=True):
     unit: str
     names: tuple[str, ...]
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[HeatCell, ...], ...]
     best: str
     worst: str
     lower_is_better: bool = False
@@ -117,18 +117,18 @@ def _rows(
     figures: dict[tuple[str, str], float],
     measured: dict[tuple[str, str], Measure],
     ramp: tuple[float, float],
-) -> tuple[tuple[Cell, ...], ...]:
+) -> tuple[tuple[HeatCell, ...], ...]:
     return tuple(
         tuple(_cell(figures.get((name, column)), measured.get((name, column)), ramp) for column in columns)
         for name in names
     )
 
 
-def _cell(value: float | None, measure: Measure | None, ramp: tuple[float, float]) -> Cell:
+def _cell(value: float | None, measure: Measure | None, ramp: tuple[float, float]) -> HeatCell:
     if value is None:
-        return Cell(text="?" if measure else "–", note="no figure" if measure else "not measured")
+        return HeatCell(text="?" if measure else "–", note="no figure" if measure else "not measured")
     text = number(value) if measure else f"{value:.0f}"
-    return Cell(text=text, step=cell_step(value, ramp), below_floor=bool(measure and measure.below_floor))
+    return HeatCell(text=text, step=cell_step(value, ramp), below_floor=bool(measure and measure.below_floor))
 
 
 def cell_step(value: float, ramp: tuple[float, float]) -> int:

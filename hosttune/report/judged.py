@@ -12,7 +12,7 @@ from hosttune.model.prediction import PredictedFigure
 from hosttune.model.roof import GpuRoof
 from hosttune.model.text import number
 from hosttune.model.values import format_size, grouped
-from hosttune.report.bars import Bar, Chart
+from hosttune.report.bars import BarRow, Chart
 from hosttune.report.outcomes import Mark
 
 VERDICTS = ("impossible", "low", "unknown", "expected")  # worst first
@@ -65,10 +65,10 @@ def figure_charts(figures: Iterable[JudgedFigure]) -> tuple[Chart, ...]:
     return tuple(charts)
 
 
-def _judged_bar(one: JudgedFigure, axis: float) -> Bar:
+def _judged_bar(one: JudgedFigure, axis: float) -> BarRow:
     part = f"{one.value / one.typical:.0%} of typical" if one.value is not None and one.typical else ""
     marks = (f"typical {number(one.typical)}" if one.typical else "", f"bound {number(one.bound)}" if one.bound else "")
-    return Bar(
+    return BarRow(
         name=named(one),
         figure="no value" if one.value is None else number(one.value),
         beside=", ".join(word for word in (part, *marks) if word),
@@ -99,13 +99,13 @@ def predicted_charts(figures: Iterable[PredictedFigure]) -> tuple[Chart, ...]:
     return tuple(charts)
 
 
-def _predicted_bar(words: str, one: PredictedFigure, axis: float) -> Bar:
+def _predicted_bar(words: str, one: PredictedFigure, axis: float) -> BarRow:
     shown = one.value if one.value is not None else one.typical
     unknown = shown is None and one.bound is None
     no_bound = "" if unknown or one.value is not None else "bound unknown"
     bound = no_bound if one.bound is None else f"at most {number(one.bound)}"
     typical = "" if one.value is None or one.typical is None else f"typical {number(one.typical)}"
-    return Bar(
+    return BarRow(
         name=words,
         figure="unknown" if unknown else "typical unknown" if shown is None else number(shown),
         beside=", ".join(word for word in (bound, typical) if word),
@@ -139,7 +139,7 @@ def _subjects(rows: Sequence[PredictedFigure]) -> str:
     return f"{words}, {kind}" if kind and words != kind else words
 
 
-def _chart(metric: str, unit: str, axis: float, bars: Sequence[Bar], note: str = "") -> Chart:
+def _chart(metric: str, unit: str, axis: float, bars: Sequence[BarRow], note: str = "") -> Chart:
     notes = (note,) if note else ()
     words = TITLES.get(metric, "")
     return Chart(title=metric, words=words, unit=unit, axis=number(axis) if axis else "", bars=tuple(bars), notes=notes)

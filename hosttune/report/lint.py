@@ -9,7 +9,7 @@ from hosttune.model.lint import LEVEL_WORDS, LEVELS, LintFinding
 from hosttune.model.text import count
 from hosttune.model.validation import CheckResult, Outcome, severity
 from hosttune.model.values import grouped
-from hosttune.report.blocks import Entries, Entry, Findings, Lines, Report, Section, Suite, Table
+from hosttune.report.blocks import Entries, Findings, Lines, Report, Section, Suite, Table, TitledFacts
 from hosttune.report.outcomes import Mark
 from hosttune.rules.lint import ADVISORY, LintRule
 
@@ -51,11 +51,11 @@ def _guest(file: str, findings: list[LintFinding], rules: Sequence[LintRule]) ->
         facts = [(f"line {one.line}", one.text) for one in members]
         facts += [("do", remedy)] if known else []
         mark = Mark(_MARKS[first.level] if known else "unknown", first.level)
-        entries.append(Entry(title=rule, mark=mark, facts=tuple(facts), strong="do"))
+        entries.append(TitledFacts(title=rule, mark=mark, facts=tuple(facts), strong="do"))
     if advice:
         names = ", ".join(dict.fromkeys(one.rule for one in advice))
         facts = [("about", names), ("do", "hosttune lint -o json has each with its remedy")]
-        entries.append(Entry(title="advice", mark=Mark(_MARKS["info"], "info"), facts=tuple(facts)))
+        entries.append(TitledFacts(title="advice", mark=Mark(_MARKS["info"], "info"), facts=tuple(facts)))
     none = Lines(lines=() if entries else ("Nothing was found.",))
     return Section(
         heading=f"{file}: {_counts(findings)}", blocks=(Entries(parts=tuple(entries), numbered=False, whole=True), none)

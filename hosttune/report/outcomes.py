@@ -62,7 +62,7 @@ class Group(Value, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-class Step(Value, frozen=True, kw_only=True):
+class NextStep(Value, frozen=True, kw_only=True):
     """One thing to do: a hint, the worst outcome that it fixes, and what it fixes as (check, subjects)."""
 
     hint: str
@@ -115,13 +115,13 @@ def subjects_by_check(found: Iterable[Group]) -> dict[str, tuple[str, ...]]:
     return {check: tuple(names) for check, names in subjects.items()}
 
 
-def next_steps(results: Iterable[CheckResult]) -> tuple[Step, ...]:
+def next_steps(results: Iterable[CheckResult]) -> tuple[NextStep, ...]:
     """Return what to do, worst first: every hint of a fail, unknown or warning once, with what it fixes."""
     mended = grouped(
         (group.hint, group) for group in groups(results) if group.hint and group.outcome in ("fail", "unknown", "warn")
     )
     return tuple(
-        Step(hint=hint, outcome=members[0].outcome, mends=tuple(subjects_by_check(members).items()))
+        NextStep(hint=hint, outcome=members[0].outcome, mends=tuple(subjects_by_check(members).items()))
         for hint, members in mended.items()
     )
 

@@ -10,7 +10,7 @@ from hosttune.model.pairs import GPU_RAIL, Ends, Fault, Pair, PairsReport, Port
 from hosttune.model.text import count
 from hosttune.report.between import unmeasured_hosts
 from hosttune.report.blocks import Lines, Maps, Report, Table
-from hosttune.report.heatmaps import Cell, Matrix, cell_step, colour_range
+from hosttune.report.heatmaps import HeatCell, Matrix, cell_step, colour_range
 
 MOST_IN_MAP = 128  # hosts; above, only those with a pair that is not good, as many as fit
 _SIGNS = {"cut": "cut", "unknown": "?"}
@@ -164,17 +164,17 @@ def _map(
     )
 
 
-def _cell(pair: Pair | None, ramp: Sequence[float]) -> Cell:
+def _cell(pair: Pair | None, ramp: Sequence[float]) -> HeatCell:
     if pair is None:
-        return Cell(text="")
+        return HeatCell(text="")
     way = f"{pair.sender} to {pair.receiver}"
     if pair.gbps is None:
         note = f"{way}: {pair.outcome}{f': {pair.why}' if pair.why else ''}"
-        return Cell(text=_SIGNS.get(pair.state, "?"), below_floor=pair.state == "cut", note=note)
+        return HeatCell(text=_SIGNS.get(pair.state, "?"), below_floor=pair.state == "cut", note=note)
     step = cell_step(pair.gbps, (ramp[0], ramp[1]))
     expected = f", expected {pair.expected:.3g} or more" if pair.expected is not None else ""
     note = f"{way}: {pair.state}{expected}" if pair.state != "good" else ""
-    return Cell(text=f"{pair.gbps:.3g}", step=step, below_floor=pair.state == "low", note=note)
+    return HeatCell(text=f"{pair.gbps:.3g}", step=step, below_floor=pair.state == "low", note=note)
 
 
 def ends_report(found: Ends) -> Report:

@@ -18,7 +18,7 @@ from hosttune.model.settingtext import setting_value, short_lists
 from hosttune.model.text import count
 from hosttune.model.validation import severity
 from hosttune.model.values import CpuSet, format_size, grouped, value_text
-from hosttune.report.blocks import AnyBlock, Entries, Entry, Facts, Lines, Picture, Report, Section, Table
+from hosttune.report.blocks import AnyBlock, Entries, Facts, Lines, Picture, Report, Section, Table, TitledFacts
 from hosttune.report.devices import link_text
 from hosttune.report.outcomes import Mark
 
@@ -107,21 +107,21 @@ def change_sections(plan: Plan) -> Iterator[Section]:
     """Yield what changes of the guests in force: an entry each, with the changed elements of a guest below it."""
     if plan.based_on is None:
         return
-    entries = [Entry(title=f"+ {guest_title(one)}") for one in plan.guests if one.change == "create"]
+    entries = [TitledFacts(title=f"+ {guest_title(one)}") for one in plan.guests if one.change == "create"]
     for guest in plan.guests:
         if guest.change == "update":
             later = " (from its next start)" if any(one.when != "now" for one in guest.changes) else ""
             facts = tuple(("", f"{one.element}: {one.was} -> {one.becomes}") for one in guest.changes)
-            entries.append(Entry(title=f"~ guest {guest.name}{later}", facts=facts))
+            entries.append(TitledFacts(title=f"~ guest {guest.name}{later}", facts=facts))
     for removal in plan.removals:
         later = f" once it has stopped: virsh shutdown {removal.name}" if removal.when == "after-stop" else ""
-        entries.append(Entry(title=f"- guest {removal.name}{later}"))
+        entries.append(TitledFacts(title=f"- guest {removal.name}{later}"))
     kept = ", ".join(one.name for one in plan.guests if one.change == "keep")
-    entries += [Entry(title=f"= stays as it is: guest {kept}")] if kept else []
+    entries += [TitledFacts(title=f"= stays as it is: guest {kept}")] if kept else []
     for source, names in grouped((one.source, f"{one.kind} {one.name}") for one in plan.unnamed).items():
         goes = "--prune" if source and source.kind == "file" else "hosttune revert --guest NAME"
         taken = f" ({goes} takes it away)" if any(name.startswith("guest ") for name in names) else ""
-        entries.append(Entry(title=f"= in force, not in this intent, stays: {', '.join(names)}{taken}"))
+        entries.append(TitledFacts(title=f"= in force, not in this intent, stays: {', '.join(names)}{taken}"))
     yield Section(
         heading="What changes of the guests", blocks=(Entries(parts=tuple(entries), numbered=False, whole=True),)
     )
@@ -330,7 +330,7 @@ def action_sections(actions: Sequence[Action], host: Host) -> Iterator[Section]:
             change, *told = action_lines(group, host)
             sign = "-" if group[0].change == "back" else "+" if _known_absent(group[0], host) else "~"
             mark = Mark("warn", "needed") if group[0].needed else None
-            entries.append(Entry(title=f"{sign} {change}", mark=mark, facts=tuple(("", line) for line in told)))
+            entries.append(TitledFacts(title=f"{sign} {change}", mark=mark, facts=tuple(("", line) for line in told)))
         lead = "needed: the guest cannot work without it" if any(one.mark for one in entries) else ""
         block = Entries(parts=tuple(entries), numbered=False, whole=True)
         yield Section(heading=heading, lead=lead, blocks=(block,))

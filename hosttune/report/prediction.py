@@ -11,7 +11,7 @@ from hosttune.model.listing import some
 from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.model.roof import GpuRoof
 from hosttune.model.text import number
-from hosttune.report.blocks import AnyBlock, Charts, Entries, Entry, Lines, Picture, Plots, Report, Section, Table
+from hosttune.report.blocks import AnyBlock, Charts, Entries, Lines, Picture, Plots, Report, Section, Table, TitledFacts
 from hosttune.report.judged import (
     BADGES,
     GRADE_WORDS,
@@ -26,7 +26,7 @@ from hosttune.report.judged import (
     sources_of,
 )
 from hosttune.report.outcomes import Mark
-from hosttune.report.roofline import Roof, Run, roofline
+from hosttune.report.roofline import Roof, RooflineRun, roofline
 
 _FAR = 5000.0  # operations per byte
 MANY = 16  # figures that a cause names before "and N more"
@@ -152,7 +152,7 @@ def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:
     )
 
 
-def _cause(one: Cause) -> Entry:
+def _cause(one: Cause) -> TitledFacts:
     facts = (
         ("evidence", "; ".join(one.evidence[1:])),
         ("explains", some(one.explains, MANY)),
@@ -161,7 +161,7 @@ def _cause(one: Cause) -> Entry:
         ("source", one.source),
         ("rule", one.cause),
     )
-    return Entry(
+    return TitledFacts(
         title=one.sentence,
         mark=Mark(_GRADES[one.grade], one.grade) if one.grade in _GRADES else None,
         note=GRADE_WORDS[one.grade],
@@ -213,7 +213,7 @@ def _drawing(host: Host, paths: Sequence[DevicePath], place: int) -> Callable[[]
     return draw
 
 
-def _roofs(roofs: Sequence[GpuRoof], runs: Sequence[Run] = (), of: str = "") -> Iterator[Section]:
+def _roofs(roofs: Sequence[GpuRoof], runs: Sequence[RooflineRun] = (), of: str = "") -> Iterator[Section]:
     columns = ("GPU", "what", "this host", "data sheet", "this host's figure is")
     rows = tuple(roof_rows(roofs))
     table = Table(columns=columns, rows=rows, styles=_NUMBERS, forms=("text", "md"))
@@ -238,13 +238,13 @@ def _roofs(roofs: Sequence[GpuRoof], runs: Sequence[Run] = (), of: str = "") -> 
     )
 
 
-def _runs(found: Prediction) -> list[Run]:
+def _runs(found: Prediction) -> list[RooflineRun]:
     """Return the place of a training run under the roofline.
 
     One far right of the ridge is drawn at the right end (None), so that the ridge stays in the middle.
     """
     return [
-        Run(
+        RooflineRun(
             intensity=one.intensity if one.intensity is not None and one.intensity < _FAR else None,
             tflops=one.value,
             text=f"{one.subject}: {one.value:,.4g} {one.unit}",

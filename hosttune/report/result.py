@@ -12,7 +12,7 @@ from hosttune.model.settingtext import NOTHING, change_text, setting_value, shor
 from hosttune.model.text import count
 from hosttune.model.values import grouped
 from hosttune.report.blocks import AnyBlock, Entries, Exact, Lines, Report, Section
-from hosttune.report.blocks import Entry as Row
+from hosttune.report.blocks import TitledFacts as Row
 from hosttune.report.outcomes import Mark
 
 SUCCESS, PERSON = 0, 4  # exit codes that change the verdict; any other means that the command failed

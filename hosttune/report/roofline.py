@@ -51,7 +51,7 @@ class Roof(Value, frozen=True, kw_only=True):
         close_mappings(self, "compute", "own")
 
 
-class Run(Value, frozen=True, kw_only=True):
+class RooflineRun(Value, frozen=True, kw_only=True):
     """Other work than a product: operations per byte (None: drawn at the right end), TFLOP/s of a GPU, words."""
 
     intensity: float | None
@@ -68,7 +68,7 @@ class Dot(Value, frozen=True, kw_only=True):
     label: str = ""
 
 
-class Line(Value, frozen=True, kw_only=True):
+class RooflineLine(Value, frozen=True, kw_only=True):
     """A line from (x1, y1) to (x2, y2) with a label at its end. `kind` is its class in the style sheet."""
 
     kind: str
@@ -82,7 +82,7 @@ class Line(Value, frozen=True, kw_only=True):
     anchor: str = "start"
 
 
-class Row(Value, frozen=True, kw_only=True):
+class RooflineRow(Value, frozen=True, kw_only=True):
     """One row of the plot as text: number type, operations per byte, median over the GPUs, part of the peak."""
 
     work: str
@@ -96,9 +96,9 @@ class Plot(Value, frozen=True, kw_only=True):
     """A drawn roofline. `own_is` says how the host's own roof is known; `ridge`: where it bends, in words."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[RooflineLine, ...]
     dots: tuple[Dot, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[RooflineRow, ...]
     source: str | None = None
     own_is: str = MEASURED
     ridge: str = ""
@@ -132,7 +132,9 @@ def rooflines(found: Iterable[Measure], roofs: Mapping[str, Roof], sides: Mappin
     return tuple(plot for plot in plots if plot)
 
 
-def roofline(found: Iterable[Measure], roof: Roof, sides: Mapping[str, int], runs: Iterable[Run] = ()) -> Plot | None:
+def roofline(
+    found: Iterable[Measure], roof: Roof, sides: Mapping[str, int], runs: Iterable[RooflineRun] = ()
+) -> Plot | None:
     """Return the plot of one GPU model. None if its memory bandwidth or any product is unknown.
 
     The host's own roof is what was measured, or `roof.own`. A product of unknown side is drawn at the right end, where
@@ -206,17 +208,17 @@ def intensity(kind: str, side: int) -> float:
     return 2 * side / sum(_ELEMENTS[kind])
 
 
-def _grid(axes: _Axes) -> Iterable[Line]:
+def _grid(axes: _Axes) -> Iterable[RooflineLine]:
     bottom, end = HEIGHT - _BOTTOM, WIDTH - _RIGHT
     for value in _decades(axes.low_x, axes.high_x):
         x = axes.x(value)
-        yield Line(
+        yield RooflineLine(
             kind="grid", x1=x, y1=_TOP, x2=x, y2=bottom, text=f"{value:,.0f}", tx=x, ty=bottom + 18, anchor="middle"
         )
     for value in _decades(axes.low_y, axes.high_y):
         y = axes.y(value)
         words = f"{value:,.4g}"
-        yield Line(kind="grid", x1=_LEFT, y1=y, x2=end, y2=y, text=words, tx=_LEFT - 8, ty=y + 4, anchor="end")
+        yield RooflineLine(kind="grid", x1=_LEFT, y1=y, x2=end, y2=y, text=words, tx=_LEFT - 8, ty=y + 4, anchor="end")
 
 
 def _decades(low: float, high: float) -> list[float]:
@@ -224,26 +226,26 @@ def _decades(low: float, high: float) -> list[float]:
     return [10.0**power for power in range(first, last + 1)]
 
 
-def _roofs(axes: _Axes, memory: float, peaks: Mapping[str, float]) -> Iterable[Line]:
+def _roofs(axes: _Axes, memory: float, peaks: Mapping[str, float]) -> Iterable[RooflineLine]:
     top = max(peaks.values(), default=axes.high_y / 2)
     x1, y1, x2, y2 = axes.x(1.0), axes.y(memory), axes.x(top / memory), axes.y(top)
     words = f"memory, peak {number(memory * 1000)} GB/s"
     tx, ty = round((x1 + x2) / 2 - 10, 1), round((y1 + y2) / 2 - 10, 1)
-    yield Line(kind="peak", x1=x1, y1=y1, x2=x2, y2=y2, text=words, tx=tx, ty=ty, anchor="end")
+    yield RooflineLine(kind="peak", x1=x1, y1=y1, x2=x2, y2=y2, text=words, tx=tx, ty=ty, anchor="end")
     for kind, peak in peaks.items():
         y, end = axes.y(peak), WIDTH - _RIGHT
         words = f"{kind.upper()} peak {number(peak)}"
-        yield Line(kind="peak", x1=axes.x(peak / memory), y1=y, x2=end, y2=y, text=words, tx=end + 8, ty=y + 4)
+        yield RooflineLine(kind="peak", x1=axes.x(peak / memory), y1=y, x2=end, y2=y, text=words, tx=end + 8, ty=y + 4)
 
 
-def _own(axes: _Axes, memory: float, own: Mapping[str, float], own_is: str, top: float) -> Iterable[Line]:
+def _own(axes: _Axes, memory: float, own: Mapping[str, float], own_is: str, top: float) -> Iterable[RooflineLine]:
     """Yield the host's own roof: its copies, and its products from where they meet the copies."""
     word = "by the model" if own_is == BY_MODEL else "measured"
     copied = own.get("memory")
     slope = copied / 1000 if copied else memory
     if copied:
         start = max(1.0, axes.low_y / slope)
-        yield Line(
+        yield RooflineLine(
             kind="measured",
             x1=axes.x(start),
             y1=axes.y(slope * start),
@@ -257,10 +259,12 @@ def _own(axes: _Axes, memory: float, own: Mapping[str, float], own_is: str, top:
         if kind in KINDS:
             y, end = axes.y(value), WIDTH - _RIGHT
             text = f"{kind.upper()} {word} {number(value)}"
-            yield Line(kind="measured", x1=axes.x(value / slope), y1=y, x2=end, y2=y, text=text, tx=end + 8, ty=y + 4)
+            yield RooflineLine(
+                kind="measured", x1=axes.x(value / slope), y1=y, x2=end, y2=y, text=text, tx=end + 8, ty=y + 4
+            )
 
 
-def _apart(lines: Iterable[Line]) -> list[Line]:
+def _apart(lines: Iterable[RooflineLine]) -> list[RooflineLine]:
     """Return the lines with the labels at the right end far enough from each other to be read."""
     lines = list(lines)
     right = sorted((line for line in lines if line.text and line.tx > WIDTH - _RIGHT), key=lambda line: line.ty)
@@ -277,14 +281,14 @@ def _dot(axes: _Axes, one: Measure, kind: str, at: float | None) -> Dot:
     return Dot(x=axes.x(at or axes.high_x / 1.2), y=axes.y(max(value, axes.low_y)), text=text)
 
 
-def _run_dot(axes: _Axes, run: Run) -> Dot:
+def _run_dot(axes: _Axes, run: RooflineRun) -> Dot:
     x, y = axes.x(run.intensity or axes.high_x / 1.2), axes.y(max(run.tflops, axes.low_y))
     return Dot(x=x, y=y, text=run.text, label=run.text)
 
 
-def _row(kind: str, own: Mapping[str, float], peaks: Mapping[str, float], sides: Mapping[str, int]) -> Row:
+def _row(kind: str, own: Mapping[str, float], peaks: Mapping[str, float], sides: Mapping[str, int]) -> RooflineRow:
     middle, peak, side = own[kind], peaks.get(kind), sides.get(kind)
-    return Row(
+    return RooflineRow(
         work=f"{kind.upper()} product" + (f", {side:,} × {side:,}" if side else ""),
         intensity=f"{number(intensity(kind, side))} FLOP/byte" if side else "–",
         measured=f"{number(middle)} TFLOP/s",
@@ -293,13 +297,13 @@ def _row(kind: str, own: Mapping[str, float], peaks: Mapping[str, float], sides:
     )
 
 
-def _copy_row(own: Mapping[str, float], roof: Roof) -> tuple[Row, ...]:
+def _copy_row(own: Mapping[str, float], roof: Roof) -> tuple[RooflineRow, ...]:
     if "memory" not in own or not roof.memory_gb_per_s:
         return ()
     middle, peak = own["memory"], roof.memory_gb_per_s
     measured, most = f"{number(middle)} GB/s", f"{number(peak)} GB/s"
     work = "copy in memory, read + write"
-    return (Row(work=work, intensity="–", measured=measured, peak=most, part=f"{middle / peak:.0%}"),)
+    return (RooflineRow(work=work, intensity="–", measured=measured, peak=most, part=f"{middle / peak:.0%}"),)
 
 
 _SIDE = "gemm-{}-side"  # the fact that has the side of the products of a number type

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hosttune.report.blocks import Entries, Entry, Report, Table
+from hosttune.report.blocks import Entries, Report, Table, TitledFacts
 from hosttune.rules.causes.rule import CauseRule
 from hosttune.rules.checks.on import Check
 from hosttune.rules.engine import Rule
@@ -18,7 +18,7 @@ def rules_report(kind: str, rules: Iterable[Rule[Any]]) -> Report:
     """Return what each rule is about: a table, on a terminal an entry each."""
     rows = tuple(_row(rule) for rule in rules)
     entries = tuple(
-        Entry(
+        TitledFacts(
             title=f"{name}  {title}",
             facts=tuple(fact for fact in zip(COLUMNS[2:], rest, strict=True) if fact[1]),
         )

@@ -16,8 +16,8 @@ from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.text import printable
 from hosttune.model.validation import CheckResult
-from hosttune.report.picture.layout import Picture, picture, plan_picture, side_by_side
-from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Shape, Sign, is_plain
+from hosttune.report.picture.layout import Drawing, picture, plan_picture, side_by_side
+from hosttune.report.picture.shapes import SIGN, Rect, Shape, ShapeGroup, ShapeLine, Sign, is_plain
 from hosttune.report.picture.style import ROOT, style_sheet
 
 _LONGEST_TITLE = 1000  # characters of a tooltip
@@ -76,7 +76,7 @@ def two_plans_sheets(host: Host, before: Plan | None, after: Plan | None) -> tup
     return _document(left, sheets=True, root=f"{ROOT}-before"), _document(right, sheets=True, root=f"{ROOT}-after")
 
 
-def _two_pictures(host: Host, before: Plan | None, after: Plan | None) -> tuple[Picture, Picture]:
+def _two_pictures(host: Host, before: Plan | None, after: Plan | None) -> tuple[Drawing, Drawing]:
     plans = (before, after)
     names = [guest.name for plan in plans for guest in (plan.guests if plan else ())]
     names += [guest.name for guest in host.guests or ()]
@@ -91,14 +91,14 @@ def adoption_svg(host: Host, definitions: Iterable[bytes], after: Plan | None) -
     return two_plans_svg(with_defined(host, definitions), None, after)
 
 
-def _document(drawn: Picture, sheets: bool, root: str = ROOT) -> str:
+def _document(drawn: Drawing, sheets: bool, root: str = ROOT) -> str:
     """Return the markup. `root`: what the ids begin with; they must be unique in a page."""
     ends = [*(cut for cut in drawn.cuts if sheets), drawn.height]
     lines = [line for top, end in zip([0.0, *ends], ends, strict=False) for line in _sheet(drawn, top, end, root)]
     return "\n".join([*lines, ""]).encode("ascii", "xmlcharrefreplace").decode()
 
 
-def _sheet(drawn: Picture, top: float, end: float, root: str) -> Iterator[str]:
+def _sheet(drawn: Drawing, top: float, end: float, root: str) -> Iterator[str]:
     """Return the part of the picture between two heights; the first has the title and the style of all."""
     y, wide, high = _number(top), _number(drawn.width), _number(end - top)
     names = f'role="img" aria-labelledby="{root}-title {root}-desc"' if top == 0 else 'aria-hidden="true"'
@@ -121,7 +121,7 @@ def _sheet(drawn: Picture, top: float, end: float, root: str) -> Iterator[str]:
     yield "</svg>"
 
 
-def _between(group: Group, top: float, end: float) -> bool:
+def _between(group: ShapeGroup, top: float, end: float) -> bool:
     """Whether a part of the group is between these heights."""
     edges = [edge for shape in group.shapes for edge in _heights(shape)]
     return min(edges) < end and max(edges) > top
@@ -130,7 +130,7 @@ def _between(group: Group, top: float, end: float) -> bool:
 def _heights(shape: Shape) -> tuple[float, float]:
     if isinstance(shape, Rect):
         return shape.y, shape.y + shape.height
-    if isinstance(shape, Line):
+    if isinstance(shape, ShapeLine):
         return min(y for _, y in shape.points), max(y for _, y in shape.points)
     if isinstance(shape, Sign):
         return shape.y, shape.y + SIGN
@@ -143,7 +143,7 @@ def _shape(shape: Shape) -> str:
         place = f'x="{_number(shape.x)}" y="{_number(shape.y)}"'
         size = f'width="{_number(shape.width)}" height="{_number(shape.height)}"'
         return f'<rect class="{shape.style}" {place} {size}{radius}/>'
-    if isinstance(shape, Line):
+    if isinstance(shape, ShapeLine):
         points = " ".join(f"{_number(x)},{_number(y)}" for x, y in shape.points)
         return f'<polyline class="{shape.style}" points="{points}" stroke-width="{_number(shape.thick)}"/>'
     if isinstance(shape, Sign):

@@ -26,7 +26,6 @@ from hosttune.report.blocks import (
     AnyBlock,
     Charts,
     Entries,
-    Entry,
     Facts,
     Findings,
     Lines,
@@ -37,11 +36,12 @@ from hosttune.report.blocks import (
     Section,
     Suite,
     Table,
+    TitledFacts,
 )
-from hosttune.report.changes import Changes, Figure, changes
+from hosttune.report.changes import ChangedFigure, Changes, changes
 from hosttune.report.heatmaps import distances, matrices
 from hosttune.report.judged import counted
-from hosttune.report.outcomes import WORDS, Mark, Step, counts, headline, meaning, next_steps, occasion
+from hosttune.report.outcomes import WORDS, Mark, NextStep, counts, headline, meaning, next_steps, occasion
 from hosttune.report.prediction import diagnosis_blocks, path_blocks
 from hosttune.report.roofline import rooflines, roofs, sides
 from hosttune.rules.checks.on import Check
@@ -197,9 +197,9 @@ def _suite(found: Validation) -> Suite:
     )
 
 
-def _steps(steps: tuple[Step, ...]) -> Section:
+def _steps(steps: tuple[NextStep, ...]) -> Section:
     entries = tuple(
-        Entry(
+        TitledFacts(
             title=step.hint,
             mark=Mark(step.outcome, step.outcome),
             facts=(("fixes", "; ".join(f"{check}: {some(subjects, MANY)}" for check, subjects in step.mends)),),
@@ -249,7 +249,7 @@ def _outcome(word: str) -> Mark:
     return Mark(word if word in OUTCOMES else "skip", word)
 
 
-def _figures(heading: str, figures: tuple[Figure, ...], *, fold: bool = False) -> Table:
+def _figures(heading: str, figures: tuple[ChangedFigure, ...], *, fold: bool = False) -> Table:
     rows = tuple(
         (
             Mark(_CHANGE[one.verdict], one.verdict),

@@ -35,7 +35,7 @@ _ENTRIES = "/boot/loader/entries"
 _SECONDS = 120.0
 
 
-class State(Remembered, frozen=True, kw_only=True):
+class GrubbyState(Remembered, frozen=True, kw_only=True):
     """hosttune's file. `before`: for each name that is staged or being reverted, its original text in the entries."""
 
     before: dict[str, str | None] = msgspec.field(default_factory=dict)
@@ -47,19 +47,19 @@ class Grubby(ToolLoader):
 
     name: ClassVar[str] = "grubby"
     tools: ClassVar[tuple[str, ...]] = ("/usr/sbin/grubby", "/usr/bin/grubby", "/sbin/grubby")
-    state: ClassVar[type[Remembered]] = State
+    state: ClassVar[type[Remembered]] = GrubbyState
 
     def stage(self, system: System, arguments: Mapping[str, str | None], names: Collection[str]) -> str | None:
         """See BootLoader."""
         words_of(arguments)
         refuse_unwritable(system, _ENTRIES)
-        state = read_state(system, State)
+        state = read_state(system, GrubbyState)
         entries = self._entries(system)
         back = [name for name in names if name in state.before and name not in arguments]
         new = [name for name in arguments if name not in state.before]
         before = state.before | {name: _common(entries, name) for name in new}
         wanted = {name: arguments[name] for name in names if name in arguments} | {name: before[name] for name in back}
-        first = state_bytes(State(arguments=dict(arguments), before=before, unfinished=tuple(sorted(names))))
+        first = state_bytes(GrubbyState(arguments=dict(arguments), before=before, unfinished=tuple(sorted(names))))
         system.replace(STATE, first)
         if wanted:
             system.change(self._command(entries, wanted), timeout=_SECONDS)
@@ -68,7 +68,7 @@ class Grubby(ToolLoader):
         left = tuple(name for name in state.unfinished if name not in names)
         if arguments or left:
             kept = {name: text for name, text in before.items() if name not in back}
-            system.replace(STATE, state_bytes(State(arguments=dict(arguments), before=kept, unfinished=left)))
+            system.replace(STATE, state_bytes(GrubbyState(arguments=dict(arguments), before=kept, unfinished=left)))
         else:
             system.remove(STATE)
         return None

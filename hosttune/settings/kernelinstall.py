@@ -36,7 +36,7 @@ _SECONDS = 600.0  # it may build an initial ramdisk
 _OF_THE_LOADER = ("BOOT_IMAGE", "initrd")
 
 
-class State(Remembered, frozen=True, kw_only=True):
+class KernelInstallState(Remembered, frozen=True, kw_only=True):
     """hosttune's file.
 
     `base`: the command line without hosttune's arguments. `was`: what /etc/kernel/cmdline held before the change.
@@ -57,7 +57,7 @@ class KernelInstall(ToolLoader):
 
     name: ClassVar[str] = "kernel-install"
     tools: ClassVar[tuple[str, ...]] = ("/usr/bin/kernel-install", "/bin/kernel-install")
-    state: ClassVar[type[Remembered]] = State
+    state: ClassVar[type[Remembered]] = KernelInstallState
     files: ClassVar[tuple[str, ...]] = (STATE, LINE)
 
     def stage(self, system: System, arguments: Mapping[str, str | None], names: Collection[str]) -> str | None:
@@ -65,7 +65,7 @@ class KernelInstall(ToolLoader):
         words_of(arguments)
         folder = entries_folder(system) or "/boot/loader/entries"
         refuse_unwritable(system, folder)
-        held = read_state(system, State)
+        held = read_state(system, KernelInstallState)
         now = _text(system, LINE)
         if now is not None and now not in (held.was, held.line if held.base is not None else None):
             raise WriteFailed(LINE, f"is not hosttune's: {by_hand(arguments)}, then run kernel-install for each kernel")
@@ -73,7 +73,7 @@ class KernelInstall(ToolLoader):
         if not kernels:
             raise WriteFailed("/usr/lib/modules", "no kernel is found whose boot entry could be written")
         base = held.base if held.base is not None else _base(system)
-        state = State(arguments=dict(arguments), base=base, was=now, unfinished=tuple(sorted(names)))
+        state = KernelInstallState(arguments=dict(arguments), base=base, was=now, unfinished=tuple(sorted(names)))
         first = state_bytes(state)
         system.replace(STATE, first)
         system.replace(LINE, state.line.encode())
@@ -82,7 +82,7 @@ class KernelInstall(ToolLoader):
         if arguments and was_written(system, STATE, first):
             prove(folder, lacking(entry_lines(system), arguments))
         if arguments:
-            system.replace(STATE, state_bytes(State(arguments=dict(arguments), base=base)))
+            system.replace(STATE, state_bytes(KernelInstallState(arguments=dict(arguments), base=base)))
         else:
             system.remove(LINE)
             system.remove(STATE)

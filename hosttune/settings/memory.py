@@ -17,7 +17,7 @@ _MOST_PAGES = 1 << 40
 _GIGABYTE = "/hugepages-1048576kB/"
 
 
-class HugePages(MayGiveLess, Remediable):
+class NodeHugePages(MayGiveLess, Remediable):
     """Huge pages of one size on one node. Target: the path of `nr_hugepages`. Value: number of pages.
 
     The kernel reports no error if it allocates fewer (admin-guide/mm/hugetlbpage); the read-back shows the number.

@@ -19,7 +19,7 @@ NONE = "0"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
-class VgpuType(OfFunction):
+class VgpuTypeSetting(OfFunction):
     """See the module."""
 
     kind: ClassVar[str] = "vgpu-type"

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hosttune.transaction.applied import status
-    from hosttune.transaction.applying import Options
+    from hosttune.transaction.applying import ApplyOptions
     from hosttune.transaction.applying import apply as apply_plan
     from hosttune.transaction.booting import reapply
     from hosttune.transaction.dryrun import rehearse_apply
     from hosttune.transaction.undoing import recover, revert
 
 __all__ = [
-    "Options",
+    "ApplyOptions",
     "apply_plan",
     "reapply",
     "recover",

@@ -16,14 +16,14 @@ from hosttune.model.host import Host
 from hosttune.model.limits import limit
 from hosttune.model.plan import Action, AdoptedChange, AdoptedGuest, Plan
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.transaction.steps import Step, steps_of
+from hosttune.transaction.steps import SettingStep, steps_of
 
 _TIMES_IN_JOURNAL = 8  # three times by an apply, three by its revert, and room for a second attempt
 
 
 def adoption_steps(
     system: System, plan: Plan, host: Host, applied: Mapping[tuple[str, str], Record]
-) -> tuple[Step, ...]:
+) -> tuple[SettingStep, ...]:
     """Return a step for each guest that a plan adopts. Its wanted value is the present definition, changed.
 
     `applied`: the records in force, by kind and target. Raises Refused for a guest that is not the one that was

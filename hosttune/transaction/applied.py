@@ -12,7 +12,7 @@ from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.journal import RETIRED, Record, Transaction
-from hosttune.journal.force import Standing, cut
+from hosttune.journal.force import StandingSetting, cut
 from hosttune.journal.register import read_register
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.system import STATE_INSIDE
@@ -213,7 +213,7 @@ def _between_tenants(site: Site) -> Iterable[str]:
             yield f"virsh can start a guest with a quarantined device: {why} (setting libvirt_hook)"
 
 
-def applied_state(site: Site, rows: Iterable[Standing]) -> tuple[list[Entry], list[Drift]]:
+def applied_state(site: Site, rows: Iterable[StandingSetting]) -> tuple[list[Entry], list[Drift]]:
     """Return an entry for each setting in force, oldest first, and what has drifted."""
     drift: list[Drift] = []
     entries: list[Entry] = []
@@ -225,7 +225,7 @@ def applied_state(site: Site, rows: Iterable[Standing]) -> tuple[list[Entry], li
     return entries, drift
 
 
-def drifted_records(site: Site, rows: Iterable[Standing]) -> Iterable[Record]:
+def drifted_records(site: Site, rows: Iterable[StandingSetting]) -> Iterable[Record]:
     """Yield the records in force whose setting has another value now, each cut to the parts that count.
 
     Not included: what cannot be read, and what waits for a boot or a guest.

@@ -58,7 +58,7 @@ from hosttune.transaction.steps import (
     TODO,
     UNREADABLE,
     Prepared,
-    Step,
+    SettingStep,
     back_step,
     check_there,
     covered,
@@ -75,7 +75,7 @@ from hosttune.transaction.steps import (
 from hosttune.transaction.writing import Say, interruptible
 
 
-class Options(msgspec.Struct, frozen=True):
+class ApplyOptions(msgspec.Struct, frozen=True):
     """How to apply. `disrupt`: GPUs and guests that may be disturbed. `guests`: define guests.
 
     `start`: also start them.
@@ -86,16 +86,16 @@ class Options(msgspec.Struct, frozen=True):
     disrupt: Collection[str] = msgspec.field(default=frozenset())
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedSteps(msgspec.Struct, frozen=True):
     """The steps of a plan: `steps` for its actions, `guests` for its guests.
 
     `waiting`: what only a present run of a guest holds, and modes of GPUs that go back once --disrupt names the GPU.
     """
 
     plan: Plan
-    steps: tuple[Step, ...]
-    guests: tuple[Step, ...]
-    waiting: tuple[Step, ...] = ()
+    steps: tuple[SettingStep, ...]
+    guests: tuple[SettingStep, ...]
+    waiting: tuple[SettingStep, ...] = ()
 
 
 _VERBS = {"apply": "apply", TAKING_AWAY: "revert"}  # of a transaction, and of the command that made it
@@ -105,7 +105,7 @@ Discover = Callable[[], Host]
 
 
 def apply(
-    site: Site, plan: Plan, options: Options, discover: Discover, confirm: Confirm, say: Say, verb: str = "apply"
+    site: Site, plan: Plan, options: ApplyOptions, discover: Discover, confirm: Confirm, say: Say, verb: str = "apply"
 ) -> tuple[Result, int]:
     """Make the machine match the plan; on a failure, roll back. Return the result and the exit code.
 
@@ -145,7 +145,7 @@ def apply(
             return _carried(site, store, transactions, host, starting, prepared, todo, say, verb)
 
 
-def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transaction]) -> tuple[Prepared, ...]:
+def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Transaction]) -> tuple[Prepared, ...]:
     """Return every step of a plan, and of the files that make it persistent, with its setting's present value.
 
     Raises BadInput, and Refused for an existing guest whose definition must not be changed, a way back that is not the
@@ -426,7 +426,7 @@ def _entry_of_made(
 # --- what follows from a plan --------------------------------------------------------------------------------
 
 
-def wanted_of(plan: Plan, options: Options) -> Wanted:
+def wanted_of(plan: Plan, options: ApplyOptions) -> WantedSteps:
     """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
     now = steps_of(action for action in plan.actions if action.when != "after-stop")
@@ -440,11 +440,11 @@ def wanted_of(plan: Plan, options: Options) -> Wanted:
         raise BadInput(f"--no-guests with a plan that takes away {names}", where="plan: removals", hint=hint)
     if not options.guests:
         others = tuple(step for step in steps if step.setting.stage not in OF_GUESTS)
-        return Wanted(msgspec.structs.replace(plan, adoptions=()), others, (), waiting)
-    return Wanted(plan, steps, steps_of(guest_actions(plan, start=options.start)), waiting)
+        return WantedSteps(msgspec.structs.replace(plan, adoptions=()), others, (), waiting)
+    return WantedSteps(plan, steps, steps_of(guest_actions(plan, start=options.start)), waiting)
 
 
-def lasting_actions(site: Site, sets: Iterable[Step], left: Iterable[Record]) -> tuple[Action, ...]:
+def lasting_actions(site: Site, sets: Iterable[SettingStep], left: Iterable[Record]) -> tuple[Action, ...]:
     """Return the actions for the files that make a plan persistent. Raises BadInput.
 
     These files also hold what earlier applies need (`left`). They are written even for a step that has to wait now.

@@ -34,7 +34,7 @@ from hosttune.transaction.steps import (
     UNREADABLE,
     VERDICT_OUTCOMES,
     Prepared,
-    Step,
+    SettingStep,
     entries,
     entry,
     prepare,
@@ -101,7 +101,7 @@ def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
     What failed since the last boot is left to the next apply. Return the entries, and whether one is not as wanted.
     Raises Refused.
     """
-    from hosttune.transaction.applying import Wanted, due, look
+    from hosttune.transaction.applying import WantedSteps, due, look
 
     found: list[Entry] = []
     known = site.transactions()
@@ -109,7 +109,7 @@ def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
     targets = {record.target for one in tried for record in one.records}
     for step in steps_of(one for one, held in site.waiting(known) if not held and one.target not in targets):
         known = site.transactions()
-        wanted = Wanted(Plan(intent=Intent(version=1)), (step,), ())
+        wanted = WantedSteps(Plan(intent=Intent(version=1)), (step,), ())
         todo = due([_judged(site, one) for one in look(site, wanted, Host(guests=()), known)])
         with contextlib.suppress(BadInput, Refused):  # a device between two tenants: its hand-over is first
             refuse_between_tenants(site.system, store, [one.step.origin for one in todo if one.step.origin])
@@ -220,7 +220,7 @@ def _another_device(site: Site, address: str) -> str | None:
     return f"{address} is {now} now, and {planned} was given to a guest: left alone"
 
 
-def step_of(record: Record, why: str = "set again after a reboot") -> Step:
+def step_of(record: Record, why: str = "set again after a reboot") -> SettingStep:
     """Return the step that makes a record's change again."""
     setting = setting_of_record(record)
     actions = [
@@ -230,4 +230,4 @@ def step_of(record: Record, why: str = "set again after a reboot") -> Step:
         )
         for name in record.actions
     ]  # fmt: skip
-    return Step(setting, record.new, tuple(actions), dict.fromkeys(record.actions, ""))
+    return SettingStep(setting, record.new, tuple(actions), dict.fromkeys(record.actions, ""))

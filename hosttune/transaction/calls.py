@@ -24,7 +24,7 @@ from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.plan import Plan, Removal, Source
 from hosttune.model.result import Result
 from hosttune.transaction import applied, applying, booting, dryrun, guards, undoing
-from hosttune.transaction.applying import Confirm, Options
+from hosttune.transaction.applying import ApplyOptions, Confirm
 from hosttune.transaction.site import Site, refuse_open, saved_plan_path, writable_store
 from hosttune.transaction.steps import Prepared
 from hosttune.transaction.writing import Say
@@ -32,7 +32,7 @@ from hosttune.transaction.writing import Say
 Here = tuple[Site, Callable[[], Host]]  # where to work, and how to discover the host there
 
 
-class Request(NamedTuple):
+class PlanRequest(NamedTuple):
     """An intent to plan anew. `prune`: what came from files and is not in it goes."""
 
     intent: Intent
@@ -40,13 +40,13 @@ class Request(NamedTuple):
     prune: bool = False
 
 
-Asked = Callable[[], Plan | Intent | Request | None]
+Asked = Callable[[], Plan | Intent | PlanRequest | None]
 
 
 def apply(
     here: Here,
     asked: Asked,
-    options: Options,
+    options: ApplyOptions,
     *,
     confirm: Confirm,
     say: Say,
@@ -64,8 +64,8 @@ def apply(
         writable_store(site)
     found = asked()
     if isinstance(found, Intent):
-        found = Request(found)
-    if isinstance(found, Request):
+        found = PlanRequest(found)
+    if isinstance(found, PlanRequest):
         from hosttune.planning import plan as decide  # a saved plan, `status` and `revert` do not need the planner
 
         refuse_open(() if dry_run else site.transactions())  # what it has done is not in force yet
@@ -112,7 +112,7 @@ def revert(
     return _with_code(undoing.revert(here[0], say, force=force, dry_run=dry_run, confirm=confirm))
 
 
-def take_away(here: Here, names: Sequence[str], options: Options, *, confirm: Confirm, say: Say,
+def take_away(here: Here, names: Sequence[str], options: ApplyOptions, *, confirm: Confirm, say: Say,
               dry_run: bool = False) -> Result:  # fmt: skip
     """Take guests away, with what they alone needed; all else that is in force stays. An adopted one: as it was found.
 

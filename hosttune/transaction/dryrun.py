@@ -11,8 +11,8 @@ from hosttune.model.result import OpenTransaction, Result
 from hosttune.settings.setting import BOOT
 from hosttune.transaction.applied import SUCCESS
 from hosttune.transaction.applying import (
+    ApplyOptions,
     Discover,
-    Options,
     due,
     inapplicable_notes,
     is_inapplicable,
@@ -29,7 +29,7 @@ from hosttune.transaction.site import Site, described, writable_store
 from hosttune.transaction.steps import TODO, UNREADABLE, Prepared, check_there, entry, with_verdict
 
 
-def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover) -> tuple[Result, int]:
+def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Discover) -> tuple[Result, int]:
     """Return what `apply` would write, without writing or locking; guests' files are shown by digest.
 
     The notes have what apply would refuse or fail at. Raises Refused for a stale plan.
@@ -85,7 +85,7 @@ def _refusals(site: Site, plan: Plan, host: Host, unfinished: OpenTransaction | 
         yield f"apply would be refused: transaction {unfinished.number} was not finished (hosttune recover)"
 
 
-def _uses(site: Site, host: Host, todo: Sequence[Prepared], options: Options) -> Iterable[str]:
+def _uses(site: Site, host: Host, todo: Sequence[Prepared], options: ApplyOptions) -> Iterable[str]:
     """Yield what apply would refuse as in use or disruptive. A capture shows what was so when it was made."""
     word = "apply would be refused" if site.store is not None else "on the host itself apply may be refused"
     try:

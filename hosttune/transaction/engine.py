@@ -17,9 +17,9 @@ from hosttune.model.listing import some
 from hosttune.model.values import freeze
 from hosttune.settings.explains import Explains
 from hosttune.settings.setting import MayGiveLess
-from hosttune.transaction.rehearsal import Counted
+from hosttune.transaction.rehearsal import CountingSystem
 from hosttune.transaction.rollback import close, put_back, roll_back_records
-from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, Step, shown_text
+from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, SettingStep, shown_text
 from hosttune.transaction.writing import Made, Say, reason_of, uninterrupted, value_or_none, write
 
 _FATAL = ("failed", "conflict")
@@ -134,10 +134,10 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
     )
 
 
-def _changed(system: System, step: Step, old: Any) -> Made:
+def _changed(system: System, step: SettingStep, old: Any) -> Made:
     """Re-read, write, read back. `ignored` and `clamped` are outcomes of a write, so never without a write."""
     setting, want = step.setting, step.want
-    counted = Counted(system)
+    counted = CountingSystem(system)
     try:
         now = freeze(setting.read(system))
         # An earlier step can have done it: a reset for MIG sets the default power limit.

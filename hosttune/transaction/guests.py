@@ -25,7 +25,16 @@ from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE, WrittenTogether
 from hosttune.transaction.guestfiles import value_of
-from hosttune.transaction.steps import PENDING, TODO, UNREADABLE, Prepared, Step, back_step, prepare, with_verdict
+from hosttune.transaction.steps import (
+    PENDING,
+    TODO,
+    UNREADABLE,
+    Prepared,
+    SettingStep,
+    back_step,
+    prepare,
+    with_verdict,
+)
 
 FILES, DEFINITION, STATE = "guest-files", "guest", "guest-state"
 RUNNING = "running"
@@ -65,7 +74,7 @@ def _action(kind: str, target: str, want: Any, why: str) -> Action:
     )  # fmt: skip
 
 
-def removal_steps(plan: Plan, known: Iterable[Record]) -> tuple[Step, ...]:
+def removal_steps(plan: Plan, known: Iterable[Record]) -> tuple[SettingStep, ...]:
     """Return the ways back of the guests that a plan takes away: their definitions and files."""
     names = {one.name for one in plan.removals}
     records = [one for one in known if one.target in names and one.kind in (FILES, DEFINITION, AdoptedDefinition.kind)]
@@ -127,7 +136,7 @@ def _saved(system: System, name: str) -> Iterator[str]:
         yield f"whether it has a managed save cannot be read: {error.reason}"
 
 
-def apart(system: System, steps: Iterable[Step]) -> Iterator[Step]:
+def apart(system: System, steps: Iterable[SettingStep]) -> Iterator[SettingStep]:
     """Yield the steps. Of settings that are written together, those that cannot be set yet become steps of their own.
 
     A guest that has ended must not keep the others from being changed.
@@ -143,7 +152,7 @@ def apart(system: System, steps: Iterable[Step]) -> Iterator[Step]:
                 yield step if some == names else _only(step, some)
 
 
-def _only(step: Step, names: Collection[str]) -> Step:
+def _only(step: SettingStep, names: Collection[str]) -> SettingStep:
     setting = step.setting
     assert isinstance(setting, WrittenTogether)
     actions = tuple(action for action in step.actions if step.parts[action.id] in names)

@@ -26,19 +26,19 @@ from hosttune.settings.dropin import DropIn
 from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.libvirthook import LibvirtHook
-from hosttune.settings.memory import HugePages
+from hosttune.settings.memory import NodeHugePages
 from hosttune.settings.pcie import AccessControl, ReadRequest, RelaxedOrdering
 from hosttune.settings.setting import Setting
 from hosttune.settings.sysctl import Sysctl
-from hosttune.settings.vgpu import VgpuType
+from hosttune.settings.vgpu import VgpuTypeSetting
 from hosttune.transaction.guestfiles import FilesOfGuest
 
 _CLASSES: tuple[type[Setting], ...] = (
-    HugePages, Governor, EnergyPreference, ResumeLatency,
+    NodeHugePages, Governor, EnergyPreference, ResumeLatency,
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
     AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
-    Driver, SriovVfs, VgpuType, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
+    Driver, SriovVfs, VgpuTypeSetting, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
 )  # fmt: skip
 
 

@@ -95,7 +95,7 @@ class MissesNoted(_PassThrough):
         return answer
 
 
-class Counted(_PassThrough):
+class CountingSystem(_PassThrough):
     """Passes changes through and counts them. `changes` includes those made by child processes forked since then."""
 
     def __init__(self, behind: System) -> None:

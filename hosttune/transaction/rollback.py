@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from hosttune.errors import HosttuneError, InUse, Stuck
 from hosttune.journal import Journal, JournalFailed, Record, Transaction
-from hosttune.journal.force import Standing
+from hosttune.journal.force import StandingSetting
 from hosttune.machine.system import System
 from hosttune.model.values import freeze
 from hosttune.settings.setting import RUNTIME, Setting
-from hosttune.transaction.rehearsal import Counted
+from hosttune.transaction.rehearsal import CountingSystem
 from hosttune.transaction.steps import setting_of_record, shown_text, text_of
 from hosttune.transaction.writing import Made, Say, reason_of, uninterrupted, value_or_none, write
 
@@ -47,8 +47,8 @@ def roll_back_records(
 
 
 def rehearse(
-    system: System, rows: Iterable[Standing], *, boot_id: str | None, force: bool
-) -> Iterator[tuple[Standing, Made]]:
+    system: System, rows: Iterable[StandingSetting], *, boot_id: str | None, force: bool
+) -> Iterator[tuple[StandingSetting, Made]]:
     """Yield what a revert would do with each setting, without a write; `after` of what is planned is its value now."""
     for row in rows:
         record, here = as_set_again(row, boot_id)
@@ -69,7 +69,7 @@ def rehearse(
             yield row, Made("already" if why else "planned", live, why)
 
 
-def as_set_again(row: Standing, boot_id: str | None) -> tuple[Record, bool]:
+def as_set_again(row: StandingSetting, boot_id: str | None) -> tuple[Record, bool]:
     """Return a record, with the value that was set again during this boot, and whether it is of this boot."""
     same_boot = row.boot_id is None or row.boot_id == boot_id
     again = same_boot and row.again is not None
@@ -111,7 +111,7 @@ def restored(
 ) -> tuple[Made, bool]:
     """Restore a record's old value. `begin` gets the present and the next value first, and returns whether it noted."""
     setting = setting_of_record(record)
-    counted = Counted(system)
+    counted = CountingSystem(system)
     kept = True
     try:
         found = freeze(setting.read(system))

@@ -36,7 +36,7 @@ VERDICT_OUTCOMES = {ALREADY: "already", PENDING: "pending", ABSENT: "failed", UN
 LONGEST_TEXT = 200  # characters of a value within a sentence
 
 
-class Step(msgspec.Struct, frozen=True):
+class SettingStep(msgspec.Struct, frozen=True):
     """One setting and its wanted value. `parts`: action id -> the part of the setting that it is about ("" = all).
 
     `back`: the value is the original one, and the setting is in force no more after it; `origin` is its record then.
@@ -77,7 +77,7 @@ class Step(msgspec.Struct, frozen=True):
 class Prepared(msgspec.Struct, frozen=True):
     """A step with what was read: `live` is what it is set to, `effective` is what works now."""
 
-    step: Step
+    step: SettingStep
     verdict: str
     live: Any = None
     effective: Any = None
@@ -93,7 +93,7 @@ class Prepared(msgspec.Struct, frozen=True):
         return self.live if apart else self.effective
 
 
-def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
+def steps_of(actions: Iterable[Action]) -> tuple[SettingStep, ...]:
     """Return the steps of a plan's actions, ordered by stage, then as in the plan.
 
     Raises BadInput for an unknown kind, a target or value that the kind cannot have, and two actions for one setting.
@@ -101,7 +101,7 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
 
     from hosttune.transaction.kinds import setting_of  # all kinds: not imported where there is no action
 
-    single: list[Step] = []
+    single: list[SettingStep] = []
     merging: dict[tuple[type[WrittenTogether], bool], list[tuple[Action, Setting]]] = {}
     seen: set[tuple[str, str]] = set()
     for action in actions:
@@ -116,11 +116,11 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
             continue
         if not back:  # an original is what was read here: it is compared with the journal, not with what plans can ask
             setting.check(action.want)
-        single.append(Step(setting, freeze(action.want), (action,), FrozenMap({action.id: ""}), back=back))
+        single.append(SettingStep(setting, freeze(action.want), (action,), FrozenMap({action.id: ""}), back=back))
     return in_order((*single, *(_merged(kind, found, back=back) for (kind, back), found in merging.items())))
 
 
-def back_step(record: Record, why: str = "not wanted any more", *, gives_up: bool = False) -> Step:
+def back_step(record: Record, why: str = "not wanted any more", *, gives_up: bool = False) -> SettingStep:
     """Return the step that puts a setting in force back to its original, or gives it up as it is."""
     setting = setting_of_record(record)
     want = record.after if gives_up else record.old
@@ -133,7 +133,7 @@ def back_step(record: Record, why: str = "not wanted any more", *, gives_up: boo
     ]  # fmt: skip
     parts = FrozenMap({name: name.partition(":")[2] for name in record.actions})
     parts = parts if isinstance(setting, WrittenTogether) else FrozenMap(dict.fromkeys(record.actions, ""))
-    return Step(
+    return SettingStep(
         setting, freeze(want), tuple(actions), parts, back=True, origin=None if gives_up else record, gives_up=gives_up
     )
 
@@ -144,7 +144,7 @@ def held_by(names: Sequence[str]) -> str:
     return f"guest {', '.join(names)} still runs on it: {ends}, then hosttune apply --start"
 
 
-def with_origin(step: Step, known: Iterable[Record]) -> Step | None:
+def with_origin(step: SettingStep, known: Iterable[Record]) -> SettingStep | None:
     """Return a way back with the record in force that it is of; None if it is not in force any more.
 
     Raises Refused if the journal has another original.
@@ -160,14 +160,14 @@ def with_origin(step: Step, known: Iterable[Record]) -> Step | None:
     return replace(step, origin=record)
 
 
-def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
+def in_order(steps: Iterable[SettingStep]) -> tuple[SettingStep, ...]:
     """Sort steps into the order of execution.
 
     First the ways back, by stage from the last to the first, and the newest first; then what is set, by stage. Within a
     stage those that are written together come last. Pages come back at the very end: until then a guest may have them.
     """
 
-    def place(step: Step) -> tuple[int, int, bool]:
+    def place(step: SettingStep) -> tuple[int, int, bool]:
         if step.back:
             return (2, 0, False) if isinstance(step.setting, MayGiveLess) else (0, -step.setting.stage, False)
         return 1, step.setting.stage, isinstance(step.setting, WrittenTogether)
@@ -177,17 +177,17 @@ def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
     return tuple(sorted((*backs, *(step for step in known if not step.back)), key=place))
 
 
-def _merged(kind: type[WrittenTogether], found: list[tuple[Action, Setting]], *, back: bool) -> Step:
+def _merged(kind: type[WrittenTogether], found: list[tuple[Action, Setting]], *, back: bool) -> SettingStep:
     """Return one step for all actions of a kind whose settings are written together. A part is an action's target."""
     setting = kind.merged([one for _, one in found])
     want = freeze({action.target: action.want for action, _ in found})
     if not back:
         setting.check(want)
     actions = tuple(action for action, _ in found)
-    return Step(setting, want, actions, FrozenMap({action.id: action.target for action in actions}), back=back)
+    return SettingStep(setting, want, actions, FrozenMap({action.id: action.target for action in actions}), back=back)
 
 
-def prepare(system: System, steps: Iterable[Step], told: Iterable[Record] = ()) -> tuple[Prepared, ...]:
+def prepare(system: System, steps: Iterable[SettingStep], told: Iterable[Record] = ()) -> tuple[Prepared, ...]:
     """Read every step's setting. `told`: the records of settings in force and of earlier attempts; the last counts."""
     known = {(record.kind, record.target): record for record in told}
     return tuple(_prepare(system, step, record_of(step.setting, known)) for step in steps)
@@ -227,7 +227,7 @@ def covered_by(setting: Setting) -> tuple[str, str] | None:
     return setting.covered_by if isinstance(setting, MayGiveLess) else None
 
 
-def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
+def _prepare(system: System, step: SettingStep, record: Record | None) -> Prepared:
     setting = step.setting
     seen = MissesNoted(system)
     try:
@@ -285,7 +285,7 @@ def _is_nothing(value: Any) -> bool:
     return value is None or (isinstance(value, Mapping) and all(part is None for part in value.values()))
 
 
-def _as_planned(step: Step, waits: str | None = None) -> Prepared:
+def _as_planned(step: SettingStep, waits: str | None = None) -> Prepared:
     """Return a step whose value is unknown on this host: it gets the value from which the plan was made."""
     values = {step.parts[action.id]: action.current for action in step.actions}
     live = freeze(values[""] if set(values) == {""} else values)
@@ -311,7 +311,7 @@ def _unstaged(setting: Setting, live: Any, want: Any) -> bool:
     )
 
 
-def _told(record: Record, step: Step, live: Any) -> bool:
+def _told(record: Record, step: SettingStep, live: Any) -> bool:
     """Return whether the same value was written before with another outcome, and nothing has changed since."""
     return (
         record.outcome in ("clamped", "ignored", "stuck")
@@ -342,7 +342,7 @@ def entry(one: Prepared) -> tuple[Entry, ...]:
 
 
 def entries(
-    step: Step, outcome: str, before: Any, after: Any, why: str | None, *, known: bool = True
+    step: SettingStep, outcome: str, before: Any, after: Any, why: str | None, *, known: bool = True
 ) -> tuple[Entry, ...]:
     """Return one entry for each action, with its own part of the values. `known`: `before` was read on this host."""
     made: list[Entry] = []

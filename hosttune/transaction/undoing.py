@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from hosttune.errors import Declined, Refused
 from hosttune.journal import RETIRED, Journal, Record, Store, Transaction
-from hosttune.journal.force import AGAIN, KEPT, Standing
+from hosttune.journal.force import AGAIN, KEPT, StandingSetting
 from hosttune.model.result import Entry, Result
 from hosttune.settings.setting import MayGiveLess
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
@@ -63,11 +63,11 @@ def revert(
         return result, code
 
 
-def _to_put_back(site: Site, transactions: Iterable[Transaction]) -> list[Standing]:
+def _to_put_back(site: Site, transactions: Iterable[Transaction]) -> list[StandingSetting]:
     """Return what has to be put back, in the order of a way back: by stage, the newest first, pages last."""
     rows = site.standings(transactions)
 
-    def place(row: Standing) -> tuple[bool, int, int, int]:
+    def place(row: StandingSetting) -> tuple[bool, int, int, int]:
         setting = setting_of_record(row.record)
         return isinstance(setting, MayGiveLess), -setting.stage, -row.number, -row.record.step
 
@@ -78,7 +78,7 @@ def _put_all_back(
     site: Site,
     verb: str,
     journal: Journal,
-    rows: Sequence[Standing],
+    rows: Sequence[StandingSetting],
     first: int,
     say: Say,
     *,
@@ -124,7 +124,7 @@ def _refusals(
             yield error
 
 
-def revert_lines(rehearsed: Iterable[tuple[Standing, Made]]) -> Iterable[str]:
+def revert_lines(rehearsed: Iterable[tuple[StandingSetting, Made]]) -> Iterable[str]:
     """Return the lines that the prompt of `revert` shows."""
     from hosttune.model.settingtext import value_lines
 

@@ -26,17 +26,17 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import Acceptance, Gpu, KnownDevice, Machine, Validation, verdict_of
 from hosttune.rules.checks import judge
-from hosttune.rules.checks.expected import Expectation
+from hosttune.rules.checks.expected import ExpectedDevices
 from hosttune.rules.checks.looks import looked
 from hosttune.validating import accepting, history
 
 if TYPE_CHECKING:
-    from hosttune.bench.measuring import Measured
+    from hosttune.bench.measuring import MeasuredRuns
 
 Tell = Callable[[str], None]
 
 
-class Request(msgspec.Struct, frozen=True):
+class ValidationRequest(msgspec.Struct, frozen=True):
     """The options of a validation. Errors name the command's options, such as `--duration`.
 
     `level`: 0 checklist, 1 quick benchmarks (about a minute), 2 full benchmarks, 3 burn-in of `duration` seconds (None:
@@ -53,7 +53,7 @@ class Request(msgspec.Struct, frozen=True):
     level: int = 0
     guest: bool = False
     against: Validation | None = None
-    expect: Expectation | None = None
+    expect: ExpectedDevices | None = None
     forget: tuple[str, ...] = ()
     why: str | None = None
     accept: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Validated(msgspec.Struct, frozen=True):
 
 
 def validate(
-    place: System | Host, request: Request, *, say: Tell = lambda text: None, tell: Tell = lambda text: None
+    place: System | Host, request: ValidationRequest, *, say: Tell = lambda text: None, tell: Tell = lambda text: None
 ) -> Validated:
     """Validate a machine, or a host document, for which only the checks of a document can be made.
 
@@ -142,7 +142,7 @@ def _accepted(
     return accepting.applied(found, (*declared, *before, *new), host)
 
 
-def check_request(request: Request, *, captured: bool) -> None:
+def check_request(request: ValidationRequest, *, captured: bool) -> None:
     """Refuse to measure a captured host, and options without effect at this level. Raises Refused, BadInput."""
     if request.level and captured:
         raise Refused(
@@ -175,7 +175,7 @@ def exit_code(validation: Validation, gate: str = "verdict", before: Validation 
     return int(bad or (gate == "either" and worse))
 
 
-def _measure(system: System, evidence: Evidence, request: Request, say: Tell) -> Measured:
+def _measure(system: System, evidence: Evidence, request: ValidationRequest, say: Tell) -> MeasuredRuns:
     from hosttune.bench.measuring import measure
     from hosttune.predicting.references import model_of
 
@@ -203,7 +203,7 @@ def look_again(system: System, evidence: Evidence, seconds: float) -> Evidence:
 def decide(
     evidence: Evidence,
     level: int,
-    measured: Measured | None,
+    measured: MeasuredRuns | None,
     *,
     live: bool,
     known: tuple[KnownDevice, ...] | None = None,

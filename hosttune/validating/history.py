@@ -24,7 +24,13 @@ from hosttune.model.starts import SIGNED
 from hosttune.model.validation import Acceptance, KnownDevice, Validation
 from hosttune.model.values import parse_address
 from hosttune.model.verification import Verification
-from hosttune.rules.checks.expected import Expectation, Forgotten, devices_to_keep, kept_expectations, with_expectations
+from hosttune.rules.checks.expected import (
+    ExpectedDevices,
+    Forgotten,
+    devices_to_keep,
+    kept_expectations,
+    with_expectations,
+)
 from hosttune.rules.checks.looks import looks_to_keep
 from hosttune.transaction import status
 from hosttune.transaction.site import Site, site_of
@@ -110,7 +116,7 @@ def _site_to_read(system: System) -> Site:
 
 
 def with_expected(
-    system: System | None, evidence: Evidence, named: Expectation | None
+    system: System | None, evidence: Evidence, named: ExpectedDevices | None
 ) -> tuple[Evidence, tuple[KnownDevice, ...]]:
     """Return (the evidence with the expected devices as sources, the devices that a kept validation names).
 
@@ -148,7 +154,7 @@ def check_forget(addresses: Sequence[str], why: str | None) -> tuple[str, ...]:
 
 
 def forget(
-    system: System | None, evidence: Evidence, named: Expectation | None, addresses: Sequence[str], why: str
+    system: System | None, evidence: Evidence, named: ExpectedDevices | None, addresses: Sequence[str], why: str
 ) -> None:
     """Remove devices permanently from those expected here.
 

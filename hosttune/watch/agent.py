@@ -17,13 +17,13 @@ from hosttune.machine.descriptors import let_go
 from hosttune.metrics import write_textfile
 from hosttune.model.clock import since_boot
 from hosttune.transaction.keeping import Keeping
-from hosttune.watch.core import LOST, Event, Look, Schedule
-from hosttune.watch.families import State
-from hosttune.watch.footprint import Footprint, Seen, footprint, processes, suspects
-from hosttune.watch.foreign import Counter, Sample, Watched, advance, sample
+from hosttune.watch.core import LOST, DueLook, Event, Schedule
+from hosttune.watch.families import AgentState
+from hosttune.watch.footprint import Footprint, ProcessUse, footprint, processes, suspects
+from hosttune.watch.foreign import Counter, ProcSample, Watched, advance, sample
 from hosttune.watch.looking import Failed, Looker
-from hosttune.watch.looking import Seen as SeenHost
-from hosttune.watch.source import NoSource, Opener, Source
+from hosttune.watch.looking import LookResult as SeenHost
+from hosttune.watch.source import NoSource, Opener, OpenSource
 
 # --- what the service manager is told ------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class _Slot:
 
     name: str
     opener: Opener
-    source: Source | None = None
+    source: OpenSource | None = None
     was_up: bool = False
     retry_at: float = 0.0
     tries: int = 0
@@ -129,8 +129,8 @@ class Agent:
         self._counters: dict[str, Counter] = {}
         self._foreign: dict[str, float | None] = {}
         self._guests: tuple[Watched, ...] = ()
-        self._sample: Sample | None = None
-        self._ran: Mapping[int, Seen] | None = None
+        self._sample: ProcSample | None = None
+        self._ran: Mapping[int, ProcessUse] | None = None
         self._verdict = ""
         self._bad: Mapping[str, str] = {}
         self._unwritten = ""
@@ -236,7 +236,7 @@ class Agent:
 
     # --- looks -----------------------------------------------------------------------------------------------
 
-    def _look(self, look: Look, *, first: bool) -> None:
+    def _look(self, look: DueLook, *, first: bool) -> None:
         self._looks["event" if look.events else "interval"] += 1
         for text in _summary(look.events):
             self.say(text)
@@ -314,8 +314,8 @@ class Agent:
         events = f"; no events of {', '.join(closed)}" if closed else ""
         return f"verdict {self._verdict or 'unknown'}{events}"
 
-    def _state(self) -> State:
-        return State(
+    def _state(self) -> AgentState:
+        return AgentState(
             interval=self.interval,
             looks=dict(self._looks),
             failed=False,

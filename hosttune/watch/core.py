@@ -45,7 +45,7 @@ class Event(Value, frozen=True):
         return f"{self.source}: {self.what}{'' if self.subject == HOST else f' {self.subject}'}"
 
 
-class Look(NamedTuple):
+class DueLook(NamedTuple):
     """A look that is due now. `events`: those that it answers, by text, and how often each came; none: the interval."""
 
     at: float
@@ -107,7 +107,7 @@ class Schedule:
         dues = [self._regular, *(one.due for one in self._waiting.values()), *self._again.values()]
         return max(min(dues), self._last + GAP if self._last is not None else self._now)
 
-    def take(self, now: float) -> Look | None:
+    def take(self, now: float) -> DueLook | None:
         """Return the look that is due, None if there is none. Every event that was added before is then answered."""
         now = self._clock(now)
         if self.next_due() > now:
@@ -123,7 +123,7 @@ class Schedule:
         kept = sorted(self._looked.items(), key=lambda row: row[1].at)[-2 * MOST_CONCERNS :]
         self._looked = {concern: one for concern, one in kept if one.quiet_from > now}
         self._last, self._regular = now, now + self._interval
-        return Look(now, tuple(texts.items()))
+        return DueLook(now, tuple(texts.items()))
 
     @property
     def size(self) -> int:

@@ -51,7 +51,7 @@ IDLE = Family(
 )  # fmt: skip
 
 
-class State(Value, frozen=True, kw_only=True):
+class AgentState(Value, frozen=True, kw_only=True):
     """What the agent knows about itself; a figure that is None is unknown. `keeping`: it runs with --keep."""
 
     interval: float
@@ -68,7 +68,7 @@ class State(Value, frozen=True, kw_only=True):
     refused: bool = False
 
 
-def families(state: State) -> tuple[tuple[Family, tuple[Point, ...]], ...]:
+def families(state: AgentState) -> tuple[tuple[Family, tuple[Point, ...]], ...]:
     """Return the agent's families with their points, at most 30."""
     found = [
         (INTERVAL, _one(state.interval)),

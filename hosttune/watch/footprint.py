@@ -20,7 +20,7 @@ class Footprint(NamedTuple):
     resident_bytes: int | None
 
 
-class Seen(NamedTuple):
+class ProcessUse(NamedTuple):
     """A process at one moment: its name and its CPU seconds. `cpu`: where it ran last."""
 
     name: str
@@ -49,7 +49,7 @@ def footprint() -> Footprint:
     return Footprint(seconds, resident)
 
 
-def processes(cpus: Collection[int]) -> Mapping[int, Seen] | None:
+def processes(cpus: Collection[int]) -> Mapping[int, ProcessUse] | None:
     """Return the processes that may run on some of these CPUs, by id; None without psutil.
 
     A process whose CPUs or times cannot be read is left out.
@@ -59,7 +59,7 @@ def processes(cpus: Collection[int]) -> Mapping[int, Seen] | None:
     except ImportError:
         return None
     wanted = frozenset(cpus)
-    found: dict[int, Seen] = {}
+    found: dict[int, ProcessUse] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if not wanted.isdisjoint(process.cpu_affinity()):
@@ -67,14 +67,14 @@ def processes(cpus: Collection[int]) -> Mapping[int, Seen] | None:
     return found
 
 
-def _seen(process: Any) -> Seen:
+def _seen(process: Any) -> ProcessUse:
     with process.oneshot():
         times = process.cpu_times()
-        return Seen(process.name(), times.user + times.system, process.cpu_num())
+        return ProcessUse(process.name(), times.user + times.system, process.cpu_num())
 
 
 def suspects(
-    before: Mapping[int, Seen], now: Mapping[int, Seen], cpus: Collection[int], own: Collection[int]
+    before: Mapping[int, ProcessUse], now: Mapping[int, ProcessUse], cpus: Collection[int], own: Collection[int]
 ) -> tuple[str, ...]:
     """Return the processes that used most time between the two moments and were last on one of the CPUs. Pure.
 

@@ -29,7 +29,7 @@ class Watched(Value, frozen=True, kw_only=True):
     cpus: tuple[int, ...]
 
 
-class Sample(Value, frozen=True, kw_only=True):
+class ProcSample(Value, frozen=True, kw_only=True):
     """What /proc showed at one moment. `busy`: seconds by CPU. `own`: by guest, its process and its threads' time."""
 
     at: float
@@ -45,7 +45,7 @@ class Counter(Value, frozen=True, kw_only=True):
     share: float = 0.0
 
 
-def sample(system: System, guests: Iterable[Watched], now: float) -> Sample | None:
+def sample(system: System, guests: Iterable[Watched], now: float) -> ProcSample | None:
     """Read /proc; None if the busy time of CPUs cannot be read. A guest whose threads cannot be read is left out."""
     try:
         text = system.read("/proc/stat") or ""
@@ -55,11 +55,11 @@ def sample(system: System, guests: Iterable[Watched], now: float) -> Sample | No
     if not busy:
         return None
     own = {guest.name: found for guest in guests if (found := _own(system, guest)) is not None}
-    return Sample(at=now, busy=busy, own=own)
+    return ProcSample(at=now, busy=busy, own=own)
 
 
 def advance(
-    counters: Mapping[str, Counter], guests: Iterable[Watched], before: Sample | None, now: Sample | None
+    counters: Mapping[str, Counter], guests: Iterable[Watched], before: ProcSample | None, now: ProcSample | None
 ) -> dict[str, Counter | None]:
     """Return the counters after one more sample; None for a guest whose time is unknown."""
     found: dict[str, Counter | None] = {}
@@ -78,7 +78,7 @@ def advance(
     return found
 
 
-def _same(before: Sample, now: Sample, guest: Watched) -> bool:
+def _same(before: ProcSample, now: ProcSample, guest: Watched) -> bool:
     """Return whether both samples are of the same process and the same CPUs, without one that was offline between."""
     old = before.own.get(guest.name)
     whole = all(cpu in before.busy and now.busy[cpu] >= before.busy[cpu] for cpu in guest.cpus)

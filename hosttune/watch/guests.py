@@ -25,7 +25,7 @@ from hosttune.machine.child import start_child
 from hosttune.machine.descriptors import let_go
 from hosttune.model.jsontext import plain_json
 from hosttune.watch.core import HOST, LOST, Event
-from hosttune.watch.source import NoSource, Source
+from hosttune.watch.source import NoSource, OpenSource
 
 NAME = "libvirt"
 OPENED, CLOSED = "opened", "closed"
@@ -42,7 +42,7 @@ _END = re.compile(r"events received: [0-9]+$|event loop (interrupted|timed out)$
 _VIRSH = re.compile(r"event '([a-z-]{1,40})' for domain '?(.{1,255}?)'?: ?(.{0,200})")
 
 
-class Guests(Source):
+class Guests(OpenSource):
     """See the module."""
 
     name = NAME

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from hosttune.discovery.kernellog import parse_events
 from hosttune.machine.descriptors import let_go
 from hosttune.watch.core import LOST, Event
-from hosttune.watch.source import NoSource, Source
+from hosttune.watch.source import NoSource, OpenSource
 
 NAME = "kernel-log"
 PATH = "/dev/kmsg"
@@ -64,7 +64,7 @@ def event_of_line(text: str) -> Event | None:
     return None
 
 
-class KernelLog(Source):
+class KmsgSource(OpenSource):
     """See the module."""
 
     name = NAME

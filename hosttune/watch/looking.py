@@ -22,17 +22,17 @@ from hosttune.discovery.processes import pid_of
 from hosttune.errors import HosttuneError, Stuck, Unreadable
 from hosttune.machine.archive import open_system
 from hosttune.machine.child import in_child
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
-from hosttune.metrics import Observed, Run, exposition
+from hosttune.metrics import CommandRun, Observed, exposition
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.jsontext import typed_json
 from hosttune.model.validation import Acceptance
 from hosttune.model.values import Value, to_json
-from hosttune.validating import Request, exit_code, validate
-from hosttune.watch.families import State, families
+from hosttune.validating import ValidationRequest, exit_code, validate
+from hosttune.watch.families import AgentState, families
 from hosttune.watch.foreign import Watched
 
 VERB = "watch"
@@ -52,7 +52,7 @@ class OlderLog(Value, frozen=True):
     text: str
 
 
-class Seen(Value, frozen=True, kw_only=True):
+class LookResult(Value, frozen=True, kw_only=True):
     """What a look found. `bad`: results that are neither pass nor skip, by check and subject.
 
     `guests`: running guests whose vCPUs are all pinned. `drifted`: something has drifted. `older`: see `Remembering`.
@@ -75,7 +75,7 @@ class Failed(Value, frozen=True):
     text: str
 
 
-class Remembering(Machine):
+class Remembering(LiveMachine):
     """This machine, without asking the journal at every look for what it has answered before.
 
     The journal is asked for records that the kernel's ring buffer has lost. An answer still holds as long as the ring
@@ -134,14 +134,14 @@ class Looker:
             return None
         return open_system(self._root) if self._root is not None else Remembering(self._older)
 
-    def look(self, state: State, foreign: Mapping[str, float | None]) -> Seen | Failed:
+    def look(self, state: AgentState, foreign: Mapping[str, float | None]) -> LookResult | Failed:
         """Look at the host, and return the text of its metrics with those of the agent."""
         if any(map(still_hangs, self._stuck)):  # one more would hang as well, and keep its memory
             return _failed(state, "an earlier look still hangs in the kernel")
         self._stuck, before = frozenset(), children()
         try:
             answer = self._child(lambda: self._seen(state, foreign), self._limit, "the look at this host")
-            seen = typed_json(answer or "", Seen)
+            seen = typed_json(answer or "", LookResult)
         except (HosttuneError, OSError, RuntimeError, msgspec.DecodeError) as error:
             self._stuck = children() - before if isinstance(error, Stuck) else frozenset()
             return _failed(state, f"{error.what} ({error.where})" if isinstance(error, HosttuneError) else str(error))
@@ -156,12 +156,14 @@ class Looker:
             gc.freeze()
         return seen
 
-    def _seen(self, state: State, foreign: Mapping[str, float | None]) -> str:
+    def _seen(self, state: AgentState, foreign: Mapping[str, float | None]) -> str:
         system = self.system()
         begun = time.time()
-        found = validate(system or self._document or Machine(), Request(accepted=self._accepted, keep=False))
+        found = validate(
+            system or self._document or LiveMachine(), ValidationRequest(accepted=self._accepted, keep=False)
+        )
         evidence, validation = found.evidence, found.validation
-        run = Run(verb=VERB, at=begun, exit_code=exit_code(validation), seconds=max(0.0, time.time() - begun))
+        run = CommandRun(verb=VERB, at=begun, exit_code=exit_code(validation), seconds=max(0.0, time.time() - begun))
         observed = Observed(
             run=run,
             evidence=evidence,
@@ -171,7 +173,7 @@ class Looker:
         )
         bad = [one for one in validation.results if one.outcome not in ("pass", "skip")]
         applied = evidence.applied_state
-        seen = Seen(
+        seen = LookResult(
             text=exposition(observed),
             verdict=validation.verdict,
             bad={f"{one.check} {one.subject}": one.outcome for one in bad[:MOST_TOLD]},
@@ -183,8 +185,8 @@ class Looker:
         return to_json(seen)
 
 
-def _failed(state: State, why: str) -> Failed:
-    run = Run(verb=VERB, at=time.time(), exit_code=None)
+def _failed(state: AgentState, why: str) -> Failed:
+    run = CommandRun(verb=VERB, at=time.time(), exit_code=None)
     extra = families(msgspec.structs.replace(state, failed=True))
     return Failed(why, exposition(Observed(run=run, extra=extra)))
 
@@ -193,7 +195,7 @@ def children() -> frozenset[int]:
     """Return the process ids of this process' children; empty where the kernel does not list them."""
     own = os.getpid()
     try:
-        return frozenset(map(int, (Machine().read(f"/proc/{own}/task/{own}/children") or "").split()))
+        return frozenset(map(int, (LiveMachine().read(f"/proc/{own}/task/{own}/children") or "").split()))
     except Unreadable:
         return frozenset()
 

@@ -13,7 +13,7 @@ from hosttune.machine.system import System
 from hosttune.watch import kmsg, udev
 from hosttune.watch.core import HOST, LOST, Event
 from hosttune.watch.guests import NAME as LIBVIRT
-from hosttune.watch.source import NoSource, Source
+from hosttune.watch.source import NoSource, OpenSource
 
 PATH = "/.hosttune/events"
 
@@ -33,7 +33,7 @@ def event_of_text(line: str) -> Event | None:
     raise ValueError(line)
 
 
-class Replay(Source):
+class Replay(OpenSource):
     """See the module. `opened`: returns the root anew, because a capture may remember what it has read."""
 
     name = "replay"

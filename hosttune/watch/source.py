@@ -26,7 +26,7 @@ class NoSource(HosttuneError):
         self.absent = absent
 
 
-class Source(ABC):
+class OpenSource(ABC):
     """An open source. `name`: its word in metrics and messages (udev, kernel-log, libvirt, replay)."""
 
     name: str = ""
@@ -51,4 +51,4 @@ class Source(ABC):
         """Let go of what it holds open."""
 
 
-Opener = Callable[[], Source]  # raises NoSource
+Opener = Callable[[], OpenSource]  # raises NoSource

@@ -13,7 +13,7 @@ from typing import Any
 
 from hosttune.model import sysfs
 from hosttune.watch.core import HOST, LOST, Event
-from hosttune.watch.source import NoSource, Source
+from hosttune.watch.source import NoSource, OpenSource
 
 NAME = "udev"
 SUBSYSTEMS = ("pci", "nvme", "net", "infiniband")
@@ -33,7 +33,7 @@ def event_of_device(properties: Mapping[str, str]) -> Event | None:
     return Event(NAME, action, f"device {functions[-1]}" if functions else HOST)
 
 
-class Udev(Source):
+class Udev(OpenSource):
     """See the module. `opened`: returns a monitor as pyudev's."""
 
     name = NAME

@@ -64,10 +64,10 @@ def _hold(group: str, address: str) -> None:
 
 def _settle() -> dict[str, str]:
     """Outcome by setting, as of a revert whose guard looked just before somebody opened a device."""
-    from hosttune.machine.live import Machine
+    from hosttune.machine.live import LiveMachine
     from hosttune.transaction.rollback import settle
 
-    site = _site(Machine(), None)
+    site = _site(LiveMachine(), None)
     newest = site.transactions()[-1]  # earlier ones are taken back: that left journals of their own
     journal = site.store.reopen(newest)
     undone, _ = settle(site.system, journal, newest, lambda text: None, same_boot=True)
@@ -121,12 +121,12 @@ def _stand_still(points: Points, what: str) -> None:
 
 def _with_points(points: Points) -> Any:
     """This machine, each change of which is a point before and a point after."""
-    from hosttune.machine.live import Machine
+    from hosttune.machine.live import LiveMachine
 
     def changing(name: str) -> Callable[..., Any]:
-        original = getattr(Machine, name)
+        original = getattr(LiveMachine, name)
 
-        def change(self: Machine, *arguments: Any, **named: Any) -> Any:
+        def change(self: LiveMachine, *arguments: Any, **named: Any) -> Any:
             points.reach(f"before {name} {arguments[0]}")
             answer = original(self, *arguments, **named)
             points.reach(f"after {name} {arguments[0]}")
@@ -135,7 +135,7 @@ def _with_points(points: Points) -> Any:
         return change
 
     names = ("write", "write_register", "replace", "remove", "change", "tell")
-    return type("CutShort", (Machine,), {name: changing(name) for name in names})()
+    return type("CutShort", (LiveMachine,), {name: changing(name) for name in names})()
 
 
 def _site(system: Any, points: Points | None) -> Any:
@@ -151,38 +151,38 @@ def _site(system: Any, points: Points | None) -> Any:
 def _apply(path: str, chosen: Chosen, end: End, host: Any = None) -> tuple[int, int]:
     """(exit code, points passed) of an apply that may come to an `end`."""
     from hosttune.discovery import discover
-    from hosttune.machine.live import Machine
+    from hosttune.machine.live import LiveMachine
     from hosttune.model.plan import Plan
-    from hosttune.transaction import Options, apply_plan
+    from hosttune.transaction import ApplyOptions, apply_plan
 
-    found = discover(Machine()) if host is None else host
+    found = discover(LiveMachine()) if host is None else host
     points = Points(chosen, end)
     plan = Plan.from_json(Path(path).read_bytes(), where=path)
     site = _site(_with_points(points), points)
-    _, code = apply_plan(site, plan, Options(), lambda: found, lambda todo: True, lambda text: None)
+    _, code = apply_plan(site, plan, ApplyOptions(), lambda: found, lambda todo: True, lambda text: None)
     return code, points.count
 
 
 def _cuts(path: str, samples: int) -> dict[str, Any]:
     """So many cuts, evenly spread: where each was, what it left unfinished, how it was settled, what then differed."""
     from hosttune.discovery import discover
-    from hosttune.machine.live import Machine
+    from hosttune.machine.live import LiveMachine
     from hosttune.transaction import recover, revert
 
-    host = discover(Machine())
+    host = discover(LiveMachine())
     before = _state()
     code, count = _apply(path, lambda count, what: False, _kill, host)
     changed = _difference(before, _state())
-    reverted = revert(_site(Machine(), None), lambda text: None)[1]
+    reverted = revert(_site(LiveMachine(), None), lambda text: None)[1]
     whole = {"apply": code, "points": count, "changed": changed, "revert": reverted}
     cuts = []
     for number in range(samples):
         at = 1 + number * (count - 1) // (samples - 1)
         cut = _cut(path, at, host)
-        site = _site(Machine(), None)
+        site = _site(LiveMachine(), None)
         states = [one.state for one in site.transactions() if one.is_open]
         result, settled = recover(site, lambda text: None)
-        settled += revert(_site(Machine(), None), lambda text: None)[1]  # one that was cut off after its last line
+        settled += revert(_site(LiveMachine(), None), lambda text: None)[1]  # one that was cut off after its last line
         outcomes = sorted({entry.outcome for entry in result.entries})
         left = _difference(before, _state())
         cuts.append({**cut, "open": states, "recover": settled, "outcomes": outcomes, "left": left})

@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from hosttune.bench.parse import child, dcgm, nccl, nvbandwidth
-from hosttune.bench.parse.answer import Answer
+from hosttune.bench.parse.answer import ParsedOutput
 from hosttune.bench.parse.tools import parse_cyclictest, parse_fio, parse_mlc, parse_perftest
 from hosttune.errors import CommandFailed
 from hosttune.machine.capture import Capture
 
 CASES = Path(__file__).parents[1] / "cases" / "bench"
 
-_PARSERS: Mapping[str, Callable[[str], Answer]] = {
+_PARSERS: Mapping[str, Callable[[str], ParsedOutput]] = {
     "nvbandwidth": nvbandwidth.parse,
     "dcgm": dcgm.parse,
     "child": child.parse,
@@ -26,7 +26,7 @@ _PARSERS: Mapping[str, Callable[[str], Answer]] = {
 }
 
 
-def parser(case: Path) -> Callable[[str], Answer]:
+def parser(case: Path) -> Callable[[str], ParsedOutput]:
     """The parser of a case, by its folder; for collectives also by its name."""
     if case.parent.name == "nccl":
         return partial(nccl.parse, collective=case.stem.rpartition("-")[0])

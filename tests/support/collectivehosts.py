@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import convert, structs
 
-from hosttune.fleet.playbook import Event, Order, Played, Stop
+from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent
 from hosttune.fleet.results import answer_path
 from hosttune.model.collective import CollectiveJob, Library, Member, MemberOutcome, Place, Task, Timing, Wiring
 
@@ -143,13 +143,13 @@ class Fabric:
     outcomes: Mapping[str, tuple[MemberOutcome, str]] = field(default_factory=dict)
     dies: Mapping[str, str] = field(default_factory=dict)
     spoil: Callable[[str, Member], Member] = lambda host, found: found
-    before: Callable[[Order, Stop], None] = lambda order, stop: None
+    before: Callable[[PlaybookOrder, Stop], None] = lambda order, stop: None
     factor: Callable[[str, frozenset[str]], float] = lambda record, hosts: 1.0
     full: str | None = None  # the record whose answers cannot be written
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     tasks: list[Mapping[str, Task]] = field(default_factory=list)
 
-    def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
+    def play(self, order: PlaybookOrder, heard: Callable[[TaskEvent], None], stop: Stop) -> Played:
         """As `playbook.play`."""
         self.before(order, stop)
         if stop.asked:
@@ -200,7 +200,7 @@ def seconds_of(kind: str, ranks: int, size: int, rate: float) -> float:
     return moved / (rate * 1e9)
 
 
-def store(order: Order, host: str, record: str, answer: Mapping[str, Any], document: Member | None) -> None:
+def store(order: PlaybookOrder, host: str, record: str, answer: Mapping[str, Any], document: Member | None) -> None:
     """Write a result file as the playbook does."""
     path = Path(answer_path(order.results, host, record))
     path.parent.mkdir(parents=True, exist_ok=True)

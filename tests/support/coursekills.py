@@ -14,7 +14,7 @@ from faultlab import BOOT_ID, Ended, Faults, Job, fresh_root, kill, quiet, run_f
 from hosttune.discovery import discover
 from hosttune.handover import record
 from hosttune.handover.cleaning import Cleaning
-from hosttune.handover.running import Options, hand_over
+from hosttune.handover.running import HandoverOptions, hand_over
 from hosttune.handover.statement import applied_values, known_firmware
 from hosttune.handover.targets import Asked
 from hosttune.handover.verify import Live, verification
@@ -109,7 +109,9 @@ def course(
         system.forget()
         return discover(system)
 
-    found = hand_over((site, look), ASKED, Options(None, cleaning or Wiped(), validate), lambda lines: True, quiet)
+    found = hand_over(
+        (site, look), ASKED, HandoverOptions(None, cleaning or Wiped(), validate), lambda lines: True, quiet
+    )
     return Result(verb="apply"), 0 if found.clean else 1
 
 

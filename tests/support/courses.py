@@ -11,7 +11,7 @@ from applyroots import GPU, STATE, action
 from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.handover.cleaning import Cleaning, Erasure, Work
-from hosttune.handover.running import Handed, Options, hand_over
+from hosttune.handover.running import Handed, HandoverOptions, hand_over
 from hosttune.handover.targets import Asked, Target
 from hosttune.journal.register import read_register
 from hosttune.machine.archive import open_system
@@ -69,7 +69,7 @@ def handed(
 ) -> Handed:
     """Carry out a hand-over in a root."""
     return hand_over(
-        here(root), asked, Options(out, cleaning or Wiped(), validate), lambda lines: True, lambda text: None
+        here(root), asked, HandoverOptions(out, cleaning or Wiped(), validate), lambda lines: True, lambda text: None
     )
 
 

@@ -9,7 +9,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, HugePages, NumaNode, PciDevice
 from hosttune.model.lint import LintFinding
 from hosttune.model.plan import PlannedGuest
-from hosttune.rules.lint import Definition, lint
+from hosttune.rules.lint import LintedDefinition, lint
 
 CORES = 100  # of each node; node n has CPUs from n * 512, siblings adjacent
 
@@ -48,7 +48,7 @@ def xml_of(guest: PlannedGuest, *edits: tuple[str, str]) -> str:
 
 def criticise(host: Host, xml: str | bytes, *, where: str) -> tuple[LintFinding, ...]:
     """What is wrong with one XML on this host."""
-    return lint(host, (Definition(where, xml),))
+    return lint(host, (LintedDefinition(where, xml),))
 
 
 def findings(guest: PlannedGuest, *edits: tuple[str, str], host: Host | None = None) -> tuple[LintFinding, ...]:

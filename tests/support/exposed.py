@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hosttune.metrics import Observed, Run, exposition
+from hosttune.metrics import CommandRun, Observed, exposition
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import Validation
 
@@ -63,7 +63,7 @@ def value(found: Values, name: str, **labels: str) -> float | None:
 
 def text_of(evidence: Evidence | None, validation: Validation | None, **more: object) -> str:
     """The metrics of these, at a fixed time."""
-    run = Run(verb="metrics", at=AT, exit_code=0, seconds=0.5)
+    run = CommandRun(verb="metrics", at=AT, exit_code=0, seconds=0.5)
     return exposition(Observed(run=run, evidence=evidence, validation=validation, **more))  # type: ignore[arg-type]
 
 

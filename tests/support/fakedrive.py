@@ -21,7 +21,7 @@ from typing import Any
 from cutshort import KilledError, put
 
 from hosttune.errors import CommandFailed, InUse, Unreadable
-from hosttune.handover.erasing import Clock, Order
+from hosttune.handover.erasing import Clock, EraseOrder
 from hosttune.machine.scratch import Scratch
 
 ADDRESS, SERIAL, BLOCK = "0000:c1:00.0", "S6CKNE0T100123", 4096
@@ -226,10 +226,10 @@ class FakeDrive(Scratch):
         }  # fmt: skip
 
 
-def order(**changes: Any) -> Order:
+def order(**changes: Any) -> EraseOrder:
     """The order to erase the drive; its fields can be changed."""
     facts: dict[str, Any] = {
         "address": ADDRESS, "serial": SERIAL, "handover": "7", "owner": "guest a, from its definition",
         "belonging": (ADDRESS,),
     }  # fmt: skip
-    return Order(**{**facts, **changes})
+    return EraseOrder(**{**facts, **changes})

@@ -33,7 +33,7 @@ from sweeps import sample
 from hosttune.errors import HosttuneError
 from hosttune.journal import Record
 from hosttune.model.result import Result
-from hosttune.transaction import Options, apply_plan, recover, revert
+from hosttune.transaction import ApplyOptions, apply_plan, recover, revert
 from hosttune.transaction.site import Site
 from hosttune.transaction.steps import setting_of_record
 
@@ -75,9 +75,9 @@ class Tally:
         )
 
 
-def options_of(example: Example) -> Options:
+def options_of(example: Example) -> ApplyOptions:
     """All that the example's plan asks for, allowed."""
-    return Options(start=example.start, disrupt=frozenset(target for _, target, _ in example.wants))
+    return ApplyOptions(start=example.start, disrupt=frozenset(target for _, target, _ in example.wants))
 
 
 def applying(example: Example) -> Job:

@@ -25,7 +25,7 @@ from typing import Any
 from hosttune.errors import CommandFailed, HosttuneError, WriteFailed
 from hosttune.journal import Record, Store, Transaction
 from hosttune.machine.capture import Capture
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.scratchfiles import ScratchFiles
 from hosttune.machine.system import STATE_INSIDE, System
@@ -50,7 +50,7 @@ BOOT_ID = "11111111-0000-4000-8000-000000000000"
 def effect_names() -> tuple[str, ...]:
     """Methods of a System that change it: those that both Machine and Scratch bring, and no capture has."""
     stand_in = vars(Scratch).keys() | vars(ScratchFiles).keys()
-    both = {name for name in vars(Machine) if name in stand_in and hasattr(System, name)}
+    both = {name for name in vars(LiveMachine) if name in stand_in and hasattr(System, name)}
     recorded = {name for room in Capture.__mro__ if room not in (System, object) for name in vars(room)}
     return tuple(sorted(name for name in both - recorded if not name.startswith("_")))
 

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from hosttune.fleet.gate import Gate, HostStatus
-from hosttune.fleet.playbook import Event, Order, Played, Stop
+from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent
 from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, past_run
 from hosttune.fleet.results import RECORD, answer_path, held
-from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, opening, resumed, waves_of
+from hosttune.fleet.rollout import Rollout, RunOutcome, RunServices, carry_out, opening, resumed, waves_of
 from hosttune.fleet.waves import parse_sizes
 from hosttune.journal.jsonlines import JsonLines
 
@@ -49,7 +49,7 @@ class Fleet:
 
     script: dict[str, list[tuple[str, str] | None]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
-    orders: list[Order] = field(default_factory=list)
+    orders: list[PlaybookOrder] = field(default_factory=list)
     kill_at: int | None = None
     interrupt_at: int | None = None
     dead: bool = False
@@ -60,7 +60,7 @@ class Fleet:
     well: set[str] = field(default_factory=set)
     well_then: list[frozenset[str]] = field(default_factory=list)
 
-    def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
+    def play(self, order: PlaybookOrder, heard: Callable[[TaskEvent], None], stop: Stop) -> Played:
         """As `playbook.play`."""
         self.orders.append(order)
         if self.dead:
@@ -74,13 +74,13 @@ class Fleet:
             self._ask(order, host, heard, die=len(self.asked) == self.kill_at)
         return Played(0, False, ())
 
-    def _ask(self, order: Order, host: str, heard: Callable[[Event], None], *, die: bool) -> None:
+    def _ask(self, order: PlaybookOrder, host: str, heard: Callable[[TaskEvent], None], *, die: bool) -> None:
         self.asked.append(host)
         self.well_then.append(frozenset(self.well))
         self.well.discard(host)
         attempts = self.script.get(host, [])
         trouble = attempts.pop(0) if attempts else None
-        heard(Event("start", host, "Ask"))
+        heard(TaskEvent("start", host, "Ask"))
         for phase in STEPS[order.verb]:
             if phase == "before" and order.variables.get("hosttune_keep_before"):
                 continue
@@ -90,14 +90,14 @@ class Fleet:
                 raise Killed
             if trouble is not None and trouble[0] == phase:
                 write(order, host, phase, trouble[1], why="as scripted")
-                heard(Event("failed", host, "Ask", phase, trouble[1], "as scripted"))
+                heard(TaskEvent("failed", host, "Ask", phase, trouble[1], "as scripted"))
                 return
             write(order, host, phase, "ok")
         self.well.add(host)
-        heard(Event("ok", host, "Ask", STEPS[order.verb][-1], "ok"))
+        heard(TaskEvent("ok", host, "Ask", STEPS[order.verb][-1], "ok"))
 
 
-def write(order: Order, host: str, phase: str, outcome: str, *, why: str | None = None, **facts: Any) -> None:
+def write(order: PlaybookOrder, host: str, phase: str, outcome: str, *, why: str | None = None, **facts: Any) -> None:
     """A result file, as the playbooks write it."""
     answer = {
         "host": host,
@@ -128,7 +128,7 @@ def rollout_of(
 ) -> Rollout:
     """A new course over these hosts."""
     check = bool(others.get("check", False))
-    order = Order(verb, ("inventory",), (), str(results), {"hosttune_run": run}, check=check)
+    order = PlaybookOrder(verb, ("inventory",), (), str(results), {"hosttune_run": run}, check=check)
     waves = waves_of(verb, hosts, parse_sizes(sizes), check=check)
     return Rollout(run, verb, order, waves, **others)
 
@@ -147,7 +147,7 @@ def run_services(
         yield RunServices(journal, Stop(), lambda _: None, settled, fleet.play)
 
 
-def begin(rollout: Rollout, results: Path, fleet: Fleet) -> Outcome:
+def begin(rollout: Rollout, results: Path, fleet: Fleet) -> RunOutcome:
     """Begin a run and carry it out."""
     with run_services(results, fleet) as those:
         began = RunBegun(
@@ -160,7 +160,7 @@ def begin(rollout: Rollout, results: Path, fleet: Fleet) -> Outcome:
 
 def go_on(
     results: Path, verb: str, hosts: Sequence[str], fleet: Fleet, *, retry: bool = False, gate: Gate = "either"
-) -> Outcome:
+) -> RunOutcome:
     """Go on with the last run of a verb; `hosts` are those that the inventory has now."""
     with run_services(results, fleet) as those:
         past = past_in(results, verb)

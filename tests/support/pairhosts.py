@@ -16,7 +16,7 @@ import pytest
 from namespaces import SEARCH
 from sshhosts import SshFleet
 
-from hosttune.fleet.playbook import Event, Order, Played, Stop
+from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent
 from hosttune.fleet.results import answer_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,11 +40,11 @@ class Player:
     fleet: SshFleet
     ports: tuple[str, ...] = ("eth0",)
     dies: Mapping[str, str] = field(default_factory=dict)
-    before: Callable[[Order, Stop], None] = lambda order, stop: None
+    before: Callable[[PlaybookOrder, Stop], None] = lambda order, stop: None
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     jobs: list[Mapping[str, Any]] = field(default_factory=list)
 
-    def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
+    def play(self, order: PlaybookOrder, heard: Callable[[TaskEvent], None], stop: Stop) -> Played:
         """As `playbook.play`."""
         self.before(order, stop)
         if stop.asked:
@@ -78,7 +78,7 @@ class Player:
         return Played(0, False, ())
 
 
-def store(order: Order, host: str, record: str, answer: Mapping[str, Any], document: str | None) -> None:
+def store(order: PlaybookOrder, host: str, record: str, answer: Mapping[str, Any], document: str | None) -> None:
     """Write a result file as the playbook does."""
     path = Path(answer_path(order.results, host, record))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ from pairhosts import store
 from hosttune.cluster.pairplan import PairsOptions
 from hosttune.cluster.pairruns import PairsRequest, PairsRun, run_pairs
 from hosttune.fleet.inventory import Inventory
-from hosttune.fleet.playbook import Event, Order, Played, Stop
-from hosttune.fleet.run import Request
+from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent
+from hosttune.fleet.run import FleetRequest
 
 RATE = 100.0  # Gb/s of every port
 ANSIBLE_SECONDS, HOST_SECONDS = 0.7, 0.14  # docs/scale.md: CPU time of the controller, to start and for a host
@@ -54,7 +54,7 @@ class World:
     now: datetime = datetime(2026, 3, 2, 21, 0)
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     jobs: list[Mapping[str, Any]] = field(default_factory=list)
-    before: Callable[[Order, Stop], None] = lambda order, stop: None
+    before: Callable[[PlaybookOrder, Stop], None] = lambda order, stop: None
     full: str | None = None
     lies: Callable[[str, str, dict[str, Any]], None] = lambda host, record, document: None
 
@@ -66,7 +66,7 @@ class World:
         number = self._numbers[host]
         return f"10.{1 + int(rail.lstrip('r'))}.{number // 250}.{1 + number % 250}"
 
-    def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
+    def play(self, order: PlaybookOrder, heard: Callable[[TaskEvent], None], stop: Stop) -> Played:
         """As `playbook.play`."""
         self.before(order, stop)
         if stop.asked:
@@ -96,7 +96,7 @@ class World:
         total = max(each, default=0) if job.get("together") else sum(each)
         return COMMAND_SECONDS + total
 
-    def _answer(self, order: Order, record: str, host: str, job: Mapping[str, Any]) -> None:
+    def _answer(self, order: PlaybookOrder, record: str, host: str, job: Mapping[str, Any]) -> None:
         if host in self.dead:
             store(order, host, record, {"outcome": "unreachable", "why": "no route to host"}, None)
             return
@@ -155,7 +155,9 @@ def measure(
     given: Mapping[str, object] | None = None,
 ) -> PairsRun:  # fmt: skip
     """`fleet pairs` over this world."""
-    base = Request(verb="pairs", inventories=("world,",), results=str(results), resume=resume, check=check, forks=forks)
+    base = FleetRequest(
+        verb="pairs", inventories=("world,",), results=str(results), resume=resume, check=check, forks=forks
+    )
     request = PairsRequest(base, options or PairsOptions(), given or {}, tuple(disrupt), window)
     inventory = Inventory(tuple(world.hosts))
     return run_pairs(

@@ -22,7 +22,7 @@ from planhosts import build_host
 from hosttune.discovery import discover
 from hosttune.errors import CommandFailed
 from hosttune.guest.seed import FOLDER
-from hosttune.handover.running import Handed, Options, hand_over
+from hosttune.handover.running import Handed, HandoverOptions, hand_over
 from hosttune.handover.targets import Asked
 from hosttune.handover.testguest import TestGuest
 from hosttune.handover.testguest.image import Image
@@ -229,7 +229,7 @@ def tried(system: GuestHost, image: Path, asked: Asked = ASKED, *, inside: bool 
         raise AssertionError("no driver of the host has a device: there is nothing to validate")
 
     wanted = TestGuest(image=Image(path=str(image), format="qcow2")) if inside else None
-    options = Options(None, Wiped() if not inside else None, refused, test_guest=wanted)
+    options = HandoverOptions(None, Wiped() if not inside else None, refused, test_guest=wanted)
     return hand_over(place(system), asked, options, lambda lines: True, lambda text: None)
 
 

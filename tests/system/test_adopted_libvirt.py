@@ -19,11 +19,11 @@ from hosttune.errors import Refused
 from hosttune.hypervisor import process_of
 from hosttune.hypervisor.connection import has_managed_save, read_definition
 from hosttune.journal import Store
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.model.intent import Intent
 from hosttune.model.plan import AdoptedCell, Cell, Plan, Topology
 from hosttune.model.topology import NumaNode
-from hosttune.transaction import Options, apply_plan, revert, status
+from hosttune.transaction import ApplyOptions, apply_plan, revert, status
 from hosttune.transaction.site import Site
 
 __all__ = ["libvirtd", "machine"]
@@ -44,7 +44,7 @@ def by_hand(folder: Path, *, firmware: bool) -> str:
 
 
 @pytest.fixture
-def site(machine: Machine, tmp_path: Path) -> Site:
+def site(machine: LiveMachine, tmp_path: Path) -> Site:
     return Site(system=machine, store=Store(str(tmp_path / "state")), boot_id="b", hostname="here")
 
 
@@ -53,7 +53,7 @@ def folder(libvirtd: Libvirtd) -> Path:
     return libvirtd.directory
 
 
-def plan_of(machine: Machine) -> Plan:
+def plan_of(machine: LiveMachine) -> Plan:
     """A plan made from what libvirt prints without secrets."""
     plain = read_definition(machine, NAME)
     assert plain is not None
@@ -73,7 +73,9 @@ def without(xml: str, *tags: str) -> bytes:
     return bytes(etree.tostring(root))
 
 
-def test_nothing_is_lost_over_apply_and_revert(site: Site, machine: Machine, libvirtd: Libvirtd, folder: Path) -> None:
+def test_nothing_is_lost_over_apply_and_revert(
+    site: Site, machine: LiveMachine, libvirtd: Libvirtd, folder: Path
+) -> None:
     variables = folder / "vars.fd"
     variables.write_bytes(b"UEFI")
     libvirtd.virsh("define", libvirtd.file("byhand.xml", by_hand(folder, firmware=True)))
@@ -85,14 +87,14 @@ def test_nothing_is_lost_over_apply_and_revert(site: Site, machine: Machine, lib
     assert "urn:other" in before
     plan = plan_of(machine)
     assert plan.adoptions[0].definition_sha256 == digest_of(before)  # secrets do not count
-    result, code = apply_plan(site, plan, Options(), host, lambda todo: True, quiet)
+    result, code = apply_plan(site, plan, ApplyOptions(), host, lambda todo: True, quiet)
     assert (code, [entry.outcome for entry in result.entries]) == (0, ["done"]), result
     changed = secure(libvirtd)
     assert "<vcpupin vcpu='1'" in changed
     assert without(changed, "cputune", "numatune") == without(before)
     assert "Autostart:      enable" in libvirtd.virsh("dominfo", NAME)
     assert variables.read_bytes() == b"UEFI"
-    result, code = apply_plan(site, plan, Options(), host, lambda todo: True, quiet)
+    result, code = apply_plan(site, plan, ApplyOptions(), host, lambda todo: True, quiet)
     assert (code, [entry.outcome for entry in result.entries]) == (0, ["already"])
     assert (status(site)[1], status(site)[0].drift) == (0, ())
     assert revert(site, quiet)[1] == 0
@@ -102,7 +104,7 @@ def test_nothing_is_lost_over_apply_and_revert(site: Site, machine: Machine, lib
 
 
 def test_a_guest_that_a_planned_one_replaces_comes_back_whole(
-    site: Site, machine: Machine, libvirtd: Libvirtd, folder: Path
+    site: Site, machine: LiveMachine, libvirtd: Libvirtd, folder: Path
 ) -> None:
     """An intent can name a guest that exists. libvirt takes a relative path, and its own schema refuses it."""
     disk = "<disk type='file'><source file='a.img'/><target dev='vda' bus='virtio'/></disk>"
@@ -113,7 +115,7 @@ def test_a_guest_that_a_planned_one_replaces_comes_back_whole(
     assert "passwd='geheim&lt;7'" in before
     plan = Plan(intent=Intent(version=1), host_digest=DIGEST, guests=(running_guest(NAME),))
     said: list[str] = []
-    result, code = apply_plan(site, plan, Options(), host, lambda todo: True, said.append)
+    result, code = apply_plan(site, plan, ApplyOptions(), host, lambda todo: True, said.append)
     outcomes = [entry.outcome for entry in result.entries]  # the planned guest has nothing to boot from
     assert (code, outcomes) == (0, ["already", "done", "pending"]), result
     assert "passwd='geheim&lt;7'" in secure(libvirtd)  # an update keeps what the intent does not decide
@@ -129,13 +131,13 @@ def test_a_guest_that_a_planned_one_replaces_comes_back_whole(
     assert set(holding.values()) == {0o600}
 
 
-def test_a_running_guest_is_not_disturbed(site: Site, machine: Machine, libvirtd: Libvirtd, folder: Path) -> None:
+def test_a_running_guest_is_not_disturbed(site: Site, machine: LiveMachine, libvirtd: Libvirtd, folder: Path) -> None:
     libvirtd.virsh("define", libvirtd.file("byhand.xml", by_hand(folder, firmware=False)))
     libvirtd.virsh("start", NAME)
     process, live, before = process_of(machine, NAME), libvirtd.virsh("dumpxml", NAME), secure(libvirtd)
     assert process is not None
     plan = plan_of(machine)
-    assert apply_plan(site, plan, Options(), host, lambda todo: True, quiet)[1] == 0
+    assert apply_plan(site, plan, ApplyOptions(), host, lambda todo: True, quiet)[1] == 0
     assert secure(libvirtd) != before
     assert (process_of(machine, NAME), libvirtd.virsh("dumpxml", NAME)) == (process, live)
     assert revert(site, quiet)[1] == 0
@@ -146,15 +148,15 @@ def test_a_running_guest_is_not_disturbed(site: Site, machine: Machine, libvirtd
     try:
         assert has_managed_save(machine, NAME)
         with pytest.raises(Refused, match="managed save"):
-            apply_plan(site, plan, Options(), host, lambda todo: True, quiet)
+            apply_plan(site, plan, ApplyOptions(), host, lambda todo: True, quiet)
     finally:
         libvirtd.virsh("managedsave-remove", NAME)
     libvirtd.virsh("undefine", NAME)
     with pytest.raises(Refused, match="not defined any more"):
-        apply_plan(site, plan, Options(), host, lambda todo: True, quiet)
+        apply_plan(site, plan, ApplyOptions(), host, lambda todo: True, quiet)
 
 
-def test_libvirt_keeps_each_change_as_it_is_written(site: Site, machine: Machine, libvirtd: Libvirtd) -> None:
+def test_libvirt_keeps_each_change_as_it_is_written(site: Site, machine: LiveMachine, libvirtd: Libvirtd) -> None:
     """Huge pages, two cells, a topology, placement: what a guest that was never tuned gets."""
     text = BY_HAND.replace("<vcpu placement='static'>2<", "<vcpu placement='auto'>4<").replace("131072", "262144")
     text = text.replace("type='kvm'", "type='qemu'").replace("<os>", "<iothreads>1</iothreads><os>")
@@ -174,8 +176,8 @@ def test_libvirt_keeps_each_change_as_it_is_written(site: Site, machine: Machine
     plan = Plan(intent=Intent(version=1), host_digest=DIGEST, adoptions=(adopted,))
     both = replace(host(), numa_nodes=(NumaNode(id=0), NumaNode(id=1)))
     before = secure(libvirtd)
-    result, code = apply_plan(site, plan, Options(), lambda: both, lambda todo: True, quiet)
+    result, code = apply_plan(site, plan, ApplyOptions(), lambda: both, lambda todo: True, quiet)
     assert (code, [entry.outcome for entry in result.entries]) == (0, ["done"]), result
-    assert apply_plan(site, plan, Options(), lambda: both, lambda todo: True, quiet)[0].changed is False
+    assert apply_plan(site, plan, ApplyOptions(), lambda: both, lambda todo: True, quiet)[0].changed is False
     assert revert(site, quiet)[1] == 0
     assert secure(libvirtd) == before

@@ -32,7 +32,7 @@ from hosttune.errors import WriteFailed
 from hosttune.machine.scratch import Scratch
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
-from hosttune.transaction import Options, apply_plan
+from hosttune.transaction import ApplyOptions, apply_plan
 from hosttune.transaction.site import site_of
 
 QUEUE = "sys/bus/pci/devices/0000:1a:00.0/nvme/nvme0/nvme0n1/queue"
@@ -81,7 +81,7 @@ def applied(root: Root, plan: str | Path, kind: Callable[[str], Scratch]) -> tup
     system = kind(str(root.path))
     wanted = Plan.from_json(Path(plan).read_text())
     return apply_plan(
-        site_of(system), wanted, Options(), lambda: discover(system), lambda todo: True, lambda text: None
+        site_of(system), wanted, ApplyOptions(), lambda: discover(system), lambda todo: True, lambda text: None
     )
 
 

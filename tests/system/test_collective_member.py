@@ -27,7 +27,7 @@ from hosttune.cluster.collective.listing import _library
 from hosttune.cluster.collective.meeting import listen
 from hosttune.cluster.collective.member import check_task, environment, take_part
 from hosttune.errors import BadInput
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.model.collective import Member, Task
 
 NAMES = ("gpu-1", "gpu-2", "gpu-3")
@@ -267,7 +267,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_children_import_nothing_from_the_working_directory(planted: Path, torch: Path, port: int) -> None:
     found = measure(torch, port)
     assert [one.outcome for one in found] == ["measured"] * 2
-    _library(Machine(), sys.executable, [])
+    _library(LiveMachine(), sys.executable, [])
     assert not planted.exists(), planted.read_text()
 
 

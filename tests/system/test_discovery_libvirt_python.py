@@ -19,7 +19,7 @@ from hosttune.discovery.definitionscrub import strip_facts
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.libvirtd import URI_VARIABLE, ask_libvirt
 from hosttune.discovery.scrub import Scrub
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 
 ROOT = Path(__file__).resolve().parents[2]
 ASK = """
@@ -93,7 +93,7 @@ def test_virsh_and_libvirt_python_say_the_same(tmp_path: Path, monkeypatch: pyte
     uri = f"test://{tmp_path}/node.xml"
     by_library = library_facts(uri, tmp_path)
     monkeypatch.setenv(URI_VARIABLE, uri)
-    by_virsh = ask_libvirt(Machine())
+    by_virsh = ask_libvirt(LiveMachine())
     assert by_virsh is not None
     assert read_guests(recorded({"libvirt.json": by_virsh})) == read_guests(recorded({"libvirt.json": by_library}))
 
@@ -121,7 +121,7 @@ def test_volumes_of_pools_are_the_disks_that_they_are_on(
     monkeypatch.setenv(URI_VARIABLE, uri)
     if not library and shutil.which("virsh") is None:
         pytest.skip("virsh is not installed")
-    text = library_facts(uri, tmp_path) if library else ask_libvirt(Machine())
+    text = library_facts(uri, tmp_path) if library else ask_libvirt(LiveMachine())
     assert text is not None
     guests, _ = read_guests(recorded({"libvirt.json": text}))
     assert [guest.host_paths for guest in guests or ()] == [("/dev/vg/data", "volume b")]

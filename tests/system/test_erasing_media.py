@@ -11,7 +11,7 @@ import pytest
 
 from hosttune.errors import InUse, Refused, Unreadable
 from hosttune.machine.capture import Capture
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def loop(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 def test_a_medium_is_read_past_the_cache(loop: tuple[str, Path]) -> None:
     device, backing = loop
-    system = Machine()
+    system = LiveMachine()
     assert system.read_medium(device, 4096, 8192) == backing.read_bytes()[4096:12288]
     with system.claim(device), open(device, "rb") as held:
         held.read(8192)  # the kernel's cache has it
@@ -44,7 +44,7 @@ def test_a_medium_is_read_past_the_cache(loop: tuple[str, Path]) -> None:
 
 def test_a_device_is_held_alone(loop: tuple[str, Path]) -> None:
     device, _ = loop
-    system = Machine()
+    system = LiveMachine()
     with system.claim(device), pytest.raises(InUse, match="part of an array"), system.claim(device):
         raise AssertionError
     with system.claim(device):  # free again
@@ -57,8 +57,8 @@ def test_what_is_no_block_device(tmp_path: Path) -> None:
     file.write_bytes(bytes(4096))
     for path in (str(file), str(tmp_path), "/dev/null", str(tmp_path / "absent")):
         with pytest.raises(Unreadable):
-            Machine().read_medium(path, 0, 4096)
-        with pytest.raises(Unreadable), Machine().claim(path):
+            LiveMachine().read_medium(path, 0, 4096)
+        with pytest.raises(Unreadable), LiveMachine().claim(path):
             raise AssertionError
 
 

@@ -33,7 +33,7 @@ from hosttune.settings.memory import Ksm
 from hosttune.settings.setting import Setting
 from hosttune.transaction.engine import StepResults, carry_out
 from hosttune.transaction.kinds import setting_of
-from hosttune.transaction.steps import Step, prepare
+from hosttune.transaction.steps import SettingStep, prepare
 
 PR_SET_PDEATHSIG = 1
 HOSTTUNE = Path(sys.executable).with_name("hosttune")
@@ -212,7 +212,7 @@ def stuck_run(root: Path, system: Scratch, *, needed: bool) -> StepResults:
     steps = []
     for setting, want in settings:
         wanted = action(setting.kind, setting.target, want, needed=needed)
-        steps.append(Step(setting, want, (wanted,), {wanted.id: ""}))
+        steps.append(SettingStep(setting, want, (wanted,), {wanted.id: ""}))
     store = Store(str(root / "var/lib/hosttune"))
     with store.locked():
         journal = store.begin(1, verb="apply", version="0", boot_id=None)

@@ -42,7 +42,7 @@ from sweeps import FULL, sample
 
 import hosttune
 from hosttune.fleet.answers import read_answer
-from hosttune.fleet.overview import Asked, report_of
+from hosttune.fleet.overview import RunContext, report_of
 from requirements.wheelhouse import PYTHONS, build, lock_text, own_wheel, tag_of, write_archive
 
 EXAMPLE = ROOT / "examples" / "hgx-h200-8.tar.xz"
@@ -261,7 +261,7 @@ def test_pull_mode_leaves_answers_that_the_report_reads(installed: Installed) ->
     subprocess.run([sys.executable, *command[1:]], check=True)
     answers = [read_answer(str(results), "host", phase, None) for phase in ("discover", "validate")]
     assert [(answer.outcome, answer.why) for answer in answers] == [("ok", None)] * 2, answers
-    report = report_of(str(results), ["host", "silent"], Asked("validate"))
+    report = report_of(str(results), ["host", "silent"], RunContext("validate"))
     assert [line.verdict == "unknown" for line in report.hosts] == [False, True]
 
 

@@ -28,8 +28,8 @@ from hosttune.fleet.answers import read_answer
 from hosttune.fleet.handed import handed_of
 from hosttune.fleet.inventory import between_tenants
 from hosttune.fleet.options import check_variable
-from hosttune.fleet.overview import Asked, report_of
-from hosttune.fleet.run import Request, check_request, read_record
+from hosttune.fleet.overview import RunContext, report_of
+from hosttune.fleet.run import FleetRequest, check_request, read_record
 from hosttune.model.verification import Reason, Verification
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -160,7 +160,7 @@ def test_devices_are_never_named_for_all_hosts_at_once(tmp_path: Path, text: str
 
 
 def test_waves_are_taken(tmp_path: Path) -> None:
-    check_request(Request(verb="handover", inventories=("x,",), waves="1,100%"))
+    check_request(FleetRequest(verb="handover", inventories=("x,",), waves="1,100%"))
     assert read_record(str(tmp_path)) == ()
 
 
@@ -230,5 +230,5 @@ def test_a_statement_that_cannot_be_read_shows_nothing_good(tmp_path: Path, text
     folder(tmp_path, verified=verified(late), expires=late)
     (tmp_path / "h/statement.json").write_text(text)
     assert states(tmp_path) == []
-    line = report_of(str(tmp_path), ["h"], Asked("course", run="r")).hosts[0]
+    line = report_of(str(tmp_path), ["h"], RunContext("course", run="r")).hosts[0]
     assert (line.verdict, line.handed, line.told[0].check) == ("unknown", (), "handover-statement")

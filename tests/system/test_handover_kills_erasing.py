@@ -24,7 +24,7 @@ from unit.handover.test_handover_drives import GuestsDrive, WithNics
 from hosttune.discovery import discover
 from hosttune.handover.cleaning import Cleaning
 from hosttune.handover.erasing import erasing, held_back
-from hosttune.handover.running import Handed, Options, hand_over
+from hosttune.handover.running import Handed, HandoverOptions, hand_over
 from hosttune.handover.targets import Asked
 from hosttune.machine.scratch import Scratch
 from hosttune.model.host import Host
@@ -105,7 +105,7 @@ def run(
         return site_of(system), look
 
     try:
-        return hand_over(place(), asked, Options(None, cleaning, validate), lambda lines: True, system.point)
+        return hand_over(place(), asked, HandoverOptions(None, cleaning, validate), lambda lines: True, system.point)
     except KilledError:
         return None
 

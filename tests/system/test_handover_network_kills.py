@@ -31,7 +31,7 @@ from sweeps import FULL, sample
 from system.test_handover_kills_erasing import Mortal
 
 from hosttune.discovery import discover
-from hosttune.handover.running import Handed, Options, hand_over
+from hosttune.handover.running import Handed, HandoverOptions, hand_over
 from hosttune.model.host import Host
 from hosttune.model.result import Result
 from hosttune.transaction.site import Site, site_of
@@ -79,7 +79,7 @@ def run(system: MortalUplink, at: int = -1) -> Handed | None:
         return discover(system)
 
     try:
-        options = Options(None, NetworkOnly(), passing_all)
+        options = HandoverOptions(None, NetworkOnly(), passing_all)
         return hand_over((site_of(system), look), ASKED, options, lambda lines: True, lambda text: None)
     except KilledError:
         return None

@@ -32,7 +32,7 @@ from hosttune.handover.testguest import TestGuest, read_image
 from hosttune.handover.testguest.image import Image
 from hosttune.handover.testguest.inside import answer_of
 from hosttune.handover.testguest.listening import listen
-from hosttune.handover.testguest.order import Order, OrderedDevice, Unanswered, read_answer
+from hosttune.handover.testguest.order import GuestOrder, OrderedDevice, Unanswered, read_answer
 from hosttune.handover.testguest.planned import NAME
 from hosttune.journal.register import record_devices
 from hosttune.machine.system import STATE_INSIDE
@@ -139,19 +139,19 @@ def test_without_the_option_it_is_unknown_as_before(root: Path, image: Path) -> 
 
 
 IN_GUEST = "0000:05:00.0"
-ORDER = Order(
+ORDER = GuestOrder(
     nonce="ab", task="validate", devices=(OrderedDevice(address=IN_GUEST, ids="10de:2335"),), level=1
 )  # fmt: skip
 
 
-def said(change: Callable[[dict[str, Any]], None] = lambda answer: None, order: Order = ORDER) -> str:
+def said(change: Callable[[dict[str, Any]], None] = lambda answer: None, order: GuestOrder = ORDER) -> str:
     """The answer to an order, with a change."""
     answer = good(json.loads(to_json(order)))
     change(answer)
     return json.dumps(answer)
 
 
-def ended(text: str, order: Order = ORDER) -> tuple[str, str, str]:
+def ended(text: str, order: GuestOrder = ORDER) -> tuple[str, str, str]:
     """How an answer that does not count ended, the outcome of its step, and why."""
     with pytest.raises(Unanswered) as error:
         read_answer(text, order)
@@ -240,7 +240,7 @@ def test_what_a_guest_says_of_the_memory(memory: dict[str, Any], size: Any, outc
 
     def asked(task: str, pattern: str) -> dict[str, Any]:
         tasks.append(task)
-        order = Order(nonce="ab", task=task, devices=ORDER.devices, pattern=pattern)  # type: ignore[arg-type]
+        order = GuestOrder(nonce="ab", task=task, devices=ORDER.devices, pattern=pattern)  # type: ignore[arg-type]
 
         def change(answer: dict[str, Any]) -> None:
             answer["memory"].update(memory if task == "search" else {})
@@ -446,19 +446,19 @@ def test_which_files_are_images(root: Path, tmp_path: Path) -> None:
 
 def test_real_qemu_img_agrees(tmp_path: Path) -> None:
     """A qcow2 of the real tool, and one whose backing file it was given."""
-    from hosttune.machine.live import Machine
+    from hosttune.machine.live import LiveMachine
 
     if shutil.which("qemu-img") is None:
         pytest.skip("no qemu-img")
     image, above = tmp_path / "a.qcow2", tmp_path / "b.qcow2"
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(image), "1M"], check=True)
-    assert read_image(Machine(), str(image)).virtual_bytes == 1 << 20
+    assert read_image(LiveMachine(), str(image)).virtual_bytes == 1 << 20
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-b", image, "-F", "qcow2", above], check=True)
     with pytest.raises(BadInput, match="backing file"):
-        read_image(Machine(), str(above))
+        read_image(LiveMachine(), str(above))
     subprocess.run(["truncate", "-s", "100", image], check=True)
     with pytest.raises(BadInput, match="cut short"):
-        read_image(Machine(), str(image))
+        read_image(LiveMachine(), str(image))
 
 
 def test_a_bad_image_is_a_usage_error(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -526,7 +526,7 @@ def test_the_guest_answers_only_in_a_guest(root: Path) -> None:
     def validate(level: int) -> Any:
         raise AssertionError("it measures nothing on a host")
 
-    order = Order(nonce="ab", task="write", devices=(OrderedDevice(address=GPU),), pattern="00" * 16)
+    order = GuestOrder(nonce="ab", task="write", devices=(OrderedDevice(address=GPU),), pattern="00" * 16)
     answer = answer_of(GuestHost(root), order, validate)
     assert (answer.nonce, answer.problem) == ("ab", "this machine is not a guest, or that is unknown")
     assert answer.to_line().count("\n") == 1
@@ -544,13 +544,13 @@ def test_what_the_guest_answers(root: Path) -> None:
             assert argv[3:] == ("hosttune.gpu.nvidia_memory", "write", GPU, "00" * 16)
             return '{"bytes": 5, "total": 6, "seen": true}'
 
-    order = Order(nonce="ab", task="write", devices=(OrderedDevice(address=GPU),), pattern="00" * 16)
+    order = GuestOrder(nonce="ab", task="write", devices=(OrderedDevice(address=GPU),), pattern="00" * 16)
     found = answer_of(Searching(root), order, lambda level: passing(level))
     assert (found.problem, dict(found.memory or {}), found.memory_bytes) == (
         None, {"bytes": 5, "total": 6, "seen": True}, None,
     )  # fmt: skip
     line = found.to_line()
-    heard = read_answer(line, Order.from_json(to_json(order)))
+    heard = read_answer(line, GuestOrder.from_json(to_json(order)))
     assert (line.count("\n"), heard.memory) == (1, found.memory), "as the hand-over hears it"
     asked = msgspec.structs.replace(order, task="validate", level=2)
     found = answer_of(Searching(root), asked, lambda level: passing(level))
@@ -558,7 +558,7 @@ def test_what_the_guest_answers(root: Path) -> None:
     machine = Machine(gpus=(Gpu(address=GPU, id="10de:2330"),))
     told = msgspec.structs.replace(passing(2), machine=machine)
     versions = msgspec.structs.replace(found, validation=told, firmware={GPU: {"vbios": "96.00\n\udc80"}})
-    heard = read_answer(versions.to_line(), Order.from_json(to_json(asked)))
+    heard = read_answer(versions.to_line(), GuestOrder.from_json(to_json(asked)))
     assert heard.validation is not None
     assert (heard.validation.verdict, dict((heard.firmware or {})[GPU] or {})) == ("pass", {"vbios": "96.00 \ufffd"})
     refused = msgspec.structs.replace(order, devices=(OrderedDevice(address="0000:99:00.0"),))

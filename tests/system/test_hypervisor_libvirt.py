@@ -22,7 +22,7 @@ from hosttune.handover.testguest.planned import xml_of as with_base
 from hosttune.hypervisor import process_of, read_state, verify_running, xml_difference
 from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.state import GuestState
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.model.plan import Cell, PlannedGuest, PlannedPin, Topology
 
 __all__ = ["libvirtd"]
@@ -31,10 +31,10 @@ shapes = pytest.mark.parametrize("name", ["one-gpu", "two-cells", "many-vcpus", 
 
 
 @pytest.fixture
-def machine(libvirtd: Libvirtd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def machine(libvirtd: Libvirtd, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveMachine]:
     """This machine with the private libvirtd as its libvirt; every guest is gone afterwards."""
     monkeypatch.setenv("HOSTTUNE_LIBVIRT_URI", f"qemu+unix:///session?socket={libvirtd.directory}/libvirt/libvirt-sock")
-    yield Machine()
+    yield LiveMachine()
     for name in libvirtd.virsh("list", "--name").split():
         libvirtd.virsh("destroy", name)
     for name in libvirtd.virsh("list", "--all", "--name").split():
@@ -46,7 +46,7 @@ def xml_of(guest: PlannedGuest) -> str:
 
 
 @shapes
-def test_what_libvirt_keeps_is_what_was_wanted(machine: Machine, name: str) -> None:
+def test_what_libvirt_keeps_is_what_was_wanted(machine: LiveMachine, name: str) -> None:
     guest = emulated(SHAPES[name])
     setting, want = PlannedDefinition.of(guest.name), xml_of(guest)
     setting.check(want)
@@ -111,7 +111,7 @@ def with_edits(xml: str, edits: Mapping[str, Edit]) -> str:
     return xml
 
 
-def test_an_edit_of_what_the_plan_decides_is_drift(machine: Machine, libvirtd: Libvirtd) -> None:
+def test_an_edit_of_what_the_plan_decides_is_drift(machine: LiveMachine, libvirtd: Libvirtd) -> None:
     guest = emulated(SHAPES["one-gpu"])
     setting, want = PlannedDefinition.of(guest.name), xml_of(guest)
     setting.write(machine, want)
@@ -136,7 +136,7 @@ def test_an_edit_of_what_the_plan_decides_is_drift(machine: Machine, libvirtd: L
         assert not setting.is_original(found, kept), what
 
 
-def test_a_title_is_nobodys_drift(machine: Machine, libvirtd: Libvirtd) -> None:
+def test_a_title_is_nobodys_drift(machine: LiveMachine, libvirtd: Libvirtd) -> None:
     guest = emulated(SHAPES["one-gpu"])
     setting, want = PlannedDefinition.of(guest.name), xml_of(guest)
     setting.write(machine, want)
@@ -144,7 +144,7 @@ def test_a_title_is_nobodys_drift(machine: Machine, libvirtd: Libvirtd) -> None:
     assert setting.agrees(setting.read(machine), want)
 
 
-def test_a_redefined_guest_keeps_its_uuid(machine: Machine, libvirtd: Libvirtd) -> None:
+def test_a_redefined_guest_keeps_its_uuid(machine: LiveMachine, libvirtd: Libvirtd) -> None:
     guest = emulated(SHAPES["no-gpu"])
     foreign = "11111111-2222-3333-4444-555555555555"
     libvirtd.virsh("define", libvirtd.file("foreign.xml", xml_of(changed(guest, uuid=foreign))))
@@ -166,7 +166,7 @@ def test_a_redefined_guest_keeps_its_uuid(machine: Machine, libvirtd: Libvirtd) 
     assert setting.read(machine) == old
 
 
-def test_a_name_that_looks_like_an_id_is_a_name(machine: Machine, libvirtd: Libvirtd) -> None:
+def test_a_name_that_looks_like_an_id_is_a_name(machine: LiveMachine, libvirtd: Libvirtd) -> None:
     small = running_guest("other")
     PlannedDefinition.of("other").write(machine, xml_of(small))
     GuestState.of("other").write(machine, "running")
@@ -183,7 +183,7 @@ def test_a_name_that_looks_like_an_id_is_a_name(machine: Machine, libvirtd: Libv
     assert read_state(machine, "other") == "running"
 
 
-def test_libvirt_refuses_what_its_schema_does_not_know(machine: Machine) -> None:
+def test_libvirt_refuses_what_its_schema_does_not_know(machine: LiveMachine) -> None:
     guest = emulated(SHAPES["no-gpu"])
     setting = PlannedDefinition.of(guest.name)
     with pytest.raises(CommandFailed, match="failed to validate"):
@@ -192,7 +192,7 @@ def test_libvirt_refuses_what_its_schema_does_not_know(machine: Machine) -> None
 
 
 def test_a_libvirt_that_cannot_be_asked_is_unknown(
-    machine: Machine, libvirtd: Libvirtd, monkeypatch: pytest.MonkeyPatch
+    machine: LiveMachine, libvirtd: Libvirtd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOSTTUNE_LIBVIRT_URI", f"qemu+unix:///session?socket={libvirtd.directory}/nobody-listens")
     with pytest.raises(Unreadable, match="virsh list") as unreadable:
@@ -224,7 +224,7 @@ def running_guest(name: str) -> PlannedGuest:
     )
 
 
-def test_started_proven_and_ended(machine: Machine, libvirtd: Libvirtd) -> None:
+def test_started_proven_and_ended(machine: LiveMachine, libvirtd: Libvirtd) -> None:
     guest = running_guest("runs")
     definition, state = PlannedDefinition.of(guest.name), GuestState.of(guest.name)
     assert state.read(machine) == "shut off"
@@ -244,7 +244,7 @@ def test_started_proven_and_ended(machine: Machine, libvirtd: Libvirtd) -> None:
     assert definition.read(machine) is None
 
 
-def test_what_runs_elsewhere_is_told(machine: Machine, libvirtd: Libvirtd) -> None:
+def test_what_runs_elsewhere_is_told(machine: LiveMachine, libvirtd: Libvirtd) -> None:
     guest = running_guest("strays")
     PlannedDefinition.of(guest.name).write(machine, xml_of(guest))
     GuestState.of(guest.name).write(machine, "running")
@@ -266,7 +266,7 @@ def test_what_runs_elsewhere_is_told(machine: Machine, libvirtd: Libvirtd) -> No
     assert not any(text.startswith("vCPU 1") for text in told)
 
 
-def test_a_guest_without_a_definition_is_left_alone(machine: Machine, libvirtd: Libvirtd) -> None:
+def test_a_guest_without_a_definition_is_left_alone(machine: LiveMachine, libvirtd: Libvirtd) -> None:
     guest = running_guest("transient")
     libvirtd.virsh("create", libvirtd.file("transient.xml", xml_of(guest)))
     setting = PlannedDefinition.of(guest.name)

@@ -24,9 +24,9 @@ from hosttune.domain.guest import Guest
 from hosttune.domain.reader import read_domain
 from hosttune.domain.running import Running, definition
 from hosttune.linux.qemuline import read_options
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.reader import Reader
-from hosttune.rules.lint import Definition, Manager, lint
+from hosttune.rules.lint import LintedDefinition, Manager, lint
 
 __all__ = ["libvirtd"]
 PROGRAM = "qemu-system-x86_64"
@@ -95,7 +95,7 @@ def process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[in
 
 
 def read(pid: int) -> Guest:
-    (running,) = [one for process, one in read_running(Reader(Machine())) or () if process.pid == pid]
+    (running,) = [one for process, one in read_running(Reader(LiveMachine())) or () if process.pid == pid]
     return read_domain(definition(running, discovered()))
 
 
@@ -165,6 +165,6 @@ def test_a_guest_of_libvirt_is_judged_equally_both_ways(libvirtd: Libvirtd, name
     running = Running(name="g", program=PROGRAM, options=options, unread=unread, threads=(), page_bytes=())
     read = read_domain(xml)
     made = definition(msgspec.structs.replace(running, name=read.name or ""), host)
-    mine = {one.rule for one in lint(host, [Definition("x", made, Manager("libvirt"))]) if one.judged}
-    theirs = {one.rule for one in lint(host, [Definition("x", xml)]) if one.judged}
+    mine = {one.rule for one in lint(host, [LintedDefinition("x", made, Manager("libvirt"))]) if one.judged}
+    theirs = {one.rule for one in lint(host, [LintedDefinition("x", xml)]) if one.judged}
     assert mine - ONLY_ONE_WAY - PINNED == theirs - ONLY_ONE_WAY - PINNED

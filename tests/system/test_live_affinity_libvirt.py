@@ -17,10 +17,10 @@ from hosttune.errors import WriteFailed
 from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.state import GuestState
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.scratch import Scratch
 from hosttune.model.affinity import read_affinity
-from hosttune.transaction import Options, apply_plan
+from hosttune.transaction import ApplyOptions, apply_plan
 from hosttune.transaction.site import Site
 
 __all__ = ["libvirtd", "machine"]
@@ -92,7 +92,7 @@ def test_an_apply_that_the_kernel_ignores(root: Path) -> None:
     example = example_of((1000, "one", ONE), wants={"one": WANT})
     site = site_on(root)
     there = Site(Virsh(root, follows=False), site.store, site.boot_id, site.hostname)
-    result, code = apply_plan(there, example.plan, Options(), host, lambda todo: True, quiet)
+    result, code = apply_plan(there, example.plan, ApplyOptions(), host, lambda todo: True, quiet)
     assert (code, result.entries[0].outcome, result.changed) == (0, "ignored", False)
     assert result.entries[0].why == "libvirt accepted CPUs 2 for vcpu.0, and the kernel has 4"
 
@@ -137,13 +137,13 @@ def two() -> tuple[int, int]:
     return here[0], here[1]
 
 
-def start(machine: Machine, name: str) -> None:
+def start(machine: LiveMachine, name: str) -> None:
     guest = running_guest(name)
     PlannedDefinition.of(name).write(machine, xml_of(guest))
     GuestState.of(name).write(machine, "running")
 
 
-def test_qemus_threads_are_moved_and_put_back(machine: Machine, two: tuple[int, int]) -> None:
+def test_qemus_threads_are_moved_and_put_back(machine: LiveMachine, two: tuple[int, int]) -> None:
     """Here libvirt has no control groups, so that it moves only the first of the emulator's threads."""
     start(machine, "live")
     setting, (one, other) = LiveAffinity.of("live"), two

@@ -20,7 +20,7 @@ from exposed import PATH
 from system.test_monitoring_dashboards import FOLDER, page, replaced
 from unit.metrics.test_metrics_hosts import HOSTS, judged
 
-from hosttune.metrics import Family, Observed, Point, Run, exposition, write_textfile
+from hosttune.metrics import CommandRun, Family, Observed, Point, exposition, write_textfile
 from hosttune.model.evidence import Evidence, KernelEvent
 from hosttune.model.host import DeviceSource, SeenDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState
@@ -82,7 +82,7 @@ def sick() -> tuple[Evidence, Validation]:
 def text(interval: float = 60.0) -> str:
     evidence, validation = sick()
     guests = {guest.name: time.time() % 1000 for guest in evidence.host.guests or ()}
-    run = Run(verb="watch", at=time.time(), exit_code=0, seconds=0.5)
+    run = CommandRun(verb="watch", at=time.time(), exit_code=0, seconds=0.5)
     extra = ((INTERVAL, (Point(value=interval),)),)
     return exposition(
         Observed(run=run, evidence=evidence, validation=validation, foreign_cpu_seconds=guests, extra=extra)

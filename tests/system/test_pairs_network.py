@@ -19,8 +19,8 @@ from sweeps import FULL
 
 from hosttune.cluster.pairplan import PairsOptions
 from hosttune.cluster.pairruns import PairsRequest, PairsRun, run_pairs
-from hosttune.fleet.playbook import Order
-from hosttune.fleet.run import Request
+from hosttune.fleet.playbook import PlaybookOrder
+from hosttune.fleet.run import FleetRequest
 from hosttune.model.pairs import Pair, PairsReport
 from hosttune.report.pairs import smaller_paths
 
@@ -47,7 +47,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshFleet]:
 def measure(
     fleet: SshFleet, results: Path, player: Player, *, names: Sequence[str] = NAMES, **more: object
 ) -> PairsRun:
-    base = Request(
+    base = FleetRequest(
         verb="pairs", inventories=(",".join((*names, "")),), results=str(results), resume=bool(more.get("resume"))
     )
     options = replace(OPTIONS, rounds=1) if more.get("one_round") else OPTIONS
@@ -160,7 +160,7 @@ def test_a_killed_controller_leaves_nothing_and_the_resumed_run_measures_the_res
     assert (found.verdict, found.rounds, found.faults) == (whole.verdict, whole.rounds, whole.faults) == ("warn", 3, ())
 
 
-def said(order: Order, into: int) -> None:
+def said(order: PlaybookOrder, into: int) -> None:
     """Write the digit of the round that begins, of the second one alone."""
     if order.variables["hosttune_pairs_record"] == "pairs-002":
         os.write(into, b"2")

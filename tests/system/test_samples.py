@@ -12,7 +12,7 @@ from fleetresults import LOST, RUN, html, names, validation, write_discovered, w
 
 from hosttune.cli.validate import report_of as validation_of
 from hosttune.discovery.evidence import gather
-from hosttune.fleet.overview import Asked, report_of
+from hosttune.fleet.overview import RunContext, report_of
 from hosttune.machine.archive import open_root
 from hosttune.model.validation import Validation
 from hosttune.report.draw.html import page
@@ -47,7 +47,7 @@ def sick_fleet(folder: Path) -> str:
             faults = {3: 3, 23: 1}.get(n, 0)
             write_validation(folder, name, validation(name, draw, faults=faults, slow=n == 8))
     groups = {name: (f"rack-{1 + n // 8}",) for n, name in enumerate(hosts)}
-    asked = Asked("validate", run=RUN, groups=groups, at="2026-03-01T10:00:00Z", version="0.1.0")
+    asked = RunContext("validate", run=RUN, groups=groups, at="2026-03-01T10:00:00Z", version="0.1.0")
     return html(report_of(str(folder), hosts, asked))
 
 

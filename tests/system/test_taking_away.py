@@ -22,7 +22,7 @@ from hosttune.machine.scratch import Scratch
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan, Removal
 from hosttune.model.result import Result
-from hosttune.transaction import Options, apply_plan, recover, revert, status
+from hosttune.transaction import ApplyOptions, apply_plan, recover, revert, status
 from hosttune.transaction.booting import reapply
 from hosttune.transaction.site import Site
 
@@ -60,7 +60,7 @@ AWAY = Plan(
 
 
 def take_away(site: Site) -> tuple[Result, int]:
-    return apply_plan(site, AWAY, Options(), host, lambda todo: True, quiet)
+    return apply_plan(site, AWAY, ApplyOptions(), host, lambda todo: True, quiet)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_what_would_be_lost_refuses_it_and_names_the_way(root: Path, path: str, 
 def test_a_plan_with_another_way_back_than_the_journals_is_stale(root: Path) -> None:
     wrong = replace(AWAY, actions=(back("governor", "cpus 2-3", "performance", "ondemand"),))
     with pytest.raises(Refused, match="its original is powersave"):
-        apply_plan(site_on(root), wrong, Options(), host, lambda todo: True, quiet)
+        apply_plan(site_on(root), wrong, ApplyOptions(), host, lambda todo: True, quiet)
 
 
 UPDATE = replace(
@@ -154,7 +154,7 @@ UPDATE = replace(
 
 
 def update(site: Site) -> tuple[Result, int]:
-    return apply_plan(site, UPDATE, Options(), host, lambda todo: True, quiet)
+    return apply_plan(site, UPDATE, ApplyOptions(), host, lambda todo: True, quiet)
 
 
 @pytest.mark.parametrize("job", [take_away, update])

@@ -21,13 +21,13 @@ from hosttune.cli.watch import watch
 from hosttune.errors import BadInput, Stuck
 from hosttune.knobs import sysctl
 from hosttune.knobs.registry import all_knobs
-from hosttune.metrics import Observed, Run, exposition
+from hosttune.metrics import CommandRun, Observed, exposition
 from hosttune.transaction.keeping import Keeping, Kept
 from hosttune.watch.agent import Agent, Notifier, keep_off
 from hosttune.watch.core import LOST, Event
-from hosttune.watch.families import State, families
-from hosttune.watch.looking import LIMIT_SECONDS, Failed, Looker, OlderLog, Remembering, Seen, still_hangs
-from hosttune.watch.source import NoSource, Opener, Source
+from hosttune.watch.families import AgentState, families
+from hosttune.watch.looking import LIMIT_SECONDS, Failed, Looker, LookResult, OlderLog, Remembering, still_hangs
+from hosttune.watch.source import NoSource, Opener, OpenSource
 
 __all__ = ["root"]  # a fixture
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,7 +153,7 @@ def test_what_cannot_be_watched_is_refused_at_once(
 # --- the loop, with what fails -------------------------------------------------------------------------------
 
 
-class Script(Source):
+class Script(OpenSource):
     """A source that gives the next row each time it is asked: events, or the reason why it has ended; then it stops
     the agent.
     """
@@ -179,17 +179,17 @@ class Script(Source):
 class Looks(Looker):
     """Looks that give these answers, the last one again and again."""
 
-    def __init__(self, answers: list[Seen | Failed]) -> None:
+    def __init__(self, answers: list[LookResult | Failed]) -> None:
         super().__init__(None, None)
         self.answers = answers
-        self.states: list[State] = []
+        self.states: list[AgentState] = []
 
-    def look(self, state: State, foreign: Mapping[str, float | None]) -> Seen | Failed:
+    def look(self, state: AgentState, foreign: Mapping[str, float | None]) -> LookResult | Failed:
         self.states.append(state)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-GOOD = Seen(text="good\n", verdict="pass")
+GOOD = LookResult(text="good\n", verdict="pass")
 
 
 class Clock:
@@ -231,7 +231,7 @@ def test_a_source_that_cannot_be_opened_is_told_once_and_the_interval_goes_on() 
     tries: list[float] = []
     looks, said, clock = Looks([GOOD]), list[str](), Clock()
 
-    def missing() -> Source:
+    def missing() -> OpenSource:
         tries.append(clock.now)
         if len(tries) == 7:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -247,9 +247,9 @@ def test_a_source_that_cannot_be_opened_is_told_once_and_the_interval_goes_on() 
 def test_a_source_of_something_that_the_host_does_not_have_is_not_missed() -> None:
     """Else HosttuneEventsMissed would fire for ever on a host without libvirt; once it is installed, it counts."""
     rows: list[list[Event] | str] = [[] for _ in range(400)]
-    openers: list[Source | NoSource] = [NoSource("script", "not installed", absent=True), Script(rows)]
+    openers: list[OpenSource | NoSource] = [NoSource("script", "not installed", absent=True), Script(rows)]
 
-    def opener() -> Source:
+    def opener() -> OpenSource:
         one = openers.pop(0)
         if isinstance(one, NoSource):
             raise one
@@ -300,7 +300,7 @@ def test_a_look_that_fails_makes_everything_unknown_and_the_next_one_mends_it() 
 
 
 def test_changes_are_told_and_nothing_else() -> None:
-    bad = Seen(text="bad\n", verdict="fail", bad={"pcie-link 0000:41:00.0": "fail"})
+    bad = LookResult(text="bad\n", verdict="fail", bad={"pcie-link 0000:41:00.0": "fail"})
     said: list[str] = []
     rows: list[list[Event] | str] = [[Event("script", "x", f"device {n}")] if n % 8 == 0 else [] for n in range(50)]
     agent(Looks([GOOD, bad, bad, GOOD]), lambda: Script(rows), said).run()
@@ -317,7 +317,7 @@ def test_what_is_kept_and_what_is_given_up() -> None:
         Keeping((Kept("resume-latency", "cpus 0-3", "given-up", "corrected 2 times within 10 minutes"),)),
         Keeping(refused="another hosttune (process 7) is changing this host"),
     ]
-    drifted = Seen(text="d\n", verdict="fail", drifted=True)
+    drifted = LookResult(text="d\n", verdict="fail", drifted=True)
     looks, said = Looks([drifted]), list[str]()
     rows: list[list[Event] | str] = [[Event("script", "x", f"device {n}")] if n % 8 == 0 else [] for n in range(50)]
     agent(looks, lambda: Script(rows), said, keep=lambda: turns.pop(0) if len(turns) > 1 else turns[0]).run()
@@ -338,7 +338,7 @@ def test_systemd_hears_of_the_agent_before_each_look_and_each_correction() -> No
             done.extend(line for line in lines if line == "WATCHDOG=1")
 
     class Noted(Looks):
-        def look(self, state: State, foreign: Mapping[str, float | None]) -> Seen | Failed:
+        def look(self, state: AgentState, foreign: Mapping[str, float | None]) -> LookResult | Failed:
             done.append("look")
             return super().look(state, foreign)
 
@@ -346,7 +346,7 @@ def test_systemd_hears_of_the_agent_before_each_look_and_each_correction() -> No
         done.append("keep")
         return Keeping((Kept("thp", "host", "corrected"),))
 
-    looks = Noted([Seen(text="d\n", verdict="fail", drifted=True), GOOD])
+    looks = Noted([LookResult(text="d\n", verdict="fail", drifted=True), GOOD])
     agent(looks, lambda: Script([[], []]), [], keep=keep, notifier=Told({})).run()
     assert [one for one in done if one != "WATCHDOG=1"][:3] == ["look", "keep", "look"]
     assert all(before == "WATCHDOG=1" for before, one in itertools.pairwise(done) if one != "WATCHDOG=1")
@@ -355,7 +355,7 @@ def test_systemd_hears_of_the_agent_before_each_look_and_each_correction() -> No
 def test_what_was_given_up_and_is_as_applied_again_is_no_longer_told() -> None:
     """Else HosttuneKeepGaveUp would fire until the agent is restarted: with nothing drifted, nothing is kept anew."""
     given_up = Keeping((Kept("thp", "host", "given-up", "corrected 2 times within 10 minutes"),), refused="lock held")
-    looks = Looks([Seen(text="d\n", verdict="fail", drifted=True), GOOD])
+    looks = Looks([LookResult(text="d\n", verdict="fail", drifted=True), GOOD])
     rows: list[list[Event] | str] = [[Event("script", "x", f"device {n}")] if n % 8 == 0 else [] for n in range(40)]
     agent(looks, lambda: Script(rows), [], keep=lambda: given_up).run()
     assert looks.states[1].given_up == (("thp", "host"),)
@@ -366,7 +366,7 @@ def test_what_was_given_up_and_is_as_applied_again_is_no_longer_told() -> None:
 
 def test_a_signal_ends_a_look_that_takes_long_and_nothing_is_written() -> None:
     class Slow(Looker):
-        def _seen(self, state: State, foreign: Mapping[str, float | None]) -> str:
+        def _seen(self, state: AgentState, foreign: Mapping[str, float | None]) -> str:
             os.kill(os.getppid(), signal.SIGTERM)
             time.sleep(600)
             return ""
@@ -408,12 +408,12 @@ def test_the_interval_is_not_moved_by_a_clock_that_people_set(monkeypatch: pytes
 
 # --- a look --------------------------------------------------------------------------------------------------
 
-STATE = State(interval=60, looks={}, failed=False, events={}, lost={}, up={})
+STATE = AgentState(interval=60, looks={}, failed=False, events={}, lost={}, up={})
 
 
 def test_a_look_that_hangs_is_ended_and_reported_as_unknown() -> None:
     class Hanging(Looker):
-        def _seen(self, state: State, foreign: Mapping[str, float | None]) -> str:
+        def _seen(self, state: AgentState, foreign: Mapping[str, float | None]) -> str:
             time.sleep(600)
             return ""
 
@@ -453,7 +453,7 @@ def test_no_further_look_is_begun_while_one_hangs_in_the_kernel() -> None:
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), MemoryError("much"), BadInput("bad", where="x", hint="y")])
 def test_a_look_that_fails_is_reported_as_unknown(error: Exception) -> None:
     class Failing(Looker):
-        def _seen(self, state: State, foreign: Mapping[str, float | None]) -> str:
+        def _seen(self, state: AgentState, foreign: Mapping[str, float | None]) -> str:
             raise error
 
     found = Failing("@example", None).look(STATE, {})
@@ -486,12 +486,12 @@ def test_the_journal_is_asked_again_only_where_the_two_logs_would_have_a_gap(mon
 
 
 def test_the_agents_own_metrics_are_few_and_unknown_is_no_zero() -> None:
-    state = State(
+    state = AgentState(
         interval=60, looks={"event": 3, "interval": 9}, failed=False, events={"udev": 4, "libvirt": 0},
         lost={"udev": 1}, up={"udev": True, "libvirt": False}, keeping=True, corrections={"corrected": 1, "failed": 0},
         given_up=tuple(("resume-latency", f"cpus {n}") for n in range(40)), refused=True,
     )  # fmt: skip
-    text = exposition(Observed(run=Run(verb="watch", at=1.0, exit_code=0), extra=families(state)))
+    text = exposition(Observed(run=CommandRun(verb="watch", at=1.0, exit_code=0), extra=families(state)))
     own = [line for line in text.splitlines() if line.startswith("hosttune_watch_")]
     assert len(own) <= 30
     assert value(text, "hosttune_watch_cpu_seconds_total") != 0
@@ -541,7 +541,7 @@ def test_the_manual_lists_the_knobs_that_are_kept() -> None:
 
 
 def test_the_manual_lists_the_agents_metrics() -> None:
-    state = State(interval=1, looks={}, failed=False, events={}, lost={}, up={}, keeping=True)
+    state = AgentState(interval=1, looks={}, failed=False, events={}, lost={}, up={}, keeping=True)
     text = (ROOT / "docs/watch.md").read_text()
     for family, _ in families(state):
         labels = f"{{{','.join(family.labels)}}}" if family.labels else ""

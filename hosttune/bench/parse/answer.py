@@ -30,7 +30,7 @@ class Lost(msgspec.Struct, frozen=True):
     why: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ParsedOutput(msgspec.Struct, frozen=True):
     """The parsed output of a command: figures, the tool's verdicts, missing figures, and facts about the figures."""
 
     samples: tuple[Sample, ...] = ()

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from hosttune.bench.metrics import metric_of
-from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, document, number, part
+from hosttune.bench.parse.answer import Lost, NotUnderstood, ParsedOutput, document, number, part
 from hosttune.model.validation import CheckResult, Sample
 
 TOOL = "hosttune's own benchmark"
 _LONGEST_SIDE = 1 << 20
 
 
-def parse(text: str, missing: str = "measurement") -> Answer:
+def parse(text: str, missing: str = "measurement") -> ParsedOutput:
     """Return the figures in the order of their runs. Raises NotUnderstood, also for a damaged document."""
     found = document(text, TOOL)
     records = part(found.get("records"), list, TOOL, "records")
@@ -33,7 +33,7 @@ def parse(text: str, missing: str = "measurement") -> Answer:
             if not isinstance(side, int) or isinstance(side, bool) or not 1 <= side <= _LONGEST_SIDE:
                 raise NotUnderstood(TOOL, f"the side of a product cannot be {str(side)[:40]!r}")
             sides[f"{record['metric']}-side"] = str(side)
-    return Answer(samples, skips, lost, {**_facts(found), **sides})
+    return ParsedOutput(samples, skips, lost, {**_facts(found), **sides})
 
 
 def _samples(record: dict[str, Any]) -> Iterator[Sample]:

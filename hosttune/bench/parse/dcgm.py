@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hosttune.bench.parse.answer import Answer, NotUnderstood, document, part, worst_of_each
+from hosttune.bench.parse.answer import NotUnderstood, ParsedOutput, document, part, worst_of_each
 from hosttune.model.validation import CheckResult, Outcome
 
 TOOL = "dcgmi diag"
@@ -19,7 +19,7 @@ _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 _OUTCOMES: dict[str, Outcome] = {"pass": "pass", "fail": "fail", "warn": "warn", "skip": "skip", "not run": "skip"}
 
 
-def parse(text: str) -> Answer:
+def parse(text: str) -> ParsedOutput:
     """Return one result for each test and entity. Raises NotUnderstood."""
     found = document(text, TOOL)
     root = next((found[name] for name in _ROOTS if name in found), None)
@@ -35,7 +35,7 @@ def parse(text: str) -> Answer:
     if not results:
         raise NotUnderstood(TOOL, "no test in it")
     version = root.get("version") or _metadata(found).get("version")
-    return Answer((), worst_of_each(results), (), {"dcgm": str(version)} if version else {})
+    return ParsedOutput((), worst_of_each(results), (), {"dcgm": str(version)} if version else {})
 
 
 def _metadata(found: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from hosttune.bench.gpu_jobs import size_name
-from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, close, number
+from hosttune.bench.parse.answer import Lost, NotUnderstood, ParsedOutput, close, number
 from hosttune.model.validation import Sample
 
 _FACTORS: dict[str, Callable[[int], float]] = {
@@ -24,7 +24,7 @@ _FAILED = re.compile(r"(?:Test NCCL failure|Test CUDA failure|Out of bounds valu
 _COLUMNS = 4  # time, algbw, busbw, errors
 
 
-def parse(text: str, collective: str) -> Answer:
+def parse(text: str, collective: str) -> ParsedOutput:
     """Return the out-of-place bus bandwidths of "all-reduce" or "all-gather" by size. Raises NotUnderstood."""
     tool = f"{collective.replace('-', '_')}_perf"
     ranks = len(set(_RANK.findall(text)))
@@ -60,4 +60,4 @@ def parse(text: str, collective: str) -> Answer:
         samples.append(Sample(metric=metric, subject=f"{ranks} GPUs", value=value, unit="GB/s"))
     if not samples and not lost:
         raise NotUnderstood(tool, "no line of figures for a megabyte or more")
-    return Answer(tuple(samples), (), tuple(lost))
+    return ParsedOutput(tuple(samples), (), tuple(lost))

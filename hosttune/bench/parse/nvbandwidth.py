@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, close, document, part, positive
+from hosttune.bench.parse.answer import Lost, NotUnderstood, ParsedOutput, close, document, part, positive
 from hosttune.model.validation import Sample
 from hosttune.model.values import number
 
@@ -33,7 +33,7 @@ _NAME = re.compile(r"Running (\w+)\.?")
 _SUM = re.compile(r"SUM (\w+) (\S+)")
 
 
-def parse(text: str) -> Answer:
+def parse(text: str) -> ParsedOutput:
     """Return the figures by GPU address, from JSON or text. Raises NotUnderstood."""
     if text.find("{") >= 0:
         found = part(document(text, TOOL).get("nvbandwidth"), dict, TOOL, "nvbandwidth")
@@ -55,11 +55,11 @@ def parse(text: str) -> Answer:
             matrix = part(case.get("bandwidth_matrix"), list, TOOL, "bandwidth_matrix")
             samples += _figures(name, [part(row, list, TOOL, "a row") for row in matrix], case.get("sum"), names)
         facts = {"nvbandwidth": str(found.get("git_version", ""))}
-        return Answer(tuple(samples), (), tuple(lost), facts)
+        return ParsedOutput(tuple(samples), (), tuple(lost), facts)
     return _from_text(text)
 
 
-def _from_text(text: str) -> Answer:
+def _from_text(text: str) -> ParsedOutput:
     devices = [line for line in text.splitlines() if line.startswith("Device ")]
     names = _names([line.removeprefix("Device ") for line in devices])
     samples: list[Sample] = []
@@ -81,7 +81,7 @@ def _from_text(text: str) -> Answer:
             rows.append(line.split())
     if not samples:
         raise NotUnderstood(TOOL, "no figures in it")
-    return Answer(tuple(samples))
+    return ParsedOutput(tuple(samples))
 
 
 def _names(rows: Sequence[object]) -> dict[int, str]:

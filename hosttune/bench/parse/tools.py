@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hosttune.bench.parse.answer import Answer, NotUnderstood, close, document, number, part, positive
+from hosttune.bench.parse.answer import NotUnderstood, ParsedOutput, close, document, number, part, positive
 from hosttune.model.validation import Sample
 
 _COUNT = "([0-9]{1,15})"
@@ -21,7 +21,7 @@ _PERFTEST_HEAD = re.compile(r"#bytes\s+#?iterations\s+BW peak ?\[(\S+)\]\s+BW av
 _PERFTEST_UNITS = {"Gb/sec": 1.0, "MB/sec": 2**20 * 8 / 1e9}  # perftest_parameters.h: MB is 0x100000 bytes
 
 
-def parse_fio(text: str, subject: str) -> Answer:
+def parse_fio(text: str, subject: str) -> ParsedOutput:
     """Parse `fio --output-format=json` (fio's documentation, "JSON output").
 
     The figure is `bw_bytes`, bytes per second. It must agree with the bytes and the run time in ms. Raises
@@ -37,7 +37,7 @@ def parse_fio(text: str, subject: str) -> Answer:
         samples.append(_fio_sample(name, row, subject))
     if not samples:
         raise NotUnderstood("fio", "no job in it")
-    return Answer(tuple(samples))
+    return ParsedOutput(tuple(samples))
 
 
 def _fio_sample(name: str, row: dict[str, Any], subject: str) -> Sample:
@@ -55,7 +55,7 @@ def _fio_sample(name: str, row: dict[str, Any], subject: str) -> Sample:
     return Sample(metric=name, subject=subject, value=rate / 1e9, unit="GB/s")
 
 
-def parse_perftest(text: str, subject: str, *, stalled: bool = False) -> Answer:
+def parse_perftest(text: str, subject: str, *, stalled: bool = False) -> ParsedOutput:
     """Parse `ib_write_bw` (linux-rdma/perftest), also without --report_gbits: the average in the last line.
 
     That line is of the largest size. `stalled`: 0 is a figure, too: nothing was carried. Raises NotUnderstood.
@@ -82,14 +82,14 @@ def parse_perftest(text: str, subject: str, *, stalled: bool = False) -> Answer:
     apart = abs(value - number(rate, "ib_write_bw", "MsgRate") * int(size) * 8 / 1e3) if rate else 0
     if (most and value > most * 1.01) or apart > 0.02 * value + rounding:
         raise NotUnderstood("ib_write_bw", "bandwidth and message rate contradict each other")
-    return Answer((Sample(metric="rdma-write", subject=subject, value=value, unit="Gb/s"),))
+    return ParsedOutput((Sample(metric="rdma-write", subject=subject, value=value, unit="Gb/s"),))
 
 
 def _decimals(figure: str) -> int:
     return len(figure.partition(".")[2])
 
 
-def parse_cyclictest(text: str, subject: str) -> Answer:
+def parse_cyclictest(text: str, subject: str) -> ParsedOutput:
     """Parse `cyclictest -q` (rt-tests): the largest latency of any thread, in µs. Raises NotUnderstood."""
     rows = [tuple(map(int, row)) for row in _CYCLIC.findall(text)]
     if not rows:
@@ -98,10 +98,10 @@ def parse_cyclictest(text: str, subject: str) -> Answer:
         if cycles == 0 or not least <= average <= most:
             raise NotUnderstood("cyclictest", f"thread {thread} has no figures that agree")
     worst = max(row[-1] for row in rows)
-    return Answer((Sample(metric="timer-jitter", subject=subject, value=float(worst), unit="us"),))
+    return ParsedOutput((Sample(metric="timer-jitter", subject=subject, value=float(worst), unit="us"),))
 
 
-def parse_mlc(text: str) -> Answer:
+def parse_mlc(text: str) -> ParsedOutput:
     """Parse `mlc --latency_matrix` (Intel Memory Latency Checker): ns by CPU node (row) and memory node (column).
 
     Raises NotUnderstood.
@@ -124,4 +124,4 @@ def parse_mlc(text: str) -> Answer:
         for row in rows
         for node, cell in zip(nodes, row[1:], strict=True)
     ]
-    return Answer(tuple(samples))
+    return ParsedOutput(tuple(samples))

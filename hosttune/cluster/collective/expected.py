@@ -14,7 +14,7 @@ from hosttune.gpu import generation_of
 from hosttune.model.collective import Device, Kind, Member, Wiring
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import Estimate
-from hosttune.predicting.shape import Shape
+from hosttune.predicting.shape import HostShape
 
 _OFF = {"NCCL_IB_DISABLE": ("1",), "NCCL_NET": ("socket",)}
 
@@ -58,7 +58,7 @@ def expected(of: Machines, kind: Kind, hosts: int, size_bytes: int) -> Estimate 
         ports = ports * of.ranks // wiring.per_host if ports and ports * of.ranks % wiring.per_host == 0 else None
     if tcp:
         ports, rate = 1, of.rate_gbps / 8 if of.rate_gbps else None
-    shape = Shape(
+    shape = HostShape(
         gpu=wiring.gpu,
         generation=generation_of(wiring.gpu),
         peaks=dict(wiring.peaks),

@@ -69,7 +69,7 @@ def series(
     return ()
 
 
-class Findings(msgspec.Struct, frozen=True):
+class GroupFindings(msgspec.Struct, frozen=True):
     """What the trials show so far.
 
     `cleared`: hosts of a good group of two or more. `alone`: hosts that were bad by themselves, twice. `slow`: hosts
@@ -88,7 +88,7 @@ class Findings(msgspec.Struct, frozen=True):
     always: Mapping[str, frozenset[str]]
 
 
-def findings(trials: Sequence[Trial]) -> Findings:
+def findings(trials: Sequence[Trial]) -> GroupFindings:
     """Return what these trials show. Of trials of the same hosts the last one counts."""
     newest = {trial.hosts: trial for trial in trials}
     times = Counter(trial.hosts for trial in trials)
@@ -109,7 +109,7 @@ def findings(trials: Sequence[Trial]) -> Findings:
         else:
             left.append((one, one - cleared))
     doubtful = tuple(one for one in single if times[one] < _PROOFS)
-    return Findings(cleared, alone, slow, tuple(together), tuple(left), doubtful, always)
+    return GroupFindings(cleared, alone, slow, tuple(together), tuple(left), doubtful, always)
 
 
 def _always_beside(bad: Iterable[frozenset[str]], cleared: frozenset[str]) -> dict[str, frozenset[str]]:
@@ -158,13 +158,13 @@ def search(hosts: Sequence[str], trials: Sequence[Trial], tried: Sequence[frozen
     return tuple(tuple(sorted(group, key=place.__getitem__)) for group in groups)
 
 
-def _unsettled(found: Findings, trials: Iterable[Trial]) -> list[str]:
+def _unsettled(found: GroupFindings, trials: Iterable[Trial]) -> list[str]:
     """Return the hosts that only were in bad groups with a named host: nothing is known of them."""
     seen = {host for trial in trials if trial.bad and len(trial.hosts) > 1 for host in trial.hosts}
     return sorted(seen - found.cleared - found.slow - found.alone)
 
 
-def _without(found: Findings, trials: Iterable[Trial], times: Counter[frozenset[str]]) -> Iterator[frozenset[str]]:
+def _without(found: GroupFindings, trials: Iterable[Trial], times: Counter[frozenset[str]]) -> Iterator[frozenset[str]]:
     """Yield the largest bad group without the named hosts."""
     named = found.slow | found.alone
     bad = [trial.hosts for trial in trials if trial.bad and len(trial.hosts) > 1 and trial.hosts & named]
@@ -176,7 +176,7 @@ def _without(found: Findings, trials: Iterable[Trial], times: Counter[frozenset[
 def _wanted(
     group: frozenset[str],
     suspects: frozenset[str],
-    found: Findings,
+    found: GroupFindings,
     times: Counter[frozenset[str]],
     place: dict[str, int],
     used: set[str],
@@ -201,7 +201,7 @@ def _wanted(
 def _with_good(
     part: Sequence[str],
     size: int,
-    found: Findings,
+    found: GroupFindings,
     times: Counter[frozenset[str]],
     place: dict[str, int],
     used: set[str],

@@ -52,7 +52,7 @@ def busbw(kind: Kind, ranks: int, size_bytes: int, seconds: float) -> float:
     return _FACTORS[kind] * (ranks - 1) / ranks * size_bytes / seconds / 1e9
 
 
-class Joined(msgspec.Struct, frozen=True):
+class JudgedGroup(msgspec.Struct, frozen=True):
     """What became of a group: its outcome, the figures of each run, why there are none, who is accused, and what was
     asked for and has no figure."""
 
@@ -63,7 +63,7 @@ class Joined(msgspec.Struct, frozen=True):
     left_out: tuple[str, ...] = ()
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedGroup(msgspec.Struct, frozen=True):
     """What a group was asked for: its name, the ranks of all of its hosts, and each of `kinds` at each of `sizes`."""
 
     name: str
@@ -73,7 +73,7 @@ class Wanted(msgspec.Struct, frozen=True):
     runs: int
 
 
-def joined(wanted: Wanted, answers: Mapping[str, Member]) -> Joined:
+def joined(wanted: WantedGroup, answers: Mapping[str, Member]) -> JudgedGroup:
     """Return what became of a group from the answers of all of its hosts.
 
     There are figures only if every host measured in this very group, with this number of ranks, the same times, and
@@ -82,44 +82,46 @@ def joined(wanted: Wanted, answers: Mapping[str, Member]) -> Joined:
     name, ranks = wanted.name, wanted.ranks
     for host, member in answers.items():
         if member.group != name:
-            return Joined("not-understood", why=f"{host}: its answer is of another group")
+            return JudgedGroup("not-understood", why=f"{host}: its answer is of another group")
         if member.ranks not in (None, ranks) or any(one.ranks != ranks for one in member.timings):
-            return Joined("not-understood", why=f"{host}: its answer is of {member.ranks} ranks, not {ranks}")
+            return JudgedGroup("not-understood", why=f"{host}: its answer is of {member.ranks} ranks, not {ranks}")
     bad = {host: member for host, member in answers.items() if member.outcome != "measured"}
     if bad:
         return _cause(bad)
     first, *others = answers.items()
     for host, member in others:
         if not _agree(first[1].timings, member.timings):
-            return Joined("not-understood", why=f"{first[0]} and {host} contradict each other")
+            return JudgedGroup("not-understood", why=f"{first[0]} and {host} contradict each other")
     if not first[1].timings or any(member.ranks is None for member in answers.values()):
-        return Joined("not-understood", why=f"{first[0]}: no figure")
+        return JudgedGroup("not-understood", why=f"{first[0]}: no figure")
     return _as_asked(wanted, first[0], first[1].timings)
 
 
-def _as_asked(wanted: Wanted, host: str, timings: Sequence[Timing]) -> Joined:
+def _as_asked(wanted: WantedGroup, host: str, timings: Sequence[Timing]) -> JudgedGroup:
     """Return the times by the sizes that were asked for: all ranks have equal parts of a buffer, so it may be less."""
     found: dict[tuple[Kind, int], Timing] = {}
     for one in timings:
         size = min(wanted.sizes, key=lambda asked: abs(asked - one.size_bytes))
         if one.kind not in wanted.kinds or abs(size - one.size_bytes) >= _BYTES * wanted.ranks:
-            return Joined("not-understood", why=f"{host}: {one.kind} of {one.size_bytes} bytes was not asked for")
+            return JudgedGroup("not-understood", why=f"{host}: {one.kind} of {one.size_bytes} bytes was not asked for")
         if (one.kind, size) in found or len(one.seconds) != wanted.runs:
-            return Joined("not-understood", why=f"{host}: {one.kind} of {size} bytes does not have {wanted.runs} times")
+            return JudgedGroup(
+                "not-understood", why=f"{host}: {one.kind} of {size} bytes does not have {wanted.runs} times"
+            )
         if not all(_SHORTEST <= seconds <= _LONGEST for seconds in one.seconds):
-            return Joined("not-understood", why=f"{host}: {one.kind} of {size} bytes has times that cannot be")
+            return JudgedGroup("not-understood", why=f"{host}: {one.kind} of {size} bytes has times that cannot be")
         found[one.kind, size] = replace(one, size_bytes=size)
     missing = [f"{kind} of {size} bytes" for size in wanted.sizes for kind in wanted.kinds if (kind, size) not in found]
-    return Joined("measured", tuple(found.values()), left_out=tuple(missing))
+    return JudgedGroup("measured", tuple(found.values()), left_out=tuple(missing))
 
 
-def _cause(bad: Mapping[str, Member]) -> Joined:
+def _cause(bad: Mapping[str, Member]) -> JudgedGroup:
     place: dict[str, int] = {outcome: number for number, outcome in enumerate(_ORDER)}
     host, member = min(bad.items(), key=lambda one: place.get(one[1].outcome, len(place)))
     if member.outcome == "listed":
-        return Joined("not-understood", why=f"{host}: it did not take part")
+        return JudgedGroup("not-understood", why=f"{host}: it did not take part")
     accused = member.accused or tuple(dict.fromkeys(name for one in bad.values() for name in one.accused))
-    return Joined(member.outcome, why=f"{host}: {member.why}", accused=accused)
+    return JudgedGroup(member.outcome, why=f"{host}: {member.why}", accused=accused)
 
 
 def _agree(one: Sequence[Timing], other: Sequence[Timing]) -> bool:
@@ -146,7 +148,7 @@ def figures(timings: Iterable[Timing]) -> tuple[GroupFigure, ...]:
     return tuple(found)
 
 
-class Standard(msgspec.Struct, frozen=True):
+class CollectiveStandard(msgspec.Struct, frozen=True):
     """What figures are compared with. `expect`: asks the prediction. `against`: "prediction", "fleet" or both.
 
     `least`: the operator's own floor for the largest size between hosts, GB/s. `floor`: part of the fleet's median.
@@ -158,7 +160,7 @@ class Standard(msgspec.Struct, frozen=True):
     least: float | None = None
 
 
-def judged(groups: Sequence[HostGroup], standard: Standard) -> tuple[HostGroup, ...]:
+def judged(groups: Sequence[HostGroup], standard: CollectiveStandard) -> tuple[HostGroup, ...]:
     """Return the groups with states. Of groups of the same hosts the last one counts, earlier ones are `repeated`.
 
     So is a group without an answer whose hosts all have one of later groups of as many hosts.
@@ -193,7 +195,7 @@ def _medians(groups: Iterable[HostGroup]) -> Mapping[tuple[str, int, int], float
     return {key: median(values) for key, values in found.items() if len(values) >= LEAST_FOR_MEDIAN}
 
 
-def _judged(group: HostGroup, standard: Standard, medians: Mapping[tuple[str, int, int], float]) -> HostGroup:
+def _judged(group: HostGroup, standard: CollectiveStandard, medians: Mapping[tuple[str, int, int], float]) -> HostGroup:
     if group.outcome != "measured":
         return replace(group, state="failed" if group.outcome in FAILED else "unknown")
     largest = max(one.size_bytes for one in group.figures)
@@ -209,7 +211,11 @@ def _judged(group: HostGroup, standard: Standard, medians: Mapping[tuple[str, in
 
 
 def _figure(
-    one: GroupFigure, hosts: int, largest: int, standard: Standard, medians: Mapping[tuple[str, int, int], float]
+    one: GroupFigure,
+    hosts: int,
+    largest: int,
+    standard: CollectiveStandard,
+    medians: Mapping[tuple[str, int, int], float],
 ) -> GroupFigure:
     if one.size_bytes < min(SMALL_BYTES, largest):
         return replace(one, why="a small message beside larger ones: not judged")
@@ -254,7 +260,7 @@ def _state(
     return "good", None
 
 
-def _lacking(found: Estimate | None, standard: Standard, hosts: int) -> str:
+def _lacking(found: Estimate | None, standard: CollectiveStandard, hosts: int) -> str:
     if standard.against == ("fleet",):
         return (
             f"fewer than {LEAST_FOR_MEDIAN} groups of {hosts} hosts were measured; --least gives a figure of your own"

@@ -35,7 +35,7 @@ def own_program() -> Iterator[str]:
         yield folder
 
 
-class Child:
+class MeasuringChild:
     """The process that measures, as its host follows it."""
 
     def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
@@ -65,7 +65,7 @@ class Child:
 
 
 @contextmanager
-def child(task: Task, met: Met, python: str, variables: Mapping[str, str]) -> Iterator[Child]:
+def child(task: Task, met: Met, python: str, variables: Mapping[str, str]) -> Iterator[MeasuringChild]:
     """Start the child with its task. It is ended in any case. Raises OSError if it does not start."""
     fd = met.listening.fileno() if met.listening is not None else -1
     told = {**msgspec.to_builtins(task), "listen_fd": fd, "parent": os.getpid()}
@@ -79,7 +79,7 @@ def child(task: Task, met: Met, python: str, variables: Mapping[str, str]) -> It
         try:
             with contextlib.suppress(BrokenPipeError), process.stdin as there:
                 there.write(json.dumps(told).encode())
-            yield Child(process, errors)
+            yield MeasuringChild(process, errors)
         finally:
             if process.poll() is None:
                 process.kill()

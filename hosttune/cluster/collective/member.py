@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from hosttune.cluster.collective.launch import Child, child
+from hosttune.cluster.collective.launch import MeasuringChild, child
 from hosttune.cluster.collective.meeting import Met, NotMet, hear, meet
 from hosttune.cluster.pairs.ends import other_way
 from hosttune.cluster.pairs.programs import Run
@@ -149,7 +149,7 @@ def _measure(task: Task, met: Met, python: str, variables: Mapping[str, str]) ->
     return course
 
 
-def _said_at_the_end(course: _Course, process: Child) -> None:
+def _said_at_the_end(course: _Course, process: MeasuringChild) -> None:
     """Take what a child that gave no reason wrote to its standard error."""
     if course.failed is not None or course.lost is not None:
         return
@@ -160,7 +160,7 @@ def _said_at_the_end(course: _Course, process: Child) -> None:
         course.failed = (outcome, f"the measuring process ended with {code}: {last}", ())
 
 
-def _follow(course: _Course, met: Met, process: Child) -> None:
+def _follow(course: _Course, met: Met, process: MeasuringChild) -> None:
     """Hear the child and the other hosts until the child ends, one of them is lost, or the time is over."""
     deadline = time.monotonic() + course.task.seconds + _END_SECONDS
     data = b""

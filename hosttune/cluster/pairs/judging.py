@@ -34,7 +34,7 @@ _SERVERS_OWN = ("port-busy", "wrong-fabric", "no-route", "not-installed", "tool-
 _NOT_TOLD = PathMtu()
 
 
-class Joined(msgspec.Struct, frozen=True):
+class JudgedPair(msgspec.Struct, frozen=True):
     """What became of a pair: its outcome, the receiver's figure, and why there is none, or what is unusual about it."""
 
     outcome: PairOutcome
@@ -45,30 +45,30 @@ class Joined(msgspec.Struct, frozen=True):
     path_mtu: PathMtu = _NOT_TOLD
 
 
-def joined(client: EndResult | None, server: EndResult | None) -> Joined:
+def joined(client: EndResult | None, server: EndResult | None) -> JudgedPair:
     """Return what became of a pair from its two ends. None: that host gave no answer.
 
     There is a figure only if both ends measured the same connection. If only one end has one, or if the ends name
     different connections, somebody else answered at the server's address (`other-peer`).
     """
     if client is None or server is None:
-        return Joined("host-lost", why="one of the two hosts gave no answer")
+        return JudgedPair("host-lost", why="one of the two hosts gave no answer")
     client, server = _shortened(client), _shortened(server)
     if server.outcome in _SERVERS_OWN:
-        return Joined(server.outcome, why=f"receiver: {server.why}")  # type: ignore[arg-type]  # _SERVERS_OWN
+        return JudgedPair(server.outcome, why=f"receiver: {server.why}")  # type: ignore[arg-type]  # _SERVERS_OWN
     if client.outcome == "measured" and not client.connection:
-        return Joined("not-understood", why="the sender's output does not name its connection")
+        return JudgedPair("not-understood", why="the sender's output does not name its connection")
     if client.outcome == "measured" and server.outcome == "measured":
         return _both(client, server)
     if client.outcome == "measured" and server.outcome == "nobody-came":
-        return Joined("other-peer", why="the sender was answered, and nobody came to the receiver")
+        return JudgedPair("other-peer", why="the sender was answered, and nobody came to the receiver")
     if client.outcome == "measured":
-        return Joined("not-understood", why=f"receiver: {server.outcome}: {server.why}")
+        return JudgedPair("not-understood", why=f"receiver: {server.outcome}: {server.why}")
     if client.outcome == "nobody-came":
-        return Joined("not-understood", why="the sender's answer is that of a receiver")
+        return JudgedPair("not-understood", why="the sender's answer is that of a receiver")
     path = _path(client)
     smaller = f"; {path.why}" if path.state == "smaller" else ""
-    return Joined(client.outcome, why=f"sender: {client.why}{smaller}", path_mtu=path)
+    return JudgedPair(client.outcome, why=f"sender: {client.why}{smaller}", path_mtu=path)
 
 
 def _shortened(end: EndResult) -> EndResult:
@@ -78,15 +78,17 @@ def _shortened(end: EndResult) -> EndResult:
     return replace(end, why=(end.why or "")[:_MOST_WORDS] or None, errors=errors, path_mtu=path)
 
 
-def _both(client: EndResult, server: EndResult) -> Joined:
+def _both(client: EndResult, server: EndResult) -> JudgedPair:
     if client.connection != server.connection:
-        return Joined("other-peer", why="sender and receiver were connected, but not to each other")
+        return JudgedPair("other-peer", why="sender and receiver were connected, but not to each other")
     if client.gbps is None or server.gbps is None or min(client.gbps, server.gbps) < 0:
-        return Joined("not-understood", why="an end without a figure, or with one below 0")
+        return JudgedPair("not-understood", why="an end without a figure, or with one below 0")
     if abs(client.gbps - server.gbps) > _SAME * max(client.gbps, server.gbps):
-        return Joined("not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s")
+        return JudgedPair(
+            "not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s"
+        )
     figure, errors = min(client.gbps, server.gbps), _errors(client, server)
-    return Joined("measured", figure, server.why, client.retransmits, errors, _path(client))
+    return JudgedPair("measured", figure, server.why, client.retransmits, errors, _path(client))
 
 
 def _path(client: EndResult) -> PathMtu:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from hosttune.handover.erasing.course import SPARE_SECONDS, Clock, erase
 from hosttune.handover.erasing.holdback import held_back, hold_back, let_go
-from hosttune.handover.erasing.progress import Order, Progress, erasing, forget_erasing
+from hosttune.handover.erasing.progress import EraseOrder, ErasureProgress, erasing, forget_erasing
 from hosttune.handover.erasing.survey import Survey, survey
 
 __all__ = [
     "SPARE_SECONDS",
     "Clock",
-    "Order",
-    "Progress",
+    "EraseOrder",
+    "ErasureProgress",
     "Survey",
     "erase",
     "erasing",

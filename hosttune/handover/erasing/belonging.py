@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from hosttune.discovery.holders import holders
 from hosttune.disks import nvme_names
 from hosttune.errors import CommandFailed, InUse, Refused, Unreadable
-from hosttune.handover.erasing.nvme import Drive, Identity
-from hosttune.handover.erasing.progress import Order
+from hosttune.handover.erasing.nvme import Drive, NvmeIdentity
+from hosttune.handover.erasing.progress import EraseOrder
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
@@ -23,7 +23,7 @@ _CLASS = "/sys/class/nvme"
 _BLOCK = "/sys/class/block"
 
 
-class Controller(Value, frozen=True, kw_only=True):
+class NvmeController(Value, frozen=True, kw_only=True):
     """A controller that the host's nvme driver has: its name ("nvme0"), its id in its subsystem, its PCI function."""
 
     name: str
@@ -31,7 +31,7 @@ class Controller(Value, frozen=True, kw_only=True):
     address: str
 
 
-def refuse_unowned(order: Order) -> None:
+def refuse_unowned(order: EraseOrder) -> None:
     """Raise Refused unless the drive was the stopped guest's and is part of the hand-over."""
     if order.address not in order.belonging:
         raise _refused(order, "is not part of this hand-over", "name it with --device, or its guest with --guest")
@@ -40,7 +40,7 @@ def refuse_unowned(order: Order) -> None:
         raise _refused(order, "is not known to have been the guest's", hint)
 
 
-def controller_of(system: System, order: Order) -> str:
+def controller_of(system: System, order: EraseOrder) -> str:
     """Return the name of the drive's controller ("nvme0"). Raises Refused if the nvme driver does not have it."""
     reader = Reader(system)
     name, _ = nvme_names(reader, order.address)
@@ -49,14 +49,16 @@ def controller_of(system: System, order: Order) -> str:
     return name
 
 
-def refuse_other_serial(order: Order, identity: Identity) -> None:
+def refuse_other_serial(order: EraseOrder, identity: NvmeIdentity) -> None:
     """Raise Refused unless the drive gives the serial number that was named."""
     if identity.serial != order.serial.strip():
         what = f"has the serial number {identity.serial!r}, not {order.serial.strip()!r}"
         raise _refused(order, what, "nothing was erased: look which drive is there now, and name its serial number")
 
 
-def refuse_foreign(system: System, order: Order, drive: Drive, identity: Identity) -> tuple[Controller, ...]:
+def refuse_foreign(
+    system: System, order: EraseOrder, drive: Drive, identity: NvmeIdentity
+) -> tuple[NvmeController, ...]:
     """Return the controllers of the drive's subsystem, this one first; all belong to the hand-over.
 
     Raises Refused if a controller, a function or a namespace does not belong, or if that cannot be told.
@@ -80,7 +82,7 @@ def refuse_foreign(system: System, order: Order, drive: Drive, identity: Identit
     return known
 
 
-def _controllers(reader: Reader, order: Order, name: str) -> tuple[Controller, ...]:
+def _controllers(reader: Reader, order: EraseOrder, name: str) -> tuple[NvmeController, ...]:
     """Return the drive's controller and all others of its subsystem, by the subsystem's NQN."""
     own = reader.text(f"{_CLASS}/{name}/subsysnqn")
     if not own:
@@ -92,7 +94,7 @@ def _controllers(reader: Reader, order: Order, name: str) -> tuple[Controller, .
         if nqn in (own, None, ""):  # one that cannot be told counts as of this subsystem
             address = order.address if other == name else reader.text(f"{_CLASS}/{other}/address") or other
             cntlid = reader.count(f"{_CLASS}/{other}/cntlid")
-            found.append(Controller(name=other, cntlid=cntlid, address=address))
+            found.append(NvmeController(name=other, cntlid=cntlid, address=address))
     return tuple(found)
 
 
@@ -107,7 +109,9 @@ def _relatives(reader: Reader, address: str) -> Iterator[str]:
             yield reader.link_name(sysfs.function(owner, name)) or f"{owner}/{name}"
 
 
-def _refuse_unseen(reader: Reader, order: Order, drive: Drive, identity: Identity, known: set[int | None]) -> None:
+def _refuse_unseen(
+    reader: Reader, order: EraseOrder, drive: Drive, identity: NvmeIdentity, known: set[int | None]
+) -> None:
     """Raise Refused for a controller of the subsystem that is neither here nor an unused secondary one."""
     try:
         listed = drive.controllers()
@@ -128,7 +132,9 @@ def _refuse_unseen(reader: Reader, order: Order, drive: Drive, identity: Identit
         raise _refused(order, "does not list itself among its controllers", "check it with nvme list-ctrl")
 
 
-def attached(system: System, order: Order, known: tuple[Controller, ...], identity: Identity) -> Mapping[int, str]:
+def attached(
+    system: System, order: EraseOrder, known: tuple[NvmeController, ...], identity: NvmeIdentity
+) -> Mapping[int, str]:
     """Return the namespaces of the subsystem, by id, each with the first controller that has it.
 
     Raises Refused for one that no controller has: nobody can say whose it is. Raises CommandFailed.
@@ -146,7 +152,7 @@ def attached(system: System, order: Order, known: tuple[Controller, ...], identi
     return dict(sorted(found.items()))
 
 
-def device_of(system: System, known: tuple[Controller, ...], nsid: int) -> str | None:
+def device_of(system: System, known: tuple[NvmeController, ...], nsid: int) -> str | None:
     """Return the block device of a namespace ("/dev/nvme0n1"); None if the host has none for it."""
     reader = Reader(system)
     for one in known:
@@ -156,7 +162,7 @@ def device_of(system: System, known: tuple[Controller, ...], nsid: int) -> str |
     return None
 
 
-def refuse_used(system: System, order: Order, known: tuple[Controller, ...], devices: tuple[str, ...]) -> None:
+def refuse_used(system: System, order: EraseOrder, known: tuple[NvmeController, ...], devices: tuple[str, ...]) -> None:
     """Raise Refused if anything uses a namespace, or if that cannot be told."""
     found = holders(system, [one.address for one in known])
     if found:
@@ -171,10 +177,10 @@ def refuse_used(system: System, order: Order, known: tuple[Controller, ...], dev
             raise claim_refused(order, error) from error
 
 
-def claim_refused(order: Order, error: InUse | Unreadable) -> Refused:
+def claim_refused(order: EraseOrder, error: InUse | Unreadable) -> Refused:
     """Return the refusal of a namespace that cannot be held alone."""
     return _refused(order, f"cannot be held alone: {error.path}: {error.reason}", error.hint)
 
 
-def _refused(order: Order, what: str, hint: str) -> Refused:
+def _refused(order: EraseOrder, what: str, hint: str) -> Refused:
     return Refused(f"the drive {order.address} {what}", where=order.address, hint=hint)

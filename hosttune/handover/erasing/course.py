@@ -14,7 +14,7 @@ from hosttune.errors import CommandFailed, InUse, Refused, Unreadable
 from hosttune.handover.erasing import belonging, readback, sanitizing
 from hosttune.handover.erasing.holdback import held_back
 from hosttune.handover.erasing.nvme import Drive, SanitizeLog, command_dword
-from hosttune.handover.erasing.progress import Digests, Order, Phase, Progress, erasing, keep
+from hosttune.handover.erasing.progress import Digests, EraseOrder, ErasureProgress, Phase, erasing, keep
 from hosttune.handover.erasing.survey import Namespace, Survey, look, survey
 from hosttune.machine.system import System
 from hosttune.model.clock import now_text
@@ -48,7 +48,7 @@ class _Waiting(Exception):
         self.why = why
 
 
-def erase(system: System, folder: str, order: Order, clock: Clock | None = None) -> HandoverStep:
+def erase(system: System, folder: str, order: EraseOrder, clock: Clock | None = None) -> HandoverStep:
     """Erase a drive, or go on where an earlier call of the same hand-over was cut off; return the step `erased`.
 
     `folder`: the state directory. A result that is final is kept there, and given again for the same drive; "done" only
@@ -88,8 +88,8 @@ def _is_still_erased(drive: Drive, step: HandoverStep) -> bool:
     return then is not None and drive.sanitize_log().shown == then
 
 
-def _begin(order: Order, seen: Survey) -> Progress:
-    return Progress(
+def _begin(order: EraseOrder, seen: Survey) -> ErasureProgress:
+    return ErasureProgress(
         order=order,
         serial=seen.identity.serial,
         method=seen.method,
@@ -101,7 +101,7 @@ def _begin(order: Order, seen: Survey) -> Progress:
 
 
 class _Course:
-    def __init__(self, system: System, folder: str, state: Progress, seen: Survey, clock: Clock) -> None:
+    def __init__(self, system: System, folder: str, state: ErasureProgress, seen: Survey, clock: Clock) -> None:
         self._system = system
         self._folder = folder
         self._state = state
@@ -168,7 +168,7 @@ class _Course:
         run = self._state.run
         if run is None:
             before = self._log()
-            run = sanitizing.Run(before=before, cdw10=command_dword(action, before))
+            run = sanitizing.Sanitize(before=before, cdw10=command_dword(action, before))
             self._keep(phase="sending", run=run)
         sent_at = self._clock.monotonic()
         while True:
@@ -187,7 +187,7 @@ class _Course:
                 refused = self._send(run)
                 if refused is not None:
                     return refused
-                run = sanitizing.Run(before=run.before, cdw10=run.cdw10, sent=True)
+                run = sanitizing.Sanitize(before=run.before, cdw10=run.cdw10, sent=True)
                 self._keep(phase="running", run=run)
                 sent_at = self._clock.monotonic()
                 continue
@@ -196,7 +196,7 @@ class _Course:
                 return self._end("unknown", why, log=log)
             self._wait(log)
 
-    def _send(self, run: sanitizing.Run) -> HandoverStep | None:
+    def _send(self, run: sanitizing.Sanitize) -> HandoverStep | None:
         """Send the sanitize, once; return the step if the drive refuses it.
 
         If it gives no answer, it may have taken the command: it counts as sent, and the log tells.
@@ -304,7 +304,7 @@ class _Course:
         why: str | None,
         *,
         log: SanitizeLog | None = None,
-        compared: readback.Comparison | None = None,
+        compared: readback.Readback | None = None,
     ) -> HandoverStep:
         """Keep a result that is final, and return it."""
         evidence: dict[str, Any] = {}

@@ -30,14 +30,14 @@ _SECONDS = 60.0  # of one reading command; the kernel's own limit for an admin c
 _INSTALL = "install nvme-cli, 1.13 or newer (package nvme-cli)"
 
 
-class NotUnderstood(CommandFailed):
+class NvmeNotUnderstood(CommandFailed):
     """nvme-cli's answer is not what any version known to hosttune prints."""
 
     def __init__(self, argv: tuple[str, ...], why: str) -> None:
         super().__init__(argv, f"answer not understood: {why}")
 
 
-class Identity(Value, frozen=True, kw_only=True):
+class NvmeIdentity(Value, frozen=True, kw_only=True):
     """What a controller says of itself (Identify Controller). `unvmcap`: unallocated bytes; None: not told."""
 
     serial: str
@@ -127,7 +127,7 @@ class Drive:
         self.name = name
         self.node = f"/dev/{name}"
 
-    def identity(self) -> Identity:
+    def identity(self) -> NvmeIdentity:
         """Identify Controller."""
         argv, found = self._ask("id-ctrl")
         return _understood(argv, parse_identity, found)
@@ -185,7 +185,7 @@ class Drive:
         try:
             return argv, recorded_json(text, where=" ".join(argv))
         except BadInput as error:
-            raise NotUnderstood(argv, error.what) from error
+            raise NvmeNotUnderstood(argv, error.what) from error
 
 
 def command_dword(action: int, before: SanitizeLog) -> int:
@@ -204,16 +204,16 @@ def _understood(argv: tuple[str, ...], parse: Callable[[Any], T], plain: Any) ->
     try:
         return parse(plain)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NotUnderstood(argv, f"{type(error).__name__}: {error}") from error
+        raise NvmeNotUnderstood(argv, f"{type(error).__name__}: {error}") from error
 
 
-def parse_identity(plain: Any) -> Identity:
+def parse_identity(plain: Any) -> NvmeIdentity:
     """Return Identify Controller from its JSON. Raises KeyError, TypeError, ValueError."""
     serial = _text(plain["sn"])
     if not serial:
         raise ValueError("no serial number")
     spare = plain.get("unvmcap")
-    return Identity(
+    return NvmeIdentity(
         serial=serial,
         model=_text(plain["mn"]),
         firmware=_text(plain["fr"]),

@@ -6,7 +6,7 @@ import os
 from typing import Literal
 
 from hosttune.errors import BadInput, state_remedy
-from hosttune.handover.erasing.sanitizing import Run
+from hosttune.handover.erasing.sanitizing import Sanitize
 from hosttune.journal.state import load, mode_of, save
 from hosttune.machine.files import make_folder, remove_file, sync_folder
 from hosttune.model.handover import HandoverStep
@@ -21,7 +21,7 @@ SCHEMA = "hosttune.erasure/v1"
 Phase = Literal["surveyed", "digested", "sending", "running", "reading", "ended"]
 
 
-class Order(Value, frozen=True, kw_only=True):
+class EraseOrder(Value, frozen=True, kw_only=True):
     """What is to be erased, and by what right.
 
     - `serial`: as the operator named it (`--erase SERIAL`). `handover`: the number of the hand-over.
@@ -47,7 +47,7 @@ class Digests(Value, frozen=True, kw_only=True):
     digests: str
 
 
-class Progress(Value, frozen=True, kw_only=True):
+class ErasureProgress(Value, frozen=True, kw_only=True):
     """One erasure.
 
     - `serial`: as the drive gave it. `method`: as in the statement. `key`: of the places and their digests.
@@ -57,7 +57,7 @@ class Progress(Value, frozen=True, kw_only=True):
     """
 
     schema: str = SCHEMA
-    order: Order
+    order: EraseOrder
     serial: str
     method: str | None
     phase: Phase = "surveyed"
@@ -67,7 +67,7 @@ class Progress(Value, frozen=True, kw_only=True):
     limit_seconds: float
     percent: int | None = None
     before: tuple[Digests, ...] = ()
-    run: Run | None = None
+    run: Sanitize | None = None
     formatted: tuple[int, ...] = ()
     step: HandoverStep | None = None
 
@@ -75,15 +75,15 @@ class Progress(Value, frozen=True, kw_only=True):
         close_lists(self)
 
 
-def erasing(folder: str, address: str) -> Progress | None:
+def erasing(folder: str, address: str) -> ErasureProgress | None:
     """Return where the erasure of a drive stands; None if there is none. Raises BadInput for a file that is damaged."""
     path = _path(folder, address)
     if not os.path.lexists(path):
         return None
-    return from_json(Progress, load(path, what="hosttune's own record of an erasure"), schema=SCHEMA, where=path)
+    return from_json(ErasureProgress, load(path, what="hosttune's own record of an erasure"), schema=SCHEMA, where=path)
 
 
-def keep(folder: str, progress: Progress) -> None:
+def keep(folder: str, progress: ErasureProgress) -> None:
     """Write where an erasure stands; on the disk when this returns. Raises BadInput."""
     path = _path(folder, progress.order.address)
     make_folder(folder, mode_of(""))

@@ -20,7 +20,7 @@ RANDOM_PLACES = 1024  # of each namespace; at least 1,000 are asked for
 CONSTANT, UNREAD = "", "?"  # in place of a digest
 
 
-class Comparison(Value, frozen=True, kw_only=True):
+class Readback(Value, frozen=True, kw_only=True):
     """What was compared. `with_data`: blocks that were not constant before. `same`: of these, unchanged now.
 
     `unread`: blocks that could not be read, before or now. `first_same`, `first_unread`: where, for a message.
@@ -75,12 +75,12 @@ def _digest(system: System, device: str | None, offset: int, key: str) -> str:
 
 def compare(
     key: str, sizes: Mapping[int, int], before: Mapping[int, tuple[str, ...]], now: Mapping[int, tuple[str, ...]]
-) -> Comparison:
+) -> Readback:
     """Return the comparison of all namespaces, by nsid. A list of another length counts as unread."""
     rows = [row for nsid, size in sizes.items() for row in _rows(nsid, places(size, key, nsid), before, now)]
     same = [where for where, old, new in rows if old == new and old not in (CONSTANT, UNREAD)]
     unread = [where for where, old, new in rows if UNREAD in (old, new)]
-    return Comparison(
+    return Readback(
         places=len(rows),
         with_data=sum(1 for _, old, _ in rows if old not in (CONSTANT, UNREAD)),
         same=len(same),

@@ -28,7 +28,7 @@ Move = Literal["send", "wait", "stale", "done", "failed", "other"]
 _ACTION = 0b111
 
 
-class Run(Value, frozen=True, kw_only=True):
+class Sanitize(Value, frozen=True, kw_only=True):
     """One sanitize: the log before, and the command. `sent`: the drive has taken it.
 
     `shows`: the command that the log had while the operation was seen running; None: it was not seen running.
@@ -40,7 +40,7 @@ class Run(Value, frozen=True, kw_only=True):
     shows: int | None = None
 
 
-def move_of(run: Run, log: SanitizeLog) -> Move:
+def move_of(run: Sanitize, log: SanitizeLog) -> Move:
     """Return what a log means for a run. `send` only for a run that is not sent, and only if the log did not change."""
     own = _is_own(run, log)
     if own and log.status == RUNNING:
@@ -54,14 +54,14 @@ def move_of(run: Run, log: SanitizeLog) -> Move:
     return "other"
 
 
-def after(run: Run, log: SanitizeLog) -> Run:
+def after(run: Sanitize, log: SanitizeLog) -> Sanitize:
     """Return the run with what a log has shown: an operation of ours that runs was sent, and was seen."""
     if log.status != RUNNING or not _is_own(run, log):
         return run
-    return Run(before=run.before, cdw10=run.cdw10, sent=True, shows=log.cdw10)
+    return Sanitize(before=run.before, cdw10=run.cdw10, sent=True, shows=log.cdw10)
 
 
-def why(run: Run, log: SanitizeLog) -> str:
+def why(run: Sanitize, log: SanitizeLog) -> str:
     """Return a text for a log that ends a run without success."""
     if not _is_own(run, log):
         return (
@@ -73,7 +73,7 @@ def why(run: Run, log: SanitizeLog) -> str:
     return f"the drive reports status {log.status} without Global Data Erased"
 
 
-def _is_own(run: Run, log: SanitizeLog) -> bool:
+def _is_own(run: Sanitize, log: SanitizeLog) -> bool:
     """Return whether a log is about this run's operation, and so about a new one.
 
     A drive that drops a bit of the command is believed if the operation was seen running after it was sent.
@@ -86,6 +86,6 @@ def _is_own(run: Run, log: SanitizeLog) -> bool:
     return same_action and run.sent and log.status == RUNNING and run.before.status != RUNNING
 
 
-def _has_left_failure(run: Run, log: SanitizeLog) -> bool:
+def _has_left_failure(run: Sanitize, log: SanitizeLog) -> bool:
     """Return whether the operation in the log before had failed, and the one in this log runs or has completed."""
     return run.before.status == FAILED and log.status in (RUNNING, COMPLETED, COMPLETED_DEALLOCATED)

@@ -15,10 +15,10 @@ from hosttune.handover.erasing.nvme import (
     RUNNING,
     Drive,
     Format,
-    Identity,
+    NvmeIdentity,
     SanitizeLog,
 )
-from hosttune.handover.erasing.progress import Order
+from hosttune.handover.erasing.progress import EraseOrder
 from hosttune.handover.erasing.readback import BLOCK
 from hosttune.machine.system import System
 from hosttune.model.values import Value
@@ -62,7 +62,7 @@ class Survey(Value, frozen=True, kw_only=True):
 
     address: str
     controller: str
-    identity: Identity
+    identity: NvmeIdentity
     method: Method | None
     why: str | None = None
     action: int | None = None
@@ -78,7 +78,7 @@ class Survey(Value, frozen=True, kw_only=True):
         return tuple(one.device for one in self.namespaces if one.device is not None)
 
 
-def survey(system: System, order: Order) -> Survey:
+def survey(system: System, order: EraseOrder) -> Survey:
     """Return what an erasure of this drive would do. Writes nothing.
 
     Raises Refused if the drive must not be erased, CommandFailed if nvme-cli is missing or fails.
@@ -91,7 +91,7 @@ def survey(system: System, order: Order) -> Survey:
     return found
 
 
-def look(system: System, order: Order) -> Survey:
+def look(system: System, order: EraseOrder) -> Survey:
     """As `survey`, also while a sanitize runs."""
     belonging.refuse_unowned(order)
     name = belonging.controller_of(system, order)
@@ -113,7 +113,7 @@ def look(system: System, order: Order) -> Survey:
     return found
 
 
-def _with_method(drive: Drive, order: Order, identity: Identity, namespaces: tuple[Namespace, ...]) -> Survey:
+def _with_method(drive: Drive, order: EraseOrder, identity: NvmeIdentity, namespaces: tuple[Namespace, ...]) -> Survey:
     plain = Survey(address=order.address, controller=drive.name, identity=identity, method=None, namespaces=namespaces)
     if not any(one.form.bytes >= BLOCK for one in namespaces):
         return replace(plain, why="it has no namespace, so that nothing could be read back: make one (nvme create-ns)")
@@ -137,7 +137,7 @@ def _with_method(drive: Drive, order: Order, identity: Identity, namespaces: tup
     return replace(plain, method=kind, ses=2 if crypto else 1)
 
 
-def _format_lacks(identity: Identity, namespaces: tuple[Namespace, ...]) -> str | None:
+def _format_lacks(identity: NvmeIdentity, namespaces: tuple[Namespace, ...]) -> str | None:
     """Return why a format cannot erase all of a drive: it reaches only what is in a namespace now."""
     if not identity.formats:
         return f"no format (OACS {identity.oacs:#x})"

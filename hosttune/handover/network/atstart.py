@@ -18,7 +18,7 @@ import re
 import msgspec
 
 from hosttune.errors import BadInput, WriteFailed
-from hosttune.handover.network.known import Before, Facts
+from hosttune.handover.network.known import Before, FunctionFacts
 from hosttune.journal.state import load
 from hosttune.machine.capture import Archive
 from hosttune.machine.files import remove_file
@@ -45,7 +45,7 @@ class Start(msgspec.Struct, frozen=True):
         """What the record is, for people."""
         return f"as it was before guest {self.guest} was started at {self.at}"
 
-    def before(self, facts: Facts) -> Before:
+    def before(self, facts: FunctionFacts) -> Before:
         """Return facts of the record, to be compared with."""
         return Before(facts=facts, origin="start", text=self.text, at=self.at)
 

@@ -25,7 +25,7 @@ SCHEMA = "hosttune.network-function/v1"
 Origin = Literal["clean", "accepted", "start", "found"]
 
 
-class Facts(Value, frozen=True, kw_only=True):
+class FunctionFacts(Value, frozen=True, kw_only=True):
     """What was read of a function.
 
     - `addresses`: what is burnt in, by name ("permanent address", "node_guid"). `configuration`: of its firmware.
@@ -45,33 +45,35 @@ class Facts(Value, frozen=True, kw_only=True):
 class Before(Value, frozen=True, kw_only=True):
     """Facts with where they are from: `origin`, the text for people, and the time, ISO 8601 in UTC."""
 
-    facts: Facts
+    facts: FunctionFacts
     origin: Origin
     text: str
     at: str
 
 
-class Known(Value, frozen=True, kw_only=True):
+class KnownFunction(Value, frozen=True, kw_only=True):
     """What is kept of one function. `identity`: as in plans: another device at its address has nothing of it."""
 
     schema: str = SCHEMA
     address: str
     identity: str
     before: Before | None = None
-    seen: Facts | None = None
+    seen: FunctionFacts | None = None
 
 
-def known(folder: str, address: str, identity: str) -> Known:
+def known(folder: str, address: str, identity: str) -> KnownFunction:
     """Return what is kept of a function; nothing if another device was there. Raises BadInput for a damaged file."""
     path = _path(folder, address)
-    empty = Known(address=address, identity=identity)
+    empty = KnownFunction(address=address, identity=identity)
     if not os.path.lexists(path):
         return empty
-    found = from_json(Known, load(path, what="hosttune's own record of a network function"), schema=SCHEMA, where=path)
+    found = from_json(
+        KnownFunction, load(path, what="hosttune's own record of a network function"), schema=SCHEMA, where=path
+    )
     return found if (found.address, found.identity) == (address, identity) else empty
 
 
-def keep(folder: str, value: Known) -> None:
+def keep(folder: str, value: KnownFunction) -> None:
     """Write what is kept of a function; on the disk when this returns. Raises BadInput."""
     path = _path(folder, value.address)
     make_folder(folder, mode_of(""))

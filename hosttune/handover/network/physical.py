@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from hosttune.handover.network import atstart, tools
-from hosttune.handover.network.known import Before, Facts, keep, known
-from hosttune.handover.network.tools import Configuration, Interface
+from hosttune.handover.network.known import Before, FunctionFacts, keep, known
+from hosttune.handover.network.tools import Configuration, KernelInterface
 from hosttune.handover.targets import Target
 from hosttune.machine.system import System
 from hosttune.model import sysfs
@@ -44,7 +44,7 @@ def first_look(system: System, folder: str, target: Target, number: int) -> None
     before = _recorded(system, folder, target)
     if before is None:
         read, _ = tools.configuration(system, target.address, None)
-        before = _found(Facts(configuration=read), number) if read is not None else None
+        before = _found(FunctionFacts(configuration=read), number) if read is not None else None
     if before != found.before:
         keep(folder, msgspec.structs.replace(found, before=before))
     atstart.forget(folder, target.address)
@@ -73,11 +73,11 @@ def _at_start(system: System, folder: str, target: Target) -> Before | None:
     interfaces = [tools.interface_of(there, name) for name in tools.names_of(there, target.address, "net")]
     addresses, unknown = _addresses(there, target.address, interfaces)
     firmware = tools.versions(there, target.address)
-    facts = Facts(addresses=None if unknown else addresses, configuration=read, firmware=firmware)
+    facts = FunctionFacts(addresses=None if unknown else addresses, configuration=read, firmware=firmware)
     return start.before(facts) if read is not None else None
 
 
-def _found(facts: Facts, number: int) -> Before:
+def _found(facts: FunctionFacts, number: int) -> Before:
     return Before(facts=facts, origin="found", text=f"as hand-over {number} found it, after the tenant", at=now_text())
 
 
@@ -86,7 +86,7 @@ def step(system: System, folder: str, target: Target, driver: str | None, number
     interfaces = [tools.interface_of(system, name) for name in tools.names_of(system, target.address, "net")]
     addresses, unknown = _addresses(system, target.address, interfaces)
     configuration, lacking = tools.configuration(system, target.address, driver)
-    facts = Facts(addresses=addresses, configuration=configuration)
+    facts = FunctionFacts(addresses=addresses, configuration=configuration)
     kept = known(folder, target.address, target.identity)
     before = _filled(kept.before, facts, number)
     keep(folder, msgspec.structs.replace(kept, before=before, seen=facts))
@@ -101,12 +101,12 @@ def step(system: System, folder: str, target: Target, driver: str | None, number
     return _step(outcome="unknown" if unknown else "done", evidence=evidence, why="; ".join(unknown) or None)
 
 
-def _filled(before: Before | None, facts: Facts, number: int) -> Before:
+def _filled(before: Before | None, facts: FunctionFacts, number: int) -> Before:
     """Return what to compare with: what of it was not known before is what is read now."""
     if before is None:
         return _found(facts, number)
     old = before.facts
-    merged = Facts(
+    merged = FunctionFacts(
         addresses=old.addresses if old.addresses is not None else facts.addresses,
         configuration=old.configuration if old.configuration is not None else facts.configuration,
         firmware=old.firmware,
@@ -115,7 +115,7 @@ def _filled(before: Before | None, facts: Facts, number: int) -> Before:
 
 
 def _addresses(
-    system: System, address: str, interfaces: Iterable[Interface | None]
+    system: System, address: str, interfaces: Iterable[KernelInterface | None]
 ) -> tuple[Mapping[str, str] | None, list[str]]:
     """Return (the addresses that are burnt in, by name; what is unknown). Names of interfaces can change."""
     found: dict[str, set[str]] = {}
@@ -137,7 +137,7 @@ def _addresses(
     return {name: " ".join(sorted(texts)) for name, texts in sorted(found.items())} or None, unknown
 
 
-def _left(interfaces: Iterable[Interface | None]) -> Iterable[str]:
+def _left(interfaces: Iterable[KernelInterface | None]) -> Iterable[str]:
     """Yield what is on the interfaces that a new one of the driver would not have."""
     for one in interfaces:
         if one is not None and one.kind != _INFINIBAND and one.permanent not in (None, one.address):
@@ -149,7 +149,7 @@ def _left(interfaces: Iterable[Interface | None]) -> Iterable[str]:
             yield f"{one.name} has an XDP program: ip link set dev {one.name} xdp off, or find what loads it"
 
 
-def _differences(facts: Facts, before: Before) -> Iterable[str]:
+def _differences(facts: FunctionFacts, before: Before) -> Iterable[str]:
     """Yield what is not as it was, and what is about to change without anybody of the host having been asked."""
     old, new = before.facts.addresses or {}, facts.addresses or {}
     for name in sorted(old.keys() & new.keys()):
@@ -213,7 +213,11 @@ def _waiting(evidence: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _evidence(
-    interfaces: Iterable[Interface | None], facts: Facts, used: Before, kept: Before | None, stored: Mapping[str, str]
+    interfaces: Iterable[KernelInterface | None],
+    facts: FunctionFacts,
+    used: Before,
+    kept: Before | None,
+    stored: Mapping[str, str],
 ) -> dict[str, Any]:
     read = facts.configuration
     return {

@@ -57,7 +57,7 @@ class Configuration(Value, frozen=True, kw_only=True):
         return tuple(sorted(name for name, value in self.default.items() if value != self.values.get(name)))
 
 
-class Interface(Value, frozen=True, kw_only=True):
+class KernelInterface(Value, frozen=True, kw_only=True):
     """A network interface: number, addresses, the address burnt in (None: unknown), and ids of XDP programs on it."""
 
     name: str
@@ -96,7 +96,7 @@ def link_of(system: System, interface: str) -> Mapping[str, Any] | None:
     return found[0] if found[0].get("ifname") == interface else None
 
 
-def interface_of(system: System, name: str) -> Interface | None:
+def interface_of(system: System, name: str) -> KernelInterface | None:
     """Return an interface as it is now; None if that cannot be told."""
     link = link_of(system, name)
     index = link.get("ifindex") if link is not None else None
@@ -104,7 +104,7 @@ def interface_of(system: System, name: str) -> Interface | None:
         return None
     address = link.get("address")
     address = address if isinstance(address, str) else None
-    return Interface(
+    return KernelInterface(
         name=name,
         index=index,
         kind=link.get("link_type") if isinstance(link.get("link_type"), str) else None,

@@ -21,7 +21,7 @@ import msgspec
 
 from hosttune.handover.binding import refuse_users
 from hosttune.handover.network import atstart, tools
-from hosttune.handover.network.known import Before, Facts, keep, known
+from hosttune.handover.network.known import Before, FunctionFacts, keep, known
 from hosttune.handover.targets import Target
 from hosttune.machine.child import in_child
 from hosttune.machine.system import System
@@ -60,7 +60,7 @@ def first_look(system: System, folder: str, target: Target, physical: str) -> No
         settings = _read(system, target.address, physical)
         before = None
         if settings is not None:
-            before = Before(facts=Facts(settings=settings), origin="clean", text=_HOSTS, at=now_text())
+            before = Before(facts=FunctionFacts(settings=settings), origin="clean", text=_HOSTS, at=now_text())
     else:
         before = at_start(system, folder, target, physical)
     if before is not None:
@@ -72,7 +72,7 @@ def at_start(system: System, folder: str, target: Target, physical: str) -> Befo
     """Return the settings of a function from before its guest was started; None if no record counts that has them."""
     start = atstart.recorded(system, folder, target.address, physical)
     settings = _read(start.machine, target.address, physical) if start is not None else None
-    return start.before(Facts(settings=settings)) if start is not None and settings is not None else None
+    return start.before(FunctionFacts(settings=settings)) if start is not None and settings is not None else None
 
 
 def _read(system: System, address: str, physical: str) -> Settings | None:
@@ -114,7 +114,7 @@ def step(system: System, folder: str, target: Target, physical: str) -> Handover
             evidence=evidence,
             why=f"what {interface} keeps for it cannot be read after it was put back",
         )
-    keep(folder, msgspec.structs.replace(kept, seen=Facts(settings=now)))
+    keep(folder, msgspec.structs.replace(kept, seen=FunctionFacts(settings=now)))
     wrong = sorted(
         name for name, value in want.items() if now.get(name) != value and not _is_new(name, value, left, now)
     )

@@ -12,14 +12,14 @@ from hosttune.errors import HosttuneError
 from hosttune.gpu import maker_of
 from hosttune.handover import gpumemory
 from hosttune.handover.statement import read_firmware
-from hosttune.handover.testguest.order import Answer, Order
+from hosttune.handover.testguest.order import GuestAnswer, GuestOrder
 from hosttune.machine.system import System
 from hosttune.model.validation import Validation
 
 
-def answer_of(system: System, order: Order, validate: Callable[[int], Validation]) -> Answer:
+def answer_of(system: System, order: GuestOrder, validate: Callable[[int], Validation]) -> GuestAnswer:
     """Return what this guest answers to an order. `validate`: validates this guest at a level."""
-    empty = Answer(nonce=order.nonce, version=__version__)
+    empty = GuestAnswer(nonce=order.nonce, version=__version__)
     try:
         host = discover(system)
         if host.hypervisor is not True:

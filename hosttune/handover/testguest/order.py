@@ -50,7 +50,7 @@ class OrderedDevice(Value, frozen=True, kw_only=True):
     ids: str | None = None
 
 
-class Order(Value, frozen=True, kw_only=True):
+class GuestOrder(Value, frozen=True, kw_only=True):
     """What the guest shall do. `pattern` (32 hex digits): of `search` and `write`, which are of the only device."""
 
     schema: str = ORDER_SCHEMA
@@ -64,12 +64,12 @@ class Order(Value, frozen=True, kw_only=True):
         close_lists(self)
 
     @classmethod
-    def from_json(cls, text: str | bytes, *, where: str = "order") -> Order:
+    def from_json(cls, text: str | bytes, *, where: str = "order") -> GuestOrder:
         """Read an order. Raises BadInput."""
         return from_json(cls, text, schema=ORDER_SCHEMA, where=where)
 
 
-class Answer(Value, frozen=True, kw_only=True):
+class GuestAnswer(Value, frozen=True, kw_only=True):
     """What the guest says. `problem`: why it could not do it.
 
     `validation`, `firmware` (versions by name, by address) of `validate`; `memory` (what the program that searches
@@ -93,14 +93,14 @@ class Answer(Value, frozen=True, kw_only=True):
         return msgspec.json.format(to_json(self), indent=-1) + "\n"
 
 
-def read_answer(text: str, order: Order) -> Answer:
+def read_answer(text: str, order: GuestOrder) -> GuestAnswer:
     """Return the answer to an order, if it counts; of its validation only what is about the order's devices.
 
     Raises Unanswered.
     """
     try:
         check_size(len(text.encode()), ANSWER_LIMIT, "test guest")
-        found = from_json(Answer, text, schema=ANSWER_SCHEMA, where="test guest")
+        found = from_json(GuestAnswer, text, schema=ANSWER_SCHEMA, where="test guest")
     except BadInput as error:
         raise Unanswered("garbled", f"{_clean(error.what)} ({_clean(error.where)})") from error
     if found.nonce != order.nonce:
@@ -116,7 +116,7 @@ def read_answer(text: str, order: Order) -> Answer:
     return msgspec.structs.replace(found, memory=memory, validation=None, version=_clean(found.version or ""))
 
 
-def _with_validation(found: Answer, order: Order) -> Answer:
+def _with_validation(found: GuestAnswer, order: GuestOrder) -> GuestAnswer:
     said = found.validation
     if said is None or said.machine is None:
         raise Unanswered("garbled", "it has no validation, or the validation does not say which devices it found")
@@ -130,7 +130,7 @@ def _with_validation(found: Answer, order: Order) -> Answer:
     return msgspec.structs.replace(found, validation=cut, firmware=firmware, version=_clean(found.version or ""))
 
 
-def _check_devices(said: Validation, order: Order) -> None:
+def _check_devices(said: Validation, order: GuestOrder) -> None:
     """Raise Unanswered unless the guest found exactly GPUs and other devices that it was given."""
     given = {one.address: one.ids for one in order.devices}
     machine = said.machine

@@ -23,8 +23,8 @@ from hosttune.handover.targets import Target
 from hosttune.handover.testguest.image import Image, read_image
 from hosttune.handover.testguest.order import (
     CHANNEL,
-    Answer,
-    Order,
+    GuestAnswer,
+    GuestOrder,
     OrderedDevice,
     Task,
     Unanswered,
@@ -62,7 +62,7 @@ _SILENCE: Mapping[str, str] = {
 class Heard(msgspec.Struct, frozen=True):
     """An answer that counts, the guest that gave it, and what is told of both in the evidence."""
 
-    answer: Answer
+    answer: GuestAnswer
     guest: PlannedGuest
     evidence: Mapping[str, object]
 
@@ -153,16 +153,16 @@ def _note(system: System, folder: str, name: str, addresses: list[str]) -> None:
 
 def _order(
     host: Host, guest: PlannedGuest, targets: Mapping[str, Target], task: Task, level: int, pattern: str | None
-) -> Order:
+) -> GuestOrder:
     devices = [
         OrderedDevice(address=one.guest_address, ids=host.index.ids(one.address))
         for one in guest.devices
         if task == "validate" or one.address in targets
     ]
-    return Order(nonce=secrets.token_hex(16), task=task, devices=tuple(devices), level=level, pattern=pattern)
+    return GuestOrder(nonce=secrets.token_hex(16), task=task, devices=tuple(devices), level=level, pattern=pattern)
 
 
-def _start(system: System, folder: str, found: Plan, image: Image, order: Order) -> None:
+def _start(system: System, folder: str, found: Plan, image: Image, order: GuestOrder) -> None:
     """Make the files and start the guest. Raises Unanswered, WriteFailed."""
     guest = found.guests[0]
     FilesOfGuest.of(NAME).write(system, value_of(_files(found, order)))
@@ -180,10 +180,12 @@ def _start(system: System, folder: str, found: Plan, image: Image, order: Order)
         raise Unanswered("not-started", f"{error.argv[0]}: {error.reason}: {said}") from error
 
 
-def _files(found: Plan, order: Order) -> GuestFiles:
+def _files(found: Plan, order: GuestOrder) -> GuestFiles:
     """Return the guest's ordinary files, with the order in its user-data."""
     files = guest_files(found, NAME)
-    refusal = Answer(nonce=order.nonce, problem="hosttune in the image is missing, or does not know `handover inside`")
+    refusal = GuestAnswer(
+        nonce=order.nonce, problem="hosttune in the image is missing, or does not know `handover inside`"
+    )
     user = asking_user_data(files.bundle, to_json(order), refusal.to_line(), CHANNEL)
     meta = meta_data(NAME, found.guests[0].uuid, user)
     return msgspec.structs.replace(files, user_data=user, meta_data=meta)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 from hosttune.inventory.partitions import (
     VGPU,
-    Fabric,
     GpuSet,
+    HostFabric,
     blocked,
     exactly,
     partition_of,
@@ -27,17 +27,17 @@ Say = Callable[[str, str, str], None]  # level, text, where
 _WHERE = "Fabric Manager"
 
 
-def fabric_of(fabric: Fabric, guest: PlannedGuest) -> GpuSet:
+def fabric_of(fabric: HostFabric, guest: PlannedGuest) -> GpuSet:
     """Return the guest's whole GPUs that are on the fabric."""
     return tuple(d.address for d in guest.devices if d.kind == "gpu" and d.address in fabric.members)
 
 
-def guest_partition(fabric: Fabric, guest: PlannedGuest) -> int | None:
+def guest_partition(fabric: HostFabric, guest: PlannedGuest) -> int | None:
     """Return the partition that must be active for a planned guest; None if it needs none, or if it is unknown."""
     return None if needs_none(fabric, guest) else partition_of(fabric, fabric_of(fabric, guest))
 
 
-def needs_none(fabric: Fabric, guest: PlannedGuest) -> bool:
+def needs_none(fabric: HostFabric, guest: PlannedGuest) -> bool:
     """Return whether the guest needs no partition: MIG on whole GPUs, on a fabric whose mode has partitions.
 
     Source: user guide, "Interoperability with MIG".
@@ -45,13 +45,13 @@ def needs_none(fabric: Fabric, guest: PlannedGuest) -> bool:
     return bool(guest.mig and fabric_of(fabric, guest)) and fabric.known and not fabric.passthrough
 
 
-def open_partitions(fabric: Fabric, guest: PlannedGuest) -> tuple[int, ...]:
+def open_partitions(fabric: HostFabric, guest: PlannedGuest) -> tuple[int, ...]:
     """Return active partitions that connect the guest's GPUs with other GPUs: NVLink routes between them are open."""
     own = {fabric.modules[address] for address in fabric_of(fabric, guest) if address in fabric.modules}
     return tuple(number for number, modules in sorted(fabric.active.items()) if modules & own and modules - own)
 
 
-def why_routes_unknown(fabric: Fabric, guest: PlannedGuest) -> str | None:
+def why_routes_unknown(fabric: HostFabric, guest: PlannedGuest) -> str | None:
     """Return why it is unknown whether such a partition is active; None if it is known."""
     gpus = fabric_of(fabric, guest)
     if missing := unnamed(gpus, fabric.modules, fabric.claimed):
@@ -63,7 +63,7 @@ def why_routes_unknown(fabric: Fabric, guest: PlannedGuest) -> str | None:
     return f"whether partitions {', '.join(map(str, unread))} are active could not be read" if unread else None
 
 
-def fabric_reasons(fabric: Fabric, guest: PlannedGuest) -> tuple[str, ...]:
+def fabric_reasons(fabric: HostFabric, guest: PlannedGuest) -> tuple[str, ...]:
     """Return why a guest with GPUs of the fabric has no partition, if it needs none."""
     if not needs_none(fabric, guest):
         return ()
@@ -109,7 +109,7 @@ def not_startable(host: Host, guest: PlannedGuest) -> str | None:
     return None
 
 
-def _not_startable_passthrough(fabric: Fabric, guest: PlannedGuest) -> str | None:
+def _not_startable_passthrough(fabric: HostFabric, guest: PlannedGuest) -> str | None:
     gpus = fabric_of(fabric, guest)
     if any(name != guest.name for name in fabric.tenants.values()):
         return "the Fabric Manager is in mode 0, which does not isolate guests, and another guest has GPUs of it"
@@ -122,7 +122,7 @@ def _not_startable_passthrough(fabric: Fabric, guest: PlannedGuest) -> str | Non
 # --- findings ----------------------------------------------------------------------------------------------------
 
 
-def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) -> None:
+def fabric_findings(fabric: HostFabric, guests: Iterable[PlannedGuest], say: Say) -> None:
     """Report what the operator should know about the planned guests' GPUs on the fabric."""
     on_fabric = [guest for guest in guests if fabric_of(fabric, guest)]
     if on_fabric and fabric.assumed:
@@ -143,7 +143,7 @@ def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) ->
             )
 
 
-def _report_no_partition(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
+def _report_no_partition(fabric: HostFabric, guest: PlannedGuest, say: Say) -> None:
     """Report a guest whose partition is unknown, or cannot be activated now."""
     gpus = fabric_of(fabric, guest)
     found = exactly(fabric, gpus)
@@ -159,7 +159,7 @@ def _report_no_partition(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
     )
 
 
-def _report_inner_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
+def _report_inner_mig(fabric: HostFabric, guest: PlannedGuest, say: Say) -> None:
     """Report a guest that divides its GPUs itself: NVLink routes of active partitions are open until it enables MIG."""
     for number in open_partitions(fabric, guest):
         # A GPU whose address is unknown is listed by its module id.
@@ -193,7 +193,7 @@ def _report_inner_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
         say("info", text, _WHERE)
 
 
-def _report_passthrough(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
+def _report_passthrough(fabric: HostFabric, guest: PlannedGuest, say: Say) -> None:
     gpus = fabric_of(fabric, guest)
     if fabric.whole(gpus):
         say(

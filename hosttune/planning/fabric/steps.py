@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hosttune.inventory.partitions import VGPU, Fabric, partition_of
+from hosttune.inventory.partitions import VGPU, HostFabric, partition_of
 from hosttune.model.plan import PlannedGuest, Step
 from hosttune.planning.fabric.guest import fabric_of, needs_none, open_partitions
 
 START, STOP = "start", "stop"
 
 
-def fabric_steps(fabric: Fabric, guest: PlannedGuest) -> tuple[Step, ...]:
+def fabric_steps(fabric: HostFabric, guest: PlannedGuest) -> tuple[Step, ...]:
     """Return the steps around a guest with whole GPUs of the fabric; none if its partition is unknown.
 
     A guest with MIG inside needs no partition: it has a step only if an active partition connects its GPUs with others.
@@ -35,7 +35,7 @@ def fabric_steps(fabric: Fabric, guest: PlannedGuest) -> tuple[Step, ...]:
     return tuple(_with_functions(guest, number) if fabric.mode == VGPU else _shared(fabric, guest, gpus, number))
 
 
-def _shared(fabric: Fabric, guest: PlannedGuest, gpus: tuple[str, ...], number: int) -> Iterator[Step]:
+def _shared(fabric: HostFabric, guest: PlannedGuest, gpus: tuple[str, ...], number: int) -> Iterator[Step]:
     modules = ", ".join(str(module) for module in sorted(fabric.modules[address] for address in gpus))
     active = next(partition.active for partition in fabric.partitions or () if partition.id == number)
     yield _applied(gpus)
@@ -62,7 +62,7 @@ def _with_functions(guest: PlannedGuest, number: int) -> Iterator[Step]:
     yield Step(when=STOP, text=f"fmpm -d {number}, then fmpm -l: partition {number} is not active")
 
 
-def _whole(fabric: Fabric, guest: PlannedGuest) -> Iterator[Step]:
+def _whole(fabric: HostFabric, guest: PlannedGuest) -> Iterator[Step]:
     # The driver cannot release NVSwitches that the Fabric Manager holds open. So the daemon stops before apply binds
     # them.
     yield _applied((*fabric.members, *fabric.switches), ", after systemctl stop nvidia-fabricmanager")

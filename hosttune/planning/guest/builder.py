@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from hosttune.inventory.cores import fits
 from hosttune.inventory.partitions import lost
-from hosttune.inventory.sizing import Claims, PlanningContext, enlarge
+from hosttune.inventory.sizing import LaterClaims, PlanningContext, enlarge
 from hosttune.model.intent import NicRequest
 from hosttune.model.plan import PlannedGuest, PlannedPin, Unplaced
 from hosttune.model.values import CpuSet, address_key, parse_cpus
@@ -25,13 +25,13 @@ from hosttune.planning.mig.instances import mig_share
 from hosttune.planning.request.nearest import can_be_counted, dealt, remoteness
 from hosttune.planning.request.resource_pool import Kind
 from hosttune.planning.search.branch_and_bound import Found
-from hosttune.planning.search.problem import Problem
+from hosttune.planning.search.problem import PlacementProblem
 
 
 class Builder:
     """Builds the guests of one search, each on what the guests before it left."""
 
-    def __init__(self, problem: Problem, found: Found) -> None:
+    def __init__(self, problem: PlacementProblem, found: Found) -> None:
         self._wants, self._stock = problem.wants, problem.resource_pool
         self._placements = {i: one for i, one in enumerate(found.placements) if one is not None}
         self._field = replace(problem.context, own={**problem.context.own, **dict(self._needed(problem.context))})
@@ -124,12 +124,12 @@ class Builder:
         near = own_gpus or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))
         for what in ("nic", "nvme"):
             counted += self._nearest(context, which, what, near, (*own_gpus, *want.named, *counted), taken, later)
-        claims_of_later: dict[int, Claims] = {}
+        claims_of_later: dict[int, LaterClaims] = {}
         for i in later:
             sizes = self._placements[i].sizes
             for node, cell in zip(self._placements[i].nodes, sizes.shape.cells, strict=True):
-                before = claims_of_later.get(node, Claims())
-                claims_of_later[node] = Claims(
+                before = claims_of_later.get(node, LaterClaims())
+                claims_of_later[node] = LaterClaims(
                     before.cpus + cell.vcpus,
                     before.memory_bytes + cell.memory_bytes,
                     before.sharers + sizes.short,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hosttune.inventory.shape import Shape
+from hosttune.inventory.shape import GuestShape
 from hosttune.inventory.sizing import Parts
 from hosttune.model.values import address_key
 from hosttune.planning.mig.instances import MigSlot
@@ -21,7 +21,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     gpus: GpuSet
     nodes: tuple[int, ...]
-    shape: Shape
+    shape: GuestShape
     short: bool
     extra_cells: int
     slots: tuple[MigSlot, ...] = ()

@@ -16,7 +16,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.memory import HugePages
+from hosttune.settings.memory import NodeHugePages
 
 VMEMMAP = "/proc/sys/vm/hugetlb_optimize_vmemmap"
 VMEMMAP_OF_1G = 16 << 20  # struct pages of 64 bytes for 262144 pages of 4 KiB
@@ -94,9 +94,9 @@ def page_actions(
         why = f"guests on node {node} need {-(-size // page)} pages of {format_size(page)}, {have}"
         if page == HUGE_1G and node in late:
             why += f"; {format_size(nodes[node].free_bytes)} of the node is free now: the next boot reserves them"
-            yield make_action(HugePages.kind, target, current, want, why, needed=True, effect="reboot")
+            yield make_action(NodeHugePages.kind, target, current, want, why, needed=True, effect="reboot")
             continue
-        yield make_action(HugePages.kind, target, current, want, why, needed=True)
+        yield make_action(NodeHugePages.kind, target, current, want, why, needed=True)
         if current is None:
             text = (
                 f"the pages that node {node} has now are unknown: {want} is what this plan needs, and writing it takes"

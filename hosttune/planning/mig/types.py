@@ -19,7 +19,7 @@ from hosttune.model.plan import Action, MigAssignment, PlannedGuest, Step
 from hosttune.model.values import address_key
 from hosttune.planning.mig.instances import gpu_offer, instances_are_known, ready_starts
 from hosttune.planning.mig.vgpu import HostDevices, Known
-from hosttune.settings.vgpu import VgpuType
+from hosttune.settings.vgpu import VgpuTypeSetting
 
 
 class _TypeChange(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ def mig_actions(
     for one in _typings(HostDevices(host, catalogue), with_vgpus):
         if one.number is not None and one.by_hand is None:
             why = f"guest {one.guest} gets {one.function} as {one.name}"
-            yield make_action(VgpuType.kind, one.function, one.now, one.number, why, needed=True)
+            yield make_action(VgpuTypeSetting.kind, one.function, one.now, one.number, why, needed=True)
 
 
 def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> tuple[PlannedGuest, ...]:

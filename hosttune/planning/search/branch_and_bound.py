@@ -21,10 +21,10 @@ from hosttune.model.values import grouped
 from hosttune.planning.mig.instances import is_vgpu_guest
 from hosttune.planning.request.resource_pool import GuestRequest
 from hosttune.planning.search.ledger import Ledger, Totals
-from hosttune.planning.search.needs import Need, instances_left, is_dead, need_of, weight
-from hosttune.planning.search.options import Options
+from hosttune.planning.search.needs import GuestNeeds, instances_left, is_dead, need_of, weight
+from hosttune.planning.search.options import PlacementOptions
 from hosttune.planning.search.placements import Placement, PlacementStream
-from hosttune.planning.search.problem import Problem, read_problem
+from hosttune.planning.search.problem import PlacementProblem, read_problem
 from hosttune.planning.search.rank import LEFT_OUT, NEXT, NOTHING, Rank, minus, plus, times, total
 
 # --- bounds --------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ Guests = tuple[int, ...]
 class Bounds:
     """The bounds of one search."""
 
-    def __init__(self, ledger: Ledger, wants: Sequence[GuestRequest], needs: Mapping[int, Need]) -> None:
+    def __init__(self, ledger: Ledger, wants: Sequence[GuestRequest], needs: Mapping[int, GuestNeeds]) -> None:
         self._ledger, self._wants, self._needs = ledger, wants, needs
         self._sums: dict[Guests, tuple[tuple[int, tuple[int, ...]], ...]] = {}
         self._vgpus: dict[Guests, dict[str, list[int]]] = {}
@@ -102,18 +102,18 @@ class _SearchEnded(Exception):
 class SearchProblem(msgspec.Struct, frozen=True, dict=True):
     """A problem and the placements of each of its guests, for every search over some of them."""
 
-    problem: Problem
+    problem: PlacementProblem
     streams: tuple[PlacementStream, ...]
 
     @cached_property
-    def short_list(self) -> Options:
+    def short_list(self) -> PlacementOptions:
         """The first placements of each guest."""
-        return Options(self.problem, self.streams, KEPT)
+        return PlacementOptions(self.problem, self.streams, KEPT)
 
     @cached_property
-    def long_list(self) -> Options:
+    def long_list(self) -> PlacementOptions:
         """Many placements of each guest, on hosts of few nodes usually all."""
-        return Options(self.problem, self.streams, self.most_listed)
+        return PlacementOptions(self.problem, self.streams, self.most_listed)
 
     @property
     def most_listed(self) -> int:
@@ -149,7 +149,7 @@ def all_fit(searched: SearchProblem, members: Sequence[int]) -> bool | None:
     return _Search(searched, members, SHORT_WORK).fits()
 
 
-class Plan(NamedTuple):
+class RankedPlan(NamedTuple):
     """A plan: its rank, and the placement of each guest (None: left out)."""
 
     rank: Rank
@@ -183,11 +183,11 @@ class _Search:
         self._orders = dict.fromkeys((self._order, *_by_amount(members, self._needs, weights)))
         self._alike = {i: self._streams.index(self._streams[i]) for i in members}
         self._bounds = Bounds(self._ledger, wants, self._needs)
-        self._options: Options  # the listed placements of the tree
-        self._first: Plan | None = None  # the best plan before the tree
+        self._options: PlacementOptions  # the listed placements of the tree
+        self._first: RankedPlan | None = None  # the best plan before the tree
         self._seen: dict[object, Rank] = {}
         self._chosen: list[Placement | None] = [None] * len(wants)
-        self._best = Plan(times(LEFT_OUT, 1 + len(members)), tuple(self._chosen))
+        self._best = RankedPlan(times(LEFT_OUT, 1 + len(members)), tuple(self._chosen))
         self._most_work = self._limit = most_work
         self._enough = NOTHING  # a plan below this rank ends the search
         self._cut_off = False  # whether some placements were not looked at
@@ -220,7 +220,7 @@ class _Search:
 
         None: the search was cut off before that was known.
         """
-        nothing = self._best = Plan(LEFT_OUT, self._best.placements)  # only a better plan is an answer
+        nothing = self._best = RankedPlan(LEFT_OUT, self._best.placements)  # only a better plan is an answer
         certain = self._explore(LEFT_OUT)
         return True if self._best is not nothing else False if certain else None
 
@@ -245,7 +245,7 @@ class _Search:
                     rank = plus(rank, placement.rank)
                 if rank < self._best.rank:
                     chosen = dict(taken)
-                    self._best = Plan(rank, tuple(map(chosen.get, range(len(self._chosen)))))
+                    self._best = RankedPlan(rank, tuple(map(chosen.get, range(len(self._chosen)))))
                 for _, placement in taken:
                     self._ledger.take(placement, -1)
         if self._best.rank < self._enough:
@@ -279,12 +279,12 @@ class _Search:
 
     # --- plans of equal rank ------------------------------------------------------------------------------------
 
-    def _earlier(self, best: Plan, guests: Guests, rank: Rank) -> Plan:
+    def _earlier(self, best: RankedPlan, guests: Guests, rank: Rank) -> RankedPlan:
         """Return a plan as good as the best in which the first of these guests has its earliest possible placement.
 
         The guests before it keep theirs; `rank` is that of their placements.
         """
-        self._best = Plan(self._enough, best.placements)
+        self._best = RankedPlan(self._enough, best.placements)
         which, fitting = guests[0], self._options.fitting(self._ledger)
         alone = [self._least_left(guest, fitting) for guest in guests]
         least = plus(rank, self._bounds.of(guests, alone))
@@ -318,7 +318,7 @@ class _Search:
         branches = self._branches(guests, alone, least, fitting)
         rank = plus(rank, times(LEFT_OUT, len(guests) - len(branches)))
         if not branches:
-            self._best = Plan(rank, tuple(self._chosen))
+            self._best = RankedPlan(rank, tuple(self._chosen))
             return
         key = self._state(branches)
         if key in self._seen and self._seen[key] <= rank:
@@ -410,7 +410,7 @@ class _Search:
             number += 1
         self._cut_off = self._cut_off or stream.cut_off
 
-    def _lists(self) -> Iterator[tuple[Options, int]]:
+    def _lists(self) -> Iterator[tuple[PlacementOptions, int]]:
         """Yield the placements to list, with the work after which the search is cut off."""
         if not self._searched.short_list.whole and self._searched.most_listed > KEPT:
             yield self._searched.short_list, FEW_WORK
@@ -423,7 +423,9 @@ def _width(branch: _Branch) -> tuple[bool, int]:
     return branch.more, 0 if branch.more else branch.bits.bit_count()
 
 
-def _by_amount(members: Sequence[int], needs: Mapping[int, Need], weights: Mapping[int, float]) -> Iterator[Guests]:
+def _by_amount(
+    members: Sequence[int], needs: Mapping[int, GuestNeeds], weights: Mapping[int, float]
+) -> Iterator[Guests]:
     """Yield the guests by what they need of each amount, the least first."""
     for part in range(len(Totals._fields)):
         if any(needs[i].least[part] for i in members):

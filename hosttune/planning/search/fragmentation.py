@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hosttune.inventory.cores import caches_of
 from hosttune.inventory.pages import HUGE_1G
 from hosttune.inventory.partitions import lost
-from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.sizing import PlanningContext
 
 
@@ -59,7 +59,7 @@ class Fragments:
         """Return what taking these GPUs breaks up, before any cell has a place."""
         return Fragmentation(partitions=lost(self._field.catalogue.fabric, gpus), room=self._no_room)
 
-    def of_cell(self, cell: CellDemand, shape: Shape, node: int, taken: Mapping[int | None, int]) -> Fragmentation:
+    def of_cell(self, cell: CellDemand, shape: GuestShape, node: int, taken: Mapping[int | None, int]) -> Fragmentation:
         """Return what a cell breaks up on a node; `taken`: its guest's GPUs by the node they count for."""
         key = node, cell.vcpus, shape.threads, shape.share_cores
         if key not in self._caches:

@@ -14,19 +14,19 @@ from typing import NamedTuple
 from hosttune.gpu.mig_tables import SLICES
 from hosttune.inventory.cores import cores_needed
 from hosttune.inventory.devices import countable_gpus
-from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.values import grouped
 from hosttune.planning.request.resource_pool import ResourcePool, atom_of, instances_of
 from hosttune.planning.search.placements import Placement
-from hosttune.planning.search.problem import Problem
+from hosttune.planning.search.problem import PlacementProblem
 from hosttune.planning.search.selections import View
 
 
 class Ledger:
     """The amounts left in one search. `left`: the amounts of the resource pool; `work`: the cost of the search."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlacementProblem) -> None:
         context, resource_pool = problem.context, problem.resource_pool
         self.context, self.resource_pool = context, resource_pool
         self.left = list(resource_pool.capacity)
@@ -106,7 +106,7 @@ class Ledger:
         """
         left, memory, resource_pool = tuple(self.left), self._memory.copy(), self.resource_pool
 
-        def holds(node: int, cell: CellDemand, shape: Shape) -> bool:
+        def holds(node: int, cell: CellDemand, shape: GuestShape) -> bool:
             if shape.share_cores:
                 if left[resource_pool.threads[node]] < cell.vcpus:
                     return False

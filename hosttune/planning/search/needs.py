@@ -25,7 +25,7 @@ from hosttune.planning.request.resource_pool import (
     occupied,
 )
 from hosttune.planning.search.ledger import Ledger, Totals
-from hosttune.planning.search.problem import Problem
+from hosttune.planning.search.problem import PlacementProblem
 from hosttune.planning.search.selections import Picks
 
 WORK_OF_SLICES = 30  # cost of a look for MIG slices; one placement costs 1
@@ -34,7 +34,7 @@ WORK_OF_ROOM = 8
 CellNeed = tuple[int, int, int]  # cores (CPUs, if they are shared), bytes, and how many nodes must have this much
 
 
-class Need(msgspec.Struct, frozen=True):
+class GuestNeeds(msgspec.Struct, frozen=True):
     """The needs of one guest: `least` on the whole host, and where devices come from (index in the pool, count).
 
     `named`: devices that it names; `sets`: it gets one of these sets; `pools`: `gpus` are counted from these (index,
@@ -52,7 +52,7 @@ class Need(msgspec.Struct, frozen=True):
     cells: tuple[tuple[CellNeed, ...], ...]
 
 
-def need_of(problem: Problem, which: int) -> Need:
+def need_of(problem: PlacementProblem, which: int) -> GuestNeeds:
     """Return the needs of the guest of this number."""
     resource_pool, want = problem.resource_pool, problem.wants[which]
 
@@ -87,10 +87,10 @@ def need_of(problem: Problem, which: int) -> Need:
         nics=in_pool("nic", named) + wanted.get("nic", 0),
         drives=in_pool("nvme", named) + wanted.get("nvme", 0),
     )
-    return Need(want, least, named, sets, pools or ((),), count, counted, _cells_of(problem, want.guest))
+    return GuestNeeds(want, least, named, sets, pools or ((),), count, counted, _cells_of(problem, want.guest))
 
 
-def _least_cpus(problem: Problem, guest: GuestIntent) -> tuple[int, int]:
+def _least_cpus(problem: PlacementProblem, guest: GuestIntent) -> tuple[int, int]:
     """Return the least (whole cores, CPUs) that a guest takes; a guest that shares cores takes no whole ones."""
     if isinstance(guest.numa, tuple):
         vcpus = [cell.vcpus for cell in guest.numa]
@@ -116,7 +116,7 @@ def _least_slices(resource_pool: ResourcePool, guest: GuestIntent) -> int:
     )
 
 
-def weight(context: PlanningContext, need: Need) -> float:
+def weight(context: PlanningContext, need: GuestNeeds) -> float:
     """Return the part of the host that a guest takes, for the resource of which it takes most."""
     least = need.least
     memory = sum(node.memory_bytes or 0 for node in context.memory.values())
@@ -126,7 +126,7 @@ def weight(context: PlanningContext, need: Need) -> float:
     return max(least.cores / max(1, all_cores), (least.memory_bytes or 0) / max(1, memory), whole / max(1, all_gpus))
 
 
-def is_dead(ledger: Ledger, need: Need) -> bool:
+def is_dead(ledger: Ledger, need: GuestNeeds) -> bool:
     """Return whether a guest certainly has no placement: too few devices, or no room for any number of cells."""
     ledger.spend(WORK_OF_ROOM)
     left = ledger.left
@@ -156,7 +156,7 @@ def instances_left(ledger: Ledger, profile: str) -> int:
     return total
 
 
-def _has_room(ledger: Ledger, need: Need) -> bool:
+def _has_room(ledger: Ledger, need: GuestNeeds) -> bool:
     """Return whether enough nodes have room for some number of cells.
 
     Less exact than a placement: it can be true without a possible placement, but it is never wrongly false.
@@ -169,7 +169,7 @@ def _has_room(ledger: Ledger, need: Need) -> bool:
     return any(all(able(cpus, size) >= count for cpus, size, count in cells) for cells in need.cells)
 
 
-def _cells_of(problem: Problem, guest: GuestIntent) -> tuple[tuple[CellNeed, ...], ...]:
+def _cells_of(problem: PlacementProblem, guest: GuestIntent) -> tuple[tuple[CellNeed, ...], ...]:
     """Return what the cells need at least, for every number of cells that the guest may have."""
     nodes = len(problem.context.resources.nodes)
     most = problem.context.resources.threads_per_core

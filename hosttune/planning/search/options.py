@@ -15,13 +15,13 @@ from hosttune.planning.mig.instances import is_vgpu_guest
 from hosttune.planning.request.resource_pool import ResourcePool
 from hosttune.planning.search.ledger import Ledger, places_of_node
 from hosttune.planning.search.placements import Placement, PlacementStream
-from hosttune.planning.search.problem import Problem
+from hosttune.planning.search.problem import PlacementProblem
 from hosttune.planning.search.rank import NOTHING, Rank
 
 MemoryNeed = tuple[int | None, int, bool]  # page size, bytes, whether the next boot reserves the pages
 
 
-class Row(msgspec.Struct, frozen=True, dict=True):
+class GuestOptions(msgspec.Struct, frozen=True, dict=True):
     """The listed placements of one guest, the best first: bit `first`, `first` + 1, … of the options.
 
     `whole`: it has no other placements that are worth trying. `after`: no placement that is not listed ranks better.
@@ -59,17 +59,17 @@ class Row(msgspec.Struct, frozen=True, dict=True):
             bits ^= low
 
 
-class Options:
+class PlacementOptions:
     """The listed placements of all guests of a problem; `rows` has one entry for each guest."""
 
-    def __init__(self, problem: Problem, streams: Sequence[PlacementStream], most: int) -> None:
+    def __init__(self, problem: PlacementProblem, streams: Sequence[PlacementStream], most: int) -> None:
         self._redundant = _redundant(problem.resource_pool)
         self._of_amount: dict[int, dict[int, int]] = {}
         self._of_memory: dict[int, dict[MemoryNeed, int]] = {}
         self._masks: dict[object, int] = {}
         self._places = places_of_node(problem.context, problem.resource_pool)
         self._pooled = any(memory.pools for memory in problem.context.memory.values())
-        rows: dict[PlacementStream, Row] = {}
+        rows: dict[PlacementStream, GuestOptions] = {}
         first = 0
         for i, stream in enumerate(streams):
             if stream not in rows:
@@ -91,12 +91,12 @@ class Options:
                     needs = self._of_memory.setdefault(node, {})
                     needs[page, size, at_boot] = needs.get((page, size, at_boot), 0) | bit
 
-    def _unlisted(self, stream: PlacementStream, first: int) -> Row:
+    def _unlisted(self, stream: PlacementStream, first: int) -> GuestOptions:
         """Return the row of a vGPU guest: one placement stands for all equal GPUs, so they are drawn for each state."""
         best = stream.get(0)
-        return Row(first, (), best is None, best.rank if best else NOTHING)
+        return GuestOptions(first, (), best is None, best.rank if best else NOTHING)
 
-    def _listed(self, stream: PlacementStream, first: int, most: int) -> Row:
+    def _listed(self, stream: PlacementStream, first: int, most: int) -> GuestOptions:
         """List the placements of a guest that no better one dominates."""
         found: list[Placement] = []
         alike: dict[object, list[tuple[dict[int, int], Placement]]] = {}
@@ -110,7 +110,7 @@ class Options:
                 found.append(placement)
         last = stream.get(number - 1) if number else None
         whole = len(found) < most
-        return Row(first, tuple(found), whole, last.rank if last else NOTHING)
+        return GuestOptions(first, tuple(found), whole, last.rank if last else NOTHING)
 
     def _spares(self, a: Placement, b: Placement) -> bool:
         """Return whether one placement leaves at least as much memory on each node as another on the same nodes."""

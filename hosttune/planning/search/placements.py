@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hosttune.inventory.cores import cores_needed, fits
 from hosttune.inventory.devices import Catalogue
-from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.sizing import Sizes, base_cells, shapes
 from hosttune.model.intent import NicRequest
 from hosttune.model.values import parse_cpus
@@ -26,7 +26,7 @@ from hosttune.planning.request.resource_pool import ResourcePool, slots_use
 from hosttune.planning.search.fragmentation import Fragmentation
 from hosttune.planning.search.lazy_sequence import LazySequence
 from hosttune.planning.search.node_sets import CellCosts, Cells, NodeSet, node_sets
-from hosttune.planning.search.problem import Problem
+from hosttune.planning.search.problem import PlacementProblem
 from hosttune.planning.search.rank import NEXT, Rank, plus
 from hosttune.planning.search.selections import Node, Partial, Picks, Selection, Selections, View, ways_to_take
 
@@ -154,7 +154,7 @@ def _steps_left(family: Open) -> int:
 class PlacementStream:
     """The placements of one guest, generated on demand and kept. Without a `view`, as if it were alone."""
 
-    def __init__(self, problem: Problem, which: int, view: View | None = None) -> None:
+    def __init__(self, problem: PlacementProblem, which: int, view: View | None = None) -> None:
         self._problem, self._field, self._stock = problem, problem.context, problem.resource_pool
         self._view = view or View(self._stock.capacity, self._holds, lambda _: None)
         self._want, self._which = problem.wants[which], which
@@ -326,7 +326,7 @@ class PlacementStream:
             free,
         )
 
-    def _to_devices(self, known: Sequence[Node], shape: Shape) -> dict[int, int]:
+    def _to_devices(self, known: Sequence[Node], shape: GuestShape) -> dict[int, int]:
         """Return, for each node, the sum of its distances to devices on these nodes, and what moves there cost."""
         devices = Counter(node for node in known if node is not None)
         distance, own = self._field.resources.distance, self._field.own.get(self._want.guest.name)
@@ -384,7 +384,7 @@ class PlacementStream:
             cost, broken, _ = following
             yield (rank._replace(cost=cost), (broken,)), _OnNodes(cut, rank, sizes, following, source)
 
-    def _holds(self, node: int, cell: CellDemand, shape: Shape) -> bool:
+    def _holds(self, node: int, cell: CellDemand, shape: GuestShape) -> bool:
         return fits(self._field.resources.nodes[node], self._field.memory.get(node), cell, shape)
 
     # --- placements -----------------------------------------------------------------------------------------------

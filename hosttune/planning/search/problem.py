@@ -14,7 +14,7 @@ from hosttune.planning.search.fragmentation import Fragments
 from hosttune.planning.search.lazy_sequence import LazySequence
 
 
-class Problem(msgspec.Struct, frozen=True, dict=True):
+class PlacementProblem(msgspec.Struct, frozen=True, dict=True):
     """Guests, the host, and the resources for which the guests compete.
 
     `unit`: objectives are counted in parts of this size, so that each is a whole number.
@@ -42,9 +42,9 @@ class Problem(msgspec.Struct, frozen=True, dict=True):
         return {}
 
 
-def read_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> Problem:
+def read_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> PlacementProblem:
     """Count the resources for which these guests compete."""
     # The factor 2 makes half a pair of cells whole as well.
     parts = [*range(1, len(context.resources.nodes) + 1)]
     parts += [sum(cell.vcpus for cell in w.guest.numa) for w in wants if isinstance(w.guest.numa, tuple)]
-    return Problem(context, tuple(wants), read_resource_pool(context, wants), 2 * lcm(*parts))
+    return PlacementProblem(context, tuple(wants), read_resource_pool(context, wants), 2 * lcm(*parts))

@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from hosttune.inventory.cores import cores_needed
 from hosttune.inventory.devices import gpu_count
 from hosttune.inventory.partitions import lost
-from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.sizing import base_cells
 from hosttune.model.values import address_key, grouped
 from hosttune.planning.mig.instances import MigSlot, is_vgpu_guest, mig_choices, own_slots
 from hosttune.planning.request.resource_pool import Kind, gpu_pools, gpu_sets, occupied
-from hosttune.planning.search.problem import Problem
+from hosttune.planning.search.problem import PlacementProblem
 
 MOST_SLOTS = 1024  # the most ways to place the MIG instances of one guest that are looked at
 Node = int | None
@@ -36,7 +36,7 @@ class View(msgspec.Struct, frozen=True):
     """
 
     left: Sequence[int]
-    holds: Callable[[int, CellDemand, Shape], bool]
+    holds: Callable[[int, CellDemand, GuestShape], bool]
     spend: Callable[[int], None]
 
 
@@ -72,7 +72,9 @@ class Partial(msgspec.Struct, frozen=True):
 class Selections:
     """The choices of GPUs of one guest of a problem."""
 
-    def __init__(self, problem: Problem, which: int, view: View, able: Callable[[int], frozenset[int]]) -> None:
+    def __init__(
+        self, problem: PlacementProblem, which: int, view: View, able: Callable[[int], frozenset[int]]
+    ) -> None:
         """Prepare; `able` returns the nodes that could hold a cell of the guest, if it has so many cells."""
         self._able = able
         self._problem, self._field, self._stock = problem, problem.context, problem.resource_pool

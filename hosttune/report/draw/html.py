@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hosttune.assets import shipped_text
 from hosttune.model.text import printable
 from hosttune.model.validation import OUTCOMES
-from hosttune.report.blocks import Findings, Grid, Names, Report, Roster, cut
+from hosttune.report.blocks import Findings, Grid, NameList, Report, Roster, cut
 from hosttune.report.heatmaps import STEPS
 from hosttune.report.outcomes import SIGNS, WORDS, Mark
 from hosttune.report.page import digest, page_templates
@@ -77,5 +77,5 @@ def _environment() -> Environment:
         markup=Markup,
     )
     environment.tests["mark"] = lambda cell: isinstance(cell, Mark)
-    environment.tests["names"] = lambda text: isinstance(text, Names)
+    environment.tests["names"] = lambda text: isinstance(text, NameList)
     return environment

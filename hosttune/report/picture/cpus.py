@@ -11,16 +11,16 @@ from hosttune.model.host import Cpu
 from hosttune.model.listing import short_list
 from hosttune.model.text import count
 from hosttune.model.values import CpuSet, grouped
-from hosttune.report.picture.guests import Holder
+from hosttune.report.picture.guests import PictureGuest
 from hosttune.report.picture.host_view import HostView
 from hosttune.report.picture.shapes import (
     ASCENT,
     SMALL,
-    Block,
-    Group,
-    Line,
     Rect,
     Shape,
+    ShapeBlock,
+    ShapeGroup,
+    ShapeLine,
     flowed,
     label,
     stacked,
@@ -37,7 +37,7 @@ MOST_CELLS = 512  # cells of one node; with more cores, one cell is several core
 _LONGEST_LETTER = 2  # a guest's letter with more characters is not written into cells
 
 
-def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> Block:
+def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> ShapeBlock:
     """Return the node's CPUs as text, with the cells below. `cpus` are the online ones, at least one."""
     caches = grouped((cpu.llc, cpu) for cpu in cpus)
     step = -(-len(cores_of(cpus)) // MOST_CELLS)
@@ -50,7 +50,9 @@ def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> Block:
     frames = [_cache(view, cache, members, width - 2 * number, step, cell) for cache, members in caches.items()]
     strips = [_numbered(frame, rows, number) for frame, rows in frames]
     text = paragraph(words, width, SMALL)
-    lines = Block(width=width, height=text.height, groups=(Group(kind="cpus", shapes=text.shapes, title=words),))
+    lines = ShapeBlock(
+        width=width, height=text.height, groups=(ShapeGroup(kind="cpus", shapes=text.shapes, title=words),)
+    )
     return stacked((lines, flowed(strips, width, 4)), 3)
 
 
@@ -79,7 +81,7 @@ Row = tuple[int, int, float]  # the first CPU of a strip's first and last core, 
 
 def _cache(
     view: HostView, cache: int | None, cpus: Sequence[Cpu], width: float, step: int, cell: float
-) -> tuple[Block, tuple[Row, ...]]:
+) -> tuple[ShapeBlock, tuple[Row, ...]]:
     """Return the cells of one last-level cache, in rows of about equal length that fit the width, with a frame.
 
     An unknown cache has no frame.
@@ -98,13 +100,13 @@ def _cache(
     if cache is not None:
         frame = Rect(x=0, y=0, width=wide, height=tall, style="cache", radius=3)
         title = f"last-level cache {cache}: {count(len(cores), 'core')}, CPUs {short_list(cpu.id for cpu in cpus)}"
-        groups.insert(0, Group(kind="cache", shapes=(frame,), title=title))
+        groups.insert(0, ShapeGroup(kind="cache", shapes=(frame,), title=title))
     strips = [cells[at : at + columns] for at in range(0, len(cells), columns)]
     ends = tuple((strip[0][0].id, strip[-1][0].id, _FRAME + n * high) for n, strip in enumerate(strips))
-    return Block(width=wide, height=tall, groups=tuple(groups)), ends
+    return ShapeBlock(width=wide, height=tall, groups=tuple(groups)), ends
 
 
-def _numbered(frame: Block, rows: Iterable[Row], number: float) -> Block:
+def _numbered(frame: ShapeBlock, rows: Iterable[Row], number: float) -> ShapeBlock:
     """Return a frame with the number of the first CPU on the left of each strip, and of the last core on its right."""
     shapes: list[Shape] = []
     for first, last, y in rows:
@@ -112,12 +114,12 @@ def _numbered(frame: Block, rows: Iterable[Row], number: float) -> Block:
         left = label(number - _BESIDE, top, str(first), SMALL, most=number, style="dim", anchor="end")
         right = label(number + frame.width + _BESIDE, top, str(last), SMALL, most=number, style="dim")
         shapes += [left] if first == last else [left, right]
-    ends = Block(width=0, height=0, groups=(Group(kind="ends", shapes=tuple(shapes)),))
+    ends = ShapeBlock(width=0, height=0, groups=(ShapeGroup(kind="ends", shapes=tuple(shapes)),))
     cells = stacked((frame,), 0, left=number)
-    return Block(width=frame.width + 2 * number, height=frame.height, groups=(*cells.groups, *ends.groups))
+    return ShapeBlock(width=frame.width + 2 * number, height=frame.height, groups=(*cells.groups, *ends.groups))
 
 
-def _cell(view: HostView, cpus: tuple[Cpu, ...], x: float, y: float, width: float) -> Group:
+def _cell(view: HostView, cpus: tuple[Cpu, ...], x: float, y: float, width: float) -> ShapeGroup:
     held = [view.cpu_holders.get(cpu.id, ()) for cpu in cpus]
     holders = tuple({holder.letter: holder for some in held for holder in some}.values())
     states = _states(view, cpus)
@@ -128,8 +130,8 @@ def _cell(view: HostView, cpus: tuple[Cpu, ...], x: float, y: float, width: floa
     words += [f"{kind} core" for kind in dict.fromkeys(cpu.kind for cpu in cpus) if kind]
     words += [f"{sum(1 for some in held if some)} of {len(cpus)} held"] if holders else []
     words += [f"guest {holder.letter}, {holder.name}" for holder in holders]
-    hatch = (Line(points=((x + 3, y + CELL - 3), (x + width - 3, y + 3)), style="hatch", thick=2),)
-    return Group(
+    hatch = (ShapeLine(points=((x + 3, y + CELL - 3), (x + width - 3, y + 3)), style="hatch", thick=2),)
+    return ShapeGroup(
         kind="core",
         shapes=(box, *(hatch if "housekeeping" in states else ()), *_letter(holders, x, y, width)),
         title=", ".join(words),
@@ -146,14 +148,14 @@ def _states(view: HostView, cpus: Sequence[Cpu]) -> list[str]:
     return states
 
 
-def _data(cpus: Sequence[Cpu], holders: Iterable[Holder]) -> tuple[tuple[str, str], ...]:
+def _data(cpus: Sequence[Cpu], holders: Iterable[PictureGuest]) -> tuple[tuple[str, str], ...]:
     """Return the CPUs of each guest ("A:1,97 B:2") for programs."""
     ids = CpuSet(cpu.id for cpu in cpus)
     held = " ".join(f"{holder.letter}:{CpuSet(holder.cpus & ids)}" for holder in holders)
     return (("cpus", str(ids)), *((("held", held),) if held else ()))
 
 
-def _colour(holders: tuple[Holder, ...]) -> str:
+def _colour(holders: tuple[PictureGuest, ...]) -> str:
     """Return the style of the core's holders.
 
     A guest's colour fills the whole core even if it has only one thread of it, because no other guest should have the
@@ -162,7 +164,7 @@ def _colour(holders: tuple[Holder, ...]) -> str:
     return f"g{holders[0].colour}" if len(holders) == 1 else "several"
 
 
-def _letter(holders: tuple[Holder, ...], x: float, y: float, width: float) -> tuple[Shape, ...]:
+def _letter(holders: tuple[PictureGuest, ...], x: float, y: float, width: float) -> tuple[Shape, ...]:
     """Return the guest's letter for the cell, "+" for several guests."""
     letter = holders[0].letter if len(holders) == 1 else "+"
     if not holders or len(letter) > _LONGEST_LETTER:

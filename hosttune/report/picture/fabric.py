@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hosttune.model.host import Gpu, Host
 from hosttune.model.text import count
 from hosttune.model.values import Value
-from hosttune.report.picture.shapes import SMALL, Block, Group, Line, Rect, Shape, label
+from hosttune.report.picture.shapes import SMALL, Rect, Shape, ShapeBlock, ShapeGroup, ShapeLine, label
 from hosttune.report.picture.text import Piece, at, below, pair, paragraph
 
 NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
@@ -87,10 +87,10 @@ def row_lines(stubs: Sequence[Stub], bus: float, trunk: float) -> tuple[Shape, .
     for lane in dict.fromkeys(stub.lane for stub in stubs):
         tops = [stub.y for stub in stubs if stub.lane == lane]
         down = ((lane, min(tops)), (lane, bus))
-        shapes += [Line(points=down, style="casing", thick=7), Line(points=down, style="fabric", thick=3)]
-    shapes += [Line(points=((stub.x, stub.y), (stub.lane, stub.y)), style="fabric", thick=3) for stub in stubs]
+        shapes += [ShapeLine(points=down, style="casing", thick=7), ShapeLine(points=down, style="fabric", thick=3)]
+    shapes += [ShapeLine(points=((stub.x, stub.y), (stub.lane, stub.y)), style="fabric", thick=3) for stub in stubs]
     left = min(stub.lane for stub in stubs)
-    shapes.append(Line(points=((left, bus), (trunk, bus)), style="fabric", thick=3))
+    shapes.append(ShapeLine(points=((left, bus), (trunk, bus)), style="fabric", thick=3))
     return (*shapes, *(_joint(stub.lane, bus) for stub in stubs), _joint(trunk, bus))
 
 
@@ -104,7 +104,7 @@ def _joint(x: float, y: float) -> Rect:
 class Panel(Value, frozen=True, kw_only=True):
     """The panel about all bundles, and the height at which each bundle's trunk enters it."""
 
-    block: Block
+    block: ShapeBlock
     entries: tuple[float, ...]
 
 
@@ -123,8 +123,8 @@ def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
     whole = below(pieces, 8)
     back = Rect(x=0, y=0, width=width, height=whole.height + 20, style="panel", radius=9)
     title = "; ".join(_words(host, bundle)[0] for bundle in found)
-    group = Group(kind="fabric", shapes=(back, *at(whole, 12, 10)), title=title)
-    return Panel(block=Block(width=width, height=whole.height + 20, groups=(group,)), entries=tuple(entries))
+    group = ShapeGroup(kind="fabric", shapes=(back, *at(whole, 12, 10)), title=title)
+    return Panel(block=ShapeBlock(width=width, height=whole.height + 20, groups=(group,)), entries=tuple(entries))
 
 
 def _bundle_piece(host: Host, bundle: Bundle, width: float) -> Piece:

@@ -9,10 +9,10 @@ from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Cell, Device, PlannedGuest
 from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size, parse_cpus
-from hosttune.report.picture.guests import Holder
+from hosttune.report.picture.guests import PictureGuest
 from hosttune.report.picture.host_view import HostView, check_marks
 from hosttune.report.picture.panels import panel
-from hosttune.report.picture.shapes import SMALL, Block, Group, Rect, flowed, label, text_width
+from hosttune.report.picture.shapes import SMALL, Rect, ShapeBlock, ShapeGroup, flowed, label, text_width
 from hosttune.report.picture.text import Piece, at, below, mark_row, pair, paragraph
 
 _NARROWEST = 270.0  # width of a card
@@ -26,18 +26,22 @@ _UPSTREAM = "pcie-switch-upstream-port"
 _DEEPEST = 16  # controllers above a device of a guest
 
 
-def guests_panel(view: HostView, width: float) -> Block:
+def guests_panel(view: HostView, width: float) -> ShapeBlock:
     """Return the cards, as many side by side as fit."""
     columns = max(1, int((width - 24 + _GAP) // (_NARROWEST + _GAP)))
     wide = (width - 24 + _GAP) / columns - _GAP
     cards = [_card(view, holder, wide) for holder in view.guests[:MOST_GUESTS]]
     more = len(view.guests) - len(cards)
     rest = paragraph(f"and {count(more, 'guest')} more", wide, SMALL)
-    cards += [Block(width=wide, height=rest.height, groups=(Group(kind="text", shapes=rest.shapes),))] if more else []
+    cards += (
+        [ShapeBlock(width=wide, height=rest.height, groups=(ShapeGroup(kind="text", shapes=rest.shapes),))]
+        if more
+        else []
+    )
     return panel("Guests", flowed(cards, width - 23, _GAP), width)
 
 
-def _card(view: HostView, holder: Holder, wide: float) -> Block:
+def _card(view: HostView, holder: PictureGuest, wide: float) -> ShapeBlock:
     inner = wide - 2 * _PAD
     marks = check_marks(view, (holder.name,))
     text = holder.facts
@@ -61,14 +65,14 @@ def _card(view: HostView, holder: Holder, wide: float) -> Block:
         some(holder.devices, 16),
         *(mark.hover_text for mark in marks),
     )
-    group = Group(
+    group = ShapeGroup(
         kind="guest",
         name=holder.name,
         shapes=(outline, *at(whole, _PAD, _PAD)),
         title="; ".join(filter(None, hover_text)),
         data=(("held", holder.letter),),
     )
-    return Block(width=wide, height=whole.height + 14, groups=(group,))
+    return ShapeBlock(width=wide, height=whole.height + 14, groups=(group,))
 
 
 def _planned(guest: PlannedGuest, inner: float) -> list[Piece]:

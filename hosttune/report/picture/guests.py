@@ -13,7 +13,7 @@ from hosttune.report.plan import guest_facts
 GUEST_COLOURS = 16
 
 
-class Share(Value, frozen=True, kw_only=True):
+class MemoryShare(Value, frozen=True, kw_only=True):
     """Memory of a guest on one host node. `page_bytes` None: no huge pages, or unknown."""
 
     node: int | None
@@ -29,7 +29,7 @@ class Share(Value, frozen=True, kw_only=True):
         return f"{size} ({self.memory_bytes // self.page_bytes} × {format_size(self.page_bytes)} pages)"
 
 
-class Holder(Value, frozen=True, kw_only=True):
+class PictureGuest(Value, frozen=True, kw_only=True):
     """A guest in the picture: a letter, a colour (0 to GUEST_COLOURS - 1), its name, and what it has.
 
     `planned` is its part of the plan; None for a guest that is only there now. `mig` has (GPU, instance) pairs.
@@ -42,7 +42,7 @@ class Holder(Value, frozen=True, kw_only=True):
     facts: str = ""
     cpus: CpuSet = CpuSet()
     emulator: CpuSet = CpuSet()
-    shares: tuple[Share, ...] = ()
+    shares: tuple[MemoryShare, ...] = ()
     devices: tuple[str, ...] = ()
     mig: tuple[tuple[str, str], ...] = ()
     planned: PlannedGuest | None = None
@@ -50,7 +50,7 @@ class Holder(Value, frozen=True, kw_only=True):
     placed: bool = True
 
 
-def holders_of(host: Host, plan: Plan | None = None, names: Sequence[str] = ()) -> tuple[Holder, ...]:
+def holders_of(host: Host, plan: Plan | None = None, names: Sequence[str] = ()) -> tuple[PictureGuest, ...]:
     """Return the guests in order: those of the plan, then the host's own that the plan does not place anew.
 
     The place of a name in `names` decides letter and colour, so that two pictures agree; other guests come after.
@@ -60,7 +60,7 @@ def holders_of(host: Host, plan: Plan | None = None, names: Sequence[str] = ()) 
     guests: list[PlannedGuest | RunningGuest] = [*planned]
     guests += [guest for guest in host.guests or () if guest.name not in placed]
     first = {name: n for n, name in enumerate(dict.fromkeys(names))}
-    found: list[Holder] = []
+    found: list[PictureGuest] = []
     after = len(first)
     for guest in guests:
         number = first.get(guest.name, after)
@@ -69,8 +69,8 @@ def holders_of(host: Host, plan: Plan | None = None, names: Sequence[str] = ()) 
     return tuple(found)
 
 
-def _planned(guest: PlannedGuest, number: int) -> Holder:
-    return Holder(
+def _planned(guest: PlannedGuest, number: int) -> PictureGuest:
+    return PictureGuest(
         letter=_letter(number),
         colour=number % GUEST_COLOURS,
         name=guest.name,
@@ -78,7 +78,7 @@ def _planned(guest: PlannedGuest, number: int) -> Holder:
         cpus=_all(pin.cpus for pin in guest.vcpu_pins),
         emulator=_all((guest.emulator_cpus, *guest.iothread_cpus)),
         shares=tuple(
-            Share(node=node, memory_bytes=cell.memory_bytes, page_bytes=guest.page_bytes)
+            MemoryShare(node=node, memory_bytes=cell.memory_bytes, page_bytes=guest.page_bytes)
             for cell in guest.cells
             for node in sorted(parse_cpus(cell.host_nodes))[:1]
         ),
@@ -88,7 +88,7 @@ def _planned(guest: PlannedGuest, number: int) -> Holder:
     )
 
 
-def _present(guest: RunningGuest, number: int) -> Holder:
+def _present(guest: RunningGuest, number: int) -> PictureGuest:
     pinned = len({pin.vcpu for pin in guest.vcpu_pins or ()})
     vcpus = guest.vcpus if guest.vcpus is not None else pinned or None
     how = "not pinned" if not pinned else "pinned" if vcpus is None or pinned >= vcpus else f"({pinned} pinned)"
@@ -96,7 +96,7 @@ def _present(guest: RunningGuest, number: int) -> Holder:
     facts += [f"{vcpus} vCPUs {how}"] if vcpus is not None else []
     facts += [format_size(guest.memory_bytes)] if guest.memory_bytes is not None else []
     facts += [count(len(guest.devices), "device")] if guest.devices else []
-    return Holder(
+    return PictureGuest(
         letter=_letter(number),
         colour=number % GUEST_COLOURS,
         name=guest.name,
@@ -104,7 +104,7 @@ def _present(guest: RunningGuest, number: int) -> Holder:
         cpus=_all(pin.cpus for pin in guest.vcpu_pins or ()),
         emulator=parse_cpus(guest.emulator_cpus),
         shares=tuple(
-            Share(node=share.node, memory_bytes=share.memory_bytes, page_bytes=share.page_bytes)
+            MemoryShare(node=share.node, memory_bytes=share.memory_bytes, page_bytes=share.page_bytes)
             for share in guest.memory or ()
             if share.memory_bytes is not None
         ),

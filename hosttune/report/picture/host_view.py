@@ -10,8 +10,8 @@ from hosttune.model.host import Cpu, Host, PciDevice
 from hosttune.model.plan import Plan
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, Value, grouped, parse_cpus
-from hosttune.report.devices import Shown, link_text, listed, shown
-from hosttune.report.picture.guests import Holder, holders_of
+from hosttune.report.devices import DeviceLookups, link_text, listed, shown
+from hosttune.report.picture.guests import PictureGuest, holders_of
 from hosttune.report.text import problem_numbers
 
 K = TypeVar("K")
@@ -21,7 +21,7 @@ DEEPEST = 16  # bridges above a device that are drawn; no machine has as many, b
 _SIGNS = {"fail": ("fail", "failed"), "unknown": ("unknown", "unknown"), "warn": ("warn", "warning")}
 
 
-class Mark(Value, frozen=True, kw_only=True):
+class PictureMark(Value, frozen=True, kw_only=True):
     """A fault or a doubt: its sign, the text beside the sign, and the full text."""
 
     sign: str
@@ -29,22 +29,22 @@ class Mark(Value, frozen=True, kw_only=True):
     hover_text: str
 
 
-class Place(Value, frozen=True, kw_only=True):
+class TreePlace(Value, frozen=True, kw_only=True):
     """A bridge or a device in the PCIe tree, and what is below it. `kind` of a bridge: "port", "switch"."""
 
     address: str
     kind: str
-    below: tuple[Place, ...] = ()
+    below: tuple[TreePlace, ...] = ()
 
 
 class HostView(Value, frozen=True, kw_only=True):
     """One host and everything that is needed to look up its parts."""
 
     host: Host
-    index: Shown
-    guests: tuple[Holder, ...]
-    holders: Mapping[str, tuple[Holder, ...]]  # address -> guests that have it
-    cpu_holders: Mapping[int, tuple[Holder, ...]]
+    index: DeviceLookups
+    guests: tuple[PictureGuest, ...]
+    holders: Mapping[str, tuple[PictureGuest, ...]]  # address -> guests that have it
+    cpu_holders: Mapping[int, tuple[PictureGuest, ...]]
     cpus: Mapping[int | None, tuple[Cpu, ...]]  # node -> its online CPUs
     results: Mapping[str, tuple[CheckResult, ...]]  # subject -> results that did not pass
     checked: tuple[CheckResult, ...]
@@ -114,7 +114,7 @@ def _tuples(groups: Mapping[K, list[V]]) -> dict[K, tuple[V, ...]]:
 # --- marks ---------------------------------------------------------------------------------------------------
 
 
-def marks_of(view: HostView, address: str) -> tuple[Mark, ...]:
+def marks_of(view: HostView, address: str) -> tuple[PictureMark, ...]:
     """Return a function's faults: checks that did not pass, worst first, then its link, then problems."""
     marks = [*check_marks(view, (address,))]
     device = view.device(address)
@@ -122,14 +122,14 @@ def marks_of(view: HostView, address: str) -> tuple[Mark, ...]:
         text = link_text(device.link).replace(" x", " ×")
         most = text.partition(" of ")[2]
         hover_text = "; ".join(filter(None, (text, device.link.why)))
-        marks.append(Mark(sign="warn", text=f"degraded from {most}" if most else text, hover_text=hover_text))
+        marks.append(PictureMark(sign="warn", text=f"degraded from {most}" if most else text, hover_text=hover_text))
     number = min((n for place, n in view.index.problems.items() if address in place), default=None)
     if number is not None:
-        marks.append(Mark(sign="unknown", text=f"see problem {number}", hover_text=f"see problem {number}"))
+        marks.append(PictureMark(sign="unknown", text=f"see problem {number}", hover_text=f"see problem {number}"))
     return tuple(marks)
 
 
-def check_marks(view: HostView, subjects: Iterable[str]) -> tuple[Mark, ...]:
+def check_marks(view: HostView, subjects: Iterable[str]) -> tuple[PictureMark, ...]:
     """Return one mark per outcome for checks of these subjects that did not pass, then slowest links of paths."""
     subjects = tuple(subjects)
     found = [result for subject in subjects for result in view.results.get(subject, ())]
@@ -140,11 +140,11 @@ def check_marks(view: HostView, subjects: Iterable[str]) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def _slow(name: str, hop: Hop, *, alone: bool) -> Mark:
+def _slow(name: str, hop: Hop, *, alone: bool) -> PictureMark:
     text = (
         f"{name if alone else f'slowest link of {name}'}: {hop.gb_per_s:g} GB/s, {hop.words.partition(', degraded')[0]}"
     )
-    return Mark(sign="slow", text=text, hover_text=text)
+    return PictureMark(sign="slow", text=text, hover_text=text)
 
 
 def marked_at(host: Host, hop: Hop) -> set[str]:
@@ -154,13 +154,13 @@ def marked_at(host: Host, hop: Hop) -> set[str]:
     return {hop.start, hop.end}
 
 
-def _mark(outcome: str, found: Iterable[CheckResult]) -> Mark | None:
+def _mark(outcome: str, found: Iterable[CheckResult]) -> PictureMark | None:
     some = [result for result in found if result.outcome == outcome]
     sign, word = _SIGNS[outcome]
     if not some:
         return None
     hover_text = "; ".join(f"{word}: {result.check}{_difference(result)}" for result in some)
-    return Mark(sign=sign, text=f"{word}: {', '.join(result.check for result in some)}", hover_text=hover_text)
+    return PictureMark(sign=sign, text=f"{word}: {', '.join(result.check for result in some)}", hover_text=hover_text)
 
 
 def _difference(result: CheckResult) -> str:
@@ -173,7 +173,7 @@ def node_subjects(node: int) -> tuple[str, ...]:
     return (str(node), f"node {node}", f"node{node}")
 
 
-def marks_elsewhere(view: HostView, drawn: Iterable[str]) -> tuple[Mark, ...]:
+def marks_elsewhere(view: HostView, drawn: Iterable[str]) -> tuple[PictureMark, ...]:
     """Return what did not pass and has no place in the picture, by subject ("host" first)."""
     places = set(drawn)
     rest = sorted(
@@ -188,7 +188,7 @@ def marks_elsewhere(view: HostView, drawn: Iterable[str]) -> tuple[Mark, ...]:
             if result.outcome == outcome
         ]
         if texts:
-            marks.append(Mark(sign=sign, text=f"{word}: {', '.join(texts)}", hover_text=""))
+            marks.append(PictureMark(sign=sign, text=f"{word}: {', '.join(texts)}", hover_text=""))
     return tuple(marks)
 
 
@@ -253,7 +253,7 @@ def bus_order(address: str) -> tuple[int, str]:
     return (int(domain, 16) if all(c in "0123456789abcdef" for c in domain) and domain else 0), address
 
 
-def trees(view: HostView, addresses: Iterable[str]) -> dict[str, tuple[Place, ...]]:
+def trees(view: HostView, addresses: Iterable[str]) -> dict[str, tuple[TreePlace, ...]]:
     """Return the host bridges ("0000:15") that lead to these devices, in bus order, each with what is below it."""
     by_bridge: dict[str, list[tuple[str, ...]]] = {}
     for address in addresses:
@@ -271,19 +271,21 @@ def _path(view: HostView, address: str) -> tuple[str, ...]:
     return path if len(path) <= DEEPEST else (*path[: DEEPEST // 2], *path[-DEEPEST // 2 :])
 
 
-def _forks(view: HostView, paths: list[tuple[str, ...]]) -> tuple[Place, ...]:
+def _forks(view: HostView, paths: list[tuple[str, ...]]) -> tuple[TreePlace, ...]:
     groups = grouped((path[0], path) for path in paths)
-    places: list[Place] = []
+    places: list[TreePlace] = []
     for address, members in groups.items():
         longer = [path[1:] for path in members if len(path) > 1]
         below = _forks(view, longer) if longer else ()
         kind = _bridge_kind(view, address) if below else "device"
         device = view.device(address)
         if len(longer) < len(members) and below and not (device and device.is_bridge):  # a document may contain this
-            places.append(Place(address=address, kind="device"))
+            places.append(TreePlace(address=address, kind="device"))
         hidden = kind == "downstream" and not marks_of(view, address)
         places += (
-            below if hidden else [Place(address=address, kind="port" if kind == "downstream" else kind, below=below)]
+            below
+            if hidden
+            else [TreePlace(address=address, kind="port" if kind == "downstream" else kind, below=below)]
         )
     return tuple(places)
 
@@ -294,7 +296,7 @@ def _bridge_kind(view: HostView, address: str) -> str:
     return kinds.get((device and device.port_type) or "", "port")
 
 
-def addresses_in(places: Iterable[Place]) -> tuple[str, ...]:
+def addresses_in(places: Iterable[TreePlace]) -> tuple[str, ...]:
     """Return every address of these trees, including bridges."""
     found: list[str] = []
     for place in places:

@@ -18,11 +18,11 @@ from hosttune.report.picture.route import path_groups, route_style
 from hosttune.report.picture.shapes import (
     SIGN,
     SMALL,
-    Block,
-    Group,
-    Line,
     Rect,
     Shape,
+    ShapeBlock,
+    ShapeGroup,
+    ShapeLine,
     Sign,
     Text,
     flowed,
@@ -38,7 +38,7 @@ from hosttune.report.plan import verdict
 _ICON = 14.0
 
 
-def legend(groups: Iterable[Group], width: float) -> Block:
+def legend(groups: Iterable[ShapeGroup], width: float) -> ShapeBlock:
     """Return the signs and colours that this picture uses, with their meanings."""
     styles: set[str] = set()
     for group in groups:
@@ -54,10 +54,10 @@ def _classes(shape: Shape) -> tuple[str, ...]:
     return (shape.style, *(word for word in shape.style.split() if word != "core"))
 
 
-def _item(icon: tuple[Shape, ...], words: str) -> Block:
+def _item(icon: tuple[Shape, ...], words: str) -> ShapeBlock:
     text = label(_ICON + 6, 1.5, words, SMALL, most=400, style="dim")
     shapes = (*icon, text)
-    return Block(width=_ICON + 6 + text.width + 12, height=16, groups=(Group(kind="legend", shapes=shapes),))
+    return ShapeBlock(width=_ICON + 6 + text.width + 12, height=16, groups=(ShapeGroup(kind="legend", shapes=shapes),))
 
 
 def _entries() -> Iterable[tuple[str, tuple[Shape, ...], str]]:
@@ -83,7 +83,7 @@ def _entries() -> Iterable[tuple[str, tuple[Shape, ...], str]]:
     yield "core free", (_cell("core free"),), "core that no guest has"
     yield (
         "housekeeping",
-        (_cell("core housekeeping"), Line(points=((3.5, 11.5), (10.5, 4.5)), style="hatch", thick=2)),
+        (_cell("core housekeeping"), ShapeLine(points=((3.5, 11.5), (10.5, 4.5)), style="hatch", thick=2)),
         "core that stays with the host",
     )
     yield "isolated", (_cell("core isolated"),), "isolated core"
@@ -110,8 +110,8 @@ def _cell(style: str) -> Rect:
     return Rect(x=1.5, y=2.5, width=SIGN, height=SIGN, style=style, radius=2)
 
 
-def _line(y: float, style: str, thick: float) -> Line:
-    return Line(points=((0, y), (_ICON, y)), style=style, thick=thick)
+def _line(y: float, style: str, thick: float) -> ShapeLine:
+    return ShapeLine(points=((0, y), (_ICON, y)), style=style, thick=thick)
 
 
 def _letter(text: str, style: str) -> Text:
@@ -126,7 +126,7 @@ _GAP = 14.0
 _HEAD = 16.0  # font size of the headings of two pictures
 
 
-class Picture(Value, frozen=True, kw_only=True):
+class Drawing(Value, frozen=True, kw_only=True):
     """Shapes in the order in which they are painted, and the size of the viewBox.
 
     `cuts` are the heights at which a printed page may end without cutting a text.
@@ -134,13 +134,13 @@ class Picture(Value, frozen=True, kw_only=True):
 
     width: float
     height: float
-    groups: tuple[Group, ...]
+    groups: tuple[ShapeGroup, ...]
     name: str
     words: str  # what the picture shows, as text for people who cannot see it
     cuts: tuple[float, ...] = ()
 
 
-def picture(host: Host, results: Iterable[CheckResult] = (), paths: Sequence[DevicePath] = ()) -> Picture:
+def picture(host: Host, results: Iterable[CheckResult] = (), paths: Sequence[DevicePath] = ()) -> Drawing:
     """Lay out a host.
 
     `results` are results of checks: failures and unknowns are marked where their subject is drawn. `paths` between
@@ -149,7 +149,7 @@ def picture(host: Host, results: Iterable[CheckResult] = (), paths: Sequence[Dev
     return _drawn(view_of_host(host, results, paths=paths))
 
 
-def plan_picture(host: Host, plan: Plan | None, *, names: Sequence[str] = ()) -> Picture:
+def plan_picture(host: Host, plan: Plan | None, *, names: Sequence[str] = ()) -> Drawing:
     """Lay out a host with each guest in its colour: those of the plan, and those that are there and not in it.
 
     Without a plan: the guests as they are now. `names` gives guests of these names the first letters and colours.
@@ -157,16 +157,16 @@ def plan_picture(host: Host, plan: Plan | None, *, names: Sequence[str] = ()) ->
     return _drawn(view_of_host(host, plan=plan, by_guest=True, names=names))
 
 
-def side_by_side(left: Picture, right: Picture) -> Picture:
+def side_by_side(left: Drawing, right: Drawing) -> Drawing:
     """Return the pictures before and after a change beside each other, each below its heading."""
     x = left.width + _GAP
     blocks = ((left, 0.0, "before"), (right, x, "after"))
-    groups: list[Group] = []
+    groups: list[ShapeGroup] = []
     for one, at_x, head in blocks:
         title = label(at_x + MARGIN, MARGIN, head, _HEAD, most=one.width - 2 * MARGIN, style="dim", bold=True)
-        groups.append(Group(kind="head", shapes=(title,)))
-        groups += shifted(Block(width=one.width, height=one.height, groups=one.groups), at_x, MARGIN + _HEAD)
-    return Picture(
+        groups.append(ShapeGroup(kind="head", shapes=(title,)))
+        groups += shifted(ShapeBlock(width=one.width, height=one.height, groups=one.groups), at_x, MARGIN + _HEAD)
+    return Drawing(
         width=x + right.width,
         height=MARGIN + _HEAD + max(left.height, right.height),
         groups=tuple(groups),
@@ -175,15 +175,15 @@ def side_by_side(left: Picture, right: Picture) -> Picture:
     )
 
 
-def _drawn(view: HostView) -> Picture:
+def _drawn(view: HostView) -> Drawing:
     host = view.host
     found = bundles(host)
     places = places_of(view)
     gutter = 14.0 + 5 * max(0, _lanes(found, places) - 1)
     whole = grid(view, places, gutter)
     full = whole.full
-    groups: list[Group] = []
-    rows: list[tuple[float, tuple[Group, ...]]] = []
+    groups: list[ShapeGroup] = []
+    rows: list[tuple[float, tuple[ShapeGroup, ...]]] = []
     cuts: list[float] = []
     y = 0.0
     for row in whole.rows:
@@ -197,7 +197,7 @@ def _drawn(view: HostView) -> Picture:
     groups += path_groups(view, groups)
     below = _below(view, groups, found, rows, y, full, gutter)
     width = full + (LANE * min(len(found), MOST_DRAWN) + 8 if found else 0)
-    body = Block(width=width, height=below.height, groups=(*groups, *below.groups), cuts=(*cuts, *below.cuts))
+    body = ShapeBlock(width=width, height=below.height, groups=(*groups, *below.groups), cuts=(*cuts, *below.cuts))
     return _framed(view, body, full)
 
 
@@ -208,21 +208,21 @@ def _lanes(found: Sequence[Bundle], places: dict[int | None, tuple[str, ...]]) -
     )
 
 
-def _inside(groups: Iterable[Group], bundle: Bundle) -> tuple[Group, ...]:
+def _inside(groups: Iterable[ShapeGroup], bundle: Bundle) -> tuple[ShapeGroup, ...]:
     return tuple(group for group in groups if group.name in bundle.gpus and group.kind in ("gpu", "display"))
 
 
 def _below(
     view: HostView,
-    groups: Sequence[Group],
+    groups: Sequence[ShapeGroup],
     found: Sequence[Bundle],
-    rows: Sequence[tuple[float, tuple[Group, ...]]],
+    rows: Sequence[tuple[float, tuple[ShapeGroup, ...]]],
     top: float,
     full: float,
     gutter: float,
-) -> Block:
+) -> ShapeBlock:
     """Return everything below the nodes. Its height is the height of the whole picture."""
-    placed: list[Group] = []
+    placed: list[ShapeGroup] = []
     cuts: list[float] = []
     y = top
     if found:
@@ -232,7 +232,7 @@ def _below(
         for n, bundle in enumerate(found[:MOST_DRAWN]):
             shapes += _bundle_lines(bundle, n, found, rows, y + panel.entries[n], full, gutter)
         shapes += _link_paths(view, found, rows, full, gutter)
-        placed.append(Group(kind="links", shapes=tuple(shapes)))
+        placed.append(ShapeGroup(kind="links", shapes=tuple(shapes)))
         placed += shifted(panel.block, 0, y)
         y += panel.block.height + _GAP
     panels = [guests_panel(view, full)] if view.guests else []
@@ -243,14 +243,16 @@ def _below(
         placed += shifted(block, 0, y)
         y += block.height + _GAP
     key = legend((*groups, *placed), full)
-    return Block(width=full, height=y + key.height, groups=(*placed, *shifted(key, 0, y)), cuts=(*cuts, y - _GAP / 2))
+    return ShapeBlock(
+        width=full, height=y + key.height, groups=(*placed, *shifted(key, 0, y)), cuts=(*cuts, y - _GAP / 2)
+    )
 
 
 def _bundle_lines(
     bundle: Bundle,
     number: int,
     found: Sequence[Bundle],
-    rows: Sequence[tuple[float, tuple[Group, ...]]],
+    rows: Sequence[tuple[float, tuple[ShapeGroup, ...]]],
     entry: float,
     full: float,
     gutter: float,
@@ -266,10 +268,10 @@ def _bundle_lines(
         buses.append(bottom + 8 + LANE * there.index(bundle))
         shapes += row_lines(_stubs(placed, bundle, there, gutter), buses[-1], trunk)
     points = ((trunk, min(buses, default=entry)), (trunk, entry), (full, entry))
-    return [*shapes, Line(points=points, style="fabric", thick=3)]
+    return [*shapes, ShapeLine(points=points, style="fabric", thick=3)]
 
 
-def _stubs(placed: Sequence[Group], bundle: Bundle, there: Sequence[Bundle], gutter: float) -> list[Stub]:
+def _stubs(placed: Sequence[ShapeGroup], bundle: Bundle, there: Sequence[Bundle], gutter: float) -> list[Stub]:
     """Return where the lines of a bundle's GPUs in one row of nodes start, and the lanes that they use."""
     frames = [(group.shapes[0], group) for group in placed if group.kind == "node"]
     stubs = []
@@ -290,7 +292,7 @@ def _stubs(placed: Sequence[Group], bundle: Bundle, there: Sequence[Bundle], gut
 def _link_paths(
     view: HostView,
     found: Sequence[Bundle],
-    rows: Sequence[tuple[float, tuple[Group, ...]]],
+    rows: Sequence[tuple[float, tuple[ShapeGroup, ...]]],
     full: float,
     gutter: float,
 ) -> list[Shape]:
@@ -313,16 +315,16 @@ def _link_paths(
             (a, bus_a), (b, bus_b) = ends
             across = ((trunk, bus_a), (trunk, bus_b)) if bus_a != bus_b else ()
             points = ((a.x, a.y), (a.lane, a.y), (a.lane, bus_a), *across, (b.lane, bus_b), (b.lane, b.y), (b.x, b.y))
-            shapes.append(Line(points=points, style=route_style(number), thick=4))
+            shapes.append(ShapeLine(points=points, style=route_style(number), thick=4))
     return shapes
 
 
-def _within(group: Group, frame: Rect) -> bool:
+def _within(group: ShapeGroup, frame: Rect) -> bool:
     box = group.shapes[0]
     return isinstance(box, Rect) and frame.x < box.x < frame.x + frame.width
 
 
-def _framed(view: HostView, block: Block, full: float) -> Picture:
+def _framed(view: HostView, block: ShapeBlock, full: float) -> Drawing:
     """Add the title on top, and a margin around everything."""
     host = view.host
     names = {group.name for group in block.groups if group.kind not in ("bridge", "panel", "node")}
@@ -343,7 +345,7 @@ def _framed(view: HostView, block: Block, full: float) -> Picture:
     ]
     if view.plan:
         counts.append(verdict(view.plan))
-    return Picture(
+    return Drawing(
         width=block.width + 2 * MARGIN,
         height=top + block.height + MARGIN,
         groups=(*shifted(head, MARGIN, MARGIN), *body),

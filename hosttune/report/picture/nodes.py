@@ -8,16 +8,16 @@ from hosttune.model.host import Cpu, NumaNode
 from hosttune.model.text import count
 from hosttune.model.values import CpuSet, Value, format_size
 from hosttune.report.picture.cpus import cpu_block
-from hosttune.report.picture.guests import Holder, Share
+from hosttune.report.picture.guests import MemoryShare, PictureGuest
 from hosttune.report.picture.host_view import HostView, check_marks, node_subjects, trees
 from hosttune.report.picture.shapes import (
     ASCENT,
     DESCENT,
     SMALL,
-    Block,
-    Group,
     Rect,
     Shape,
+    ShapeBlock,
+    ShapeGroup,
     label,
     shifted,
     stacked,
@@ -37,7 +37,7 @@ _SHORTEST = 0.1  # part of the available width: the bar of the smallest node
 _THINNEST = 2.0  # a guest's part of the bar
 
 
-def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -> Block:
+def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -> ShapeBlock:
     """Return the node's memory as text and as a bar, and the guests' shares.
 
     The bar of the largest node has the length `longest`.
@@ -46,13 +46,13 @@ def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -
     words = _given(node, shares, view.memory_known) if view.by_guest else ", ".join(memory_facts(node))
     text = paragraph(words, width, SMALL)
     title = f"memory of node {node.id}: {words}"
-    blocks = [_block(Group(kind="memory", shapes=text.shapes, title=title), text)]
+    blocks = [_block(ShapeGroup(kind="memory", shapes=text.shapes, title=title), text)]
     if node.memory_bytes:
         most = max(other.memory_bytes or 0 for other in view.host.numa_nodes)
         long = longest * max(_SHORTEST, node.memory_bytes / most)
         bar = _bar(node, node.memory_bytes, long)
         back = Rect(x=0, y=0, width=long, height=_PARTS_HIGH, style="memory stays", radius=2)
-        groups = [Group(kind="memory", shapes=(back,), title="memory that no guest has")]
+        groups = [ShapeGroup(kind="memory", shapes=(back,), title="memory that no guest has")]
         x = 0.0
         for holder, share in shares:
             wide = min(max(_THINNEST, long * share.memory_bytes / node.memory_bytes), long - x)
@@ -67,20 +67,22 @@ def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -
             data = [("held", holder.letter), ("node", str(share.node)), ("bytes", str(share.memory_bytes))]
             data += [("page-bytes", str(share.page_bytes))] if share.page_bytes else []
             part_of = f"guest {holder.letter}, {holder.name}: {share.text} on node {share.node}"
-            groups.append(Group(kind="share", shapes=(box, *letter), title=part_of, data=tuple(data)))
+            groups.append(ShapeGroup(kind="share", shapes=(box, *letter), title=part_of, data=tuple(data)))
             x += max(0.0, wide)
-        parts = Block(width=long, height=_PARTS_HIGH, groups=tuple(groups))
-        blocks.append(parts if view.by_guest else _block(Group(kind="memory", shapes=bar.shapes, title=title), bar))
+        parts = ShapeBlock(width=long, height=_PARTS_HIGH, groups=tuple(groups))
+        blocks.append(
+            parts if view.by_guest else _block(ShapeGroup(kind="memory", shapes=bar.shapes, title=title), bar)
+        )
     chips = beside([chip(holder, f"{holder.name} {share.text}", width) for holder, share in shares], width)
-    blocks += [_block(Group(kind="shares", shapes=chips.shapes), chips)] if shares else []
+    blocks += [_block(ShapeGroup(kind="shares", shapes=chips.shapes), chips)] if shares else []
     return stacked(blocks, 3)
 
 
-def _block(group: Group, piece: Piece) -> Block:
-    return Block(width=piece.width, height=piece.height, groups=(group,))
+def _block(group: ShapeGroup, piece: Piece) -> ShapeBlock:
+    return ShapeBlock(width=piece.width, height=piece.height, groups=(group,))
 
 
-def _given(node: NumaNode, shares: Sequence[tuple[Holder, Share]], known: bool) -> str:
+def _given(node: NumaNode, shares: Sequence[tuple[PictureGuest, MemoryShare]], known: bool) -> str:
     """Return the node's memory, and how much of it no guest has: at most that much if a guest's memory is unknown."""
     if node.memory_bytes is None:
         return "memory unknown"
@@ -131,7 +133,7 @@ class Box(Value, frozen=True, kw_only=True):
     addresses: tuple[str, ...]
 
 
-class Grid(Value, frozen=True, kw_only=True):
+class NodeGrid(Value, frozen=True, kw_only=True):
     """All nodes in rows. `columns` is the picture's inner width, `gutter` the space between the columns of cards."""
 
     rows: tuple[tuple[Box, ...], ...]
@@ -154,7 +156,7 @@ def width_of(columns: int, gutter: float) -> float:
     return columns * (COLUMN + gutter) + 2 * PAD - gutter / 2
 
 
-def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: float) -> Grid:
+def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: float) -> NodeGrid:
     """Return the nodes in order, as many side by side as fit.
 
     Devices of unknown node are in a box of their own at the end.
@@ -171,7 +173,7 @@ def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: floa
     rows = _rows(boxes, max(2, min(WIDEST, sum(box.span for box in boxes))), gutter)
     columns = max(2, *(_columns(row) for row in rows))
     wide = (tuple(_widened(view, *one, gutter) for one in _stretched(row, columns, gutter)) for row in rows)
-    return Grid(rows=tuple(wide), columns=columns, gutter=gutter)
+    return NodeGrid(rows=tuple(wide), columns=columns, gutter=gutter)
 
 
 def _cpus_without_node(view: HostView) -> tuple[Cpu, ...]:
@@ -245,29 +247,29 @@ def _widened(view: HostView, box: Box, span: int, gutter: float) -> Box:
     return Box(node=box.node, name=box.name, cards=cards, span=span, addresses=box.addresses)
 
 
-def row_block(view: HostView, whole: Grid, row: Sequence[Box]) -> Block:
+def row_block(view: HostView, whole: NodeGrid, row: Sequence[Box]) -> ShapeBlock:
     """Return one row of nodes: together as wide as the grid, and all as tall as the tallest."""
     gutter, full = whole.gutter, whole.full
     gap = gutter / 2 + PAD
     spare = full - _row_width(row, gutter)
     blocks = [_node(view, box, width_of(box.span, gutter) + spare / len(row), whole) for box in row]
     high = max(block.height for block in blocks)
-    groups: list[Group] = []
+    groups: list[ShapeGroup] = []
     x = 0.0
     for box, block in zip(row, blocks, strict=True):
         style = "node unknown" if box.name == _UNKNOWN else "node"
         frame = Rect(x=0, y=0, width=block.width, height=high, style=style, radius=9)
-        back = Group(kind="node", name=box.name, shapes=(frame,), title=box.name)
-        groups += shifted(Block(width=block.width, height=high, groups=(back, *block.groups)), x, 0)
+        back = ShapeGroup(kind="node", name=box.name, shapes=(frame,), title=box.name)
+        groups += shifted(ShapeBlock(width=block.width, height=high, groups=(back, *block.groups)), x, 0)
         x += block.width + gap
-    return Block(width=full, height=high, groups=tuple(groups))
+    return ShapeBlock(width=full, height=high, groups=tuple(groups))
 
 
 def _row_width(row: Sequence[Box], gutter: float) -> float:
     return _widths(_columns(row), len(row), gutter)
 
 
-def _node(view: HostView, box: Box, width: float, whole: Grid) -> Block:
+def _node(view: HostView, box: Box, width: float, whole: NodeGrid) -> ShapeBlock:
     inner = width - 2 * PAD
     cpus = view.cpus.get(box.node.id, ()) if box.node else ()
     if box.name == _NONE or (box.name == _UNKNOWN and view.host.numa_nodes):
@@ -277,7 +279,7 @@ def _node(view: HostView, box: Box, width: float, whole: Grid) -> Block:
     parts += [memory_block(view, box.node, inner, whole.bar)] if box.node else []
     # Cards with GPUs come first.
     floor = [0.0] * box.span
-    groups: list[Group] = []
+    groups: list[ShapeGroup] = []
     for one in box.cards:
         span = min(one.span, box.span)
         heights = [max(floor[n : n + span]) for n in range(box.span - span + 1)]
@@ -285,12 +287,12 @@ def _node(view: HostView, box: Box, width: float, whole: Grid) -> Block:
         column = heights.index(y)
         groups += shifted(one.block, column * (COLUMN + whole.gutter), y)
         floor[column : column + span] = [y + one.block.height + _GAP] * span
-    parts.append(Block(width=0, height=max(0.0, max(floor) - _GAP), groups=tuple(groups)))
+    parts.append(ShapeBlock(width=0, height=max(0.0, max(floor) - _GAP), groups=tuple(groups)))
     content = stacked([part for part in parts if part.height], _GAP, top=PAD, left=PAD)
-    return Block(width=width, height=content.height + PAD, groups=content.groups)
+    return ShapeBlock(width=width, height=content.height + PAD, groups=content.groups)
 
 
-def _heading(view: HostView, box: Box, cores: int, width: float) -> Block:
+def _heading(view: HostView, box: Box, cores: int, width: float) -> ShapeBlock:
     gpus = sum(1 for address in box.addresses if view.index.labels.get(address, ("",))[0] == "GPU")
     facts = [count(cores, "core")] if cores else []
     if box.node:
@@ -305,4 +307,4 @@ def _heading(view: HostView, box: Box, cores: int, width: float) -> Block:
     if box.node:
         pieces += [mark_row(mark, width) for mark in check_marks(view, node_subjects(box.node.id))]
     whole = below(pieces)
-    return Block(width=width, height=whole.height, groups=(Group(kind="text", shapes=at(whole, 0, 0)),))
+    return ShapeBlock(width=width, height=whole.height, groups=(ShapeGroup(kind="text", shapes=at(whole, 0, 0)),))

@@ -10,8 +10,8 @@ from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size
 from hosttune.report.outcomes import tally
 from hosttune.report.picture.cpus import cores_of
-from hosttune.report.picture.host_view import HostView, Mark
-from hosttune.report.picture.shapes import SMALL, Block, Group, Rect, Shape, label, shifted, text_width
+from hosttune.report.picture.host_view import HostView, PictureMark
+from hosttune.report.picture.shapes import SMALL, Rect, Shape, ShapeBlock, ShapeGroup, label, shifted, text_width
 from hosttune.report.picture.text import Piece, at, below, beside, chip, mark_row, paragraph, phrase
 from hosttune.report.plan import verdict
 from hosttune.report.text import header, problem_lines
@@ -25,7 +25,7 @@ _APART = 2.0
 _LOCAL = 10  # ACPI 6.5, 5.2.17: the distance of a node to itself
 
 
-def distances_block(view: HostView, width: float) -> Block | None:
+def distances_block(view: HostView, width: float) -> ShapeBlock | None:
     """Return the matrix: from the row's node to the column's. None if no distance between two nodes is known.
 
     Nodes that do not fit the width are counted below it.
@@ -53,8 +53,8 @@ def distances_block(view: HostView, width: float) -> Block | None:
     more = len(nodes) - len(shown)
     rest = [paragraph(f"and {count(more, 'node')} more, in `hosttune discover -o json`", width, SMALL)] if more else []
     whole = below((table, *rest))
-    group = Group(kind="distances", shapes=at(whole, 0, 0), title="distances between nodes, 10 = local")
-    return Block(width=room if not more else width, height=whole.height, groups=(group,))
+    group = ShapeGroup(kind="distances", shapes=at(whole, 0, 0), title="distances between nodes, 10 = local")
+    return ShapeBlock(width=room if not more else width, height=whole.height, groups=(group,))
 
 
 # --- the panels ----------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ _LONGEST_LIST = 90  # characters of a list of CPUs
 _OF_THE_MACHINE = ("CPUs", "memory", "devices")  # rows of the header that the picture of a plan has
 
 
-def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Block:
+def title_block(view: HostView, elsewhere: Sequence[PictureMark], width: float) -> ShapeBlock:
     """Return the host's name, facts about the whole machine and the plan, and faults of the whole machine."""
     name, _, machine = title_of(view.host).partition(": ")
     pieces = [
@@ -82,7 +82,7 @@ def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Bloc
     marks = [*elsewhere, *(_unplaced(view.plan) if view.plan else ()), *(_unknown(view) if view.by_guest else ())]
     pieces += [mark_row(mark, width) for mark in marks]
     whole = below(pieces, 3)
-    return Block(width=width, height=whole.height, groups=(Group(kind="title", shapes=at(whole, 0, 0)),))
+    return ShapeBlock(width=width, height=whole.height, groups=(ShapeGroup(kind="title", shapes=at(whole, 0, 0)),))
 
 
 def _fact(head: str, text: str, width: float) -> Piece:
@@ -129,7 +129,7 @@ def _free_memory(view: HostView) -> list[str]:
     return [f"{most}{format_size(max(0, sum(known) - given))} memory"]
 
 
-def _unknown(view: HostView) -> list[Mark]:
+def _unknown(view: HostView) -> list[PictureMark]:
     """Return why what no guest seems to have may be in use."""
     texts = ["the guests of this host are unknown"] if view.host.guests is None else []
     for what, names in (
@@ -137,29 +137,29 @@ def _unknown(view: HostView) -> list[Mark]:
         ("have memory on unknown nodes", [one.name for one in view.guests if not one.placed]),
     ):
         texts += [f"{what}: {some(names)}"] if names else []
-    return [Mark(sign="unknown", text=f"what looks free may be in use: {text}", hover_text="") for text in texts]
+    return [PictureMark(sign="unknown", text=f"what looks free may be in use: {text}", hover_text="") for text in texts]
 
 
-def _unplaced(plan: Plan) -> list[Mark]:
+def _unplaced(plan: Plan) -> list[PictureMark]:
     marks = [
-        Mark(sign="fail", text=f"NOT placed: {one.guest}: {'; '.join(one.why)}", hover_text="")
+        PictureMark(sign="fail", text=f"NOT placed: {one.guest}: {'; '.join(one.why)}", hover_text="")
         for one in plan.unplaced[:MOST_UNPLACED]
     ]
     more = len(plan.unplaced) - len(marks)
-    return [*marks, *([Mark(sign="fail", text=f"and {more} more NOT placed", hover_text="")] if more else [])]
+    return [*marks, *([PictureMark(sign="fail", text=f"and {more} more NOT placed", hover_text="")] if more else [])]
 
 
-def panel(name: str, content: Block, width: float) -> Block:
+def panel(name: str, content: ShapeBlock, width: float) -> ShapeBlock:
     """Return a frame of this width with a heading and the content."""
     high = content.height + 42
     back = Rect(x=0, y=0, width=width, height=high, style="panel", radius=9)
     head = label(12, 10, name, 13, most=width - 24, bold=True)
-    group = Group(kind="panel", name=name, shapes=(back, head))
+    group = ShapeGroup(kind="panel", name=name, shapes=(back, head))
     cuts = tuple(31 + y for y in content.cuts)
-    return Block(width=width, height=high, groups=(group, *shifted(content, 12, 31)), cuts=cuts)
+    return ShapeBlock(width=width, height=high, groups=(group, *shifted(content, 12, 31)), cuts=cuts)
 
 
-def problems_panel(view: HostView, width: float) -> Block:
+def problems_panel(view: HostView, width: float) -> ShapeBlock:
     """Return the host's problems, with the numbers that marks refer to."""
     lines = problem_lines(view.host)
     pieces = []
@@ -171,17 +171,19 @@ def problems_panel(view: HostView, width: float) -> Block:
         more = f"and {len(lines) - MOST_PROBLEMS} more, which `hosttune discover` lists"
         pieces.append(paragraph(more, width - 24, SMALL))
     whole = below(pieces, 3)
-    content = Block(width=width - 24, height=whole.height, groups=(Group(kind="text", shapes=at(whole, 0, 0)),))
+    content = ShapeBlock(
+        width=width - 24, height=whole.height, groups=(ShapeGroup(kind="text", shapes=at(whole, 0, 0)),)
+    )
     return panel("Problems", content, width)
 
 
-def distances_panel(view: HostView, width: float) -> Block | None:
+def distances_panel(view: HostView, width: float) -> ShapeBlock | None:
     """Return the distances between nodes; None if there is nothing to show."""
     matrix = distances_block(view, width - 24)
     return panel("Distances between nodes", matrix, width) if matrix else None
 
 
-def partitions_panel(view: HostView, width: float) -> Block | None:
+def partitions_panel(view: HostView, width: float) -> ShapeBlock | None:
     """Return the fabric partitions that planned guests have, with their GPUs; None if none has one."""
     inner = width - 24
     rows = []
@@ -199,5 +201,5 @@ def partitions_panel(view: HostView, width: float) -> Block | None:
     if not rows:
         return None
     whole = below(rows, 4)
-    content = Block(width=inner, height=whole.height, groups=(Group(kind="text", shapes=at(whole, 0, 0)),))
+    content = ShapeBlock(width=inner, height=whole.height, groups=(ShapeGroup(kind="text", shapes=at(whole, 0, 0)),))
     return panel("Fabric partitions", content, width)

@@ -13,7 +13,7 @@ from hosttune.model.devicepath import DevicePath
 from hosttune.model.host import Host
 from hosttune.model.values import Value
 from hosttune.report.picture.host_view import HostView, marked_at
-from hosttune.report.picture.shapes import Group, Line, Rect, Shape, Text
+from hosttune.report.picture.shapes import Rect, Shape, ShapeGroup, ShapeLine, Text
 
 _THICK = 4.0
 _DEVICES = ("gpu", "nic", "nvme", "nvswitch", "display", "other")
@@ -35,7 +35,7 @@ def route_style(number: int, *, slow: bool = False) -> str:
     return f"route r{number}{' slow' if slow else ''}"
 
 
-def path_groups(view: HostView, placed: Sequence[Group]) -> tuple[Group, ...]:
+def path_groups(view: HostView, placed: Sequence[ShapeGroup]) -> tuple[ShapeGroup, ...]:
     """Return a group for each path: its lines along PCIe, and the outlines of its two ends."""
     anchors = {group.name: anchor for group in placed if (anchor := _anchor(group)) is not None}
     found = []
@@ -44,12 +44,12 @@ def path_groups(view: HostView, placed: Sequence[Group]) -> tuple[Group, ...]:
         if path.hops and path.hops[0].kind != "links":
             shapes += _lines(view.host, path, anchors, placed, number)
         title = f"path {number + 1}: {path.start} to {path.end}"
-        found.append(Group(kind="path", name=f"path {number + 1}", shapes=tuple(shapes), title=title))
+        found.append(ShapeGroup(kind="path", name=f"path {number + 1}", shapes=tuple(shapes), title=title))
     return tuple(found)
 
 
-def _anchor(group: Group) -> _Anchor | None:
-    trunk = next((shape.points[0][1] for shape in group.shapes if isinstance(shape, Line)), None)
+def _anchor(group: ShapeGroup) -> _Anchor | None:
+    trunk = next((shape.points[0][1] for shape in group.shapes if isinstance(shape, ShapeLine)), None)
     if group.kind in (*_DEVICES, "switch"):
         box = group.shapes[0]
         if isinstance(box, Rect):
@@ -73,7 +73,7 @@ def _ends(path: DevicePath, anchors: Mapping[str, _Anchor], number: int) -> Iter
 
 
 def _lines(
-    host: Host, path: DevicePath, anchors: Mapping[str, _Anchor], placed: Sequence[Group], number: int
+    host: Host, path: DevicePath, anchors: Mapping[str, _Anchor], placed: Sequence[ShapeGroup], number: int
 ) -> list[Shape]:
     """Return the lines from one end up, across, and down to the other end; nothing where an end has no box."""
     ends = ((end, *host.index.above(end)) for end in (path.start, path.end))
@@ -96,7 +96,7 @@ def _lines(
         tops.append(found[1])
     across = _across(tops[0], tops[1])
     socket = path.slowest is not None and path.slowest.kind in ("cpu", "socket")
-    return [*shapes, Line(points=across, style=route_style(number, slow=socket), thick=_THICK)]
+    return [*shapes, ShapeLine(points=across, style=route_style(number, slow=socket), thick=_THICK)]
 
 
 def _climb(
@@ -110,7 +110,7 @@ def _climb(
         points: list[Point] = [(child.x, child.y), (lane, child.y), (lane, parent.head)]
         if above != turn:
             points += [(parent.x, parent.head), (parent.x, parent.y)]
-        shapes.append(Line(points=tuple(points), style=route_style(number, slow=below == slow), thick=_THICK))
+        shapes.append(ShapeLine(points=tuple(points), style=route_style(number, slow=below == slow), thick=_THICK))
         if above == turn:
             break
     return shapes
@@ -121,7 +121,7 @@ def _to_cpu(
     end: str,
     anchors: Mapping[str, _Anchor],
     slow: str | None,
-    placed: Sequence[Group],
+    placed: Sequence[ShapeGroup],
     number: int,
 ) -> tuple[list[Shape], tuple[float, Rect, float]] | None:
     """Return the lines up to the lane above a node's cards, and where they end: x, the node's frame, the lane's y."""
@@ -144,11 +144,13 @@ def _to_cpu(
         return None
     x = top.x - (0 if top.box is None else 4)
     start: tuple[Point, ...] = ((top.x, top.y), (x, top.y)) if top.box is not None else ((x, top.y),)
-    last = Line(points=(*start, (x, y)), style=route_style(number, slow=len(chain) == 1 and chain[0] == slow), thick=4)
+    last = ShapeLine(
+        points=(*start, (x, y)), style=route_style(number, slow=len(chain) == 1 and chain[0] == slow), thick=4
+    )
     return [*_climb(chain, None, anchors, slow, number), last], (x, frame, y)
 
 
-def _lane(frame: Rect, placed: Sequence[Group]) -> float | None:
+def _lane(frame: Rect, placed: Sequence[ShapeGroup]) -> float | None:
     """Return the height of the free lane between a node's memory and its cards."""
     cards = [group.shapes[0] for group in placed if group.kind == "bridge"]
     tops = [

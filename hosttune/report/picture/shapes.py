@@ -138,7 +138,7 @@ class Rect(Value, frozen=True, kw_only=True):
     radius: float = 0
 
 
-class Line(Value, frozen=True, kw_only=True):
+class ShapeLine(Value, frozen=True, kw_only=True):
     """A line through points. `thick` is its stroke width."""
 
     points: tuple[tuple[float, float], ...]
@@ -176,10 +176,10 @@ class Sign(Value, frozen=True, kw_only=True):
     kind: str
 
 
-Shape = Rect | Line | Text | Sign
+Shape = Rect | ShapeLine | Text | Sign
 
 
-class Group(Value, frozen=True, kw_only=True):
+class ShapeGroup(Value, frozen=True, kw_only=True):
     """Shapes that are one thing: its kind, its name (an address, a node, a guest), and the text of its tooltip.
 
     `data` has (name, text) pairs for programs: the attributes `data-NAME` of the SVG document.
@@ -192,12 +192,12 @@ class Group(Value, frozen=True, kw_only=True):
     data: tuple[tuple[str, str], ...] = ()
 
 
-class Block(Value, frozen=True, kw_only=True):
+class ShapeBlock(Value, frozen=True, kw_only=True):
     """Groups laid out from (0, 0), and the space that they take. At the heights `cuts` a page may end."""
 
     width: float
     height: float
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ShapeGroup, ...] = ()
     cuts: tuple[float, ...] = ()
 
 
@@ -228,30 +228,30 @@ def label(
 
 def moved(shape: Shape, dx: float, dy: float) -> Shape:
     """Return the same shape, moved."""
-    if isinstance(shape, Line):
+    if isinstance(shape, ShapeLine):
         return replace(shape, points=tuple((x + dx, y + dy) for x, y in shape.points))
     return replace(shape, x=shape.x + dx, y=shape.y + dy)
 
 
-def shifted(block: Block, dx: float, dy: float) -> tuple[Group, ...]:
+def shifted(block: ShapeBlock, dx: float, dy: float) -> tuple[ShapeGroup, ...]:
     """Return a block's groups, moved."""
     return tuple(replace(group, shapes=tuple(moved(shape, dx, dy) for shape in group.shapes)) for group in block.groups)
 
 
-def stacked(blocks: Iterable[Block], gap: float, *, top: float = 0, left: float = 0) -> Block:
+def stacked(blocks: Iterable[ShapeBlock], gap: float, *, top: float = 0, left: float = 0) -> ShapeBlock:
     """Return blocks below each other. Without blocks, return an empty block of height `top`."""
-    groups: list[Group] = []
+    groups: list[ShapeGroup] = []
     y, width = top, 0.0
     for block in blocks:
         groups += shifted(block, left, y)
         y += block.height + gap
         width = max(width, left + block.width)
-    return Block(width=width, height=max(top, y - gap), groups=tuple(groups))
+    return ShapeBlock(width=width, height=max(top, y - gap), groups=tuple(groups))
 
 
-def flowed(blocks: Iterable[Block], most: float, gap: float) -> Block:
+def flowed(blocks: Iterable[ShapeBlock], most: float, gap: float) -> ShapeBlock:
     """Return blocks side by side, in as many rows as `most` units of width need."""
-    groups: list[Group] = []
+    groups: list[ShapeGroup] = []
     cuts: list[float] = []
     x = y = row = width = 0.0
     for block in blocks:
@@ -261,4 +261,4 @@ def flowed(blocks: Iterable[Block], most: float, gap: float) -> Block:
         groups += shifted(block, x, y)
         width = max(width, x + block.width)
         x, row = x + block.width + gap, max(row, block.height)
-    return Block(width=width, height=y + row, groups=tuple(groups), cuts=tuple(cuts))
+    return ShapeBlock(width=width, height=y + row, groups=tuple(groups), cuts=tuple(cuts))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.model.values import Value
-from hosttune.report.picture.guests import Holder
-from hosttune.report.picture.host_view import Mark
+from hosttune.report.picture.guests import PictureGuest
+from hosttune.report.picture.host_view import PictureMark
 from hosttune.report.picture.shapes import (
     ASCENT,
     DESCENT,
@@ -72,7 +72,7 @@ def fits(left: str, right: str, width: float, size: float, *, bold: bool = False
     return not right or needed <= width
 
 
-def mark_row(mark: Mark, width: float) -> Piece:
+def mark_row(mark: PictureMark, width: float) -> Piece:
     """Return a sign and its text on a strip of their own, readable on any background."""
     room = width - SIGN - 9
     lines = wrapped(mark.text, room, SMALL, 3, bold=True)
@@ -91,7 +91,7 @@ def phrase(text: str, most: float, high: float) -> Piece:
     return Piece(width=words.width, height=high, shapes=(words,))
 
 
-def chip(holder: Holder, text: str, most: float) -> Piece:
+def chip(holder: PictureGuest, text: str, most: float) -> Piece:
     """Return a guest's letter and some words on the guest's colour."""
     words = fitted(f"{holder.letter} · {text}" if text else holder.letter, most - 8, SMALL, bold=True)
     wide = text_width(words, SMALL, bold=True) + 8

@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from hosttune.model.host import Gpu, Link, Nic, Nvme, PciDevice
 from hosttune.model.values import Value, format_size
 from hosttune.report.devices import driver_text, link_text, sold_as
-from hosttune.report.picture.guests import Holder
-from hosttune.report.picture.host_view import HostView, Mark, Place, marks_of, virtual_functions
-from hosttune.report.picture.shapes import SMALL, Block, Group, Line, Rect, Shape, label, shifted, stacked
+from hosttune.report.picture.guests import PictureGuest
+from hosttune.report.picture.host_view import HostView, PictureMark, TreePlace, marks_of, virtual_functions
+from hosttune.report.picture.shapes import (
+    SMALL,
+    Rect,
+    Shape,
+    ShapeBlock,
+    ShapeGroup,
+    ShapeLine,
+    label,
+    shifted,
+    stacked,
+)
 from hosttune.report.picture.text import CHIP_HIGH, Piece, at, below, beside, chip, fits, mark_row, pair, phrase
 
 # --- one function as a box: what it is, its link, the guest that has it, and its faults ----------------------
@@ -26,7 +36,7 @@ def figures(link: Link | None) -> str:
     return f"{link.speed_gts:g} GT/s ×{link.width}"
 
 
-def _fill(view: HostView, kind: str, holders: tuple[Holder, ...]) -> tuple[str, str]:
+def _fill(view: HostView, kind: str, holders: tuple[PictureGuest, ...]) -> tuple[str, str]:
     """Return the styles of a box and of the text in it: by the kind of device, or by the guest that has it."""
     if not view.by_guest:
         return f"device {kind}", "ongpu" if kind == "gpu" else ""
@@ -35,7 +45,7 @@ def _fill(view: HostView, kind: str, holders: tuple[Holder, ...]) -> tuple[str, 
     return f"device {kind} ungiven", ""
 
 
-def _slices(view: HostView, address: str) -> list[tuple[Holder, str]]:
+def _slices(view: HostView, address: str) -> list[tuple[PictureGuest, str]]:
     """Return the guests that have a part of this GPU, and which."""
     return [(holder, text) for holder in view.guests for gpu, text in holder.mig if gpu == address]
 
@@ -46,7 +56,9 @@ def _data(view: HostView, address: str) -> tuple[tuple[str, str], ...]:
     return tuple((key, text) for key, text in (("held", held), ("mig", mig)) if text)
 
 
-def _outline(width: float, high: float, fill: str, colour: int | None, marks: tuple[Mark, ...]) -> tuple[Shape, ...]:
+def _outline(
+    width: float, high: float, fill: str, colour: int | None, marks: tuple[PictureMark, ...]
+) -> tuple[Shape, ...]:
     """Return the box, the outline of the guest that has it around it, and the outline of a fault inside it."""
     box = Rect(x=0, y=0, width=width, height=high, style=fill, radius=4)
     worst = next((mark.sign for mark in marks), None)
@@ -129,7 +141,7 @@ def _binding(device: PciDevice | None) -> list[str]:
     return [*([device.driver] if device.driver else []), *group]
 
 
-def _function(view: HostView, address: str, width: float) -> Block:
+def _function(view: HostView, address: str, width: float) -> ShapeBlock:
     holders, marks = view.holders.get(address, ()), marks_of(view, address)
     inner = width - 8
     name = phrase(f"VF {address}", inner, CHIP_HIGH)
@@ -138,11 +150,13 @@ def _function(view: HostView, address: str, width: float) -> Block:
     high = content.height + 6
     box = Rect(x=0, y=0, width=width, height=high, style="device vf", radius=3)
     title = "; ".join((_tooltip(view, address, "virtual function"), *(mark.hover_text for mark in marks)))
-    return Block(
+    return ShapeBlock(
         width=width,
         height=high,
         groups=(
-            Group(kind="vf", name=address, shapes=(box, *at(content, 4, 3)), title=title, data=_data(view, address)),
+            ShapeGroup(
+                kind="vf", name=address, shapes=(box, *at(content, 4, 3)), title=title, data=_data(view, address)
+            ),
         ),
     )
 
@@ -178,13 +192,15 @@ class Card(Value, frozen=True, kw_only=True):
     """A host bridge with everything below it, `span` columns wide."""
 
     bus: str
-    places: tuple[Place, ...]
-    block: Block
+    places: tuple[TreePlace, ...]
+    block: ShapeBlock
     span: int
     has_gpu: bool
 
 
-def card(view: HostView, bus: str, places: Sequence[Place], most: int, gutter: float, tallest: float = TALLEST) -> Card:
+def card(
+    view: HostView, bus: str, places: Sequence[TreePlace], most: int, gutter: float, tallest: float = TALLEST
+) -> Card:
     """Lay out a host bridge.
 
     Branches that would make the card too tall go to more columns, with `gutter` between them.
@@ -194,7 +210,7 @@ def card(view: HostView, bus: str, places: Sequence[Place], most: int, gutter: f
     tall = sum(branch.height + _GAP for branch in branches)
     number = max(1, min(most, len(branches), round(tall / tallest)))
     goal = sum(branch.height for branch in branches) / number
-    columns: list[list[Block]] = [[]]
+    columns: list[list[ShapeBlock]] = [[]]
     filled = 0.0
     for branch in branches:
         if columns[-1] and filled + branch.height / 2 > goal * len(columns) and len(columns) < number:
@@ -207,15 +223,15 @@ def card(view: HostView, bus: str, places: Sequence[Place], most: int, gutter: f
     high = _HEAD + max((part.height for part in parts), default=0) + _TREE_PAD
     back = Rect(x=0, y=0, width=width, height=high, style="card", radius=6)
     head = label(_TREE_PAD, 3, f"host bridge {bus}", SMALL, most=inner, style="dim")
-    groups = [Group(kind="bridge", name=bus, shapes=(back, head), title=f"host bridge {bus}")]
+    groups = [ShapeGroup(kind="bridge", name=bus, shapes=(back, head), title=f"host bridge {bus}")]
     for n, part in enumerate(parts):
         groups += shifted(part, _TREE_PAD + n * pitch, _HEAD)
     has_gpu = any(group.kind == "gpu" for group in groups)
-    block = Block(width=width, height=high, groups=tuple(groups))
+    block = ShapeBlock(width=width, height=high, groups=tuple(groups))
     return Card(bus=bus, places=tuple(places), block=block, span=len(parts), has_gpu=has_gpu)
 
 
-def _branch(view: HostView, place: Place, width: float) -> Block:
+def _branch(view: HostView, place: TreePlace, width: float) -> ShapeBlock:
     if place.kind == "device" or not place.below:
         address = place.address
         device = view.device(address)
@@ -237,34 +253,34 @@ def _branch(view: HostView, place: Place, width: float) -> Block:
         held = holders[0].colour if holders and not fill.endswith(f"g{holders[0].colour}") else None
         shapes = (*_outline(width, high, fill, held, marks), *at(content, _PAD, _PAD))
         title = "; ".join((_tooltip(view, address, word), *(mark.hover_text for mark in marks)))
-        whole = Group(kind=kind, name=address, shapes=shapes, title=title, data=_data(view, address))
-        return Block(
+        whole = ShapeGroup(kind=kind, name=address, shapes=shapes, title=title, data=_data(view, address))
+        return ShapeBlock(
             width=width, height=high, groups=(whole, *shifted(functions, _PAD, high - functions.height - _PAD + 1))
         )
     return _switch(view, place, width) if place.kind == "switch" else _port(view, place, width)
 
 
-def _port(view: HostView, place: Place, width: float) -> Block:
+def _port(view: HostView, place: TreePlace, width: float) -> ShapeBlock:
     """Return a root port or other bridge: a line of text, with the things below it connected to its vertical line."""
     head, title = _head(view, place, width)
     below_it = _things_below(view, place, width, left=4.0, top=head.height + 4)
     shapes = (*below_it.lines, *at(head, 0, 0))
-    group = Group(kind="port", name=place.address, shapes=shapes, title=title)
-    return Block(width=width, height=below_it.block.height, groups=(group, *below_it.block.groups))
+    group = ShapeGroup(kind="port", name=place.address, shapes=shapes, title=title)
+    return ShapeBlock(width=width, height=below_it.block.height, groups=(group, *below_it.block.groups))
 
 
-def _switch(view: HostView, place: Place, width: float) -> Block:
+def _switch(view: HostView, place: TreePlace, width: float) -> ShapeBlock:
     """Return a switch as a box around the things below it."""
     head, title = _head(view, place, width - 12)
     below_it = _things_below(view, place, width - 6, left=9.0, top=head.height + 10)
     high = below_it.block.height + 6
     box = Rect(x=0, y=0, width=width, height=high, style="switch", radius=5)
     shapes = (box, *below_it.lines, *at(head, 6, 5))
-    group = Group(kind="switch", name=place.address, shapes=shapes, title=title)
-    return Block(width=width, height=high, groups=(group, *below_it.block.groups))
+    group = ShapeGroup(kind="switch", name=place.address, shapes=shapes, title=title)
+    return ShapeBlock(width=width, height=high, groups=(group, *below_it.block.groups))
 
 
-def _head(view: HostView, place: Place, width: float) -> tuple[Piece, str]:
+def _head(view: HostView, place: TreePlace, width: float) -> tuple[Piece, str]:
     """Return a bridge's name, link and faults, and its tooltip."""
     device = view.device(place.address)
     word = {"root-port": "root port", "upstream-port": "switch", "downstream-port": "switch port"}.get(
@@ -279,16 +295,16 @@ def _head(view: HostView, place: Place, width: float) -> tuple[Piece, str]:
 
 
 class _ThingsBelow(Value, frozen=True, kw_only=True):
-    block: Block
+    block: ShapeBlock
     lines: tuple[Shape, ...]
 
 
-def _things_below(view: HostView, place: Place, width: float, *, left: float, top: float) -> _ThingsBelow:
+def _things_below(view: HostView, place: TreePlace, width: float, *, left: float, top: float) -> _ThingsBelow:
     """Return the things below a bridge, and the lines that lead to them from the bridge's vertical line at `left`."""
     indent = left + 9 if width - left - 9 >= NARROWEST else 0.0
     y = top
-    groups: list[Group] = []
-    lines: list[Line] = []
+    groups: list[ShapeGroup] = []
+    lines: list[ShapeLine] = []
     ends: list[float] = []
     for child in place.below:
         block = _branch(view, child, width - indent)
@@ -298,15 +314,15 @@ def _things_below(view: HostView, place: Place, width: float, *, left: float, to
             lines.append(_line_to_device(view, child.address, left, indent, y + 12))
         y += block.height + _GAP
     if ends:
-        lines.insert(0, Line(points=((left, top - 5), (left, ends[-1])), style="pcie", thick=2))
-    return _ThingsBelow(block=Block(width=width, height=y - _GAP, groups=tuple(groups)), lines=tuple(lines))
+        lines.insert(0, ShapeLine(points=((left, top - 5), (left, ends[-1])), style="pcie", thick=2))
+    return _ThingsBelow(block=ShapeBlock(width=width, height=y - _GAP, groups=tuple(groups)), lines=tuple(lines))
 
 
-def _line_to_device(view: HostView, address: str, left: float, right: float, y: float) -> Line:
+def _line_to_device(view: HostView, address: str, left: float, right: float, y: float) -> ShapeLine:
     """Return the line to a device: as thick as its link is wide, dashed if the link is degraded."""
     device = view.device(address)
     link = device.link if device else None
     lanes = link.width if link and link.width else 1
     thick = next(thick for least, thick in ((16, 5.0), (8, 3.5), (4, 2.5), (0, 1.5)) if lanes >= least)
     style = "pcie degraded" if link and link.state == "degraded" else "pcie"
-    return Line(points=((left, y), (right, y)), style=style, thick=thick)
+    return ShapeLine(points=((left, y), (right, y)), style=style, thick=thick)

@@ -21,7 +21,7 @@ from hosttune.model.measured import Figure, Measured, Observations
 from hosttune.model.roof import GpuRoof
 from hosttune.model.values import grouped
 from hosttune.predicting.roofs import OWN_METRICS, roof_of
-from hosttune.predicting.shape import Shape, shape_of, slot_of
+from hosttune.predicting.shape import HostShape, shape_of, slot_of
 from hosttune.rules.causes.equals import SPREAD, compared
 from hosttune.rules.causes.rule import TIERS, Case, CauseRule
 from hosttune.rules.causes.verdicts import Judged, judge_figure
@@ -84,7 +84,7 @@ def diagnose(
     )
 
 
-def _roofs(shape: Shape, figures: Sequence[Judged]) -> tuple[GpuRoof, ...]:
+def _roofs(shape: HostShape, figures: Sequence[Judged]) -> tuple[GpuRoof, ...]:
     """Return the roof of the GPUs with their own figures, if products were measured; impossible ones do not count."""
     own = own_peaks(figures)
     roof = roof_of(shape, own) if set(own) - {"memory"} else None

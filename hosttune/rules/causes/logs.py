@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hosttune.bench.parse import nccl, nvbandwidth, tools
-from hosttune.bench.parse.answer import Answer, NotUnderstood
+from hosttune.bench.parse.answer import NotUnderstood, ParsedOutput
 from hosttune.errors import BadInput
 from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
@@ -182,7 +182,7 @@ def _nccl_tests(text: str) -> Measured:
     return Measured(version=1, setup=setup, figures=_figures(answers[0]))
 
 
-def _figures(answer: Answer) -> tuple[Any, ...]:
+def _figures(answer: ParsedOutput) -> tuple[Any, ...]:
     return tuple(figures_of(answer.samples))
 
 

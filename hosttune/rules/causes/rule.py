@@ -9,7 +9,7 @@ import msgspec
 
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import Measured, Observations
-from hosttune.predicting.shape import Shape
+from hosttune.predicting.shape import HostShape
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding, Rule
 
@@ -33,7 +33,7 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     """
 
     measured: Measured
-    shape: Shape
+    shape: HostShape
     figures: tuple[Judged, ...]
     complaining: bool = True
 

@@ -12,7 +12,7 @@ from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
 from hosttune.model.measured import METRICS, Figure, Measured
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, TYPICAL_MFU, Estimate
-from hosttune.predicting.shape import Shape
+from hosttune.predicting.shape import HostShape
 
 _MANY = 10.0  # times: more is not said in percent
 _LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
@@ -117,7 +117,7 @@ def converted(value: float, unit: str, dimension: str) -> tuple[float, float] | 
     return (value * found[1], found[1]) if found[0] == dimension else None
 
 
-def judge_figure(figure: Figure, measured: Measured, shape: Shape) -> Judged:
+def judge_figure(figure: Figure, measured: Measured, shape: HostShape) -> Judged:
     """Return the figure with its verdict."""
     dimension = METRICS.get(figure.metric)
     if dimension is None:
@@ -148,7 +148,7 @@ def _of_operations(figure: Figure) -> tuple[float, float] | None:
     return figure.value * factor, factor
 
 
-def _by_model(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
+def _by_model(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     ranks, hosts = _of_subject(figure.subject, shape)
     if hosts is None and shape.hosts is None and shape.nics is None and ranks and ranks <= (shape.per_host or 0):
         hosts = 1  # no more GPUs than a host has, and no network in the setup
@@ -176,7 +176,7 @@ _SEVERAL = (
 )
 
 
-def _together(figure: Figure, ranks: int | None, shape: Shape) -> int:
+def _together(figure: Figure, ranks: int | None, shape: HostShape) -> int:
     """Return of how many devices a figure can be the sum, if its subject names several."""
     if not re.search(_SEVERAL, figure.subject[:400].lower()) or figure.metric in (
         "all-reduce-busbw",
@@ -213,7 +213,7 @@ def _verdict(
 _WORD = r"(?:(?!(?:to|and|on|of|from|in) )[a-z0-9]+ )?"  # "2 GH200 hosts", but not "GPU 2 and GPU 3"
 
 
-def _of_subject(subject: str, shape: Shape) -> tuple[int | None, int | None]:
+def _of_subject(subject: str, shape: HostShape) -> tuple[int | None, int | None]:
     """Return (GPUs, hosts) that a subject names ("16 GPUs on 2 hosts"), None where it names none."""
     text = subject[:400].lower()
     gpus = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:gpus?|ranks)\b", text)
@@ -224,7 +224,7 @@ def _of_subject(subject: str, shape: Shape) -> tuple[int | None, int | None]:
     return ranks or None, (int(hosts[1]) or None) if hosts else None
 
 
-def _contradiction(ranks: int | None, hosts: int | None, shape: Shape) -> str | None:
+def _contradiction(ranks: int | None, hosts: int | None, shape: HostShape) -> str | None:
     many = hosts or shape.hosts
     if ranks and many and shape.per_host and ranks > many * shape.per_host:
         return f"the subject names {ranks} GPUs, the setup has {many} × {shape.per_host}: the two contradict each other"
@@ -238,7 +238,7 @@ def _both_ways(subject: str) -> bool:
 # --- metrics that are compared with an observation ------------------------------------------------------------
 
 
-def _clock(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
+def _clock(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     most = measured.observations.max_sm_clock_mhz
     if most is None:
         return Judged(figure, "unknown", "not known: the clock to compare with", value, factor=factor)
@@ -248,11 +248,11 @@ def _clock(figure: Figure, value: float, factor: float, measured: Measured, shap
     return Judged(figure, verdict, why, value, most, None, factor=factor)
 
 
-def _power(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
+def _power(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     return Judged(figure, "unknown", "power alone is neither good nor bad", value, factor=factor)
 
 
-def _link(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
+def _link(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     link, width = measured.observations.link, figure.metric == "link-width"
     most = (link.max_width if width else link.max_speed_gts) if link else None
     if most is None and shape.slot is not None:
@@ -269,7 +269,7 @@ def _link(figure: Figure, value: float, factor: float, measured: Measured, shape
     return Judged(figure, "low", why, value, float(most), None, factor=factor)
 
 
-def _mfu(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
+def _mfu(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     if value > MOST_MFU:
         why = f"{value:.0%} of the dense peak; matrix products alone reach {MOST_MFU:.0%}"
         return Judged(figure, "impossible", why, value, MOST_MFU, TYPICAL_MFU, factor=factor)

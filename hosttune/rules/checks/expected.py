@@ -25,7 +25,7 @@ _NOT_A_DEVICE = ("vf", "mdev")  # a plan creates these: they do not exist before
 _OLD_CHECKS = ("pcie-link", "nvswitch")  # checks whose subjects name devices, in validations without a list of devices
 
 
-class Expectation(Value, frozen=True, kw_only=True):
+class ExpectedDevices(Value, frozen=True, kw_only=True):
     """Devices that are expected here, and the source that expects them.
 
     `digest`: identifies the machine that the expectation is about; None = not known. `at`: when the devices were seen;
@@ -52,7 +52,7 @@ class Forgotten(Value, frozen=True, kw_only=True):
 # --- where expectations come from ----------------------------------------------------------------------------
 
 
-def of_plan(plan: Plan, name: str, read: str) -> Expectation:
+def of_plan(plan: Plan, name: str, read: str) -> ExpectedDevices:
     """Return the devices that a plan gives to guests."""
     given = [device for guest in plan.guests for device in guest.devices if device.kind not in _NOT_A_DEVICE]
     seen = {device.address: SeenDevice(address=device.address, kind=device.kind) for device in given}
@@ -60,10 +60,10 @@ def of_plan(plan: Plan, name: str, read: str) -> Expectation:
         for instance in guest.mig:
             seen.setdefault(instance.gpu, SeenDevice(address=instance.gpu, kind="gpu"))
     roce = plan.intent.fabric.roce if plan.intent.fabric is not None else None
-    return Expectation(name=name, read=read, devices=_ordered(seen), digest=plan.host_digest, roce=roce)
+    return ExpectedDevices(name=name, read=read, devices=_ordered(seen), digest=plan.host_digest, roce=roce)
 
 
-def of_validation(validation: Validation, name: str, read: str) -> Expectation:
+def of_validation(validation: Validation, name: str, read: str) -> ExpectedDevices:
     """Return the devices listed in a validation; for an older version without a list, those that results are about."""
     machine = validation.machine
     if machine is not None and machine.devices is not None:
@@ -78,15 +78,15 @@ def of_validation(validation: Validation, name: str, read: str) -> Expectation:
             if result.check in _OLD_CHECKS and is_address(result.subject):
                 seen.setdefault(result.subject, SeenDevice(address=result.subject, kind="other"))
     digest = machine.digest if machine else None
-    return Expectation(name=name, read=read, devices=_ordered(seen), digest=digest, at=validation.at)
+    return ExpectedDevices(name=name, read=read, devices=_ordered(seen), digest=digest, at=validation.at)
 
 
-def of_host(host: Host, name: str, read: str) -> Expectation:
+def of_host(host: Host, name: str, read: str) -> ExpectedDevices:
     """Return the devices of a host document."""
-    return Expectation(name=name, read=read, devices=_ordered(known_devices(host)), digest=host.digest)
+    return ExpectedDevices(name=name, read=read, devices=_ordered(known_devices(host)), digest=host.digest)
 
 
-def of_document(text: bytes, where: str) -> Expectation:
+def of_document(text: bytes, where: str) -> ExpectedDevices:
     """Return the devices of a host document, a plan or a validation; the schema says which it is. Or what an intent
     (YAML or JSON) declares of RoCE ports.
 
@@ -95,7 +95,7 @@ def of_document(text: bytes, where: str) -> Expectation:
     return of_value(_read(text, where), where)
 
 
-def of_value(value: Host | Plan | Validation | Intent, where: str = "expect") -> Expectation:
+def of_value(value: Host | Plan | Validation | Intent, where: str = "expect") -> ExpectedDevices:
     """Return the devices of a document; `where` names it. Raises BadInput for a document that names no device."""
     if isinstance(value, Host):
         found = of_host(value, f"the host document {where}", where)
@@ -103,7 +103,7 @@ def of_value(value: Host | Plan | Validation | Intent, where: str = "expect") ->
         found = of_plan(value, f"the plan {where}", where)
     elif isinstance(value, Intent):
         roce = value.fabric.roce if value.fabric is not None else None
-        found = Expectation(name=f"the intent {where}", read=where, devices=(), roce=roce)
+        found = ExpectedDevices(name=f"the intent {where}", read=where, devices=(), roce=roce)
     else:
         found = of_validation(value, f"the validation {where}", where)
     if not found.devices and found.roce is None:
@@ -146,7 +146,7 @@ def _ordered(seen: Mapping[str, SeenDevice]) -> tuple[SeenDevice, ...]:
 # --- what they mean for this host ----------------------------------------------------------------------------
 
 
-def kept_expectations(evidence: Evidence) -> tuple[Expectation, ...]:
+def kept_expectations(evidence: Evidence) -> tuple[ExpectedDevices, ...]:
     """Return the expectations from the state directory: applied plans and the last validation kept for this host."""
     several = len(evidence.plans) > 1
     names = [f"plan {n} in force" if several else "the plan in force" for n in range(1, len(evidence.plans) + 1)]
@@ -160,7 +160,7 @@ def kept_expectations(evidence: Evidence) -> tuple[Expectation, ...]:
 
 
 def with_expectations(
-    evidence: Evidence, expectations: Iterable[Expectation], forgotten: Iterable[Forgotten]
+    evidence: Evidence, expectations: Iterable[ExpectedDevices], forgotten: Iterable[Forgotten]
 ) -> Evidence:
     """Return the evidence with each expectation added as a source of devices, without the devices removed from it.
 
@@ -198,13 +198,13 @@ def devices_to_keep(host: Host) -> tuple[KnownDevice, ...]:
     )
 
 
-def was_forgotten(address: str, expectation: Expectation, forgotten: Mapping[str, Forgotten]) -> bool:
+def was_forgotten(address: str, expectation: ExpectedDevices, forgotten: Mapping[str, Forgotten]) -> bool:
     """Return whether a device was removed from an expectation."""
     taken = forgotten.get(address)
     return taken is not None and (expectation.at is None or taken.at is None or expectation.at <= taken.at)
 
 
-def _source(host: Host, expectation: Expectation, wanted: list[SeenDevice], *, other: bool) -> DeviceSource:
+def _source(host: Host, expectation: ExpectedDevices, wanted: list[SeenDevice], *, other: bool) -> DeviceSource:
     functions = host.index.pci
     there = {address: device for address, device in functions.items() if device.is_there}
     beyond = []

@@ -32,7 +32,7 @@ CABLE = (
 )
 
 
-class Function(msgspec.Struct, frozen=True, eq=False, dict=True):
+class PhysicalFunction(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A physical network function. `free`: no driver of this machine has it. `here`: all functions of the host."""
 
     address: str
@@ -40,7 +40,7 @@ class Function(msgspec.Struct, frozen=True, eq=False, dict=True):
     device: PciDevice
     ports: NicPorts | None
     free: bool
-    here: Sequence[Function]
+    here: Sequence[PhysicalFunction]
 
     @property
     def rdma(self) -> tuple[RdmaPort, ...]:
@@ -87,7 +87,7 @@ class Function(msgspec.Struct, frozen=True, eq=False, dict=True):
         return None if self.ports is None or self.ports.rdma is None else frozenset(port.device for port in self.rdma)
 
     @cached_property
-    def alike(self) -> list[Function]:
+    def alike(self) -> list[PhysicalFunction]:
         """The other functions of the same model and function number, and those that may be of it.
 
         These are functions whose kind or ids were not read, and those that only another source than the PCI tree shows.
@@ -97,13 +97,13 @@ class Function(msgspec.Struct, frozen=True, eq=False, dict=True):
         return [other for other, pairs in others if all(None in pair or len(set(pair)) == 1 for pair in pairs)]
 
     @cached_property
-    def on_card(self) -> list[Function]:
+    def on_card(self) -> list[PhysicalFunction]:
         """The other functions of the same card."""
         own = slot_of(self.address)
         return [other for other in self.here[:_MOST] if other is not self and slot_of(other.address) == own]
 
 
-def nics(evidence: Evidence) -> Iterator[tuple[str, Function]]:
+def nics(evidence: Evidence) -> Iterator[tuple[str, PhysicalFunction]]:
     """Yield every physical network function. What may be one is among `Function.here`."""
     host, functions = evidence.host, evidence.host.index.pci
     physical = [nic for nic in host.nics if nic.physfn is None]
@@ -111,28 +111,28 @@ def nics(evidence: Evidence) -> Iterator[tuple[str, Function]]:
     doubtful = {device.address for device in host.pci if device.class_code is None and device.physfn is None}
     doubtful |= {seen.address for source in host.sources or () for seen in source.beyond if seen.kind == "nic"}
     doubtful -= {nic.address for nic in host.nics}
-    here: list[Function] = []
+    here: list[PhysicalFunction] = []
     for nic in (*physical, *(Nic(address=address) for address in sorted(doubtful))):
         device = functions.get(nic.address, PciDevice(address=nic.address))
         no_driver = device.driver is None and lacks(evidence, sysfs.function(nic.address, "driver"))
         ports = (evidence.ports or {}).get(nic.address)
-        here.append(Function(nic.address, nic, device, ports, no_driver or for_vfio(device.driver), here))
+        here.append(PhysicalFunction(nic.address, nic, device, ports, no_driver or for_vfio(device.driver), here))
     yield from ((function.address, function) for function in here[: len(physical)])
 
 
-def _model(function: Function) -> tuple[str | None, ...]:
+def _model(function: PhysicalFunction) -> tuple[str | None, ...]:
     device = function.device
     ids = device.vendor_id, device.device_id, device.subsystem_vendor_id, device.subsystem_device_id
     return (*ids, function.address[-1])
 
 
-def any_linked(functions: Iterable[Function]) -> bool | None:
+def any_linked(functions: Iterable[PhysicalFunction]) -> bool | None:
     """Return whether any of these functions has a link; None if none is known to have one, and one is unknown."""
     known = {function.linked for function in functions}
     return True if True in known else None if None in known else False
 
 
-def in_use(on: On, nic: Function) -> None:
+def in_use(on: On, nic: PhysicalFunction) -> None:
     """End the check for a function that nothing here can use, whose ports were not read, or that has none."""
     driver = nic.device.driver
     if for_vfio(driver):
@@ -147,7 +147,7 @@ def in_use(on: On, nic: Function) -> None:
         on.skip(f"its driver {driver or ''} made no port: neither a network interface nor an RDMA device")
 
 
-def unlisted_ports(on: On, nic: Function) -> Iterator[Finding]:
+def unlisted_ports(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     """Yield which ports a function may have besides those that were read."""
     if nic.ports is None or nic.ports.rdma is None:
         yield on.unknown("whether it has RDMA ports is not known")

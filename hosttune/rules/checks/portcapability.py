@@ -12,7 +12,7 @@ from hosttune.rules.checks.nics import (
     LINKED,
     STATE,
     UNKNOWN,
-    Function,
+    PhysicalFunction,
     in_use,
     nics,
     unanswered,
@@ -42,7 +42,7 @@ _SPLIT = 2  # lanes: a card limited to half of its rate has all lanes at half th
     none="NIC",
 )
 @worst_of
-def port_capability(on: On, nic: Function) -> Iterator[Finding]:
+def port_capability(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     """Check the rate of each port with a link against the fastest that the port supports."""
     in_use(on, nic)
     if nic.is_virtual:
@@ -63,7 +63,7 @@ def port_capability(on: On, nic: Function) -> Iterator[Finding]:
             yield _linked(on, nic, port.name) or _infiniband(on, port, infos.get(port.name, PortInfo()))
 
 
-def _linked(on: On, nic: Function, name: str) -> Finding | None:
+def _linked(on: On, nic: PhysicalFunction, name: str) -> Finding | None:
     """Return what is said of a port without a link, or whose link is not known; None for one with a link."""
     if nic.links[name] == UNKNOWN:
         return on.unknown(f"whether {name} has a link is not known")

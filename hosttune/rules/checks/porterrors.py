@@ -17,7 +17,7 @@ from hosttune.rules.checks.nics import (
     NVSENTINEL,
     READ,
     UNKNOWN,
-    Function,
+    PhysicalFunction,
     in_use,
     nics,
     unlisted_ports,
@@ -46,7 +46,7 @@ _Port = RdmaPort | Interface
     none="NIC",
 )
 @worst_of
-def port_errors(on: On, nic: Function) -> Iterator[Finding]:
+def port_errors(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     """Check the error counters of each function's ports, and links that were lost again and again."""
     in_use(on, nic)
     yield from unlisted_ports(on, nic)
@@ -147,7 +147,7 @@ def _lost_links(on: On, net: Interface) -> Iterator[Finding]:
         yield on.warned(f"{text}; the kernel log shows {count} of them", CABLE)
 
 
-def _later(on: On, nic: Function, later: Function) -> Iterator[Finding]:
+def _later(on: On, nic: PhysicalFunction, later: PhysicalFunction) -> Iterator[Finding]:
     """Judge what was counted between the two looks, and whether each link is what it was. `later`: the second look."""
     seconds = on.evidence.seconds_later or 0.0
     after = {port.name: port for port in _ports(later)}
@@ -182,7 +182,7 @@ def _link_later(on: On, port: _Port, again: _Port | None, link: str) -> Iterator
             yield on.failed(f"{port.name} ran at {rate:g} Gb/s, and {_AFTER} at {now:g}", CABLE)
 
 
-def _ports(nic: Function) -> tuple[_Port, ...]:
+def _ports(nic: PhysicalFunction) -> tuple[_Port, ...]:
     return *nic.rdma, *nic.interfaces
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from hosttune.model.ports import PortDetail, Reading, Transceiver
 from hosttune.model.values import grouped
 from hosttune.rules.checks.facts import RECORD, listed
-from hosttune.rules.checks.nics import LINKED, UNKNOWN, Function, in_use, nics, unanswered
+from hosttune.rules.checks.nics import LINKED, UNKNOWN, PhysicalFunction, in_use, nics, unanswered
 from hosttune.rules.checks.on import On, check, worst_of
 from hosttune.rules.engine import Finding
 
@@ -32,7 +32,7 @@ _MEND = "look at the cooling, clean the fibre's ends, reseat or swap the module;
     none="NIC",
 )
 @worst_of
-def port_module(on: On, nic: Function) -> Iterator[Finding]:
+def port_module(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     """Check the module in each Ethernet port against its own limits: temperature, voltage, laser current, light."""
     in_use(on, nic)
     if nic.is_virtual:

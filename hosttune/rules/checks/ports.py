@@ -23,7 +23,7 @@ from hosttune.rules.checks.nics import (
     READ,
     STATE,
     UNKNOWN,
-    Function,
+    PhysicalFunction,
     any_linked,
     in_use,
     nics,
@@ -59,7 +59,7 @@ _SLOWER = "look at the cable, the transceiver and the switch's port: one of them
     inside=True,
     none="NIC",
 )
-def port_state(on: On, nic: Function) -> Finding:
+def port_state(on: On, nic: PhysicalFunction) -> Finding:
     """Check each port: its link, and on InfiniBand what the subnet manager gave it.
 
     A port that was set down is not a fault: nothing can use it, and somebody decided so. Only an RDMA port warns where
@@ -76,7 +76,7 @@ def port_state(on: On, nic: Function) -> Finding:
     return replace(state, text=state.text + rail)
 
 
-def _state(on: On, nic: Function) -> Iterator[Finding]:
+def _state(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     if nic.nic.kind == IB and nic.ports == NO_PORT and not (nic.free or nic.nic.fabric_bridge):
         text = f"{nic.device.driver or 'its driver'} holds an InfiniBand function, and there is no RDMA device of it"
         hint = "load the module that makes the RDMA devices of this driver, then look with: rdma link; ibstat"
@@ -118,7 +118,7 @@ def _managed(on: On, port: RdmaPort) -> Iterator[Finding]:
         yield on.failed(text, _MANAGER)
 
 
-def _dead(on: On, nic: Function, dead: list[str], alike: bool | None) -> Finding:
+def _dead(on: On, nic: PhysicalFunction, dead: list[str], alike: bool | None) -> Finding:
     """Judge ports that are set up and have no link. `alike`: another card of the model has one there."""
     text = f"{', '.join(dead)} set up, without a link"
     if alike:
@@ -132,7 +132,7 @@ def _dead(on: On, nic: Function, dead: list[str], alike: bool | None) -> Finding
     return on.warned(text)
 
 
-def _without_rdma(on: On, nic: Function) -> Iterator[Finding]:
+def _without_rdma(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     """Yield that an Ethernet function has no RDMA device although the same function of another card of its model has
     one: collectives leave this rail out. A bond's ports have one RDMA device together, at one of the card's functions.
     """
@@ -148,7 +148,7 @@ def _without_rdma(on: On, nic: Function) -> Iterator[Finding]:
         yield on.unknown(f"no RDMA device; whether {listed(silent, 3)}, of the same model, has one is not known")
 
 
-def _firmware(on: On, nic: Function) -> Iterator[Finding]:
+def _firmware(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     """Yield that its RDMA device runs another firmware than most cards of its model here."""
     own = _versions(nic)
     theirs = {other.address: _versions(other) for other in nic.alike if other.rdma_devices != frozenset()}
@@ -166,11 +166,11 @@ def _firmware(on: On, nic: Function) -> Iterator[Finding]:
         yield on.warned(text, _UPDATE)
 
 
-def _versions(nic: Function) -> tuple[str, ...]:
+def _versions(nic: PhysicalFunction) -> tuple[str, ...]:
     return tuple(sorted({port.firmware for port in nic.rdma if port.firmware}))
 
 
-def _shown(nic: Function, name: str) -> str:
+def _shown(nic: PhysicalFunction, name: str) -> str:
     """Return a port in words: "mlx5_0/1 active, linkup, firmware 28.39.1002"."""
     for port in nic.rdma:
         if port.name == name:
@@ -200,7 +200,7 @@ def _shown(nic: Function, name: str) -> str:
     none="NIC",
 )
 @worst_of
-def port_rate(on: On, nic: Function) -> Iterator[Finding]:
+def port_rate(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     """Check the rate of each function's ports that have a link against other cards of its model.
 
     A function may have several ports: the fastest is compared with the fastest, the next one with the next one.
@@ -239,7 +239,7 @@ def port_rate(on: On, nic: Function) -> Iterator[Finding]:
         yield on.skipped(f"{text}; {why}")
 
 
-def _rates(nic: Function) -> dict[str, tuple[float | None, str]]:
+def _rates(nic: PhysicalFunction) -> dict[str, tuple[float | None, str]]:
     """Return the Gb/s of each port with a link, and its text. The RDMA port of an Ethernet port is the same port."""
     rates: dict[str, tuple[float | None, str]] = {}
     for port in nic.rdma:
@@ -257,7 +257,7 @@ def _rates(nic: Function) -> dict[str, tuple[float | None, str]]:
     return rates
 
 
-def _fastest_first(nic: Function) -> list[float] | None:
+def _fastest_first(nic: PhysicalFunction) -> list[float] | None:
     """Return the Gb/s of a function's ports that have a link, the fastest first; None if it is not known."""
     if not nic.linked:
         return [] if nic.linked is False else None
@@ -266,7 +266,7 @@ def _fastest_first(nic: Function) -> list[float] | None:
     return sorted(known, reverse=True) if rates and len(known) == len(rates) else None
 
 
-def _smaller_mtu(on: On, nic: Function) -> Iterator[Finding]:
+def _smaller_mtu(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     """Yield that a RoCE port's MTU is below that of its like: messages between rails then have the smaller one."""
     if not (own := _mtus(nic)):
         return
@@ -281,13 +281,13 @@ def _smaller_mtu(on: On, nic: Function) -> Iterator[Finding]:
         yield on.warned(f"MTU {min(own)}; {of}, of the same model, has {most}", hint)
 
 
-def _mtus(nic: Function) -> list[int]:
+def _mtus(nic: PhysicalFunction) -> list[int]:
     """Return the MTU of each interface of a RoCE function that has a link; 0 for one that was not read."""
     roce = any(port.layer == ETHERNET for port in nic.rdma)
     return [net.mtu or 0 for net in nic.interfaces if roce and nic.links[net.name] == LINKED]
 
 
-def _duplex(on: On, nic: Function) -> Iterator[Finding]:
+def _duplex(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     for net in nic.interfaces:
         if nic.links[net.name] == LINKED and net.duplex == "half":
             hint = "set both ends to negotiate: ethtool -s NAME autoneg on; and the switch's port likewise"

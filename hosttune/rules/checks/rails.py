@@ -12,7 +12,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.pci import for_vfio
 from hosttune.model.pcitree import shared_switch
 from hosttune.rules.checks.facts import LIST_PCI, RECORD, listed, unlisted
-from hosttune.rules.checks.nics import IB, Function, nics
+from hosttune.rules.checks.nics import IB, PhysicalFunction, nics
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
@@ -27,7 +27,7 @@ class _Rail(NamedTuple):
     """
 
     gpu: Gpu
-    near: list[Function]
+    near: list[PhysicalFunction]
     doubtful: list[str]
     wired: bool
 

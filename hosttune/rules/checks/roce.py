@@ -12,7 +12,7 @@ from hosttune.model.networkintent import Roce
 from hosttune.model.pci import for_vfio
 from hosttune.model.ports import RoceState
 from hosttune.rules.checks.facts import HOST, LIST_PCI, RECORD, unlisted
-from hosttune.rules.checks.nics import ETHERNET, LINKED, STATE, UNKNOWN, Function, in_use, nics
+from hosttune.rules.checks.nics import ETHERNET, LINKED, STATE, UNKNOWN, PhysicalFunction, in_use, nics
 from hosttune.rules.checks.on import On, check, worst_of
 from hosttune.rules.engine import Finding
 
@@ -30,7 +30,7 @@ def declared_roce(evidence: Evidence) -> Roce | None:
     return planned if planned is not None or evidence.guest_plan is None else evidence.guest_plan.roce
 
 
-def _subjects(evidence: Evidence) -> Iterator[tuple[str, Function | None]]:
+def _subjects(evidence: Evidence) -> Iterator[tuple[str, PhysicalFunction | None]]:
     """Yield each NIC, each declared one that is not here, and the host if none of its NICs can have a RoCE port.
 
     A NIC for guests may have one: its guest sees it.
@@ -44,7 +44,7 @@ def _subjects(evidence: Evidence) -> Iterator[tuple[str, Function | None]]:
         yield HOST, None
 
 
-def _may_be_roce(nic: Function) -> bool:
+def _may_be_roce(nic: PhysicalFunction) -> bool:
     layers = {port.layer for port in nic.rdma}
     return not (nic.free or nic.nic.fabric_bridge) and (nic.rdma_devices is None or bool({ETHERNET, None} & layers))
 
@@ -60,7 +60,7 @@ def _may_be_roce(nic: Function) -> bool:
     each=_subjects,
     inside=True,
 )
-def port_roce(on: On, nic: Function | None) -> Finding:
+def port_roce(on: On, nic: PhysicalFunction | None) -> Finding:
     """Check each RoCE port against what is declared."""
     roce = declared_roce(on.evidence)
     if roce is None:
@@ -97,7 +97,7 @@ def _shown(value: object) -> str:
 
 
 @worst_of
-def _port(on: On, nic: Function, roce: Roce) -> Iterator[Finding]:
+def _port(on: On, nic: PhysicalFunction, roce: Roce) -> Iterator[Finding]:
     in_use(on, nic)
     if roce.addresses is not None and nic.address not in roce.addresses:
         on.skip("fabric.roce.nics does not name it")
@@ -115,7 +115,7 @@ def _port(on: On, nic: Function, roce: Roce) -> Iterator[Finding]:
     yield on.passed(_expected(roce))
 
 
-def _compare(on: On, nic: Function, state: RoceState, roce: Roce) -> Iterator[Finding]:
+def _compare(on: On, nic: PhysicalFunction, state: RoceState, roce: Roce) -> Iterator[Finding]:
     """Yield what differs from the declaration, or could not be read.
 
     Of congestion control only the declared priorities count: drivers switch it on for all.

@@ -16,7 +16,7 @@ from hosttune.model.host import Host
 from hosttune.model.values import MAX_SIZE, Value
 from hosttune.rules.engine import Finding, Rule
 from hosttune.rules.environment.onhost import FACTS, has_maker
-from hosttune.rules.environment.reading import Setting, settings
+from hosttune.rules.environment.reading import VariableSetting, settings
 
 LONGEST = 4096  # of a value; lists of 64 devices have some 1,000 characters
 _FORM = "NVIDIA/nccl, src/misc/param.cc, setEnvFile"
@@ -26,7 +26,7 @@ _COMPUTED = re.compile(r"\$|`")
 _NUMBER = re.compile(r"\s*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
 
-class Case(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VariableCase(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One case of a rule: `is_` and `like` choose values, `host` and `maker` facts of the host; see rules.toml."""
 
     verdict: Verdict
@@ -60,12 +60,12 @@ class Case(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.is_ is None and self.like is None and self.host is None and not self.maker
 
 
-class Row(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VariableRule(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What some variables do, by their value: a rule as the table has it."""
 
     names: tuple[str, ...]
     source: str
-    cases: tuple[Case, ...]
+    cases: tuple[VariableCase, ...]
     maker: tuple[str, ...] = ()
     number: bool = False
     setting: str | None = None
@@ -73,7 +73,7 @@ class Row(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class _Table(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sources: dict[str, str]
-    rule: tuple[Row, ...]
+    rule: tuple[VariableRule, ...]
     tools: dict[str, dict[str, str]]
 
 
@@ -82,17 +82,17 @@ def _table() -> _Table:
     return msgspec.convert(read_table(Path(__file__).with_name("rules.toml")), _Table)
 
 
-class Line(msgspec.Struct, frozen=True):
+class VariableLine(msgspec.Struct, frozen=True):
     """A variable that a line sets, and the host if it is known."""
 
-    setting: Setting
+    setting: VariableSetting
     host: Host | None
 
 
-class EnvironmentRule(Rule[Line], frozen=True, kw_only=True):
+class EnvironmentRule(Rule[VariableLine], frozen=True, kw_only=True):
     """A rule about variables, made from its row of the table."""
 
-    row: Row
+    row: VariableRule
 
 
 @cache
@@ -133,13 +133,13 @@ def judge(text: str, *, where: str, host: Host | None = None) -> JudgedEnvironme
     return JudgedEnvironment(lines=tuple(_line(setting, host) for setting in settings(text, where, _table().tools)))
 
 
-def _line(setting: Setting, host: Host | None) -> EnvironmentLine:
+def _line(setting: VariableSetting, host: Host | None) -> EnvironmentLine:
     rule = rule_of(_plain(setting.name))
     finding = _unruled(setting)
     if finding is None and rule is None:
         finding = Finding("no source is known that says what it does", outcome="unknown")
     elif finding is None and rule is not None:
-        finding = next(rule.findings(Line(setting, host)))
+        finding = next(rule.findings(VariableLine(setting, host)))
     assert finding is not None
     return EnvironmentLine(
         line=setting.line,
@@ -156,7 +156,7 @@ def _plain(name: str | None) -> str:
     return _CONTAINER.sub("", name or "", count=1)
 
 
-def _unruled(setting: Setting) -> Finding | None:
+def _unruled(setting: VariableSetting) -> Finding | None:
     """Return what the line itself shows, whatever its variable does; None if a rule judges it."""
     if setting.name is None:
         return Finding("this line was not understood: it sets no variable in a form that is known", outcome="unknown")
@@ -169,13 +169,13 @@ def _unruled(setting: Setting) -> Finding | None:
     return None
 
 
-def _judge(row: Row, line: Line) -> Iterator[Finding]:
+def _judge(row: VariableRule, line: VariableLine) -> Iterator[Finding]:
     """Yield what a variable with this value does on the host."""
     outcome, why, source = _of_value(row, line.setting.value, line.host)
     yield Finding(why, outcome=outcome, source=source)
 
 
-def _of_value(row: Row, given: str | None, host: Host | None) -> tuple[str, str, str]:
+def _of_value(row: VariableRule, given: str | None, host: Host | None) -> tuple[str, str, str]:
     source = source_text(row.source)
     if given is None:
         return "unknown", "the line gives no value: what it is set to elsewhere is not known", source

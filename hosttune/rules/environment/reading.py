@@ -50,7 +50,7 @@ _NOTHING = re.compile(r"(?:#(?!SBATCH |PBS ).*|//.*)?")
 _END = re.compile(r"\s#.*$")
 
 
-class Setting(msgspec.Struct, frozen=True):
+class VariableSetting(msgspec.Struct, frozen=True):
     """A variable and the line that sets it. `name` None: the line was not understood. `fault`: see `_fault`.
 
     `doubt`: why its value is not known. `behind`: the line of a library's own file that sets the same one before.
@@ -64,7 +64,7 @@ class Setting(msgspec.Struct, frozen=True):
     behind: int | None = None
 
 
-def settings(text: str, where: str, tools: Mapping[str, Mapping[str, str]]) -> tuple[Setting, ...]:
+def settings(text: str, where: str, tools: Mapping[str, Mapping[str, str]]) -> tuple[VariableSetting, ...]:
     """Return what a text sets, in its order; `tools` as in `commands`.
 
     Raises BadInput if it is no text, or sets nothing at all.
@@ -82,7 +82,7 @@ def settings(text: str, where: str, tools: Mapping[str, Mapping[str, str]]) -> t
     return found
 
 
-def _configuration(text: str) -> Iterator[Setting]:
+def _configuration(text: str) -> Iterator[VariableSetting]:
     """Yield the lines of nccl.conf as the library reads them: nothing is trimmed, # counts in column 1 only."""
     first: dict[str, int] = {}
     for number, whole in enumerate(text.split("\n"), 1):
@@ -91,16 +91,16 @@ def _configuration(text: str) -> Iterator[Setting]:
             continue
         name, equals, value = line.partition("=")
         if not equals:
-            yield Setting(number, None, line)
+            yield VariableSetting(number, None, line)
             continue
         if (behind := first.setdefault(name, number)) != number:
-            yield Setting(number, name, value, behind=behind)
+            yield VariableSetting(number, name, value, behind=behind)
             continue
         bare = name.split()[-1] if name.split() else ""
         fault = _fault(name, value)
         if fault is None and line != whole and not _INTEGER.fullmatch(value):  # strtoll(3) stops at the CR
             fault = "the line ends with CR LF: NCCL before 2.30 takes the CR for a part of the value"
-        yield Setting(number, bare if _PLAIN.fullmatch(bare) else name, value, fault)
+        yield VariableSetting(number, bare if _PLAIN.fullmatch(bare) else name, value, fault)
 
 
 def _fault(name: str, value: str) -> str | None:
@@ -116,26 +116,26 @@ def _fault(name: str, value: str) -> str | None:
     return None
 
 
-def _anything(text: str, tools: Mapping[str, Mapping[str, str]]) -> Iterator[Setting]:
+def _anything(text: str, tools: Mapping[str, Mapping[str, str]]) -> Iterator[VariableSetting]:
     pending: tuple[int, str] | None = None  # the name of a list item of YAML, whose value is on the next line
     for lines in _chains(text):
-        found: list[Setting] = []
+        found: list[VariableSetting] = []
         for number, line in lines:
             value = _YAML_VALUE.fullmatch(line)
             if pending is not None and value:
-                found.append(Setting(*pending, _unquoted(value[1])))
+                found.append(VariableSetting(*pending, _unquoted(value[1])))
                 pending = None
                 continue
             if pending is not None:
-                found.append(Setting(*pending, None))
+                found.append(VariableSetting(*pending, None))
             named = _YAML_NAME.fullmatch(line)
             pending = (number, named[1]) if named else None
             found += () if named else _line(number, line, tools)
         if not found and pending is None and not all(_silent(line) for _, line in lines):
-            found = [Setting(lines[0][0], None, lines[0][1])]
+            found = [VariableSetting(lines[0][0], None, lines[0][1])]
         yield from found
     if pending is not None:
-        yield Setting(*pending, None)
+        yield VariableSetting(*pending, None)
 
 
 def _chains(text: str) -> Iterator[list[tuple[int, str]]]:
@@ -171,7 +171,7 @@ def _silent(line: str) -> bool:
     )
 
 
-def _line(number: int, line: str, tools: Mapping[str, Mapping[str, str]]) -> list[Setting]:
+def _line(number: int, line: str, tools: Mapping[str, Mapping[str, str]]) -> list[VariableSetting]:
     if _NOTHING.fullmatch(line) or len(line) > LONGEST_LINE:
         return []
     line = _SCHEDULER.sub("", line, count=1) if _SCHEDULER.match(line) else line
@@ -181,15 +181,15 @@ def _line(number: int, line: str, tools: Mapping[str, Mapping[str, str]]) -> lis
         or _YAML_BOTH.fullmatch(line)
         or _YAML_PAIR.fullmatch(line)
     ):
-        return [Setting(number, pair[1], _unquoted(pair[2]))]
+        return [VariableSetting(number, pair[1], _unquoted(pair[2]))]
     found = [one for words in _commands(line) for one in _shell(number, words)]
     if pairs := commands(line, tools):
         before = [one for one in found if one.name and re.match(r"(?!GRUB_)[A-Z]", one.name)]
-        return [*before, *(Setting(number, name, value) for name, value in pairs)]
+        return [*before, *(VariableSetting(number, name, value) for name, value in pairs)]
     if any(one.name != (one.name or "").lower() for one in found):
         return found
     # NAME={"A": "b"} of Python looks like an assignment of a shell.
-    return [Setting(number, pair[1], _unquoted(pair[2])) for pair in _IN_BRACES.finditer(line)] or found
+    return [VariableSetting(number, pair[1], _unquoted(pair[2])) for pair in _IN_BRACES.finditer(line)] or found
 
 
 def _unquoted(text: str) -> str:
@@ -220,14 +220,14 @@ def _commands(line: str) -> Iterator[list[str]]:
     yield command
 
 
-def _shell(number: int, words: list[str]) -> Iterator[Setting]:
+def _shell(number: int, words: list[str]) -> Iterator[VariableSetting]:
     """Yield the variables that a command or an instruction sets."""
     first, rest = (words[0], words[1:]) if words else ("", [])
     if first in ("setenv", "ENV") and len(rest) == 2 and _PLAIN.fullmatch(rest[0]):
-        yield Setting(number, rest[0], rest[1])
+        yield VariableSetting(number, rest[0], rest[1])
     elif first == ":":
         for default in filter(None, map(_DEFAULT.fullmatch, rest)):
-            yield Setting(number, default[1], default[0])
+            yield VariableSetting(number, default[1], default[0])
     elif first in _SETTERS:
         for n, word in enumerate(rest):
             yield from _doubted(_assigned(number, word, alone=first in ("export", "unset")), rest[n + 1 :])
@@ -238,7 +238,7 @@ def _shell(number: int, words: list[str]) -> Iterator[Setting]:
         yield from _options(number, words)
 
 
-def _doubted(found: Iterator[Setting], after: list[str]) -> Iterator[Setting]:
+def _doubted(found: Iterator[VariableSetting], after: list[str]) -> Iterator[VariableSetting]:
     """Yield settings; one such as "NAME= 1" is empty in a shell, and 1 in a file of variables."""
     for one in found:
         if one.value == "" and len(after) == 1 and _STRAY.fullmatch(after[0]):
@@ -248,17 +248,17 @@ def _doubted(found: Iterator[Setting], after: list[str]) -> Iterator[Setting]:
             yield one
 
 
-def _assigned(number: int, word: str, *, alone: bool = False) -> Iterator[Setting]:
+def _assigned(number: int, word: str, *, alone: bool = False) -> Iterator[VariableSetting]:
     found = _ASSIGNMENT.fullmatch(word)
     if found and found[1] == "Environment":  # systemd.exec(5): its first word; the others are assignments themselves
         found = _ASSIGNMENT.fullmatch(found[2])
     if found:
-        yield Setting(number, found[1], found[2])
+        yield VariableSetting(number, found[1], found[2])
     elif alone and _PLAIN.fullmatch(word):
-        yield Setting(number, word, None)
+        yield VariableSetting(number, word, None)
 
 
-def _options(number: int, words: list[str]) -> Iterator[Setting]:
+def _options(number: int, words: list[str]) -> Iterator[VariableSetting]:
     """Yield what options of mpirun, docker, Slurm, PBS and Apptainer set: -x A=b, -e A=b, --env=A=b, -genv A b."""
     several = any(word.rpartition("/")[2] in _CONTAINERS for word in words[:3])
     for n, word in enumerate(words):
@@ -274,14 +274,14 @@ def _options(number: int, words: list[str]) -> Iterator[Setting]:
             for one in after[0].split(";"):
                 yield from _assigned(number, one)
         elif word in ("-genv", "-env") and len(after) == 2 and _PLAIN.fullmatch(after[0]):
-            yield Setting(number, after[0], after[1])
+            yield VariableSetting(number, after[0], after[1])
         elif word == "--env" and after and several:
             yield from _listed(number, after[0])
         elif word in ("-x", "-e", "--env") and after:
             yield from _assigned(number, after[0], alone=word == "-x")
 
 
-def _listed(number: int, text: str) -> Iterator[Setting]:
+def _listed(number: int, text: str) -> Iterator[VariableSetting]:
     """Yield the variables of a list "ALL,A=b,C=d". A comma always separates: none can be in a value."""
     for one in text.split(","):
         yield from _assigned(number, one)

@@ -24,7 +24,7 @@ from hosttune.model.lint import LintFinding
 from hosttune.model.validation import severity
 from hosttune.rules.engine import Finding, rules_of
 from hosttune.rules.lint.guest_on_host import GuestOnHost, HostFacts
-from hosttune.rules.lint.lines import Lines
+from hosttune.rules.lint.lines import XmlLines
 from hosttune.rules.lint.rule import ADVICE, LEVEL, TUNING, LintRule
 from hosttune.rules.lint.running import NOT_ASKED, RUNNING_READ, Manager, remedy_of
 
@@ -45,7 +45,7 @@ def rules() -> tuple[LintRule, ...]:
     return rules_of("hosttune.rules.lint", FAMILIES, LintRule)
 
 
-class Definition(msgspec.Struct, frozen=True):
+class LintedDefinition(msgspec.Struct, frozen=True):
     """A domain XML and its name for messages: a path, or `libvirt:NAME`.
 
     `manager`: who started the QEMU that it was made of; None for a definition that somebody wrote.
@@ -56,7 +56,7 @@ class Definition(msgspec.Struct, frozen=True):
     manager: Manager | None = None
 
 
-def lint(host: Host, definitions: Sequence[Definition]) -> tuple[LintFinding, ...]:
+def lint(host: Host, definitions: Sequence[LintedDefinition]) -> tuple[LintFinding, ...]:
     """Return what is wrong with these guests on this host, also with each other; errors first.
 
     Raises BadInput, naming the file, for what is not a domain XML, or is one of another hypervisor.
@@ -70,7 +70,7 @@ def lint(host: Host, definitions: Sequence[Definition]) -> tuple[LintFinding, ..
     return tuple(sorted(found, key=lambda one: severity(one.level)))
 
 
-def _read(definition: Definition) -> tuple[Definition, Guest, _Element]:
+def _read(definition: LintedDefinition) -> tuple[LintedDefinition, Guest, _Element]:
     root = read_tree(definition.xml, where=definition.file)
     guest = domain_facts(root, where=definition.file)
     if guest.type not in _JUDGED:
@@ -80,8 +80,8 @@ def _read(definition: Definition) -> tuple[Definition, Guest, _Element]:
     return definition, guest, root
 
 
-def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFinding]:
-    lines, manager = Lines(scene.root), definition.manager
+def _of_guest(definition: LintedDefinition, scene: GuestOnHost) -> Iterator[LintFinding]:
+    lines, manager = XmlLines(scene.root), definition.manager
     unread = tuple(one.get("path", "") for one in scene.root.iterfind(f"metadata/{UNREAD}")) if manager else ()
     for rule in rules():
         if manager is not None and rule.id in NOT_ASKED:

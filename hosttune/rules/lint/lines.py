@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _OF_SOURCE = re.compile(r"/domain/devices/hostdev\[([^@\]]+)\]")
 
 
-class Lines:
+class XmlLines:
     """The lines of one parsed XML."""
 
     def __init__(self, root: _Element) -> None:

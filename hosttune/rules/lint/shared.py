@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from hosttune.gpu.bridges import kept_bridges
-from hosttune.inventory.partitions import Fabric, blocked, exactly, refusal, unnamed
+from hosttune.inventory.partitions import HostFabric, blocked, exactly, refusal, unnamed
 from hosttune.model.devices import node_of
 from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet
@@ -206,7 +206,7 @@ def fabric_partition(scene: GuestOnHost) -> Iterator[Finding]:
         yield Finding("all GPUs of the board in mode 0, without its NVSwitches: nothing sets the fabric up", _HOSTDEV)
 
 
-def _fabric(scene: GuestOnHost) -> Fabric:
+def _fabric(scene: GuestOnHost) -> HostFabric:
     """Return the host's fabric with the GPUs of the other guests alone taken: this guest may be defined already."""
     fabric = scene.facts.catalogue.fabric
     others = {other.name for other in scene.others}

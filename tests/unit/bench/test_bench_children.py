@@ -16,13 +16,13 @@ import pytest
 
 from hosttune.bench import gpu_child
 from hosttune.bench.gpu_child import collectives
-from hosttune.bench.gpu_jobs import GIB, LEVELS, Device, collective_job, size_name, worker_jobs
+from hosttune.bench.gpu_jobs import GIB, LEVELS, LoadableGpu, collective_job, size_name, worker_jobs
 from hosttune.bench.link import under_load
 from hosttune.bench.metrics import metric_of
 from hosttune.bench.parse import child
 from hosttune.bench.placement import NotPlaced, nodes_of, placed
-from hosttune.bench.supervise import Job, Record, run_jobs
-from hosttune.machine.live import Machine
+from hosttune.bench.supervise import Measurement, Record, run_jobs
+from hosttune.machine.live import LiveMachine
 
 KEPT = {
     "NCCL_NVLS_ENABLE": "0",
@@ -32,11 +32,11 @@ KEPT = {
 }
 
 
-def job(kind: str, **options: Any) -> Job:
-    return Job(kind, "gpu0", (f"metric-{kind}",), options, seconds=options.pop("seconds", 5.0))
+def job(kind: str, **options: Any) -> Measurement:
+    return Measurement(kind, "gpu0", (f"metric-{kind}",), options, seconds=options.pop("seconds", 5.0))
 
 
-def work(job: Job) -> Iterator[Record]:
+def work(job: Measurement) -> Iterator[Record]:
     if job.kind == "hang":
         time.sleep(60)
     if job.kind == "crash":
@@ -92,11 +92,11 @@ def test_what_a_library_prints_is_no_record(capfd: pytest.CaptureFixture[str]) -
 def test_load_is_watched_while_it_lasts() -> None:
     seen: list[str] = []
 
-    def watch(job: Job) -> Iterator[Record]:
+    def watch(job: Measurement) -> Iterator[Record]:
         seen.append(job.kind)
         yield {"metric": "watched"}
 
-    jobs = [Job("one", "gpu0", (), {}), Job("two", "gpu0", (), {}, load=True)]
+    jobs = [Measurement("one", "gpu0", (), {}), Measurement("two", "gpu0", (), {}, load=True)]
     records = list(run_jobs(jobs, work, until=time.monotonic() + 5, watch=watch))
     assert "two" in seen
     assert {"metric": "watched"} in records
@@ -111,7 +111,7 @@ def test_commands_and_workers_inherit_the_variables_of_nccl_and_torch(monkeypatc
     (record,) = ran("one")
     assert record["environment"] == KEPT
     script = f"import json, os; print(json.dumps({{n: os.environ.get(n) for n in {list(KEPT)!r}}}))"
-    assert json.loads(Machine().run((sys.executable, "-c", script))) == KEPT
+    assert json.loads(LiveMachine().run((sys.executable, "-c", script))) == KEPT
 
 
 STUB = """
@@ -137,7 +137,7 @@ def test_the_childs_library_sees_them_too(monkeypatch: pytest.MonkeyPatch, tmp_p
     for name, value in KEPT.items():
         monkeypatch.setenv(name, value)
     argv = (sys.executable, "-m", "hosttune.bench.gpu_child", "--kinds", "none")
-    document = json.loads(Machine().run(argv, timeout=60))
+    document = json.loads(LiveMachine().run(argv, timeout=60))
     assert json.loads(document["versions"]["torch"]) == KEPT
     assert document["devices"][0]["address"] == "0000:19:00.0"
     assert document["versions"]["nccl"] == "2.28.9"
@@ -146,7 +146,7 @@ def test_the_childs_library_sees_them_too(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_ranks_of_a_collective_that_cannot_start_are_one_lost_job() -> None:
     """No PyTorch here: each rank says so, and all end."""
-    devices = [Device(index, f"0000:{index:02x}:00.0", 80 * GIB) for index in range(2)]
+    devices = [LoadableGpu(index, f"0000:{index:02x}:00.0", 80 * GIB) for index in range(2)]
     (record,) = collectives(collective_job(1, devices), time.monotonic() + 30)
     assert "error" in record
     assert record["subject"] == "2 GPUs"
@@ -158,7 +158,7 @@ def test_ranks_of_a_collective_that_cannot_start_are_one_lost_job() -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_measures_each_figure_at_least_five_times(level: int) -> None:
-    devices = [Device(index, f"0000:{index:02x}:00.0", 140 * GIB, (0, (0,)), (1, (1,))) for index in range(4)]
+    devices = [LoadableGpu(index, f"0000:{index:02x}:00.0", 140 * GIB, (0, (0,)), (1, (1,))) for index in range(4)]
     kinds = frozenset(("host-copies", "device-copy", "peer-copy", "gemm", "burn"))
     jobs = [*worker_jobs(level, devices, kinds, 60), collective_job(level, devices)]
     assert all(metric_of(metric) is not None for job in jobs for metric in job.metrics)
@@ -173,7 +173,7 @@ def test_a_level_measures_each_figure_at_least_five_times(level: int) -> None:
 
 
 def test_sizes_that_do_not_fit_the_memory_are_left_out() -> None:
-    small = [Device(index, f"gpu{index}", 4 * GIB) for index in range(2)]
+    small = [LoadableGpu(index, f"gpu{index}", 4 * GIB) for index in range(2)]
     assert max(collective_job(2, small).options["sizes"]) == GIB
     assert [size_name(size) for size in (GIB, 3 << 20, 1 << 10, 12)] == ["1gib", "3mib", "1kib", "12b"]
 
@@ -244,7 +244,7 @@ def test_a_link_that_cannot_be_read_is_told(speeds: list[str], address: str, wid
 
 
 def test_only_copies_from_the_near_node_read_the_link() -> None:
-    devices = [Device(0, ADDRESS, 140 * GIB, (0, (0,)), (1, (1,)))]
+    devices = [LoadableGpu(0, ADDRESS, 140 * GIB, (0, (0,)), (1, (1,)))]
     jobs = list(worker_jobs(1, devices, frozenset(("host-copies",)), 60))
     assert [job.options.get("link") for job in jobs] == [ADDRESS, None]
 
@@ -285,13 +285,13 @@ def test_the_memory_policy_of_before_is_put_back() -> None:
         "mode, nodes = placement._memory_policy()\n"
         "print(inside, mode, *nodes)\n"
     )
-    assert Machine().run((sys.executable, "-c", script)).split() == ["2", "1", "1", *["0"] * 15]
+    assert LiveMachine().run((sys.executable, "-c", script)).split() == ["2", "1", "1", *["0"] * 15]
 
 
 def test_a_matrix_of_memory_is_measured() -> None:
     nodes = json.dumps({"cpus": {"0": [min(os.sched_getaffinity(0))]}, "memory": [0, 1000]})
     argv = ("-m", "hosttune.bench.memory_child", "--nodes", nodes, "--run-seconds", "0.02")
-    answer = child.parse(Machine().run((sys.executable, *argv), timeout=60))
+    answer = child.parse(LiveMachine().run((sys.executable, *argv), timeout=60))
     assert [row.subject for row in answer.samples] == ["node0->node0"] * 5
     assert [(row.metric, row.subject) for row in answer.lost] == [("memory-copy", "node0->node1000")]
     assert "node 1000" in answer.lost[0].why

@@ -12,7 +12,7 @@ import pytest
 from benchcases import CASES, Bench
 from cutshort import put, put_link
 
-from hosttune.bench.measuring import Measured, measure
+from hosttune.bench.measuring import MeasuredRuns, measure
 from hosttune.errors import BadInput, Refused
 from hosttune.machine.capture import Capture
 from hosttune.model.gpu import Gpu, Mig, Peer
@@ -88,7 +88,7 @@ def process(root: Path, pid: int, name: str, node: str) -> None:
     put_link(root, f"/proc/{pid}/fd/3", node)
 
 
-def outcomes(found: Measured) -> dict[tuple[str, str], str]:
+def outcomes(found: MeasuredRuns) -> dict[tuple[str, str], str]:
     return {(row.check, row.subject): row.outcome for row in found.results}
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosttune.bench.baselines import shipped
-from hosttune.bench.compare import Change, compare, rank_test
-from hosttune.bench.judge import JudgingContext, Port, judge, loaded_links, missing, spread
+from hosttune.bench.compare import FigureChange, compare, rank_test
+from hosttune.bench.judge import JudgingContext, RatedPort, judge, loaded_links, missing, spread
 from hosttune.bench.parse.answer import Lost
 from hosttune.model.validation import CheckResult, Sample, Validation
 
@@ -124,17 +124,17 @@ def test_a_floor_of_two_bridged_cards_is_none_for_two_without_a_bridge(links: in
 @pytest.mark.parametrize(
     ("value", "port", "expected"),
     [
-        (399.6, Port(400.0), "pass"),
-        (355.0, Port(400.0), "fail"),
-        (196.0, Port(200.0), "pass"),  # a good port of 200 Gb/s of the same NIC
-        (196.0, Port(200.0, 504.1), "pass"),
-        (175.0, Port(200.0), "fail"),
-        (250.0, Port(200.0), "unknown"),  # more than the port carries
-        (110.0, Port(200.0, 126.0), "skip"),  # the slot carries less than the port
-        (399.6, Port(), "unknown"),
+        (399.6, RatedPort(400.0), "pass"),
+        (355.0, RatedPort(400.0), "fail"),
+        (196.0, RatedPort(200.0), "pass"),  # a good port of 200 Gb/s of the same NIC
+        (196.0, RatedPort(200.0, 504.1), "pass"),
+        (175.0, RatedPort(200.0), "fail"),
+        (250.0, RatedPort(200.0), "unknown"),  # more than the port carries
+        (110.0, RatedPort(200.0, 126.0), "skip"),  # the slot carries less than the port
+        (399.6, RatedPort(), "unknown"),
     ],
 )
-def test_an_rdma_port_is_held_against_its_own_rate(value: float, port: Port, expected: str) -> None:
+def test_an_rdma_port_is_held_against_its_own_rate(value: float, port: RatedPort, expected: str) -> None:
     scene = JudgingContext(shipped(), {"mlx5_0": "15b3:1021"}, 0, ports={"mlx5_0": port})
     (result,) = judge(runs("rdma-write", (value,) * 5, "mlx5_0->host2", "Gb/s"), scene)
     assert result.outcome == expected
@@ -184,7 +184,7 @@ def test_a_pass_is_a_median_between_floor_and_peak(values: list[float]) -> None:
 # --- before and after ----------------------------------------------------------------------------------------
 
 
-def change(before: Sequence[float], after: Sequence[float], metric: str = "h2d-ce", unit: str = "GB/s") -> Change:
+def change(before: Sequence[float], after: Sequence[float], metric: str = "h2d-ce", unit: str = "GB/s") -> FigureChange:
     (found,) = compare(Validation(samples=runs(metric, before)), Validation(samples=runs(metric, after, unit=unit)))
     return found
 

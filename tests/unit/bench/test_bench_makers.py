@@ -16,12 +16,12 @@ from standins import install, told
 from unit.bench.test_bench_course import CHILD, FOUND, GPUS, MEMORY, document, host, machine, outcomes, process, record
 
 from hosttune.bench import gpu_child
-from hosttune.bench.measuring import Measured, measure
+from hosttune.bench.measuring import MeasuredRuns, measure
 from hosttune.bench.parse import child
-from hosttune.bench.parse.answer import Answer
+from hosttune.bench.parse.answer import ParsedOutput
 from hosttune.errors import Refused
 from hosttune.gpu import habana, mig
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile
 from hosttune.model.host import Host, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult, Sample, Validation
@@ -36,20 +36,20 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     install(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(gpu_child.__file__).parents[2]}")
 
-    def run(standin: str, *arguments: str, **variables: str) -> Answer:
+    def run(standin: str, *arguments: str, **variables: str) -> ParsedOutput:
         monkeypatch.setenv("STANDIN", standin)
         named = tuple(f"{name}={value}" for name, value in variables.items())
         argv = ("env", *named, sys.executable, "-m", "hosttune.bench.gpu_child", *arguments)
-        return child.parse(Machine().run(argv, timeout=60))
+        return child.parse(LiveMachine().run(argv, timeout=60))
 
     return run
 
 
-def lost(answer: Answer) -> dict[tuple[str, str], str]:
+def lost(answer: ParsedOutput) -> dict[tuple[str, str], str]:
     return {(row.metric, row.subject): row.why for row in answer.lost}
 
 
-def figures(answer: Answer) -> set[tuple[str, str]]:
+def figures(answer: ParsedOutput) -> set[tuple[str, str]]:
     return {(row.metric, row.subject) for row in answer.samples if not row.metric.startswith("load-")}
 
 
@@ -215,7 +215,7 @@ def see_all(root: Path) -> None:
     put_link(root, "/proc/self/ns/pid", "pid:[4026531836]")
 
 
-def parts_answer(tmp_path: Path, **answers: str) -> tuple[Bench, Measured]:
+def parts_answer(tmp_path: Path, **answers: str) -> tuple[Bench, MeasuredRuns]:
     texts = {
         f"--alone {name}": document(
             *(record(metric, name, *[value] * 5) for metric in ("h2d-ce", "d2h-ce", "device-copy")),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from benchcases import CASES, cases, parser
 
-from hosttune.bench.parse.answer import Answer, NotUnderstood
+from hosttune.bench.parse.answer import NotUnderstood, ParsedOutput
 from hosttune.bench.parse.child import parse as parse_child
 from hosttune.model.values import to_builtins
 
@@ -39,7 +39,7 @@ def test_output_gives_the_expected_figures(case: Path, request: pytest.FixtureRe
     assert found == json.loads(golden.read_text(encoding="utf-8"))
 
 
-def parsed(name: str) -> Answer:
+def parsed(name: str) -> ParsedOutput:
     case = CASES / f"{name}.txt"
     return parser(case)(case.read_text(encoding="utf-8"))
 
@@ -137,7 +137,7 @@ def test_a_thousand_damaged_outputs_give_an_error_or_figures_of_the_original(cas
     try:
         whole = read(text)
     except NotUnderstood:
-        whole = Answer()
+        whole = ParsedOutput()
     known: dict[str, list[float]] = {}
     for row in whole.samples:
         assert row.value is not None

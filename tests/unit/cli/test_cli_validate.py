@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from applyroots import EXAMPLE, PREFERENCE, Root, copied
 
-from hosttune.bench.measuring import Measured
+from hosttune.bench.measuring import MeasuredRuns
 from hosttune.cli import run
 from hosttune.cli.validate import report_of
 from hosttune.discovery.evidence import IRQBALANCE_UNIT, gather, read_irqbalance
 from hosttune.discovery.recording import write_capture
 from hosttune.machine.archive import open_root
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.reader import Reader
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -320,7 +320,7 @@ def test_whether_irqbalance_is_there_is_replayed(answer: str, expected: bool, pr
         assert gather(open_root(str(root.path))).irqbalance is expected
 
 
-class Units(Machine):
+class Units(LiveMachine):
     """A machine that has these files and links and nothing else."""
 
     def __init__(self, **links: str | None) -> None:
@@ -376,7 +376,7 @@ def test_a_link_at_rest_is_judged_by_what_it_does_under_load(
     device = PciDevice(address=GPU, vendor_id="10de", device_id="2335", class_code="030200", driver="nvidia",
                        parent=port.address, link=rest)  # fmt: skip
     evidence = Evidence(host=Host(pci=(port, device), gpus=(Gpu(address=GPU, vendor="nvidia"),)))
-    found = decide(evidence, 1, Measured((), (), {}, links), live=True)
+    found = decide(evidence, 1, MeasuredRuns((), (), {}, links), live=True)
     rows = [row for row in found.results if row.check == "pcie-link"]
     assert [(row.subject, row.outcome) for row in rows] == [(GPU, expected)]
     assert (rows[0].hint is None) == (expected == "pass")

@@ -18,7 +18,7 @@ from hosttune.cluster.collectiveplan import CollectiveOptions
 from hosttune.cluster.collectiveruns import CollectiveRequest, CollectiveRun, report_of_past, run_collective
 from hosttune.errors import BadInput
 from hosttune.fleet.inventory import Inventory
-from hosttune.fleet.run import Request
+from hosttune.fleet.run import FleetRequest
 from hosttune.model.collective import CollectiveReport, Member
 from hosttune.report.collective import collective_report
 from hosttune.report.draw.html import page
@@ -34,7 +34,7 @@ def hosts(count: int) -> tuple[str, ...]:
 
 
 def run(results: Path, fabric: Fabric, count: int = 8, **more: Any) -> CollectiveRun:
-    base = Request(
+    base = FleetRequest(
         verb="collective", inventories=(",".join((*hosts(count), "")),), results=str(results),
         resume=more.pop("resume", False), check=more.pop("check", False),
     )  # fmt: skip
@@ -298,7 +298,7 @@ def test_figures_of_tcp_or_of_the_fleet_alone_are_at_best_a_warning(tmp_path: Pa
 
 def test_groups_are_no_larger_than_the_hosts_that_are_asked_at_once(tmp_path: Path) -> None:
     fabric = Fabric(factor=within)
-    base = Request(verb="collective", inventories=(",".join((*hosts(6), "")),), results=str(tmp_path), forks=4)
+    base = FleetRequest(verb="collective", inventories=(",".join((*hosts(6), "")),), results=str(tmp_path), forks=4)
     report = carried_out(CollectiveRequest(base, OPTIONS), fabric, 6).report
     assert max(len(asked) for _, asked in fabric.asked) == 4
     assert report.series == (1, 2, 4)

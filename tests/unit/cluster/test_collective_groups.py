@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 import pytest
 from sweeps import FULL
 
-from hosttune.cluster.collective.groups import Findings, Trial, counts, findings, most_steps, search, series
+from hosttune.cluster.collective.groups import GroupFindings, Trial, counts, findings, most_steps, search, series
 
 
 class Planted:
@@ -40,7 +40,7 @@ class Planted:
             self.steps.append(groups)
         return bool(groups)
 
-    def run(self, first: int = 1) -> Findings:
+    def run(self, first: int = 1) -> GroupFindings:
         while self.measure(series(self.hosts, self.trials, first)):
             pass
         searched = 0

@@ -10,12 +10,21 @@ from collectivehosts import member, seconds_of
 from msgspec.structs import replace
 
 from hosttune.cluster.collective.expected import expected, machines
-from hosttune.cluster.collective.judging import Standard, Wanted, busbw, figures, joined, judged, scaling, verdict_of
+from hosttune.cluster.collective.judging import (
+    CollectiveStandard,
+    WantedGroup,
+    busbw,
+    figures,
+    joined,
+    judged,
+    scaling,
+    verdict_of,
+)
 from hosttune.model.collective import HostGroup, Member, Timing
 from hosttune.predicting.formulas import Estimate
 
 MIB = 1 << 20
-WANTED = Wanted("g", 16, ("all-reduce",), (256 * MIB,), 1)
+WANTED = WantedGroup("g", 16, ("all-reduce",), (256 * MIB,), 1)
 
 
 def timing(rate: float, ranks: int = 16, size: int = 256 * MIB, **changes: Any) -> Timing:
@@ -84,15 +93,17 @@ def test_wrong_values_count_whatever_the_speed_and_the_cause_comes_before_what_f
     }
     found = joined(WANTED, answers)
     assert (found.outcome, found.why) == ("wrong", "c: NaN at rank 17")
-    (judged_,) = judged([group(1, "a", "b", "c", outcome="wrong", figures=())], Standard(lambda *_: None))
+    (judged_,) = judged([group(1, "a", "b", "c", outcome="wrong", figures=())], CollectiveStandard(lambda *_: None))
     assert judged_.state == "failed"
 
 
-def standard(**changes: Any) -> Standard:
-    return replace_standard(Standard(lambda kind, hosts, size: Estimate("GB/s", "", "", 400.0, 380.0)), **changes)
+def standard(**changes: Any) -> CollectiveStandard:
+    return replace_standard(
+        CollectiveStandard(lambda kind, hosts, size: Estimate("GB/s", "", "", 400.0, 380.0)), **changes
+    )
 
 
-def replace_standard(of: Standard, **changes: Any) -> Standard:
+def replace_standard(of: CollectiveStandard, **changes: Any) -> CollectiveStandard:
     return msgspec.structs.replace(of, **changes)
 
 
@@ -109,7 +120,7 @@ def replace_standard(of: Standard, **changes: Any) -> Standard:
      (150, standard(expect=lambda *_: Estimate("GB/s", "", "", 400.0, None)), "low"),  # half of the bound
      (1, standard(expect=lambda *_: Estimate("GB/s", "", "", 400.0, 380.0, low_below=0.0)), "unknown")],
 )  # fmt: skip
-def test_a_figure_is_good_only_if_something_says_so(rate: float, of: Standard, state: str) -> None:
+def test_a_figure_is_good_only_if_something_says_so(rate: float, of: CollectiveStandard, state: str) -> None:
     (found,) = judged([group(rate, "a", "b")], of)
     assert found.state == state, found
     assert (found.why is None) == (state == "good")
@@ -117,9 +128,9 @@ def test_a_figure_is_good_only_if_something_says_so(rate: float, of: Standard, s
 
 def test_groups_of_the_same_size_are_compared_with_each_other() -> None:
     groups = [group(rate, f"{n}", f"{n}x") for n, rate in enumerate((100, 100, 99, 80))]
-    found = judged(groups, Standard(lambda *_: None, against=("fleet",)))
+    found = judged(groups, CollectiveStandard(lambda *_: None, against=("fleet",)))
     assert [one.state for one in found] == ["good", "good", "good", "low"]
-    both = judged(groups, Standard(lambda *_: None))  # the prediction is asked too, and is unknown
+    both = judged(groups, CollectiveStandard(lambda *_: None))  # the prediction is asked too, and is unknown
     assert [one.state for one in both] == ["unknown", "unknown", "unknown", "low"]
 
 
@@ -183,14 +194,14 @@ def test_an_all_gather_is_judged_by_the_size_that_was_asked_for() -> None:
     size, ranks = 32 * MIB, 24
     less = size // 4 // ranks * ranks * 4
     assert less < size
-    wanted = Wanted("g", ranks, ("all-reduce", "all-gather"), (size,), 1)
+    wanted = WantedGroup("g", ranks, ("all-reduce", "all-gather"), (size,), 1)
     fast = timing(1.2, ranks, size)
     slow = timing(1, ranks, less, kind="all-gather", seconds=(seconds_of("all-gather", ranks, less, 0.001),))
     found = joined(wanted, {"a": answer("a", fast, slow, ranks=ranks)})
     assert [(one.kind, one.size_bytes) for one in found.timings] == [("all-reduce", size), ("all-gather", size)]
     of = HostGroup(step=1, purpose="series", hosts=("a", "b", "c"), ranks=ranks, outcome="measured",
                    figures=figures(found.timings))  # fmt: skip
-    (judged_,) = judged([of], Standard(lambda *_: None, least=1.1))
+    (judged_,) = judged([of], CollectiveStandard(lambda *_: None, least=1.1))
     assert [one.state for one in judged_.figures] == ["good", "low"]
 
 

@@ -15,12 +15,12 @@ from hosttune.discovery.configuration import configuration_of, modules_of, read_
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.recording import Recording
 from hosttune.machine.archive import open_root
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.reader import Reader
 from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, argument_difference, normal_value, sort_key
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
-from hosttune.validating import Request, validate
+from hosttune.validating import ValidationRequest, validate
 
 NIC, GPU, DRIVE, PLAIN = "0000:0a:00.0", "0000:41:00.0", "0000:05:00.0", "0000:0b:00.0"
 CPUINFO = "".join(
@@ -183,7 +183,7 @@ def test_a_host_document_alone_has_every_fact_some_unknown() -> None:
 
 
 def test_a_validation_carries_the_facts_and_older_ones_are_read(whole: Path) -> None:
-    made = validate(open_root(str(whole)), Request(keep=False)).validation
+    made = validate(open_root(str(whole)), ValidationRequest(keep=False)).validation
     assert made.configuration is not None
     assert {one.name for one in made.configuration} >= {"kernel", "drive-firmware", "vbios"}
     old = msgspec.json.decode(made.to_json())
@@ -206,7 +206,7 @@ def test_the_kernel_names_the_driver_of_a_live_interface() -> None:
              for one in (net.iterdir() if net.is_dir() else ()) if (one / "device/driver").is_symlink()}  # fmt: skip
     if not known:
         pytest.skip("no interface of a device here")
-    reader = Reader(Machine())
+    reader = Reader(LiveMachine())
     assert {name: read_driver_info(reader, name).get("driver") for name in known} == known
     assert read_driver_info(reader, "no-such-if") == {}
     assert read_driver_info(reader, "a/b") == read_driver_info(reader, "x" * 16) == {}

@@ -24,7 +24,7 @@ from hosttune.discovery.libvirtd import (
 )
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.machine.capture import Archive
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import COMMANDS
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
@@ -215,7 +215,7 @@ def test_a_libvirt_that_answers_is_not_doubled_by_the_programs() -> None:
     assert (stack.libvirt_version, stack.qemu_version) == ("8.0.0", None)
 
 
-class Programs(Machine):
+class Programs(LiveMachine):
     """This machine with other programs: each answers with text, or fails as Machine.run says it does."""
 
     def __init__(self, **answers: str | CommandFailed) -> None:
@@ -231,7 +231,7 @@ class Programs(Machine):
         return answer
 
 
-class Virsh(Machine):
+class Virsh(LiveMachine):
     """This machine with a virsh that knows one guest, in a state with its reason."""
 
     def __init__(self, state: str) -> None:
@@ -508,7 +508,7 @@ needs_libvirt = pytest.mark.skipif(
 def test_libvirt_itself_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "node.xml").write_text(f"<node>{PINNED}{PLAIN}</node>")
     monkeypatch.setenv(URI_VARIABLE, f"test://{tmp_path}/node.xml")
-    reader = Reader(Machine())
+    reader = Reader(LiveMachine())
     guests, stack = read_guests(reader)
     assert guests is not None
     assert [guest.name for guest in guests] == ["plain", "tenant a"]
@@ -525,7 +525,7 @@ def test_libvirt_itself_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_libvirt_answered_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "node.xml").write_text(f"<node>{PINNED}{PLAIN}</node>")
     monkeypatch.setenv(URI_VARIABLE, f"test://{tmp_path}/node.xml")
-    text = ask_libvirt(Machine())
+    text = ask_libvirt(LiveMachine())
     assert text is not None
     stripped = strip_facts(text, str)
     assert read_guests(recorded({"libvirt.json": stripped})) == read_guests(recorded({"libvirt.json": text}))
@@ -535,7 +535,7 @@ def test_what_libvirt_answered_replays(tmp_path: Path, monkeypatch: pytest.Monke
 @needs_libvirt
 def test_a_libvirt_that_cannot_be_reached_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(URI_VARIABLE, f"test://{tmp_path}/none.xml")
-    reader = Reader(Machine())
+    reader = Reader(LiveMachine())
     guests, _ = read_guests(reader)
     assert guests is None
     assert ("libvirt cannot be asked", f"test://{tmp_path}/none.xml") in [(p.what, p.where) for p in reader.problems]
@@ -544,7 +544,7 @@ def test_a_libvirt_that_cannot_be_reached_says_why(tmp_path: Path, monkeypatch: 
 @pytest.mark.skipif(importlib.util.find_spec("libvirt") is not None, reason="libvirt-python answers")
 def test_without_libvirt_nothing_is_known_and_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert ask_libvirt(Machine()) is None
+    assert ask_libvirt(LiveMachine()) is None
     assert "PATH" in os.environ
 
 

@@ -13,7 +13,7 @@ from cutshort import put, put_link, scratch_root
 
 from hosttune.discovery.holders import DeviceUser, device_nodes, holders
 from hosttune.machine.capture import Capture
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.reader import Reader
 from hosttune.machine.scratch import Scratch
 
@@ -360,7 +360,7 @@ def test_this_machine(tmp_path: Path) -> None:
     node = "/dev/null"
     (tmp_path / "sys/bus/pci/devices" / GPU / "block/null").mkdir(parents=True)
 
-    class Mixed(Machine):
+    class Mixed(LiveMachine):
         """This machine's processes, and a tree's devices."""
 
         def list(self, path: str) -> list[str]:

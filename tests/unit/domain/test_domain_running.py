@@ -16,7 +16,7 @@ from hosttune.domain.running import Running, definition
 from hosttune.linux.qemuline import read_options
 from hosttune.model.evidence import GuestThread
 from hosttune.model.topology import Hugetlbfs
-from hosttune.rules.lint import BY_HAND, Definition, Manager, lint
+from hosttune.rules.lint import BY_HAND, LintedDefinition, Manager, lint
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "cases/running/cases.toml").read_text())["case"]
 MOUNTS = (
@@ -66,7 +66,7 @@ Q35 = "qemu-system-x86_64 -machine q35,accel=kvm"
 
 def judged(line: str, **facts: Any) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for one in lint(host(), [Definition("process 7", made(line, **facts), Manager(BY_HAND))]):
+    for one in lint(host(), [LintedDefinition("process 7", made(line, **facts), Manager(BY_HAND))]):
         found.setdefault(one.rule, []).append(one.text)
     return found
 
@@ -164,5 +164,5 @@ def test_hostile_lines_are_judged_or_said_not_to_be(line: str) -> None:
 )
 def test_the_remedy_is_a_setting_of_the_manager(name: str, rule: str, remedy: str) -> None:
     xml = made(f"{Q35} -device virtio-balloon-pci -device vfio-pci,host=0000:1b:00.0")
-    found = {one.rule: one.remedy for one in lint(host(), [Definition("process 7", xml, Manager(name, "100"))])}
+    found = {one.rule: one.remedy for one in lint(host(), [LintedDefinition("process 7", xml, Manager(name, "100"))])}
     assert found[rule] == remedy

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import hosttune
 from hosttune.cli import output
 from hosttune.cli.fleetrun import show_changes, show_plans
-from hosttune.fleet.overview import Asked, report_of
+from hosttune.fleet.overview import RunContext, report_of
 from hosttune.model.fleet import Answer, FleetReport, HostLine
 from hosttune.model.result import Entry, Result
 from hosttune.report.fleet_groups import meaning, troubles
@@ -87,7 +87,7 @@ def test_plans_with_errors_are_counted_last(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.endswith("\n\n1 plan of 16 with errors: see to them before fleet apply\n")
     show_plans(str(tmp_path), RUN, HOSTS[:5], check=False)
     assert "with errors" not in capsys.readouterr().out
-    of_all, of_some = (report_of(str(tmp_path), hosts, Asked("plan", run=RUN)) for hosts in (HOSTS, HOSTS[:5]))
+    of_all, of_some = (report_of(str(tmp_path), hosts, RunContext("plan", run=RUN)) for hosts in (HOSTS, HOSTS[:5]))
     assert (of_all.verdict, of_some.verdict) == ("warn", "pass")
     assert meaning(of_some) == "Every host succeeded."
     said = "Every host succeeded. 1 plan of 16 with errors: see to them before fleet apply."
@@ -108,7 +108,7 @@ def test_a_plan_that_cannot_be_read_is_no_success(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     for damaged in ({**document, "guests": 7}, {**document, "schema": "x"}, {"fleet": document["fleet"]}):
         path.write_text(json.dumps(damaged))
-        (line,) = report_of(str(tmp_path), ["h00"], Asked("plan", run=RUN)).hosts
+        (line,) = report_of(str(tmp_path), ["h00"], RunContext("plan", run=RUN)).hosts
         assert (line.verdict, line.told[0].actual) == ("unknown", "the plan beside the answer cannot be read")
 
 

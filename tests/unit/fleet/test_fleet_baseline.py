@@ -20,12 +20,12 @@ from hosttune.errors import BadInput
 from hosttune.fleet.declared import baseline_text, judged, of_validation
 from hosttune.fleet.hardware import HostHardware
 from hosttune.fleet.medians import Hardware
-from hosttune.fleet.overview import Asked, report_of
-from hosttune.fleet.playbook import Event, Order, Played, Stop
+from hosttune.fleet.overview import RunContext, report_of
+from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent
 from hosttune.fleet.record import Ended, Line, Members, Resumed, RunBegun, decode, encode
 from hosttune.fleet.results import RECORD, answer_path
 from hosttune.fleet.rollout import carry_out, resumed
-from hosttune.fleet.run import Request, check_request, past_of
+from hosttune.fleet.run import FleetRequest, check_request, past_of
 from hosttune.fleet.uniformity import Gathering
 from hosttune.model.configuration import FACT_KINDS, HOST_SPECIFIC, Fact
 from hosttune.model.declared import Declared, DeclaredHosts
@@ -255,7 +255,7 @@ class Configured(Fleet):
 
     odd: dict[str, tuple[Fact, ...] | str | None]
 
-    def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
+    def play(self, order: PlaybookOrder, heard: Callable[[TaskEvent], None], stop: Stop) -> Played:
         played = super().play(order, heard, stop)
         for host in order.hosts:
             path = Path(answer_path(order.results, host, "validate"))
@@ -339,20 +339,20 @@ def four(folder: Path, odd: Mapping[str, tuple[Fact, ...] | None] | None = None)
 
 def test_another_baseline_cannot_be_given_to_a_resumed_run(tmp_path: Path) -> None:
     recorded(tmp_path, WHOLE)
-    assert past_of(Request("validate", ("h0,",), results=str(tmp_path), resume=True)) is not None
+    assert past_of(FleetRequest("validate", ("h0,",), results=str(tmp_path), resume=True)) is not None
     for declared, began, what in ((declaring("kernel", "1"), WHOLE, "another"), (WHOLE, None, "no")):
         recorded(tmp_path, began)
         with pytest.raises(BadInput, match=f"the run began with {what} declared baseline"):
-            past_of(Request("validate", ("h0,",), results=str(tmp_path), resume=True, declared=declared))
+            past_of(FleetRequest("validate", ("h0,",), results=str(tmp_path), resume=True, declared=declared))
     with pytest.raises(BadInput, match="--check validates no host"):
-        check_request(Request("apply", ("h0,",), check=True, baseline="b.yml"))
+        check_request(FleetRequest("apply", ("h0,",), check=True, baseline="b.yml"))
     with pytest.raises(BadInput, match="discover does not take it"):
-        check_request(Request("discover", ("h0,",), baseline="b.yml"))
+        check_request(FleetRequest("discover", ("h0,",), baseline="b.yml"))
 
 
 def test_the_report_of_a_run_has_the_baselines_results(tmp_path: Path) -> None:
     four(tmp_path, {"h1": facts({"kernel": "6.5"}), "h2": facts({"vbios": None}), "h3": None})
-    report = report_of(str(tmp_path), ("h0", "h1", "h2", "h3"), Asked(verb="validate", run=RUN, declared=WHOLE))
+    report = report_of(str(tmp_path), ("h0", "h1", "h2", "h3"), RunContext(verb="validate", run=RUN, declared=WHOLE))
     assert [one.verdict for one in report.hosts] == ["pass", "fail", "unknown", "unknown"]
     assert report.hosts[1].checks["declared-kernel"] == "fail"
     assert report.hosts[3].checks["declared-baseline"] == "unknown"

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from fleetresults import example, html, markdown, printed, validation, write, write_validation
 
-from hosttune.fleet.overview import Asked, report_of
+from hosttune.fleet.overview import RunContext, report_of
 from hosttune.fleet.results import host_folder
 from hosttune.model.fleet import Answer, CauseGroup, FleetReport
 from hosttune.model.host import Host, LinkEnd
@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reported(folder: Path, *names: str) -> FleetReport:
-    return report_of(str(folder), names or ("gpu-1", "gpu-2", "gpu-3", "gpu-4"), Asked(verb="validate", run=RUN))
+    return report_of(str(folder), names or ("gpu-1", "gpu-2", "gpu-3", "gpu-4"), RunContext(verb="validate", run=RUN))
 
 
 def test_hosts_that_are_low_are_grouped_by_their_first_cause(folder: Path) -> None:

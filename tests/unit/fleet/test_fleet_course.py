@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosttune.errors import BadInput
-from hosttune.fleet.playbook import Event, Order, Played, Stop
+from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent
 from hosttune.fleet.record import Ended, GateRecord, HostDone, Members, Stopped, WaveBegun
 from hosttune.fleet.results import RECORD
 from hosttune.fleet.rollout import changes, resumed
@@ -285,7 +285,7 @@ class Drained(Fleet):
 
     die_before = False
 
-    def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
+    def play(self, order: PlaybookOrder, heard: Callable[[TaskEvent], None], stop: Stop) -> Played:
         """As `playbook.play`."""
         if self.die_before:
             raise Killed

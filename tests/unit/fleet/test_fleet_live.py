@@ -8,8 +8,8 @@ import time
 import pytest
 
 from hosttune.fleet.gate import HostStatus
-from hosttune.fleet.live import Display, Lines, Progress, duration, watch
-from hosttune.fleet.playbook import Event, Stop, first_error
+from hosttune.fleet.live import Display, PlainProgress, Progress, duration, watch
+from hosttune.fleet.playbook import Stop, TaskEvent, first_error
 
 
 class Terminal(io.StringIO):
@@ -17,14 +17,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def ended(host: str, phase: str = "validate", outcome: str = "ok") -> Event:
-    return Event("ok" if outcome == "ok" else "failed", host, "Validate the host", phase, outcome)
+def ended(host: str, phase: str = "validate", outcome: str = "ok") -> TaskEvent:
+    return TaskEvent("ok" if outcome == "ok" else "failed", host, "Validate the host", phase, outcome)
 
 
 def test_a_host_is_done_with_its_last_phase_and_counted_once() -> None:
     progress = Progress("apply", 3, 2)
     assert progress.eta_seconds is None
-    assert not progress.hear(Event("start", "a", "Validate the host before"))
+    assert not progress.hear(TaskEvent("start", "a", "Validate the host before"))
     assert progress.now_in == {"a": "Validate the host before"}
     assert not progress.hear(ended("a", "before"))
     assert progress.hear(ended("a"))
@@ -32,14 +32,14 @@ def test_a_host_is_done_with_its_last_phase_and_counted_once() -> None:
     assert (progress.finished, progress.now_in) == (1, {})
     progress.count(1, HostStatus("a", "ok"))
     assert progress.finished == 1
-    assert progress.hear(Event("unreachable", "b", "Validate the host before"))
+    assert progress.hear(TaskEvent("unreachable", "b", "Validate the host before"))
     progress.count(2, HostStatus("b", "unreachable", "before", "no route"))
     assert progress.line().startswith("apply: 2 of 3 hosts, wave 2 of 2; 1 ok, 1 unreachable; about ")
 
 
 def test_an_event_without_a_result_is_no_answer() -> None:
     progress = Progress("validate", 1, 1)
-    assert not progress.hear(Event("ok", "a", "Validate the host"))
+    assert not progress.hear(TaskEvent("ok", "a", "Validate the host"))
     assert progress.finished == 0
     progress.count(1, HostStatus("a", why="no answer of this run"))
     assert progress.line() == "validate: 1 of 1 hosts; 1 unknown"
@@ -61,7 +61,7 @@ def test_durations_are_for_people(seconds: float, text: str) -> None:
 
 def test_a_log_gets_a_line_for_each_of_few_hosts() -> None:
     told: list[str] = []
-    with Lines(Progress("validate", 2, 1), told.append) as lines:
+    with PlainProgress(Progress("validate", 2, 1), told.append) as lines:
         lines.heard(ended("a"))
         lines.host_done(1, HostStatus("a", "ok"))
         lines.host_done(1, HostStatus("b", "slow", "validate", "no answer within 300 s"))
@@ -70,7 +70,7 @@ def test_a_log_gets_a_line_for_each_of_few_hosts() -> None:
 
 def test_a_log_of_many_hosts_gets_those_in_trouble_and_the_end() -> None:
     told: list[str] = []
-    with Lines(Progress("validate", 1000, 1), told.append) as lines:
+    with PlainProgress(Progress("validate", 1000, 1), told.append) as lines:
         for number in range(999):
             lines.host_done(1, HostStatus(f"h{number}", "ok"))
         lines.host_done(1, HostStatus("z", "no", "validate", "verdict fail"))
@@ -81,8 +81,8 @@ def test_a_terminal_shows_phases_outcomes_and_troubles() -> None:
     screen = Terminal()
     with watch(Progress("apply", 3, 2), screen, lambda _: None) as shown:
         assert isinstance(shown, Display)
-        shown.heard(Event("start", "a", "Change the host: apply"))
-        shown.heard(Event("start", "b", "Change the host: apply"))
+        shown.heard(TaskEvent("start", "a", "Change the host: apply"))
+        shown.heard(TaskEvent("start", "b", "Change the host: apply"))
         shown.host_done(1, HostStatus("c", "died", "apply", "the line\x1b[31m went"))
     text = screen.getvalue()
     assert "2 Change the host: apply" in text
@@ -94,7 +94,7 @@ def test_a_terminal_shows_phases_outcomes_and_troubles() -> None:
 def test_where_nobody_watches_lines_are_safe_for_a_terminal() -> None:
     told: list[str] = []
     with watch(Progress("validate", 1, 1), io.StringIO(), told.append) as shown:
-        assert isinstance(shown, Lines)
+        assert isinstance(shown, PlainProgress)
         shown.host_done(1, HostStatus("a\x1b[2J\n", "no"))
         shown.host_done(1, HostStatus("x" * 1000, "no"))
     assert told[0] == "a?[2J?: no phase: no"

@@ -17,7 +17,7 @@ from hosttune.fleet.medians import (
     FEWEST_HOSTS,
     LEAST_TOLERANCE,
     Hardware,
-    Row,
+    HostFigures,
     fleet_medians,
     floors_toml,
     is_far,
@@ -195,7 +195,7 @@ def test_the_order_of_hosts_changes_no_median() -> None:
 def fleet_of(values: Mapping[str, tuple[float, str]], hosts: int = 12) -> str:
     """The floors of a fleet whose hosts differ by up to 1 %."""
     draw = random.Random(5)
-    all_hosts: list[tuple[str, tuple[Row, ...]]] = []
+    all_hosts: list[tuple[str, tuple[HostFigures, ...]]] = []
     for n in range(hosts):
         samples = tuple(
             sample

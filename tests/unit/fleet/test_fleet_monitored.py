@@ -13,7 +13,7 @@ from unit.report.test_fleet_report import GOOD, answered, of
 from hosttune.cli import run
 from hosttune.errors import BadInput
 from hosttune.fleet.monitored import QUERY, read_metrics
-from hosttune.fleet.overview import Asked, report_of
+from hosttune.fleet.overview import RunContext, report_of
 from hosttune.model.fleet import FleetReport
 
 FEDERATE = Path(__file__).parents[2] / "cases/federate/three_hosts.prom"
@@ -26,7 +26,7 @@ def report(folder: Path, text: str, *hosts: str) -> FleetReport:
         write(folder, answered(host=host), of(GOOD))
     path = folder / "federate.prom"
     path.write_text(text)
-    return report_of(str(folder), hosts, Asked("validate", run=RUN, metrics=read_metrics(str(path))))
+    return report_of(str(folder), hosts, RunContext("validate", run=RUN, metrics=read_metrics(str(path))))
 
 
 def test_each_host_is_judged_by_its_metrics(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_each_host_is_judged_by_its_metrics(tmp_path: Path) -> None:
     assert "pcie-link 0000:41:00.0: fail" in texts["sick"]
     assert texts["stale"] == "the host was last read 60 minutes before the newest sample of the file"
     assert texts["silent"] == "none"
-    assert report_of(str(tmp_path), lines, Asked("validate", run=RUN)).verdict == "pass"
+    assert report_of(str(tmp_path), lines, RunContext("validate", run=RUN)).verdict == "pass"
 
 
 def edited(pattern: str, by: str) -> Callable[[str], str]:

@@ -12,7 +12,7 @@ from fleetresults import RUN, formats, recorded, write
 from fleetsim import Fleet, Killed, begin, go_on, names, rollout_of, with_shard
 from fleetsim import write as answered
 
-from hosttune.fleet.overview import Asked, report_of
+from hosttune.fleet.overview import RunContext, report_of
 from hosttune.fleet.reporting import report_of_past
 from hosttune.fleet.results import RECORD
 from hosttune.model.fleet import Answer, AnswerOutcome, Wave
@@ -23,7 +23,7 @@ WAVES = (Wave(number=1, hosts=1, passed=True), Wave(number=2, hosts=1, passed=No
 @pytest.mark.parametrize("stopped", [None, "the gate after wave 1 of 2 did not open"])
 def test_a_host_whose_first_phase_failed_is_told_with_that_alone(stopped: str | None, tmp_path: Path) -> None:
     write(tmp_path, Answer(host="a", phase="before", run=RUN, outcome="unreachable", why="refused"))
-    (line,) = report_of(str(tmp_path), ["a"], Asked("apply", run=RUN, stopped=stopped)).hosts
+    (line,) = report_of(str(tmp_path), ["a"], RunContext("apply", run=RUN, stopped=stopped)).hosts
     assert [one.actual for one in line.told] == ["unreachable: refused"]
     assert line.verdict == "unknown"
 
@@ -31,14 +31,14 @@ def test_a_host_whose_first_phase_failed_is_told_with_that_alone(stopped: str | 
 @pytest.mark.parametrize("outcome", ["ok", "no"])
 def test_a_host_that_was_well_before_and_then_not_asked_is_told_as_that(outcome: AnswerOutcome, tmp_path: Path) -> None:
     write(tmp_path, Answer(host="a", phase="before", run=RUN, outcome=outcome, why="x"))
-    (line,) = report_of(str(tmp_path), ["a"], Asked("apply", run=RUN)).hosts
+    (line,) = report_of(str(tmp_path), ["a"], RunContext("apply", run=RUN)).hosts
     assert [one.actual for one in line.told] == ["no answer of this run"]
     assert line.verdict == "unknown"
 
 
 def test_a_host_of_a_wave_that_was_not_begun_waits_for_a_resume(tmp_path: Path) -> None:
     record = recorded([["a"], ["b"]], asked=1)
-    asked = Asked("apply", run=RUN, waves=WAVES, wave_of={"a": 1, "b": 2}, record=record)
+    asked = RunContext("apply", run=RUN, waves=WAVES, wave_of={"a": 1, "b": 2}, record=record)
     first, second = report_of(str(tmp_path), ["a", "b"], asked).hosts
     assert first.told[0].actual == "not asked: it was left out"
     assert (second.told[0].actual, second.told[0].hint) == (

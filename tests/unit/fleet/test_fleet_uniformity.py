@@ -14,14 +14,14 @@ from unit.discovery.test_configuration import edited, plant
 
 from hosttune.fleet.hardware import HostHardware
 from hosttune.fleet.medians import Hardware
-from hosttune.fleet.overview import Asked, report_of
+from hosttune.fleet.overview import RunContext, report_of
 from hosttune.fleet.results import answer_path
 from hosttune.fleet.uniformity import MOST_FACTS, MOST_SUBJECTS, MOST_VALUES, Gathering
 from hosttune.machine.archive import open_root
 from hosttune.model.configuration import FACT_KINDS, Fact
 from hosttune.model.fleet import FleetReport
 from hosttune.model.uniformity import Holder, Spread
-from hosttune.validating import Request, validate
+from hosttune.validating import ValidationRequest, validate
 
 H200 = HostHardware(None, Hardware(dict.fromkeys(GPUS, ("NVIDIA H200", "10de:2335")), "PowerBox 9680"))
 H100 = HostHardware(None, Hardware(dict.fromkeys(GPUS, ("NVIDIA H100", "10de:2330")), "PowerBox 9680"))
@@ -169,7 +169,7 @@ def fleet(folder: Path) -> tuple[str, ...]:
 
 
 def reported(folder: Path, names: tuple[str, ...]) -> FleetReport:
-    return report_of(str(folder), names, Asked(verb="validate", run=RUN))
+    return report_of(str(folder), names, RunContext(verb="validate", run=RUN))
 
 
 def test_every_format_says_who_differs_and_what_is_unknown(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_from_the_files_of_hosts_to_the_report(tmp_path: Path) -> None:
     (root / "sys/class/dmi/id/bios_date").unlink()
     results = tmp_path / "results"
     for name in ("h0", "h1", "h2"):
-        made = validate(open_root(str(tmp_path / name)), Request(keep=False)).validation
+        made = validate(open_root(str(tmp_path / name)), ValidationRequest(keep=False)).validation
         write_validation(results, name, made)
     found = {one.fact: one for one in reported(results, ("h0", "h1", "h2")).uniformity}
     assert {name for name, one in found.items() if one.state == "differs"} == {"drive-firmware", "kernel-arguments"}

@@ -22,7 +22,7 @@ from hosttune.gpu.nvidia_topo import (
     peers_from_matrix,
 )
 from hosttune.gpu.nvml_facts import parse_nvml
-from hosttune.gpu.vendor import Answer
+from hosttune.gpu.vendor import VendorAnswer
 from hosttune.model.gpu import Gpu
 from hosttune.model.values import to_builtins
 
@@ -90,7 +90,7 @@ def test_xml_and_text_of_one_machine_tell_the_same() -> None:
     assert warm(xml) == warm(text)
 
 
-def warm(answer: Answer) -> list[Gpu]:
+def warm(answer: VendorAnswer) -> list[Gpu]:
     """The GPUs without what changed between the two runs of the tool."""
     moved = ("temperature_c", "temperature_margin_c")
     return [msgspec.structs.replace(gpu, **dict.fromkeys(moved)) for gpu in answer.gpus]

@@ -12,7 +12,7 @@ from sweeps import FULL
 
 from hosttune.handover.erasing import erase
 from hosttune.handover.erasing.nvme import AUSE, BLOCK_ERASE, CRYPTO_ERASE, SanitizeLog, command_dword
-from hosttune.handover.erasing.sanitizing import Run, after, move_of
+from hosttune.handover.erasing.sanitizing import Sanitize, after, move_of
 
 FAILED = SanitizeLog(status=3, erased=False, progress=65535, cdw10=BLOCK_ERASE)
 LOGS = tuple(
@@ -57,7 +57,7 @@ def test_every_order_of_answers_after_a_failure() -> None:
     """The oracle: completed, all erased, and the drive has left the failure with this command."""
     done = stale = 0
     for logs in product(LOGS, repeat=3 if FULL else 2):
-        run, sent, move, read = Run(before=FAILED, cdw10=BLOCK_ERASE), 0, "wait", list[SanitizeLog]()
+        run, sent, move, read = Sanitize(before=FAILED, cdw10=BLOCK_ERASE), 0, "wait", list[SanitizeLog]()
         for log in logs:
             read.append(log)
             run = after(run, log)

@@ -13,7 +13,7 @@ from hosttune.errors import CommandFailed
 from hosttune.handover.erasing.nvme import (
     Drive,
     Format,
-    Identity,
+    NvmeIdentity,
     SanitizeLog,
     Secondary,
     parse_format,
@@ -26,8 +26,8 @@ from hosttune.machine.scratch import Scratch
 CASES = Path(__file__).parents[2] / "cases/nvme"
 VERSIONS = ("1.16", "2.3")
 MODEL = {"serial": "EXAMPLE0001", "model": "EXAMPLE NVME SSD", "firmware": "FW000001"}
-ENTERPRISE = Identity(**MODEL, cntlid=0x41, cmic=2, oacs=0x9E, fna=4, sanicap=0x60000003, unvmcap=1 << 30)
-SMALL = Identity(
+ENTERPRISE = NvmeIdentity(**MODEL, cntlid=0x41, cmic=2, oacs=0x9E, fna=4, sanicap=0x60000003, unvmcap=1 << 30)
+SMALL = NvmeIdentity(
     serial="EXAMPLE0002", model="WDC PC SN730 SDBQNTY-256G-1001", firmware="11170101", cntlid=8215, cmic=0, oacs=23,
     fna=4, sanicap=0x60000003, unvmcap=0,
 )  # fmt: skip
@@ -52,7 +52,7 @@ def plain(name: str) -> Any:
 @pytest.mark.parametrize(
     ("case", "expected"), [*((f"id-ctrl-{version}", ENTERPRISE) for version in VERSIONS), ("id-ctrl-sn730-1.x", SMALL)]
 )
-def test_identify_controller(case: str, expected: Identity) -> None:
+def test_identify_controller(case: str, expected: NvmeIdentity) -> None:
     found = parse_identity(plain(case))
     assert found == expected
     assert (found.alone, found.formats) == (case.endswith("1.x"), True)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from sweeps import FULL
 
 from hosttune.handover.erasing.nvme import AUSE, BLOCK_ERASE, CRYPTO_ERASE, OVERWRITE, SanitizeLog, command_dword
-from hosttune.handover.erasing.sanitizing import Run, after, move_of
+from hosttune.handover.erasing.sanitizing import Sanitize, after, move_of
 
 BEFORE = SanitizeLog(status=1, erased=True, progress=65535, cdw10=BLOCK_ERASE)
 OWN = command_dword(BLOCK_ERASE, BEFORE)
@@ -31,7 +31,7 @@ def test_the_command_differs_from_the_last_one() -> None:
 
 def play(before: SanitizeLog, logs: tuple[SanitizeLog, ...]) -> tuple[str, int, list[SanitizeLog]]:
     """Ask as the erasure does, with a drive that takes every command: the last move, commands sent, logs read."""
-    run = Run(before=before, cdw10=command_dword(BLOCK_ERASE, before))
+    run = Sanitize(before=before, cdw10=command_dword(BLOCK_ERASE, before))
     sent, read, move = 0, [], "wait"
     for log in logs:
         read.append(log)
@@ -87,7 +87,7 @@ def test_stale_answers_are_never_done() -> None:
 
 
 def test_the_ends_of_an_operation_of_ours() -> None:
-    run = Run(before=BEFORE, cdw10=OWN, sent=True)
+    run = Sanitize(before=BEFORE, cdw10=OWN, sent=True)
     moves = {
         (status, erased): move_of(run, SanitizeLog(status=status, erased=erased, progress=0, cdw10=OWN))
         for status in range(6)
@@ -101,7 +101,7 @@ def test_the_ends_of_an_operation_of_ours() -> None:
 
 def test_a_drive_that_drops_a_bit_of_the_command_is_believed_only_if_it_was_seen_running() -> None:
     """Its log has the action, but not the bit that makes the command differ from the last one."""
-    run = Run(before=BEFORE, cdw10=OWN, sent=True)
+    run = Sanitize(before=BEFORE, cdw10=OWN, sent=True)
     finished = SanitizeLog(status=1, erased=True, progress=65535, cdw10=BLOCK_ERASE)
     assert move_of(run, finished) == "stale"
     running = replace(finished, status=2, erased=False)

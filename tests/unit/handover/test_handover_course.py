@@ -26,7 +26,7 @@ from hosttune.handover.calls import release as release_by_call
 from hosttune.handover.cleaning import Erasure, Work
 from hosttune.handover.remains import ZEROED
 from hosttune.handover.resets import method_of
-from hosttune.handover.running import Handed, Options, hand_over, lines_of
+from hosttune.handover.running import Handed, HandoverOptions, hand_over, lines_of
 from hosttune.handover.statement import read_firmware
 from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
@@ -432,7 +432,7 @@ def test_a_device_that_is_released_before_its_first_step_stays_released(small: P
         looks.append(len(looks) == 1 and when == "read again" and free())
         return discover_again()
 
-    options = Options(None, Wiped(), passing_all)
+    options = HandoverOptions(None, Wiped(), passing_all)
     with pytest.raises(Refused, match="not quarantined any more"):
         hand_over((site, look), ASKED, options, lambda lines: when != "asked" or free(), lambda line: None)
     assert (states(small)[DRIVE], driver(small, DRIVE)) == ("released", "vfio-pci")
@@ -674,5 +674,7 @@ def test_a_statement_that_cannot_be_written_frees_nothing(small: Path) -> None:
     record_devices(str(small / STATE), ())
     put(small, f"/{STATE}/handover/statement-000001.json/x", "")
     with pytest.raises(BadInput, match="not a regular file"):
-        hand_over(here(small), ASKED, Options(None, Wiped(), passing_all), lambda lines: True, lambda text: None)
+        hand_over(
+            here(small), ASKED, HandoverOptions(None, Wiped(), passing_all), lambda lines: True, lambda text: None
+        )
     assert set(states(small).values()) == {"quarantined"}

@@ -20,7 +20,7 @@ from hosttune.errors import HosttuneError
 from hosttune.handover import calls
 from hosttune.handover.cleaning import Cleaning, Erasure, Work
 from hosttune.handover.erasing import erasing, held_back
-from hosttune.handover.running import Handed, Options, hand_over
+from hosttune.handover.running import Handed, HandoverOptions, hand_over
 from hosttune.handover.targets import Asked, Target
 from hosttune.journal.register import read_register, record_devices
 from hosttune.model.host import Host
@@ -64,7 +64,7 @@ def place(drive: FakeDrive) -> tuple[Site, Callable[[], Host]]:
 
 
 def handed(drive: FakeDrive, asked: Asked = ASKED) -> Handed:
-    options = Options(None, WithNics(drive.time), passing_all)
+    options = HandoverOptions(None, WithNics(drive.time), passing_all)
     return hand_over(place(drive), asked, options, lambda lines: True, lambda text: None)
 
 
@@ -145,7 +145,9 @@ def cut_before_the_test(drive: FakeDrive) -> None:
             raise KilledError
 
     with pytest.raises(KilledError):
-        hand_over(place(drive), ASKED, Options(None, WithNics(drive.time), passing_all), lambda lines: True, say)
+        hand_over(
+            place(drive), ASKED, HandoverOptions(None, WithNics(drive.time), passing_all), lambda lines: True, say
+        )
 
 
 def test_an_erasure_that_had_ended_counts_after_a_cut(drive: GuestsDrive) -> None:

@@ -36,9 +36,9 @@ from networkroots import (
 from hosttune.discovery import discover
 from hosttune.handover import calls
 from hosttune.handover.network import compare, first_look, put_back, settle, tools
-from hosttune.handover.network.known import Before, Facts, Known, keep, known
+from hosttune.handover.network.known import Before, FunctionFacts, KnownFunction, keep, known
 from hosttune.handover.network.virtual import read
-from hosttune.handover.running import Handed, Options, hand_over, lines_of
+from hosttune.handover.running import Handed, HandoverOptions, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
 from hosttune.machine.archive import open_system
@@ -291,7 +291,9 @@ def hand(root: Path, asked: Asked = ASKED) -> tuple[Handed, Uplink]:
         return discover(system)
 
     place: tuple[Site, Callable[[], Host]] = (site_of(system), look)
-    found = hand_over(place, asked, Options(None, NetworkOnly(), passing_all), lambda lines: True, lambda text: None)
+    found = hand_over(
+        place, asked, HandoverOptions(None, NetworkOnly(), passing_all), lambda lines: True, lambda text: None
+    )
     return found, system
 
 
@@ -337,9 +339,9 @@ def test_the_settings_of_a_virtual_function_go_back_to_what_they_were(tmp_path: 
     folder, target = str(root / STATE), Target(address=VIRTUAL, kind="nic", identity="i")
     settings = read(open_system(str(root)), "up0", 0)
     before = Before(
-        facts=Facts(settings=settings), origin="clean", text="as of hand-over 9", at="2026-01-01T00:00:00+00:00"
+        facts=FunctionFacts(settings=settings), origin="clean", text="as of hand-over 9", at="2026-01-01T00:00:00+00:00"
     )
-    keep(folder, Known(address=VIRTUAL, identity="i", before=before))
+    keep(folder, KnownFunction(address=VIRTUAL, identity="i", before=before))
     answer(root, "ip-link-up0", link("up0", vfinfo_list=[LEFT, function(1)]))
     step = put_back(Uplink(str(root)), folder, target, HOSTS_NIC)
     assert (step.outcome, step.why) == ("done", None)

@@ -19,7 +19,7 @@ from system.test_handover_kills_erasing import Mortal
 from hosttune.cli.handover import waiting
 from hosttune.discovery import discover
 from hosttune.handover.partitions import Partitions
-from hosttune.handover.running import Options, hand_over, lines_of
+from hosttune.handover.running import HandoverOptions, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.machine.scratch import Scratch
 from hosttune.model.handover import HandoverStep
@@ -222,5 +222,5 @@ def run(system: Scratch) -> None:
         system.forget()
         return discover(system)
 
-    options = Options(None, Wiped(), passing)
+    options = HandoverOptions(None, Wiped(), passing)
     hand_over((site_of(system), look), Asked(devices=(GPU,)), options, lambda lines: True, lambda text: None)

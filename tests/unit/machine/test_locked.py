@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from hosttune.errors import Unreadable
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 
 
 @pytest.mark.parametrize("name", ["driver_override", "sriov_numvfs"])
 def test_what_is_read_is_what_is_there(tmp_path: Path, name: str) -> None:
-    machine = Machine()
+    machine = LiveMachine()
     path = tmp_path / name
     assert machine.read_bytes(str(path)) is None
     for text in ("(null)\n", "vfio-pci\n", ""):
@@ -29,7 +29,7 @@ def test_what_is_read_is_what_is_there(tmp_path: Path, name: str) -> None:
 def test_a_forked_process_reads_for_itself(tmp_path: Path) -> None:
     path = tmp_path / "driver_override"
     path.write_text("one\n")
-    machine = Machine()
+    machine = LiveMachine()
     assert machine.read(str(path)) == "one"
     child = os.fork()
     if child == 0:
@@ -41,7 +41,7 @@ def test_a_forked_process_reads_for_itself(tmp_path: Path) -> None:
 def test_a_child_that_is_gone_is_no_answer(tmp_path: Path) -> None:
     path = tmp_path / "driver_override"
     path.write_text("one\n")
-    machine = Machine()
+    machine = LiveMachine()
     machine.read_bytes(str(path))
     reader = machine._locked
     os.kill(reader._child, 9)

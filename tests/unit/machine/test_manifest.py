@@ -17,7 +17,7 @@ from hosttune.errors import BadInput, Unreadable
 from hosttune.machine import manifest
 from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import COMPLETE
 
@@ -108,8 +108,8 @@ def test_a_capture_without_a_list_proves_nothing_and_one_that_was_added_to_is_as
 
 
 def test_a_machine_and_what_stands_for_one_have_what_they_have(tmp_path: Path) -> None:
-    assert Machine().lacks(str(tmp_path / "none"))
-    assert not Machine().lacks(str(tmp_path))
+    assert LiveMachine().lacks(str(tmp_path / "none"))
+    assert not LiveMachine().lacks(str(tmp_path))
     root = unpacked(tmp_path, f"{GPU}/class")
     (root / ".hosttune/scratch").touch()
     assert Scratch(str(root)).lacks(f"{GPU}/class")

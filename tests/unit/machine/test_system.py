@@ -14,7 +14,7 @@ import pytest
 
 from hosttune.errors import BadInput, CommandFailed, Refused, Unreadable
 from hosttune.machine.capture import Archive, Capture
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import MAX_FILE_BYTES, System, join_link
 
@@ -234,7 +234,7 @@ def test_join_link(directory: str, target: str, expected: str | None) -> None:
 def test_the_live_machine_reads_files_links_and_directories(tmp_path: Path) -> None:
     tree = {path: content for path, content in TREE.items() if not path.startswith("/.hosttune")}
     build(tmp_path, tree)
-    machine = Machine()
+    machine = LiveMachine()
     base = str(tmp_path)
     assert (machine.captured, machine.complete) == (False, True)
     assert machine.read(f"{base}/sys/bus/pci/devices/0000:00:01.0/vendor") == "0x10de"
@@ -251,7 +251,7 @@ def test_a_link_of_the_live_machine_has_a_number_of_its_own(tmp_path: Path) -> N
     one, other = tmp_path / "one", tmp_path / "other"
     for link in (one, other):
         link.symlink_to(tmp_path)
-    machine = Machine()
+    machine = LiveMachine()
     numbers = [machine.link_number(str(path)) for path in (one, other, one)]
     assert numbers[0] == numbers[2] == str(os.lstat(one).st_ino) != numbers[1]
     assert [machine.link_number(str(tmp_path / name)) for name in (".", "none")] == [None, None]
@@ -261,13 +261,13 @@ def test_a_link_of_the_live_machine_has_a_number_of_its_own(tmp_path: Path) -> N
 def test_the_live_machine_says_what_the_kernel_refuses(tmp_path: Path) -> None:
     build(tmp_path, TREE)
     with pytest.raises(Unreadable, match="symbolic links"):
-        Machine().read_bytes(f"{tmp_path}/sys/loop")  # ELOOP is neither absent nor a value
+        LiveMachine().read_bytes(f"{tmp_path}/sys/loop")  # ELOOP is neither absent nor a value
 
 
 def test_the_live_machine_reads_a_large_file_whole(tmp_path: Path) -> None:
     data = bytes(range(256)) * 1024
     (tmp_path / "large").write_bytes(data)
-    assert Machine().read_bytes(str(tmp_path / "large")) == data
+    assert LiveMachine().read_bytes(str(tmp_path / "large")) == data
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -275,7 +275,7 @@ def python(code: str) -> tuple[str, ...]:
 
 
 def test_run_gives_stdout_in_the_c_locale_and_keeps_the_environment() -> None:
-    assert Machine().run(python("import os; print(os.environ['LC_ALL'], 'PATH' in os.environ)")) == "C True\n"
+    assert LiveMachine().run(python("import os; print(os.environ['LC_ALL'], 'PATH' in os.environ)")) == "C True\n"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_run_gives_stdout_in_the_c_locale_and_keeps_the_environment() -> None:
 )
 def test_run_names_what_went_wrong(argv: tuple[str, ...], reason: str, output: str) -> None:
     with pytest.raises(CommandFailed) as caught:
-        Machine().run(argv)
+        LiveMachine().run(argv)
     assert caught.value.reason == reason
     assert caught.value.output.strip() == output
 
@@ -311,7 +311,7 @@ def test_run_gives_up_on_a_hung_command_and_ends_all_that_it_started(tmp_path: P
         "time.sleep(600)\n"
     )
     with pytest.raises(CommandFailed, match=r"no answer within 2 s"):
-        Machine().run(python(code), timeout=2)
+        LiveMachine().run(python(code), timeout=2)
     child = int(note.read_text())
     wait_until(lambda: not _alive(child))
 
@@ -345,24 +345,24 @@ def names_below(folder: Path) -> list[str]:
 
 def test_folders_that_were_made_for_a_file_go_with_it(made: Path) -> None:
     file = str(made / "local/abstractions/rule")
-    Machine().replace(file, b"x")
-    Machine().replace(str(made / "local/second"), b"y")
-    Machine().remove(file)
+    LiveMachine().replace(file, b"x")
+    LiveMachine().replace(str(made / "local/second"), b"y")
+    LiveMachine().remove(file)
     assert names_below(made.parent) == [
         "etc", "etc/local", "etc/local/second",
         "state", "state/folders", f"state/folders/{str(made / 'local').replace('/', '%')}",
     ]  # fmt: skip
-    Machine().remove(str(made / "local/second"))
+    LiveMachine().remove(str(made / "local/second"))
     assert names_below(made) == names_below(made.parent / "state") == []
 
 
 def test_a_folder_that_was_there_or_holds_somebodys_file_stays(made: Path) -> None:
     (made / "found").mkdir()
     for name in ("found/a", "new/a"):
-        Machine().replace(str(made / name), b"x")
+        LiveMachine().replace(str(made / name), b"x")
     (made / "new/theirs").write_text("")
     for name in ("found/a", "new/a"):
-        Machine().remove(str(made / name))
+        LiveMachine().remove(str(made / name))
     assert names_below(made) == ["found", "new", "new/theirs"]
 
 
@@ -375,7 +375,7 @@ def test_a_folder_that_a_crash_left_is_taken_when_the_file_is_taken_back(made: P
         (made / "local").mkdir()
     if cut == "half a file":
         (made / "local/rule.hosttune-new").write_text("")
-    Machine().tidy(str(made / "local/rule"))
+    LiveMachine().tidy(str(made / "local/rule"))
     assert names_below(made) == []
     assert not note.exists()
 

@@ -15,7 +15,7 @@ from sweeps import examples
 from validations import HOSTILE
 
 import hosttune
-from hosttune.metrics import MOST_SERIES, Family, Observed, Point, Run, exposition
+from hosttune.metrics import MOST_SERIES, CommandRun, Family, Observed, Point, exposition
 from hosttune.metrics.exposition import MOST_STATUS
 from hosttune.metrics.families import FAMILIES
 from hosttune.metrics.writing import MOST_LABEL, label_value, written
@@ -360,7 +360,7 @@ def test_of_very_many_statements_and_guests_the_good_ones_are_left_out() -> None
 
 
 def test_the_same_values_give_the_same_text() -> None:
-    run_ = Run(verb="watch", at=1.0)
+    run_ = CommandRun(verb="watch", at=1.0)
     one = Observed(run=run_, evidence=evidence(), validation=validation(result("a", "b", "pass")))
     assert exposition(one) == exposition(msgspec.structs.replace(one))
     assert 'hosttune_run_exit_code{verb="watch"} NaN' in exposition(one)

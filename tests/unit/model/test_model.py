@@ -12,14 +12,14 @@ from planhosts import Card, Held, build_host, intent_of
 
 import hosttune
 from hosttune.errors import BadInput
-from hosttune.handover.testguest.order import ANSWER_SCHEMA, Answer, Order, OrderedDevice
+from hosttune.handover.testguest.order import ANSWER_SCHEMA, GuestAnswer, GuestOrder, OrderedDevice
 from hosttune.model.collective import Member
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, MemorySettings, NumaNode, PciDevice, RunningGuest
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.values import MAX_SET, CpuSet, from_json, parse_size, to_json
-from hosttune.watch.looking import Seen
+from hosttune.watch.looking import LookResult
 
 GPU, NIC, BRIDGE = "0000:41:00.0", "0000:42:00.0", "0000:40:01.0"
 Change = Callable[[dict[str, Any]], object]
@@ -417,14 +417,22 @@ def test_the_schema_takes_our_own_documents_and_no_others(kind: type[msgspec.Str
 @pytest.mark.parametrize(
     ("value", "write", "read"),
     [
-        (Order(nonce="ab", task="search", devices=(OrderedDevice(address="0000:41:00.0"),)), to_json, Order.from_json),
         (
-            Answer(nonce="ab", memory={"bytes": 1, "seen": {"a": [1]}}, firmware={"0000:41:00.0": {"vbios": "1"}}),
-            Answer.to_line,
-            lambda text: from_json(Answer, text, schema=ANSWER_SCHEMA, where="test"),
+            GuestOrder(nonce="ab", task="search", devices=(OrderedDevice(address="0000:41:00.0"),)),
+            to_json,
+            GuestOrder.from_json,
+        ),
+        (
+            GuestAnswer(nonce="ab", memory={"bytes": 1, "seen": {"a": [1]}}, firmware={"0000:41:00.0": {"vbios": "1"}}),
+            GuestAnswer.to_line,
+            lambda text: from_json(GuestAnswer, text, schema=ANSWER_SCHEMA, where="test"),
         ),
         (Member(host="a", environment={"NCCL_DEBUG": "INFO"}), Member.to_json, Member.from_json),
-        (Seen(text="x", verdict="pass", bad={"a": "fail"}), to_json, lambda text: msgspec.json.decode(text, type=Seen)),
+        (
+            LookResult(text="x", verdict="pass", bad={"a": "fail"}),
+            to_json,
+            lambda text: msgspec.json.decode(text, type=LookResult),
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, msgspec.Struct) else "",
 )

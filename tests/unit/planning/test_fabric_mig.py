@@ -10,7 +10,7 @@ import pytest
 from fabrichosts import AT, GPUS, board, decide, listed, shared, told
 from planhosts import Held
 
-from hosttune.inventory.partitions import Fabric, read_fabric, refusal
+from hosttune.inventory.partitions import HostFabric, read_fabric, refusal
 from hosttune.model.host import Host
 from hosttune.model.plan import MigAssignment, PlannedGuest
 from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition, not_startable
@@ -25,14 +25,14 @@ def host_of(document: Json) -> Host:
     return Host.from_json(json.dumps(document))
 
 
-def with_mig(document: Json, gpus: list[str], *, over: Json | None = None) -> tuple[Fabric, PlannedGuest]:
+def with_mig(document: Json, gpus: list[str], *, over: Json | None = None) -> tuple[HostFabric, PlannedGuest]:
     """(the fabric of a host, a guest with an instance on each of these GPUs, made inside it)."""
     guest = decide(over or board(None), {"gpus": gpus}).guests[0]
     mig = tuple(MigAssignment(gpu=address, profile="1g.18gb", start=0) for address in gpus)
     return read_fabric(host_of(document)), msgspec.structs.replace(guest, mig=mig, fabric_partition=None)
 
 
-def findings(fabric: Fabric, guest: PlannedGuest) -> list[tuple[str, str]]:
+def findings(fabric: HostFabric, guest: PlannedGuest) -> list[tuple[str, str]]:
     said: list[tuple[str, str]] = []
     fabric_findings(fabric, [guest], lambda level, text, where: said.append((level, text)))
     return said

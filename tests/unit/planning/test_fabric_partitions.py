@@ -26,7 +26,7 @@ from planhosts import Held
 
 from hosttune.errors import BadInput
 from hosttune.gpu.boards import board_of
-from hosttune.inventory.partitions import Fabric, lost, partition_of, read_fabric
+from hosttune.inventory.partitions import HostFabric, lost, partition_of, read_fabric
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_builtins
@@ -39,7 +39,7 @@ def host_of(document: Json) -> Host:
     return Host.from_json(json.dumps(document))
 
 
-def fabric_of(document: Json) -> Fabric:
+def fabric_of(document: Json) -> HostFabric:
     return read_fabric(host_of(document))
 
 

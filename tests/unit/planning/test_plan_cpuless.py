@@ -18,7 +18,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.planning import plan
 from hosttune.predicting.paths import path_between
-from hosttune.rules.lint import Definition, lint
+from hosttune.rules.lint import LintedDefinition, lint
 
 BARE, NEAR, FAR = "0000:21:00.0", "0000:31:00.0", "0000:41:00.0"
 CARDS = (Card(BARE, 2, group=1), Card(NEAR, 0, group=2), Card(FAR, 1, group=3))
@@ -95,12 +95,12 @@ def test_lint_and_validate_count_as_the_plan_does() -> None:
     for gpus in ([BARE, NEAR], [BARE, NEAR, FAR]):
         made = planned(document(), gpus=gpus)
         xml = domain_xml(made, "g")
-        assert [f.rule for f in lint(host, (Definition("g.xml", xml),)) if f.rule in NEARNESS] == []
+        assert [f.rule for f in lint(host, (LintedDefinition("g.xml", xml),)) if f.rule in NEARNESS] == []
         resident = as_planned(made.guests[0])
         assert outcome("guest-numa", evidence(changed(host, guests=(resident,))), "g")[0] == "pass"
     far = planned(document(), gpus=[FAR])
     xml = edited(domain_xml(far, "g"), "devices/hostdev/source/address", {"bus": "0x21"})
-    found = {f.rule: f.text for f in lint(host, (Definition("g.xml", xml),)) if f.rule in NEARNESS}
+    found = {f.rule: f.text for f in lint(host, (LintedDefinition("g.xml", xml),)) if f.rule in NEARNESS}
     assert set(found) == {"gpu-vcpus", "gpu-memory"}
     place = f"{BARE} is on node 2 (/sys/bus/pci/devices/{BARE}/numa_node), which has no CPU (node 0 is the nearest"
     assert all(place in text for text in found.values())

@@ -86,10 +86,10 @@ def test_the_installed_schema_decides_and_not_the_version(example: Host) -> None
 def test_the_schema_of_this_machine_s_libvirt_is_read() -> None:
     """The schema that the tests validate with knows what libvirt 9.0 knows, and says so of itself."""
     from hosttune.discovery.guests import read_guests
-    from hosttune.machine.live import Machine
+    from hosttune.machine.live import LiveMachine
     from hosttune.machine.reader import Reader
 
-    _, stack = read_guests(Reader(Machine()))
+    _, stack = read_guests(Reader(LiveMachine()))
     assert stack.schema_elements is not None
     known = {"hint-dedicated", "poll-control", "firmware-features", "allocation-threads", "maxphysaddr", "port-hotplug"}
     assert known <= set(stack.schema_elements) <= known | {"maxphysaddr-limit", "dma-translation"}

@@ -129,7 +129,7 @@ def broken_by(
     field: PlanningContext, cells: Sequence[CellDemand], nodes: Sequence[int], taken: Sequence[int]
 ) -> Fragmentation:
     """What cells on these nodes break up, for a guest that takes a GPU of each node of `taken`."""
-    fragments, shape = Fragments(field), cut.Shape(tuple(cells), 2, None, share_cores=False)
+    fragments, shape = Fragments(field), cut.GuestShape(tuple(cells), 2, None, share_cores=False)
     pairs = zip(cells, nodes, strict=True)
     of_cells = (fragments.of_cell(cell, shape, node, Counter(taken)) for cell, node in pairs)
     return reduce(joined, of_cells, fragments.of_gpus(()))
@@ -153,7 +153,7 @@ def test_the_first_placement_breaks_up_least_of_the_cheapest(host: Json, vcpus: 
         near = sum((s * resources.distance(n, 0) for s, n in zip(shares, nodes, strict=True)), Fraction(0))
         return near * len(gpus) + sum(resources.distance(a, b) for a, b in combinations(nodes, 2))
 
-    shape = cut.Shape(cells, 2, None, share_cores=False)
+    shape = cut.GuestShape(cells, 2, None, share_cores=False)
     able = [
         (cost(nodes), broken_by(field, cells, nodes, [0] * len(gpus)))
         for nodes in permutations(resources.nodes, len(cells))
@@ -176,7 +176,7 @@ def test_fragmentation_compares_as_the_rule_says(host: Json, count: int) -> None
     nodes = field.resources.nodes
     gpus = Counter(field.catalogue.node(address) for address in GPUS)
     cells = (CellDemand(4, GIB),) * count
-    shape = cut.Shape(cells, 2, None, share_cores=False)
+    shape = cut.GuestShape(cells, 2, None, share_cores=False)
 
     def caches(node: int) -> tuple[int, int]:
         here = nodes[node]

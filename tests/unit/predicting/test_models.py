@@ -15,14 +15,14 @@ from hosttune.model.measured import Measured
 from hosttune.model.values import format_size
 from hosttune.predicting import formulas
 from hosttune.predicting.estimates import Question, estimate
-from hosttune.predicting.shape import Shape, peaks_of, shape_of, slices_of, slot_of
+from hosttune.predicting.shape import HostShape, peaks_of, shape_of, slices_of, slot_of
 
 POINTS = json.loads((Path(__file__).parents[2] / "cases/models/points.json").read_text())
 GROUPS = {group["formula"]: group["points"] for group in POINTS["groups"]}
 STANDARD: Standard = shipped()
 
 
-def shape(point: dict[str, Any]) -> Shape:
+def shape(point: dict[str, Any]) -> HostShape:
     setup = {
         "gpu": point["gpu"],
         "nvswitch": True,
@@ -182,7 +182,7 @@ def test_healthy_gpus_are_not_called_low_and_half_of_what_they_reach_is(machine:
             assert measured == pytest.approx(got.typical, rel=0.05), figure
 
 
-def without_nvls(found: Shape) -> Shape:
+def without_nvls(found: HostShape) -> HostShape:
     """The shape with NVSwitches that do not reduce."""
     assert found.generation is not None
     generation = msgspec.structs.replace(found.generation, switch_part=None)

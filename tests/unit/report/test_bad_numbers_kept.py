@@ -25,7 +25,7 @@ from hosttune.fleet.answers import read_answer
 from hosttune.fleet.hardware import read_machine
 from hosttune.fleet.monitored import read_metrics
 from hosttune.fleet.record import WaveBegun, decode
-from hosttune.handover.testguest.order import Order
+from hosttune.handover.testguest.order import GuestOrder
 from hosttune.journal.records import Header, Line, read_transaction
 from hosttune.model.collective import CollectiveReport, Member
 from hosttune.model.diagnosis import Diagnosis
@@ -50,7 +50,7 @@ from hosttune.report.result import result_report
 FEDERATE = Path(__file__).parents[2] / "cases/federate/three_hosts.prom"
 DOCUMENTS: Mapping[Any, Callable[[Any], Report] | None] = {
     Result: result_report, PairsReport: pairs_report, Ends: ends_report, CollectiveReport: collective_report,
-    Member: None, Statement: partial(handed_report, path="statement.json"), Register: None, Order: None,
+    Member: None, Statement: partial(handed_report, path="statement.json"), Register: None, GuestOrder: None,
     Prediction: lambda found: prediction_report((found,)), Diagnosis: diagnosis_report, FleetReport: fleet_report,
 }  # fmt: skip
 POSSIBLE = ("-1", "0", "1e308", "1e-320", str(2**64 - 1), str(-(2**63)), "9" * 19)  # in some fields

@@ -26,18 +26,18 @@ from fleetresults import (
 
 import hosttune
 from hosttune.errors import BadInput
-from hosttune.fleet.overview import MOST_TEXT, MOST_TOLD, Asked, report_of
+from hosttune.fleet.overview import MOST_TEXT, MOST_TOLD, RunContext, report_of
 from hosttune.fleet.results import answer_path, host_folder
 from hosttune.model.fleet import Answer, FleetReport, HostLine, Wave
 from hosttune.model.validation import CheckResult, Gpu, Machine, Validation, Verdict
 from hosttune.report.fleet_groups import ANSWERS, meaning, results_left_out, troubles
 
-ASKED = Asked("validate", run=RUN, at="2026-03-01T10:00:00Z", version="0.1.0")
+ASKED = RunContext("validate", run=RUN, at="2026-03-01T10:00:00Z", version="0.1.0")
 GOOD = CheckResult(check="pcie-link", subject="host", outcome="pass", source="/sys")
 BAD = CheckResult(check="pcie-link", subject="host", outcome="fail", actual="x8", hint="reseat it")
 
 
-def one(folder: Path, host: str = "a", asked: Asked = ASKED) -> HostLine:
+def one(folder: Path, host: str = "a", asked: RunContext = ASKED) -> HostLine:
     (line,) = report_of(str(folder), [host], asked).hosts
     return line
 
@@ -116,7 +116,7 @@ def test_a_pass_of_another_run_host_or_phase_is_no_pass(answer: Answer, why: str
 
 def test_any_run_counts_where_none_is_named(tmp_path: Path) -> None:
     write(tmp_path, answered(run="an older run"), of(GOOD))
-    assert one(tmp_path, asked=Asked("validate")).verdict == "pass"
+    assert one(tmp_path, asked=RunContext("validate")).verdict == "pass"
 
 
 def test_a_folder_in_the_place_of_a_file_is_unknown(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_no_hosts_are_no_pass(tmp_path: Path) -> None:
 
 def test_a_verb_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="destroy"):
-        report_of(str(tmp_path), ["a"], Asked("destroy"))
+        report_of(str(tmp_path), ["a"], RunContext("destroy"))
 
 
 # --- other verbs ---------------------------------------------------------------------------------------------
@@ -175,10 +175,10 @@ def test_verbs_without_a_validation_are_judged_by_their_answer(
 ) -> None:
     planned = hosttune.plan(example()[0], hosttune.Intent.from_yaml("version: 1")) if verb == "plan" else None
     write(tmp_path, answered(phase=verb, outcome=outcome), planned)
-    assert one(tmp_path, asked=Asked(verb, run=RUN)).verdict == verdict
+    assert one(tmp_path, asked=RunContext(verb, run=RUN)).verdict == verdict
 
 
-APPLY = Asked("apply", run=RUN)
+APPLY = RunContext("apply", run=RUN)
 
 
 def applied(
@@ -206,9 +206,9 @@ def test_a_host_that_was_applied_and_not_validated_is_unknown(tmp_path: Path) ->
 
 def test_a_validation_that_another_run_left_is_no_proof_of_the_last_one(tmp_path: Path) -> None:
     applied(tmp_path)
-    assert one(tmp_path, asked=Asked("apply")).verdict == "pass"
+    assert one(tmp_path, asked=RunContext("apply")).verdict == "pass"
     applied(tmp_path, after=False, run="later")
-    line = one(tmp_path, asked=Asked("apply"))
+    line = one(tmp_path, asked=RunContext("apply"))
     assert line.verdict == "unknown"
     assert [told.actual for told in line.told] == ["changed, and not validated since"]
 
@@ -250,7 +250,7 @@ def test_what_got_worse_is_a_failure_even_without_a_fault(tmp_path: Path) -> Non
 
 def test_a_rehearsal_is_judged_by_its_own_file_alone(tmp_path: Path) -> None:
     write(tmp_path, answered(phase="apply", check=True))
-    assert one(tmp_path, asked=Asked("apply", run=RUN, check=True)).verdict == "pass"
+    assert one(tmp_path, asked=RunContext("apply", run=RUN, check=True)).verdict == "pass"
     assert one(tmp_path, asked=APPLY).verdict == "unknown"
 
 
@@ -258,7 +258,7 @@ def test_hosts_that_a_stopped_run_did_not_reach_are_unknown_and_one_line(tmp_pat
     applied(tmp_path, outcome="no")
     waves = (Wave(number=1, hosts=1, passed=False, why=("a: apply: no",)), Wave(number=2, hosts=9))
     record = recorded([["a"], names(9)], asked=1)
-    asked = Asked("apply", run=RUN, waves=waves, stopped="the gate of wave 1 is shut", record=record)
+    asked = RunContext("apply", run=RUN, waves=waves, stopped="the gate of wave 1 is shut", record=record)
     report = report_of(str(tmp_path), ["a", *names(9)], asked)
     assert [line.verdict for line in report.hosts] == ["fail"] + ["unknown"] * 9
     (group,) = [trouble for trouble in troubles(report) if trouble.outcome == "unknown"]
@@ -367,7 +367,7 @@ def stopped_run(folder: Path) -> FleetReport:
     return report_of(
         str(folder),
         hosts,
-        Asked(
+        RunContext(
             "apply",
             run=RUN,
             waves=waves,

@@ -32,8 +32,8 @@ from hosttune.report.draw.html import page as html_of
 from hosttune.report.draw.md import markdown
 from hosttune.report.judged import alike, counted, figure_charts, roof_rows
 from hosttune.report.outcomes import Mark
-from hosttune.report.picture.layout import Picture, picture
-from hosttune.report.picture.shapes import Line, Rect, Text
+from hosttune.report.picture.layout import Drawing, picture
+from hosttune.report.picture.shapes import Rect, ShapeLine, Text
 from hosttune.report.prediction import diagnosis_report, pictures_of, prediction_report
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.gathering import of_validation
@@ -213,7 +213,10 @@ def test_lines_of_a_path_cross_no_text_and_stay_in_the_picture(name: str) -> Non
     drawn = picture(host, paths=[path_between(host, *pair) for pair in pairs])
     assert overlaps(drawn) == []
     lines = [
-        shape for group in drawn.groups for shape in group.shapes if isinstance(shape, Line) and "route" in shape.style
+        shape
+        for group in drawn.groups
+        for shape in group.shapes
+        if isinstance(shape, ShapeLine) and "route" in shape.style
     ]
     assert lines
     texts = [shape.box for group in drawn.groups for shape in group.shapes if isinstance(shape, Text) and shape.text]
@@ -231,7 +234,7 @@ def crosses(box: tuple[float, float, float, float], left: float, right: float, t
     return left < box[2] - 1 and right > box[0] + 1 and top < box[3] - 2 and bottom > box[1] + 2
 
 
-def words(drawn: Picture) -> str:
+def words(drawn: Drawing) -> str:
     return " ".join(shape.text for group in drawn.groups for shape in group.shapes if isinstance(shape, Text))
 
 
@@ -240,7 +243,10 @@ def test_the_slowest_link_is_marked_at_its_device_and_its_line_dashed() -> None:
     drawn = picture(host, paths=[path_between(host, GPU, "node 0")])
     assert "slowest link of path 1: 31.5 GB/s" in words(drawn).replace("\n", " ")
     slow = [
-        shape for group in drawn.groups for shape in group.shapes if isinstance(shape, Line) and "slow" in shape.style
+        shape
+        for group in drawn.groups
+        for shape in group.shapes
+        if isinstance(shape, ShapeLine) and "slow" in shape.style
     ]
     assert len(slow) == 1
     (box,) = (group.shapes[0] for group in drawn.groups if group.name == GPU and group.kind == "gpu")

@@ -11,13 +11,12 @@ from rich.console import Console
 from unit.report.test_report_validation_html import Page
 
 from hosttune.model.validation import CheckResult
-from hosttune.report.bars import Bar, Chart
+from hosttune.report.bars import BarRow, Chart
 from hosttune.report.blocks import (
     MOST,
     AnyBlock,
     Charts,
     Entries,
-    Entry,
     Exact,
     Facet,
     Facts,
@@ -26,27 +25,28 @@ from hosttune.report.blocks import (
     Grid,
     Lines,
     Maps,
-    Member,
-    Names,
+    NameList,
     Picture,
     Plots,
     Report,
     Roster,
+    RosterRow,
     Section,
     Suite,
     Table,
+    TitledFacts,
 )
 from hosttune.report.draw.html import page
 from hosttune.report.draw.junit import junit
 from hosttune.report.draw.md import markdown
 from hosttune.report.draw.text import draw
-from hosttune.report.heatmaps import Cell, Matrix
+from hosttune.report.heatmaps import HeatCell, Matrix
 from hosttune.report.outcomes import Mark
-from hosttune.report.roofline import Plot, Row
+from hosttune.report.roofline import Plot, RooflineRow
 
 HOSTILE = '<script>alert(1)</script>|`a`\u202e\x1b[31m[x](http://y) & "'
 RESULT = CheckResult(check=HOSTILE, subject=HOSTILE, outcome="fail", expected=HOSTILE, actual=HOSTILE, hint=HOSTILE)
-FACTS = (("do", HOSTILE), ("hosts", Names((HOSTILE,))))
+FACTS = (("do", HOSTILE), ("hosts", NameList((HOSTILE,))))
 BLOCKS: tuple[AnyBlock, ...] = (
     Lines(heading=HOSTILE, lines=(HOSTILE,), style="warn"),
     Lines(heading="steps", lines=(HOSTILE, "b"), numbered=True),
@@ -55,14 +55,16 @@ BLOCKS: tuple[AnyBlock, ...] = (
     Exact(heading="exact", parts=(f"+{HOSTILE}",), fold=True),
     Entries(
         heading="entries",
-        parts=(Entry(title=HOSTILE, mark=Mark("warn", "low"), facts=FACTS),),
+        parts=(TitledFacts(title=HOSTILE, mark=Mark("warn", "low"), facts=FACTS),),
     ),
     Roster(
         heading="roster",
         noun="host",
         columns=("n",),
         parts=(
-            Member(name=HOSTILE, outcome="fail", cells=(HOSTILE,), summary=HOSTILE, entries=(Entry(title=HOSTILE),)),
+            RosterRow(
+                name=HOSTILE, outcome="fail", cells=(HOSTILE,), summary=HOSTILE, entries=(TitledFacts(title=HOSTILE),)
+            ),
         ),
         facets=(Facet(label="Answer", values=((HOSTILE,),)),),
     ),
@@ -70,14 +72,19 @@ BLOCKS: tuple[AnyBlock, ...] = (
     Findings(parts=(RESULT,), suite=Suite(name=HOSTILE, log=HOSTILE), forms=("text", "md", "html", "junit")),
     Charts(
         heading="charts",
-        parts=(Chart(title=HOSTILE, words="", unit="u", axis="1", bars=(Bar(name=HOSTILE, figure="1", width=50.0),)),),
+        parts=(
+            Chart(title=HOSTILE, words="", unit="u", axis="1", bars=(BarRow(name=HOSTILE, figure="1", width=50.0),)),
+        ),
         key=(("bar", "figure"),),
     ),
     Plots(
         heading="plots",
         parts=(
             Plot(
-                title=HOSTILE, lines=(), dots=(), rows=(Row(work=HOSTILE, intensity="", measured="", peak="", part=""),)
+                title=HOSTILE,
+                lines=(),
+                dots=(),
+                rows=(RooflineRow(work=HOSTILE, intensity="", measured="", peak="", part=""),),
             ),
         ),
     ),
@@ -90,7 +97,7 @@ BLOCKS: tuple[AnyBlock, ...] = (
                 unit="u",
                 names=("a",),
                 columns=("b",),
-                rows=((Cell(text=HOSTILE),),),
+                rows=((HeatCell(text=HOSTILE),),),
                 best="",
                 worst="",
             ),

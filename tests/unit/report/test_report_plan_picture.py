@@ -34,8 +34,8 @@ from hosttune.planning.adopting import Definition, adopt
 from hosttune.report.defined import with_defined
 from hosttune.report.draw.html import page as html_of
 from hosttune.report.picture.guests import GUEST_COLOURS, holders_of
-from hosttune.report.picture.layout import Picture, plan_picture, side_by_side
-from hosttune.report.picture.shapes import SMALL, Group, Text
+from hosttune.report.picture.layout import Drawing, plan_picture, side_by_side
+from hosttune.report.picture.shapes import SMALL, ShapeGroup, Text
 from hosttune.report.picture.style import GUESTS
 from hosttune.report.plan import plan_report
 from hosttune.report.svg import adoption_svg, host_svg, plan_svg, two_plans_svg
@@ -159,7 +159,7 @@ def scene(name: str) -> Made:
     return SCENES[name]()
 
 
-def check(drawn: Picture) -> None:
+def check(drawn: Drawing) -> None:
     assert overlaps(drawn) == []
     assert outside(drawn) == []
     assert spilled(drawn) == []
@@ -167,7 +167,7 @@ def check(drawn: Picture) -> None:
     assert [text.text for text in texts(drawn) if text.size < SMALL] == []
 
 
-def cpus_shown(drawn: Picture) -> dict[str, CpuSet]:
+def cpus_shown(drawn: Drawing) -> dict[str, CpuSet]:
     """The CPUs of each guest, by letter, as the cores' data say."""
     found: dict[str, CpuSet] = {}
     for group in drawn.groups:
@@ -178,17 +178,17 @@ def cpus_shown(drawn: Picture) -> dict[str, CpuSet]:
     return found
 
 
-def devices_shown(drawn: Picture) -> set[tuple[str, str]]:
+def devices_shown(drawn: Drawing) -> set[tuple[str, str]]:
     groups = [group for group in drawn.groups if group.kind in DEVICES]
     return {(group.name, letter) for group in groups for letter in dict(group.data).get("held", "").split()}
 
 
-def shares_shown(drawn: Picture) -> Counter[tuple[str, str, str, str | None]]:
+def shares_shown(drawn: Drawing) -> Counter[tuple[str, str, str, str | None]]:
     found = (dict(group.data) for group in drawn.groups if group.kind == "share")
     return Counter((one["held"], one["node"], one["bytes"], one.get("page-bytes")) for one in found)
 
 
-def check_content(host: Host, plan: Plan, drawn: Picture) -> None:
+def check_content(host: Host, plan: Plan, drawn: Drawing) -> None:
     """What the plan gives, and what guests outside it have, is in the picture once; nothing else is anybody's."""
     online = CpuSet(cpu.id for cpu in host.cpus if cpu.online)
     nodes = {node.id for node in host.numa_nodes if node.memory_bytes}
@@ -566,7 +566,7 @@ def test_16_guests_are_told_apart_by_everybody(sight: str) -> None:
 def test_each_coloured_part_has_the_letter_too() -> None:
     host, plan = scene("sixteen")
 
-    def lettered(group: Group, letter: str) -> bool:
+    def lettered(group: ShapeGroup, letter: str) -> bool:
         return any(isinstance(one, Text) and one.text.split(" ")[0] == letter for one in group.shapes)
 
     held = [

@@ -31,8 +31,8 @@ from hosttune.model.host import Cpu, Host, Link, NumaNode, PciDevice, RunningGue
 from hosttune.model.text import printable
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import to_json
-from hosttune.report.picture.layout import Picture, picture
-from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Sign, Text, fitted, text_width, wrapped
+from hosttune.report.picture.layout import Drawing, picture
+from hosttune.report.picture.shapes import SIGN, Rect, ShapeGroup, ShapeLine, Sign, Text, fitted, text_width, wrapped
 from hosttune.report.picture.style import GUESTS, ROOT, RULES
 from hosttune.report.svg import host_svg
 
@@ -67,11 +67,11 @@ CAPTURED = (
 )
 
 
-def texts(drawn: Picture) -> list[Text]:
+def texts(drawn: Drawing) -> list[Text]:
     return [shape for group in drawn.groups for shape in group.shapes if isinstance(shape, Text) and shape.text]
 
 
-def overlaps(drawn: Picture) -> list[tuple[str, str]]:
+def overlaps(drawn: Drawing) -> list[tuple[str, str]]:
     """Pairs of texts whose boxes share any area."""
     rows = sorted(((text.box, text.text) for text in texts(drawn)), key=lambda row: row[0][1])
     found = []
@@ -84,11 +84,11 @@ def overlaps(drawn: Picture) -> list[tuple[str, str]]:
     return found
 
 
-def corners(drawn: Picture) -> Iterable[tuple[float, float, float, float]]:
+def corners(drawn: Drawing) -> Iterable[tuple[float, float, float, float]]:
     for shape in (shape for group in drawn.groups for shape in group.shapes):
         if isinstance(shape, Rect):
             yield shape.x, shape.y, shape.x + shape.width, shape.y + shape.height
-        elif isinstance(shape, Line):
+        elif isinstance(shape, ShapeLine):
             xs, ys = zip(*shape.points, strict=True)
             yield min(xs), min(ys), max(xs), max(ys)
         elif isinstance(shape, Sign):
@@ -97,11 +97,11 @@ def corners(drawn: Picture) -> Iterable[tuple[float, float, float, float]]:
             yield shape.box
 
 
-def outside(drawn: Picture) -> list[tuple[float, float, float, float]]:
+def outside(drawn: Drawing) -> list[tuple[float, float, float, float]]:
     return [c for c in corners(drawn) if c[0] < 0 or c[1] < 0 or c[2] > drawn.width or c[3] > drawn.height]
 
 
-def spilled(drawn: Picture) -> list[str]:
+def spilled(drawn: Drawing) -> list[str]:
     """Texts that leave the box of the device or guest that they are about."""
     found = []
     for group in drawn.groups:
@@ -115,7 +115,7 @@ def spilled(drawn: Picture) -> list[str]:
     return found
 
 
-def stacked_devices(drawn: Picture) -> list[tuple[str, str]]:
+def stacked_devices(drawn: Drawing) -> list[tuple[str, str]]:
     """Pairs of device boxes on top of each other; a virtual function stands in its physical function's box."""
     boxes = [(g.shapes[0], g.name) for g in drawn.groups if g.kind in DEVICES and g.kind != "vf"]
     return [
@@ -137,7 +137,7 @@ def expected_once(host: Host) -> set[str]:
     return (named - virtual) | (held - bridges)
 
 
-def check_picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
+def check_picture(host: Host, results: Iterable[CheckResult] = ()) -> Drawing:
     drawn = picture(host, results)
     assert overlaps(drawn) == []
     assert outside(drawn) == []
@@ -152,13 +152,13 @@ def check_picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
     return drawn
 
 
-def words_of(drawn: Picture, name: str, kind: str | None = None) -> str:
+def words_of(drawn: Drawing, name: str, kind: str | None = None) -> str:
     """What is written on the thing of that name."""
     groups = [group for group in drawn.groups if group.name == name and kind in (None, group.kind)]
     return " | ".join(shape.text for group in groups for shape in group.shapes if isinstance(shape, Text))
 
 
-def signs_of(drawn: Picture, name: str) -> list[str]:
+def signs_of(drawn: Drawing, name: str) -> list[str]:
     groups = [group for group in drawn.groups if group.name == name]
     return [shape.kind for group in groups for shape in group.shapes if isinstance(shape, Sign)]
 
@@ -202,7 +202,7 @@ def test_nothing_overlaps_on_any_host(shape: object, data: st.DataObject) -> Non
 def test_the_test_for_overlaps_finds_one() -> None:
     one = Text(x=0, y=10, text="a", size=10, width=20)
     other = Text(x=19, y=12, text="b", size=10, width=20)
-    drawn = Picture(width=10, height=50, groups=(Group(kind="text", shapes=(one, other)),), name="", words="")
+    drawn = Drawing(width=10, height=50, groups=(ShapeGroup(kind="text", shapes=(one, other)),), name="", words="")
     assert overlaps(drawn) == [("a", "b")]
     assert len(outside(drawn)) == 2
 
@@ -337,7 +337,7 @@ def test_pairs_have_lines_of_their_own() -> None:
     assert [text.text for text in texts(drawn)].count("XGMI: 2 GPUs, joined by 18 links") == 8
     (links,) = (group for group in drawn.groups if group.kind == "links")
     level: dict[float, int] = {}
-    for line in (shape for shape in links.shapes if isinstance(shape, Line)):
+    for line in (shape for shape in links.shapes if isinstance(shape, ShapeLine)):
         (x, y), (x_2, y_2) = line.points[0], line.points[-1]
         if len(line.points) == 2 and y == y_2 and abs(x_2 - x) > 100:
             level[y] = level.get(y, 0) + 1

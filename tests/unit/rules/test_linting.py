@@ -27,7 +27,7 @@ from hosttune.model.host import (
 )
 from hosttune.model.lint import LintFinding
 from hosttune.model.vgpu import Vgpu
-from hosttune.rules.lint import LEVEL, Definition, lint, rules
+from hosttune.rules.lint import LEVEL, LintedDefinition, lint, rules
 
 __all__ = ["hosts"]
 
@@ -105,7 +105,7 @@ def pair(*edits: tuple[str, str]) -> tuple[LintFinding, ...]:
     for old, new in edits:
         assert old in second, old
         second = second.replace(old, new)
-    found = lint(host_of(guests=()), (Definition("a.xml", first), Definition("b.xml", second)))
+    found = lint(host_of(guests=()), (LintedDefinition("a.xml", first), LintedDefinition("b.xml", second)))
     return tuple(one for one in found if one.rule in ("cpus-shared", "device-shared"))
 
 
@@ -141,7 +141,7 @@ def test_a_definition_that_is_given_replaces_the_hosts() -> None:
     second = "<domain type='kvm'><name>second</name><vcpu>1</vcpu></domain>"
     host = host_of(guests=(old,))
     assert [one.rule for one in criticise(host, xml, where="a") if one.rule == "cpus-shared"] == ["cpus-shared"]
-    both = lint(host, (Definition("a", xml), Definition("b", second)))
+    both = lint(host, (LintedDefinition("a", xml), LintedDefinition("b", second)))
     assert [one.rule for one in both if one.rule == "cpus-shared"] == []
 
 

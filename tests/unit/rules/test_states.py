@@ -20,7 +20,7 @@ from hosttune.machine.archive import open_root
 from hosttune.machine.scratch import Scratch
 from hosttune.model.validation import Validation, verdict_of
 from hosttune.settings.drivers import Driver
-from hosttune.validating import Request, validate
+from hosttune.validating import ValidationRequest, validate
 
 DOCS = Path(__file__).parents[3] / "docs" / "validate.md"
 SMI, LOG, GUESTS = (f".hosttune/commands/{name}" for name in ("nvidia-smi-q-x", "kernel-log", "virsh-list"))
@@ -36,7 +36,7 @@ class State(Root):
     """The base, and what happens to it, one sentence a method."""
 
     def validated(self) -> Validation:
-        return validate(Scratch(str(self.path)), Request()).validation
+        return validate(Scratch(str(self.path)), ValidationRequest()).validation
 
     def bound(self, address: str = GPU, driver: str | None = "vfio-pci") -> State:
         Driver.of(address).write(Scratch(str(self.path)), driver)
@@ -226,6 +226,6 @@ def test_a_capture_has_the_look_and_the_starts_of_guests(one: State, tmp_path: P
 
 def ecc(place: Path) -> tuple[str, bool]:
     """The outcome of a captured GPU's ECC errors, and whether a look is named."""
-    found = validate(open_root(str(place)), Request()).validation.results
+    found = validate(open_root(str(place)), ValidationRequest()).validation.results
     (told,) = (result for result in found if (result.check, result.subject) == ("ecc-errors", GPU))
     return told.outcome, "looked at" in (told.actual or "")

@@ -8,7 +8,7 @@ import pytest
 
 from hosttune.errors import BadInput, Unreadable, WriteFailed
 from hosttune.machine.scratch import Scratch
-from hosttune.settings.vgpu import VgpuType
+from hosttune.settings.vgpu import VgpuTypeSetting
 from hosttune.transaction.kinds import setting_of
 
 VF = "0000:41:00.4"
@@ -27,7 +27,7 @@ def root(tmp_path: Path, text: str | None = "0\n") -> Scratch:
 
 def test_there_and_back(tmp_path: Path) -> None:
     system, setting = root(tmp_path), setting_of("vgpu-type", VF)
-    assert isinstance(setting, VgpuType)
+    assert isinstance(setting, VgpuTypeSetting)
     assert setting.read(system) == "0"
     assert setting.waits_for(system) is None
     setting.write(system, "1414")
@@ -40,27 +40,27 @@ def test_there_and_back(tmp_path: Path) -> None:
 def test_a_vgpu_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     system = root(tmp_path, "1428\n")
     with pytest.raises(WriteFailed, match="carries vGPU type 1428: it is in use"):
-        VgpuType(VF).write(system, "1414")
-    assert VgpuType(VF).read(system) == "1428"
+        VgpuTypeSetting(VF).write(system, "1414")
+    assert VgpuTypeSetting(VF).read(system) == "1428"
 
 
 def test_a_function_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     system = root(tmp_path, None)
-    assert VgpuType(VF).read(system) is None
-    assert "sriov-manage -e" in (VgpuType(VF).waits_for(system) or "")
+    assert VgpuTypeSetting(VF).read(system) is None
+    assert "sriov-manage -e" in (VgpuTypeSetting(VF).waits_for(system) or "")
     with pytest.raises(WriteFailed, match="not there"):
-        VgpuType(VF).write(system, "1414")
+        VgpuTypeSetting(VF).write(system, "1414")
 
 
 def test_nonsense_is_unknown(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="reads 'NVIDIA'"):
-        VgpuType(VF).read(root(tmp_path, "NVIDIA\n"))
+        VgpuTypeSetting(VF).read(root(tmp_path, "NVIDIA\n"))
 
 
 @pytest.mark.parametrize("value", [None, 0, 1414, "0", "", "01", "-1", "1414\n", "NVIDIA H200X-1-18C", "9" * 10, True])
 def test_a_plan_can_want_a_number_only(value: object) -> None:
     with pytest.raises(BadInput, match="not a vGPU type"):
-        VgpuType(VF).check(value)
+        VgpuTypeSetting(VF).check(value)
 
 
 @pytest.mark.parametrize("target", ["", "41:00.4", "0000:41:00.4/../..", "all", "0000:41:00.8"])

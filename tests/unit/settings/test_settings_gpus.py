@@ -31,7 +31,7 @@ from hosttune.gpu.settings import (
     GpuPowerLimit,
     GpuSetting,
 )
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.scratch import Scratch
 from hosttune.transaction.kinds import kind_class, kinds, setting_of
 
@@ -351,7 +351,7 @@ def test_the_kinds_are_registered_and_disruptive_ones_say_so() -> None:
 # --- live --------------------------------------------------------------------------------------------------------
 
 
-class Live(Machine):
+class Live(LiveMachine):
     """A machine with one GPU under `nvidia` whose nvidia-smi answers what it is given; nothing is run."""
 
     def __init__(self, answer: str | CommandFailed) -> None:

@@ -27,7 +27,7 @@ from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, CommandFailed, Declined, HosttuneError, Refused
 from hosttune.hypervisor.adopted import AdoptedDefinition, is_domain_name
 from hosttune.journal.register import record_devices
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.machine.scratch import Scratch
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.intent import Intent
@@ -36,11 +36,11 @@ from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
 from hosttune.planning.adopting import Definition, adopt, change_definition, saved_plan
-from hosttune.transaction import Options, apply_plan, recover, rehearse_apply, revert, status
+from hosttune.transaction import ApplyOptions, apply_plan, recover, rehearse_apply, revert, status
 from hosttune.transaction.calls import take_away
 from hosttune.transaction.guards import check_quarantine
 from hosttune.transaction.guests import definition_change
-from hosttune.transaction.steps import TODO, Prepared, Step
+from hosttune.transaction.steps import TODO, Prepared, SettingStep
 
 NAME = "byhand"
 DEFINED = f".hosttune/commands/virsh-dumpxml-{NAME}"
@@ -61,7 +61,7 @@ def root(tmp_path: Path) -> Path:
 
 def applied(root: Path, plan: Plan, said: list[str] | None = None) -> tuple[Result, int]:
     say = quiet if said is None else said.append
-    return apply_plan(site_on(root), plan, Options(), host, lambda todo: True, say)
+    return apply_plan(site_on(root), plan, ApplyOptions(), host, lambda todo: True, say)
 
 
 def defined(root: Path) -> str:
@@ -92,7 +92,7 @@ def test_taken_away_by_name_it_has_its_original_bytes_and_not_while_it_runs(root
         return replace(host(), guests=(guest,), in_force=site.in_force())
 
     def away() -> Result:
-        return take_away((site, discover), [NAME], Options(), confirm=lambda todo: True, say=quiet)
+        return take_away((site, discover), [NAME], ApplyOptions(), confirm=lambda todo: True, say=quiet)
 
     if state == "running":
         before = defined(root)
@@ -169,7 +169,7 @@ class Forgetful(Scratch):
 
 def test_what_libvirt_drops_ends_the_apply(root: Path) -> None:
     site = msgspec.structs.replace(site_on(root), system=Forgetful(str(root)))
-    result, code = apply_plan(site, plan_of(ADOPTED), Options(), host, lambda todo: True, quiet)
+    result, code = apply_plan(site, plan_of(ADOPTED), ApplyOptions(), host, lambda todo: True, quiet)
     assert (code, outcomes(result), result.changed) == (1, [(f"adopted-guest:{NAME}", "clamped")], False)
     assert result.entries[0].why == "emulatorpin: wanted 0-1, found None; rolled back: reverted"
     assert defined(root) == BY_HAND
@@ -178,7 +178,7 @@ def test_what_libvirt_drops_ends_the_apply(root: Path) -> None:
 def test_without_guests_nothing_is_asked(root: Path) -> None:
     (root / DEFINED).unlink()
     plan = plan_of(ADOPTED)
-    result, code = apply_plan(site_on(root), plan, Options(guests=False), host, lambda todo: True, quiet)
+    result, code = apply_plan(site_on(root), plan, ApplyOptions(guests=False), host, lambda todo: True, quiet)
     assert (code, result.entries) == (0, ())
 
 
@@ -251,7 +251,7 @@ def test_a_guest_that_changed_since_the_plan_is_refused(what: str, root: Path) -
         applied(root, plan_of(ADOPTED))
     assert refused.value.hint == "plan again: hosttune plan --adopt byhand"
     with pytest.raises(Refused, match="stale"):
-        rehearse_apply(site_on(root), plan_of(ADOPTED), Options(), host)
+        rehearse_apply(site_on(root), plan_of(ADOPTED), ApplyOptions(), host)
     assert xml is None or defined(root) == xml
 
 
@@ -380,7 +380,7 @@ def test_a_mutated_plan_is_refused_or_makes_the_same_definition(root: Path) -> N
     for number in sample("mutated adoptions", range(3000), 60):
         what, data = mutant(text, number)
         try:
-            _, code = apply_plan(site_on(root), Plan.from_json(data), Options(), host, decline, quiet)
+            _, code = apply_plan(site_on(root), Plan.from_json(data), ApplyOptions(), host, decline, quiet)
             ended["none"] += 1
             assert code == 0
             assert "gone" in what  # the adoption itself
@@ -417,7 +417,7 @@ def test_names_that_libvirt_takes(name: str, valid: bool) -> None:
 def test_the_password_is_in_the_journal_alone(root: Path) -> None:
     said: list[str] = []
     shown = [plan_of(ADOPTED).to_json()]
-    shown += [to_json(rehearse_apply(site_on(root), plan_of(ADOPTED), Options(), host)[0])]
+    shown += [to_json(rehearse_apply(site_on(root), plan_of(ADOPTED), ApplyOptions(), host)[0])]
     shown += [to_json(applied(root, plan_of(ADOPTED), said)[0]), to_json(status(site_on(root))[0])]
     (root / DEFINED).write_text(defined(root).replace("geheim", "geheim-2"))
     shown += [to_json(status(site_on(root))[0]), to_json(revert(site_on(root), said.append)[0])]
@@ -434,7 +434,7 @@ def test_the_password_is_in_the_journal_alone(root: Path) -> None:
 
 def test_a_difference_beside_the_password_does_not_show_it() -> None:
     want = BY_HAND.replace("  <devices>", "  <devices>\n    <input type='tablet'/>")
-    step = Step(AdoptedDefinition.of(NAME), want, (), {})
+    step = SettingStep(AdoptedDefinition.of(NAME), want, (), {})
     shown = definition_change(Prepared(step, TODO, BY_HAND, BY_HAND))
     assert shown
     assert "passwdValidTo" in shown
@@ -448,7 +448,7 @@ def test_a_refusal_of_libvirt_does_not_show_the_password(tmp_path: Path, monkeyp
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     xml = BY_HAND.replace("geheim&lt;7", "geheim")
     with pytest.raises(CommandFailed) as failed:
-        AdoptedDefinition.of(NAME).write(Machine(), xml)
+        AdoptedDefinition.of(NAME).write(LiveMachine(), xml)
     assert "passwd='*****'" in failed.value.output
     assert "geheim" not in str(failed.value)
 

@@ -23,7 +23,7 @@ from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.plan import Device
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
-from hosttune.transaction import Options, apply_plan, reapply, recover, revert, status
+from hosttune.transaction import ApplyOptions, apply_plan, reapply, recover, revert, status
 from hosttune.transaction.site import Site
 from hosttune.transaction.writing import interruptible
 
@@ -35,7 +35,7 @@ ACS = "SrcValid ReqRedir CmpltRedir UpstreamFwd"
 
 
 def apply(root: Path, example: Example) -> dict[str, str]:
-    options = Options(start=example.start, disrupt=frozenset(target for _, target, _ in example.wants))
+    options = ApplyOptions(start=example.start, disrupt=frozenset(target for _, target, _ in example.wants))
     result, code = apply_plan(site_on(root), example.plan, options, host, lambda todo: True, quiet)
     assert code == 0, result
     return outcomes(result)
@@ -325,7 +325,7 @@ def test_what_an_earlier_step_has_brought_needs_no_write_and_is_no_conflict(tmp_
     both = together(EXAMPLES["ksm"], EXAMPLES["thp"])
     root = fresh_root(tmp_path / "root", both.files, both.links)
     site = msgspec.structs.replace(site_on(root), system=Resetting(str(root)))
-    result, code = apply_plan(site, both.plan, Options(), host, lambda todo: True, quiet)
+    result, code = apply_plan(site, both.plan, ApplyOptions(), host, lambda todo: True, quiet)
     assert code == 0
     assert outcomes(result)["thp:/sys/kernel/mm/transparent_hugepage/enabled"] == "done"
     assert revert(site_on(root), quiet)[1] == 0
@@ -337,7 +337,7 @@ def test_needed_and_not_to_be_read_fails_before_the_first_write(tmp_path: Path) 
     both = together(EXAMPLES["kernel-argument by GRUB"], EXAMPLES["ksm"])
     root = fresh_root(tmp_path / "root", both.files, both.links)
     put(root, {"etc/default/grub.d/zz-hosttune.cfg": "GRUB_TIMEOUT=5\n"})
-    result, code = apply_plan(site_on(root), both.plan, Options(), host, lambda todo: True, quiet)
+    result, code = apply_plan(site_on(root), both.plan, ApplyOptions(), host, lambda todo: True, quiet)
     assert (code, result.changed) == (1, False)
     assert (root / "sys/kernel/mm/ksm/run").read_text() == "1\n"
 

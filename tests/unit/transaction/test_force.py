@@ -17,7 +17,7 @@ from hosttune.model.force import InForce
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.plan import Plan, Source
-from hosttune.transaction.applying import Options, wanted_of
+from hosttune.transaction.applying import ApplyOptions, wanted_of
 from hosttune.transaction.steps import setting_of_record
 
 CPUS = "governor"
@@ -248,5 +248,5 @@ def test_a_mode_of_a_gpu_goes_back_only_if_disrupt_names_it() -> None:
     back = make_action("gpu-mig-mode", gpu, "enabled", "disabled", "not wanted any more", change="back")
     decided = Plan(intent=Intent(version=1), actions=(back,))
     for disrupt, now in ((frozenset[str](), 0), (frozenset((gpu,)), 1)):
-        wanted = wanted_of(decided, Options(disrupt=disrupt))
+        wanted = wanted_of(decided, ApplyOptions(disrupt=disrupt))
         assert (len(wanted.steps), len(wanted.waiting)) == (now, 1 - now)

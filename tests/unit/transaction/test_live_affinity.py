@@ -19,7 +19,7 @@ from hosttune.machine.scratch import Scratch
 from hosttune.model.affinity import Affinity, affinity_text, read_affinity, thread_of
 from hosttune.model.result import Result
 from hosttune.model.values import CpuSet
-from hosttune.transaction import Options, apply_plan, rehearse_apply, revert, status
+from hosttune.transaction import ApplyOptions, apply_plan, rehearse_apply, revert, status
 from hosttune.transaction.site import Site
 
 EXAMPLE = EXAMPLES["live-affinity"]
@@ -39,7 +39,7 @@ def root_of(path: Path, example: Example) -> Path:
 def apply(root: Path, example: Example, system: Scratch | None = None) -> tuple[Result, int]:
     site = site_on(root)
     site = site if system is None else Site(system, site.store, site.boot_id, site.hostname)
-    return apply_plan(site, example.plan, Options(), host, lambda todo: True, quiet)
+    return apply_plan(site, example.plan, ApplyOptions(), host, lambda todo: True, quiet)
 
 
 def cpus(root: Path, process: int) -> list[str]:
@@ -142,7 +142,7 @@ def test_a_rehearsal_lists_the_moves_in_their_order(tmp_path: Path) -> None:
     wants = {"one": WANT, "two": "vcpu.0=4 vcpu.1=5 emulator=0-1"}
     example = example_of((1000, "one", ONE), (2000, "two", two), wants=wants)
     root = root_of(tmp_path, example)
-    result, _ = rehearse_apply(site_on(root), example.plan, Options(), host)
+    result, _ = rehearse_apply(site_on(root), example.plan, ApplyOptions(), host)
     assert list(result.writes) == [
         'call  virsh-pin-one <- "emulator=0-1"',
         'call  virsh-pin-two <- "vcpu.0=0-1"',
@@ -174,7 +174,7 @@ def test_with_its_cpus_come_the_governor_and_the_interrupts_of_its_devices(tmp_p
 def test_without_guests_libvirt_is_left_alone(tmp_path: Path) -> None:
     example = together(EXAMPLES["ksm"], EXAMPLE)
     root = root_of(tmp_path, example)
-    result, _ = apply_plan(site_on(root), example.plan, Options(guests=False), host, lambda todo: True, quiet)
+    result, _ = apply_plan(site_on(root), example.plan, ApplyOptions(guests=False), host, lambda todo: True, quiet)
     assert [entry.action for entry in result.entries if "live" in entry.action or "ksm" in entry.action] == [
         "ksm:/sys/kernel/mm/ksm/run"
     ]

@@ -29,7 +29,7 @@ from hosttune.transaction import apply_plan, recover, rehearse_apply, revert, st
 from hosttune.transaction.engine import carry_out
 from hosttune.transaction.kinds import setting_of
 from hosttune.transaction.rehearsal import rehearse
-from hosttune.transaction.steps import TODO, Prepared, Step, setting_of_record
+from hosttune.transaction.steps import TODO, Prepared, SettingStep, setting_of_record
 
 ANOTHER_BOOT = "22222222-0000-4000-8000-000000000000"
 MOST = 1  # fates of one kind of setting in a sample
@@ -351,7 +351,7 @@ def test_a_setting_that_finds_nothing_to_write_has_failed_and_is_not_ours(tmp_pa
     assert site.store is not None
     journal = site.store.begin(1, verb="apply", version="0")
     action = example.plan.actions[0]
-    step = Step(Idle(Thp.path), "never", (action,), {action.id: ""})
+    step = SettingStep(Idle(Thp.path), "never", (action,), {action.id: ""})
     found = carry_out(site.system, journal, [Prepared(step, TODO, "always", "always")], quiet)
     journal.close()
     assert (found.failed, found.undone) == (1, {})

@@ -17,7 +17,7 @@ from hosttune.journal import JournalFailed, Store
 from hosttune.knobs.registry import all_knobs
 from hosttune.model.result import Result
 from hosttune.settings.setting import BOOT, GUEST_STAGE, START_STAGE, OfFunction
-from hosttune.transaction import Options, apply_plan, reapply, recover, revert, status
+from hosttune.transaction import ApplyOptions, apply_plan, reapply, recover, revert, status
 from hosttune.transaction.keeping import Keeping, Kept, keep, knob_to_keep
 from hosttune.transaction.site import Site, writable_store
 
@@ -39,7 +39,9 @@ def latencies(*wants: tuple[str, str]) -> Example:
 
 
 def apply(root: Path, example: Example) -> None:
-    result, code = apply_plan(site_on(root), example.plan, Options(start=example.start), host, lambda todo: True, quiet)
+    result, code = apply_plan(
+        site_on(root), example.plan, ApplyOptions(start=example.start), host, lambda todo: True, quiet
+    )
     assert code == 0, result
 
 

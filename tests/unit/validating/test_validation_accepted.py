@@ -21,7 +21,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.model.validation import Acceptance, CheckResult, Validation, verdict_of
-from hosttune.validating import Request, accepting, decide, validate
+from hosttune.validating import ValidationRequest, accepting, decide, validate
 
 VM = Path(__file__).parents[2] / "hosts" / "h100" / "vm-h100x1.tar.gz"
 GPU = "0000:00:06.0"
@@ -214,7 +214,7 @@ def test_a_configuration_accepts_and_a_fleet_counts_it_apart(
     monkeypatch.setenv("HOSTTUNE_CONFIG", str(tmp_path / "config.toml"))
     from hosttune.cli.config import accepted
 
-    found = validate(open_root(str(scratch)), Request(accepted=accepted(), keep=False)).validation
+    found = validate(open_root(str(scratch)), ValidationRequest(accepted=accepted(), keep=False)).validation
     assert [one.check for one in found.results if one.standing == "accepted"] == ["time-sync"]
     assert verdict_of(found.results) == found.verdict == "warn", "numa-affinity is not accepted"
     assert _counts(found.results)["accepted"] == 1

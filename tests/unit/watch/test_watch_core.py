@@ -10,14 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweeps import examples
 
-from hosttune.watch.core import AFTER_START, GAP, HOST, LONGEST_GAP, LOST, MOST_CONCERNS, SETTLE, Event, Look, Schedule
+from hosttune.watch.core import (
+    AFTER_START,
+    GAP,
+    HOST,
+    LONGEST_GAP,
+    LOST,
+    MOST_CONCERNS,
+    SETTLE,
+    DueLook,
+    Event,
+    Schedule,
+)
 
 INTERVAL, LOOK_SECONDS = 60.0, 0.2
 DEVICES = [f"device 0000:{bus:02x}:00.0" for bus in range(40)]
 SUBJECTS = [*DEVICES, *(f"guest g{n}" for n in range(8)), HOST]
 
 
-def run(schedule: Schedule, until: float, now: float = 0.0) -> list[Look]:
+def run(schedule: Schedule, until: float, now: float = 0.0) -> list[DueLook]:
     """Every look that is due until then; each takes a while, as a real one does."""
     looks = []
     while schedule.next_due() <= until:
@@ -29,7 +40,7 @@ def run(schedule: Schedule, until: float, now: float = 0.0) -> list[Look]:
     return looks
 
 
-def play(events: list[tuple[float, Event]], until: float) -> tuple[list[Look], Schedule, int]:
+def play(events: list[tuple[float, Event]], until: float) -> tuple[list[DueLook], Schedule, int]:
     """The looks that these events cause, the schedule afterwards, and its largest size."""
     schedule, looks, largest, now = Schedule(INTERVAL, 0.0), [], 0, 0.0
     for at, event in events:

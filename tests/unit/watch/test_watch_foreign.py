@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosttune.machine.archive import open_system
-from hosttune.watch.footprint import Seen, footprint, processes, suspects
-from hosttune.watch.foreign import Counter, Sample, Watched, advance, sample
+from hosttune.watch.footprint import ProcessUse, footprint, processes, suspects
+from hosttune.watch.foreign import Counter, ProcSample, Watched, advance, sample
 
 VM = Watched(name="vm", pid=700, cpus=(2, 3))
 STAT = "{pid} ({name}) S 1 " + "0 " * 9 + "{user} {system} 0 0 20 0 3 0 {start} 0 0\n"
@@ -37,7 +37,7 @@ def write(
         (folder / "stat").write_text(STAT.format(pid=thread, name=name, user=user, system=system, start=start))
 
 
-def look(root: Path, at: float) -> Sample | None:
+def look(root: Path, at: float) -> ProcSample | None:
     return sample(open_system(str(root)), [VM], at)
 
 
@@ -93,11 +93,11 @@ def test_what_cannot_be_read_is_unknown(tmp_path: Path) -> None:
 def test_the_counter_never_falls_and_ticks_that_are_late_are_not_added_twice(rows: list[tuple[int, int]]) -> None:
     guest = Watched(name="vm", pid=1, cpus=(0,))
     busy = own = 0.0
-    before = Sample(at=0.0, busy={0: 0.0}, own={"vm": ("1.1", 0.0)})
+    before = ProcSample(at=0.0, busy={0: 0.0}, own={"vm": ("1.1", 0.0)})
     counter, last = Counter(), 0.0
     for number, (more, mine) in enumerate(rows, 1):
         busy, own = busy + more / 100, own + mine / 100
-        now = Sample(at=float(number), busy={0: busy}, own={"vm": ("1.1", own)})
+        now = ProcSample(at=float(number), busy={0: busy}, own={"vm": ("1.1", own)})
         found = advance({"vm": counter}, [guest], before, now)["vm"]
         assert found is not None
         assert found.shown >= last
@@ -112,10 +112,10 @@ def test_the_counter_never_falls_and_ticks_that_are_late_are_not_added_twice(row
 def test_suspects_are_those_that_ran_there_most() -> None:
     rows = [(1, "init", 1.0, 2), (7, "stress", 0.0, 2), (8, "backup", 5.0, 3), (700, "qemu", 1.0, 2)]
     rows += [(9, "reused", 1.0, 2), (10, "elsewhere", 0.0, 9), (11, "a", 0.0, 2), (12, "b", 0.0, 2)]
-    before = {pid: Seen(name, seconds, cpu) for pid, name, seconds, cpu in rows}
+    before = {pid: ProcessUse(name, seconds, cpu) for pid, name, seconds, cpu in rows}
     rows = [(7, "stress", 9.0, 2), (8, "backup", 6.0, 3), (700, "qemu", 99.0, 2), (9, "another", 50.0, 2)]
     rows += [(10, "elsewhere", 80.0, 9), (11, "a", 0.5, 2), (12, "b", 0.4, 2), (13, "new", 70.0, 2)]
-    now = before | {pid: Seen(name, seconds, cpu) for pid, name, seconds, cpu in rows}
+    now = before | {pid: ProcessUse(name, seconds, cpu) for pid, name, seconds, cpu in rows}
     assert suspects(before, now, {2, 3}, {700}) == (
         "'stress' (process 7, 9.0 s, CPU 2)", "'backup' (process 8, 1.0 s, CPU 3)", "'a' (process 11, 0.5 s, CPU 2)",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from hosttune.machine.archive import open_system
 from hosttune.watch.core import LOST, Event
 from hosttune.watch.guests import _until_closed
 from hosttune.watch.guests import event_of_line as libvirt_event
-from hosttune.watch.kmsg import KernelLog, event_of_line, event_of_record
+from hosttune.watch.kmsg import KmsgSource, event_of_line, event_of_record
 from hosttune.watch.replay import Replay
 from hosttune.watch.source import NoSource
 from hosttune.watch.udev import Udev, event_of_device
@@ -65,7 +65,7 @@ def test_a_program_that_writes_to_the_log_is_not_the_kernel() -> None:
         assert event_of_record(record) is None
 
 
-def answers(rows: Iterable[bytes | int]) -> KernelLog:
+def answers(rows: Iterable[bytes | int]) -> KmsgSource:
     """A log whose reads give these: bytes, or the number of an error."""
     left = iter(rows)
 
@@ -75,7 +75,7 @@ def answers(rows: Iterable[bytes | int]) -> KernelLog:
             raise OSError(row, os.strerror(row))
         return row
 
-    return KernelLog(os.devnull, read)
+    return KmsgSource(os.devnull, read)
 
 
 def test_overwritten_records_are_lost_and_the_next_ones_are_read() -> None:
@@ -92,17 +92,17 @@ def test_overwritten_records_are_lost_and_the_next_ones_are_read() -> None:
 
 def test_no_kernel_log(tmp_path: Path) -> None:
     with pytest.raises(NoSource, match=r"no-such: No such file"):
-        KernelLog(str(tmp_path / "no-such"))
+        KmsgSource(str(tmp_path / "no-such"))
 
 
 @pytest.mark.skipif(
     not os.access("/dev/kmsg", os.R_OK), reason="/dev/kmsg is not readable here: root's on most machines"
 )
 def test_the_real_log_is_read_from_now_on() -> None:
-    log = KernelLog()
+    log = KmsgSource()
     assert [event for event in log.take() if event.what == LOST] == []
     log.close()
-    past = KernelLog(read=lambda fd, size: (os.lseek(fd, 0, os.SEEK_CUR), os.read(fd, size))[1])
+    past = KmsgSource(read=lambda fd, size: (os.lseek(fd, 0, os.SEEK_CUR), os.read(fd, size))[1])
     os.lseek(past.fileno(), 0, os.SEEK_SET)
     past.take()  # whatever this machine has logged since its start: no record is an error
     past.close()
