@@ -1,4 +1,4 @@
-"""`lint-env`: an environment from a guide, judged line by line."""
+"""`lint-env`: an environment or the commands of a guide, judged line by line."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from hosttune.cli.output import FORMATS, emit_report, exiting
               help="What to print.")  # fmt: skip
 @click.pass_context
 def lint_env(context: click.Context, /, root: str | None, document: str | None, path: str, output: str) -> None:
-    """Judge the variables of an environment: harmful, useless, right or unknown.
+    """Judge an environment, or the commands of a guide: harmful, useless, right or unknown.
 
-    FILE (- is standard input) is a shell script, a Dockerfile, nccl.conf, or a YAML list. Each line gets a reason and
-    its source; what has none is unknown. Exits 1 if a line is harmful. Without --host or --root only the file is
+    FILE (- is standard input) is a shell script, a Dockerfile, nccl.conf, a YAML list, sysctl.conf, a file of
+    modprobe.d, or a guide as pasted. Each line gets what it really does, its source, and hosttune's own setting for it;
+    what has no source is unknown. Exits 1 if a line is harmful. Without --host or --root only the file is
     read; with them, the verdicts take into account what the host has.
 
     \b
     hosttune lint-env train.sh
     hosttune lint-env /etc/nccl.conf --host host.json
     env | hosttune lint-env - -o json
+    hosttune lint-env guide.txt
     """
     from hosttune.journal.state import load_text
     from hosttune.report.lint import environment_report

@@ -18,7 +18,7 @@ from hosttune.errors import BadInput, HosttuneError, Unreadable
 from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, check_prunable
-from hosttune.model.plan import Finding, GuestChange, Plan, PlannedGuest, Source
+from hosttune.model.plan import Finding, Plan, PlannedGuest, Source
 from hosttune.report.blocks import Report
 
 T = TypeVar("T")
@@ -315,7 +315,8 @@ def decide(
 def with_system(decided: Plan, host: Host, root: str | None) -> Plan:
     """Return the plan with what only this machine, or a scratch root, shows.
 
-    An error finding for each disk that is not there; what apply changes of a definition that has drifted.
+    An error finding for each disk, and TPM's program, that is not there; what apply changes of a definition that has
+    drifted.
     """
     if not decided.guests:
         return decided
@@ -324,7 +325,8 @@ def with_system(decided: Plan, host: Host, root: str | None) -> Plan:
     from hosttune.machine.archive import open_system
 
     system = open_system(root)
-    absent = [(one.name, why) for one in decided.guests if one.disk and (why := no_system(system, one)) is not None]
+    booting = [one for one in decided.guests if one.disk or (one.tpm and one.boots_from)]
+    absent = [(one.name, why) for one in booting if (why := no_system(system, one)) is not None]
     added = (Finding(level="error", text=why, where=f"guest {name}") for name, why in absent)
     guests = tuple(with_drift(decided, one, host, system) for one in decided.guests)
     return replace(decided, guests=guests, findings=(*decided.findings, *added))
@@ -349,7 +351,7 @@ def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -
     known = {(one.element, one.was) for one in updated(then, then, want).changes}
     active = any(one.name == guest.name and runs(one) for one in host.guests or ())
     drift = tuple(
-        GuestChange(element=one.element, was=one.was, becomes=one.becomes, when="next-start" if active else "now")
+        replace(one, when="next-start" if active else "now")
         for one in (updated(then, now, want).changes if now else ())
         if (one.element, one.was) not in known
     )

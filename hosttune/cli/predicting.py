@@ -11,6 +11,7 @@ from hosttune.cli.commands import Command, Whole, host_options, read_host
 from hosttune.cli.output import FORMATS, detail, emit_report, exiting
 from hosttune.errors import BadInput
 from hosttune.journal.state import load
+from hosttune.model.diagnosis import Doubt
 from hosttune.model.host import Host
 from hosttune.model.measured import Measured
 from hosttune.model.plan import PlannedGuest
@@ -110,7 +111,7 @@ def peaks_of_host(measured: str | None, validation: str | None) -> OwnPeaks | No
     from hosttune.rules.causes.judge import measured_peaks
 
     path = measured or validation or ""
-    ((_, found),) = gathered(None, measured, validation, ())
+    ((_, found),), _ = gathered(None, measured, validation, ())
     return OwnPeaks(measured_peaks(found, path), found.setup.gpu)
 
 
@@ -191,8 +192,10 @@ def diagnose(
 ) -> None:
     """Say why a measured figure falls short, and what to do. Exits 1 if a figure is low or a cause is named.
 
-    Several sources are read together; a fact in which two of them differ is not used. Logs are those of nccl-tests,
-    NCCL_DEBUG=INFO, the GPU tool's topology matrix and query, lspci -vvv, ib_write_bw, nvbandwidth, fio (JSON).
+    Several sources are read together; a fact in which two of them differ is not used. Logs are taken as they are
+    pasted, also of several tools and with labels: nccl-tests, NCCL_DEBUG=INFO, the GPU tool's topology matrix and
+    query, p2pBandwidthLatencyTest, bandwidthTest, rocm_bandwidth_test, lspci -vvv, ib_write_bw, nvbandwidth, fio
+    (JSON).
 
     \b
     hosttune diagnose --measured figures.yaml
@@ -207,11 +210,12 @@ def diagnose(
     from hosttune.rules.causes.paths import low_paths
 
     host = read_host(root, document) if root is not None or document is not None else None
-    merged, doubts = merge(gathered(host, measured, validation, logs))
+    sources, unused = gathered(host, measured, validation, logs)
+    merged, doubts = merge(sources)
     hostless = validation is not None and host is None
     found = judged(merged, complaining=validation is None, hostless=hostless)
     paths = low_paths(found, host) if host is not None else ()
-    found = msgspec.structs.replace(found, problems=(*doubts, *found.problems), paths=paths)
+    found = msgspec.structs.replace(found, problems=(*doubts, *found.problems, *unused), paths=paths)
     bad = bool(found.causes) or any(one.verdict in ("low", "impossible") for one in found.figures)
     with exiting(context, 1 if bad else 0):
         emit_report(found, output, lambda found: diagnosis_report(found, host))
@@ -219,12 +223,13 @@ def diagnose(
 
 def gathered(
     host: Host | None, measured: str | None, validation: str | None, logs: Sequence[str]
-) -> list[tuple[str, Measured]]:
-    """Return what each source shows, with its name. Raises BadInput."""
+) -> tuple[list[tuple[str, Measured]], list[Doubt]]:
+    """Return what each source shows, with its name, and what of the logs is not used. Raises BadInput."""
     from hosttune.model.validation import Validation
     from hosttune.rules.causes.gathering import of_validation
 
     found: list[tuple[str, Measured]] = []
+    unused: list[Doubt] = []
     if measured is not None:
         text = load(measured, what="measured figures", size="intent")
         found.append((measured, Measured.from_yaml(text, where=measured)))
@@ -234,12 +239,13 @@ def gathered(
     elif host is not None:
         raise BadInput("a host without its validation", where="command line", hint="give --validation FILE")
     for path in logs:
+        from hosttune.rules.causes.labels import decoded
         from hosttune.rules.causes.logs import read_log  # parsers of all tools: not for other input
 
-        content = load(path, what="the output of a tool", size="log").decode("utf-8", "replace")
-        part, tool = read_log(content, path)
+        part, tool, doubts = read_log(decoded(load(path, what="the output of a tool", size="log")), path)
+        unused += doubts
         detail(f"{path}: output of {tool}")
         found.append((path, part))
     if not found:
         raise BadInput("nothing to diagnose", where="command line", hint="give --measured, --validation or --log")
-    return found
+    return found, unused

@@ -12,7 +12,7 @@ from hosttune.discovery.fabric import read_fabric, recall_modules
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.handover import read_handover
 from hosttune.discovery.memory import read_memory_settings, read_nodes
-from hosttune.discovery.pci import read_pci
+from hosttune.discovery.pci import judged_links, read_pci
 from hosttune.discovery.pci_names import load as load_pci_ids
 from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
 from hosttune.discovery.settings import read_settings
@@ -50,6 +50,7 @@ def read(reader: Reader) -> Host:
         hint = "give the directory that holds them, or a tar of it (hosttune capture writes one)"
         raise BadInput("no host: it holds neither sys/ nor proc/", where=reader.system.origin, hint=hint)
     host = _read_host(reader)
+    host = msgspec.structs.replace(host, pci=judged_links(reader, host.index))
     host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
     functions = [host.index.pci.get(gpu.address) for gpu in host.gpus]
     if host.hypervisor and functions and all(one is None or one.numa_node is None for one in functions):

@@ -27,7 +27,7 @@ from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, sane
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import SECURE_BOOT, Evidence
 from hosttune.model.gpu import OTHER
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import grouped
@@ -169,6 +169,7 @@ _NO_TURBO = f"{sysfs.CPUS}/intel_pstate/no_turbo"
 _BOOST = f"{sysfs.CPUS}/cpufreq/boost"
 _EFI = "/sys/firmware/efi"
 _LOCKDOWN = "/sys/kernel/security/lockdown"
+_SWITCH, _YES = ({True: yes, False: no, None: None} for yes, no in (("on", "off"), ("yes", "no")))
 _BOARD = re.compile(r"([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}) \([^()]{1,40}\)")  # "28.39.1002 (MT_0000000838)": its board
 _X86 = ("x86_64", "i386", "i486", "i586", "i686")
 _UNKNOWN_SOURCE = "hosttune discover"
@@ -314,6 +315,7 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
     arguments = alike_arguments(host.kernel_args) if host.kernel_args is not None else None
     packages = {cpu.package for cpu in host.cpus if cpu.online}
     active = host.cpu_model.smt_active if host.cpu_model is not None else None
+    secure = evidence.security.secure_boot if evidence.security is not None else None
     values: Mapping[str, tuple[str | None, str]] = {
         "cpu-model": (cpu.model if cpu else None, "/proc/cpuinfo"),
         "sockets": (
@@ -321,11 +323,12 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
             f"{sysfs.CPUS}/cpu*/topology/physical_package_id",
         ),
         "numa-nodes-per-socket": (_nodes_per_socket(host), f"{sysfs.NODES}/node*/cpulist"),
-        "smt": (None if active is None else "on" if active else "off", f"{sysfs.CPUS}/smt"),
+        "smt": (_SWITCH[active], f"{sysfs.CPUS}/smt"),
         "devices": (_devices(host), sysfs.PCI_DEVICES),
         "frequency-driver": (cpu.scaling_driver if cpu else None, f"{sysfs.CPUS}/cpu*/cpufreq/scaling_driver"),
         "iommu": (_iommu(host), f"{sysfs.IOMMU_GROUPS}/*/type"),
-        "interrupt-remapping": (_yes(host.iommu.interrupt_remapping if host.iommu else None), "/proc/interrupts"),
+        "interrupt-remapping": (_YES[host.iommu.interrupt_remapping if host.iommu else None], "/proc/interrupts"),
+        "secure-boot": (_SWITCH[secure], SECURE_BOOT),
         "os": (host.platform.os if host.platform else None, "/etc/os-release"),
         "kernel": (host.kernel, "/proc/sys/kernel/osrelease"),
         "kernel-arguments": (arguments, "/proc/cmdline"),
@@ -366,10 +369,6 @@ def _iommu(host: Host) -> str | None:
     if not host.iommu.present:
         return "off"
     return f"on, {host.iommu.mode}" if host.iommu.mode else None
-
-
-def _yes(value: bool | None) -> str | None:
-    return None if value is None else "yes" if value else "no"
 
 
 def _of_gpus(host: Host) -> Iterator[Fact]:

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hosttune.discovery import discover
+from hosttune.discovery.health import read_counted_later
 from hosttune.errors import BadInput
 from hosttune.gpu import VENDORS
 from hosttune.linux.irqbalance import IRQBALANCE
@@ -19,6 +22,7 @@ from hosttune.linux.tuned import ACTIVE
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
+from hosttune.model.counters import last_reading
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import GpuPort, Host
@@ -32,8 +36,8 @@ from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 class FactReader(NamedTuple):
     """A field of Evidence, the module of this package that reads it, and its function.
 
-    `since`: the number of a new fact is one more than the highest here. A capture says up to which number it has facts,
-    so that one made before a fact was read lacks it, which is no fault and no doubt of its machine.
+    `since`: the number of a new fact is one more than `FACTS`. A capture says up to which number it has facts, so that
+    one made before a fact was read lacks it, which is no fault and no doubt of its machine.
     """
 
     field: str
@@ -64,11 +68,9 @@ READERS: tuple[FactReader, ...] = (
     FactReader("port_info", "portinfo", "read_port_info"),
     FactReader("roce", "roce", "read_roce"),
     FactReader("tuned_verified", "tuned", "read_tuned_verified"),
-    FactReader("aer_later", "health", "read_aer_later", since=1),
-    FactReader("kernel_lines", "health", "knows_kernel_lines", since=1),
     FactReader("security", "security", "read_security", since=2),
 )
-FACTS = max(fact.since for fact in READERS)  # what a capture of today holds
+FACTS = 2  # what a capture of today holds; from 1 on: the lines of `linux.kernellines`
 _UNITS = tuple(
     f"{folder}/irqbalance.service"
     for folder in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
@@ -124,36 +126,39 @@ def gather(
     plans: tuple[Plan, ...] = (),
     applied_state: Result | None = None,
     history: tuple[Validation, ...] = (),
+    wait: bool = False,
 ) -> Evidence:
     """Return everything that a validation looks at.
 
-    The caller reads `plans`, `applied_state` and `history` from the state. What could not be read is in `problems`.
+    The caller reads `plans`, `applied_state` and `history` from the state. `wait`: error counters that are not 0, and
+    that no validation of this boot has, are read again some seconds later. What could not be read is in `problems`.
     Raises BadInput if the system is not a host, or if a capture is hostile.
     """
     host = discover(system)
     reader = Reader(system)
-    return Evidence(
+    found = Evidence(
         host=host,
         inside=inside,
         plans=plans,
         applied_state=applied_state,
         history=history,
         complete=system.complete,
+        facts=system.facts,
         **read_facts(reader, host),
-        problems=tuple(reader.problems),
     )
+    twice = system.captured or (wait and last_reading(found) is None)
+    later = read_counted_later(reader, found) if twice else None
+    return msgspec.structs.replace(found, counted_later=later, problems=tuple(reader.problems))
 
 
 def read_facts(reader: Reader, host: Host, facts: Sequence[FactReader] = READERS) -> dict[str, Any]:
-    """Return the fields of Evidence that are read; `not_captured` names those that are newer than the capture."""
+    """Return the fields of Evidence that are read: not those that are newer than the capture."""
     held = reader.system.facts
-    newer = [fact.field for fact in facts if held is not None and fact.since > held]
-    values = {
+    return {
         field: getattr(import_module(f"hosttune.discovery.{module}"), function)(reader, host)
-        for field, module, function, _ in facts
-        if field not in newer
+        for field, module, function, since in facts
+        if held is None or since <= held
     }
-    return {**values, "not_captured": tuple(newer)}
 
 
 def read_gpu_ports(reader: Reader, host: Host) -> dict[str, tuple[GpuPort, ...]]:

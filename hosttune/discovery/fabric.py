@@ -21,6 +21,7 @@ from hosttune.machine.reader import Reader
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
 from hosttune.model.fabricmanager import FabricManager
 from hosttune.model.host import Fabric, FabricPartition, Gpu, Host, PciDevice
+from hosttune.model.index import DeviceIndex, is_another
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import MAX_ID
 
@@ -203,15 +204,16 @@ def recall_modules(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, 
     """Return the GPUs, with saved module ids for those whose module id cannot be read now.
 
     The ids were saved when vfio-pci took the GPUs. A module id is a place on the baseboard, so it belongs to a slot:
-    the address and all PCI ids must equal the saved ones, and the serial too where both are known. A module id that
-    another GPU has as well is left out, with a problem.
+    the address and all PCI ids must equal the saved ones, and serial numbers and UUID too where both are known. A
+    module id that another GPU has as well is left out, with a problem.
     """
-    functions = {function.address: function for function in pci}
-    asked = [gpu for gpu in gpus if gpu.module_id is None and _may_have_module(gpu, functions.get(gpu.address))]
+    index = DeviceIndex(pci, gpus)
+    asked = [gpu for gpu in gpus if gpu.module_id is None and _may_have_module(gpu, index.pci.get(gpu.address))]
     if not asked:
         return gpus
     kept = kept_gpus(reader)
-    found = {gpu.address: module for gpu in asked if (module := _kept_module(gpu, functions, kept)) is not None}
+    modules = ((one.address, _kept_module(kept.get(one.address), index.identity(one.address))) for one in asked)
+    found = {address: module for address, module in modules if module is not None}
     uses = Counter([*found.values(), *(gpu.module_id for gpu in gpus)])
     doubted = {address for address, module in found.items() if uses[module] > 1}
     for address in sorted(doubted):
@@ -249,14 +251,8 @@ def kept_gpus(reader: Reader) -> Mapping[str, Any]:
     return {}
 
 
-def _kept_module(gpu: Gpu, functions: Mapping[str, PciDevice], kept: Mapping[str, Any]) -> int | None:
-    record, function = kept.get(gpu.address), functions[gpu.address]
-    if not isinstance(record, dict):
-        return None
-    ids = (function.vendor_id, function.device_id, function.subsystem_vendor_id, function.subsystem_device_id)
-    if record.get("device") != ":".join(part for part in ids if part):
-        return None
-    if gpu.serial and record.get("serial") and gpu.serial != record["serial"]:
+def _kept_module(record: object, now: Mapping[str, str]) -> int | None:
+    if not isinstance(record, dict) or record.get("device") != now.get("device") or is_another(record, now):
         return None
     module = record.get("module_id")
     return module if isinstance(module, int) and 0 < module <= MAX_ID else None

@@ -25,11 +25,11 @@ from hosttune.discovery.libvirtd import (
     read_versions,
 )
 from hosttune.discovery.qemu import qemu_lines
+from hosttune.domain.compare import same_guest
 from hosttune.domain.defined import as_defined
 from hosttune.domain.elements import in_schema
 from hosttune.domain.guest import GuestCpu
 from hosttune.domain.reader import read_domain
-from hosttune.domain.sameness import same_guest
 from hosttune.domain.xml import attribute, parse, text
 from hosttune.errors import BadInput, Unreadable
 from hosttune.linux import apparmor

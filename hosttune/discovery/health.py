@@ -17,12 +17,16 @@ from typing import Any
 import msgspec
 
 from hosttune.discovery.kernellog import read_kernel_log
+from hosttune.discovery.ports import read_ports
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.gpu import read_gpus
 from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
-from hosttune.model.evidence import AerLater, Health
+from hosttune.model.counters import LATER, counted, errors_in
+from hosttune.model.evidence import Evidence, Health
 from hosttune.model.host import Host
 from hosttune.model.jsontext import recorded_json, typed_json
+from hosttune.model.validation import Counted
 from hosttune.model.values import MAX_SIZE, to_json
 
 _DEVICES = sysfs.PCI_DEVICES
@@ -77,11 +81,6 @@ def read_log(reader: Reader) -> Health:
     )
 
 
-def knows_kernel_lines(reader: Reader, host: Host) -> bool:
-    """Return that the record of the log has the lines of `linux.kernellines`: those of older captures do not."""
-    return True
-
-
 def _corrupted(reader: Reader) -> int | None:
     """Return the bytes of memory that the kernel has found corrupted: HardwareCorrupted of /proc/meminfo, in kB.
 
@@ -107,6 +106,32 @@ def _uptime(reader: Reader) -> float | None:
     return float(word) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", word) else None
 
 
+def read_counted_later(reader: Reader, evidence: Evidence) -> Counted | None:
+    """Return the counters of errors a second time, some seconds later, so that growth shows; None: all are 0."""
+    host = evidence.host
+
+    def again() -> str | None:
+        if not errors_in(counted(evidence)):
+            return None
+        time.sleep(_AGAIN_SECONDS)
+        anew = Reader(reader.system)
+        later = Evidence(
+            host=Host(gpus=read_gpus(anew, host.pci)),
+            health=Health(uptime_seconds=_uptime(anew), aer=_aer(anew, host, recorded=True), edac=_edac(anew, host)),
+            ports=read_ports(anew, host),
+        )
+        return to_json(counted(later))
+
+    text = reader.query(LATER, again)
+    if text is None:
+        return None
+    try:
+        return typed_json(text, Counted)
+    except BadInput as error:
+        reader.problem("unreadable", LATER, error.what)
+        return None
+
+
 # --- AER -----------------------------------------------------------------------------------------------------
 
 
@@ -118,25 +143,6 @@ def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, i
     files = {device.address: _aer_files(reader, device.address) for device in host.pci}
     found = {address: counts for address, of in files.items() if (counts := _aer_of(of))}
     return found if found or (reader.system.complete and recorded) else None
-
-
-def read_aer_later(reader: Reader, host: Host) -> AerLater | None:
-    """Return the counts a second time, some seconds later, so that growth shows; None where all are 0."""
-
-    def again() -> str | None:
-        if not any(count for counts in (_aer(reader, host, recorded=True) or {}).values() for count in counts.values()):
-            return None
-        time.sleep(_AGAIN_SECONDS)
-        return to_json(AerLater(seconds=_AGAIN_SECONDS, aer=_aer(reader, host, recorded=True) or {}))
-
-    text = reader.query("aer-later", again)
-    if text is None:
-        return None
-    try:
-        return typed_json(text, AerLater)
-    except BadInput as error:
-        reader.problem("second reading of PCIe errors not understood", "aer-later", error.what)
-        return None
 
 
 def _aer_files(reader: Reader, address: str) -> dict[str, dict[str, int | None]]:

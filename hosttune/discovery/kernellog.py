@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.gpu import VENDORS
-from hosttune.linux.kernellines import LINES
+from hosttune.gpu import KERNEL_LINES, VENDORS
 from hosttune.machine.reader import Reader
 from hosttune.model.evidence import KernelEvent
 from hosttune.model.jsontext import recorded_json
@@ -31,7 +30,7 @@ _DMESG = ("dmesg", "--kernel")
 _FIRST = "Linux version "  # the first line of every boot
 _MAKERS = tuple(vendor.traces.log for vendor in VENDORS if vendor.traces.log is not None)
 # The pattern for the search in the journal: it matches every possible event.
-_FOUND_BY = [log.wanted for log in _MAKERS] + [line.wanted for line in LINES]
+_FOUND_BY = [log.wanted for log in _MAKERS] + [line.wanted for line in KERNEL_LINES]
 _WANTED = "|".join(dict.fromkeys((*_FOUND_BY, "^Missed [0-9]+ kernel messages", _FIRST)))
 # The kernel's records, and those of journald itself: it reports how many records it missed, by sequence numbers.
 _JOURNAL = (
@@ -276,10 +275,12 @@ class _Shape(NamedTuple):
 
 _SHAPES = (
     *(_Shape(kind, re.compile(pattern)) for log in _MAKERS for kind, pattern in log.shapes),
-    *(_Shape(line.kind, re.compile(line.pattern), line.severity, not line.outcome) for line in LINES),
+    *(_Shape(line.kind, re.compile(line.pattern), line.severity, not line.outcome) for line in KERNEL_LINES),
 )
 # How records of events begin.
-_BEGINNINGS = re.compile("|".join([log.begins for log in _MAKERS] + [line.begins for line in LINES if line.begins]))
+_BEGINNINGS = re.compile(
+    "|".join([log.begins for log in _MAKERS] + [line.begins for line in KERNEL_LINES if line.begins])
+)
 _NVLINK5_CODES = frozenset(str(code) for code in range(144, 151))
 _NVLINK5 = re.compile(
     r", +(?P<subcode>[A-Za-z][A-Za-z0-9_/]{0,30}(?: [A-Za-z]{1,12})?) +(?P<severity>Fatal|Non-?fatal)\b"

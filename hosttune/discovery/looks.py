@@ -10,7 +10,6 @@ import io
 import lzma
 import os
 import re
-import time
 import zlib
 from collections.abc import Iterable
 
@@ -21,7 +20,7 @@ from hosttune.errors import BadInput
 from hosttune.machine.archive import unpacked
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
-from hosttune.model.clock import seconds_of
+from hosttune.model.clock import now_text, seconds_of
 from hosttune.model.host import Host
 from hosttune.model.jsontext import typed_json
 from hosttune.model.looks import GuestRun, Look
@@ -49,7 +48,7 @@ def read_looks(reader: Reader, host: Host) -> dict[str, Look] | None:
     kept = kept_gpus(reader)
     if len(reader.problems) > known:
         return None
-    found = {}
+    found, now = {}, seconds_of(reader.query("time", now_text) or now_text()) or 0.0  # a capture's is when it was made
     for address, record in kept.items():
         if isinstance(record, dict) and record.get("look") is not None:
             try:
@@ -58,7 +57,7 @@ def read_looks(reader: Reader, host: Host) -> dict[str, Look] | None:
                 reader.problem("unreadable", f"{path}: {address}", str(error))
                 continue
             at = seconds_of(look.at)
-            if at is None or at > time.time():  # the clock was set back: starts of guests cannot be compared with it
+            if at is None or at > now:  # the clock was set back: starts of guests cannot be compared with it
                 why = f"its look is of {look.at[:40]}, later than this host's clock"
                 reader.problem("unreadable", f"{path}: {address}", why)
             else:

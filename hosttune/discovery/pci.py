@@ -42,7 +42,7 @@ def read_pci(
     _report_gone_functions(reader, functions)
     names = _read_names(reader, functions, fallback_ids)
     groups = _Groups(reader)
-    devices = tuple(
+    return tuple(
         PciDevice(
             **_identity(function, names),
             **_affinity(home, function),
@@ -57,7 +57,6 @@ def read_pci(
         )
         for function in functions.values()
     )
-    return _with_judged_links(reader, devices)
 
 
 def _read_functions(reader: Reader) -> dict[str, Function]:
@@ -90,13 +89,13 @@ def _link(function: Function) -> Link | None:
     return Link(**msgspec.structs.asdict(function.figures), told=function.reported_figures or None)
 
 
-def _with_judged_links(reader: Reader, devices: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
-    """Return the functions with the other end and the state of each link.
+def judged_links(reader: Reader, index: DeviceIndex) -> tuple[PciDevice, ...]:
+    """Return the functions with the other end and the state of each link, as all checks judge it.
 
     Each degraded link is one problem, at the first function of its lower end and not at the port above.
     """
-    index, judged, reported = DeviceIndex(devices), list[PciDevice](), set[tuple[str, str]]()
-    for device in devices:
+    judged, reported = list[PciDevice](), set[tuple[str, str]]()
+    for device in index.pci.values():
         link, end = link_of(index, device.address), None
         if link is not None and link.port is not None:
             figures = {name: getattr(link.port.link, name, None) for name in _FIGURES}
@@ -244,4 +243,5 @@ def _config(function: Function) -> dict[str, Any]:
         "max_payload_supported_bytes": config.max_payload_supported_bytes,
         "read_request_bytes": config.read_request_bytes,
         "relaxed_ordering": config.relaxed_ordering,
+        "dsn": config.dsn,
     }

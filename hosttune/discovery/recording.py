@@ -134,12 +134,14 @@ class Recording(System):
         return True
 
     def query(self, name: str, live: Callable[[], str | None]) -> str | None:
-        """See System. Only the answer is recorded, not what is read to get it."""
-        self._asking = True
+        """See System. Only the answer is recorded, not what is read or asked to get it."""
+        within, self._asking = self._asking, True
         try:
             answer = self.inner.query(name, live)
         finally:
-            self._asking = False
+            self._asking = within
+        if within:
+            return answer
         if answer is not None:
             self.answers[name] = answer
         elif not self.inner.captured or self.inner.lacks(COMMANDS + name):
@@ -202,7 +204,7 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
         raise _exists(path)
     _check_folder(path)
     recording = Recording(system)
-    host = gather(recording).host
+    host = gather(recording, wait=True).host
     read_running(Reader(recording))  # for the linter
     for fact in EXTRA_FACTS:
         try:

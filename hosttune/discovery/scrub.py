@@ -11,7 +11,7 @@ a key (the machine id), because a plain hash of an address or a serial number ca
 | InfiniBand GUID, GID | 5c2b:XXXX:XXXX:XXXX, fe80:0000:0000:0000:5c2b:XXXX:XXXX:XXXX |
 | serial number, asset tag | SCRUBBED-XXXXXXXX |
 | machine id, other hexadecimal ids | 5c2bXXXX… of the same length |
-| PCI Device Serial Number in config space | 8 bytes from 5c 2b on |
+| PCI Device Serial Number | 8 bytes from 5c 2b on |
 | host name | scrubbed-host-XXXXXXXX |
 | IPv4 address (kernel arguments) | one of 198.18.0.0/15, reserved for benchmarks (RFC 2544) |
 | destination and gateway of a route, IPv6 address (hexadecimal) | of 198.18.0.0/15, or fd00:5c2b::/32 |
@@ -41,6 +41,7 @@ _GUID = re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{4}:){3}[0-9a-f]{4}(?![0-9a-f:])")
 _IPV4 = re.compile(r"(?<![\w.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![\w.])")
 # "serial" of nvidia-smi's XML, text and NVML's names in JSON: <serial>1</serial>, Serial Number : 1, "…Serial": "1"
 _SERIAL = re.compile(r"(?i)(serial[\w ]*(?:>|\s*:\s|\"\s*:\s*\"))([^\s<\"][^\n<\"]*?)(?=\s*(?:\n|<|\"|$))")
+_DSN = re.compile(r'("dsn"\s*:\s*")([0-9a-f]{16})')
 _PROCESS = re.compile(r"(<process_name>)[^<]*(</process_name>)")
 _ID_FILES = frozenset(
     ("machine-id", "unique_id", "wwid", "nguid", "eui", "hostid", "phys_switch_id", "phys_port_id", "vendor_uid")
@@ -141,6 +142,7 @@ class Scrub:
         elif path.startswith("/.hosttune/commands/"):
             text = _PROCESS.sub(r"\1scrubbed\2", _SERIAL.sub(lambda m: m[1] + self._serial(m[2]), text))
             if name == _KEPT_GPUS:
+                text = _DSN.sub(lambda m: m[1] + self._dsn(bytes.fromhex(m[2])[::-1])[::-1].hex(), text)
                 return _UUID.sub(self._uuid, text)
             text = self._without_host(text)
         return self._patterns(text)
@@ -270,8 +272,11 @@ class Scrub:
             seen.add(offset)
             (header,) = struct.unpack_from("<I", data, offset)
             serial = data[offset + 4 : offset + 12]
-            if header & 0xFFFF == 3 and not serial.startswith(b"\x5c\x2b") and any(serial):
-                fresh = b"\x5c\x2b" + bytes.fromhex(self._hex("dsn", serial.hex(), 12))
-                return data[: offset + 4] + fresh + data[offset + 12 :]
+            if header & 0xFFFF == 3 and any(serial):
+                return data[: offset + 4] + self._dsn(serial) + data[offset + 12 :]
             offset = header >> 20 & 0xFFC
         return data
+
+    def _dsn(self, serial: bytes) -> bytes:
+        known = serial.startswith(b"\x5c\x2b")
+        return serial if known else b"\x5c\x2b" + bytes.fromhex(self._hex("dsn", serial.hex(), 12))

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 # "name" is the key that QEMU takes for a first word without one (system/vl.c, qemu_fw_cfg_opts).
-WINDOW = re.compile(r"(?:name=)?opt/ovmf/X-PciMmio64Mb,string=([0-9]{1,12})")
+WINDOW = re.compile(
+    r"(?=.*X-PciMmio64Mb)(?:(?:name=)?opt/ovmf/X-PciMmio64Mb,)?string=([0-9]{1,12})(?:,name=opt/ovmf/X-PciMmio64Mb)?"
+)
+DMA_OFF = re.compile(r"(?:driver=)?intel-iommu(?:\.|,property=)dma-translation(?:=|,value=)(?:off|false|no)")
 CLIQUE = "x-nv-gpudirect-clique"  # the property of vfio-pci that names a GPU's clique (QEMU hw/vfio/pci-quirks.c)
 _HOLE = re.compile(
     r"(?:driver=)?(?:q35|i440FX)-pcihost(?:\.|,property=)pci-hole64-size(?:=|,value=)(0x[0-9a-f]+|[0-9]+)([bkmgtpe]?)",
@@ -16,7 +19,7 @@ _HOLE = re.compile(
 _SUFFIXES = "bkmgtpe"  # powers of 1024 (QEMU util/cutils.c, qemu_strtosz)
 _PASSED = re.compile(r"""\b(?:host|sysfsdev)["\s]*[=:]["\s]*([^",\s]+)""")  # also in QEMU's JSON form
 _NODE = re.compile(r"/dev/(?:nvme|sd|dm-|md|mapper/|disk/|vhost-vdpa)[^,\s\"]*")  # of disks and of vhost-vdpa
-_ADDRESS = re.compile(r"(?:(?:^|/)([0-9a-f]{4,8}):|^)([0-9a-f]{2}:[01][0-9a-f]\.[0-7])/?$", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?:(?:^|/)([0-9a-f]{1,8}):|^)([0-9a-f]{1,2}):([01]?[0-9a-f])\.([0-7])/?$", re.IGNORECASE)
 
 
 def values_of(arguments: Sequence[str], option: str) -> list[str]:
@@ -28,7 +31,10 @@ def passed_functions(arguments: Sequence[str]) -> dict[str, str | None]:
     """Return what `-device vfio-pci` passes as it is written, and its PCI address; None if it has none (a vGPU)."""
     written = (_PASSED.search(value) for value in values_of(arguments, "device") if "vfio-pci" in value)
     places = {match[1]: _ADDRESS.search(match[1]) for match in written if match}
-    return {text: f"{at[1] or '0000'}:{at[2]}".lower() if at else None for text, at in places.items()}
+    return {
+        text: f"{int(at[1] or '0', 16):04x}:{at[2]:0>2}:{at[3]:0>2}.{at[4]}".lower() if at else None
+        for text, at in places.items()
+    }
 
 
 def named_nodes(arguments: Sequence[str]) -> list[str]:

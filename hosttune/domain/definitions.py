@@ -9,9 +9,9 @@ from collections import Counter
 from hashlib import sha256
 from typing import NamedTuple
 
+from hosttune.domain.compare import same_guest
 from hosttune.domain.edit import Element, XmlText
 from hosttune.domain.reader import read_tree
-from hosttune.domain.sameness import same_guest
 from hosttune.errors import BadInput
 
 # Namespaces of the metadata that other managers of guests write.

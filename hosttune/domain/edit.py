@@ -90,11 +90,14 @@ class Element(msgspec.Struct, eq=False):
 
 
 class XmlText:
-    """A domain XML that can be changed. `bytes()` gives the text: without changes, the bytes that it was made from."""
+    """A domain XML that can be changed. `bytes()` gives the text: without changes, the bytes that it was made from.
+
+    `guest`: what it said before any change.
+    """
 
     def __init__(self, data: bytes, *, where: str = "domain XML") -> None:
         """Read a text. Raises BadInput as `read_domain` does, and for an encoding that is not a superset of ASCII."""
-        read_domain(data, where=where)  # bounds, one <domain>, no document type, bounded depth
+        self.guest = read_domain(data, where=where)  # bounds, one <domain>, no document type, bounded depth
         if b"\0" in data:
             raise BadInput("not in UTF-8", where=where, hint="convert it to UTF-8: only such a text keeps its bytes")
         self._data, self._at = data, 0

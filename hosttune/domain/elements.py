@@ -11,6 +11,12 @@ from collections.abc import Collection, Iterable, Iterator
 
 # A name is that of the element or attribute in libvirt's XML.
 HINT_DEDICATED = "hint-dedicated"  # KVM_HINTS_REALTIME: the guest does not have to yield its vCPUs
+# Every libvirt and QEMU that hosttune supports has these. Their names in a plan tell it from those of earlier versions,
+# whose guests are left as they are.
+MAC = "mac"  # a MAC that is the guest's own at each print
+DISCARD = "discard"  # what the guest's file system frees becomes free on the host
+PANIC = "panic"  # the guest's kernel tells the host of its panic
+VMCOREINFO = "vmcoreinfo"  # a dump of the guest's memory can be read
 FIRMWARE = "firmware"  # <os firmware='efi'>: libvirt finds the firmware's files
 POLL_CONTROL = "poll-control"  # the guest may switch the host's halt polling off
 ALLOCATION_THREADS = "allocation-threads"  # several threads allocate the guest's memory at start
@@ -31,6 +37,10 @@ ASSUMED_QEMU: Version = (7, 2)
 
 SINCE: tuple[tuple[str, Version, Version], ...] = (
     # element, libvirt, QEMU
+    (MAC, (1, 0), (1, 0)),
+    (DISCARD, (1, 0, 6), (1, 5)),
+    (PANIC, (1, 3), (1, 5)),
+    (VMCOREINFO, (3, 10), (2, 11)),
     (FIRMWARE, (5, 2), (2, 9)),
     (HINT_DEDICATED, (5, 7), (2, 12)),
     (POLL_CONTROL, (6, 10), (4, 2)),

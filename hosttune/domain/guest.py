@@ -127,6 +127,7 @@ class Disk(Value, frozen=True, kw_only=True):
     guest_address: str | None = None
     device: str | None = None
     readonly: bool = False
+    discard: str | None = None
     function: str | None = None
 
 
@@ -136,6 +137,7 @@ class Interface(Value, frozen=True, kw_only=True):
     type: str | None
     source: str | None
     model: str | None = None
+    mac: str | None = None
     guest_address: str | None = None
     queues: int | None = None
 
@@ -228,6 +230,9 @@ class Guest(Value, frozen=True, kw_only=True):
     serial: bool = False
     channels: tuple[str, ...] = ()  # names of virtio channels
     random: str | None = None  # the source of a virtio random number device
+    tpm: str | None = None  # the version of a TPM that a program of the host emulates
+    panic: str | None = None  # the model of a device that reports the kernel's panic
+    on_crash: str | None = None
     pit: str | None = None  # what the PIT does with missed ticks
     balloon: str | None = None
     iommu: VirtualIommu | None = None

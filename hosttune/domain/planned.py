@@ -5,6 +5,7 @@ The template prints this value, and the writer compares it with what it reads ba
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 from hosttune.domain import elements
@@ -26,7 +27,7 @@ from hosttune.domain.guest import (
     Pin,
     VirtualIommu,
 )
-from hosttune.model.plan import Device, PciController, PlannedGuest
+from hosttune.model.plan import Cell, Device, PciController, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 
 AGENT_CHANNEL = "org.qemu.guest_agent.0"  # the QEMU guest agent's channel to the host (formatdomain, channel)
@@ -54,7 +55,7 @@ def guest_of(planned: PlannedGuest) -> Guest:
         arch="x86_64",
         machine=planned.machine,
         firmware=planned.firmware,
-        secure_boot=False if efi and elements.FIRMWARE_FEATURES in planned.elements else None,
+        secure_boot=planned.secure_boot if efi and elements.FIRMWARE_FEATURES in planned.elements else None,
         kernel=boot.kernel if boot else None,
         initrd=boot.initrd if boot else None,
         cmdline=boot.cmdline if boot else None,
@@ -69,16 +70,13 @@ def guest_of(planned: PlannedGuest) -> Guest:
         backing=_backing(planned),
         numatune=_numatune(planned),
         cpu=_cpu(planned, kvm=kvm),
-        cells=tuple(
-            GuestCell(
-                id=cell.id,
-                vcpus=_cpus(cell.vcpus),
-                memory_bytes=cell.memory_bytes,
-                distances=tuple(enumerate(cell.distances)),
-            )
-            for cell in planned.cells
+        cells=tuple(map(_cell, planned.cells)),
+        features=(
+            *("acpi", "apic"),
+            *(("kvm",) if hints else ()),
+            *(("ioapic",) if eim else ()),
+            *(("vmcoreinfo",) if elements.VMCOREINFO in planned.elements else ()),
         ),
-        features=("acpi", "apic", *(("kvm",) if hints else ()), *(("ioapic",) if eim else ())),
         kvm_features=hints,
         ioapic="qemu" if eim else None,
         controllers=_controllers(planned),
@@ -88,6 +86,10 @@ def guest_of(planned: PlannedGuest) -> Guest:
         serial=True,
         channels=(AGENT_CHANNEL,),
         random=RANDOM_SOURCE,
+        # A kernel that panics waits for ever by default (Linux admin-guide/sysctl/kernel, panic), and keeps its GPUs.
+        tpm="2.0" if planned.tpm else None,
+        panic="isa" if elements.PANIC in planned.elements else None,
+        on_crash="restart" if elements.PANIC in planned.elements else "destroy",
         # KVM disables AMD's interrupt virtualisation (AVIC) in a guest whose in-kernel PIT reinjects missed ticks,
         # which is what "delay" asks for (Linux arch/x86/kvm/i8254.c, kvm_pit_set_reinject). Current guests do not use
         # PIT ticks.
@@ -104,6 +106,11 @@ def _cpus(cpus: str) -> str:
 
 def _pin(number: int, cpus: str) -> Pin:
     return Pin(id=number, cpus=_cpus(cpus))
+
+
+def _cell(cell: Cell) -> GuestCell:
+    distances = tuple(enumerate(cell.distances))
+    return GuestCell(id=cell.id, vcpus=_cpus(cell.vcpus), memory_bytes=cell.memory_bytes, distances=distances)
 
 
 def _backing(planned: PlannedGuest) -> MemoryBacking:
@@ -219,6 +226,7 @@ def _disks(planned: PlannedGuest) -> Iterator[Disk]:
             source=planned.disk, target="vda", bus="virtio", type="block" if is_node(planned.disk) else "file",
             format="qcow2" if planned.disk.endswith(".qcow2") and not is_node(planned.disk) else "raw",
             cache="none", io="native", iothread=1 if planned.iothread_cpus else None, boot_order=1, device="disk",
+            discard="unmap" if elements.DISCARD in planned.elements else None,
         )  # fmt: skip
     if planned.seed:
         yield Disk(
@@ -239,10 +247,17 @@ def _interfaces(planned: PlannedGuest) -> tuple[Interface, ...]:
             type="bridge" if network.bridge else "network",
             source=network.bridge or network.network,
             model="virtio",
+            mac=_mac(planned.uuid, n) if planned.uuid and elements.MAC in planned.elements else None,
             queues=queues if queues > 1 else None,
         )
-        for network in planned.networks
+        for n, network in enumerate(planned.networks)
     )
+
+
+def _mac(guest: str, number: int) -> str:
+    """Return a MAC that a guest's network always has; 52:54:00 is the prefix of KVM's guests (formatdomain, mac)."""
+    digest = uuid.uuid5(uuid.UUID(guest), f"network {number}").bytes
+    return ":".join(("52:54:00", *(f"{byte:02x}" for byte in digest[:3])))
 
 
 def _iommu(planned: PlannedGuest) -> VirtualIommu:

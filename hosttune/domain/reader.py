@@ -7,7 +7,7 @@ libvirt already has. Parsed with lxml.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hosttune.domain.arguments import CLIQUE, values_of
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
 
 _SOURCES = ("file", "dev", "dir", "volume", "name")
-_CLIQUE_SET = re.compile(rf"device\.([\w-]+)\.{CLIQUE}=([0-9]{{1,2}})")
+_SET = re.compile(r"device\.([\w-]+)\.([\w-]+)=(.+)")
+_OFF = ("0", "off", "false", "no")  # QEMU's words, and libvirt's in an override
 _NETWORKS = ("network", "bridge", "dev", "path", "name")
 
 
@@ -90,22 +91,28 @@ def _controller(element: _Element, index: int) -> Controller:
 
 def read_hostdevs(root: _Element) -> tuple[HostDevice, ...]:
     """Return host devices in the order of the XML; those given as network interfaces come last."""
-    cliques = {
-        device.get("alias"): number(one, attribute(one, "value"))
-        for device in root.iterfind(f"{QEMU}override/{QEMU}device")
-        for one in device.iterfind(f"{QEMU}frontend/{QEMU}property[@name='{CLIQUE}']")
-    }
-    # QEMU's own word for it, as guides before libvirt 8.2 have it; libvirt numbers devices without an alias
-    arguments = (str(e.get("value", "")) for e in root.iterfind(f"{QEMU}commandline/{QEMU}arg"))
-    cliques |= {match[1]: int(match[2]) for text in arguments if (match := _CLIQUE_SET.fullmatch(text))}
+    overrides = _overrides(root)
     given = [e for e in root.iterfind("devices/hostdev") if e.get("mode", "subsystem") == "subsystem"]
+    # libvirt numbers devices without an alias
     names = (attribute(e.find("alias"), "name") or f"hostdev{n}" for n, e in enumerate(given))
-    subsystem = (_hostdev(e, cliques.get(name)) for e, name in zip(given, names, strict=True))
-    interfaces = (_hostdev(e) for e in root.iterfind("devices/interface") if e.get("type") == "hostdev")
+    subsystem = (_hostdev(e, overrides.get(name, {})) for e, name in zip(given, names, strict=True))
+    interfaces = (_hostdev(e, {}) for e in root.iterfind("devices/interface") if e.get("type") == "hostdev")
     return (*subsystem, *interfaces)
 
 
-def _hostdev(element: _Element, clique: int | None = None) -> HostDevice:
+def _overrides(root: _Element) -> dict[str, dict[str, str]]:
+    """Return the properties of devices, by alias, that `<qemu:override>` sets, or before libvirt 8.2 `-set`."""
+    found: dict[str, dict[str, str]] = {}
+    for device in root.iterfind(f"{QEMU}override/{QEMU}device"):
+        for one in device.iterfind(f"{QEMU}frontend/{QEMU}property"):
+            found.setdefault(str(device.get("alias")), {})[str(one.get("name"))] = str(one.get("value", ""))
+    for argument in root.iterfind(f"{QEMU}commandline/{QEMU}arg"):
+        if written := _SET.fullmatch(str(argument.get("value", ""))):
+            found.setdefault(written[1], {})[written[2]] = written[3]
+    return found
+
+
+def _hostdev(element: _Element, overrides: Mapping[str, str]) -> HostDevice:
     interface = element.tag == "interface"
     kind = "pci" if interface else attribute(element, "type") or "unknown"
     source = element.find("source/address")
@@ -115,8 +122,8 @@ def _hostdev(element: _Element, clique: int | None = None) -> HostDevice:
         source=pci_address(source) if kind == "pci" else attribute(source, "uuid") if kind == "mdev" else None,
         managed=switch(element, "managed"),
         guest_address=pci_address(element.find("address")),
-        rom_bar=switch(element.find("rom"), "bar"),
-        clique=clique,
+        rom_bar=overrides["rombar"] not in _OFF if "rombar" in overrides else switch(element.find("rom"), "bar"),
+        clique=int(clique) if re.fullmatch("[0-9]{1,2}", clique := overrides.get(CLIQUE, "")) else None,
         driver=attribute(driver, "name"),
         model=attribute(driver, "model") or (None if interface else attribute(element, "model")),
         interface=interface,
@@ -146,6 +153,7 @@ def _disk(element: _Element) -> Disk:
         guest_address=pci_address(element.find("address")),
         device=attribute(element, "device"),
         readonly=element.find("readonly") is not None,
+        discard=attribute(driver, "discard"),
         function=pci_address(element.find("source/address")) if nvme else None,
     )
 
@@ -161,6 +169,7 @@ def _interface(element: _Element) -> Interface:
         type=attribute(element, "type"),
         source=_first(element.find("source"), _NETWORKS),
         model=attribute(element.find("model"), "type"),
+        mac=attribute(element.find("mac"), "address"),
         guest_address=pci_address(element.find("address")),
         queues=None if driver is None else number(driver, attribute(driver, "queues")),
     )
@@ -294,9 +303,12 @@ def _domain(root: _Element) -> Guest:
             if (name := attribute(target, "name")) is not None
         ),
         random=text(root.find("devices/rng/backend")),
+        tpm=attribute(root.find("devices/tpm/backend[@type='emulator']"), "version"),
+        panic=attribute(root.find("devices/panic"), "model"),
+        on_crash=text(root.find("on_crash")),
         pit=attribute(root.find("clock/timer[@name='pit']"), "tickpolicy"),
         balloon=attribute(root.find("devices/memballoon"), "model"),
-        iommu=_iommu(root.find("devices/iommu")),
+        iommu=_iommu(root.find("devices/iommu"), _overrides(root).get("iommu0", {})),
         qemu_arguments=arguments,
     )
 
@@ -351,7 +363,7 @@ def _firmware(root: _Element, arch: str | None, arguments: tuple[str, ...]) -> s
     named = attribute(root.find("os"), "firmware")
     if named is not None:
         return named
-    if arch not in _X86:
+    if (arch or _X86[0]) not in _X86:
         return None
     loader = root.find("os/loader")
     if (
@@ -493,7 +505,7 @@ def _cells(root: _Element) -> Iterator[GuestCell]:
         )
 
 
-def _iommu(iommu: _Element | None) -> VirtualIommu | None:
+def _iommu(iommu: _Element | None, overrides: Mapping[str, str]) -> VirtualIommu | None:
     if iommu is None:
         return None
     driver = iommu.find("driver")
@@ -503,6 +515,8 @@ def _iommu(iommu: _Element | None) -> VirtualIommu | None:
         caching_mode=switch(driver, "caching_mode"),
         eim=switch(driver, "eim"),
         iotlb=switch(driver, "iotlb"),
-        dma_translation=switch(driver, "dma_translation"),
+        dma_translation=off not in _OFF
+        if (off := overrides.get("dma-translation"))
+        else switch(driver, "dma_translation"),
         aw_bits=number(driver, attribute(driver, "aw_bits")) if driver is not None else None,
     )

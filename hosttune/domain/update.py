@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -20,14 +20,16 @@ from hosttune.domain.edit import Element, XmlText
 from hosttune.domain.guest import Guest
 from hosttune.domain.planned import NO_DMA_TRANSLATION
 from hosttune.domain.reader import read_domain
+from hosttune.domain.writer import print_guest
 from hosttune.domain.xml import QEMU, UNITS
 from hosttune.errors import BadInput
+from hosttune.model.plan import GuestChange
 from hosttune.model.values import CpuSet, number, parse_cpus
 
 _NAMESPACE = QEMU.strip("{}")
 _COMMANDLINE, _OVERRIDE = f"{_NAMESPACE}}}commandline", f"{_NAMESPACE}}}override"
 _OF_QEMU = (_COMMANDLINE, _OVERRIDE)
-NONE = "none"
+NONE = "none"  # of a change: the element was not there, or will not be
 # Of these elements the intent decides all: one that it does not have goes, whoever wrote it.
 _ALL = {
     parent: frozenset(children.split())
@@ -73,22 +75,11 @@ _ADDED = frozenset(
 _ADDED_BELOW = frozenset((*_FIRMWARE, "boot", "address", "alias", "mac", "target", "backingStore", "model", "protocol"))
 
 
-class Change(msgspec.Struct, frozen=True):
-    """A change of a definition: the element, what it was and what it becomes; `NONE`: it was or will not be there."""
-
-    element: str
-    was: str
-    becomes: str
-
-    def __str__(self) -> str:
-        return f"{self.element}: {self.was} -> {self.becomes}"
-
-
 class Updated(msgspec.Struct, frozen=True):
-    """A definition with the plan's elements, what was changed for that, and what of others it has."""
+    """A definition with the plan's elements, what is changed for that once it is defined, and what of others it has."""
 
     xml: str
-    changes: tuple[Change, ...]
+    changes: tuple[GuestChange, ...]
     kept: tuple[str, ...]
 
 
@@ -99,9 +90,9 @@ def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str
     decides goes. Raises BadInput for a text that is not a domain XML.
     """
     text = XmlText(present_xml.encode("utf-8", "surrogatepass"), where="present definition")
-    want = XmlText(planned_xml.encode("utf-8", "surrogatepass"), where="planned definition").root
+    planned = XmlText(planned_xml.encode("utf-8", "surrogatepass"), where="planned definition")
+    want, facts = planned.root, (text.guest, planned.guest)
     before = XmlText(previous_planned_xml.encode("utf-8", "surrogatepass")).root if previous_planned_xml else None
-    facts = (read_domain(present_xml, where="present definition"), read_domain(planned_xml, where="planned definition"))
     update = _Update(text)
     update.firmware(*facts, want)
     update.free_places(want, before)
@@ -113,10 +104,31 @@ def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str
     return Updated(xml, tuple(_folded(update.changes)), tuple(update.kept))
 
 
+def write_parts(text: XmlText, guest: Guest, paths: Iterable[str]) -> None:
+    """Write what a guest has at these paths ("cputune/vcpupin", "vcpu/@placement") into a definition; nothing goes."""
+    update, want = _Update(text), XmlText(print_guest(guest).encode()).root
+    for path in paths:
+        update.write(text.root, want, path.split("/"))
+
+
 class _Update(msgspec.Struct):
     text: XmlText
-    changes: list[Change] = msgspec.field(default_factory=list)
+    changes: list[GuestChange] = msgspec.field(default_factory=list)
     kept: list[str] = msgspec.field(default_factory=list)
+
+    def write(self, now: Element, want: Element, path: Sequence[str]) -> None:
+        """Write the elements, or the attribute, at a path below the wanted element."""
+        tag, *below = path
+        if tag.startswith("@"):
+            now.set(tag[1:], want.attributes[tag[1:]])
+            return
+        known = {_key(child): child for child in now.children}
+        for child in want.all(tag):
+            same = known.get(_key(child))
+            if not below:
+                self._graft(now, child) if same is None else self.merge(same, child, None)
+            elif child.find(*below) is not None or below[0][1:] in child.attributes:
+                self.write(same or self.text.add(now, tag, child.attributes), child, below)
 
     def merge(self, now: Element, want: Element, before: Element | None, at: str = "") -> None:
         """Change an element into the wanted one, and its children likewise."""
@@ -132,6 +144,7 @@ class _Update(msgspec.Struct):
                 or (child.tag == "controller" and child.attributes.get("type") == "usb")
                 or child.tag in _OF_QEMU
                 or (want.tag == "os" and child.tag in _FIRMWARE)
+                or (child.tag == "mac" and now.find("mac"))  # the guest's network is set up for the one that it has
             ):
                 continue
             label = f"{at} {_label(child)}".strip()
@@ -249,7 +262,7 @@ class _Update(msgspec.Struct):
             self.kept.append("other arguments to QEMU are not in this intent")
         if not new and not gone:
             return
-        self._note("arguments to QEMU", _words(gone), _words(new))
+        self._note("arguments to QEMU", _as_text(gone), _as_text(new))
         root = self.text.root
         parent = root.find(_COMMANDLINE)
         arguments = list(parent.children) if parent else []
@@ -275,7 +288,7 @@ class _Update(msgspec.Struct):
         wanted = dict(filter(None, (_clique(one) for one in want.all(_OVERRIDE, "*"))))
         if had == wanted:
             return
-        self._note("cliques of GPUs", *(_words(tuple(each.items())) for each in (had, wanted)))
+        self._note("cliques of GPUs", *(_as_text(tuple(each.items())) for each in (had, wanted)))
         for one in ours:
             self.text.remove(parent or root, one)
         prefix = self._prefix() if wanted else ""
@@ -302,7 +315,7 @@ class _Update(msgspec.Struct):
             self._graft(child, one)
 
     def _note(self, element: str, was: str, becomes: str) -> None:
-        self.changes.append(Change(element or "domain", was, becomes))
+        self.changes.append(GuestChange(element=element or "domain", was=was, becomes=becomes, when="now"))
 
 
 # --- which element is which ----------------------------------------------------------------------------------
@@ -428,9 +441,9 @@ def _summary(element: Element) -> str:
     return " ".join(filter(None, own)) or ", ".join(below) or "there"
 
 
-def _folded(changes: Iterable[Change]) -> Iterator[Change]:
+def _folded(changes: Iterable[GuestChange]) -> Iterator[GuestChange]:
     """Yield the changes; those of pins as one, because a guest can have hundreds."""
-    pins: dict[str, list[Change]] = {}
+    pins: dict[str, list[GuestChange]] = {}
     for change in changes:
         section, _, rest = change.element.partition(" ")
         tag, _, name = rest.partition(" ")
@@ -441,7 +454,7 @@ def _folded(changes: Iterable[Change]) -> Iterator[Change]:
     for tag, some in pins.items():
         numbers = CpuSet(_number(change.element.rpartition(" ")[2]) or 0 for change in some)
         was, becomes = (_host_cpus(words) for words in zip(*((one.was, one.becomes) for one in some), strict=True))
-        yield Change(f"{tag} {numbers}", was, becomes)
+        yield GuestChange(element=f"{tag} {numbers}", was=was, becomes=becomes, when="now")
 
 
 def _host_cpus(words: Iterable[str]) -> str:
@@ -473,7 +486,7 @@ def _values(arguments: Iterable[Element]) -> tuple[str, ...]:
     return tuple(one.attributes.get("value", "") for one in arguments)
 
 
-def _words(pairs: Iterable[tuple[str, ...]]) -> str:
+def _as_text(pairs: Iterable[tuple[str, ...]]) -> str:
     return " ".join(word for pair in pairs for word in pair) or NONE
 
 

@@ -20,8 +20,8 @@ from hosttune.model.uniformity import STATES, Holder, Spread, State, ValueGroup
 
 T = TypeVar("T")
 
-MOST_FACTS = 1024  # of a host: 27 names, and some kinds of devices with some values each
-MOST_SUBJECTS = 16384  # of all facts of a host: 27 names of some hundred devices
+MOST_FACTS = 1024  # of a host: 28 names, and some kinds of devices with some values each
+MOST_SUBJECTS = 16384  # of all facts of a host: 28 names of some hundred devices
 LONGEST_NAME = 80  # characters of a device's address or model
 MOST_VALUES = 64  # values of a fact that the report names
 

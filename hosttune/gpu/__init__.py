@@ -16,6 +16,7 @@ from hosttune.gpu.inside import Inside
 from hosttune.gpu.intel import INTEL
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.gpu.vendor import Generation, Hints, Vendor
+from hosttune.linux.kernellines import LINES
 from hosttune.machine.reader import Reader
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import PciDevice
@@ -31,6 +32,8 @@ __all__ = [
 
 _REGISTERS = 64 << 20  # the largest BAR for registers
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
+# The records of the kernel log that tell of a fault, those of makers' drivers too.
+KERNEL_LINES = (*LINES, *(line for one in VENDORS if one.traces.log is not None for line in one.traces.log.lines))
 
 
 def begin(reader: Reader) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from hosttune.gpu.amd_logs import AMD_LOGS
 from hosttune.gpu.nvidia_logs import NVIDIA_LOGS
 from hosttune.gpu.vendor import LogReader
 
-LOGS: tuple[LogReader, ...] = NVIDIA_LOGS
+LOGS: tuple[LogReader, ...] = (*NVIDIA_LOGS, *AMD_LOGS)

@@ -10,7 +10,7 @@ from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_topo import TopoMatrix, parse_topo_matrix
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import Hints, Listing, LogRecords, Traces, ask
-from hosttune.linux.kernellines import LOGGED_ADDRESS
+from hosttune.linux.kernellines import LOGGED_ADDRESS, KernelLine
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
@@ -109,7 +109,17 @@ _LOG = LogRecords(
         ("lost", rf"NVRM: GPU {_GPU}: (?:GPU has fallen off the bus|RmInitAdapter failed)"),
         ("lost", rf"NVRM: The NVIDIA GPU {_GPU}"),
     ),
-)
+    lines=(
+        KernelLine("confidential-mode", "NVRM: ",
+                   r"NVRM: (?:GPU[0-9]{1,3} )?confComputeConstructEngine_IMPL: CPU does not support confidential comp",
+                   "open-gpu-kernel-modules, src/nvidia/src/kernel/gpu/conf_compute/conf_compute.c", outcome="fail",
+                   says="a GPU was not started: it is in a confidential-computing mode, which only a confidential guest"
+                   " may use",
+                   remedy="find it with NVIDIA/gpu-admin-tools: nvidia_gpu_tools.py --devices gpus --query-cc-mode"
+                   " --query-ppcie-mode; then --set-cc-mode=off --reset-after-cc-mode-switch, or --set-ppcie-mode=off"
+                   " --reset-after-ppcie-mode-switch"),
+    ),
+)  # fmt: skip
 
 HINTS = Hints(
     tool="nvidia-smi",

@@ -1,15 +1,17 @@
-"""Output of nvidia-smi that an operator saved, for a diagnosis: `topo -m` and `-q`."""
+"""Output of NVIDIA's tools that an operator saved, for a diagnosis: nvidia-smi, and the tests of the CUDA samples."""
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from hosttune.errors import BadInput
+from hosttune.gpu.matrices import between, matrices, within
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_topo import TopoMatrix, parse_topo_matrix
 from hosttune.gpu.vendor import LogReader
 from hosttune.model.gpu import Gpu
-from hosttune.model.measured import Measured, Nics, Observations, Setup
+from hosttune.model.measured import Figure, Measured, Nics, Observations, Setup
 
 # Nearest first (nvidia-smi topo -m, legend).
 _PATHS: tuple[Literal["PIX", "PXB", "PHB", "NODE", "SYS"], ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -62,7 +64,79 @@ def _worst_path(matrix: TopoMatrix) -> Literal["PIX", "PXB", "PHB", "NODE", "SYS
     return _PATHS[max(best)] if best else None
 
 
+_PEER_DEVICE = re.compile(r"(?m)^Device: (\d{1,3}), ([^,\n]{1,120}), pciBusID")
+_PEER_ACCESS = re.compile(r"(?m)^Device=\d{1,3} (CAN|CANNOT) Access Peer Device=\d{1,3}")
+_PEER_TITLE = re.compile(
+    r"(Uni|Bi)directional P2P=(Enabled|Disabled) Bandwidth(?: \(P2P (Writes|Reads)\))? Matrix \(GB/s\)"
+)
+
+
+def _peers(text: str) -> Measured:
+    """Read p2pBandwidthLatencyTest: copies with peer access where GPUs have it (CUDA samples). Raises BadInput."""
+    devices = dict(_PEER_DEVICE.findall(text))
+    access = set(_PEER_ACCESS.findall(text))
+    found = {(match[1], match[2], match[3] or "Writes"): cells for match, cells in matrices(text, _PEER_TITLE)}
+    order = [(way, state, "Writes") for state in ("Enabled", "Disabled") for way in ("Uni", "Bi")]
+    best = next((one for one in order if one in found), None)
+    if best is None and not access:
+        raise BadInput("no whole matrix in it", where="p2pBandwidthLatencyTest", hint="save its whole output")
+    cells = found[best] if best else {}
+    names = {row: f"gpu{row}" for row, _ in cells}
+    one_way = cells if best and best[0] == "Uni" else {}
+    none = access == {"CANNOT"}
+    return Measured(
+        version=1,
+        setup=Setup(
+            gpu=set(devices.values()).pop() if len(set(devices.values())) == 1 else None,
+            gpus_per_host=len(devices) or len(names) or None,
+            hosts=1,
+        ),
+        figures=(*between(cells, names, best is not None and best[0] == "Bi"), *within(one_way, names)),
+        observations=Observations(
+            p2p="off" if none else None, said={"p2p": "CANNOT Access Peer Device"} if none else {}
+        ),
+    )
+
+
+_COPY = re.compile(r"(Host to Device|Device to Host|Device to Device) Bandwidth, \d{1,3} Device\(s\)")
+_COPIES = {"Host to Device": "h2d", "Device to Host": "d2h", "Device to Device": "device-copy"}
+_COPY_UNIT = re.compile(r"Bandwidth ?\(([GM]B/s)\)")
+
+
+def _copies(text: str) -> Measured:
+    """Read bandwidthTest of the CUDA samples: the largest transfer of each direction. Raises BadInput."""
+    devices = dict(re.findall(r"(?m)^[ \t]*Device (\d{1,3}): (\S[^\n]{0,120}?)[ \t]*$", text))
+    subject = f"gpu{next(iter(devices))}" if len(devices) == 1 else "GPU"
+    figures: dict[str, Figure] = {}
+    metric, unit, pageable = None, "", False
+    for line in text.split("\n"):
+        if title := _COPY.search(line):
+            metric, unit = _COPIES[title[1]], ""
+        elif heading := _COPY_UNIT.search(line):
+            unit = heading[1]
+        elif re.match(r"\s*PAGEABLE Memory Transfers", line):
+            pageable = True
+        elif metric and unit and (row := re.fullmatch(r"\s*(\d{4,12})\s+(\d{1,7}(?:\.\d{1,3})?)\s*", line)):
+            size = float(row[1])
+            if size >= (figures[metric].size_bytes or 0 if metric in figures else 0):
+                figures[metric] = Figure(
+                    metric=metric, subject=subject, value=float(row[2]), unit=unit, size_bytes=size
+                )
+    if not figures:
+        raise BadInput("no line of figures", where="bandwidthTest", hint="save its whole output")
+    return Measured(
+        version=1,
+        setup=Setup(gpu=next(iter(devices.values())) if len(devices) == 1 else None, hosts=1),
+        figures=tuple(figures.values()),
+        observations=Observations(pageable_memory=True if pageable else None),
+    )
+
+
 NVIDIA_LOGS = (
+    LogReader(name="p2pBandwidthLatencyTest", sign=rf"P2P \(Peer-to-Peer\) GPU Bandwidth|{_PEER_TITLE.pattern}",
+              machine=_peers, begin=r"^\[P2P \(Peer-to-Peer\) GPU"),
+    LogReader(name="bandwidthTest", sign=rf"CUDA Bandwidth Test|{_COPY.pattern}", machine=_copies,
+              begin=r"^\[CUDA Bandwidth Test"),
     LogReader(name="nvidia-smi topo -m", machine=_topology,
               sign=r"(?m)^[ \t]+(?:\x1b\[\w+)?GPU0\b.*\bCPU Affinity\b|^[ \t]+GPU0[ \t]+GPU1\b"),
     LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),

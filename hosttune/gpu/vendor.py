@@ -15,6 +15,7 @@ from hosttune.errors import Unreadable
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.memory_tests import MemoryTest
+from hosttune.linux.kernellines import KernelLine
 from hosttune.machine.reader import Reader
 from hosttune.model.host import Gpu, GpuPort, Mig, PciDevice, Problem
 from hosttune.model.values import Value
@@ -116,12 +117,14 @@ class LogRecords(msgspec.Struct, frozen=True, kw_only=True):
 
     `wanted` finds lines that may be an event (without groups, because journalctl searches with it). `begins` matches
     the beginning of an event. `shapes` are the forms of records by kind, with the groups address, code, severity and
-    rest where a form has them (kinds: "xid", "sxid" and "lost", see `hosttune.discovery.kernellog`).
+    rest where a form has them (kinds: "xid", "sxid" and "lost", see `hosttune.discovery.kernellog`). `lines`: other
+    records, each with what it means.
     """
 
     wanted: str
     begins: str
     shapes: tuple[tuple[str, str], ...]
+    lines: tuple[KernelLine, ...] = ()
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,11 +149,13 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
 class LogReader(msgspec.Struct, frozen=True, kw_only=True):
     """Reads the output of one of a maker's tools, as it is: facts of GPUs, or of the machine (one of the two).
 
-    `sign`: a regular expression that finds this tool's output. The readers raise BadInput, with the reason.
+    `sign`: a regular expression that finds this tool's output, `begin` one with which each of several runs begins. The
+    readers raise BadInput, with the reason.
     """
 
     name: str
     sign: str
+    begin: str = ""
     gpus: Callable[[str], tuple[Gpu, ...]] | None = None
     machine: Callable[[str], Measured] | None = None
 

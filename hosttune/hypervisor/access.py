@@ -78,13 +78,20 @@ def unreachable(system: System, guest: PlannedGuest, *, base: str | None = None)
         return (f"whether QEMU can read its files is unknown: {error.what}",)
 
 
+_SWTPM = "/usr/bin/swtpm"
+
+
 def no_system(system: System, guest: PlannedGuest) -> str | None:
-    """Return why a guest has no system to start: nothing to boot from, or its disk is known not to be there."""
+    """Return why a guest cannot start: nothing to boot from, or its disk or its TPM's program is missing."""
     if not (guest.boots_from or guest.may_boot_from):
         return NO_BOOT
     known = not system.captured or system.scratch  # a capture has no guests' disks
     absent = known and guest.disk and (system.lacks(guest.disk) or (system.scratch and not system.exists(guest.disk)))
-    return f"there is no {guest.disk}, which should be its disk: make it, or give another path" if absent else None
+    if absent:
+        return f"there is no {guest.disk}, which should be its disk: make it, or give another path"
+    if known and guest.tpm and system.lacks(_SWTPM):
+        return f"there is no {_SWTPM}, which its TPM needs: install swtpm and swtpm-tools"
+    return None
 
 
 def _given(guest: PlannedGuest) -> Iterator[GuestFile]:

@@ -169,10 +169,11 @@ def _strange(xml: str, guest: Guest) -> str | None:
         for child in element:
             if (tag, child.tag) not in written:
                 return f"a <{child.tag}> in <{tag}>"
+            said = (child.text or "").strip()
+            if (tag, child.tag) == ("rng", "backend") and (child.get("model"), said) != ("random", RANDOM_SOURCE):
+                return f"random numbers from {(said or child.get('model') or 'elsewhere')[:80]!r}"
         if tag in _TYPES and element.get("type") not in _TYPES[tag]:
             return f"a <{tag}> of type {element.get('type')!r}"
-        if tag == "backend" and (element.get("model"), (element.text or "").strip()) != ("random", RANDOM_SOURCE):
-            return f"random numbers from {(element.text or element.get('model') or 'elsewhere').strip()[:80]!r}"
         if tag == f"{QEMU}property" and element.get("name") != CLIQUE:
             return f"the property {element.get('name')!r} of a device"
         if tag == "channel" and [target.get("name") for target in element.iterfind("target")] != [AGENT_CHANNEL]:

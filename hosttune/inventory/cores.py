@@ -48,8 +48,30 @@ def choose_cores(
     before all that (`PlanningContext.turns`).
     """
     if has_whole_cores(node, vcpus, shape.threads):
-        return _fewest_caches(fitting_cores(node, shape.threads), cores_needed(vcpus, shape.threads), turns or {})
+        cores, need = fitting_cores(node, shape.threads), cores_needed(vcpus, shape.threads)
+        return ([] if turns else _in_equal_parts(node, cores, need)) or _fewest_caches(cores, need, turns or {})
     return _shared_cores(node, vcpus)
+
+
+def equal_parts(node: NodeResources, cores: int) -> tuple[int, int]:
+    """Return (caches, cores of each) of at most so many cores on the fewest caches; no caches if a part is too small.
+
+    A die in a guest takes as many ids as the next power of two (`planning.guest.caches`): two small ones are one cache.
+    """
+    most = max(node.cache_cores, default=1)
+    count = -(-cores // most)
+    part = cores // count if count else 0
+    return (count if 2 * part > 1 << (most - 1).bit_length() else 0), part
+
+
+def _in_equal_parts(node: NodeResources, cores: list[Core], need: int) -> list[Core]:
+    """Return equally many cores of the fewest caches, where a guest otherwise sees none of them; else nothing."""
+    most, (count, part) = max(node.cache_cores), equal_parts(node, need)
+    if need <= most or need % (most // (most & -most)) == 0 or need != count * part:
+        return []
+    groups = sorted(grouped((core.llc, core) for core in cores).values(), key=lambda group: (len(group), group[0].llc))
+    chosen = [core for group in groups if len(group) >= part for core in group[:part]][:need]
+    return sorted(chosen, key=lambda core: core.id) if len(chosen) == need else []
 
 
 def _fewest_caches(cores: list[Core], need: int, turns: Mapping[int | str, int]) -> list[Core]:

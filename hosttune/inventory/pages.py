@@ -2,7 +2,8 @@
 
 Pure. Free pages count as they are. Missing pages can be made from memory that is not in the host's reserve, in existing
 guests or in any page pool; before a reboot, only from memory that is free or in caches now. Pages of 1 GiB can be
-reserved at boot, when all of that memory is free. A node of unknown size is no reason to refuse a guest, but there is a finding.
+reserved at boot, when all of that memory is free. A node of unknown size is no reason to refuse a guest, but there is
+a finding.
 """
 
 from __future__ import annotations

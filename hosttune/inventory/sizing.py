@@ -7,14 +7,14 @@ there, rounded down to whole cores and pages. GPUs of unknown node share the who
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.inventory.cores import cores_needed, fitting_cores
+from hosttune.inventory.cores import cores_needed, equal_parts, fitting_cores
 from hosttune.inventory.devices import Catalogue, countable_gpus, read_catalogue
 from hosttune.inventory.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
 from hosttune.inventory.resources import NodeResources, Resources, read_resources
@@ -23,7 +23,7 @@ from hosttune.inventory.vcpus import VcpuLimit, vcpu_limit
 from hosttune.model.host import Host
 from hosttune.model.intent import CellRequest, GuestIntent, Reserve
 from hosttune.model.plan import PlannedGuest
-from hosttune.model.values import format_size, parse_size
+from hosttune.model.values import format_size, grouped, parse_size
 
 MOST_LEFT_OUT = 8  # one part in so many
 ALIKE = 64  # nodes whose memory differs by less than one part in so many have the same modules
@@ -69,6 +69,26 @@ class PlanningContext(msgspec.Struct, frozen=True, dict=True):
         """The GPUs by which `auto` divides a node, each with the node that it counts for."""
         return {gpu.address: self.home(gpu.address) for gpu in countable_gpus(self.host, self.catalogue)}
 
+    @cached_property
+    def sockets(self) -> Mapping[int, tuple[int, ...]]:
+        """The nodes of the same socket, by node; only of sockets with several nodes (NPS, SNC, L3 as NUMA)."""
+        pairs = {(cpu.package, cpu.numa_node) for cpu in self.host.cpus if cpu.numa_node is not None}
+        known = sorted((package, node) for package, node in pairs if package is not None and node is not None)
+        nodes = grouped((package, node) for package, node in known if node in self.resources.nodes)
+        return {node: tuple(of) for of in nodes.values() if len(of) > 1 for node in of}
+
+    def alike(self, node: int) -> Iterator[NodeMemory]:
+        """Yield the memory of the nodes with the same modules and as many GPUs, the node itself included.
+
+        Of equal modules, firmware and the kernel take different amounts; guests of such nodes are to be equal.
+        """
+        gpus = Counter(self.countable.values())
+        own = self.memory[node].memory_bytes if node in self.memory else None
+        for number, other in self.memory.items():
+            size = other.memory_bytes
+            if own and size and abs(size - own) * ALIKE <= own and gpus[number] == gpus[node]:
+                yield other
+
     def home(self, address: str) -> int | None:
         """Return the node that a device counts for: its own, or the nearest with CPUs; None = unknown."""
         return self.resources.home(self.catalogue.node(address))
@@ -104,14 +124,20 @@ def read_field(host: Host, reserve: Reserve, boot_pages: bool | None = None) -> 
 Parts = Mapping[str, Fraction]  # the part of each GPU that a guest has
 
 
-def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | None = None) -> Share:
-    """Return the `auto` share of a guest with these GPUs (at least one), or with `parts` of them."""
+def auto_share(
+    context: PlanningContext, gpus: tuple[str, ...], parts: Parts | None = None, nodes: Collection[int] = ()
+) -> Share:
+    """Return the `auto` share of a guest with these GPUs (at least one), or with `parts` of them.
+
+    `nodes`: the nodes of its cells. Those without GPUs are its own.
+    """
     counted = {**context.countable, **{address: context.home(address) for address in gpus}}
     total = Counter(counted.values())
     by_node: dict[int | None, Fraction] = {}
     for address in gpus:
         home = context.home(address)
         by_node[home] = by_node.get(home, Fraction(0)) + (parts or {}).get(address, Fraction(1))
+    bare = sorted(set(nodes) - total.keys())
     own_gpus = sum(by_node.values(), Fraction(0))
     barren = nothing_to_share(context, gpus)
     if barren is not None:
@@ -123,15 +149,18 @@ def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | N
     cores_by_node = []
     bytes_by_node: list[int | None] = []
     lines = []
-    for node, count in sorted((n, c) for n, c in by_node.items() if n is not None):
+    own = sorted((n, c) for n, c in by_node.items() if n is not None)
+    for node, count in (*own, *((n, Fraction(0)) for n in bare)):
         have = len(context.resources.nodes[node].assignable)
-        part = int(have * count / total[node])
+        share = count / total[node] if count else Fraction(1)
+        part = int(have * share)
         cores = in_whole_caches(context.resources.nodes[node], part)
         cores_by_node.append(cores)
-        assignable = _assignable(context.memory, node, total)
-        bytes_by_node.append(None if assignable is None else int(assignable * count / total[node]))
+        assignable = min(filter(None, (other.assignable_bytes for other in context.alike(node))), default=None)
+        bytes_by_node.append(None if assignable is None else int(assignable * share))
         lines.append(
-            f"{count} of {total[node]} GPUs of node {node} ({have} cores, {format_size(assignable)} unreserved)"
+            (f"{count} of {total[node]} GPUs of node {node}" if count else f"all of node {node}, which has no GPU")
+            + f" ({have} cores, {format_size(assignable)} unreserved)"
             + (f" without {part - cores} cores of a cache that would be broken" if cores < part else "")
         )
     known_bytes = [size for size in bytes_by_node if size is not None]
@@ -139,30 +168,17 @@ def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | N
     return Share(min(cores_by_node), memory, False, "; ".join(lines))
 
 
-def _assignable(nodes: Mapping[int, NodeMemory], node: int, gpus: Mapping[int | None, int]) -> int | None:
-    """Return the memory that `auto` divides on a node: the least of the nodes that are built alike, so sizes are equal.
-
-    Of equal nodes, firmware and the kernel take different amounts.
-    """
-    own = nodes.get(node)
-    if own is None or own.memory_bytes is None or own.assignable_bytes is None:
-        return None
-    return min(
-        other.assignable_bytes
-        for number, other in nodes.items()
-        if other.assignable_bytes is not None and other.memory_bytes is not None and gpus[number] == gpus[node]
-        if abs(other.memory_bytes - own.memory_bytes) * ALIKE <= own.memory_bytes
-    )
-
-
 def in_whole_caches(node: NodeResources, cores: int) -> int:
     """Return as many cores, or up to an eighth fewer, as a guest can have with dies that are whole parts of a cache.
 
-    Caches of 6 cores, for example, need dies of 6 or 3 cores (`planning.guest.caches`).
+    Caches of 6 cores, for example, need dies of 3 cores, or one of 5 or 6 cores on each (`planning.guest.caches`).
     """
     most = max(node.cache_cores, default=0)
-    rest = cores % (most // (most & -most)) if cores > most > 0 else 0
-    return cores - rest if rest * MOST_LEFT_OUT <= cores else cores
+    if cores <= most or not most:
+        return cores
+    count, part = equal_parts(node, cores)
+    less = max(cores - cores % (most // (most & -most)), count * part)
+    return less if (cores - less) * MOST_LEFT_OUT <= cores else cores
 
 
 def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | None:
@@ -191,8 +207,24 @@ class Base(msgspec.Struct, frozen=True):
     nodes: frozenset[int] | None = None
 
 
-def base_cells(context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ...]) -> Base:
+def _without_gpus(context: PlanningContext, gpus: Collection[str]) -> Iterator[int]:
+    """Yield the nodes without GPUs of the sockets all of whose GPUs these are, if nobody has anything of the node."""
+    homes = set(context.countable.values())
+    for node, socket in context.sockets.items():
+        inside = {address for address, home in context.countable.items() if home in socket}
+        here, memory = context.resources.nodes[node], context.memory.get(node)
+        of_guest = node not in homes and inside and inside <= {*gpus}
+        idle = here.free and len(here.free) == len(here.assignable)
+        if of_guest and idle and memory and not memory.nothing_to_share:
+            yield node
+
+
+def base_cells(
+    context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ...], *, whole_sockets: bool = False
+) -> Base:
     """Return the cells as the intent says; `auto`: one cell on each node that has one of the GPUs.
+
+    `whole_sockets`: and one on the other nodes of sockets all of whose GPUs these are, where cores divide so.
 
     No cell can be on a node without CPUs: its GPUs count for the nearest node that has. One cell on any node if there
     are no GPUs, their nodes are unknown, or there are fewer cores than nodes.
@@ -207,7 +239,10 @@ def base_cells(context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ..
         return Base(1, True)
     if isinstance(guest.vcpus, int) and cores_needed(guest.vcpus, context.resources.threads_per_core) < len(known):
         return Base(1, True)
-    return Base(len(known), True, frozenset(known))
+    more = known.union(_without_gpus(context, gpus) if whole_sockets else ())
+    cores = len(more) * context.resources.threads_per_core
+    own = known if isinstance(guest.vcpus, int) and guest.vcpus % cores else more
+    return Base(len(own), True, frozenset(own))
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -226,7 +261,8 @@ def shapes(
     """
     listed = guest.numa if isinstance(guest.numa, tuple) else None
     asked = gpus and listed is None and "auto" in (guest.vcpus, guest.memory)
-    share = auto_share(context, gpus, parts) if asked else None
+    own = base_cells(context, guest, gpus, whole_sockets=not parts).nodes or () if asked else ()
+    share = auto_share(context, gpus, parts, own if len(own) == cells else ()) if asked else None
     for threads in context.thread_options:
         for page, at_boot in _backings(context, guest):
             demands = _listed(listed, page) if listed else _equal(context, guest, share, cells, threads, page)
@@ -327,7 +363,7 @@ def enlarge(
     vcpus = [cell.vcpus for cell in shape.cells]
     memory = [cell.memory_bytes for cell in shape.cells]
     cells = len(nodes)
-    share = auto_share(context, gpus, parts)
+    share = auto_share(context, gpus, parts, nodes)
     others = [(claims_of_later or {}).get(node, Claims()) for node in nodes]
     if guest.vcpus == "auto":
         most = context.vcpus.most // cells // shape.threads * shape.threads

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import date
 
+from hosttune.errors import BadInput
 from hosttune.journal.state import load, mode_of, save
 from hosttune.model.validation import Acceptance
 from hosttune.model.values import Value, from_json, to_json
@@ -28,7 +30,20 @@ def read_accepted(folder: str) -> tuple[Acceptance, ...]:
     path = os.path.join(folder, FILE)
     if not os.path.lexists(path):
         return ()
-    return from_json(_Document, load(path, what="hosttune's own record"), schema=SCHEMA, where=path).results
+    found = from_json(_Document, load(path, what="hosttune's own record"), schema=SCHEMA, where=path).results
+    for one in found:
+        check_date(one.until, f"{path}: {one.check}")
+    return found
+
+
+def check_date(text: str, where: str) -> None:
+    """Refuse what is no date as 2026-12-31: dates are compared as texts, so not 20261231. Raises BadInput."""
+    try:
+        written = date.fromisoformat(text).isoformat()
+    except ValueError:
+        written = ""
+    if written != text:
+        raise BadInput(f"{text!r:.40} is no date", where=where, hint="write it as 2026-12-31")
 
 
 def accept(folder: str, accepted: Iterable[Acceptance]) -> None:

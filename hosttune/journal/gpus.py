@@ -18,7 +18,7 @@ from hosttune.model.host import Host
 from hosttune.model.jsontext import plain_json
 from hosttune.model.looks import Look
 from hosttune.model.values import FrozenMap, to_json
-from hosttune.settings.drivers import identities, merged_identities
+from hosttune.settings.drivers import merged_identities
 
 
 def keep_gpus(folder: str, host: Host, looks: Mapping[str, Look] = FrozenMap({})) -> None:
@@ -30,7 +30,7 @@ def keep_gpus(folder: str, host: Host, looks: Mapping[str, Look] = FrozenMap({})
     path = os.path.join(folder, KEPT_GPUS)
     try:
         kept = plain_json(load(path, what="GPU identities"), where=path) if os.path.exists(path) else {}
-        merged = merged_identities(kept, identities(host))
+        merged = merged_identities(kept, host)
         for address, look in looks.items():
             merged[address]["look"] = msgspec.to_builtins(look)
     except (BadInput, AttributeError, TypeError, ValueError) as error:

@@ -18,6 +18,7 @@ from hosttune.model.values import Value
 
 _U16 = Struct("<H").unpack_from
 _U32 = Struct("<I").unpack_from
+_U64 = Struct("<Q").unpack_from
 _EXPRESS = Struct("<HIHHIHH").unpack_from  # PCI_EXP_FLAGS, DEVCAP, DEVCTL, DEVSTA, LNKCAP, LNKCTL, LNKSTA
 
 _HEADER = 64
@@ -26,6 +27,7 @@ _STATUS_CAP_LIST = 0x10
 _CAP_SSVID = 0x0D
 CAP_EXPRESS = 0x10
 _EXT_AER = 0x01
+_EXT_DSN = 0x03
 EXT_ACS = 0x0D
 _EXT_ATS = 0x0F
 _EXT_SRIOV = 0x10
@@ -74,9 +76,9 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
 
     `vendor_id` and the other ids are four hex digits without 0x; a virtual function returns ffff and so has none. `acs`
     without names: extended space was read and has no ACS capability. `aer`: it has the AER capability; None also where
-    the list of capabilities is broken. `aspm`: "off", "L0s", "L1", "L0s L1";
-    `aspm_supported` likewise, with "none". Link widths outside the standard, including zero, are None. `doubts`: what
-    was wrong with the lists ("the capability list loops at 0x50"). `all_ones`: the function does not respond.
+    the list of capabilities is broken. `aspm`: "off", "L0s", "L1", "L0s L1"; `aspm_supported` likewise, with "none".
+    `dsn`: its Device Serial Number. Link widths outside the standard, including zero, are None. `doubts`: what was
+    wrong with the lists ("the capability list loops at 0x50"). `all_ones`: the function does not respond.
     """
 
     vendor_id: str | None = None
@@ -105,6 +107,7 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
     acs: Acs | None = None
     ats_enabled: bool | None = None
     sriov: SriovFacts | None = None
+    dsn: str | None = None
     doubts: tuple[str, ...] = ()
     all_ones: bool = False
 
@@ -270,6 +273,8 @@ def _extended_capability(config: bytes, kind: int, at: int, facts: dict[str, Any
         )
     elif kind == _EXT_ATS and at + 8 <= len(config):
         facts["ats_enabled"] = bool(_U16(config, at + 6)[0] & 0x8000)
+    elif kind == _EXT_DSN and at + 12 <= len(config):
+        facts["dsn"] = f"{_U64(config, at + 4)[0]:016x}".replace("0" * 16, "") or None
     elif kind == _EXT_SRIOV and at + 0x12 <= len(config):
         facts["sriov"] = SriovFacts(
             total_vfs=_U16(config, at + 0xE)[0],

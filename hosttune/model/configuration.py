@@ -69,6 +69,7 @@ def _kinds() -> Iterable[FactKind]:
         ("devices", "host", "the number of GPUs, network devices and NVMe drives by vendor and device", None),
         ("iommu", "host", "whether the IOMMU is on, and the default type of its domains", None),
         ("interrupt-remapping", "host", "whether the IOMMU remaps interrupts", None),
+        ("secure-boot", "host", "whether Secure Boot is on", None),
         ("lockdown", "host", "the kernel's lockdown, which secure boot may switch on", None),
         ("os", "host", "the operating system", None),
         ("kernel", "host", "the kernel's release", None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from hosttune.model.devicepath import DevicePath
@@ -20,6 +21,7 @@ FigureVerdict = Literal["expected", "low", "impossible", "unknown"]
 #   default    such machines have the fault unless it was removed; no observation says so
 #   possible   it acts on such figures, and nothing speaks against it
 Grade = Literal["proven", "observed", "fits", "indirect", "default", "possible"]
+_SURE: Mapping[Grade, str] = {"fits": "Probably", "default": "Often", "possible": "Possibly"}
 GRADES: tuple[Grade, ...] = ("proven", "observed", "fits", "indirect", "default", "possible")
 
 
@@ -46,16 +48,26 @@ class JudgedFigure(Value, frozen=True, kw_only=True):
 
 
 class Cause(Value, frozen=True, kw_only=True):
-    """One possible cause. `grade` says how it is supported; `explains` names figures ("metric: subject")."""
+    """One possible cause. `title` says what is wrong where it is the cause, `grade` how it is supported.
+
+    `explains` names figures ("metric: subject").
+    """
 
     cause: str
     rank: int
     grade: Grade
+    title: str = ""
     evidence: tuple[str, ...]
     explains: tuple[str, ...] = ()
     remedy: str
     confirm: str
     source: str
+
+    @property
+    def sentence(self) -> str:
+        """The cause with what shows it, and how sure it is: "The link runs below …: link x8 of x16 (0000:18:00.0)"."""
+        words = ": ".join(filter(None, (self.title, self.evidence[0])))
+        return f"{_SURE[self.grade]}: {words}" if self.grade in _SURE else words
 
 
 class Doubt(Value, frozen=True, kw_only=True):

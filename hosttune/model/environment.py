@@ -1,4 +1,4 @@
-"""An environment, judged line by line: the document of `hosttune lint-env -o json`."""
+"""An environment or a guide's commands, judged line by line: the document of `hosttune lint-env -o json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EnvironmentLine(Value, frozen=True, kw_only=True):
     """One variable of an environment, or a line that was not understood (`name` is then None, `value` its text).
 
     `value` None: the line gives none (`unset`, `export NAME`). `source` None: no source is known, and the verdict is
-    unknown. `line` counts from 1.
+    unknown. `line` counts from 1. `setting`: hosttune's own for what the line sets.
     """
 
     line: int
@@ -27,6 +27,7 @@ class EnvironmentLine(Value, frozen=True, kw_only=True):
     verdict: Verdict
     why: str
     source: str | None = None
+    setting: str | None = None
 
 
 class JudgedEnvironment(Document, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from hosttune.model.networkintent import Roce
 from hosttune.model.plan import Plan
 from hosttune.model.ports import NicPorts, PortDetail, PortInfo, RoceState
 from hosttune.model.result import Result
-from hosttune.model.validation import Validation
+from hosttune.model.validation import Counted, Validation
 from hosttune.model.values import Value, close_lists, close_mappings
 from hosttune.model.verification import Verification
 
@@ -86,16 +86,6 @@ class Health(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_mappings(self, "aer", "disks", "edac")
-
-
-class AerLater(Value, frozen=True, kw_only=True):
-    """The error counts of PCIe functions, as in `Health.aer`, `seconds` after those."""
-
-    seconds: float
-    aer: Mapping[str, Mapping[str, int]]
-
-    def __post_init__(self) -> None:
-        close_mappings(self, "aer")
 
 
 class GuestThread(Value, frozen=True, kw_only=True):
@@ -202,7 +192,7 @@ class Evidence(Value, frozen=True, kw_only=True):
       not have been recorded.
     - `absent`: paths that the machine is proven not to have, of those that a check may ask about; "/" means all that is
       not in `host`.
-    - `not_captured`: fields that are newer than the capture this was read from.
+    - `facts`: the number of the newest fact in the capture that this was read from; None: no capture of hosttune.
     - `bar_limits`: by address, the largest size in bytes that a resizable BAR can have. 0: not resizable; no entry:
       unknown.
     - `irqbalance`: it is installed and not masked.
@@ -214,8 +204,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `port_info`: by InfiniBand port ("mlx5_0/1"), which lanes and speeds it supports; no entry: it was not asked.
     - `roce`: by address of a NIC, how its RoCE port is set; no entry: it has none, or that is not known.
     - `tuned_verified`: TuneD finds every value that its active profile sets; False: not every one.
-    - `aer_later`: the counters of PCIe errors a second time; None: all were 0, or not read again.
-    - `kernel_lines`: the events of the kernel log have the kinds of `hosttune.linux.kernellines`.
+    - `counted_later`: the counters of errors a second time; None: all were 0, or not read again.
     - `declared_roce`: what a document that the caller names declares of RoCE ports; it counts before the plans'.
     - `ports_later`, `gpus_later`: the same and the GPUs, `seconds_later` seconds later, after the benchmarks.
     """
@@ -233,7 +222,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
     complete: bool | None = None
     absent: tuple[str, ...] = ()
-    not_captured: tuple[str, ...] = ()
+    facts: int | None = None
     bar_limits: Mapping[str, int] | None = None
     irqbalance: bool | None = None
     ksm_pages_shared: int | None = None
@@ -257,8 +246,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     configuration: tuple[Fact, ...] | None = None  # facts read for comparing hosts; None: not read
     clocks: Clocks | None = None  # None: not read
     tuned_verified: bool | None = None
-    kernel_lines: bool = False
-    aer_later: AerLater | None = None
+    counted_later: Counted | None = None
     security: Security | None = None  # None: not read
 
     def __post_init__(self) -> None:

@@ -38,6 +38,12 @@ class Nvlink(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         close_mappings(self, "errors")
 
+    @property
+    def counters(self) -> Mapping[str, int | None]:
+        """The counters that it has, by name."""
+        names = ("replays", "recoveries", "crc_errors")
+        return self.errors if self.errors is not None else {name: getattr(self, name) for name in names}
+
 
 class MigProfile(Value, frozen=True, kw_only=True):
     """A GPU instance profile as the device lists it. `starts` and `size` are in memory slices."""

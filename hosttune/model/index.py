@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from hosttune.model import sysfs
 from hosttune.model.devices import Nic, Nvme, functions_under
@@ -14,6 +15,11 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.pci import PciDevice
 from hosttune.model.platform import RunningGuest
 from hosttune.model.values import address_key, grouped, slot_of
+
+
+def is_another(was: Mapping[str, Any], now: Mapping[str, str]) -> bool:
+    """Return whether two identities at one address (`DeviceIndex.identity`) are known to be of two devices."""
+    return any(was.get(name) not in (None, value) for name, value in now.items())
 
 
 class DeviceIndex:
@@ -64,6 +70,16 @@ class DeviceIndex:
         """Return the device id of a function ("2335"); None if it is unknown."""
         device = self.pci.get(address)
         return device.device_id if device else None
+
+    def identity(self, address: str) -> dict[str, str]:
+        """Return what tells a device from another one at its address, as far as it is known: its PCI ids in a row
+        (`device`), its Device Serial Number (`dsn`), and of a GPU the serial number and UUID that its driver tells.
+        """
+        one, gpu = self.pci.get(address), self.gpus.get(address)
+        ids = (one.vendor_id, one.device_id, one.subsystem_vendor_id, one.subsystem_device_id) if one else ()
+        known = {"device": ":".join(part for part in ids if part), "dsn": one and one.dsn}
+        known |= {"uuid": gpu.uuid, "serial": gpu.serial} if gpu else {}
+        return {name: value for name, value in known.items() if value}
 
     @cached_property
     def in_use(self) -> Mapping[str, str]:

@@ -93,6 +93,8 @@ class GuestIntent(Part, frozen=True, kw_only=True):
     smt: Literal["cores", "threads"] = "cores"
     hugepages: Literal["auto", "2MiB", "1GiB", "none"] = "auto"
     firmware: Literal["efi", "bios"] = "efi"
+    secure_boot: bool = False
+    tpm: bool = False
     accelerator: Literal["kvm", "tcg"] = "kvm"
     boot: Boot | None = None
     disk: str | None = None
@@ -273,6 +275,7 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
     _check_devices(guest, at)
     _check_sizes(guest, at)
     _check_lengths(guest, at)
+    _check_firmware(guest, at)
     check_count(len(guest.networks or ()), "networks", f"{at}.networks")
     check_count(len(guest.sysctl or ()), "sysctls", f"{at}.sysctl")
     for n, network in enumerate(guest.networks or ()):
@@ -326,6 +329,13 @@ def _check_memory(size: int | str, at: str) -> None:
     found = parse_size(size, where=at)
     if found < LEAST_MEMORY:
         _refuse(f"{found} bytes of memory: less than 1 MiB", at, too_few_bytes_hint(size))
+
+
+def _check_firmware(guest: GuestIntent, at: str) -> None:
+    if guest.secure_boot and guest.firmware != "efi":
+        _refuse("Secure Boot without UEFI", f"{at}.secure_boot", "take firmware: bios out")
+    if guest.secure_boot and guest.boot is not None:
+        _refuse("Secure Boot of a kernel that QEMU loads", f"{at}.secure_boot", "boot from a disk, or take it out")
 
 
 def _check_lengths(guest: GuestIntent, at: str) -> None:

@@ -40,6 +40,7 @@ LIMITS: Mapping[str, Limit] = {
     "lines of an environment": Limit(20_000, "", "the longest script of a training framework has some 2,000"),
     "variables of an environment": Limit(20_000, "", "guides set some 40"),
     "log": Limit(16 * MIB, "bytes", "NCCL_DEBUG=INFO of 64 ranks is some 1 MiB"),
+    "lines of a log": Limit(400_000, "", "NCCL_DEBUG=INFO of 64 ranks has some 10,000"),
     "figures of a diagnosis": Limit(2_000, "", "a validation of 8 GPUs has some 300 figures"),
     "values of a document": Limit(1_000_000, "", "a host with 768 CPUs and 517 PCI functions has some 40,000"),
     "domain XML": Limit(4 * MIB, "bytes", "libvirt's own bound of a text (REMOTE_STRING_MAX, remote_protocol.x)"),

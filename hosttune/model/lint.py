@@ -11,10 +11,10 @@ LEVEL_WORDS = {"error": "error", "warn": "warning", "info": "note"}  # for peopl
 class LintFinding(Value, frozen=True, kw_only=True):
     """A fault of a guest's XML on its host, found by one rule.
 
-    `level`: error, the guest will not start, or not as intended; warn, it is slower than it could be, or disturbs
-    others; info, worth knowing, or missing on the host only. `judged` False: the rule applies, and a fact that it needs
-    is unknown; the level is then info, and `text` begins with "cannot be judged". `line` counts from 1 and is the line
-    of the element at `path`, or of the nearest element above it that exists. `where` is the file and the path.
+    `level`: error, the guest would not start on a prepared host, or takes what is the host's or another's; warn, it
+    costs speed or safety; info, advice, or missing on the host only. `judged` False: the rule applies, and a fact that
+    it needs is unknown; the level is then info, and `text` begins with "cannot be judged". `line` counts from 1 and is
+    the line of the element at `path`, or of the nearest element above it that exists. `where` is the file and the path.
     """
 
     level: str

@@ -21,13 +21,14 @@ class SeenRun(Value, frozen=True, kw_only=True):
 class Look(Value, frozen=True, kw_only=True):
     """What the checks of a GPU's health concluded at a time (UTC, ISO 8601), in a boot.
 
-    `device`: the PCI ids of the GPU; these, `uuid` and `serial` tell it from another one at its address. `seen`: the
-    guests that hosttune saw with it since.
+    `device`, `dsn`, `uuid` and `serial` tell the GPU from another one at its address (`DeviceIndex.identity`). `seen`:
+    the guests that hosttune saw with it since.
     """
 
     at: str
     boot_id: str | None = None
     device: str | None = None
+    dsn: str | None = None
     uuid: str | None = None
     serial: str | None = None
     results: tuple[CheckResult, ...] = ()

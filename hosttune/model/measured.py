@@ -102,7 +102,10 @@ class NicLink(Part, frozen=True, kw_only=True):
 
 
 class Observations(Part, frozen=True, kw_only=True):
-    """What was read about the machine besides figures; None is unknown."""
+    """What was read about the machine besides figures; None is unknown.
+
+    `said`: of an observation, where it was seen or the words that say it ("0000:40:01.0").
+    """
 
     guest_topology: Literal["flat", "mirrored"] | None = None
     guest_numa: bool | None = None
@@ -138,6 +141,10 @@ class Observations(Part, frozen=True, kw_only=True):
     changed_with_version: bool | None = None
     storage_bound: bool | None = None
     input_bound: bool | None = None
+    said: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "said")
 
 
 class Measured(Part, frozen=True, kw_only=True):

@@ -148,6 +148,7 @@ class PciDevice(Value, frozen=True, kw_only=True):
     max_payload_supported_bytes: int | None = None
     read_request_bytes: int | None = None
     relaxed_ordering: bool | None = None
+    dsn: str | None = None  # its Device Serial Number, 16 hex digits: VFIO shows it too
     responds: bool | None = None
 
     @property

@@ -154,6 +154,8 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     uuid: str | None = None
     machine: str = "q35"
     firmware: str = "efi"
+    secure_boot: bool = False
+    tpm: bool = False
     accelerator: str = "kvm"
     cpu_vendor: str | None = None
     topology: Topology | None = None

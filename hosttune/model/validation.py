@@ -32,8 +32,9 @@ _PLACE = {word: place for place, words in enumerate(_SEVERITY) for word in words
 class Acceptance(Value, frozen=True, kw_only=True):
     """Somebody's word that a warning or an unknown is known and allowed until a date, which is its last day (UTC).
 
-    `subject` "": each subject of the check. `by`: who says so. `at`: when; None: a configuration says so. `expired`:
-    the date was over when the validation was made.
+    `subject` "": each subject of the check. `by`: who says so. `at`: when; None: a configuration says so. `device`:
+    what tells the subject from another device at its address, as far as it is known. `ended` says why it did not count
+    when the validation was made.
     """
 
     check: str
@@ -42,7 +43,11 @@ class Acceptance(Value, frozen=True, kw_only=True):
     why: str
     until: str
     at: str | None = None
-    expired: bool = False
+    device: Mapping[str, str] = {}
+    ended: str = ""
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "device")
 
     def covers(self, result: CheckResult) -> bool:
         """Return whether it names this result."""
@@ -52,7 +57,7 @@ class Acceptance(Value, frozen=True, kw_only=True):
     def text(self) -> str:
         """Return it for people."""
         at = f" on {self.at[:10]}" if self.at else ""
-        over = "; that date is over: accept it again, or mend it" if self.expired else ""
+        over = f"; {self.ended}: accept it again, or mend it" if self.ended else ""
         return f"by {self.by}{at} until {self.until}: {self.why}{over}"
 
 
@@ -77,7 +82,7 @@ class CheckResult(Value, frozen=True, kw_only=True):
     @property
     def standing(self) -> str:
         """Return its outcome, or ACCEPTED."""
-        return ACCEPTED if self.accepted is not None and not self.accepted.expired else self.outcome
+        return ACCEPTED if self.accepted is not None and not self.accepted.ended else self.outcome
 
 
 class Sample(Value, frozen=True, kw_only=True):
@@ -127,14 +132,17 @@ class Machine(Value, frozen=True, kw_only=True):
 
 
 class Counted(Value, frozen=True, kw_only=True):
-    """What the kernel had counted `uptime_seconds` after the start of a boot: PCIe errors (AER) by address and kind."""
+    """What was counted `uptime_seconds` after the start of a boot, by counters ("aer 0000:18:00.0") and word.
 
-    boot_id: str
+    `hosttune.model.counters` has the table of them.
+    """
+
+    boot_id: str | None = None
     uptime_seconds: float
-    aer: Mapping[str, Mapping[str, int]]
+    counters: Mapping[str, Mapping[str, int]] = {}
 
     def __post_init__(self) -> None:
-        close_mappings(self, "aer")
+        close_mappings(self, "counters")
 
 
 class Validation(Value, frozen=True, kw_only=True):

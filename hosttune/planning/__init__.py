@@ -37,6 +37,7 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, Plan, PlannedGuest, Source, Unplaced
 from hosttune.planning.batch import Outcome, check_apart, guest_request_of, place_guests
+from hosttune.planning.guest.reasons import crowded_cores, unused_nodes
 from hosttune.planning.guest.reserve import take_entry
 from hosttune.planning.host.actions import plan_actions
 from hosttune.planning.host.findings import host_findings
@@ -207,4 +208,5 @@ def _place(
         settings, seed = guest_settings(intent, want.guest), seed_path(want.guest)
         placed.append(changed(result.guest, guest_settings=settings, seed=seed))
         findings += result.findings
-    return placed, unplaced, [*findings, *of_search]
+    of_host = (*unused_nodes(context, placed), *crowded_cores(context, placed))
+    return placed, unplaced, [*findings, *of_search, *of_host]

@@ -23,7 +23,7 @@ from hosttune.planning.guest.document import Placed
 from hosttune.planning.guest.reserve import pins_of, take
 from hosttune.planning.mig.instances import is_vgpu_guest, mig_changes, mig_refusal
 from hosttune.planning.request.candidates import Candidates, gpu_candidates
-from hosttune.planning.request.nearest import free_nics, in_doubt, too_few
+from hosttune.planning.request.nearest import can_be_counted, free_nics, in_doubt, too_few
 from hosttune.planning.request.resource_pool import GuestRequest, counted_nics, counted_nvme
 from hosttune.planning.search.branch_and_bound import SearchProblem, all_fit, best_of, search_problem
 from hosttune.planning.suggestions import has_room, relaxations, shortage
@@ -41,9 +41,34 @@ def guest_request_of(context: PlanningContext, guest: GuestIntent, where: str) -
         *named_devices(context.catalogue, nics, "nic", f"{where}.nics"),
         *named_devices(context.catalogue, nvme, "nvme", f"{where}.nvme"),
     )
+    asked = guest
+    guest, mates = _with_mates(context, guest, named, where)
+    named = (*named, *mates)
     claims = tuple(disk_claims(context.catalogue, guest.disk))
     found = Candidates(0, why=claims) if claims else gpu_candidates(context, guest, named, f"{where}.gpus")
-    return GuestRequest(guest, where, named, found)
+    return GuestRequest(guest, where, named, found, asked)
+
+
+def _with_mates(
+    context: PlanningContext, guest: GuestIntent, named: tuple[str, ...], where: str
+) -> tuple[GuestIntent, tuple[str, ...]]:
+    """Return a guest that wants fewer NICs and drives, and those that it gets because they share its GPUs' groups."""
+    gpus = named_gpus(context.catalogue, guest.gpus, f"{where}.gpus") if isinstance(guest.gpus, tuple) else ()
+    groups = {device.iommu_group for device in map(context.catalogue.pci.get, gpus) if device}
+    inside = [one.address for n in groups if n is not None for one in context.catalogue.groups[n]]
+    nics = NicRequest(count=guest.nics) if isinstance(guest.nics, int) else guest.nics
+    ports = free_nics(context, nics) if isinstance(nics, NicRequest) else []
+    drives = [drive.address for drive in context.host.nvme]
+    of_nics = [one for one in inside if one in ports][: nics.count if isinstance(nics, NicRequest) else 0]
+    of_drives = [one for one in inside if one in drives][: guest.nvme if isinstance(guest.nvme, int) else 0]
+    every = (*gpus, *named, *of_nics, *of_drives)
+    if any(not can_be_counted(context, one, tuple(a for a in every if a != one)) for one in (*of_nics, *of_drives)):
+        return guest, ()
+    if isinstance(nics, NicRequest) and of_nics:
+        guest = msgspec.structs.replace(guest, nics=msgspec.structs.replace(nics, count=nics.count - len(of_nics)))
+    if isinstance(guest.nvme, int) and of_drives:
+        guest = msgspec.structs.replace(guest, nvme=guest.nvme - len(of_drives))
+    return guest, (*of_nics, *of_drives)
 
 
 def check_apart(context: PlanningContext, wants: Sequence[GuestRequest]) -> None:
@@ -239,15 +264,15 @@ def _beside(rest: _Rest, which: int, refused: Outcome | None, *, suggest: bool) 
         line = f"no GPU has room for {_instances(want.guest)} beside what they take"
         helpful = _other_mig(rest.context, rest.wants, which, tuple(rest.together.placed)) if suggest else ()
         return Unplaced(guest=want.guest.name, why=(line,), relaxation=helpful)
-    outcome = _alone(rest.after, want.guest, want.where) if rest.together.placed or refused is None else refused
+    outcome = _alone(rest.after, want.asked, want.where) if rest.together.placed or refused is None else refused
     if isinstance(outcome, Placed) or not suggest:
         return outcome
 
     def fits_with_change(on: PlanningContext, changed: GuestIntent) -> bool:
         return isinstance(_alone(on, changed, want.where), Placed)
 
-    candidates = guest_request_of(rest.after, want.guest, want.where).candidates
-    helpful = relaxations(rest.after, want.guest, candidates, fits_with_change)
+    candidates = guest_request_of(rest.after, want.asked, want.where).candidates
+    helpful = relaxations(rest.after, want.asked, candidates, fits_with_change)
     return msgspec.structs.replace(outcome, relaxation=(*helpful, *outcome.relaxation))
 
 

@@ -51,6 +51,9 @@ class _Held(msgspec.Struct, frozen=True):
     after: Any
 
 
+_Row = tuple[tuple[Any, ...], Action, str]  # what is alike becomes one action; the action; the part
+
+
 def values_of(actions: Iterable[Action]) -> Mapping[Key, Any]:
     """Return the present value of each part that these actions are about."""
     return {(one.kind, part): one.current for one in actions for part in _parts(one.kind, one.target)}
@@ -59,7 +62,7 @@ def values_of(actions: Iterable[Action]) -> Mapping[Key, Any]:
 def rebase(
     host: Host,
     standing: Standing,
-    desired: Iterable[Action],
+    desired: Collection[Action],
     live: Mapping[Key, Any],
     guests: Sequence[PlannedGuest],
 ) -> tuple[Action, ...]:
@@ -68,72 +71,98 @@ def rebase(
     `live`: the values now, as far as the host document has them; else they are as last read back. Pages that only a
     present run of a guest has stay until it has stopped.
     """
-    busy = _busy(standing, guests)
     force = host.in_force or InForce()
-    held = dict(_held(force))
     had = {device.address for guest in standing.fixed for device in guest.places.devices}
-    run_with = {device for one in standing.residents.values() if runs(one) for device in one.devices}
-    gone = had - host.index.pci.keys()  # their guests are left as they are
-    wanted: set[Key] = set()
+    beside = _Beside(
+        standing=standing,
+        live=live,
+        held=dict(_held(force)),
+        busy=_busy(standing, guests),
+        gone=had - host.index.pci.keys(),
+    )
     rows: dict[tuple[Any, ...], tuple[Action, list[str]]] = {}
-    for action in desired:
-        for part in _parts(action.kind, action.target):
-            key, want, when = (action.kind, part), action.want, action.when
-            wanted.add(key)
-            was = held.get(key)
-            now = live.get(key, was.after if was else action.current)
-            # Somebody else may have written what is wanted from now on: that it is wanted is then all there is to do.
-            noted = was is None or was.want == want or action.kind in (HugePages.kind, IrqbalanceBan.kind)
-            if (
-                (now == want == action.current and noted)
-                or part in gone
-                or (key not in live and action.kind == _RESTART)
-            ):
-                continue
-            if action.kind == HugePages.kind and action.effect == "reboot" and (KernelArguments.kind, PAGES) in held:
-                continue  # the next boot reserves them already
-            if when == "next-start" and part in run_with:
-                when = "now"
-            if was and action.kind == HugePages.kind:
-                action = changed(action, why=action.why.partition(",")[0])  # free on the bare host is not free now
-            holders: Mapping[str, int] = (
-                busy.get(part, {}) if action.kind == HugePages.kind and type(now) is int else {}
-            )
-            held_now = want + sum(holders.values()) if holders else want
-            if action.kind == IrqbalanceBan.kind:
-                holders = {name: 0 for cpu, names in busy.items() if cpu.isdecimal() for name in names}
-                cpus = (int(cpu) for cpu in busy if cpu.isdecimal())
-                held_now = str(CpuSet((*parse_cpus(want), *cpus)))
-            if held_now != want:
-                later = changed(action, current=held_now, want=want, when="after-stop", holders=tuple(holders))
-                rows[key, "after-stop"] = later, [part]
-                want = held_now
-            ours = was is not None and was.want == want
-            if (now == want and noted) or (was is not None and ours and _is_settled(action.kind, now, was)):
-                continue
-            row = changed(action, current=now, want=want, when=when, drift=ours)
-            rows.setdefault((action.id, now, want, when, ours), (row, []))[1].append(part)
-    given_up = frozenset(kept_by_name(standing.intent, held))
-    stays = frozenset(key for key, was in held.items() if _stays(force, key, was, guests))
-    pools, now_there = (dict(_pools(one)) for one in (standing.bare, host))
-    for key, was in held.items():
-        if key in wanted or key in given_up or key in stays or key[1] in gone:
-            continue
-        kind, part = key
-        reboot = was.setting.scope == "boot"
-        want = pools.get(part, was.original)
-        if want != was.original and want == now_there.get(part):
-            continue  # of a pool: others use what is there
-        now = live.get(key, now_there.get(part, was.after))
-        back = changed(
-            make_action(kind, was.setting.target, now, want, _BACK),
-            effect="reboot" if reboot else "now",
-            change="back" if want == was.original else "set",
-            when="after-stop" if part in busy else "reboot" if reboot else "now",
-            holders=tuple(busy.get(part, ())),
-        )
-        rows.setdefault((back.id, "back", back.current, back.want, back.holders), (back, []))[1].append(part)
+    for alike, action, part in (*beside.sets(desired), *beside.backs(host, force, desired, guests)):
+        rows.setdefault(alike, (action, []))[1].append(part)
     return tuple(_of_parts(action, parts) for action, parts in rows.values())
+
+
+class _Beside(msgspec.Struct, frozen=True):
+    """What the actions are compared with. `gone`: devices that the host lost, whose guests are left as they are."""
+
+    standing: Standing
+    live: Mapping[Key, Any]
+    held: Mapping[Key, _Held]
+    busy: Mapping[str, Mapping[str, int]]
+    gone: Collection[str]
+
+    def sets(self, desired: Iterable[Action]) -> Iterator[_Row]:
+        """Yield the actions that set something else than there is."""
+        run_with = {device for one in self.standing.residents.values() if runs(one) for device in one.devices}
+        for action in desired:
+            for part in _parts(action.kind, action.target):
+                was = self.held.get((action.kind, part))
+                now = self.live.get((action.kind, part), was.after if was else action.current)
+                # Somebody else may have written what is wanted from now on: that it is wanted is then all there is to
+                # do.
+                noted = was is None or was.want == action.want or action.kind in (HugePages.kind, IrqbalanceBan.kind)
+                if (now == action.want == action.current and noted) or not self._is_due(action, part):
+                    continue
+                due = action
+                if action.when == "next-start" and part in run_with:
+                    due = changed(due, when="now")
+                if was and action.kind == HugePages.kind:
+                    due = changed(due, why=due.why.partition(",")[0])  # free on the bare host is not free now
+                want, holders = self._until_stopped(action, part, now)
+                if want != action.want:
+                    later = changed(due, current=want, when="after-stop", holders=tuple(holders))
+                    yield (due.id, "after-stop", part), later, part
+                ours = was is not None and was.want == want
+                if (now == want and noted) or (was and ours and _is_settled(action.kind, now, was)):
+                    continue
+                due = changed(due, current=now, want=want, drift=ours)
+                yield (due.id, now, want, due.when, ours), due, part
+
+    def _is_due(self, action: Action, part: str) -> bool:
+        """Return whether it is to be done: not for a lost device, nor a restart of what is not there now."""
+        if action.kind == HugePages.kind and action.effect == "reboot" and (KernelArguments.kind, PAGES) in self.held:
+            return False  # the next boot reserves them already
+        return part not in self.gone and (action.kind != _RESTART or (action.kind, part) in self.live)
+
+    def _until_stopped(self, action: Action, part: str, now: Any) -> tuple[Any, Collection[str]]:
+        """Return the value until present runs of guests have stopped, and these guests."""
+        if action.kind == HugePages.kind and type(now) is int:
+            holders = self.busy.get(part, {})
+            return action.want + sum(holders.values()), holders
+        if action.kind == IrqbalanceBan.kind:
+            cpus = {int(cpu): names for cpu, names in self.busy.items() if cpu.isdecimal()}
+            names = dict.fromkeys(name for guests in cpus.values() for name in guests)
+            return str(CpuSet((*parse_cpus(action.want), *cpus))), names
+        return action.want, ()
+
+    def backs(
+        self, host: Host, force: InForce, desired: Iterable[Action], guests: Sequence[PlannedGuest]
+    ) -> Iterator[_Row]:
+        """Yield the actions that put back what is in force and not desired any more."""
+        left = {(action.kind, part) for action in desired for part in _parts(action.kind, action.target)}
+        left |= set(kept_by_name(self.standing.intent, self.held))
+        pools, now_there = (dict(_pools(one)) for one in (self.standing.bare, host))
+        for key, was in self.held.items():
+            if key in left or key[1] in self.gone or _stays(force, key, was, guests):
+                continue
+            kind, part = key
+            reboot = was.setting.scope == "boot"
+            want = pools.get(part, was.original)
+            if want != was.original and want == now_there.get(part):
+                continue  # of a pool: others use what is there
+            now = self.live.get(key, now_there.get(part, was.after))
+            back = changed(
+                make_action(kind, was.setting.target, now, want, _BACK),
+                effect="reboot" if reboot else "now",
+                change="back" if want == was.original else "set",
+                when="after-stop" if part in self.busy else "reboot" if reboot else "now",
+                holders=tuple(self.busy.get(part, ())),
+            )
+            yield (back.id, "back", back.current, back.want, back.holders), back, part
 
 
 def _pools(host: Host) -> Iterator[tuple[str, int | None]]:

@@ -29,6 +29,7 @@ from hosttune.planning.guest.reserve import pins_of
 from hosttune.planning.host.inside import guest_settings
 
 NOTHING = InForce()
+_UNASKED = "libvirt cannot be asked: no guest is planned, changed or taken away; start its daemon, then plan again"
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -65,13 +66,8 @@ def compare(
     without a file; `replan` of a guest that the intent does not name.
     """
     force = host.in_force or NOTHING
-    if prune and (source is None or source.kind != "file"):
-        raise BadInput("--prune without an intent file", where="--prune", hint="give the whole intent with -f FILE")
+    _check_options(intent, source, prune=prune, replan=replan)
     ours = {guest.name: guest for guest in force.guests if guest.adopted is None}
-    for name in replan:
-        if name not in {guest.name for guest in intent.present}:
-            hint = "name one of: " + (", ".join(guest.name for guest in intent.present) or "(none)")
-            raise BadInput(f"no guest {name!r} in this intent", where="--replan", hint=hint)
     asked = {guest.name: guest for guest in intent.guests}
     mistaken = {name: one for name in (*ours, *asked) if (one := _mistaken(host, force, name)) is not None}
     _check_names(host, intent, force, mistaken, where)
@@ -83,40 +79,30 @@ def compare(
         if name not in mistaken
         and (asked[name].state == "absent" if name in asked else prune and _from_file(guest.source))
     ]
-    stay = [guest for guest in ours.values() if guest not in gone]
     fixed, moving, findings = [], {}, []
-    for guest in stay:
+    for guest in (one for one in ours.values() if one not in gone):
         wanted = asked.get(guest.name)
         if wanted is None or guest.name in out:
             fixed.append(guest)
         elif guest.name in replan or not same_request(host, guest, wanted, intent.reserve):
             moving[guest.name] = guest
-        elif lost := _lost(host, guest):
-            hint = "change the devices in its intent"
-            if not isinstance(wanted.gpus, tuple):
-                hint += f", or let it have others: hosttune plan -f FILE --replan {guest.name}"
-            why = (*lost, "it is left as it is")
-            out[guest.name] = Unplaced(guest=guest.name, why=why, relaxation=(hint,), stays=True)
-            fixed.append(guest)
-        elif displaced := _displaced(host, guest.places, now := _as_seen(host, guest.places)):
-            moving[guest.name] = guest
-            findings.append(Finding(level="warn", text=f"{displaced}: it is placed anew", where=f"guest {guest.name}"))
         else:
-            fixed.append(changed(guest, places=now))
-            if new := [one.address for one in now.devices if one not in guest.places.devices]:
-                text = f"another device is at {', '.join(new)} than was planned: the guest gets it, at its old place"
-                findings.append(Finding(level="info", text=text, where=f"guest {guest.name}"))
+            match _as_it_is(host, guest, wanted):
+                case Unplaced() as left:
+                    out[guest.name] = left
+                    fixed.append(guest)
+                case Finding() as displaced:
+                    moving[guest.name] = guest
+                    findings.append(displaced)
+                case same:
+                    fixed.append(same)
+                    findings += _exchanged(guest, same)
     if host.guests is None and ours:
-        unasked = (
-            "libvirt cannot be asked: no guest is planned, changed or taken away; start its daemon, then plan again"
-        )
-        out = {guest.name: Unplaced(guest=guest.name, why=(unasked,), stays=True) for guest in intent.guests}
+        out = {guest.name: Unplaced(guest=guest.name, why=(_UNASKED,), stays=True) for guest in intent.guests}
         fixed, moving, gone = list(ours.values()), {}, []
-    running = {name for name, one in residents.items() if runs(one)}
     again = [one for name, one in moving.items() if name not in replan and asked[name].mig == one.request.mig]
-    settings = {name: one.value for name, one in force.wanted.items() if not (prune and _from_file(one.source))} | dict(
-        intent.settings or {}
-    )
+    kept = {name: one.value for name, one in force.wanted.items() if not (prune and _from_file(one.source))}
+    settings = {**kept, **(intent.settings or {})}
     return Standing(
         bare=host if force == NOTHING else bare_host(host, force, residents.values(), fixed, again),
         intent=changed(intent, settings=settings if force.wanted else intent.settings, guests=intent.present),
@@ -124,16 +110,28 @@ def compare(
         moving=moving,
         residents=residents,
         out=out,
-        removals=tuple(
-            Removal(name=one.name, uuid=one.uuid, when="after-stop" if one.name in running else "now") for one in gone
-        ),
+        removals=tuple(_removal(one, residents.get(one.name)) for one in gone),
         unnamed=tuple(_unnamed(force, asked, intent.settings or {}, {guest.name for guest in gone}, settings)),
         findings=tuple(findings),
     )
 
 
+def _check_options(intent: Intent, source: Source | None, *, prune: bool, replan: Collection[str]) -> None:
+    if prune and not _from_file(source):
+        raise BadInput("--prune without an intent file", where="--prune", hint="give the whole intent with -f FILE")
+    names = [guest.name for guest in intent.present]
+    for name in replan:
+        if name not in names:
+            hint = "name one of: " + (", ".join(names) or "(none)")
+            raise BadInput(f"no guest {name!r} in this intent", where="--replan", hint=hint)
+
+
 def _from_file(source: Source | None) -> bool:
     return source is not None and source.kind == "file"
+
+
+def _removal(guest: GuestInForce, resident: RunningGuest | None) -> Removal:
+    return Removal(name=guest.name, uuid=guest.uuid, when="after-stop" if resident and runs(resident) else "now")
 
 
 def _unnamed(
@@ -211,6 +209,29 @@ def _lost(host: Host, guest: GuestInForce) -> list[str]:
         elif device.address in quarantined:
             found.append(quarantined[device.address])
     return found
+
+
+def _as_it_is(host: Host, guest: GuestInForce, wanted: GuestIntent) -> GuestInForce | Unplaced | Finding:
+    """Return a guest whose request is the same, with the devices that are at its addresses now.
+
+    Unplaced: it cannot have them all, and is left as it is. Finding: it cannot have its place, and is placed anew.
+    """
+    if lost := _lost(host, guest):
+        hint = "change the devices in its intent"
+        if not isinstance(wanted.gpus, tuple):
+            hint += f", or let it have others: hosttune plan -f FILE --replan {guest.name}"
+        return Unplaced(guest=guest.name, why=(*lost, "it is left as it is"), relaxation=(hint,), stays=True)
+    now = _as_seen(host, guest.places)
+    if displaced := _displaced(host, guest.places, now):
+        return Finding(level="warn", text=f"{displaced}: it is placed anew", where=f"guest {guest.name}")
+    return changed(guest, places=now)
+
+
+def _exchanged(guest: GuestInForce, same: GuestInForce) -> Iterator[Finding]:
+    new = [one.address for one in same.places.devices if one not in guest.places.devices]
+    if new:
+        text = f"another device is at {', '.join(new)} than was planned: the guest gets it, at its old place"
+        yield Finding(level="info", text=text, where=f"guest {guest.name}")
 
 
 def _as_seen(host: Host, places: PlannedGuest) -> PlannedGuest:
@@ -364,6 +385,8 @@ def _elements(guest: PlannedGuest) -> dict[str, str]:
         "disk": guest.disk or "",
         "networks": ", ".join(networks),
         "firmware": guest.firmware,
+        "Secure Boot": "on" if guest.secure_boot else "off",
+        "TPM": "2.0" if guest.tpm else "",
         "accelerator": guest.accelerator,
         "boot": to_json(guest.boot).strip() if guest.boot else "",
         "settings inside": value_text(guest.guest_settings, nothing=""),

@@ -157,15 +157,15 @@ def _keeping(context: PlanningContext, want: GuestRequest, others: Sequence[Gues
     """Return the request of a guest that keeps its devices, but for those that others name, if it is to `stay`."""
     had = context.own.get(want.guest.name)
     if had is None or want.guest.name not in stay:
-        return guest_request_of(context, want.guest, want.where)
+        return guest_request_of(context, want.asked, want.where)
     gone = {*context.catalogue.holders, *(a for one in others for a in (*one.named, *(one.candidates.named or ())))}
     own = {kind: [one.address for one in had.devices if one.kind == kind] for kind in ("gpu", "nic", "nvme")}
     free = {kind: tuple(one for one in some if one not in gone) for kind, some in own.items()}
-    counts = {"nics": (want.guest.nics, free["nic"]), "nvme": (want.guest.nvme, free["nvme"])}
+    counts = {"nics": (want.asked.nics, free["nic"]), "nvme": (want.asked.nvme, free["nvme"])}
     named = {
         key: some[:count] for key, (count, some) in counts.items() if isinstance(count, int) and 0 < count <= len(some)
     }
-    again = guest_request_of(context, changed(want.guest, **named), want.where)
+    again = guest_request_of(context, changed(want.asked, **named), want.where)
     return replace(again, candidates=keeping(context, again.candidates, free["gpu"]))
 
 

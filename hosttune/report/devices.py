@@ -14,7 +14,7 @@ from hosttune.model.host import Gpu, Host, Link, Nic, Nvme, PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.pci import for_vfio
 from hosttune.model.text import count
-from hosttune.model.values import Value, format_size, grouped, slot_of
+from hosttune.model.values import Value, address_key, format_size, grouped, slot_of
 from hosttune.report.branch import Branch
 
 _KIND_WIDTH = 9
@@ -42,7 +42,7 @@ def shown(host: Host, problems: Mapping[str, int]) -> Shown:
     labels.update({nic.address: ("NIC", _nic(nic)) for nic in host.nics})
     labels.update({drive.address: ("NVMe", _nvme(drive)) for drive in host.nvme})
     labels.update({switch.address: ("NVSwitch", switch.model or "") for switch in host.nvswitches})
-    labels.update({gpu.address: (_gpu_kind(gpu), _gpu(gpu)) for gpu in host.gpus})
+    labels.update({gpu.address: ("GPU" if gpu.is_accelerator else "display", _gpu(gpu)) for gpu in host.gpus})
     return Shown(
         devices=host.index,
         labels=labels,
@@ -60,13 +60,9 @@ def listed(index: Shown) -> tuple[str, ...]:
 
 def device_branches(index: Shown, addresses: Iterable[str]) -> tuple[Branch, ...]:
     """Return the host bridges that lead to these devices, in bus order, each with its branch of the tree."""
-    paths = map(index.devices.path, sorted(addresses, key=_order))
+    paths = map(index.devices.path, sorted(addresses, key=address_key))
     by_bridge = grouped((path[0].rpartition(":")[0], path) for path in paths)
     return tuple(Branch(text=f"host bridge {bus}", children=_forks(index, below)) for bus, below in by_bridge.items())
-
-
-def _order(address: str) -> tuple[int, str]:
-    return int(address.partition(":")[0], 16), address
 
 
 def _forks(index: Shown, paths: list[tuple[str, ...]]) -> tuple[Branch, ...]:
@@ -158,10 +154,6 @@ def sold_as(device: PciDevice | None) -> str:
 
 def _ids(device: PciDevice | None) -> str:
     return f"{device.vendor_id}:{device.device_id or '????'}" if device and device.vendor_id else "unknown device"
-
-
-def _gpu_kind(gpu: Gpu) -> str:
-    return "GPU" if gpu.is_accelerator else "display"
 
 
 def _gpu(gpu: Gpu) -> str:

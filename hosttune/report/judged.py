@@ -45,14 +45,13 @@ TITLES: Mapping[str, str] = {
 OWN_WORDS: Mapping[str, str] = {"measured": "measured, median of the GPUs", "model": "by the model, not measured"}
 
 
-def headline(found: Diagnosis) -> str:
+def counted(found: Diagnosis) -> str:
     """Return one line: how many figures have which verdict, and how many causes are named."""
     counts = {verdict: sum(one.verdict == verdict for one in found.figures) for verdict in VERDICTS}
     parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
-    total = len(found.figures)
-    figures = f"{total} figure{'' if total == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
-    causes = len(found.causes)
-    return f"{figures}; {causes or 'no'} cause{'' if causes == 1 else 's'} named"
+    total, causes = len(found.figures), len(found.causes)
+    figures = f"{total} figure{'' if total == 1 else 's'}: {', '.join(parts)}; " if parts else ""
+    return f"{figures}{causes or 'no'} cause{'' if causes == 1 else 's'} named"
 
 
 def figure_charts(figures: Iterable[JudgedFigure]) -> tuple[Chart, ...]:

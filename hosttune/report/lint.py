@@ -11,7 +11,7 @@ from hosttune.model.validation import CheckResult, Outcome, severity
 from hosttune.model.values import grouped
 from hosttune.report.blocks import Entries, Entry, Findings, Lines, Report, Section, Suite, Table
 from hosttune.report.outcomes import Mark
-from hosttune.rules.lint import LintRule
+from hosttune.rules.lint import ADVISORY, LintRule
 
 _MARKS = {"error": "fail", "warn": "warn", "info": "skip"}
 
@@ -21,7 +21,7 @@ def lint_report(
 ) -> Report:
     """Return the report, guests in the order of `files`. JUnit has a suite for each guest, a case for each rule."""
     levels = {one.level for one in findings if one.judged}
-    words = _counts(findings) if files else "no guest is defined: nothing to judge"
+    words = _counts(findings) if files else "no guest to judge"
     of = files[0] if len(files) == 1 else count(len(files), "guest")
     return Report(
         kind="Definitions of guests on their host",
@@ -29,7 +29,7 @@ def lint_report(
         verdict="fail" if "error" in levels else "warn" if "warn" in levels else "",
         headline=f"{of}: {words}" if files else words,
         blocks=(
-            *(_guest(file, [one for one in findings if one.file == file]) for file in files),
+            *(_guest(file, [one for one in findings if one.file == file], rules) for file in files),
             *(
                 Findings(
                     parts=tuple(_case(rule, findings, file, fail_on) for rule in rules), suite=suite, forms=("junit",)
@@ -40,8 +40,10 @@ def lint_report(
     )
 
 
-def _guest(file: str, findings: list[LintFinding]) -> Section:
-    groups = grouped(((severity(one.level), one.rule, one.remedy), one) for one in findings)
+def _guest(file: str, findings: list[LintFinding], rules: Sequence[LintRule]) -> Section:
+    advisory = {rule.id for rule in rules if rule.outcome in ADVISORY}
+    advice = [one for one in findings if one.rule in advisory and one.level == "info" and one.judged]
+    groups = grouped(((severity(one.level), one.rule, one.remedy), one) for one in findings if one not in advice)
     entries = []
     for (_, rule, remedy), members in sorted(groups.items(), key=lambda item: item[0][0]):
         first = members[0]
@@ -50,6 +52,10 @@ def _guest(file: str, findings: list[LintFinding]) -> Section:
         facts += [("do", remedy)] if known else []
         mark = Mark(_MARKS[first.level] if known else "unknown", first.level)
         entries.append(Entry(title=rule, mark=mark, facts=tuple(facts), strong="do"))
+    if advice:
+        names = ", ".join(dict.fromkeys(one.rule for one in advice))
+        facts = [("about", names), ("do", "hosttune lint -o json has each with its remedy")]
+        entries.append(Entry(title="advice", mark=Mark(_MARKS["info"], "info"), facts=tuple(facts)))
     none = Lines(lines=() if entries else ("Nothing was found.",))
     return Section(
         heading=f"{file}: {_counts(findings)}", blocks=(Entries(parts=tuple(entries), numbered=False, whole=True), none)
@@ -87,18 +93,21 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
     counts = {verdict: sum(one.verdict == verdict for one in found.lines) for verdict in VERDICTS}
     words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
     return Report(
-        kind="An environment, judged line by line",
+        kind="An environment or a guide, judged line by line",
         verdict="fail" if counts["harmful"] else "warn" if counts["useless"] else "",
-        headline=f"{where}: {words or 'no variable is set'}",
+        headline=f"{where}: {words or 'no line sets anything'}",
         blocks=(
             Table(
-                heading="Variables",
-                columns=("verdict", "line", "variable", "why", "source"),
+                heading="Lines",
+                columns=("verdict", "line", "what it sets", "why", "hosttune's setting", "source"),
                 rows=tuple(
-                    (Mark(OUTCOME_OF[one.verdict], one.verdict), str(one.line), _said(one), one.why, one.source or "")
+                    (
+                        *(Mark(OUTCOME_OF[one.verdict], one.verdict), str(one.line), _said(one), one.why),
+                        *(one.setting or "", one.source or ""),
+                    )
                     for one in found.lines
                 ),
-                styles={"variable": "mono", "line": "num"},
+                styles={"what it sets": "mono", "line": "num"},
                 whole=True,
             ),
         ),

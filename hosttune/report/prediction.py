@@ -18,8 +18,8 @@ from hosttune.report.judged import (
     OWN_WORDS,
     VERDICTS,
     alike,
+    counted,
     figure_charts,
-    headline,
     named,
     predicted_charts,
     roof_rows,
@@ -104,12 +104,11 @@ def _told(one: PredictedFigure) -> str:
 def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | None = None) -> Report:
     """Return the report of a diagnosis. `name`: of what the figures are. With the host, paths are drawn on it."""
     verdicts = {one.verdict for one in found.figures}
-    style = "fail" if verdicts & {"low", "impossible"} else "unknown" if "unknown" in verdicts else "pass"
-    if found.causes and style == "pass":
-        style = "warn"
+    style = "unknown" if verdicts == {"unknown"} or not verdicts else "pass"
+    style = "fail" if verdicts & {"low", "impossible"} else "warn" if found.causes else style
     meaning = "No figure is known to be low, and no fault was observed: no cause is named."
     if found.causes:
-        meaning = f"First cause: {found.causes[0].cause} ({found.causes[0].grade})."
+        meaning = f"{counted(found)}."
     elif style == "fail":
         meaning = "No cause found: no rule explains what is low."
     elif style == "pass" and found.figures:
@@ -117,8 +116,8 @@ def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | Non
     return Report(
         kind="Diagnosis",
         name=name or (host.hostname if host else None) or "measured figures",
-        verdict=style if found.figures or found.causes else "unknown",
-        headline=headline(found),
+        verdict=style,
+        headline=found.causes[0].sentence if found.causes else counted(found),
         meaning=meaning,
         blocks=(
             Section(heading="Causes and figures", blocks=diagnosis_blocks(found)),
@@ -155,15 +154,16 @@ def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:
 
 def _cause(one: Cause) -> Entry:
     facts = (
-        ("evidence", "; ".join(one.evidence)),
+        ("evidence", "; ".join(one.evidence[1:])),
         ("explains", some(one.explains, MANY)),
         ("do", one.remedy),
         ("to confirm", one.confirm),
         ("source", one.source),
+        ("rule", one.cause),
     )
     return Entry(
-        title=one.cause,
-        mark=Mark(_GRADES.get(one.grade, "unknown"), one.grade),
+        title=one.sentence,
+        mark=Mark(_GRADES[one.grade], one.grade) if one.grade in _GRADES else None,
         note=GRADE_WORDS[one.grade],
         facts=tuple(fact for fact in facts if fact[1]),
         strong="do",

@@ -40,7 +40,7 @@ from hosttune.report.blocks import (
 )
 from hosttune.report.changes import Changes, Figure, changes
 from hosttune.report.heatmaps import distances, matrices
-from hosttune.report.judged import headline as judged_headline
+from hosttune.report.judged import counted
 from hosttune.report.outcomes import WORDS, Mark, Step, counts, headline, meaning, next_steps, occasion
 from hosttune.report.prediction import diagnosis_blocks, path_blocks
 from hosttune.report.roofline import rooflines, roofs, sides
@@ -312,7 +312,7 @@ def _diagnosed(diagnosis: Callable[[], Diagnosis], host: Host | None) -> Section
     def drawn() -> tuple[AnyBlock, ...]:
         found = diagnosis()
         return (
-            Lines(lines=(f"{judged_headline(found)}.",), style="dim"),
+            Lines(lines=(f"{counted(found)}.",), style="dim"),
             *diagnosis_blocks(found),
             *path_blocks(found.paths, host),
         )

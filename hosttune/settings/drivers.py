@@ -16,6 +16,7 @@ from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.machine.system import System
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Host
+from hosttune.model.index import is_another
 from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import DEVICES, OfFunction, TakesDevice, driver_of, refuse
 
@@ -284,45 +285,18 @@ def cards(system: System, addresses: Iterable[str]) -> dict[str, str]:
 
 # --- identities of GPUs on vfio-pci --------------------------------------------------------------------------
 
-_TELLING = ("device", "serial", "uuid")  # if both values are known and differ, it is another card
 
+def merged_identities(kept: Mapping[str, Mapping[str, Any]], host: Host) -> dict[str, dict[str, Any]]:
+    """Return the facts of each GPU, by address, to save before vfio-pci takes it and its maker's tools lose it: those
+    that were kept, and what is known now. If an address has another card now, nothing is kept from the old one.
 
-def identities(host: Host) -> dict[str, dict[str, Any]]:
-    """Return the facts of each GPU, by address, to save before vfio-pci takes it and its maker's tools lose it.
-
-    {"device": "10de:2335:10de:18be", "model", "uuid", "serial", "module_id"}; None for what is unknown. The module id
+    {"device": "10de:2335:10de:18be", "dsn", "model", "uuid", "serial", "module_id"}, as far as known. The module id
     connects a GPU to Fabric Manager's partitions; it does not follow the order of addresses.
     """
-    functions = host.index.pci
-    found: dict[str, dict[str, Any]] = {}
-    for gpu in host.gpus:
-        function = functions.get(gpu.address)
-        ids = (
-            (function.vendor_id, function.device_id, function.subsystem_vendor_id, function.subsystem_device_id)
-            if function
-            else ()
-        )
-        found[gpu.address] = {
-            "device": ":".join(part for part in ids if part) or None,
-            "model": gpu.model,
-            "uuid": gpu.uuid,
-            "serial": gpu.serial,
-            "module_id": gpu.module_id,
-        }
-    return found
-
-
-def merged_identities(
-    kept: Mapping[str, Mapping[str, Any]], found: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Merge the saved facts with those found now.
-
-    None never replaces a known value. If an address has another card now, nothing is kept from the old one.
-    """
     merged = {address: dict(record) for address, record in kept.items()}
-    for address, record in found.items():
-        before = merged.get(address, {})
-        other = any(before.get(name) and record.get(name) and before[name] != record[name] for name in _TELLING)
-        known = {name: value for name, value in record.items() if value is not None}
-        merged[address] = {**record, **({} if other else before), **known}
+    for gpu in host.gpus:
+        who, before = host.index.identity(gpu.address), merged.get(gpu.address, {})
+        facts = {"model": gpu.model, "module_id": gpu.module_id, **who}
+        known = {name: value for name, value in facts.items() if value is not None}
+        merged[gpu.address] = {**({} if is_another(before, who) else before), **known}
     return dict(sorted(merged.items()))

@@ -27,7 +27,7 @@ from hosttune.rules.checks.looks import LOOKED, looks_to_keep
 from hosttune.settings.drivers import cards
 from hosttune.settings.dropin import DropIn, own_state
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE, Remediable, TakesDevice
+from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE, Remediable, Setting, TakesDevice
 from hosttune.transaction.adopting import adoption_steps
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
 from hosttune.transaction.engine import StepResults, carry_out
@@ -206,12 +206,23 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
 
 
 def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
-    """Return the steps that have something to write. If a guest start is among them, also the steps that follow it."""
-    starts = any(one.verdict == TODO and one.step.setting.stage == START_STAGE for one in prepared)
-    late = {AFTER_START_STAGE} if starts else set()
+    """Return the steps that have something to write, and those that wait for one of them.
+
+    These follow the start of a guest, or are settings of a device that this transaction takes back from its guest.
+    """
+    todo = [one for one in prepared if one.verdict == TODO]
+    late = {AFTER_START_STAGE} if any(one.step.setting.stage == START_STAGE for one in todo) else set()
+    freed = {one.step.setting.target for one in todo if one.step.back and _hides_device(one.step.setting)}
     return tuple(
-        one for one in prepared if one.verdict == TODO or (one.verdict == PENDING and one.step.setting.stage in late)
+        one
+        for one in prepared
+        if one.verdict == TODO
+        or (one.verdict == PENDING and (one.step.setting.stage in late or one.step.setting.target in freed))
     )
+
+
+def _hides_device(setting: Setting) -> bool:
+    return isinstance(setting, TakesDevice) and setting.hides_device
 
 
 def lacking_steps(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
@@ -355,7 +366,7 @@ def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: StepResul
 def _not_handed_over(todo: Sequence[Prepared], carried: StepResults) -> Iterable[str]:
     """Yield which devices came back from guests, with the command that makes them fit for the next one."""
     settings = [one.step.setting for one in todo if one.step.back and carried.succeeded]
-    given = [one.target for one in settings if isinstance(one, TakesDevice) and one.hides_device]
+    given = [one.target for one in settings if _hides_device(one)]
     if given:
         command = " ".join(("hosttune handover", *(f"--device {address}" for address in given)))
         yield f"not handed over: {', '.join(given)} came back as the last guest left them; {command}"
@@ -450,7 +461,7 @@ def remember_gpus(site: Site, store: Store, plan: Plan, host: Host, todo: Sequen
     Raises Refused.
     """
     settings = [one.step.setting for one in todo]
-    leaving = [one.target for one in settings if isinstance(one, TakesDevice) and one.hides_device]
+    leaving = [one.target for one in settings if _hides_device(one)]
     if not leaving:
         return
     known = Evidence(

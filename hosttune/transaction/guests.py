@@ -165,22 +165,26 @@ class Starting(msgspec.Struct, frozen=True):
     found: dict[str, str] = msgspec.field(default_factory=dict)
 
     def look_again(self, one: Prepared) -> Prepared:
-        """Check a step at its turn. A start that is not possible waits, with the reasons; interrupts are waited for."""
+        """Check a step at its turn. A start that is not possible waits, with the reasons; interrupts are waited for.
+
+        What waited for its device is read anew.
+        """
         stage = one.step.setting.stage
         if stage == START_STAGE:
             guest = self.plan.guest(one.step.setting.target)
             reasons = (*startable(self.discover(), guest), *unreachable(self.system, guest))
             return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
-        return self._interrupts(one) if stage == AFTER_START_STAGE else one
+        if stage == AFTER_START_STAGE:
+            self._await_interrupts(one)
+        return prepare(self.system, [one.step])[0] if stage == AFTER_START_STAGE or one.verdict == PENDING else one
 
-    def _interrupts(self, one: Prepared) -> Prepared:
+    def _await_interrupts(self, one: Prepared) -> None:
         """Wait until a driver in the guest has requested vfio interrupts. Waits only once, not for each device."""
         seconds = 0.0 if self.system.captured or self.found else INTERRUPT_SECONDS
         deadline = time.monotonic() + seconds
         while one.step.setting.waits_for(self.system) is not None and time.monotonic() < deadline:
             time.sleep(1.0)
         self.found["waited"] = "yes"
-        return prepare(self.system, [one.step])[0]
 
 
 def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterable[str]:

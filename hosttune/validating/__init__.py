@@ -21,9 +21,10 @@ from hosttune.gpu import read_gpus
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model.clock import now_text
+from hosttune.model.counters import counted
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
-from hosttune.model.validation import Acceptance, Counted, Gpu, KnownDevice, Machine, Validation, verdict_of
+from hosttune.model.validation import Acceptance, Gpu, KnownDevice, Machine, Validation, verdict_of
 from hosttune.rules.checks import judge
 from hosttune.rules.checks.expected import Expectation
 from hosttune.rules.checks.looks import looked
@@ -45,7 +46,8 @@ class Request(msgspec.Struct, frozen=True):
     configuration accepts; `accepting` False: nothing counts as accepted, because a hand-over decides.
     From level 1 on: `scratch`, a
     path to measure storage in; `peers`, hosts to measure the network to; `floors`, the text of a fleet's own floors
-    (TOML). `keep` False: nothing is written, not even the devices that a later validation expects.
+    (TOML). `keep` False: nothing is written, not even the devices that a later validation expects, and
+    nothing is waited for (metrics, the agent).
     """
 
     level: int = 0
@@ -90,7 +92,7 @@ def validate(
     evidence = (
         Evidence(host=place, inside=request.guest)
         if isinstance(place, Host)
-        else history.gather(place, inside=request.guest)
+        else history.gather(place, inside=request.guest, wait=request.keep)
     )
     if out:
         history.forget(system, evidence, request.expect, out, request.why or "")
@@ -134,7 +136,8 @@ def _accepted(
     except BadInput as error:
         if new:
             raise
-        tell(f"what was accepted before cannot be read: {error.what}")
+        tell(f"nothing that was accepted before counts: {error.where}: {error.what}; {error.hint}")
+    new = tuple(msgspec.structs.replace(one, device=host.index.identity(one.subject)) for one in new)
     accepting.keep(folder, "--accept", new, found.results, host)
     return accepting.applied(found, (*declared, *before, *new), host)
 
@@ -230,17 +233,9 @@ def decide(
         version=__version__,
         machine=Machine(digest=host.digest, product=product, gpus=gpus, devices=known),
         configuration=configuration_of(evidence),
-        counted=_counted(evidence),
+        counted=counted(evidence),
         looked=looked(evidence),
     )
-
-
-def _counted(evidence: Evidence) -> Counted | None:
-    """Return the counters that a later validation of this boot compares with."""
-    health, boot = evidence.health, evidence.host.boot_id
-    if health is None or health.aer is None or health.uptime_seconds is None or boot is None:
-        return None
-    return Counted(boot_id=boot, uptime_seconds=health.uptime_seconds, aer=health.aer)
 
 
 def _compared(validation: Validation, before: Validation | None) -> Validation:

@@ -17,6 +17,7 @@ from hosttune.model.clock import now_text
 from hosttune.model.evidence import OF_REGISTER
 from hosttune.model.hints import did_you_mean
 from hosttune.model.host import Host
+from hosttune.model.index import is_another
 from hosttune.model.validation import Acceptance, CheckResult, Validation, verdict_of
 from hosttune.rules.checks import checks
 
@@ -76,12 +77,7 @@ def _valid(one: Acceptance, where: str) -> Acceptance:
     if not all(text.strip() and text.isprintable() and len(text) <= MOST_WHY for text in (one.why, one.by)):
         hint = f"write in one line of at most {MOST_WHY} characters who accepts it and why"
         raise BadInput("not a valid reason", where=where, hint=hint)
-    try:
-        written = date.fromisoformat(one.until).isoformat()
-    except ValueError:
-        written = ""
-    if written != one.until:  # as 20261231 and 2026-W53-4: dates are compared as texts
-        raise BadInput(f"{one.until!r:.40} is no date", where=where, hint="write it as 2026-12-31")
+    accepted.check_date(one.until, where)
     return one
 
 
@@ -105,15 +101,22 @@ def keep(folder: str | None, where: str, new: Sequence[Acceptance], results: Seq
 
 def applied(found: Validation, acceptances: Iterable[Acceptance], host: Host) -> Validation:
     """Return the validation with what is accepted in its results, and the verdict of the others."""
-    today = _today()
-    oldest_first = sorted(acceptances, key=lambda one: today <= one.until)  # and those that are over before all
+    judged = [msgspec.structs.replace(one, ended=_ended(one, host)) for one in acceptances]
+    oldest_first = sorted(judged, key=lambda one: not one.ended)  # and those that have ended before all
     results = []
     for result in found.results:
         one = next((one for one in reversed(oldest_first) if one.covers(result)), None)
         if one is not None and result.outcome in ("unknown", "warn") and not _handed(result, host):
-            result = msgspec.structs.replace(result, accepted=msgspec.structs.replace(one, expired=today > one.until))
+            result = msgspec.structs.replace(result, accepted=one)
         results.append(result)
     return msgspec.structs.replace(found, results=tuple(results), verdict=verdict_of(results))
+
+
+def _ended(one: Acceptance, host: Host) -> str:
+    """Return why an acceptance counts no longer; "" if it does."""
+    if _today() > one.until:
+        return "that date is over"
+    return "another device is there now" if is_another(one.device, host.index.identity(one.subject)) else ""
 
 
 def _handed(result: CheckResult, host: Host) -> bool:

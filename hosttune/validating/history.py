@@ -30,10 +30,11 @@ from hosttune.transaction import status
 from hosttune.transaction.site import Site, site_of
 
 
-def gather(system: System, *, inside: bool) -> Evidence:
+def gather(system: System, *, inside: bool, wait: bool) -> Evidence:
     """Return what the machine shows and what hosttune knows about it.
 
     A state that cannot be read becomes a problem of the evidence. `inside`: the machine is a guest.
+    `wait` as in `discovery.evidence.gather`.
     """
     from hosttune.discovery.evidence import gather as read
 
@@ -47,7 +48,9 @@ def gather(system: System, *, inside: bool) -> Evidence:
     except (BadInput, Refused) as error:
         doubts.append(_doubt(error))
     history, unread = _validations(_folder(system))
-    found = read(system, inside=inside, plans=(plan,) if plan else (), applied_state=in_force, history=history)
+    found = read(
+        system, inside=inside, plans=(plan,) if plan else (), applied_state=in_force, history=history, wait=wait
+    )
     found = msgspec.structs.replace(found, host=msgspec.structs.replace(found.host, in_force=site.in_force()))
     statements, lost = _statements(site, found.host)
     return msgspec.structs.replace(found, statements=statements, problems=(*found.problems, *doubts, *unread, *lost))

@@ -249,6 +249,8 @@ ODD = changed(
     ),
 )
 
+SECURE = changed(ONE_GPU, name="secure", secure_boot=True)
+
 SEEDED = changed(ONE_GPU, name="seeded", seed="/var/lib/hosttune/guests/seeded/seed.iso")
 
 SWITCHED = changed(
@@ -302,6 +304,7 @@ SHAPES = {
         BRIDGE,
         ODD,
         SEEDED,
+        SECURE,
         SWITCHED,
         VGPU_FUNCTIONS,
         VGPU_MEDIATED,

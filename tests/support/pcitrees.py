@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hosttune.discovery.pci import read_pci
+from hosttune.discovery.pci import judged_links, read_pci
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader
 from hosttune.model.host import NumaNode, PciDevice
+from hosttune.model.index import DeviceIndex
 
 TWO_NODES = (NumaNode(id=0, cpus="0-3"), NumaNode(id=1, cpus="4-7"))
 PORT = "pci0000:00/0000:00:01.0"
@@ -17,7 +18,8 @@ CARD = f"{PORT}/0000:01:00.0"
 
 def discover(root: Path, nodes: tuple[NumaNode, ...] = ()) -> tuple[dict[str, PciDevice], Reader]:
     reader = Reader(Capture(str(root)))
-    return {device.address: device for device in read_pci(reader, nodes)}, reader
+    devices = judged_links(reader, DeviceIndex(read_pci(reader, nodes)))
+    return {device.address: device for device in devices}, reader
 
 
 def told(reader: Reader) -> list[tuple[str, str]]:

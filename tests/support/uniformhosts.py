@@ -19,6 +19,7 @@ VALUES = {
     "bios-vendor": "Acme", "bios-version": "2.3.5", "bios-date": "07/14/2025", "boot-mode": "EFI",
     "cpu-model": "Xeon 8480", "microcode": "0x2b000590", "sockets": "2", "numa-nodes-per-socket": "1", "smt": "on",
     "boost": "on", "c-states": "POLL C1 C6", "frequency-driver": "intel_pstate", "lockdown": "none",
+    "secure-boot": "off",
     "memory-modules": "16 x 65536 MiB at 4800 MT/s", "devices": "1 x 144d:a824, 2 x 10de:2335, 2 x 15b3:1021",
     "iommu": "on, identity", "interrupt-remapping": "yes",
     "os": "Ubuntu 24.04.1 LTS", "kernel": "6.8.0-45-generic", "kernel-arguments": "intel_iommu=on iommu=pt ro root=*",

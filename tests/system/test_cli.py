@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from examplehosts import discovered
 from unpacking import unpack
+from xmledits import edited
 
 from hosttune.cli import run
 
@@ -140,10 +141,7 @@ def test_schema_is_a_json_schema(cli: Cli, name: str) -> None:
 def test_check_xml_names_faults_and_exits_1(cli: Cli, tmp_path: Path) -> None:
     own = cli("plan", "--root", EXAMPLE, "--gpu", GPU, "-o", "xml")[1]
     bad = tmp_path / "bad.xml"
-    text = own.replace("<vcpupin vcpu='0' cpuset='1'/>", "<vcpupin vcpu='0' cpuset='0'/>")
-    text = text.replace('<vcpupin vcpu="0" cpuset="1"/>', '<vcpupin vcpu="0" cpuset="0"/>')
-    assert text != own
-    bad.write_text(text)
+    bad.write_text(edited(own, "cputune/vcpupin[@vcpu='0']", {"cpuset": "0"}))
     code, out, _ = cli("plan", "--root", EXAMPLE, "--check-xml", str(bad))
     assert code == 1
     assert "CPU 0" in out

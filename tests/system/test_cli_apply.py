@@ -14,6 +14,7 @@ from pathlib import Path
 
 import applyroots
 import pytest
+import xmledits
 from applyroots import (
     GPU,
     JOURNAL,
@@ -131,6 +132,7 @@ def hook(event, arguments):
     elif event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "socket.connect"):
         os.write(2, f"TOUCHED {event} {arguments}\\n".encode())
 sys.addaudithook(hook)
+import xmledits
 from hosttune.cli import run
 for words in sys.argv[2].split(";"):
     code = run(words.split())
@@ -330,7 +332,7 @@ def test_what_was_rehearsed_is_what_is_written_byte_for_byte(cli: Cli, host_plan
 def test_a_rehearsal_shows_how_a_definition_would_change(cli: Cli, plan: Path) -> None:
     assert cli("apply", str(plan), "--yes")[0] == 0
     definition = ".hosttune/commands/virsh-dumpxml-gpu-guest"
-    cli.root.put(definition, cli.root.get(definition).replace("<pcihole64 unit='KiB'>", "<pcihole64 unit='KiB'>9"))
+    cli.root.put(definition, xmledits.edited(cli.root.get(definition), "devices/controller/pcihole64", "9876543"))
     text = cli("apply", str(plan), "--dry-run")[1]
     assert re.search(r"^  -.*pcihole64.*9\d+", text, re.MULTILINE)
     assert re.search(r"^  \+.*pcihole64", text, re.MULTILINE)

@@ -178,7 +178,7 @@ def test_a_guest_of_libvirt_is_judged_equally_both_ways(libvirtd: Libvirtd, name
     here = re.sub("(cpuset=['\"])[^'\"]*", r"\g<1>0", xml)  # pins are not on the command line
     words = shlex.split(libvirtd.virsh("domxml-to-native", "qemu-argv", libvirtd.file("running.xml", here)))
     first = next(n for n, word in enumerate(words) if word.endswith(PROGRAM))
-    options, unread = read_options(words[first + 1 :], {}.get)
+    options, unread = read_options(words[first + 1 :], lambda path: None)
     running = Running(name="g", program=PROGRAM, options=options, unread=unread, threads=(), page_bytes=(2 << 20,))
     read = read_domain(xml)
     made = definition(msgspec.structs.replace(running, name=read.name or ""), host)

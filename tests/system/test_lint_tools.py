@@ -19,31 +19,22 @@ from hosttune.rules.lint import rules
 __all__ = ["hosts", "libvirtd"]
 
 CASES = sorted((Path(__file__).parents[1] / "cases" / "lint").glob("*.xml"))
-GPU = {"cpu-model", "emulator-pin", "memory-allocation", "memory-balloon", "nic-queues", "pci-hole64", "rom-bar",
-       "vcpu-pins"}  # fmt: skip
-UNTUNED = {"memory-bound", "memory-merging", "topology"}  # besides, where nobody tuned anything
-DISKS = {"disk-cache", "disk-iothread"}
-NOVA_CELLS = {*DISKS, "cell-distances", "cpu-model", "guest-agent", "memory-allocation", "memory-balloon",
-              "memory-near-vcpus", "memory-nodes", "vcpu-pins"}  # fmt: skip
+GPU = {"emulator-pin", "vcpu-pins"}
+LOOSE = {*GPU, "huge-pages", "memory-bound"}  # besides, where nobody tuned anything
 EXPECTED = {
-    "terraform-plain": {"vcpu-pins"},
-    "virt-install-plain": {"vcpu-pins"},
-    "terraform-gpu": {*GPU, *UNTUNED, "disk-cache", "guest-sleep", "huge-pages"},
-    "virt-install-gpu": {*GPU, *UNTUNED, "disk-cache", "page-size", "secure-boot"},
-    "virt-install-tuned": {*GPU, "disk-cache", "secure-boot", "sibling-pins"},
-    "virt-install-two": {*GPU, *UNTUNED, "disk-cache", "fabric-partition", "huge-pages", "secure-boot"},
-    "virt-install-win": {*GPU, *UNTUNED, "disk-bus", "guest-agent", "huge-pages", "nic-model", "random-numbers"}
-                        - {"nic-queues"},
-    "virt-install-win11": {*GPU, *UNTUNED, *DISKS, "guest-agent", "huge-pages", "iothread-pins", "random-numbers"}
-                          - {"nic-queues", "topology"},
-    "nova-gpu": {*GPU, *UNTUNED, *DISKS, "firmware-window", "guest-agent", "guest-sleep", "huge-pages", "iothread-pins",
-                 "machine-type", "root-port"} - {"nic-queues", "topology"},
-    "nova-cells": {*NOVA_CELLS, "memory-merging"},
-    "nova-realtime": {*NOVA_CELLS, "memory-locking"},
-    "by-hand": {*GPU, "boot-core", "gpu-vcpus", "guest-agent", "guest-sleep", "huge-pages", "iothread-pins",
-                "memory-bound", "nic-model", "random-numbers", "secure-boot", "sibling-pins"}
-               - {"memory-balloon", "nic-queues"},
-}  # fmt: skip
+    "terraform-plain": set(),
+    "virt-install-plain": set(),
+    "terraform-gpu": LOOSE,
+    "virt-install-gpu": {*GPU, "memory-bound", "page-size"},
+    "virt-install-tuned": {*GPU, "sibling-pins"},
+    "virt-install-two": {*LOOSE, "fabric-partition"},
+    "virt-install-win": LOOSE,
+    "virt-install-win11": LOOSE,
+    "nova-gpu": {*LOOSE, "cpu-model", "firmware-window"},
+    "nova-cells": {"memory-nodes"},
+    "nova-realtime": {"memory-locking", "memory-nodes"},
+    "by-hand": {*LOOSE, "gpu-vcpus", "sibling-pins"},
+}
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

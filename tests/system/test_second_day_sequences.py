@@ -90,6 +90,16 @@ def test_one_number_is_changed_and_changed_back(three: Day, guests: list[dict[st
     check_back(three)
 
 
+def test_a_device_that_comes_back_is_set_as_the_host_wants_it_in_the_same_apply(three: Day) -> None:
+    (gpu, _), *_ = three.places()["c"].devices
+    asked(three, A, B, C, profile="host").apply().ended()
+    asked(three, A, B, {"name": "c", "state": "absent"}, profile="host")
+    entries = {one["action"]: one["outcome"] for one in three.apply().ended()["entries"]}
+    assert (entries[f"driver:{gpu}"], entries[f"gpu-persistence:{gpu}"]) == ("reverted", "done")
+    assert three.apply().ended()["changed"] is False
+    check_back(three)
+
+
 def test_a_preference_of_a_third_value_is_set_again(three: Day) -> None:
     name = PREFERENCE.format(three.places()["a"].cpus[0])
     three.root.put(name, "balance_power\n")

@@ -13,8 +13,12 @@ _CYCLIC = re.compile(
     rf"^T:\s*{_COUNT} .*?C:\s*{_COUNT} Min:\s*{_COUNT} Act:\s*{_COUNT} Avg:\s*{_COUNT} Max:\s*{_COUNT}\s*$",
     re.MULTILINE,
 )
-_PERFTEST = re.compile(rf"^[ \t]*{_COUNT}[ \t]+{_COUNT}[ \t]+(\S+)[ \t]+(\S+)[ \t]+(\S+)[ \t\r]*$", re.MULTILINE)
-_PERFTEST_HEAD = re.compile(r"#bytes\s+#iterations\s+BW peak\[(\S+)\]\s+BW average\[(\S+)\]")
+# The message rate is missing in old tables; CPU load and the figures of each of two ports can stand behind it.
+_PERFTEST = re.compile(
+    rf"^[ \t]*{_COUNT}[ \t]+{_COUNT}[ \t]+(\S+)[ \t]+(\S+)(?:[ \t]+([0-9.]+))?(?:[ \t]+[0-9.]+)*[ \t\r]*$", re.MULTILINE
+)
+_PERFTEST_HEAD = re.compile(r"#bytes\s+#?iterations\s+BW peak ?\[(\S+)\]\s+BW average ?\[(\S+)\](\s+MsgRate)?")
+_PERFTEST_UNITS = {"Gb/sec": 1.0, "MB/sec": 2**20 * 8 / 1e9}  # perftest_parameters.h: MB is 0x100000 bytes
 
 
 def parse_fio(text: str, subject: str) -> Answer:
@@ -52,26 +56,30 @@ def _fio_sample(name: str, row: dict[str, Any], subject: str) -> Sample:
 
 
 def parse_perftest(text: str, subject: str, *, stalled: bool = False) -> Answer:
-    """Parse `ib_write_bw --report_gbits` (linux-rdma/perftest): the average in the last line, for the largest size.
+    """Parse `ib_write_bw` (linux-rdma/perftest), also without --report_gbits: the average in the last line.
 
-    `stalled`: 0 is a figure, too: nothing was carried. Raises NotUnderstood, also for MB/s (2^20 bytes), the unit
-    without that option.
+    That line is of the largest size. `stalled`: 0 is a figure, too: nothing was carried. Raises NotUnderstood.
     """
     head = _PERFTEST_HEAD.search(text)
     if head is None:
         raise NotUnderstood("ib_write_bw", "no table in it")
-    if (head[1], head[2]) != ("Gb/sec", "Gb/sec"):
-        raise NotUnderstood("ib_write_bw", f"its figures are in {head[2]}, not in Gb/sec")
-    rows = _PERFTEST.findall(text, head.end())
-    if not rows:
-        raise NotUnderstood("ib_write_bw", "no line of figures")
+    unit = _PERFTEST_UNITS.get(head[2])
+    if head[1] != head[2] or unit is None:
+        raise NotUnderstood("ib_write_bw", f"its figures are in {head[2]}, not in Gb/sec or MB/sec")
+    table, end, _ = text[head.end() :].partition("\n----")
+    rows = _PERFTEST.findall(table)
+    if (
+        not rows
+        or (head[3] and not rows[-1][-1])
+        or (len(rows) > 1 and not (end and _PERFTEST.match(table.rstrip().rpartition("\n")[2])))
+    ):
+        raise NotUnderstood("ib_write_bw", "no whole line of figures at its end")
     size, _, peak, average, rate = rows[-1]
-    value = (number if stalled else positive)(average, "ib_write_bw", "BW average")
-    messages = number(rate, "ib_write_bw", "MsgRate")
-    most = number(peak, "ib_write_bw", "BW peak")  # 0 if the run has a duration (-D)
+    value = (number if stalled else positive)(average, "ib_write_bw", "BW average") * unit
+    most = number(peak, "ib_write_bw", "BW peak") * unit  # 0 if the run has a duration (-D)
     # Both are rounded to their last digit, which is much of the message rate of a slow link.
-    rounding = 0.5 * (int(size) * 8 / 1e3 * 10 ** -_decimals(rate) + 10 ** -_decimals(average))
-    apart = abs(value - messages * int(size) * 8 / 1e3)
+    rounding = 0.5 * (int(size) * 8 / 1e3 * 10 ** -_decimals(rate) + 10 ** -_decimals(average) * unit)
+    apart = abs(value - number(rate, "ib_write_bw", "MsgRate") * int(size) * 8 / 1e3) if rate else 0
     if (most and value > most * 1.01) or apart > 0.02 * value + rounding:
         raise NotUnderstood("ib_write_bw", "bandwidth and message rate contradict each other")
     return Answer((Sample(metric="rdma-write", subject=subject, value=value, unit="Gb/s"),))

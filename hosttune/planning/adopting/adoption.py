@@ -278,7 +278,7 @@ def _written(host: Host, one: Candidate, placement: AdoptedGuest) -> Adoption:
     """Return the adoption of a planned guest, with its definition changed."""
     draft, where = one.draft, one.draft.definition.where
     text = XmlText(draft.definition.data, where=where)
-    changes = write_placement(text, one.facts, placement)
+    changes = write_placement(text, placement)
     after = bytes(text)
     then = read_domain(after, where=where)
     held = tuple(_held(one, placement))
@@ -289,7 +289,7 @@ def _written(host: Host, one: Candidate, placement: AdoptedGuest) -> Adoption:
         after=after,
         runs=draft.runs,
         changes=changes,
-        kept=kept(host, one.facts),
+        kept=tuple(kept(host, one.facts)),
         findings=(
             *_managed(placement.managers, draft.name),
             *_missing(one, placement.guest),
@@ -311,7 +311,7 @@ def _unplaced(host: Host, draft: Draft) -> Adoption:
         runs=draft.runs,
         unplaced=draft.unplaced,
         relaxation=draft.relaxation,
-        kept=kept(host, facts) if facts else (),
+        kept=tuple(kept(host, facts)) if facts else (),
         findings=tuple(_managed(managers, draft.name)),
         managers=managers,
     )

@@ -2,188 +2,150 @@
 
 from __future__ import annotations
 
-from hosttune.domain.edit import Element, XmlText
-from hosttune.domain.guest import Guest
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from msgspec.structs import replace
+
+from hosttune.domain.edit import XmlText
+from hosttune.domain.guest import Guest, GuestCpu, Memnode, MemoryBacking, Numatune, Pages, Pin
+from hosttune.domain.planned import guest_of
+from hosttune.domain.update import write_parts
 from hosttune.model.plan import AdoptedChange, AdoptedGuest
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 
 LIVE, NEXT_START = "live", "next start"
+# Where a guest runs, in libvirt's XML.
+_PLACE = (
+    *("vcpu/@placement", "cputune/vcpupin", "cputune/emulatorpin", "cputune/iothreadpin"),
+    *("numatune/memory", "numatune/memnode", "memoryBacking/hugepages", "cpu/topology", "cpu/numa/cell"),
+)
 
 
-def write_placement(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> tuple[AdoptedChange, ...]:
+def write_placement(text: XmlText, adopted: AdoptedGuest) -> tuple[AdoptedChange, ...]:
     """Change the definition so that the guest runs where the plan has it. Return the changes; empty: none is needed."""
-    return (
-        *_pin_vcpus(text, facts, adopted),
-        *_pin_emulator(text, facts, adopted),
-        *_pin_iothreads(text, facts, adopted),
-        *_bind_memory(text, facts, adopted),
-        *_back_by_pages(text, facts, adopted),
-        *_divide(text, facts, adopted),
+    lacks = _lacks(text.guest, adopted, _iothreads(text))
+    write_parts(text, lacks, _PLACE)
+    return (*_of_threads(text.guest, lacks, adopted), *_of_memory(text.guest, lacks))
+
+
+def _lacks(facts: Guest, adopted: AdoptedGuest, iothreads: Sequence[int]) -> Guest:
+    """Return what of its place the definition does not have, in the numbers of the definition."""
+    want = guest_of(replace(adopted.guest, devices=(), controllers=(), networks=()))
+    service, foreign = adopted.guest.emulator_cpus, parse_cpus(adopted.foreign_cpus)
+    pins, iothread_pins = _by_id(facts.vcpu_pins), _by_id(facts.iothread_pins)
+
+    def may_stay(cpus: CpuSet | None) -> bool:
+        return not service or bool(cpus and (cpus.isdisjoint(foreign) or cpus == parse_cpus(service)))
+
+    page_bytes = adopted.guest.huge_page_bytes if facts.backing.pages is None else None
+    divide = not facts.cells and len(want.cells) > 1 and want.cpu.topology is not None
+    return Guest(
+        type=None,
+        name=None,
+        vcpus=facts.vcpus,
+        vcpu_placement="static" if facts.vcpu_placement == "auto" else None,
+        vcpu_pins=tuple(
+            Pin(id=pin.vcpu, cpus=pin.cpus) for pin in adopted.pins if pins.get(pin.vcpu) != parse_cpus(pin.cpus)
+        ),
+        emulator_cpus=None if may_stay(parse_cpus(facts.emulator_cpus)) else service,
+        iothread_pins=tuple(Pin(id=one, cpus=service) for one in iothreads if not may_stay(iothread_pins.get(one))),
+        numatune=_binding(facts.numatune, adopted),
+        backing=MemoryBacking(pages=(Pages(size_bytes=page_bytes),) if page_bytes else None),
+        cpu=want.cpu if divide else GuestCpu(),
+        cells=want.cells if divide else (),
     )
+
+
+def _binding(now: Numatune, adopted: AdoptedGuest) -> Numatune:
+    """Return what binds the memory, without the cells that are bound so; no mode: the whole is bound so."""
+    nodes, bound = _nodes(adopted), {one.cell: one for one in now.memnodes}
+    if not nodes:
+        return Numatune()
+    same = now.mode == "strict" and parse_cpus(now.nodes) == nodes and now.placement != "auto"
+    cells = adopted.cells if len(adopted.cells) > 1 or bound else ()
+    want = (Memnode(cell=one.id, mode="strict", nodes=one.cell.host_nodes) for one in cells)
+    return Numatune(
+        mode=None if same else "strict",
+        nodes=str(nodes),
+        memnodes=tuple(one for one in want if _as_bound(bound.get(one.cell)) != _as_bound(one)),
+    )
+
+
+def _as_bound(memnode: Memnode | None) -> object:
+    return memnode and (memnode.mode, parse_cpus(memnode.nodes))
+
+
+def _by_id(pins: Sequence[Pin]) -> Mapping[int, CpuSet]:
+    return {pin.id: parse_cpus(pin.cpus) for pin in pins}
+
+
+def _nodes(adopted: AdoptedGuest) -> CpuSet:
+    return CpuSet(node for one in adopted.cells for node in parse_cpus(one.cell.host_nodes))
+
+
+def _iothreads(text: XmlText) -> list[int]:
+    """Return the ids of the I/O threads: those that are listed, then the lowest others (formatdomain, iothreadids)."""
+    written = (one.attributes.get("id") for one in text.root.all("iothreadids", "iothread"))
+    listed = [int(one, 16 if one.lower().startswith("0x") else 10) for one in written if one]
+    others = (number for number in range(1, text.guest.iothreads + 1) if number not in listed)
+    return sorted([*listed, *islice(others, text.guest.iothreads - len(listed))])
+
+
+# --- each change with its reason -----------------------------------------------------------------------------
+
+
+def _of_threads(facts: Guest, lacks: Guest, adopted: AdoptedGuest) -> Iterator[AdoptedChange]:
+    pins, iothread_pins = _by_id(facts.vcpu_pins), _by_id(facts.iothread_pins)
+    if lacks.vcpu_placement:
+        why = "with auto, numad chooses the guest's nodes at each start"
+        yield _change("vcpu placement", "auto", "static", why, NEXT_START)
+    if moved := _by_id(lacks.vcpu_pins):
+        place = _on(_nodes(adopted))
+        why = f"one host CPU each, shared with no other guest, on {place}, where its memory and devices are planned"
+        was = _cpus(pins.get(vcpu) for vcpu in moved)
+        yield _change(f"vcpupin of vCPUs {CpuSet(moved)}", was, _cpus(moved.values()), why, LIVE)
+    why = "would interrupt vCPUs: they run on housekeeping CPUs, off every vCPU"
+    becomes = f"host CPUs {adopted.guest.emulator_cpus}"
+    if lacks.emulator_cpus:
+        was = _cpus((parse_cpus(facts.emulator_cpus),))
+        yield _change("emulatorpin", was, becomes, f"QEMU's own threads {why}", LIVE)
+    if moved := _by_id(lacks.iothread_pins):
+        was = _cpus(iothread_pins.get(one) for one in moved)
+        yield _change(f"iothreadpin of I/O threads {CpuSet(moved)}", was, becomes, f"they {why}", LIVE)
+
+
+def _of_memory(facts: Guest, lacks: Guest) -> Iterator[AdoptedChange]:
+    now = facts.numatune
+    if lacks.numatune.mode:
+        was = f"{now.mode}, {_on(now.nodes)}" if now.mode else "any node"
+        becomes = f"strict, {_on(lacks.numatune.nodes)}"
+        why = "only strict fails when the node has too little memory; otherwise it comes from another node without"
+        yield _change("numatune memory", was, becomes, f"{why} an error", NEXT_START)
+    bound = {one.cell: f"{one.mode}, {_on(one.nodes)}" for one in now.memnodes}
+    for memnode in lacks.numatune.memnodes:
+        place = _on(memnode.nodes)
+        why = f"its vCPUs run on {place}; memory of another node is slower"
+        element, was = f"memory of cell {memnode.cell}", bound.get(memnode.cell, "not bound")
+        yield _change(element, was, f"strict, {place}", why, NEXT_START)
+    for page in lacks.backing.pages or ():
+        why = "fewer misses of the address translation, and memory that is reserved for the guest"
+        becomes = f"pages of {format_size(page.size_bytes or 0)}"
+        yield _change("memoryBacking", "ordinary pages", becomes, why, NEXT_START)
+    if lacks.cells:
+        why = "the guest spans several host nodes: its kernel must know which memory is near which vCPU"
+        yield _change("cpu numa and topology", "no cells", f"{len(lacks.cells)} cells", why, NEXT_START)
 
 
 def _change(element: str, was: str, becomes: str, why: str, effect: str) -> AdoptedChange:
     return AdoptedChange(element=element, was=was, becomes=becomes, why=why, effect=effect)
 
 
-def _section(text: XmlText, tag: str) -> Element:
-    return text.root.find(tag) or text.add(text.root, tag, {})
-
-
-def _numbered(parent: Element, tag: str, name: str) -> dict[int, Element]:
-    """Return the children of a tag by their numbers, which `read_domain` has checked."""
-    numbers = ((one.attributes.get(name), one) for one in parent.all(tag))
-    return {int(text, 16 if text.lower().startswith("0x") else 10): one for text, one in numbers if text}
-
-
-def _pin_vcpus(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
-    now = {pin.id: parse_cpus(pin.cpus) for pin in facts.vcpu_pins}
-    moved = {pin.vcpu: pin.cpus for pin in adopted.pins if now.get(pin.vcpu) != parse_cpus(pin.cpus)}
-    changes = []
-    vcpu_element = text.root.find("vcpu")
-    if vcpu_element is not None and vcpu_element.attributes.get("placement") == "auto":
-        vcpu_element.set("placement", "static")
-        why = "with auto, numad chooses the guest's nodes at each start"
-        changes.append(_change("vcpu placement", "auto", "static", why, NEXT_START))
-    if not moved:
-        return changes
-    tune = _section(text, "cputune")
-    known = _numbered(tune, "vcpupin", "vcpu")
-    for vcpu, cpu in moved.items():
-        if vcpu in known:
-            known[vcpu].set("cpuset", cpu)
-        else:
-            text.add(tune, "vcpupin", {"vcpu": str(vcpu), "cpuset": cpu})
-    old = [cpus for vcpu in moved if (cpus := now.get(vcpu))]
-    was = f"host CPUs {CpuSet(cpu for cpus in old for cpu in cpus)}" if old else "not pinned"
-    nodes = CpuSet(node for one in adopted.cells for node in parse_cpus(one.cell.host_nodes))
-    why = f"one host CPU each, shared with no other guest, on {_nodes(nodes)}, where its memory and devices are planned"
-    becomes = f"host CPUs {CpuSet(map(int, moved.values()))}"
-    return [*changes, _change(f"vcpupin of vCPUs {CpuSet(moved)}", was, becomes, why, LIVE)]
-
-
-def _pin_emulator(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
-    now, want, foreign = parse_cpus(facts.emulator_cpus), adopted.guest.emulator_cpus, parse_cpus(adopted.foreign_cpus)
-    if (now and now.isdisjoint(foreign)) or not want or now == parse_cpus(want):
-        return []
-    tune = _section(text, "cputune")
-    found = tune.find("emulatorpin")
-    if found is None:
-        text.add(tune, "emulatorpin", {"cpuset": want})
-    else:
-        found.set("cpuset", want)
-    return [_change("emulatorpin", _cpus(now), f"host CPUs {want}", _off_vcpus("QEMU's own threads"), LIVE)]
-
-
-def _pin_iothreads(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
-    now = {pin.id: parse_cpus(pin.cpus) for pin in facts.iothread_pins}
-    want, foreign = adopted.guest.emulator_cpus, parse_cpus(adopted.foreign_cpus)
-    free = [one for one, cpus in now.items() if cpus and (cpus.isdisjoint(foreign) or cpus == parse_cpus(want))]
-    bad = [one for one in _iothreads(text, facts) if one not in free]
-    if not bad or not want:
-        return []
-    tune = _section(text, "cputune")
-    known = _numbered(tune, "iothreadpin", "iothread")
-    for one in bad:
-        if one in known:
-            known[one].set("cpuset", want)
-        else:
-            text.add(tune, "iothreadpin", {"iothread": str(one), "cpuset": want})
-    was = _cpus(CpuSet(cpu for one in bad for cpu in now.get(one, ())))
-    return [_change(f"iothreadpin of I/O threads {CpuSet(bad)}", was, f"host CPUs {want}", _off_vcpus("they"), LIVE)]
-
-
-def _iothreads(text: XmlText, facts: Guest) -> list[int]:
-    """Return the ids of the I/O threads: those that are listed, then the lowest others (formatdomain, iothreadids)."""
-    parent = text.root.find("iothreadids")
-    listed = list(_numbered(parent, "iothread", "id")) if parent else []
-    others = (number for number in range(1, facts.iothreads + len(listed) + 1) if number not in listed)
-    return sorted([*listed, *(number for number, _ in zip(others, range(facts.iothreads - len(listed)), strict=False))])
-
-
-def _off_vcpus(who: str) -> str:
-    return f"{who} would interrupt vCPUs: they run on housekeeping CPUs, off every vCPU"
-
-
-def _nodes(nodes: CpuSet | str | None) -> str:
+def _on(nodes: CpuSet | str | None) -> str:
     found = parse_cpus(nodes)
     return f"node{'s' if len(found) > 1 else ''} {found}" if found else "node chosen at the start"
 
 
-def _cpus(cpus: CpuSet) -> str:
+def _cpus(lists: Iterable[CpuSet | None]) -> str:
+    cpus = CpuSet(cpu for one in lists for cpu in one or ())
     return f"host CPUs {cpus}" if cpus else "not pinned"
-
-
-def _bind_memory(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
-    nodes = CpuSet(node for one in adopted.cells for node in parse_cpus(one.cell.host_nodes))
-    if not nodes:
-        return []
-    changes = _bind_all(text, facts, nodes)
-    if len(adopted.cells) < 2 and not facts.numatune.memnodes:
-        return changes
-    now = {one.cell: one for one in facts.numatune.memnodes}
-    for number, cell in ((one.id, one.cell) for one in adopted.cells):
-        old = now.get(number)
-        if old and old.mode == "strict" and parse_cpus(old.nodes) == parse_cpus(cell.host_nodes):
-            continue
-        tune = _section(text, "numatune")
-        found = _numbered(tune, "memnode", "cellid").get(number)
-        want = {"mode": "strict", "nodeset": cell.host_nodes}
-        if found is None:
-            text.add(tune, "memnode", {"cellid": str(number), **want})
-        else:
-            for name, value in want.items():
-                found.set(name, value)
-        was = f"{old.mode}, {_nodes(old.nodes)}" if old else "not bound"
-        why = f"its vCPUs run on {_nodes(cell.host_nodes)}; memory of another node is slower"
-        becomes = f"strict, {_nodes(cell.host_nodes)}"
-        changes.append(_change(f"memory of cell {number}", was, becomes, why, NEXT_START))
-    return changes
-
-
-def _bind_all(text: XmlText, facts: Guest, nodes: CpuSet) -> list[AdoptedChange]:
-    now = facts.numatune
-    if now.mode == "strict" and parse_cpus(now.nodes) == nodes and now.placement != "auto":
-        return []
-    tune = _section(text, "numatune")
-    memory = tune.find("memory") or text.add(tune, "memory", {"mode": "strict", "nodeset": str(nodes)})
-    memory.unset("placement")
-    memory.set("mode", "strict")
-    memory.set("nodeset", str(nodes))
-    was = f"{now.mode}, {_nodes(now.nodes)}" if now.mode else "any node"
-    why = "only strict fails when the node has too little memory; otherwise it comes from another node without an error"
-    return [_change("numatune memory", was, f"strict, {_nodes(nodes)}", why, NEXT_START)]
-
-
-def _back_by_pages(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
-    page = adopted.guest.huge_page_bytes
-    if page is None or facts.backing.pages is not None:
-        return []
-    pages = text.add(_section(text, "memoryBacking"), "hugepages", {})
-    text.add(pages, "page", {"size": str(page >> 10), "unit": "KiB"})
-    why = "fewer misses of the address translation, and memory that is reserved for the guest"
-    return [_change("memoryBacking", "ordinary pages", f"pages of {format_size(page)}", why, NEXT_START)]
-
-
-def _divide(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
-    """Give a guest without cells the planned ones, if they are several: one cell needs no element."""
-    guest = adopted.guest
-    if facts.cells or len(guest.cells) < 2 or guest.topology is None:
-        return []
-    cpu = text.root.find("cpu")
-    if cpu is None:
-        cpu = text.add(text.root, "cpu", {"mode": "host-passthrough", "check": "none", "migratable": "off"})
-    levels = {name: str(getattr(guest.topology, name)) for name in ("sockets", "dies", "cores", "threads")}
-    topology = cpu.find("topology") or text.add(cpu, "topology", levels)
-    topology.unset("clusters")
-    for name, value in levels.items():
-        topology.set(name, value)
-    numa = text.add(cpu, "numa", {})
-    for cell in guest.cells:
-        size = str(cell.memory_bytes >> 10)
-        one = text.add(numa, "cell", {"id": str(cell.id), "cpus": cell.vcpus, "memory": size, "unit": "KiB"})
-        distances = text.add(one, "distances", {}) if cell.distances else None
-        for number, distance in enumerate(cell.distances):
-            text.add(distances or one, "sibling", {"id": str(number), "value": str(distance)})
-    why = "the guest spans several host nodes: its kernel must know which memory is near which vCPU"
-    return [_change("cpu numa and topology", "no cells", f"{len(guest.cells)} cells", why, NEXT_START)]

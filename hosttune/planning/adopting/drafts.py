@@ -10,7 +10,6 @@ from msgspec.structs import replace as changed
 
 from hosttune.domain.edit import XmlText
 from hosttune.domain.guest import Guest
-from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
 from hosttune.inventory.bare import runs, without_guest
 from hosttune.inventory.devices import disk_claims, read_catalogue
@@ -118,8 +117,7 @@ def _reason(error: BadInput) -> str:
 
 def _read(host: Host, definition: Definition) -> Draft:
     where = definition.where
-    XmlText(definition.data, where=where)
-    facts = read_domain(definition.data, where=where)
+    facts = XmlText(definition.data, where=where).guest
     check_supported(facts, where)
     name = facts.name or ""
     if definition.name is not None and name != definition.name:
@@ -127,7 +125,7 @@ def _read(host: Host, definition: Definition) -> Draft:
         raise BadInput(f"the definition is that of guest {name!r}", where=where, hint=hint)
     resident = _resident(host, facts, where)
     intent = guest_intent_of(host, facts, where)
-    return Draft(definition, name, resident, facts, intent, refusals(host, facts))
+    return Draft(definition, name, resident, facts, intent, tuple(refusals(host, facts)))
 
 
 def _resident(host: Host, facts: Guest, where: str) -> RunningGuest | None:

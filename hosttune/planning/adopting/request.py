@@ -78,17 +78,8 @@ def _whole_pages(facts: Guest) -> bool:
     return not any(size % (2 << 20) for size in parts)
 
 
-def refusals(host: Host, facts: Guest) -> tuple[str, ...]:
-    """Return why no plan can be made of a valid definition; empty if one can."""
-    return tuple(_refusals(host, facts))
-
-
-def kept(host: Host, facts: Guest) -> tuple[str, ...]:
-    """Return what the definition has that the planner does not decide. It stays as it is."""
-    return tuple(_kept(host, facts))
-
-
-def _refusals(host: Host, facts: Guest) -> Iterator[str]:
+def refusals(host: Host, facts: Guest) -> Iterator[str]:
+    """Yield why no plan can be made of a valid definition."""
     if any(not cell.vcpus or not cell.memory_bytes for cell in facts.cells):
         yield "a guest cell has no vCPUs or no memory of its own: hosttune places cells that have both"
     elif facts.cells and sorted(cpu for cell in facts.cells for cpu in parse_cpus(cell.vcpus)) != [*range(facts.vcpus)]:
@@ -104,7 +95,8 @@ def _refusals(host: Host, facts: Guest) -> Iterator[str]:
         yield f"the guest has huge pages of {text}; hosttune plans pages of 2 MiB and 1 GiB"
 
 
-def _kept(host: Host, facts: Guest) -> Iterator[str]:
+def kept(host: Host, facts: Guest) -> Iterator[str]:
+    """Yield what the definition has that the planner does not decide. It stays as it is."""
     for device in facts.hostdevs:
         if device.kind != "pci":
             yield f"{device.kind} device {device.source or ''}".rstrip() + ": its place is not planned"

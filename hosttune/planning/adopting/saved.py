@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from hosttune.domain.edit import XmlText
-from hosttune.domain.reader import read_domain
 from hosttune.model.plan import AdoptedChange, AdoptedGuest, Plan
 from hosttune.planning.adopting.adoption import Adoptions
 from hosttune.planning.adopting.changes import write_placement
@@ -29,5 +28,5 @@ def change_definition(
     Raises BadInput if the text is not a domain XML.
     """
     text = XmlText(xml.encode(), where=where)
-    changes = write_placement(text, read_domain(xml, where=where), adopted)
+    changes = write_placement(text, adopted)
     return bytes(text).decode(), changes

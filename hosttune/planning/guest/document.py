@@ -273,10 +273,15 @@ def build_guest(
     if guest.firmware == "efi" and elements.FIRMWARE in left_out:
         why = f"UEFI by <os firmware='efi'> {left_out[elements.FIRMWARE]}: before, the guest would get SeaBIOS"
         return Unplaced(guest=guest.name, why=(why,), relaxation=("firmware: bios", "a newer libvirt"))
+    if guest.secure_boot and elements.FIRMWARE_FEATURES in left_out:
+        why = f"Secure Boot {left_out[elements.FIRMWARE_FEATURES]}"
+        return Unplaced(guest=guest.name, why=(why,), relaxation=("no secure_boot", "a newer libvirt"))
     cell_of = _cells_of(context, devices)
     extra_ports = OWN_PORTS + (guest.disk is not None) + len(guest.networks or ())
     try:
-        tree = build_tree(context.catalogue, cell_of, len(choice.shape.cells), extra_ports)
+        tree = build_tree(
+            context.catalogue, _cells_of(context, devices, exact=True), len(choice.shape.cells), extra_ports
+        )
     except NoRoomOnBus as error:
         return Unplaced(guest=guest.name, why=(str(error),), relaxation=("fewer devices",))
     width = address_width(context.host, guest.accelerator, devices=bool(closure.members))
@@ -320,6 +325,8 @@ def _written(
         page_bytes=decision.choice.shape.page,
         why=reasons(context, decision),
         firmware=guest.firmware,
+        secure_boot=guest.secure_boot,
+        tpm=guest.tpm,
         accelerator=guest.accelerator,
         cpu_vendor=context.host.cpu_model.vendor if context.host.cpu_model else None,
         topology=pinning.topology,
@@ -339,12 +346,20 @@ def _written(
     )
 
 
-def _cells_of(context: PlanningContext, devices: Devices) -> dict[str, int | None]:
-    """Return the guest cell of each host function; a function with a vGPU is in the cell of its GPU."""
+def _cells_of(context: PlanningContext, devices: Devices, *, exact: bool = False) -> dict[str, int | None]:
+    """Return the guest cell of each host function; a function with a vGPU is in the cell of its GPU.
+
+    `exact`: of a device on another node none, beside those that are in their cells: the guest's tree shows it no nearer
+    to them than it is.
+    """
     nodes = devices.choice.nodes
     vgpus = devices.vgpus.devices if devices.vgpus else ()
-    whole = {address: _cell_of(context, address, nodes) for address in devices.closure.members}
-    return whole | {one.function: _cell_of(context, one.gpu, nodes) for one in vgpus}
+    homes = {address: address for address in devices.closure.members} | {one.function: one.gpu for one in vgpus}
+    off = {address for address in homes.values() if context.home(address) not in nodes}
+    off = off if exact and off < {*homes.values()} else set()
+    return {
+        function: None if address in off else _cell_of(context, address, nodes) for function, address in homes.items()
+    }
 
 
 def _cell_of(context: PlanningContext, address: str, nodes: tuple[int, ...]) -> int | None:

@@ -16,10 +16,11 @@ from hosttune.inventory.sizing import PlanningContext, auto_share, nothing_to_sh
 from hosttune.inventory.width import AddressWidth
 from hosttune.inventory.window import Window
 from hosttune.model.intent import GuestIntent
-from hosttune.model.plan import Finding
-from hosttune.model.values import format_size
+from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.planning.guest.choice import Choice
 
+MOST_ON_CORE = 2  # a choice of hosttune: a core has two threads
 Say = Callable[[str, str], None]  # level, text
 
 
@@ -46,7 +47,7 @@ def reasons(context: PlanningContext, decision: Decision) -> tuple[str, ...]:
     lines = [f"GPU {address} {_home(context, address)}" for address in choice.gpus]
     lines += _cell_lines(context, decision)
     if "auto" in (guest.vcpus, guest.memory) and not isinstance(guest.numa, tuple):
-        lines.append(f"auto size: {auto_share(context, choice.sharing, choice.parts).why}")
+        lines.append(f"auto size: {auto_share(context, choice.sharing, choice.parts, choice.nodes).why}")
     page = choice.shape.page
     if page:
         largest = "the largest in which every cell is whole and fits its node"
@@ -225,8 +226,8 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
     if choice.short:
         level, text = _shortfall(context, choice)
         say(level, text)
-    for node in sorted(set(choice.nodes) & context.memory.keys()) if auto and guest.memory == "auto" else ():
-        memory = context.memory[node]
+    alike = {memory.node: memory for node in choice.nodes for memory in context.alike(node)}
+    for node, memory in sorted(alike.items()) if auto and guest.memory == "auto" else ():
         if memory.held_bytes > memory.reserve_bytes:
             text = (
                 f"programs, tmpfs and the kernel hold {format_size(memory.held_bytes)} of node {node} and cannot give"
@@ -240,6 +241,37 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
         say("warn", "hugepages: none with a GPU: all of its memory is pinned in 4 KiB pages, slow to start and to map")
     if guest.vcpus == "auto" and not isinstance(guest.numa, tuple) and _capped(context, choice):
         say("info", f"auto stops at {context.vcpus.most} vCPUs: {context.vcpus.why}")
+
+
+def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> Iterator[Finding]:
+    """Yield a finding about nodes without GPUs of sockets from which guests have GPUs, if no guest has cells there."""
+    placed = [guest for guest in guests if any(device.kind == "gpu" for device in guest.devices)]
+    taken = {int(cell.host_nodes) for guest in placed for cell in guest.cells}
+    beside = {near for node in taken for near in context.sockets.get(node, ())}
+    left = sorted(beside - taken - set(context.countable.values()))
+    cores = [len(context.resources.nodes[node].assignable) for node in left]
+    if left and sum(cores):
+        size = sum(context.memory[node].assignable_bytes or 0 for node in left if node in context.memory)
+        text = (
+            f"nodes {CpuSet(left)} have no GPU: {sum(cores)} cores and {format_size(size)} there stay unused; a guest"
+            " with all GPUs of the socket gets them, others ask by numa: and vcpus:"
+        )
+        yield Finding(level="info", text=text, where="guests")
+
+
+def crowded_cores(context: PlanningContext, guests: Iterable[PlannedGuest]) -> Iterator[Finding]:
+    """Yield a finding about nodes where more than two guests share each core of the host."""
+    texts = (*(one.emulator_cpus for one in context.host.guests or ()), *(one.emulator_cpus for one in guests))
+    threads = [parse_cpus(text) for text in texts]
+    for node in context.resources.nodes.values():
+        cpus = CpuSet(cpu for core in node.reserved for cpu in core.cpus) & context.resources.housekeeping
+        cores, sharers = len(node.reserved), sum(not cpus.isdisjoint(own) for own in threads)
+        if sharers > MOST_ON_CORE * cores:
+            text = (
+                f"emulator, I/O and vhost threads of {sharers} guests share {_count(cores, 'core')} of node {node.id}"
+                f" (CPUs {CpuSet(cpus)}): reserve: {{cores_per_node: {-(-sharers // MOST_ON_CORE)}}} gives them more"
+            )
+            yield Finding(level="info", text=text, where="reserve")
 
 
 def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
@@ -259,7 +291,7 @@ def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
         give = "no memory" if size == 0 else f"{format_size(room)} to give{limit}"
         level = "warn" if size == 0 or not resources.cores else level
         parts.append(f"node {node} has {cores} and {give}")
-    share = auto_share(context, choice.sharing, choice.parts)
+    share = auto_share(context, choice.sharing, choice.parts, choice.nodes)
     each = "in all" if share.of_host else "a cell"
     if not share.cores:
         return level, f"its auto share is not a whole core {each}, it gets one: {'; '.join(parts)}"
@@ -268,7 +300,7 @@ def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
 
 
 def _capped(context: PlanningContext, choice: Choice) -> bool:
-    share = auto_share(context, choice.sharing, choice.parts)
+    share = auto_share(context, choice.sharing, choice.parts, choice.nodes)
     cells = 1 if share.of_host else len(choice.nodes)
     return share.cores * choice.shape.threads * cells > context.vcpus.most
 

@@ -56,6 +56,10 @@ def host_findings(
             unstarted = f"{NO_BOOT}; apply defines it and does not start it"
             say("warn", f"{alone}: {BOOT_WAYS}" if passed else unstarted, f"guest {guest.name}")
         _guest_iommu(host, guest, names, dict(left_out), say)
+        if guest.secure_boot and any(device.kind in ("gpu", "vf") for device in guest.devices):
+            text = "Secure Boot: its kernel loads only signed drivers of GPUs (its distribution's, or of enrolled keys)"
+            say("info", text, f"guest {guest.name}")
+        _whole_nics(catalogue, guest, say)
         _peers(host, guest, dict(left_out).get(CLIQUE), say)
         found += guest_quirks(host, catalogue, guest)
     if stack is not None:
@@ -82,6 +86,16 @@ def _elements(stack: Virtualization | None, left_out: Iterable[tuple[str, str]],
         # `_guest_iommu` and `_peers` report these, for the guests that need them
         if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL, CLIQUE):
             say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
+
+
+def _whole_nics(catalogue: Catalogue, guest: PlannedGuest, say: Say) -> None:
+    nics = (device.address for device in guest.devices if device.kind == "nic")
+    if whole := [address for address in nics if (one := catalogue.pci.get(address)) and one.sriov_total_vfs]:
+        text = (
+            f"whole NICs: {some(whole)}. Who has one can change its firmware's settings, MAC and VLANs; where tenants"
+            " share a network, give virtual functions, by address"
+        )
+        say("info", text, f"guest {guest.name}")
 
 
 def _peers(host: Host, guest: PlannedGuest, lacking: str | None, say: Say) -> None:

@@ -115,8 +115,8 @@ def _page_shortfall_findings(
         enough = node.free_bytes + (node.cache_bytes or 0) >= size
         text = (
             f"node {node.id} has {format_size(node.free_bytes)} free now, {format_size(size)} of new pages are"
-            " wanted: the kernel takes the rest from caches, and may give fewer; sync; echo 3 > /proc/sys/vm/drop_caches; echo 1"
-            " > /proc/sys/vm/compact_memory frees what caches hold"
+            " wanted: the kernel takes the rest from caches, and may give fewer: sync;"
+            " echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory frees what caches hold"
         )
         yield Finding(level="info" if enough else "warn", text=text, where=target)
     elif page == HUGE_1G and wanted(intent, BOOT_PAGES) is None:

@@ -34,6 +34,12 @@ class GuestRequest(msgspec.Struct, frozen=True):
     where: str
     named: tuple[str, ...]
     candidates: Candidates
+    asked: GuestIntent  # as the intent says; `guest` counts without the devices that its GPUs bring
+
+    @property
+    def by_name(self) -> tuple[str, ...]:
+        """All devices that it names: they may share groups."""
+        return (*self.named, *(self.candidates.named or ()))
 
 
 class Trait(msgspec.Struct, frozen=True):
@@ -207,7 +213,7 @@ def counted_nics(context: PlanningContext, want: GuestRequest) -> tuple[str, ...
         nics = NicRequest(count=nics)
     if not isinstance(nics, NicRequest) or not nics.count:
         return ()
-    return tuple(a for a in free_nics(context, nics) if can_be_counted(context, a, want.named))
+    return tuple(a for a in free_nics(context, nics) if can_be_counted(context, a, want.by_name))
 
 
 def counted_nvme(context: PlanningContext, want: GuestRequest) -> tuple[str, ...]:
@@ -215,7 +221,7 @@ def counted_nvme(context: PlanningContext, want: GuestRequest) -> tuple[str, ...
     if not isinstance(want.guest.nvme, int) or not want.guest.nvme:
         return ()
     pool = (drive.address for drive in context.host.nvme)
-    return tuple(address for address in pool if can_be_counted(context, address, want.named))
+    return tuple(address for address in pool if can_be_counted(context, address, want.by_name))
 
 
 def _cut_up(context: PlanningContext, sites: Iterable[Sites]) -> dict[str, int]:

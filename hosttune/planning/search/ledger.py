@@ -260,7 +260,14 @@ def _twins(context: PlanningContext, resource_pool: ResourcePool) -> dict[int, T
         gpus = [address for address in context.catalogue.gpus if context.catalogue.node(address) == node]
         cut = tuple(address for address in gpus if instances_of(address) in resource_pool.parts)
         without = tuple(n for n in ids if n != node and resources.home(n) == node)  # nodes without CPUs near it alone
-        looks = (tuple(mark for mark, _ in here), resources.distance(node, node), _size(context, node), cut, without)
+        looks = (
+            tuple(mark for mark, _ in here),
+            resources.distance(node, node),
+            _size(context, node),
+            cut,
+            without,
+            context.sockets.get(node),
+        )
         group = next((n for n, other in firsts if other == looks and _has_same_distances(context, ids, node, n)), None)
         if group is None:
             firsts.append((node, looks))

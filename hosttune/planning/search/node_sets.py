@@ -20,13 +20,14 @@ class CellCosts(msgspec.Struct, frozen=True):
     """The cost of cells: `shares` (one for each cell), each node's sum of distances to the devices, pairs of cells.
 
     `shares` and `pair` are in parts of `Problem.unit`. `known` caches what depends on the pairs only; prices with the
-    same pairs share it.
+    same pairs share it. `free`: nodes without GPUs that a guest has because it has the socket; they cost nothing.
     """
 
     shares: tuple[int, ...]
     to_devices: Mapping[int, int]
     pair: Mapping[tuple[int, int], int]
     known: dict[tuple[int, ...], list[dict[int, int]]]
+    free: frozenset[int] = frozenset()
 
 
 class Cells(msgspec.Struct, frozen=True):

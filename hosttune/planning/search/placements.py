@@ -295,7 +295,7 @@ class PlacementStream:
         self._view.spend(WORK_OF_A_SELECTION)
         context, guest = self._field, self._want.guest
         has_own = self._selections.has_own_nodes
-        base = base_cells(context, guest, selection.gpus)
+        base = base_cells(context, guest, selection.gpus, whole_sockets=level == 0 and not selection.slots)
         own, extra = level == 0 and has_own, max(0, level - has_own)
         cells = base.cells + extra
         if cells > len(context.resources.nodes) or (extra and not base.may_grow) or (own and base.nodes is None):
@@ -310,8 +310,21 @@ class PlacementStream:
         known = [*(selection.nodes if selection.slots else ()), *self._nodes_of(given)]
         shares = tuple(self._problem.unit * cell.vcpus // first.shape.vcpus for cell in first.shape.cells)
         prices = CellCosts(shares, self._to_devices(known, first.shape), self._problem.pair, self._known)
+        if own and (free := (base.nodes or frozenset()).difference(map(context.home, selection.gpus))):
+            prices = self._with_free(prices, free)
         rank = self._rank(level, selection.mixed, self._selections.least(selection, level), busy=selection.busy)
         yield (rank, ()), _Cut(rank, selection, cuts, extra, prices, given, base.nodes if own else None)
+
+    def _with_free(self, prices: CellCosts, free: frozenset[int]) -> CellCosts:
+        """Return the costs of a guest with whole sockets: those of its cells beside GPUs, as if it had no others."""
+        count = len(prices.shares)
+        return CellCosts(
+            (self._problem.unit // (count - len(free)),) * count,
+            {node: 0 if node in free else cost for node, cost in prices.to_devices.items()},
+            {pair: 0 if free.intersection(pair) else cost for pair, cost in prices.pair.items()},
+            {},
+            free,
+        )
 
     def _to_devices(self, known: Sequence[Node], shape: Shape) -> dict[int, int]:
         """Return, for each node, the sum of its distances to devices on these nodes, and what moves there cost."""
@@ -435,6 +448,7 @@ class PlacementStream:
             share * distance(node, home)
             for home in self._nodes_of(more)
             for share, node in zip(cut.prices.shares, nodes, strict=True)
+            if node not in cut.prices.free
         )
 
     def _nodes_of(self, addresses: frozenset[str]) -> list[int]:

@@ -136,7 +136,7 @@ class Selections:
         if guest.numa != "auto":
             cells = guest.numa if isinstance(guest.numa, int) else len(guest.numa)
             return range(cells, cells + 1)
-        if is_vgpu_guest(guest) or self._sets or not gpu_count(guest):
+        if is_vgpu_guest(guest) or self._sets or not gpu_count(guest) or self._field.sockets:
             return range(1, 1 + len(self._field.resources.nodes))
         return range(1, 1 + min(gpu_count(guest) or 1, max(map(len, self._pools), default=0)))
 

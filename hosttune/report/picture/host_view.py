@@ -208,7 +208,7 @@ def places_of(view: HostView) -> dict[int | None, tuple[str, ...]]:
         if address not in by_class and _needs_box(view, address):
             chosen.setdefault(address)
     places: dict[int | None, list[str]] = {}
-    for address in sorted(_without_hosted(view, chosen), key=bus_order):
+    for address in sorted((one for one in chosen if _physical(view, one) not in chosen), key=bus_order):
         device = view.device(address)
         node = device.numa_node if device and device.numa_node in nodes else None
         places.setdefault(node, []).append(address)
@@ -226,10 +226,6 @@ def _needs_box(view: HostView, address: str) -> bool:
 
 def _degraded(device: PciDevice | None) -> bool:
     return bool(device and not device.physfn and device.link and device.link.state == "degraded")
-
-
-def _without_hosted(view: HostView, chosen: Mapping[str, None]) -> tuple[str, ...]:
-    return tuple(address for address in chosen if _physical(view, address) not in chosen)
 
 
 def _physical(view: HostView, address: str) -> str | None:

@@ -44,7 +44,8 @@ def distances_block(view: HostView, width: float) -> Block | None:
         shapes.append(label(0, y + 2.5, f"node {node.id}", SMALL, most=names, style="dim"))
         for m, other in enumerate(shown):
             far = (node.distances or {}).get(str(other.id))
-            box = Rect(x=names + m * (wide + _APART), y=y, width=wide, height=_HIGH, style=_style(far), radius=2)
+            style = "pair on" if far is not None and far <= _LOCAL else "pair"
+            box = Rect(x=names + m * (wide + _APART), y=y, width=wide, height=_HIGH, style=style, radius=2)
             text = "?" if far is None else str(far)
             shapes += [box, label(box.x + wide / 2, y + 2.5, text, SMALL, most=wide, anchor="middle")]
     room = names + len(shown) * (wide + _APART)
@@ -54,10 +55,6 @@ def distances_block(view: HostView, width: float) -> Block | None:
     whole = below((table, *rest))
     group = Group(kind="distances", shapes=at(whole, 0, 0), title="distances between nodes, 10 = local")
     return Block(width=room if not more else width, height=whole.height, groups=(group,))
-
-
-def _style(far: int | None) -> str:
-    return "pair on" if far is not None and far <= _LOCAL else "pair"
 
 
 # --- the panels ----------------------------------------------------------------------------------------------

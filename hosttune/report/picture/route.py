@@ -76,7 +76,8 @@ def _lines(
     host: Host, path: DevicePath, anchors: Mapping[str, _Anchor], placed: Sequence[Group], number: int
 ) -> list[Shape]:
     """Return the lines from one end up, across, and down to the other end; nothing where an end has no box."""
-    up, down = (_drawn(host, end, anchors) for end in (path.start, path.end))
+    ends = ((end, *host.index.above(end)) for end in (path.start, path.end))
+    up, down = ([one for one in chain if one in anchors] for chain in ends)
     named = {name for hop in path.hops for name in (hop.start, hop.end)}
     slow = (
         next(iter(marked_at(host, path.slowest))) if path.slowest is not None and path.slowest.kind == "pcie" else None
@@ -96,10 +97,6 @@ def _lines(
     across = _across(tops[0], tops[1])
     socket = path.slowest is not None and path.slowest.kind in ("cpu", "socket")
     return [*shapes, Line(points=across, style=route_style(number, slow=socket), thick=_THICK)]
-
-
-def _drawn(host: Host, address: str, anchors: Mapping[str, _Anchor]) -> list[str]:
-    return [one for one in (address, *host.index.above(address)) if one in anchors]
 
 
 def _climb(

@@ -55,10 +55,6 @@ def _outline(width: float, high: float, fill: str, colour: int | None, marks: tu
     return (box, *fault, held) if colour is not None else (box, *fault)
 
 
-def _other(device: PciDevice | None) -> str:
-    return "bridge" if device and device.is_bridge else "device" if device else "unlisted device"
-
-
 def _lines(view: HostView, address: str, word: str, width: float, style: str) -> list[Piece]:
     """Return the name with its link, then the facts.
 
@@ -223,7 +219,8 @@ def _branch(view: HostView, place: Place, width: float) -> Block:
     if place.kind == "device" or not place.below:
         address = place.address
         device = view.device(address)
-        word = view.index.labels[address][0] if address in view.index.labels else _other(device)
+        other = "bridge" if device and device.is_bridge else "device" if device else "unlisted device"
+        word = view.index.labels[address][0] if address in view.index.labels else other
         kind = _KINDS.get(word, "other")
         marks = marks_of(view, address)
         holders = view.holders.get(address, ())

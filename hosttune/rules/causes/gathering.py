@@ -12,6 +12,7 @@ from hosttune.gpu import VENDORS
 from hosttune.inventory.pcielink import JudgedLink, path
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Nic
+from hosttune.model.listing import some
 from hosttune.model.measured import Figure, LinkSeen, Measured, NicLink, Nics, Observations, Setup
 from hosttune.model.validation import Sample, Validation
 from hosttune.model.values import number
@@ -78,17 +79,24 @@ def of_host_facts(host: Host) -> Measured:
         cpu=host.cpu_model.model if host.cpu_model else None,
     )
     loaded = _modules(host)
+    link, place = _link([link for gpu in gpus for link in path(host.index, gpu.address)])
+    redirecting = _redirecting(host, gpus, nics)
     seen = msgspec.structs.replace(
         partial.observations,
         iommu=_iommu(host),
-        acs_redirect=_redirects(host, gpus, nics),
+        acs_redirect=None if redirecting is None else bool(redirecting),
         ats=_all(function.ats_enabled for function in functions),
         relaxed_ordering=_all(function.relaxed_ordering for function in functions),
         max_read_request_bytes=_least(function.read_request_bytes for function in functions),
         gpu_nic_path=_path(host, gpus, nics),
         peer_memory_module=_peer_memory(gpus, loaded),
-        link=_link([link for gpu in gpus for link in path(host.index, gpu.address)]),
+        link=link,
         nic_link=_nic_link(nics),
+        said={
+            **partial.observations.said,
+            **({"link": place} if place else {}),
+            **({"acs_redirect": "at " + some(redirecting, 4)} if redirecting else {}),
+        },
     )
     return msgspec.structs.replace(partial, setup=setup, observations=seen)
 
@@ -110,6 +118,9 @@ def of_gpus(gpus: Sequence[Gpu]) -> Measured:
         key=lambda gpu: (gpu.power_limit_watts or 0) / (gpu.power_default_watts or 1),
         default=None,
     )
+    hot = [gpu.address for gpu in gpus if set(gpu.clock_reasons or ()).intersection(_HOT)]
+    said = {"power_limit_watts": limited.address} if limited else {}
+    said |= {"thermal_slowdown": ", ".join(hot)} if hot else {}
     kinds = {peer.kind for gpu in gpus for peer in gpu.peers or ()}
     links = [gpu.nvlinks_active for gpu in gpus]
     sliced = any(gpu.mig_on for gpu in gpus)
@@ -130,6 +141,7 @@ def of_gpus(gpus: Sequence[Gpu]) -> Measured:
             power_limit_watts=limited.power_limit_watts if limited else None,
             default_power_limit_watts=limited.power_default_watts if limited else None,
             thermal_slowdown=bool(words.intersection(_HOT)) if known else None,
+            said=said,
         ),
     )
 
@@ -173,16 +185,15 @@ def _iommu(host: Host) -> Literal["off", "on", "passthrough"] | None:
     return "passthrough" if mode in ("identity", "passthrough") else "on" if mode else None
 
 
-def _redirects(host: Host, gpus: Sequence[Gpu], nics: Sequence[Nic]) -> bool | None:
-    """Return whether a bridge above both a GPU and a NIC, or two GPUs, redirects requests; None if that is not read."""
+def _redirecting(host: Host, gpus: Sequence[Gpu], nics: Sequence[Nic]) -> list[str] | None:
+    """Return the bridges above both a GPU and a NIC, or two GPUs, that redirect requests; None if that is not read."""
     devices = [*(gpu.address for gpu in gpus), *(nic.address for nic in nics)]
     above = [set(host.index.above(address)) for address in devices]
     shared = {bridge for one in above for bridge in one if sum(bridge in other for other in above) > 1}
     ports = {host.index.above(address)[0] for address in devices if host.index.above(address)}
-    found = [host.index.pci[bridge].acs for bridge in sorted(shared | ports) if bridge in host.index.pci]
-    if any(acs is not None and "ReqRedir" in acs.enabled for acs in found):
-        return True
-    return False if found and all(acs is not None for acs in found) else None
+    found = {bridge: host.index.pci[bridge].acs for bridge in sorted(shared | ports) if bridge in host.index.pci}
+    redirecting = [bridge for bridge, acs in found.items() if acs is not None and "ReqRedir" in acs.enabled]
+    return redirecting if redirecting or (found and None not in found.values()) else None
 
 
 def _path(host: Host, gpus: Sequence[Gpu], nics: Sequence[Nic]) -> _Path | None:
@@ -218,9 +229,9 @@ def _peer_memory(gpus: Sequence[Gpu], loaded: set[str] | None) -> bool | None:
     return True if loaded and wanted & loaded else None
 
 
-def _link(links: Sequence[JudgedLink]) -> LinkSeen | None:
-    """Return the worst link: that which carries the smallest part of what the device can do."""
-    worst: tuple[float, LinkSeen] | None = None
+def _link(links: Sequence[JudgedLink]) -> tuple[LinkSeen | None, str]:
+    """Return the worst link, that which carries the smallest part of what the device can do, and where it is."""
+    worst: tuple[float, LinkSeen, str] | None = None
     for judged in links:
         link, best = judged.link, judged.best
         if link.width is None or link.speed_gts is None or not link.max_width or not link.max_speed_gts or best is None:
@@ -236,8 +247,8 @@ def _link(links: Sequence[JudgedLink]) -> LinkSeen | None:
             under_load=False if idle else None,
         )
         if worst is None or part < worst[0]:
-            worst = (part, seen)
-    return worst[1] if worst else None
+            worst = (part, seen, judged.end.address)
+    return (worst[1], worst[2]) if worst else (None, "")
 
 
 def _slot_words(slot: tuple[float, int]) -> str | None:

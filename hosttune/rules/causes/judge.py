@@ -1,7 +1,7 @@
 """Ask every rule about a case, and order what they find.
 
-Order: how the cause is supported (`model.diagnosis.GRADES`), then how many figures it explains, then the order of the
-rules below. Nothing is weighed.
+Order: how the cause is supported (`model.diagnosis.GRADES`), then what the environment or the log states outright, then
+how many figures it explains, then the order of the rules below. Nothing is weighed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hosttune.model.roof import GpuRoof
 from hosttune.model.values import grouped
 from hosttune.predicting.roofs import OWN_METRICS, roof_of
 from hosttune.predicting.shape import Shape, shape_of, slot_of
+from hosttune.rules.causes.equals import SPREAD, compared
 from hosttune.rules.causes.rule import TIERS, Case, CauseRule
 from hosttune.rules.causes.verdicts import Judged, judge_figure
 from hosttune.rules.engine import Finding, rules_of
@@ -29,7 +30,6 @@ from hosttune.rules.engine import Finding, rules_of
 FAMILIES = ("rules_other", "rules_network", "rules_power", "rules_guest", "rules_gpus", "rules_pcie")
 _GRADES: tuple[str, ...] = GRADES
 _CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no figure is known to be low
-_SPREAD = 1.25  # runs of one figure on one machine are nearer to each other
 _MOST_REASONS = 16  # why figures are unknown
 _MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
 
@@ -72,7 +72,7 @@ def diagnose(
     check_count(len(measured.figures), "figures of a diagnosis", "figures")
     measured, problems = without_contradictions(measured)
     shape = shape_of(measured, standard or shipped_peaks())
-    figures = _of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures])
+    figures = compared(_of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures]))
     case = Case(measured, shape, figures, complaining)
     found = _ranked(case)
     return Diagnosis(
@@ -128,15 +128,24 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
             ranked.append((rule, finding))
     seen = {rule.id for rule, finding in ranked if finding.outcome in ("proven", "observed")}
     ranked = [(rule, finding) for rule, finding in ranked if not seen.intersection(rule.unless)]
-    ranked.sort(key=lambda pair: (_GRADES.index(pair[1].outcome), -len(pair[1].explains)))
+    ranked.sort(key=lambda pair: (_GRADES.index(pair[1].outcome), not _stated(case, pair[1]), -len(pair[1].explains)))
     better = [pair for pair in ranked if pair[1].outcome != "possible"]
     possible = [pair for pair in ranked if pair[1].outcome == "possible"]
     return [*better[:_MOST_CAUSES], *possible[: max(0, _ENOUGH - len(better))]]
 
 
+def _stated(case: Case, finding: Finding) -> bool:
+    """Return whether the environment or the log says the fault itself: nothing is inferred then."""
+    evidence = "; ".join((finding.text, *finding.more))
+    return any(f"{name}=" in evidence for name in case.environment) or any(
+        words in evidence for words in case.seen.said.values()
+    )
+
+
 def _cause(rank: int, rule: CauseRule, finding: Finding) -> Cause:
     return Cause(
         cause=rule.id,
+        title=rule.title.partition(":")[0].rstrip("."),
         rank=rank,
         grade=finding.outcome,  # type: ignore[arg-type]  # one of GRADES, for a cause
         evidence=(finding.text, *finding.more),
@@ -152,6 +161,8 @@ def _next(case: Case, found: Sequence[tuple[CauseRule, Finding]], *, hostless: b
     unknown = [one for one in case.figures if one.verdict == "unknown"]
     if hostless and (lacking := sum(map(_lacks_inputs, unknown))):
         yield f"give its host, with --host FILE or --root CAPTURE: {lacking} of {len(case.figures)} figures need it"
+    if case.shape.gpu and not case.shape.peaks and case.shape.generation is None:
+        yield f"no model of {case.shape.gpu[:80]}: its figures are compared with each other, and with what was observed"
     yield from _reasons(unknown)
     low = [one.name for one in case.figures if one.verdict == "low"]
     if low and not found:
@@ -203,7 +214,7 @@ def _differing(figures: Sequence[Figure]) -> Iterator[Doubt]:
         if one.value is not None:
             values.setdefault((one.metric, one.subject, one.size_bytes, one.unit), []).append(one.value)
     for (metric, subject, _, unit), found in values.items():
-        if max(found) > min(found) * _SPREAD:
+        if max(found) > min(found) * SPREAD:
             name = f"{metric}: {subject}" if subject else metric
             why = f"given {len(found)} times, {min(found):g} to {max(found):g} {unit}: which one holds is not known"
             yield Doubt(what="figures of one thing that differ", where=name, why=why)

@@ -1,4 +1,4 @@
-"""Output of tools, as it is → what is known of a machine. Output of another tool, or cut short, is refused by name.
+"""Output of tools, as people paste it → what is known of a machine. What was not understood is quoted with its line.
 
 Parsers of benchmarks are those of `hosttune.bench.parse`; a maker's own tools are read in `hosttune.gpu.logs`.
 """
@@ -6,7 +6,7 @@ Parsers of benchmarks are those of `hosttune.bench.parse`; a maker's own tools a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,53 +15,135 @@ from hosttune.bench.parse import nccl, nvbandwidth, tools
 from hosttune.bench.parse.answer import Answer, NotUnderstood
 from hosttune.errors import BadInput
 from hosttune.gpu.logs import LOGS
+from hosttune.model.diagnosis import Doubt
+from hosttune.model.limits import check_count
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Transport
 from hosttune.rules.causes.gathering import figures_of, of_gpus
+from hosttune.rules.causes.labels import unlabelled
 from hosttune.rules.causes.lspci import machine_of
 from hosttune.rules.causes.merging import merge
 
-_HINT = "save the whole output of one run; of ib_write_bw with --report_gbits, of fio with --output-format=json"
+_HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
+_VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
+_QUOTED = 5  # lines that were not understood
+_PROMPT = re.compile(r"\S{0,80}[$#>] \S|```")
+_VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
+# Lines that set variables: assignments alone or before a command, options of launchers; not what a text says of them.
+_SETS = (
+    r"(?:\S{0,80}[#$>] ?)?\s{0,20}(?:(?:export|declare -x|ENV|env|-x|-e|--env)[ =]{1,4})?[\"']?[A-Z][A-Z0-9_]{1,64}=\S"
+    r"|(?![^\n]{0,400}\bNCCL (?:INFO|WARN))[^\n]{0,2000}?"
+    r"(?:(?: -x| -e| --env| -genv|export) [\"']?[A-Z][A-Z0-9_]{1,64}=|\b(?:mpirun|srun|torchrun|docker)\b|_perf\b)"
+)
 
 
 class Log(msgspec.Struct, frozen=True):
-    """One tool: its name for messages, a pattern that its output has, and its reader (BadInput, NotUnderstood)."""
+    """One tool: its name for messages, a pattern that its output has, and its reader (BadInput, NotUnderstood).
+
+    `begin`: with what each of several runs begins. `lines`: its lines, where others can stand between them.
+    `everyone`: all ranks write into one output.
+    """
 
     name: str
     sign: str
     read: Callable[[str], Measured]
+    begin: str = ""
+    lines: str = ""
+    everyone: bool = False
 
 
-def read_log(text: str, where: str) -> tuple[Measured, str]:
-    """Return what a log shows, and the name of its tool. Raises BadInput, also for output of another tool."""
-    found = [log for log in logs() if re.search(log.sign, text[:_FIRST])]
-    if not found:
+def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
+    """Return what a log shows, the names of its tools, and what of it is not used.
+
+    Raises BadInput for output that no reader understands.
+    """
+    check_count(text.count("\n"), "lines of a log", where)
+    lines = unlabelled(text)
+    whole = "\n".join(line for _, line in lines)
+    tools = [log for log in logs() if re.search(log.sign, whole[:_FIRST] if not log.everyone else whole)]
+    if not tools:
         known = ", ".join(log.name for log in logs())
         raise BadInput("not the output of a tool that hosttune reads", where=where, hint=f"give that of {known}")
-    parts: list[Measured] = []
-    for log in found:  # NCCL_DEBUG=INFO prints into the output of nccl-tests
-        try:
-            parts.append(log.read(text))
-        except (NotUnderstood, BadInput) as error:
-            raise BadInput(f"output of {log.name}: {error.what}", where=where, hint=_HINT) from error
-    merged, doubts = merge([(where, part) for part in parts])
-    if doubts:
-        raise BadInput(doubts[0].why, where=f"{where}: {doubts[0].where}", hint="give the output of one run")
-    return merged, " and ".join(log.name for log in found)
+    ranks: dict[str, list[str]] = {}
+    for who, line in lines:
+        ranks.setdefault(who, []).append(line)
+    outputs = {who: "\n".join(found) for who, found in ranks.items()} if len(ranks) > 1 else {"": whole}
+    parts: list[tuple[str, Measured]] = []
+    unused: list[Doubt] = []
+    for log in tools:
+        runs = [
+            (who, run)
+            for who, output in ({"": whole} if log.everyone else outputs).items()
+            for run in _runs(log, output)
+        ]
+        several = len({who for who, _ in runs}) > 1
+        for who, run in runs:
+            try:
+                found = log.read(run)
+            except (NotUnderstood, BadInput) as error:
+                why = f"output of {log.name}: {error.what}"
+                unused.append(Doubt(what="output that is not used", where=f"{where} {who}".strip(), why=why))
+            else:
+                parts.append((f"{where} {who}".strip(), _of(found, who) if several else found))
+    if not parts:
+        raise BadInput(unused[0].why, where=where, hint=_HINT)
+    merged, doubts = merge(parts)
+    unread = _not_understood(tools, [line for _, line in lines], where)
+    if re.search(_VIRTUAL, whole):
+        why = "reserved there: those of its physical function hold, which the host shows"
+        unused.append(Doubt(what="PCIe settings of a virtual function", where=where, why=why))
+    return merged, " and ".join(log.name for log in tools), (*doubts, *unused[:_QUOTED], *unread)
+
+
+def _runs(log: Log, output: str) -> list[str]:
+    """Return the output of each run of a tool in a text."""
+    if not re.search(log.sign, output):
+        return []
+    if not log.begin:
+        return [output]
+    return [run for run in re.split(rf"(?m)(?={log.begin})", output) if re.search(log.sign, run)]
+
+
+def _of(found: Measured, who: str) -> Measured:
+    """Return figures that say which rank, pod or host they are of."""
+    figures = tuple(msgspec.structs.replace(one, subject=f"{who}: {one.subject}") for one in found.figures)
+    return msgspec.structs.replace(found, figures=figures)
+
+
+def _not_understood(tools: Sequence[Log], lines: Sequence[str], where: str) -> Iterator[Doubt]:
+    """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
+    own = "|".join(log.lines for log in logs() if log.lines)
+    begin = "|".join(f"(?:{log.sign.removeprefix('(?m)')})" for log in tools if not log.lines) or r"(?!)"
+    mixed, starts = re.compile(own), re.compile(begin)
+    inside, count = False, 0
+    for number, line in enumerate(lines, 1):
+        if _PROMPT.match(line):
+            inside = False
+        elif not mixed.match(line):
+            inside = inside or starts.search(line + "\n ") is not None
+            if re.search(r"\w", line) and not inside:
+                count += 1
+                if count <= _QUOTED:
+                    yield Doubt(what="not understood", where=f"{where}:{number}", why=repr(line.strip()[:120]))
+    if count > _QUOTED:
+        yield Doubt(what="not understood", where=where, why=f"{count - _QUOTED} more lines")
 
 
 def logs() -> tuple[Log, ...]:
     """Return every tool whose output is read."""
     own = (
-        Log("nccl-tests", r"(?m)^#[ \t]+Rank[ \t]+[0-9]+[ \t].*device|^#.*\balgbw\b.*\bbusbw\b", _nccl_tests),
-        Log("NCCL_DEBUG=INFO", r"(?m)\bNCCL INFO (?!Launch mode)", _nccl_debug),
-        Log("ib_write_bw", r"RDMA_Write BW Test", _perftest),
-        Log("nvbandwidth", r"(?i)\bnvbandwidth\b", _nvbandwidth),
+        Log("nccl-tests", r"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*device|^#?.*\balgbw\b.*\bbusbw\b", _nccl_tests,
+            begin=r"^#? *nThread:? +\d", lines=r"#|\s*\d{1,15}\s+\d{1,15}\s+\w+\s|\s*(?:Rank +\d|Using devices)"),
+        Log("NCCL_DEBUG=INFO", r"(?m)\bNCCL (?:INFO (?!Launch mode)|WARN )", _nccl_debug,
+            lines=r".*\bNCCL (?:INFO|WARN|TRACE|version)\b", everyone=True),
+        Log("environment variables", rf"(?m)^(?:{_SETS})", _variables, lines=_SETS, everyone=True),
+        Log("ib_write_bw", r"RDMA_Write BW Test", _perftest, begin=r"^.*RDMA_Write BW Test"),
+        Log("nvbandwidth", r"\bnvbandwidth Version|\"nvbandwidth\"", _nvbandwidth, begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
         Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s", machine_of),
-    )
+    )  # fmt: skip
     makers = tuple(
-        Log(one.name, one.sign, one.machine or (lambda text, one=one: of_gpus(one.gpus(text))))  # type: ignore[misc]
+        Log(one.name, one.sign, one.machine or (lambda text, one=one: of_gpus(one.gpus(text))), one.begin)  # type: ignore[misc]
         for one in LOGS
     )
     return (*own, *makers)
@@ -69,7 +151,13 @@ def logs() -> tuple[Log, ...]:
 
 # --- readers -----------------------------------------------------------------------------------------------------
 
-_RANK = re.compile(r"(?m)^#[ \t]+Rank[ \t]+[0-9]+[ \t].*?\bon\s+(\S+)\s+device\s+[0-9]+\s+\[[^\]]*\]\s+(\S.*?)\s*$")
+_RANK = re.compile(r"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*?\bon\s+(\S+)\s+device\s+[0-9]+\s+\[[^\]]*\]\s+(\S.*?)\s*$")
+
+
+def _variables(text: str) -> Measured:
+    lines = (line for line in text.split("\n") if re.match(_SETS, line))
+    found = {name: value for line in lines for name, value in _VARIABLE.findall(line)}
+    return Measured(version=1, setup=Setup(environment=found))
 
 
 def _nccl_tests(text: str) -> Measured:
@@ -91,16 +179,16 @@ def _nccl_tests(text: str) -> Measured:
         hosts=many,
         gpus_per_host=len(ranks) // many if many and len(ranks) % many == 0 else None,
     )
-    return Measured(version=1, setup=setup, figures=_of(answers[0]))
+    return Measured(version=1, setup=setup, figures=_figures(answers[0]))
 
 
-def _of(answer: Answer) -> tuple[Any, ...]:
+def _figures(answer: Answer) -> tuple[Any, ...]:
     return tuple(figures_of(answer.samples))
 
 
 def _perftest(text: str) -> Measured:
     device = re.search(r"(?m)^[ \t]*Device\s*:\s*(\S{1,64})", text)
-    return Measured(version=1, figures=_of(tools.parse_perftest(text, device[1] if device else "port")))
+    return Measured(version=1, figures=_figures(tools.parse_perftest(text, device[1] if device else "port")))
 
 
 def _nvbandwidth(text: str) -> Measured:
@@ -108,9 +196,11 @@ def _nvbandwidth(text: str) -> Measured:
     name = re.match(r"(\w+)", last)
     if "{" not in text and name and not re.search(rf"SUM {name[1]} \S+\s*\n|Waived|ERROR", last):
         raise NotUnderstood("nvbandwidth", f"{name[1][:80]} has no sum: the output was cut short")
-    models = set(re.findall(r"(?m)^[ \t]*\"?(?:Device )?[0-9]+: ([^(\n\"]{1,80}?) \([0-9a-fA-F]{8}:", text))
+    model = r"([^(\n\"]{1,80}?)"
+    pattern = rf"(?m)^[ \t]*\"?(?:[0-9]+: {model} \([0-9a-fA-F]{{8}}:|Device [0-9]+: {model}[ \t]*(?:\(|$))"
+    models = {one or other for one, other in re.findall(pattern, text)}
     setup = Setup(gpu=models.pop() if len(models) == 1 else None, hosts=1)
-    return Measured(version=1, setup=setup, figures=_of(nvbandwidth.parse(text)))
+    return Measured(version=1, setup=setup, figures=_figures(nvbandwidth.parse(text)))
 
 
 def _fio(text: str) -> Measured:
@@ -122,41 +212,64 @@ def _fio(text: str) -> Measured:
     return Measured(version=1, figures=tuple(figures_of(samples)))
 
 
-_VARIABLE = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,64}) set (?:by environment )?to (.{0,200}?)\.?\s*$", re.MULTILINE)
-_VIA = re.compile(r"NCCL INFO Channel [0-9/]+ ?:.{0,120}? via ([A-Za-z0-9/_()]{1,60})")
+_SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,64}) set (?:by environment )?to (.{0,200}?)\.?\s*$", re.MULTILINE)
+_VIA = re.compile(r"NCCL INFO (?:Channel|Ring) [0-9/]+ ?:.{0,120}? via (direct shared memory|[A-Za-z0-9/_()]{1,60})")
 _COMM = re.compile(r"\bnRanks ([0-9]{1,6}) nNodes ([0-9]{1,6})\b")
+_HOST = re.compile(r"(?m)^(\S{1,200}?):[0-9]{1,10}:[0-9]{1,10} \[[0-9]{1,4}\] ")
+_NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
+# What the libraries say outright (NVIDIA/nccl src/transport/net_ib.cc, p2p.cc, init.cc; ROCm/rccl src/init.cc).
+_STATED = {
+    "gpudirect_rdma": (False, r"NET/IB ?: GPU Direct RDMA Disabled for HCA[^\n]{0,80}"),
+    "p2p": ("off", r"P2P is disabled between connected GPUs[^\n]{0,40}|Could not enable P2P between[^\n]{0,60}"
+                   r"|Cuda failure (?:802|'system not yet initialized')[^\n]{0,60}"),
+    "iommu": ("on", r"Missing \"iommu=pt\" from kernel command line"),
+}  # fmt: skip
 
 
 def _nccl_debug(text: str) -> Measured:
-    """Read what the library says that it uses (NVIDIA/nccl, src/transport, src/init.cc: INFO lines)."""
+    """Read what the library says that it uses (NVIDIA/nccl, src/transport, src/init.cc: INFO and WARN lines)."""
     vias = set(_VIA.findall(text))
     ports = re.search(r"NET/IB : Using (.{0,2000})", text)
     names = re.findall(r"\[[0-9]+\]\S+?:[0-9]+/(\S+)", ports[1]) if ports else []
-    transport: Transport | None = None
-    network = any(via.startswith("NET/") for via in vias)
-    if any(via.startswith("NET/Socket") for via in vias) or (not ports and "NET/Socket : Using" in text):
-        transport = "socket"
-    elif network and names:
-        transport = "roce" if any("RoCE" in name for name in names) else "ib"
-    elif vias and not network:
-        transport = "shm" if any(via.startswith("SHM") for via in vias) else "p2p"
-    direct = None
-    if any(via.startswith("NET/IB") for via in vias):
-        direct = any("GDRDMA" in via for via in vias)
-    multicast = re.search(r"NVLS multicast support is (not )?available", text)
     comm = _COMM.search(text)
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
+    seen: dict[str, Any] = {"transport": _transport(vias, names, text, hosts), "said": {}}
+    if seen["transport"] == "socket" and (lacking := re.search(_NO_VERBS, text)):
+        seen["said"]["transport"] = lacking[0]
+    if any(via.startswith("NET/IB") for via in vias):
+        seen["gpudirect_rdma"] = any("GDRDMA" in via for via in vias)
+    if multicast := re.search(r"NVLS multicast support is (not )?available", text):
+        seen["nvls"] = multicast[1] is None
+    for observation, (value, pattern) in _STATED.items():
+        if (line := re.search(pattern, text)) and seen.get(observation) is not True:
+            seen[observation] = value
+            seen["said"][observation] = line[0]
     return Measured(
         version=1,
         setup=Setup(
             hosts=hosts or None,
             gpus_per_host=ranks // hosts if ranks and hosts and ranks % hosts == 0 else None,
+            nvswitch=True if "802" in seen["said"].get("p2p", "") else None,
             nics=Nics(count=len(names)) if names else None,
-            environment=dict(_VARIABLE.findall(text)[:200]),
+            environment=dict(_SET.findall(text)[:200]),
         ),
-        observations=Observations(
-            transport=transport,
-            gpudirect_rdma=direct,
-            nvls=None if multicast is None else multicast[1] is None,
-        ),
+        observations=Observations(**seen),
     )
+
+
+def _transport(vias: set[str], ports: list[str], text: str, hosts: int | None) -> Transport | None:
+    """Return what carries the data: what the channels say, and else the network of a run on several hosts.
+
+    "NET/Socket : Using" alone is the network that the library would use; on one host it carries nothing.
+    """
+    network = any(via.startswith("NET/") for via in vias)
+    several = (hosts or len(set(_HOST.findall(text)))) > 1 or (hosts is None and re.search(_NO_VERBS, text) is not None)
+    if any(via.startswith("NET/Socket") for via in vias):
+        return "socket"
+    if not vias and several and not ports and "NET/Socket : Using" in text:
+        return "socket"
+    if network and ports:
+        return "roce" if any("RoCE" in name for name in ports) else "ib"
+    if vias and not network:
+        return "shm" if any(via.startswith(("SHM", "direct shared")) for via in vias) else "p2p"
+    return None

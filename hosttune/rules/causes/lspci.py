@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from hosttune.errors import BadInput
+from hosttune.model.listing import some
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup
 from hosttune.predicting.formulas import pcie_gb_per_s
 
@@ -29,17 +30,32 @@ def machine_of(text: str) -> Measured:
         raise BadInput("no capabilities in it", where="lspci", hint="run lspci -vvv as root")
     if any("<access denied>" in block for block in blocks):
         raise BadInput("capabilities are hidden: <access denied>", where="lspci", hint="run lspci -vvv as root")
-    acs = [match[1] for block in bridges for match in re.finditer(r"ACSCtl:[^\n]{0,80}?ReqRedir([+-])", block)]
+    acs = {block.split(" ", 1)[0]: match[1] for block in bridges
+           if (match := re.search(r"ACSCtl:[^\n]{0,80}?ReqRedir([+-])", block))}  # fmt: skip
+    redirecting = [address for address, sign in acs.items() if sign == "+"]
+    # Those fields of a virtual function are reserved: its physical function's hold (PCIe Base Specification, SR-IOV).
+    own = [block for block in nics if not _is_virtual(block)]
+    link, place = _worst([block for block in gpus if not _is_virtual(block)])
     return Measured(
         version=1,
         setup=Setup(gpus_per_host=len(gpus) or None),
         observations=Observations(
-            link=_worst(gpus),
-            acs_redirect=("+" in acs) if acs else None,
+            link=link,
+            acs_redirect=bool(redirecting) if acs else None,
             ats=_switch(nics, r"ATSCtl:\s*Enable([+-])"),
-            relaxed_ordering=_switch(nics, r"DevCtl:[^\n]*\n[^\n]*?RlxdOrd([+-])"),
-            max_read_request_bytes=_read_request(nics),
+            relaxed_ordering=_switch(own, r"DevCtl:[^\n]*\n[^\n]*?RlxdOrd([+-])"),
+            max_read_request_bytes=_read_request(own),
+            said={
+                **({"link": place} if place else {}),
+                **({"acs_redirect": "at " + some(redirecting, 4)} if redirecting else {}),
+            },
         ),
+    )
+
+
+def _is_virtual(block: str) -> bool:
+    return (
+        "Virtual Function" in block.partition("\n")[0] or re.search(r"LnkSta:[^\n]{0,80}Width x0\b", block) is not None
     )
 
 
@@ -54,9 +70,9 @@ def _read_request(blocks: Sequence[str]) -> float | None:
     return min(sizes, default=None)
 
 
-def _worst(blocks: Sequence[str]) -> LinkSeen | None:
-    """Return the link that carries the smallest part of what its device can do."""
-    found: list[tuple[float, LinkSeen]] = []
+def _worst(blocks: Sequence[str]) -> tuple[LinkSeen | None, str]:
+    """Return the link that carries the smallest part of what its device can do, and whose it is."""
+    found: list[tuple[float, LinkSeen, str]] = []
     for block in blocks:
         most, now = _LINK.search(block), _NOW.search(block)
         if most is None or now is None:
@@ -65,5 +81,6 @@ def _worst(blocks: Sequence[str]) -> LinkSeen | None:
         link = LinkSeen(
             speed_gts=float(now[1]), width=int(now[2]), max_speed_gts=float(most[1]), max_width=int(most[2])
         )
-        found.append((rate / top if rate and top else 1.0, link))
-    return min(found, key=lambda one: one[0], default=(0.0, None))[1]
+        found.append((rate / top if rate and top else 1.0, link, block.split(" ", 1)[0]))
+    worst = min(found, key=lambda one: one[0], default=None)
+    return (worst[1], worst[2]) if worst else (None, "")

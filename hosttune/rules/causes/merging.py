@@ -21,6 +21,7 @@ def merge(parts: Iterable[tuple[str, Measured]]) -> tuple[Measured, tuple[Doubt,
     seen: dict[str, Any] = {}
     environment: dict[str, Any] = {}
     figures: list[Any] = []
+    said: dict[str, str] = {}
     doubts: dict[str, Doubt] = {}
     for where, part in parts:
         figures += part.figures
@@ -31,14 +32,16 @@ def merge(parts: Iterable[tuple[str, Measured]]) -> tuple[Measured, tuple[Doubt,
         }
         of_nics = {f"nics.{name}": getattr(nics, name) if nics else None for name in Nics.__struct_fields__}
         _join(setup, {**known, **of_nics}, f"{where}: setup", doubts)
-        _join(seen, msgspec.structs.asdict(part.observations), f"{where}: observations", doubts)
+        observed = msgspec.structs.asdict(part.observations)
+        said = {**observed.pop("said"), **said}
+        _join(seen, observed, f"{where}: observations", doubts)
     ports = {name: setup.pop(f"nics.{name}", None) for name in Nics.__struct_fields__}
     of_all = Nics(**ports) if any(value is not None for value in ports.values()) else None
     merged = Measured(
         version=1,
         setup=Setup(**setup, nics=of_all, environment=environment),
         figures=tuple(figures),
-        observations=Observations(**seen),
+        observations=Observations(**seen, said=said),
     )
     return merged, tuple(doubts.values())
 

@@ -37,6 +37,15 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     figures: tuple[Judged, ...]
     complaining: bool = True
 
+    def told(self, observation: str, words: str) -> str:
+        """Return the words for an observation with where it was seen, or the words of the log that say it."""
+        said = self.seen.said.get(observation)
+        return f"{words} ({said})" if said else words
+
+    def apart(self, metrics: Collection[str]) -> tuple[Judged, ...]:
+        """Return the figures of these metrics that are far below their equals in the same run."""
+        return tuple(one for one in self.figures if one.apart and one.figure.metric in metrics)
+
     @property
     def seen(self) -> Observations:
         """The observations."""

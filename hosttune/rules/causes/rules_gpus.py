@@ -64,7 +64,8 @@ def fabric_manager(case: Case) -> Finding | None:
     if not case.shape.switched:
         return None
     if case.seen.p2p == "off" and not _set(case, NCCL_P2P_DISABLE=("1",)):
-        return observed(case, "no peer access on a board with switches", _pairs(case), _at_pcie(case))
+        words = case.told("p2p", "no peer access on a board with switches")
+        return observed(case, words, _pairs(case), _at_pcie(case))
     kept = _at_pcie(case)
     if kept is None or case.seen.p2p == "nvlink" or case.seen.transport == "nvls":
         return None
@@ -93,13 +94,16 @@ def p2p_disabled(case: Case) -> Finding | None:
     variables = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_P2P_LEVEL=("0", "LOC"))
     words = [*variables]
     if case.seen.p2p == "off":
-        words.append("peer access is off")
+        words.append(case.told("p2p", "peer access is off"))
     if case.seen.transport == "shm":
-        words.append("GPUs talk through shared memory of the host")
+        words.append(case.told("transport", "its channels go via SHM"))
     kept = _at_pcie(case)
     if words:
         about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else ())
-        return observed(case, "; ".join(words), about, kept)
+        if found := observed(case, "; ".join(words), about, kept):
+            return found
+        measured = any(one.verdict == "low" or one.figure.metric in ("p2p", *COLLECTIVES) for one in case.figures)
+        return supports("observed", words) if case.seen.p2p == "off" and case.open and not measured else None
     slow = tuple(
         one for one in case.figures if one.figure.metric == "p2p" and (one.seconds or 0) >= _THROUGH_HOST_SECONDS
     )
@@ -142,6 +146,8 @@ def links_down(case: Case) -> Finding | None:
     if case.seen.p2p == "pcie" and (shape.links or shape.switched):
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)
+    if _linked(case) and (apart := case.apart(("p2p",))):
+        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in apart), apart)
     if not low or not _linked(case) or case.seen.p2p is not None:
         return None
     if kept is not None:

@@ -22,6 +22,7 @@ from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
 _FAR = re.compile(r"\b(?:far|remote|other|wrong) (?:numa )?(?:node|socket|memory)\b|cross[- ]socket", re.IGNORECASE)
+BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
 
 
@@ -42,6 +43,8 @@ def far_node(case: Case) -> Finding | None:
     named = tuple(one for one in case.about(near) if _FAR.search(one.figure.subject[:400]))
     if named:
         return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
+    if apart := tuple(one for one in case.apart(near) if BY_NODE.search(one.figure.subject[:400])):
+        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in apart), apart)
     low = case.low(near)
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE
-from hosttune.rules.causes.rule import COLLECTIVES, Case, first_kept, observed, rule, supports
+from hosttune.rules.causes.rule import COLLECTIVES, NETWORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_gpus import _set
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
@@ -14,6 +14,11 @@ _GUIDE = "NCCL user guide, Environment Variables"
 _PORT_RATES = (10.0, 25.0, 40.0, 50.0, 56.0, 100.0, 200.0, 400.0)  # Gb/s of Ethernet and InfiniBand ports
 _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
 _LITTLE = 0.2  # of the ports' rate
+
+
+def _several(one: Judged) -> bool:
+    """Return whether a figure is compared with that of fewer ports."""
+    return " times what " in one.apart
 
 
 def _low(case: Case) -> tuple[Judged, ...]:
@@ -31,7 +36,10 @@ def _low(case: Case) -> tuple[Judged, ...]:
 def socket_transport(case: Case) -> Finding | None:
     """Hosts talk over TCP although RDMA is there."""
     variables = _set(case, NCCL_IB_DISABLE=("1",), NCCL_NET=("SOCKET",), FI_PROVIDER=("TCP", "SOCKETS", "TCP;OFI_RXM"))
-    words = [*variables, *(["the library uses sockets"] if case.seen.transport == "socket" else [])]
+    words = [
+        *variables,
+        *([case.told("transport", "the library uses sockets")] if case.seen.transport == "socket" else []),
+    ]
     if words:
         return observed(case, "; ".join(words), case.networked)
     host, low = case.shape.host_gb_per_s, case.low_between
@@ -62,7 +70,10 @@ def gpudirect_off(case: Case) -> Finding | None:
         case, NCCL_NET_GDR_LEVEL=("0", "LOC"), NCCL_IB_CUDA_SUPPORT=("0",), FI_EFA_USE_DEVICE_RDMA=("0",),
         NCCL_NET_GDR_READ=("0",),
     )  # fmt: skip
-    words = [*variables, *(["GPUDirect RDMA is off"] if case.seen.gpudirect_rdma is False else [])]
+    words = [
+        *variables,
+        *([case.told("gpudirect_rdma", "GPUDirect RDMA is off")] if case.seen.gpudirect_rdma is False else []),
+    ]
     if case.seen.peer_memory_module is False and not words:
         words.append("the peer-memory module is not loaded")
     about = tuple(one for one in case.networked if one.figure.metric in COLLECTIVES) or case.networked
@@ -87,11 +98,11 @@ def other_socket(case: Case) -> Finding | None:
     """The NIC is on another socket than the GPU."""
     path, limit = case.seen.gpu_nic_path, case.shape.socket_gb_per_s
     limits = [(limit, f"what the library counts between sockets, {limit:g} GB/s")] if limit else []
-    if path in ("SYS", "NODE"):
-        words = {"SYS": "crosses the link between sockets", "NODE": "crosses host bridges of one socket"}[path]
-        return observed(
-            case, f"the path from GPU to NIC is {path}: it {words}", case.networked, first_kept(_low(case), limits)
+    if path == "SYS":
+        words = case.told(
+            "gpu_nic_path", "the path from GPU to its nearest NIC is SYS: it crosses the link between sockets"
         )
+        return observed(case, words, case.networked, first_kept(_low(case), limits))
     if path == "PHB" and _low(case):
         return supports(
             "indirect", ("the path from GPU to NIC is PHB: it goes through the CPU's host bridge",), _low(case)
@@ -128,6 +139,8 @@ def port_down(case: Case) -> Finding | None:
             ]
     if words:
         return observed(case, "; ".join(words), case.networked, first_kept(_low(case), limits))
+    if apart := tuple(one for one in case.apart(NETWORK) if one in case.networked and not _several(one)):
+        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in apart), apart)
     one = case.shape.nic_gb_per_s
     if one is None or link is not None:
         return None
@@ -152,6 +165,8 @@ def port_count(case: Case) -> Finding | None:
     )
     if count is not None and case.shape.nics is not None and count < case.shape.nics:
         return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", case.networked, kept)
+    if apart := tuple(one for one in case.apart(NETWORK) if _several(one)):
+        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in apart), apart)
     if "NCCL_CROSS_NIC" in case.environment and _low(case):
         return supports("indirect", (f"NCCL_CROSS_NIC={case.environment['NCCL_CROSS_NIC'][:40]}",), _low(case))
     if kept is None or case.seen.transport == "socket":
@@ -172,7 +187,7 @@ def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
     "roce-config",
     tier="network",
     source="NIC makers' RoCE guides: PFC or ECN on every switch port, GID of RoCE v2; NCCL user guide,"
-    " NCCL_IB_GID_INDEX, NCCL_IB_TC",
+    " NCCL_IB_GID_INDEX, NCCL_IB_TC; NVIDIA/nccl issue 378: 0.x GB/s without flow control",
     remedy="set PFC/ECN alike on NICs and switches, and the traffic class (NCCL_IB_TC); leave NCCL_IB_GID_INDEX"
     " unset with a recent library",
     confirm="counters of the NIC during the run: out_of_sequence, rnr_nak_retry_err, packet_seq_err, rx_prio*_pause",
@@ -184,6 +199,14 @@ def roce(case: Case) -> Finding | None:
     if on_ethernet and variables:
         return observed(case, f"{variables[0]}: GIDs 0 and 1 are link-local or RoCE v1", case.networked)
     low = _low(case)
+    host = case.shape.host_gb_per_s or case.shape.nic_gb_per_s
+    if (
+        on_ethernet
+        and case.seen.transport != "socket"
+        and (little := [one for one in low if host and one.value is not None and one.value < host * _LITTLE])
+    ):
+        words = f"{little[0].name} is less than a fifth of the ports' rate: typical of packets that are dropped"
+        return supports("fits", (words,), low)
     if on_ethernet and low and case.seen.transport != "socket":
         return supports("default", ("Ethernet drops packets unless it is set up not to; it was not read",), low)
     return None

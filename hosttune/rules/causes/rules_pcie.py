@@ -18,6 +18,7 @@ from hosttune.rules.causes.rule import (
     rule,
     supports,
 )
+from hosttune.rules.causes.rules_guest import BY_NODE
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
@@ -80,16 +81,14 @@ def degraded(case: Case) -> Finding | None:
     if link is not None:
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
             found.append(f"link x{link.width} of x{link.max_width}")
-        slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
-        idle = link.speed_gts in IDLE_SPEEDS and (
-            link.under_load is False or (link.under_load is None and not case.open and not case.complaint)
-        )
-        if slow and not idle and link.under_load is not False:
-            found.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
-    if found and link is not None:
         rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
         kept = first_kept(case.low(HOST_COPIES), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
-        return observed(case, ", ".join(found), case.about(_OVER_PCIE), kept)
+        slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
+        idle = link.speed_gts in IDLE_SPEEDS and link.under_load is not True and kept is None
+        if slow and not idle and link.under_load is not False:
+            found.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
+        if found:
+            return observed(case, case.told("link", ", ".join(found)), case.about(_OVER_PCIE), kept)
     full = (
         link is not None
         and link.width is not None
@@ -100,8 +99,14 @@ def degraded(case: Case) -> Finding | None:
         return None
     if low := case.low(LINK):
         return supports("observed", tuple(f"{one.name}: {one.why}" for one in low), low)
-    kept = first_kept(case.low(HOST_COPIES), _slower(case))
-    return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), case.low(HOST_COPIES)) if kept else None
+    apart = case.apart((*HOST_COPIES, *(() if case.shape.links else ("p2p",))))
+    apart = tuple(one for one in apart if not BY_NODE.search(one.figure.subject[:400]))
+    words = tuple(f"{one.name}: {one.apart}" for one in apart)
+    words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
+    kept = first_kept(apart or case.low(HOST_COPIES), _slower(case))
+    if kept is not None:
+        words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
+    return supports("fits", words[:4], apart or case.low(HOST_COPIES)) if words else None
 
 
 def _between_devices(case: Case) -> tuple[Judged, ...]:
@@ -131,16 +136,17 @@ _KERNEL_ACS = "Linux drivers/pci/pci.c, pci_enable_acs: redirection is on wherev
     confirm="lspci -vvv: ACSCtl ReqRedir+ on the bridges between GPU and NIC; then the same run with it off",
 )
 def acs(case: Case) -> Finding | None:
-    """Bridges send traffic between devices up to the IOMMU."""
+    """Traffic between the devices goes through the CPU."""
     between = _between_devices(case)
     if case.networked and (through := _through_host(case)):
         between = tuple(one for one in between if one not in case.networked)
         if case.seen.acs_redirect is None or not case.seen.acs_redirect:
             return None
-        words = f"bridges redirect traffic between devices, but {through}"
+        words = f"{case.told('acs_redirect', 'ACS redirect is on')}, but {through}"
         return observed(case, words, between, weak=case.networked)
     if case.seen.acs_redirect is not None:
-        return observed(case, "bridges redirect traffic between devices", between) if case.seen.acs_redirect else None
+        words = case.told("acs_redirect", "ACS redirect is on")
+        return observed(case, words, between) if case.seen.acs_redirect else None
     low = tuple(one for one in between if one.verdict == "low" and one.figure.metric != "rdma-write")
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
@@ -185,7 +191,9 @@ def translation(case: Case) -> Finding | None:
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
     if case.shape.virtual:  # a guest's devices are always translated
         return observed(case, "the IOMMU translates", case.about(STORAGE)) if case.about(STORAGE) else None
-    return observed(case, "the IOMMU translates every access of a device", case.of_every_device(strong))
+    return observed(
+        case, case.told("iommu", "the IOMMU translates every access of a device"), case.of_every_device(strong)
+    )
 
 
 @rule(

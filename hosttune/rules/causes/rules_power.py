@@ -24,7 +24,8 @@ def power(case: Case) -> Finding | None:
         and seen.default_power_limit_watts
         and seen.power_limit_watts < seen.default_power_limit_watts * 0.99
     ):
-        words.append(f"power limit {seen.power_limit_watts:g} W, default {seen.default_power_limit_watts:g} W")
+        lowered = f"power limit {seen.power_limit_watts:g} W, default {seen.default_power_limit_watts:g} W"
+        words.append(case.told("power_limit_watts", lowered))
     if seen.power_capped:
         words.append("the power limit lowers the clocks")
     limit = (seen.power_limit_watts or 0) * _NEAR_LIMIT
@@ -53,7 +54,11 @@ def heat(case: Case) -> Finding | None:
     """Heat limits the clocks."""
     if case.seen.thermal_slowdown is not None:
         about = case.about((*CLOCKS, *WORK, *ON_GPU))
-        return observed(case, "thermal slowdown is active", about) if case.seen.thermal_slowdown else None
+        return (
+            observed(case, case.told("thermal_slowdown", "thermal slowdown is active"), about)
+            if case.seen.thermal_slowdown
+            else None
+        )
     low = case.low((*PRODUCTS, "sm-clock"))
     return supports("possible", ("whether heat lowers the clocks was not read",), low) if low else None
 

@@ -22,6 +22,15 @@ IDLE_SPEEDS = (
     5.0,
 )  # GT/s to which drivers slow an idle link; other speeds below the maximum are not an idle state
 _TOO_SMALL = "the message is too small to show the bandwidth"
+# What no device of a kind exceeds, whatever its model: for figures without a bound of their own.
+_FASTEST: Mapping[str, tuple[float, str]] = {
+    "rdma-write": (100.0, "a port of 800 Gb/s, the fastest (InfiniBand Trade Association, XDR)"),
+    **dict.fromkeys(("h2d", "d2h"), (450.0, "NVLink-C2C, the fastest link to a CPU (GH200 data sheet)")),
+    "p2p": (900.0, "the fastest GPU's links (baselines/roofline.toml)"),
+    "device-copy": (8000.0, "the fastest GPU's memory (baselines/roofline.toml)"),
+    "gemm-bf16": (2517.0, "the fastest GPU, dense (baselines/roofline.toml)"),
+    "gemm-fp8": (5034.0, "the fastest GPU, dense (baselines/roofline.toml)"),
+}
 _LOW_MFU = 0.2  # no source: about half of the least published run
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
@@ -56,7 +65,7 @@ class Judged(msgspec.Struct, frozen=True):
     """A figure with its verdict. `value`, `bound` and `typical` in the metric's own unit; `estimate` has their source.
 
     `value` None: the unit does not fit. `seconds`: the figure is a time, although its metric is a rate. `hosts`: how
-    many took part.
+    many took part. `apart`: how far it is below its equals in the same run.
     """
 
     figure: Figure
@@ -69,6 +78,7 @@ class Judged(msgspec.Struct, frozen=True):
     seconds: float | None = None
     factor: float = 1.0
     hosts: int | None = None
+    apart: str = ""
 
     @property
     def small(self) -> bool:
@@ -153,6 +163,9 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     bound, typical = (None if one is None else one * (2 if both else 1) for one in (bound, typical))
     averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
     verdict, why = _verdict(value, bound, typical, found, averaged)
+    most, device = _FASTEST.get(figure.metric, (None, ""))
+    if bound is None and most is not None and value > most * _together(figure, ranks, shape) * (2 if both else 1):
+        verdict, why = "impossible", f"more than {most:g} GB/s or TFLOP/s, which {device} has: {why}"
     if verdict == "impossible" and bound is not None and value <= bound * _together(figure, ranks, shape):
         verdict, why = "unknown", f"more than one device can carry: is it the sum of several? {why}"
     return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=hosts or shape.hosts)

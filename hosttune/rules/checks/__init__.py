@@ -83,7 +83,7 @@ def results_of(check: Check, evidence: Evidence) -> Sequence[CheckResult]:
 
 
 def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:
-    if not set(check.facts).isdisjoint(evidence.not_captured):
+    if evidence.facts is not None and evidence.facts < check.since:
         yield Finding("not in this capture", outcome="skip")
         return
     if check.for_guests and (without := without_use(evidence)) is not None:

@@ -67,7 +67,10 @@ def of_validation(validation: Validation, name: str, read: str) -> Expectation:
     """Return the devices listed in a validation; for an older version without a list, those that results are about."""
     machine = validation.machine
     if machine is not None and machine.devices is not None:
-        seen = {one.address: _known(one) for one in machine.devices}
+        seen = {
+            one.address: SeenDevice(address=one.address, kind=one.kind or "other", id=one.id, model=one.model)
+            for one in machine.devices
+        }
     else:
         seen = {one.address: SeenDevice(address=one.address, kind="gpu", id=one.id, model=one.model)
                 for one in (machine.gpus if machine else ())}  # fmt: skip
@@ -134,10 +137,6 @@ def _read(text: bytes, where: str) -> Host | Plan | Validation | Intent:
 _WHICH = (
     "give a host document, a plan or a validation (-o json of discover, plan, validate), or an intent with fabric.roce"
 )
-
-
-def _known(one: KnownDevice) -> SeenDevice:
-    return SeenDevice(address=one.address, kind=one.kind or "other", id=one.id, model=one.model)
 
 
 def _ordered(seen: Mapping[str, SeenDevice]) -> tuple[SeenDevice, ...]:

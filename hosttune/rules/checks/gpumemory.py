@@ -7,6 +7,7 @@ import math
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.knobs import ECC
 from hosttune.model import sysfs
+from hosttune.model.counters import growth
 from hosttune.model.gpu import Gpu
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import wanted
@@ -184,11 +185,19 @@ def by_rate(
     expected="fewer than the bit error rate allows",
 )
 def pcie_replay(on: On, gpu: Gpu) -> Finding:
-    """Check the replays of each GPU's link since its reset."""
+    """Check the replays of each GPU's link since the last look; its driver counts them since its reset."""
     on = by_driver(on, gpu, "nvmlDeviceGetPcieReplayCounter")
     count = fact(on, gpu, "pcie_replays")
     if not count:
         return on.passed("none")
-    text = f"{count} since its reset, {{rate}} a minute over the host's uptime"
     hint = "reseat the GPU or its riser and cables; compare with a sister slot; read AER (check aer)"
-    return by_rate(on, gpu.address, count, text, "at most {allowed} a minute", hint)
+    grown = growth(on.evidence, "replays", gpu.address)
+    if grown is None:
+        return on.alone(f"{count} since its reset", hint)
+    more = grown.counts["replays"]
+    text = f"{count} since its reset, {more or 'none'} of them {grown.words}"
+    return (
+        by_rate(on, gpu.address, more, f"{text}, {{rate}} a minute", "at most {allowed} a minute", hint, grown.seconds)
+        if more
+        else on.passed(text)
+    )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.model import sysfs
+from hosttune.model.counters import growth, may_be_new
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent, Security
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Nvme, PciDevice
@@ -56,8 +56,7 @@ def aer(on: On, device: PciDevice) -> Finding:
     health = on.evidence.health or Health()
     ends = [end for end in (device.address, device.parent) if end]
     counted = {end: counts for end in ends if (counts := (health.aer or {}).get(end))}
-    growth = _growth(on)
-    events = [event for event in _pcie_events(health) if event.address in ends and growth.covers(event)]
+    events = [event for event in _pcie_events(health) if event.address in ends and may_be_new(on.evidence, event)]
     # A kernel creates all AER files of an end or none (drivers/pci/pcie/aer.c, aer_stats_attrs_are_visible).
     files = {end: [f"{sysfs.PCI_DEVICES}/{end}/aer_dev_{kind}" for kind in _KINDS] for end in ends}
     uncounted = [end for end in ends if end not in counted and lacks(on.evidence, *files[end]) and not _counts(on, end)]
@@ -67,10 +66,12 @@ def aer(on: On, device: PciDevice) -> Finding:
     sums = {kind: sum(counts.get(kind, 0) for counts in counted.values()) for kind in _KINDS}
     wire = "reseat the device, its riser or cables; compare with a sister slot; update firmware of device and switch"
     actual = _described(counted, sums, events)
-    grown = growth.of(ends, counted) if any(sums.values()) else None
+    grown = growth(on.evidence, "aer", *counted) if any(sums.values()) else None
     if grown is not None:
-        actual += f", of which {_described({}, grown, []) if any(grown.values()) else 'none'} {growth.words}"
-    fatal = (grown or {}).get("fatal", 0) + (grown or {}).get("nonfatal", 0)
+        actual += (
+            f", of which {_described({}, grown.counts, []) if any(grown.counts.values()) else 'none'} {grown.words}"
+        )
+    fatal = grown is not None and any(grown.counts.get(kind) for kind in _KINDS[1:])
     if fatal or any(event.severity in ("fatal", "nonfatal") for event in events):
         return on.failed(actual, wire)
     before = "" if actual == "none" else f"{actual}; "
@@ -80,55 +81,14 @@ def aer(on: On, device: PciDevice) -> Finding:
     on.need(health.events, f"{before}the kernel log", look="dmesg, as root")
     if any(sums.values()) and grown is None:
         hours = f", within {health.uptime_seconds / 3600:.3g} h" if health.uptime_seconds else ""
-        again = "validate again: what is counted now does not count then; if it grows, "
-        return on.warned(f"{actual} since boot{hours}; one reading does not tell when", f"{again}{wire}")
+        return on.alone(f"{actual} since boot{hours}", wire)
     # Of links whose errors are in no counter the log has them.
-    count = grown["correctable"] if grown is not None else sum(event.count for event in events)
+    count = grown.counts.get("correctable", 0) if grown is not None else sum(event.count for event in events)
     if not count:
         return on.passed(actual)
     expected = "no uncorrected error; corrected ones at most {allowed} a minute"
     text = f"{actual}; {{rate}} a minute" + (" since boot" if grown is None else "")
-    return by_rate(on, device.address, count, text, expected, wire, growth.seconds if grown is not None else None)
-
-
-class _Growth(NamedTuple):
-    """Counts before and after some time (`words`); None: nothing to compare with. `since`: the uptime of before."""
-
-    before: Mapping[str, Mapping[str, int]] | None = None
-    after: Mapping[str, Mapping[str, int]] = {}
-    seconds: float = 0.0
-    words: str = ""
-    since: float | None = None
-
-    def covers(self, event: KernelEvent) -> bool:
-        """Return whether an event of the log may have come in this time."""
-        return self.since is None or event.last_seconds is None or event.last_seconds > self.since
-
-    def of(self, ends: Iterable[str], counted: Iterable[str]) -> dict[str, int] | None:
-        """Return how many errors of each kind came at these ends of a link; None if that is not known."""
-        known = [end for end in ends if end in counted]
-        if self.before is None or any(end not in self.before or end not in self.after for end in known):
-            return None
-        rows = [(self.before[end], self.after[end]) for end in known]
-        return {kind: sum(_more(was.get(kind, 0), now.get(kind, 0)) for was, now in rows) for kind in _KINDS}
-
-
-def _more(was: int, now: int) -> int:
-    return now - was if now >= was else now  # the counter began anew
-
-
-def _growth(on: On) -> _Growth:
-    health, boot = on.evidence.health or Health(), on.host.boot_id
-    looks = ((old, old.counted) for old in reversed(on.evidence.history) if old.counted is not None)
-    last = next(((old, seen) for old, seen in looks if boot is not None and seen.boot_id == boot), None)
-    up = health.uptime_seconds
-    if last is not None and up is not None and up > last[1].uptime_seconds:
-        words = f"since the look of {last[0].at or 'an unknown date'}"
-        return _Growth(last[1].aer, health.aer or {}, up - last[1].uptime_seconds, words, last[1].uptime_seconds)
-    later = on.evidence.aer_later
-    if later is not None:
-        return _Growth(health.aer, later.aer, later.seconds, f"within {later.seconds:g} s")
-    return _Growth()
+    return by_rate(on, device.address, count, text, expected, wire, grown.seconds if grown is not None else None)
 
 
 def _pcie_events(health: Health) -> list[KernelEvent]:
@@ -152,7 +112,7 @@ def _counts(on: On, end: str) -> bool:
 
 
 def _described(counted: Mapping[str, Mapping[str, int]], sums: Mapping[str, int], events: list[KernelEvent]) -> str:
-    parts = [f"{sums[kind]} {kind}" for kind in _KINDS if sums[kind]]
+    parts = [f"{sums[kind]} {kind}" for kind in _KINDS if sums.get(kind)]
     kinds = {name for counts in counted.values() for name, count in counts.items() if ":" in name and count}
     parts += [listed(sorted(name.partition(":")[2] for name in kinds))] if kinds else []
     if not counted or not parts:
@@ -265,7 +225,7 @@ def time_sync(on: On) -> Finding:
     " out of the kernel's arguments, then reboot",
     reads=sysfs.CLOCKSOURCE,
     inside=True,
-    facts=("security",),
+    since=2,
 )
 def clocksource(on: On) -> Finding:
     """Find a timer of the board in place of the CPU's own counter."""

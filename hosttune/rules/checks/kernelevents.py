@@ -6,11 +6,11 @@ read), the known part can still cause a failure; any better result is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
-from hosttune.gpu import vendor_of
-from hosttune.linux.kernellines import LINES
+from hosttune.gpu import KERNEL_LINES, vendor_of
+from hosttune.model.counters import growth, may_be_new
 from hosttune.model.evidence import Evidence, Health, KernelEvent
 from hosttune.model.pci import for_vfio
 from hosttune.model.values import format_size, grouped
@@ -191,20 +191,21 @@ def machine_check(on: On) -> Finding:
     There are three sources: the log, EDAC's counters since its driver was loaded, and the memory that the kernel has
     taken out of use since boot. Linux' RAS guide recommends reporting every corrected memory error: such errors
     indicate a module that begins to fail. Memory is taken out of use after an uncorrected error, and by programs after
-    many corrected ones (mm/memory-failure.c, soft_offline_page), so alone it warns.
+    many corrected ones (mm/memory-failure.c, soft_offline_page), so alone it warns. Of memory errors those since the
+    last look count: corrected ones of before pass, uncorrected ones of before warn.
     """
     health, events = on.evidence.health or Health(), _events(on.evidence, "mce", "edac")
+    events = [event for event in events if event.kind == "mce" or may_be_new(on.evidence, event)]
     counts, corrupted = health.edac or {}, health.corrupted_bytes
-    texts = [f"{_kind(event)}{_when(event)}" for event in events]
-    texts += [f"{name} counts {n} {kind}" for name, counters in counts.items() for kind, n in counters.items() if n]
+    memory = [_counted(on, name, counters) for name, counters in counts.items() if any(counters.values())]
+    texts = [f"{_kind(event)}{_when(event)}" for event in events] + [one.text for one in memory]
     texts += [f"the kernel has found {format_size(corrupted)} of memory corrupted"] if corrupted else []
     read = _of_log(on).reads or ""
     read += f", {_EDAC}/mc*/{{ue,ce}}_count" if counts else ""
     on = on.reading(f"{read}, /proc/meminfo (HardwareCorrupted)" if corrupted else read)
     text = listed(texts)
-    if any(event.severity not in ("corrected", None) for event in events) or any(
-        counters.get("ue") for counters in counts.values()
-    ):
+    told = {one.outcome for one in memory}
+    if any(event.severity not in ("corrected", None) for event in events) or "fail" in told:
         return on.failed(text)
     _whole_log(on, text)
     before = f"{text}; " if text else ""
@@ -216,7 +217,20 @@ def machine_check(on: On) -> Finding:
         why = why or f"{before}the error counts of {listed(missing)} were not read"
         on.give_up(why, on.look(f"cat {_EDAC}/mc*/ue_count, as root"))
     on.need(corrupted, f"{before}the kernel's count of corrupted memory", "/proc/meminfo")
-    return on.warned(text) if texts else on.passed(_CLEAN)
+    if "unknown" in told:
+        return on.unknown(text)
+    return on.warned(text) if events or corrupted or "warn" in told else on.passed(text or _CLEAN)
+
+
+def _counted(on: On, name: str, counters: Mapping[str, int | None]) -> Finding:
+    """Judge the counts of a memory controller."""
+    text = f"{name} counts {listed([f'{n} {kind}' for kind, n in counters.items() if n])}"
+    grown = growth(on.evidence, "edac", name)
+    if grown is None:
+        return on.alone(text)
+    more = [f"{n} {kind}" for kind, n in grown.counts.items() if n]
+    say = on.failed if grown.counts.get("ue") else on.warned if more or counters.get("ue") else on.passed
+    return say(f"{text}, of which {listed(more) or 'none'} {grown.words}")
 
 
 def _kind(event: KernelEvent) -> str:
@@ -227,7 +241,7 @@ def _kind(event: KernelEvent) -> str:
 
 # --- other lines ---------------------------------------------------------------------------------------------
 
-_JUDGED = {line.kind: line for line in reversed(LINES) if line.outcome}
+_JUDGED = {line.kind: line for line in reversed(KERNEL_LINES) if line.outcome}
 
 
 def _named(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
@@ -248,7 +262,7 @@ def _named(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     expected=_CLEAN,
     each=_named,
     inside=True,
-    facts=("kernel_lines",),
+    since=1,
 )
 def kernel_log(on: On, events: _Events) -> Finding:
     """Check the lines of resets, BARs, the IOMMU, NIC firmware, drives, slots, CPU stalls, memory and heat.

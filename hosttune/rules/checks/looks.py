@@ -15,6 +15,7 @@ from hosttune.machine.system import KEPT_GPUS
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
+from hosttune.model.index import is_another
 from hosttune.model.listing import some
 from hosttune.model.looks import Look, SeenRun
 from hosttune.model.pci import for_vfio
@@ -53,17 +54,9 @@ def looks_to_keep(evidence: Evidence, results: Iterable[CheckResult], at: str) -
 
 def look_of(host: Host, address: str, results: Iterable[CheckResult], at: str) -> Look:
     """Return the look at a GPU that these results are."""
-    gpu, mine = host.index.gpus[address], (one for one in results if one.subject == address and one.check in LOOKED)
-    return Look(
-        at=at, boot_id=host.boot_id, device=_device(host, address), uuid=gpu.uuid, serial=gpu.serial,
-        results=tuple(mine),
-    )  # fmt: skip
-
-
-def _device(host: Host, address: str) -> str | None:
-    one = host.index.pci.get(address)
-    ids = (one.vendor_id, one.device_id, one.subsystem_vendor_id, one.subsystem_device_id) if one else ()
-    return ":".join(part for part in ids if part) or None
+    mine = tuple(one for one in results if one.subject == address and one.check in LOOKED)
+    look = Look(at=at, boot_id=host.boot_id, results=mine)
+    return msgspec.structs.replace(look, **host.index.identity(address))
 
 
 def _run_now(evidence: Evidence, address: str) -> SeenRun | None:
@@ -110,8 +103,7 @@ def standing(evidence: Evidence, gpu: Gpu) -> tuple[Look | None, str, str]:
         no = refused(evidence, f"{KEPT_GPUS}: {address}")
         never = "never looked at while its driver had it, as far as this host's state goes"
         return None, "", f"not known to have been looked at: {no}" if no else never
-    now = {"device": _device(evidence.host, address), "uuid": gpu.uuid, "serial": gpu.serial}
-    if any(value and getattr(look, name) not in (None, value) for name, value in now.items()):
+    if is_another(msgspec.structs.asdict(look), evidence.host.index.identity(address)):
         return None, "", f"another GPU is there since the look of {_when(look)}"
     run = _run_now(evidence, address)
     ended = _ended(evidence, address, look, run)

@@ -1,11 +1,13 @@
-"""Checks of links between GPUs: NVLink and XGMI to all others, each NVLink's speed, and its errors since the driver was
-loaded or while benchmarks ran."""
+"""Checks of links between GPUs: NVLink and XGMI to all others, each NVLink's speed, and its errors since the last
+look and while benchmarks ran."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 
 from hosttune.gpu import hints_for, vendor_of
+from hosttune.model.counters import grew, growth
 from hosttune.model.gpu import Gpu, Nvlink
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import listed
@@ -72,18 +74,19 @@ def nvlink_errors(on: On, gpu: Gpu) -> Finding:
         on.skip("no NVLink of it is active: see nvlink")
     on = by_driver(on, gpu, "nvmlDeviceGetFieldValues")
     active = [link for link in fact(on, gpu, "nvlinks") if link.active]
-    faults = [*_slow(on, gpu, active), *_counted(active)]
+    faults = [*_slow(on, gpu, active), *_counted(on, gpu, active)]
     if on.evidence.gpus_later is not None:
         again = next((other.nvlinks for other in on.evidence.gpus_later if other.address == gpu.address), None)
         later = {link.link: link for link in again or ()}
-        faults += [*_grown(on, active, later), *_changed(active, later)]
+        faults += [*_later(on, active, later), *_changed(active, later)]
     hint = f"look at them again with {hints_for(gpu).links}; reset the GPU, then reseat it or its baseboard"
     for outcome, say in (("fail", on.failed), ("unknown", on.unknown), ("warn", on.warned)):
         texts = [text for word, text in faults if word == outcome]
         if texts:
             return say("; ".join(texts), hint)
     speed = f" of {active[0].gb_per_s:g} GB/s" if active and active[0].gb_per_s else ""
-    return on.passed(f"{len(active)} links{speed}, no error")
+    before = "none since the last look" if any(n for link in active for n in link.counters.values()) else "no error"
+    return on.passed(f"{len(active)} links{speed}, {before}")
 
 
 @gpu_check(
@@ -166,24 +169,16 @@ def _text(kind: str, links: int | None, reach: int | None, others: int) -> str:
 # --- each NVLink ---------------------------------------------------------------------------------------------
 
 
-def _counts(links: list[Nvlink]) -> dict[int, Mapping[str, int | None]]:
-    """Return the counters of each link by name: the three of NVLinks before 5, or those of NVLink 5."""
-    return {
-        link.link: link.errors if link.errors is not None else {name: getattr(link, name) for name in _COUNTERS}
-        for link in links
-    }
-
-
-def _errors(
-    counts: Mapping[int, Mapping[str, int | None]], when: str, outcome: Callable[[str, int], str]
-) -> Iterator[_Fault]:
-    """Yield the errors of each counter, by link; `outcome` of a counter's name and the most that one link has."""
+def _errors(counts: Mapping[int, Mapping[str, int]], when: str, seconds: float | None) -> Iterator[_Fault]:
+    """Yield the errors of each counter, by link, judged as DCGM does; `seconds` None: when they came is not known."""
+    limit = table("limits")["nvlink"]["crc_errors_per_second"] * (seconds or math.inf)
     for name in dict.fromkeys(name for counters in counts.values() for name in counters):
         had = {link: count for link, counters in counts.items() if (count := counters.get(name))}
         if had:
             links = listed([f"{link}: {count}" for link, count in had.items()], 4)
             text = f"{sum(had.values())} {_COUNTERS.get(name, name)} {when} (link {links})"
-            yield outcome(name, max(had.values())), text
+            warns = seconds is None or (name in _NOT_FATAL and max(had.values()) < limit)
+            yield "warn" if warns else "fail", text
 
 
 def _slow(on: On, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Fault]:
@@ -199,39 +194,29 @@ def _slow(on: On, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Fault]:
         yield "fail", f"link {listed(slow, 3)}, of {full:g}"
 
 
-def _counted(active: list[Nvlink]) -> Iterator[_Fault]:
-    """Yield the errors since the driver was loaded. Nothing tells when they were, so they warn."""
-    counts = _counts(active)
-    unread = [str(link) for link, counters in counts.items() if None in counters.values()]
+def _counted(on: On, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Fault]:
+    """Yield the errors since the last look; without one, those since the driver was loaded warn."""
+    unread = [str(link.link) for link in active if None in link.counters.values()]
     if unread:
         yield "unknown", f"the error counters of link {listed(unread, 3)} were not reported"
-    yield from _errors(counts, "since its driver was loaded", lambda name, most: "warn")
+    known = {link.link: growth(on.evidence, "nvlink", f"{gpu.address} {link.link}") for link in active}
+    alone = {link.link: grew(dict.fromkeys(link.counters, 0), link.counters) for link in active if not known[link.link]}
+    said = on.alone("since its driver was loaded")
+    yield from ((said.outcome, text) for _, text in _errors(alone, said.text, None))
+    grown = {link: one for link, one in known.items() if one is not None}
+    for one in list(grown.values())[:1]:
+        yield from _errors({link: more.counts for link, more in grown.items()}, one.words, one.seconds)
 
 
-def _grown(on: On, active: list[Nvlink], later: Mapping[int, Nvlink]) -> Iterator[_Fault]:
-    """Yield the errors that came between two looks, judged as DCGM does."""
-    after = _counts(list(later.values()))
-    grown = {
-        link: {name: _growth(then, after.get(link, {}).get(name)) for name, then in counters.items()}
-        for link, counters in _counts(active).items()
-    }
-    lost = [str(link) for link, counters in grown.items() if None in counters.values()]
+def _later(on: On, active: list[Nvlink], later: Mapping[int, Nvlink]) -> Iterator[_Fault]:
+    """Yield the errors that came while benchmarks ran."""
+    after = {number: link.counters for number, link in later.items()}
+    grown = {link.link: grew(link.counters, after.get(link.link, {})) for link in active}
+    lost = [str(link.link) for link in active if grown[link.link].keys() != link.counters.keys()]
     if lost:
         yield "unknown", f"the error counters of link {listed(lost, 3)} were not reported again after the benchmarks"
     seconds = max(on.evidence.seconds_later or 0.0, 1.0)
-    limit = table("limits")["nvlink"]["crc_errors_per_second"] * seconds
-    yield from _errors(
-        grown,
-        f"in {seconds:.0f} s of benchmarks",
-        lambda name, most: "warn" if name in _NOT_FATAL and most < limit else "fail",
-    )
-
-
-def _growth(before: int | None, after: int | None) -> int | None:
-    """Return how much a counter grew; one that is smaller than before was cleared, and began at 0 again."""
-    if before is None or after is None:
-        return None
-    return after - before if after >= before else after
+    yield from _errors(grown, f"in {seconds:.0f} s of benchmarks", seconds)
 
 
 def _changed(active: list[Nvlink], later: Mapping[int, Nvlink]) -> Iterator[_Fault]:

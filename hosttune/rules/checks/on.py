@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from hosttune.model.counters import LATER
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.values import grouped
@@ -35,7 +36,7 @@ class Check(Rule["On"], frozen=True, kw_only=True):
     `for_guests`: the check matters only on a host with GPUs or guests; on others it is skipped and not asked.
     `none`: what the host does not have if there is no subject ("GPU"); used in the single result that says so.
     `of_tree`: the check uses only the PCI tree, although it is about each GPU: unknown for a GPU missing from the tree.
-    `facts`: the fields of Evidence that it needs and that are newer than some captures: these skip it.
+    `since`: the number of the newest fact that it needs (`discovery.evidence`): captures of before skip it.
     """
 
     expected: str = ""
@@ -45,7 +46,7 @@ class Check(Rule["On"], frozen=True, kw_only=True):
     for_guests: bool = False
     none: str | None = None
     of_tree: bool = False
-    facts: tuple[str, ...] = ()
+    since: int = 0
 
 
 class On(msgspec.Struct, frozen=True):
@@ -108,6 +109,13 @@ class On(msgspec.Struct, frozen=True):
         """Return that the check applies, but the value is not known. Never a pass."""
         return self._say("unknown", text, remedy, source, expected)
 
+    def alone(self, text: str, remedy: str = "") -> Finding:
+        """Judge a count that was read once: nothing tells when it was. Unknown if a second reading was lost."""
+        lost = refused(self.evidence, LATER)
+        again = "validate again: what is counted now does not count then"
+        again += f"; if it grows, {remedy}" if remedy else ""
+        return (self.unknown if lost else self.warned)(f"{text}; {lost or 'one reading does not tell when'}", again)
+
     def skipped(self, text: str) -> Finding:
         """Return that the check does not apply here."""
         return Finding(outcome="skip", text=text, subject=self.subject)
@@ -165,7 +173,7 @@ def check(
     for_guests: bool = False,
     none: str | None = None,
     of_tree: bool = False,
-    facts: tuple[str, ...] = (),
+    since: int = 0,
 ) -> Callable[[Callable[..., Finding | Iterable[Finding]]], Check]:
     """Make the decorated function a `Check` with this declaration. It returns or yields its findings."""
 
@@ -191,7 +199,7 @@ def check(
             for_guests=for_guests,
             none=none,
             of_tree=of_tree,
-            facts=facts,
+            since=since,
         )
 
     return declare

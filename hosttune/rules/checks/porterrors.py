@@ -1,12 +1,13 @@
-"""Check of the errors of ports: counters since boot, what came while benchmarks ran, and links that were lost again."""
+"""Check of the errors of ports: what came since the last look, what came under load, and links that were lost again."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from hosttune.model.counters import Growth, grew, growth, last_reading
 from hosttune.model.ports import Interface, RdmaPort
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import RECORD, listed
@@ -27,7 +28,6 @@ from hosttune.rules.engine import Finding
 _WIRE = "clean or swap the cable or transceiver; perfquery -R, or reloading the driver, clears the counters"
 _AFTER = "after the benchmarks"
 _Port = RdmaPort | Interface
-_Counts = Mapping[str, int | None]
 
 
 @check(
@@ -37,7 +37,7 @@ _Counts = Mapping[str, int | None]
     why="A bad cable shows itself in error counters long before it breaks; each retransmission stalls a whole job",
     source=f"{NVSENTINEL}, link counter detection 4.5; Azure/azurehpc-health-checks azure_ib_link_flapping.nhc;"
     " IEEE 802.3 (bit error rate)",
-    expected="no more errors than the sources of ports.toml allow, since boot and while benchmarks ran",
+    expected="no more errors than the sources of ports.toml allow, since the last look and while benchmarks ran",
     remedy=_WIRE,
     look=RECORD,
     reads=READ,
@@ -51,10 +51,12 @@ def port_errors(on: On, nic: Function) -> Iterator[Finding]:
     in_use(on, nic)
     yield from unlisted_ports(on, nic)
     for port in nic.rdma:
-        yield from _counted(on, port.name, port.counters, port.counters)
+        yield from _counted(on, port, growth(on.evidence, "port", port.name))
     for net in nic.interfaces:
-        yield from _frames(on, net, net.counters, "since boot")
-        yield from _lost_links(on, net)
+        grown = growth(on.evidence, "port", net.name)
+        yield from _frames(on, net, grown)
+        if last_reading(on.evidence) is None or grown is None or grown.counts.get("carrier_down_count") != 0:
+            yield from _lost_links(on, net)
     if on.evidence.ports_later is not None:
         yield from _later(on, nic, replace(nic, ports=on.evidence.ports_later.get(nic.address)))
     limited = {row["name"] for row in table("ports")["rdma"]}
@@ -73,44 +75,44 @@ def port_errors(on: On, nic: Function) -> Iterator[Finding]:
     yield on.passed(told)
 
 
-def _counted(on: On, name: str, counts: _Counts, whole: _Counts, seconds: float | None = None) -> Iterator[Finding]:
-    """Judge the counters of an RDMA port: since boot, or with `seconds` those that came in that time.
-
-    `whole`: the counters themselves, which cannot count on at their largest number.
-    """
-    health = on.evidence.health
-    time = seconds if seconds is not None else health.uptime_seconds if health else None
-    when, said = ("before", "since boot") if seconds is None else ("later", f"in {seconds:.0f} s of benchmarks")
-    if lacking := [counter for counter, count in counts.items() if count is None]:
-        yield on.unknown(f"{listed(lacking, 3)} of {name} could not be read")
+def _counted(on: On, port: RdmaPort, grown: Growth | None, when: str = "before") -> Iterator[Finding]:
+    """Judge the counters of an RDMA port by their growth; without, any that is not 0 warns. `when` as in ports.toml."""
+    if lacking := [name for name, count in port.counters.items() if count is None]:
+        yield on.unknown(f"{listed(lacking, 3)} of {port.name} could not be read")
     for row in table("ports")["rdma"]:
-        count = counts.get(row["name"])
+        count = port.counters.get(row["name"])
         if not count:
             continue
-        amiss = on.failed if row[when] == "fail" else on.warned
-        full = whole.get(row["name"]) == row.get("full")
-        text = f"{name}: {row['name']} {count}{' or more' if full else ''} {said}"
-        if not row["seconds"]:
-            yield amiss(text)
-        elif not time:
-            yield on.unknown(f"{text}; how long the host is up is not known")
-        elif count * row["seconds"] > row["most"] * max(time, 60.0):
-            yield amiss(f"{text}: more than {row['most']} in {row['seconds']} s")
+        full = count == row.get("full")
+        text = f"{port.name}: {row['name']} {count}{' or more' if full else ''}"
+        if grown is None:
+            yield on.alone(f"{text} since boot", _WIRE)
+            continue
+        more = grown.counts.get(row["name"], 0)
+        text += f", of which {more or 'none'} {grown.words}"
+        if more * row["seconds"] > row["most"] * max(grown.seconds, 60.0) or (more and not row["seconds"]):
+            most = f": more than {row['most']} in {row['seconds']} s" if row["seconds"] else ""
+            yield (on.failed if row[when] == "fail" else on.warned)(f"{text}{most}")
         elif full:
             yield on.unknown(f"{text}: the counter is full, and how many there were since is not known", _WIRE)
 
 
-def _frames(on: On, net: Interface, counts: _Counts, said: str) -> Iterator[Finding]:
-    """Judge frames with a wrong check sum against the bit error rate that the standard allows."""
-    lacking = [name for name, count in counts.items() if count is None and name != "carrier_down_count"]
+def _frames(on: On, net: Interface, grown: Growth | None) -> Iterator[Finding]:
+    """Judge frames with a wrong check sum against the bit error rate that the standard allows; without growth any."""
+    lacking = [name for name, count in net.counters.items() if count is None and name != "carrier_down_count"]
     if lacking:
         yield on.unknown(f"{listed(lacking, 3)} of {net.name} could not be read")
-    limits, wrong, received = table("ports")["ethernet"], counts.get("rx_crc_errors"), counts.get("rx_bytes")
+    if not net.counters.get("rx_crc_errors"):
+        return
+    if grown is None:
+        yield on.alone(f"{net.name}: rx_crc_errors {net.counters['rx_crc_errors']} since boot", _WIRE)
+        return
+    limits, wrong, received = table("ports")["ethernet"], grown.counts["rx_crc_errors"], grown.counts.get("rx_bytes")
     if not wrong or received is None:
         return
     fast, slow = (math.ceil(received * 8 * limits[rate]) for rate in ("bit_error_rate", "slow_bit_error_rate"))
     allowed = fast if net.speed_gbps is not None and net.speed_gbps >= limits["fast_gbps"] else slow
-    text = f"{net.name}: rx_crc_errors {wrong} {said}, with {received} bytes received"
+    text = f"{net.name}: rx_crc_errors {wrong} {grown.words}, with {received} bytes received"
     if wrong > allowed:
         yield on.warned(f"{text}: more than {allowed}")
     elif net.speed_gbps is None and wrong > fast:
@@ -157,12 +159,12 @@ def _later(on: On, nic: Function, later: Function) -> Iterator[Finding]:
         missing = [name for name, count in port.counters.items() if count is not None and counts.get(name) is None]
         if missing:
             yield on.unknown(f"{port.name}: {listed(missing, 3)} could not be read again {_AFTER}")
-        grown = {name: _growth(port.counters.get(name), count) for name, count in counts.items()}
-        if isinstance(port, RdmaPort):
-            yield from _counted(on, port.name, grown, counts, seconds)
-            continue
-        yield from _frames(on, port, grown, f"in {seconds:.0f} s of benchmarks")
-        if lost := grown.get("carrier_down_count"):
+        grown = Growth(counts=grew(port.counters, counts), seconds=seconds, words=f"in {seconds:.0f} s of benchmarks")
+        if isinstance(again, RdmaPort):
+            yield from _counted(on, again, grown, "later")
+        elif isinstance(again, Interface):
+            yield from _frames(on, again, grown)
+        if lost := grown.counts.get("carrier_down_count"):
             yield on.failed(f"{port.name} lost its link {lost} times while benchmarks ran", CABLE)
 
 
@@ -186,10 +188,3 @@ def _ports(nic: Function) -> tuple[_Port, ...]:
 
 def _rate(port: _Port) -> float | None:
     return port.rate_gbps if isinstance(port, RdmaPort) else port.speed_gbps
-
-
-def _growth(before: int | None, after: int | None) -> int | None:
-    """Return how much a counter grew; one that is smaller than before was reset, and began at 0 again."""
-    if before is None or after is None:
-        return None
-    return after - before if after >= before else after

@@ -212,14 +212,12 @@ def _boards(evidence: Evidence) -> Iterator[Row]:
         here = f"{len(gpus)} GPUs of its kind in the PCI tree"
         if switches and len(gpus) + lost < wanted:
             yield verdict, f"{here}, {len(switches)} NVSwitches: {wanted} GPUs belong to them", _TREE, hint
-        elif not switches and any(_on_fabric(gpu.fabric_state) for gpu in gpus):
+        elif not switches and any(
+            (gpu.fabric_state or "n/a").casefold() not in ("not supported", "not_supported", "n/a") for gpu in gpus
+        ):
             yield verdict, f"no NVSwitch in the PCI tree, and {here} are on an NVSwitch fabric", _TREE, hint
         elif not switches and gpus and len(gpus) + lost not in _ALONE:
             yield "unknown", f"{here}, without NVSwitches: its boards hold 4 or 8", _TREE, hint
-
-
-def _on_fabric(state: str | None) -> bool:
-    return state is not None and state.casefold() not in ("not supported", "not_supported", "n/a")
 
 
 def _expectations(evidence: Evidence) -> Iterator[Row]:

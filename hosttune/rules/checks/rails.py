@@ -37,7 +37,8 @@ def _rails(evidence: Evidence) -> Iterator[tuple[str, _Rail]]:
     index = evidence.host.index
     cards = [nic for _, nic in nics(evidence) if not nic.nic.fabric_bridge][:_MOST]
     having = [nic for nic in cards if nic.nic.rdma or nic.nic.kind == IB or for_vfio(nic.device.driver)]
-    doubtful = [nic.address for nic in cards if nic not in having and not _without_rdma(nic)]
+    without = [nic for nic in cards if nic.rdma_devices == frozenset() and (nic.free or nic.device.driver is not None)]
+    doubtful = [nic.address for nic in cards if nic not in having and nic not in without]
     doubtful += [nic.address for nic in having if not _is_placed(evidence, nic.address)]
     near = {
         gpu.address: [nic for nic in having if shared_switch(index, gpu.address, nic.address)]
@@ -46,10 +47,6 @@ def _rails(evidence: Evidence) -> Iterator[tuple[str, _Rail]]:
     wired = {index.ids(address) for address, cards in near.items() if cards}
     for gpu in index.accelerators:
         yield gpu.address, _Rail(gpu, near[gpu.address], doubtful, index.ids(gpu.address) in wired)
-
-
-def _without_rdma(nic: Function) -> bool:
-    return nic.rdma_devices == frozenset() and (nic.free or nic.device.driver is not None)
 
 
 def _is_placed(evidence: Evidence, address: str) -> bool:

@@ -32,7 +32,10 @@ def rulings(events: Sequence[KernelEvent]) -> tuple[tuple[KernelEvent, Ruling], 
     Each XID 154 says what the driver asks for from then on; if there are several, the last one counts.
     """
     last = _last_recovery(events)
-    found = [(event, _superseded(event) if event in last else rule(event)) for event in events]
+    found = [
+        (event, Ruling("inform", f"{_named(event)}, changed again later", "") if event in last else rule(event))
+        for event in events
+    ]
     return tuple(sorted(found, key=lambda one: -RANK.index(one[1].outcome)))
 
 
@@ -43,10 +46,6 @@ def _last_recovery(events: Iterable[KernelEvent]) -> list[KernelEvent]:
     if len(times) < len(asked):
         return []
     return [event for event in asked if (event.last_seconds or 0) < max(times)]
-
-
-def _superseded(event: KernelEvent) -> Ruling:
-    return Ruling("inform", f"{_named(event)}, changed again later", "")
 
 
 def rule(event: KernelEvent) -> Ruling:

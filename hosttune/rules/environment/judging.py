@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 
@@ -67,11 +68,13 @@ class Row(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cases: tuple[Case, ...]
     maker: tuple[str, ...] = ()
     number: bool = False
+    setting: str | None = None
 
 
 class _Table(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sources: dict[str, str]
     rule: tuple[Row, ...]
+    tools: dict[str, dict[str, str]]
 
 
 @cache
@@ -113,6 +116,13 @@ def rules() -> Mapping[str, EnvironmentRule]:
     return by_name
 
 
+def rule_of(name: str) -> EnvironmentRule | None:
+    """Return the rule about a name: the one that has it, else the first with a pattern that fits."""
+    if (exact := rules().get(name)) is not None:
+        return exact
+    return next((rule for pattern, rule in rules().items() if "*" in pattern and fnmatchcase(name, pattern)), None)
+
+
 def source_text(key: str) -> str:
     """Return a source of the table in words. Raises KeyError."""
     return _table().sources[key]
@@ -120,11 +130,17 @@ def source_text(key: str) -> str:
 
 def judge(text: str, *, where: str, host: Host | None = None) -> JudgedEnvironment:
     """Judge an environment line by line; `host` sharpens verdicts. Raises BadInput for what is no environment."""
-    return JudgedEnvironment(lines=tuple(_line(setting, host) for setting in settings(text, where)))
+    return JudgedEnvironment(lines=tuple(_line(setting, host) for setting in settings(text, where, _table().tools)))
 
 
 def _line(setting: Setting, host: Host | None) -> EnvironmentLine:
-    finding = _unruled(setting) or next(rules()[_plain(setting.name)].findings(Line(setting, host)))
+    rule = rule_of(_plain(setting.name))
+    finding = _unruled(setting)
+    if finding is None and rule is None:
+        finding = Finding("no source is known that says what it does", outcome="unknown")
+    elif finding is None and rule is not None:
+        finding = next(rule.findings(Line(setting, host)))
+    assert finding is not None
     return EnvironmentLine(
         line=setting.line,
         name=setting.name,
@@ -132,6 +148,7 @@ def _line(setting: Setting, host: Host | None) -> EnvironmentLine:
         verdict=VERDICT_OF[finding.outcome],
         why=finding.text,
         source=finding.source,
+        setting=rule.row.setting if rule else None,
     )
 
 
@@ -149,8 +166,6 @@ def _unruled(setting: Setting) -> Finding | None:
         return Finding(f"line {setting.behind} sets it before, and the first one counts", outcome="warn", source=_FORM)
     if setting.doubt is not None:
         return Finding(setting.doubt, outcome="unknown")
-    if _plain(setting.name) not in rules():
-        return Finding("no source is known that says what it does", outcome="unknown")
     return None
 
 

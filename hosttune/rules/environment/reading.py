@@ -1,5 +1,6 @@
-"""The variables that a text sets: shell, Dockerfile, docker and mpirun options, YAML lists, libraries' own files. Pure.
+"""The variables that a text sets, and what its commands set (`commands`). Pure.
 
+Shell, Dockerfile, options of docker and mpirun, YAML lists, libraries' own files.
 Each line is read by itself. A line that sets nothing and is not empty or a comment is returned as not understood; of
 lines that a backslash joins, the first, if none of them sets anything.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from hosttune.errors import BadInput
 from hosttune.model.limits import check_count
+from hosttune.rules.environment.commands import commands
 
 # The library's own file (NVIDIA/nccl, src/misc/param.cc, setEnvFile).
 CONFIGURATION = re.compile(r"(?:^|/)\.?[nr]ccl\.conf$")
@@ -62,13 +64,16 @@ class Setting(msgspec.Struct, frozen=True):
     behind: int | None = None
 
 
-def settings(text: str, where: str) -> tuple[Setting, ...]:
-    """Return what a text sets, in its order. Raises BadInput if it is no text, or sets nothing at all."""
+def settings(text: str, where: str, tools: Mapping[str, Mapping[str, str]]) -> tuple[Setting, ...]:
+    """Return what a text sets, in its order; `tools` as in `commands`.
+
+    Raises BadInput if it is no text, or sets nothing at all.
+    """
     if "\0" in text:
         raise BadInput("not a text: it has NUL bytes", where=where, hint="give a file with NAME=VALUE lines")
     check_count(text.count("\n"), "lines of an environment", where)
-    read = _configuration if CONFIGURATION.search(where) else _anything
-    found = tuple(read(text.removeprefix("\ufeff")))
+    text = text.removeprefix("\ufeff")
+    found = tuple(_configuration(text) if CONFIGURATION.search(where) else _anything(text, tools))
     check_count(len(found), "variables of an environment", where)
     lost = next((one for one in found if one.name is None), None)
     if lost is not None and all(one.name is None for one in found):
@@ -111,7 +116,7 @@ def _fault(name: str, value: str) -> str | None:
     return None
 
 
-def _anything(text: str) -> Iterator[Setting]:
+def _anything(text: str, tools: Mapping[str, Mapping[str, str]]) -> Iterator[Setting]:
     pending: tuple[int, str] | None = None  # the name of a list item of YAML, whose value is on the next line
     for lines in _chains(text):
         found: list[Setting] = []
@@ -125,7 +130,7 @@ def _anything(text: str) -> Iterator[Setting]:
                 found.append(Setting(*pending, None))
             named = _YAML_NAME.fullmatch(line)
             pending = (number, named[1]) if named else None
-            found += () if named else _line(number, line)
+            found += () if named else _line(number, line, tools)
         if not found and pending is None and not all(_silent(line) for _, line in lines):
             found = [Setting(lines[0][0], None, lines[0][1])]
         yield from found
@@ -166,7 +171,7 @@ def _silent(line: str) -> bool:
     )
 
 
-def _line(number: int, line: str) -> list[Setting]:
+def _line(number: int, line: str, tools: Mapping[str, Mapping[str, str]]) -> list[Setting]:
     if _NOTHING.fullmatch(line) or len(line) > LONGEST_LINE:
         return []
     line = _SCHEDULER.sub("", line, count=1) if _SCHEDULER.match(line) else line
@@ -178,6 +183,9 @@ def _line(number: int, line: str) -> list[Setting]:
     ):
         return [Setting(number, pair[1], _unquoted(pair[2]))]
     found = [one for words in _commands(line) for one in _shell(number, words)]
+    if pairs := commands(line, tools):
+        before = [one for one in found if one.name and re.match(r"(?!GRUB_)[A-Z]", one.name)]
+        return [*before, *(Setting(number, name, value) for name, value in pairs)]
     if any(one.name != (one.name or "").lower() for one in found):
         return found
     # NAME={"A": "b"} of Python looks like an assignment of a shell.

@@ -4,7 +4,7 @@ Above the planner, whose arithmetic (MMIO window, partitions, address width) the
 """
 
 from hosttune.rules.lint.judge import Definition, lint, rules
-from hosttune.rules.lint.rule import LEVEL, LintRule
+from hosttune.rules.lint.rule import ADVISORY, LEVEL, LintRule
 from hosttune.rules.lint.running import BY_HAND, Manager
 
-__all__ = ["BY_HAND", "LEVEL", "Definition", "LintRule", "Manager", "lint", "rules"]
+__all__ = ["ADVISORY", "BY_HAND", "LEVEL", "Definition", "LintRule", "Manager", "lint", "rules"]

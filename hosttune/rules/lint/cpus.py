@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hosttune.domain import elements
-from hosttune.domain.arguments import values_of
+from hosttune.domain.arguments import DMA_OFF, values_of
 from hosttune.domain.planned import NO_DMA_TRANSLATION
 from hosttune.inventory.vcpus import LAST_XAPIC_ID, last_apic_id, needs_iommu
 from hosttune.model.limits import limit
@@ -15,7 +15,7 @@ from hosttune.model.plan import Topology
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
-from hosttune.rules.lint.rule import CPU_VENDOR, ERROR, WARN, rule, unknown
+from hosttune.rules.lint.rule import ADVICE, CPU_VENDOR, ERROR, TUNING, WARN, rule, unknown
 
 _CPU = "/domain/cpu"
 _TUNE = "/domain/cputune"
@@ -35,13 +35,13 @@ _WRITE_EIM = (
 
 @rule(
     "cpu-model",
-    WARN,
+    TUNING,
     _CPU,
     right="a guest on KVM has the host's own CPU model",
     why="it lacks instructions, and with QEMU's default of 40 address bits firmware leaves no room for large BARs",
     source=f"{_MODEL}; QEMU target/i386/host-cpu.c; edk2 PlatformInitLib/MemDetect.c",
     remedy="write <cpu mode='host-passthrough' migratable='off'>",
-    applies=lambda scene: scene.kvm and scene.x86 and scene.demanding,
+    applies=lambda scene: scene.kvm and scene.x86 and scene.demanding and not scene.confidential,
 )
 def cpu_model(scene: GuestOnHost) -> Iterator[Finding]:
     """Find named and default CPU models, and a CPU without its invariant time stamp counter."""
@@ -51,7 +51,7 @@ def cpu_model(scene: GuestOnHost) -> Iterator[Finding]:
         yield Finding(f"the CPU has {model}: the guest does not see this host's CPU", _CPU)
     elif cpu.migratable is not False and scene.given:
         text = f"mode {cpu.mode} without migratable='off': QEMU hides the invariant TSC from the guest"
-        yield Finding(text, _CPU)
+        yield Finding(text, _CPU, ADVICE)
 
 
 _PERIOD = 100_000  # microseconds: the kernel's own period, if none is written
@@ -111,7 +111,7 @@ def vcpus_off(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "cpu-cache",
-    WARN,
+    ADVICE,
     "/domain/cpu/cache",
     right="the guest sees the host's caches",
     why="QEMU makes up a cache: libraries and the scheduler divide work by an L3 that is not there",
@@ -128,7 +128,7 @@ def cpu_cache(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "cpu-topoext",
-    WARN,
+    ADVICE,
     "/domain/cpu/feature[@name='topoext']",
     right="a guest with sibling threads on an AMD CPU has the feature topoext",
     why="without it CPUID does not describe threads: the guest sees no siblings",
@@ -155,7 +155,7 @@ def cpu_topoext(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "kvm-hints",
-    WARN,
+    ADVICE,
     "/domain/features/kvm",
     right="a guest with CPUs of its own knows that it has them",
     why="it yields and halts as if other guests waited for its CPUs: each wake-up is an exit to the host",
@@ -172,13 +172,15 @@ def kvm_hints(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "pit-policy",
-    WARN,
+    ADVICE,
     "/domain/clock/timer[@name='pit']",
     right="on AMD, the PIT discards missed ticks",
     why="KVM switches AVIC off for a guest whose PIT reinjects ticks: each interrupt of a device is an exit",
     source="Linux arch/x86/kvm/i8254.c (kvm_pit_set_reinject)",
     remedy="write <timer name='pit' tickpolicy='discard'/> in <clock>",
-    applies=lambda scene: scene.kvm and scene.x86 and scene.demanding and scene.guest.pit != "discard",
+    applies=lambda scene: (
+        scene.kvm and scene.x86 and scene.demanding and scene.guest.pit != "discard" and not scene.confidential
+    ),
 )
 def pit_policy(scene: GuestOnHost) -> Iterator[Finding]:
     """Find a PIT that reinjects missed ticks, QEMU's default, where AVIC is on."""
@@ -198,18 +200,16 @@ def pit_policy(scene: GuestOnHost) -> Iterator[Finding]:
     "topology",
     ERROR,
     _TOPOLOGY,
-    right="the topology makes as many vCPUs as the guest has, and is written",
-    why="libvirt refuses another product; without one each vCPU is a socket of its own",
-    source=f"{_MODEL}, topology; libvirt qemu_command.c (qemuBuildSmpCommandLine)",
+    right="the topology makes as many vCPUs as the guest has",
+    why="libvirt refuses another product",
+    source=f"{_MODEL}, topology",
     remedy="write sockets, dies, cores and threads as on the host, and their product as <vcpu>",
 )
 def topology(scene: GuestOnHost) -> Iterator[Finding]:
-    """Find a topology of another size, and pinned guests without one."""
+    """Find a topology of another size."""
     written = scene.guest.cpu.topology
     vcpus = scene.guest.vcpus
     if written is None:
-        if scene.demanding and vcpus > 1:
-            yield Finding(f"no topology: the guest has {vcpus} sockets of one core each", _TOPOLOGY, WARN)
         return
     total = written.sockets * written.dies * written.clusters * written.cores * written.threads
     if total != vcpus:
@@ -218,8 +218,23 @@ def topology(scene: GuestOnHost) -> Iterator[Finding]:
 
 
 @rule(
+    "topology-missing",
+    ADVICE,
+    _TOPOLOGY,
+    right="the topology of a guest with passed devices or pinned vCPUs is written",
+    why="without one each vCPU is a socket of its own",
+    source=f"{_MODEL}, topology; libvirt qemu_command.c (qemuBuildSmpCommandLine)",
+    remedy="write sockets, dies, cores and threads as on the host, and their product as <vcpu>",
+    applies=lambda scene: scene.demanding and scene.guest.vcpus > 1 and scene.guest.cpu.topology is None,
+)
+def topology_missing(scene: GuestOnHost) -> Iterator[Finding]:
+    """Find guests without a topology."""
+    yield Finding(f"no topology: the guest has {scene.guest.vcpus} sockets of one core each", _TOPOLOGY)
+
+
+@rule(
     "cell-cuts",
-    ERROR,
+    WARN,
     _CELLS,
     right="no cell cuts a socket or a group of siblings",
     why="the guest's kernel expects whole ones, and its scheduler is misled",
@@ -347,12 +362,15 @@ def _last_apic_id(scene: GuestOnHost) -> int:
     right="the IOMMU device of a guest with passed devices leaves DMA alone",
     why="if the guest's kernel uses it, each mapping is shadowed for VFIO, which takes 65,535 of them",
     source="Linux drivers/vfio/vfio_iommu_type1.c (dma_entry_limit); QEMU 7.2, -device intel-iommu,help",
-    remedy="write dma_translation='off' (libvirt 10.7), or the argument -global intel-iommu.dma-translation=off",
+    remedy="write dma_translation='off'",
     applies=lambda scene: scene.guest.iommu is not None and scene.guest.iommu.model == "intel" and bool(scene.passed),
 )
 def iommu_dma(scene: GuestOnHost) -> Iterator[Finding]:
     """Find an IOMMU device that translates DMA."""
     device = scene.guest.iommu
     off = device is not None and device.dma_translation is False
-    if not off and NO_DMA_TRANSLATION[1] not in values_of(scene.guest.qemu_arguments, "global"):
-        yield Finding("the IOMMU device translates DMA of passed devices, too", f"{_IOMMU}/driver")
+    if not off and not any(map(DMA_OFF.fullmatch, values_of(scene.guest.qemu_arguments, "global"))):
+        remedy = "write <driver dma_translation='off'/> in the <iommu>"
+        if elements.DMA_TRANSLATION not in scene.facts.elements:
+            remedy = f"write {' '.join(NO_DMA_TRANSLATION)} in <qemu:commandline> (QEMU 7.2)"
+        yield Finding("the IOMMU device translates DMA of passed devices, too", f"{_IOMMU}/driver", remedy=remedy)

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from hosttune.domain.elements import CLIQUE
 from hosttune.domain.guest import HostDevice
 from hosttune.gpu import reads_rom
-from hosttune.gpu.vgpu import stays_with_driver
+from hosttune.gpu.vgpu import stays_with_driver, type_folder
 from hosttune.inventory.cliques import UNKNOWN, apart, clique_gpus, in_words, wrong
 from hosttune.model import sysfs
 from hosttune.model.pci import DIRECT_REMEDY, PciDevice, for_vfio
 from hosttune.model.pciclass import STORAGE
+from hosttune.model.vgpu import VgpuFunction
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
-from hosttune.rules.lint.rule import ERROR, INFO, PCI, WARN, rule, unknown
+from hosttune.rules.lint.rule import ADVICE, ERROR, INFO, PCI, WARN, rule, unknown
 
 _HOSTDEV = "/domain/devices/hostdev"
 _DEVICES = sysfs.PCI_DEVICES
@@ -81,6 +82,29 @@ def mdev_missing(scene: GuestOnHost) -> Iterator[Finding]:
 
 
 @rule(
+    "vgpu-type",
+    ERROR,
+    _HOSTDEV,
+    right="a virtual function that its maker's driver holds as a vGPU has a vGPU type",
+    why="the driver refuses it, and the guest does not start; the type does not survive a reboot",
+    source="NVIDIA vGPU documentation, vendor-specific VFIO",
+    remedy="set the type before the start: hosttune apply does it for a planned guest",
+    applies=lambda scene: any(_of_vgpu(scene, address) for address in scene.taken),
+)
+def vgpu_type(scene: GuestOnHost) -> Iterator[Finding]:
+    """Find virtual functions without a type now."""
+    for address, where in scene.taken.items():
+        function, folder = _of_vgpu(scene, address), type_folder(address)
+        if function is None or function.mdevs:
+            continue
+        if function.current_type == "0":
+            remedy = f"echo ID > {folder}/current_vgpu_type (cat {folder}/creatable_vgpu_types lists the IDs)"
+            yield Finding(f"{address} has no vGPU type ({folder}/current_vgpu_type)", where, remedy=remedy)
+        elif function.current_type is None and stays_with_driver(scene.pci.get(address)):
+            yield unknown(f"whether {address} has a vGPU type ({folder}/current_vgpu_type)", where)
+
+
+@rule(
     "boot-display",
     ERROR,
     _HOSTDEV,
@@ -107,7 +131,8 @@ def boot_display(scene: GuestOnHost) -> Iterator[Finding]:
     right="a device that libvirt does not manage is held by vfio-pci, or by a VFIO driver of its own",
     why="the guest does not start until it is",
     source=f"{_SOURCE}, managed; {_VFIO}",
-    remedy="bind it to vfio-pci: hosttune plan and apply do it, and keep it so across reboots",
+    remedy="bind it to vfio-pci, or to its own VFIO driver where the kernel has one (modprobe -c names it beside"
+    " vfio_pci:): hosttune plan and apply do it, and keep it so across reboots",
     needs=(PCI,),
     applies=_passed,
 )
@@ -115,18 +140,20 @@ def host_driver(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices without managed='yes' that another driver holds now; vGPUs stay with their maker's driver."""
     for device in each(scene):
         found = scene.pci.get(device.source or "")
-        if found is None or device.managed or _is_vgpu(scene, device) or for_vfio(found.driver):
+        if found is None or device.managed or _of_vgpu(scene, device.source) or for_vfio(found.driver):
             continue
         if found.driver is None and not found.unbound:
             yield unknown(f"the driver of {device.source} is unknown", scene.place_of(device))
         else:
             holder = f"driver {found.driver} holds it" if found.driver else "no driver holds it"
-            yield Finding(f"{device.source}: {holder} now, not vfio-pci", scene.place_of(device))
+            remedy = f"bind it to {device.model}, which <driver model=…> asks for" if device.model else None
+            wanted = device.model or "vfio-pci"
+            yield Finding(f"{device.source}: {holder} now, not {wanted}", scene.place_of(device), remedy=remedy)
 
 
 @rule(
     "rom-bar",
-    WARN,
+    ADVICE,
     _HOSTDEV,
     right="the option ROM of a passed device is off, unless its driver reads it",
     why="the guest's firmware runs it: starts take longer, and some ROMs hang the firmware",
@@ -188,7 +215,7 @@ def _sources(scene: GuestOnHost) -> list[str]:
 def managed(scene: GuestOnHost) -> Iterator[Finding]:
     """Find managed='yes': an error for a vGPU, else worth knowing."""
     for device in each(scene):
-        if device.managed and _is_vgpu(scene, device):
+        if device.managed and _of_vgpu(scene, device.source):
             text = (
                 f"{device.source} is a virtual function that its maker's driver holds as a vGPU: managed='yes' rebinds"
                 " it to vfio-pci, which breaks it; it wants managed='no'"
@@ -201,10 +228,10 @@ def managed(scene: GuestOnHost) -> Iterator[Finding]:
             yield Finding(text, scene.place_of(device), INFO)
 
 
-def _is_vgpu(scene: GuestOnHost, device: HostDevice) -> bool:
-    """Return whether a function has vGPUs through the vendor's own VFIO (NVIDIA vGPU docs, vendor-specific VFIO)."""
+def _of_vgpu(scene: GuestOnHost, address: str | None) -> VgpuFunction | None:
+    """Return a function that has vGPUs through the vendor's own VFIO (NVIDIA vGPU docs, vendor-specific VFIO)."""
     gpus = scene.host.vgpu.gpus if scene.host.vgpu else ()
-    return any(function.address == device.source for gpu in gpus for function in gpu.functions)
+    return next((function for gpu in gpus for function in gpu.functions if function.address == address), None)
 
 
 @rule(

@@ -179,8 +179,8 @@ class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def confidential(self) -> bool:
-        """Return whether its private memory is the kernel's guest_memfd, which the memory backing does not concern."""
-        return any(self.written(f"launchSecurity[@type='{kind}']") for kind in ("tdx", "sev-snp"))
+        """Return whether its memory is encrypted, or the kernel's guest_memfd: then nothing moves or merges it."""
+        return self.written("launchSecurity")
 
     @cached_property
     def all_pinned(self) -> bool:
@@ -241,6 +241,14 @@ class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
         """Return the passed devices that the host lists as GPUs."""
         known = {gpu.address for gpu in self.host.gpus}
         return tuple(device for device in self.passed if device.source in known)
+
+    @cached_property
+    def has_gpus(self) -> bool:
+        """Return whether it has GPUs or vGPUs, also by arguments, or passed functions of which that is unknown."""
+        known = {gpu.address for gpu in self.host.gpus}
+        taken = (self.pci.get(address) for address in self.taken)
+        vgpus = any(device.kind == "mdev" for device in self.given)
+        return self.may_have_gpus or vgpus or any(one and known & {one.address, one.physfn} for one in taken)
 
     @property
     def may_have_gpus(self) -> bool:

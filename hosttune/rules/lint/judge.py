@@ -25,7 +25,7 @@ from hosttune.model.validation import severity
 from hosttune.rules.engine import Finding, rules_of
 from hosttune.rules.lint.guest_on_host import GuestOnHost, HostFacts
 from hosttune.rules.lint.lines import Lines
-from hosttune.rules.lint.rule import LEVEL, LintRule
+from hosttune.rules.lint.rule import ADVICE, LEVEL, TUNING, LintRule
 from hosttune.rules.lint.running import NOT_ASKED, RUNNING_READ, Manager, remedy_of
 
 if TYPE_CHECKING:
@@ -90,9 +90,10 @@ def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFindin
             if finding.subject.startswith(unread) and rule.id != RUNNING_READ:
                 continue  # a rule of its own says that it is not judged
             judged = finding.outcome != "unknown"
+            outcome = finding.outcome or rule.outcome
             remedy = finding.remedy or rule.remedy
             yield LintFinding(
-                level=LEVEL[finding.outcome or rule.outcome],
+                level=LEVEL[ADVICE if outcome == TUNING and not scene.has_gpus else outcome],
                 text=finding.text if judged else f"cannot be judged: {finding.text}",
                 where=f"{definition.file}: {finding.subject}",
                 rule=rule.id,

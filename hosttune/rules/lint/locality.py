@@ -61,10 +61,11 @@ def gpu_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
         if node is None or not vcpus:
             continue
         # A guest of several cells may have vCPUs on other nodes; a guest without cells sees no difference between them.
-        if node not in vcpus or (cells < 2 and vcpus - scene.gpu_nodes):
+        if node not in vcpus or (cells < 2 and scene.nodes_of(scene.single) - scene.gpu_nodes):
             who = "the vCPUs" if cell is None else f"the vCPUs of cell {cell}"
             text = f"{_place(scene, gpu)}, {who} run on {numbered('node', vcpus)}"
-            yield Finding(f"vCPUs off the GPU's node: {text}", _PINS)
+            remedy = f"pin {who} to CPUs of node {node}: hosttune plan chooses them"
+            yield Finding(f"vCPUs off the GPU's node: {text}", _PINS, remedy=remedy)
     yield from _without_node(scene, _PINS)
 
 
@@ -98,7 +99,8 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Finding]:
         if memory and (not near & memory or spill):
             who = "the memory" if cell is None else f"the memory of cell {cell}"
             text = f"{_place(scene, gpu)}, {who} comes from {numbered('node', memory)}"
-            yield Finding(f"memory off the GPU's node: {text}", _NUMATUNE)
+            remedy = f"bind {who} to node {node} (numatune{'' if cell is None else ', memnode'})"
+            yield Finding(f"memory off the GPU's node: {text}", _NUMATUNE, remedy=remedy)
     yield from _without_node(scene, _NUMATUNE)
 
 
@@ -115,7 +117,7 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Finding]:
 def flat_topology(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs or GPUs on several host nodes in a guest that has no cells, so that it does not know of the nodes."""
     where = "/domain/cpu/numa"
-    for what, nodes in (("vCPUs run", scene.vcpu_nodes(None)), ("GPUs are", scene.gpu_nodes)):
+    for what, nodes in (("vCPUs run", scene.nodes_of(scene.single)), ("GPUs are", scene.gpu_nodes)):
         if len(nodes) > 1:
             text = f"flat topology: the {what} on {numbered('node', nodes)}, but the guest has no NUMA cells to see it"
             yield Finding(text, where)
@@ -202,14 +204,14 @@ def _top(scene: GuestOnHost, device: HostDevice, top: Controller) -> Iterator[Fi
 def expander_node(scene: GuestOnHost) -> Iterator[Finding]:
     """Find expander buses without a cell, or of a cell that the guest does not have.
 
-    Without a cell is right where the host does not know the node of any device below either.
+    Without a cell is right where no device below is on a node of a cell, as far as the host knows.
     """
     cells = {cell.id for cell in scene.guest.cells}
-    nowhere = {c for device in each(scene) if scene.home_of(device) is None for c in scene.above(device)}
-    known = {c for device in each(scene) if scene.home_of(device) is not None for c in scene.above(device)}
+    here = CpuSet().union(*(scene.vcpu_nodes(cell) | (scene.memory_nodes(cell) or ()) for cell in cells))
     for controller in scene.guest.controllers:
         if controller.model == _EXPANDER and controller.node not in cells:
-            if controller.node is None and PCI.known(scene) and controller in nowhere - known:
+            homes = [scene.home_of(device) for device in each(scene) if controller in scene.above(device)]
+            if controller.node is None and homes and here.isdisjoint(node for node in homes if node is not None):
                 continue
             has = "no cell" if controller.node is None else f"cell {controller.node}, which does not exist"
             text = f"expander bus {controller.index} belongs to {has}"

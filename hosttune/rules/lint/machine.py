@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from hosttune.domain import elements
 from hosttune.domain.arguments import passed_functions, values_of
+from hosttune.domain.xml import QEMU
 from hosttune.inventory.window import AMD_HT_START, BELOW_4G, DEFAULT_HOLE
 from hosttune.model.values import format_size
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import QEMU_ARGUMENTS, GuestOnHost, named
-from hosttune.rules.lint.rule import CPU_VENDOR, ERROR, INFO, PCI, WARN, rule, unknown
+from hosttune.rules.lint.rule import ADVICE, CPU_VENDOR, ERROR, INFO, PCI, WARN, rule, unknown
 
 _TYPE = "/domain/os/type"
 _FIRMWARE = "/domain/os/firmware"
@@ -27,7 +28,7 @@ _KVM = Need[GuestOnHost](
 
 @rule(
     "machine-type",
-    WARN,
+    ADVICE,
     _TYPE,
     right="an x86 guest with devices of the host has machine q35",
     why="the older machine pc has no PCIe: no extended configuration space, no ATS, no large BARs behind ports",
@@ -66,7 +67,7 @@ def _says_windows(scene: GuestOnHost) -> bool:
 
 @rule(
     "secure-boot",
-    WARN,
+    ADVICE,
     _FIRMWARE,
     right="a guest with GPUs boots without Secure Boot, unless its metadata (libosinfo) says Windows",
     why="drivers that are built in the guest are not signed: its kernel does not load them (those of Windows are)",
@@ -74,7 +75,10 @@ def _says_windows(scene: GuestOnHost) -> bool:
     remedy="write <firmware><feature enabled='no' name='secure-boot'/></firmware> in <os firmware='efi'>",
     needs=(PCI,),
     applies=lambda scene: (
-        scene.x86 and scene.may_have_gpus and scene.guest.firmware == "efi" and not _says_windows(scene)
+        scene.x86
+        and scene.may_have_gpus
+        and scene.guest.firmware == "efi"
+        and not (_says_windows(scene) or scene.confidential)
     ),
 )
 def secure_boot(scene: GuestOnHost) -> Iterator[Finding]:
@@ -83,7 +87,8 @@ def secure_boot(scene: GuestOnHost) -> Iterator[Finding]:
         text = "Secure Boot is on: drivers that are built in the guest do not load"
         loader = scene.written("os/loader[@secure='yes']")
         remedy = "take secure='yes' and its <nvram> out, and name a firmware without Secure Boot" if loader else None
-        yield Finding(text, _FIRMWARE, remedy=remedy)
+        asked = scene.written("os/firmware/feature[@name='secure-boot'][@enabled='yes']")  # somebody wants it
+        yield Finding(text, _FIRMWARE, INFO if asked else "", remedy=remedy)
     elif (
         scene.guest.secure_boot is None
         and scene.written("os[@firmware='efi']")
@@ -149,7 +154,7 @@ def acpi(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "guest-sleep",
-    WARN,
+    ADVICE,
     "/domain/pm",
     right="a guest with passed devices cannot suspend",
     why="passed devices do not come back from it: the guest must be started again",
@@ -221,11 +226,32 @@ def host_kvm(scene: GuestOnHost) -> Iterator[Finding]:
     applies=lambda scene: bool(scene.guest.qemu_arguments),
 )
 def qemu_arguments(scene: GuestOnHost) -> Iterator[Finding]:
-    """Find devices and CPUs that are arguments: of a device only its place on the host is judged."""
+    """Find devices, and what else the XML has, that are arguments: of a device only its place is judged."""
     if passed := passed_functions(scene.guest.qemu_arguments):
         text = (
             f"a passed device on the command line is not judged ({named(passed)}), except by what the host says of it"
         )
         yield unknown(text, QEMU_ARGUMENTS)
-    if values_of(scene.guest.qemu_arguments, "cpu"):
-        yield unknown("-cpu on the command line replaces <cpu>, and is not judged", QEMU_ARGUMENTS)
+    for option, element in (("cpu", "cpu"), ("smp", "vcpu"), ("m", "memory"), ("numa", "numa")):
+        if values_of(scene.guest.qemu_arguments, option):
+            yield unknown(f"-{option} on the command line replaces <{element}>, and is not judged", QEMU_ARGUMENTS)
+
+
+@rule(
+    "qemu-override",
+    WARN,
+    "/domain/qemu:override",
+    right="libvirt knows <qemu:override>",
+    why="libvirt ignores it, and QEMU gets what the other elements say",
+    source="libvirt docs, drvqemu: Overriding properties of QEMU devices (since 8.2.0)",
+    remedy="update libvirt, or set the properties with <qemu:arg value='-set'/>"
+    "<qemu:arg value='device.ALIAS.PROPERTY=VALUE'/> in <qemu:commandline>",
+    applies=lambda scene: scene.written(f"{QEMU}override"),
+)
+def qemu_override(scene: GuestOnHost) -> Iterator[Finding]:
+    """Find overrides that libvirt ignores, and those that say which device is passed: that is not judged."""
+    if elements.CLIQUE not in scene.facts.elements:
+        yield Finding("<qemu:override> needs libvirt 8.2", "/domain/qemu:override")
+    names = {str(one.get("name")) for one in scene.root.iterfind(f"{QEMU}override//{QEMU}property")}
+    if other := sorted(names & {"host", "sysfsdev", "bus", "addr"}):
+        yield unknown(f"what the properties {named(other)} of <qemu:override> change", "/domain/qemu:override")

@@ -11,7 +11,7 @@ from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
-from hosttune.rules.lint.rule import CPU_NODES, ERROR, NODES, WARN, rule, unknown
+from hosttune.rules.lint.rule import ADVICE, CPU_NODES, ERROR, NODES, TUNING, WARN, rule, unknown
 
 _NUMATUNE = "/domain/numatune"
 _CELLS = "/domain/cpu/numa/cell"
@@ -47,14 +47,14 @@ def memory_sum(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "memory-bound",
-    WARN,
+    TUNING,
     _NUMATUNE,
     right="memory comes from chosen nodes only",
     why="the kernel takes it from any node, without a warning; each access to another node is slower",
     source=f"{_TUNING}, mode; Linux admin-guide/mm/numa_memory_policy",
     remedy="write <numatune> with mode='strict' for <memory> and for the <memnode> of each cell",
     needs=(NODES,),
-    applies=lambda scene: scene.demanding,
+    applies=lambda scene: scene.demanding and not scene.confidential,
 )
 def memory_bound(scene: GuestOnHost) -> Iterator[Finding]:
     """Find memory without a strict policy on a host of several nodes."""
@@ -118,7 +118,7 @@ def memnode_cells(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "memory-near-vcpus",
-    WARN,
+    TUNING,
     f"{_NUMATUNE}/memnode",
     right="the memory of a cell is on the node of its vCPUs",
     why="each access of the others crosses the link between sockets",
@@ -203,7 +203,7 @@ def page_size(scene: GuestOnHost, cell: int | None) -> int | None:
 
 @rule(
     "cell-distances",
-    WARN,
+    ADVICE,
     f"{_CELLS}/distances",
     right="the guest sees the distances between its nodes that the host has",
     why="without them every other node is equally far: libraries and the kernel cannot choose the nearer one",

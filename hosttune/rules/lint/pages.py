@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hosttune.domain.elements import version_of
 from hosttune.domain.guest import Pages
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import GuestOnHost
 from hosttune.rules.lint.memory import bound_bytes, page_size
-from hosttune.rules.lint.rule import ERROR, INFO, NODES, WARN, rule, unknown
+from hosttune.rules.lint.rule import ADVICE, ERROR, INFO, NODES, TUNING, WARN, rule, unknown
 
 _BACKING = "/domain/memoryBacking"
 _HUGE = f"{_BACKING}/hugepages"
@@ -49,7 +50,7 @@ def _has_pages(scene: GuestOnHost) -> bool:
 
 @rule(
     "huge-pages",
-    WARN,
+    TUNING,
     _BACKING,
     right="the memory of a guest with host devices or pinned vCPUs has huge pages",
     why="the IOMMU and the guest walk 4 KiB pages, and starting takes longer",
@@ -89,7 +90,7 @@ def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
         settings = scene.host.memory_settings
         now = settings.default_hugepage_bytes if settings else None
         text = f"huge pages without a size: it is the host's default, {format_size(now) if now else 'unknown here'}"
-        yield Finding(text, _HUGE, WARN, remedy=f"write the size: {_element(scene)}")
+        yield Finding(text, _HUGE, TUNING, remedy=f"write the size: {_element(scene)}")
     if not offered:
         yield unknown("which sizes of huge pages the host has is unknown", _HUGE)
     for page in pages:
@@ -202,7 +203,7 @@ def memory_locking(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "memory-balloon",
-    WARN,
+    ADVICE,
     "/domain/devices/memballoon",
     right="a guest whose memory is pinned by passed devices, or huge, has no balloon",
     why="the balloon gives no memory back to the host",
@@ -224,7 +225,7 @@ def memory_balloon(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "memory-merging",
-    WARN,
+    ADVICE,
     f"{_BACKING}/nosharepages",
     right="memory that is pinned or huge is kept out of page merging (KSM)",
     why="QEMU offers it to KSM, which scans it and can free nothing",
@@ -240,7 +241,7 @@ def memory_merging(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "memory-allocation",
-    WARN,
+    ADVICE,
     f"{_BACKING}/allocation",
     right="memory that is pinned or huge is allocated when the guest starts",
     why="a shortage of huge pages kills the running guest (SIGBUS) instead of stopping its start",
@@ -261,7 +262,8 @@ def memory_allocation(scene: GuestOnHost) -> Iterator[Finding]:
     INFO,
     "/domain/launchSecurity",
     right="the memory of a confidential guest is judged by what holds for it",
-    why="its private memory is guest_memfd: huge pages, allocation and merging concern only what it shares",
+    why="its memory is pinned and encrypted (SEV), or guest_memfd (SNP, TDX): pages, nodes, allocation and merging of"
+    " an ordinary guest concern at most what it shares",
     source="Linux Documentation/virt/kvm/api (KVM_CREATE_GUEST_MEMFD); QEMU docs/system/i386/amd-memory-encryption",
     remedy="no advice for ordinary guests: it would take the memory a second time",
     applies=lambda scene: scene.confidential,
@@ -269,3 +271,31 @@ def memory_allocation(scene: GuestOnHost) -> Iterator[Finding]:
 def confidential_memory(scene: GuestOnHost) -> Iterator[Finding]:
     """Say that the rules above are not asked about a confidential guest."""
     yield unknown("a confidential guest: rules of memory are not judged", "/domain/launchSecurity")
+
+
+_QEMU = Need[GuestOnHost](
+    "the version of QEMU is unknown",
+    lambda scene: version_of(scene.host.virtualization.qemu_version if scene.host.virtualization else None) is not None,
+)
+_SNP, _SNP_VFIO = (9, 1), (9, 2)
+
+
+@rule(
+    "confidential-devices",
+    ERROR,
+    "/domain/launchSecurity",
+    right="an SNP guest with passed devices has a QEMU that starts it",
+    why="QEMU refuses: Cannot set discarding of RAM broken: Device or resource busy",
+    source="QEMU ChangeLog/9.2, VFIO; kubevirt/kubevirt issue 16407",
+    remedy="install QEMU 9.2 or newer, or take the devices out",
+    needs=(_QEMU,),
+    applies=lambda scene: scene.written("launchSecurity[@type='sev-snp']") and bool(scene.taken or scene.given),
+)
+def confidential_devices(scene: GuestOnHost) -> Iterator[Finding]:
+    """Find the QEMU that has SNP and cannot pass devices to it; an older one has SNP only as its builder made it."""
+    said = scene.host.virtualization.qemu_version if scene.host.virtualization else None
+    version = version_of(said) or _SNP_VFIO
+    if version < _SNP:
+        yield unknown(f"whether QEMU {said}, which has SNP only by patches, passes devices", "/domain/launchSecurity")
+    elif version < _SNP_VFIO:
+        yield Finding(f"QEMU {said} cannot pass devices to an SNP guest: 9.2 can", "/domain/launchSecurity")

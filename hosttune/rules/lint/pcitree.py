@@ -17,7 +17,7 @@ from hosttune.model.values import format_size, grouped
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.devices import each
 from hosttune.rules.lint.guest_on_host import GuestOnHost, bus_of, named
-from hosttune.rules.lint.rule import ERROR, PCI, WARN, rule, unknown
+from hosttune.rules.lint.rule import ADVICE, ERROR, PCI, WARN, rule, unknown
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -156,21 +156,14 @@ def address_slot(scene: GuestOnHost) -> Iterator[Finding]:
     right="each PCIe device has a port of its own",
     why="on the root bus it is an integrated endpoint: on SXM boards CUDA then fails (error 3)",
     source=f"{_PCIE}, 2; Ubicloud, Virtualizing NVIDIA HGX B200 GPUs",
-    remedy="use a q35 machine, and put the device behind a pcie-root-port of its own",
+    remedy="put the device behind a pcie-root-port of its own",
     needs=(PCI,),
-    applies=lambda scene: bool(scene.passed) and scene.x86,
+    applies=lambda scene: bool(scene.passed) and scene.q35,
 )
 def root_port(scene: GuestOnHost) -> Iterator[Finding]:
-    """Check the position of each device: behind a port, on a machine with PCIe."""
-    gpus = set(scene.gpus)
-    if not scene.q35:
-        machine = f"machine {scene.guest.machine}" if scene.guest.machine else "no machine type (libvirt: pc)"
-        for gpu in [device for device in each(scene) if device in gpus]:
-            text = f"{gpu.source}: {machine} has no PCIe; a GPU wants q35 and a root port of its own"
-            yield Finding(text, "/domain/os/type", WARN)
-        return
+    """Find devices that are behind no port. A GPU of an NVSwitch board does not work there."""
     for device in each(scene):
-        yield from _seat(scene, device, device in gpus)
+        yield from _seat(scene, device, device.source in scene.facts.catalogue.fabric.members)
 
 
 def _seat(scene: GuestOnHost, device: HostDevice, gpu: bool) -> Iterator[Finding]:
@@ -263,7 +256,7 @@ def _root_of(controllers: Mapping[int, Controller], controller: Controller) -> i
 
 @rule(
     "port-hotplug",
-    WARN,
+    ADVICE,
     f"{_CONTROLLER}/target",
     right="ports of passed devices have no hot plug",
     why="firmware and kernel keep memory and 4 KiB of the 64 KiB of I/O free behind each port that has it",
@@ -282,7 +275,7 @@ def port_hotplug(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "pci-hole64",
-    WARN,
+    ADVICE,
     _HOLE,
     right="the host bridge's 64-bit hole holds the BARs of the passed devices",
     why="the guest's kernel has no room to place what the firmware did not",
@@ -302,7 +295,11 @@ def pci_hole64(scene: GuestOnHost) -> Iterator[Finding]:
             f"pcihole64 {written}, but the 64-bit BARs of the passed devices are {format_size(bars)} "
             "(/sys/bus/pci/devices/*/resource): the guest's kernel has no room to place what the firmware did not"
         )
-        yield Finding(text, _HOLE)
+        gib = 2 << ((bars - 1) >> 30).bit_length()
+        yield Finding(text, _HOLE, remedy=f"write <pcihole64 unit='GiB'>{gib}</pcihole64> in the pcie-root")
+
+
+_UEFI = "take UEFI: <os firmware='efi'>, or before libvirt 5.2 a <loader type='pflash'> with its path, and reinstall"
 
 
 @rule(
@@ -312,8 +309,7 @@ def pci_hole64(scene: GuestOnHost) -> Iterator[Finding]:
     right="the guest's firmware opens a window that holds the BARs of the passed devices",
     why="BARs without an address: the GPU is there, and its driver fails (BAR0 is 0M @ 0x0)",
     source="edk2 OvmfPkg PlatformInitLib/MemDetect.c; SeaBIOS src/fw/pciinit.c",
-    remedy="write <os firmware='efi'> and <cpu mode='host-passthrough'> with the feature pdpe1gb, if the host has it,"
-    " or a larger opt/ovmf/X-PciMmio64Mb",
+    remedy="write <cpu mode='host-passthrough'> with the feature pdpe1gb, if the host has it, or give it fewer GPUs",
     needs=(FIRMWARE, PCI, BARS),
     applies=lambda scene: scene.x86 and scene.may_have_gpus,
 )
@@ -328,7 +324,7 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Finding]:
         if need > DEFAULT_HOLE:
             small = (scene.hole_bytes or DEFAULT_HOLE) < scene.bars_bytes
             text = f"SeaBIOS and 64-bit BARs of {format_size(scene.bars_bytes)}: it has no window of its own for them"
-            yield Finding(text, _OS, ERROR if small else WARN)
+            yield Finding(text, _OS, ERROR if small else ADVICE, remedy=_UEFI)
         return
     if window.refusal and scene.kvm:
         yield Finding(window.refusal, _OS, WARN)
@@ -347,7 +343,9 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Finding]:
         yield unknown(f"how large the firmware's own window is: {doubt}", _OS)
         return
     text = f"the firmware's window is {format_size(max(own, asked))}, and the BARs need {format_size(need)}"
-    yield Finding(f"{text}{f': {doubt}' if doubt else ''}", _OS, ERROR if max(own, asked) < scene.bars_bytes else WARN)
+    level = ERROR if max(own, asked) < scene.bars_bytes else ADVICE
+    remedy = f"write -fw_cfg name=opt/ovmf/X-PciMmio64Mb,string={need >> 20} in <qemu:commandline>"
+    yield Finding(f"{text}{f': {doubt}' if doubt else ''}", _OS, level, remedy=remedy)
 
 
 def _firmware(scene: GuestOnHost) -> Firmware:
@@ -411,7 +409,12 @@ def address_bits(scene: GuestOnHost) -> Iterator[Finding]:
         # host-passthrough turns host-phys-bits on, and QEMU then ignores the number (QEMU target/i386/host-cpu.c).
         yield Finding(f"{text}; with {scene.guest.cpu.mode} QEMU takes the host's width instead", _WIDTH, WARN)
     else:
-        yield Finding(text, _WIDTH)
+        least = "no pcihole64, " if hole > scene.bars_bytes else ""
+        wider = (
+            "" if scene.takes_host_cpu and not said.startswith("maxphysaddr") else ", or the host's own address width"
+        )
+        remedy = f"write {least}less memory or fewer devices with large BARs{wider}"
+        yield Finding(text, _WIDTH, remedy=remedy)
 
 
 def _width(scene: GuestOnHost) -> tuple[int | None, str]:
@@ -447,7 +450,10 @@ def iommu_width(scene: GuestOnHost) -> Iterator[Finding]:
     have = written.limit if written else None
     if wanted.limit is not None and (have is None or have > wanted.limit):
         text = f"the IOMMU maps {wanted.limit} address bits, and the guest's CPU has {have or 'more'}"
-        yield Finding(text, _WIDTH, remedy=f"write <maxphysaddr mode='passthrough' limit='{wanted.limit}'/> in <cpu>")
+        remedy = f"write <maxphysaddr mode='passthrough' limit='{wanted.limit}'/> in <cpu>"
+        if elements.MAXPHYSADDR_LIMIT not in scene.facts.elements:
+            remedy = f"update libvirt to 9.3 or newer, and {remedy}"
+        yield Finding(text, _WIDTH, remedy=remedy)
     elif wanted.limit is None and wanted.finding is not None:
         level, text = wanted.finding
         yield Finding(text, _WIDTH, {"error": ERROR}.get(level, level))

@@ -10,7 +10,7 @@ from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
-from hosttune.rules.lint.rule import CORES, CPU_NODES, CPUS, ERROR, WARN, rule, unknown
+from hosttune.rules.lint.rule import ADVICE, CORES, CPU_NODES, CPUS, ERROR, TUNING, WARN, rule, unknown
 
 _PINS = "/domain/cputune/vcpupin"
 _EMULATOR = "/domain/cputune/emulatorpin"
@@ -27,7 +27,7 @@ def _has_pins(scene: GuestOnHost) -> bool:
 
 @rule(
     "vcpu-pins",
-    WARN,
+    TUNING,
     _PINS,
     right="each vCPU is pinned to one host CPU of its own",
     why="a vCPU that may move loses its caches, and waits where two meet on one CPU",
@@ -84,7 +84,7 @@ def cpus_usable(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "vcpus-crowded",
-    ERROR,
+    WARN,
     _PINS,
     right="no two vCPUs are pinned to the same CPU",
     why="one of the two always waits: a vCPU that holds a lock stops all others",
@@ -103,7 +103,7 @@ def vcpus_crowded(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "boot-core",
-    WARN,
+    TUNING,
     _PINS,
     right="the boot core stays with the host",
     why="timers and interrupts that cannot move run there, and delay the vCPU",
@@ -118,7 +118,7 @@ def boot_core(scene: GuestOnHost) -> Iterator[Finding]:
         return
     boot = min(scene.online)
     core = scene.core_of(boot)
-    given = scene.pinned & (scene.cores.get(core, CpuSet([boot])) if core is not None else CpuSet([boot]))
+    given = scene.single & (scene.cores.get(core, CpuSet([boot])) if core is not None else CpuSet([boot]))
     if given:
         text = (
             f"CPU {boot} given away: vCPUs are pinned to {numbered('CPU', given)} of the boot core, where the "
@@ -129,7 +129,7 @@ def boot_core(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "sibling-pins",
-    WARN,
+    TUNING,
     _PINS,
     right="vCPUs that are siblings in the guest are pinned to siblings on the host",
     why="the guest's scheduler spreads and joins threads by siblings that do not exist",
@@ -166,7 +166,7 @@ def _threads(scene: GuestOnHost) -> int:
 
 @rule(
     "flat-threads",
-    WARN,
+    ADVICE,
     _TOPOLOGY,
     right="a guest on whole host cores knows which vCPUs are siblings",
     why="it schedules two busy threads on one core while another core is idle",
@@ -198,7 +198,7 @@ def flat_threads(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "emulator-pin",
-    WARN,
+    TUNING,
     _EMULATOR,
     right="the emulator's threads have CPUs apart from the vCPUs, on a node of the guest",
     why="each time they run on a vCPU's core, that vCPU waits; on another node each access is remote",
@@ -219,7 +219,7 @@ def emulator_pin(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "iothread-pins",
-    WARN,
+    TUNING,
     _IOTHREAD,
     right="each I/O thread has CPUs apart from the vCPUs, on a node of the guest",
     why="each time it runs on a vCPU's core, that vCPU waits; on another node each access is remote",
@@ -236,7 +236,7 @@ def iothread_pins(scene: GuestOnHost) -> Iterator[Finding]:
         if loose == 1:
             who = "the I/O thread" if scene.guest.iothreads == 1 else f"1 of {scene.guest.iothreads} I/O threads"
             text = f"{who} has no iothreadpin: it may run on all CPUs"
-        yield Finding(text, _IOTHREAD)
+        yield Finding(text, _IOTHREAD, ADVICE)
     cpus = CpuSet(cpu for pin in scene.guest.iothread_pins for cpu in parse_cpus(pin.cpus))
     yield from _on_vcpus(scene, cpus, "I/O threads", _IOTHREAD)
     yield from _far(scene, cpus, "I/O threads", _IOTHREAD)

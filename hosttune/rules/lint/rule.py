@@ -8,7 +8,10 @@ from hosttune.rules.engine import Finding, Need, Rule
 from hosttune.rules.lint.guest_on_host import GuestOnHost
 
 ERROR, WARN, INFO = "fail", "warn", "info"
-LEVEL = {ERROR: "error", WARN: "warn", INFO: "info", "unknown": "info"}  # of an outcome, in the document
+TUNING = "tuning"  # speed that a guest with a GPU is there for: a warning about it, advice for any other
+ADVICE = "advice"  # worth knowing
+ADVISORY = (TUNING, ADVICE)  # outcomes of rules whose notes a text tells in one line
+LEVEL = {ERROR: "error", WARN: "warn", TUNING: "warn", INFO: "info", ADVICE: "info", "unknown": "info"}  # at most
 
 
 def unknown(why: str, where: str) -> Finding:

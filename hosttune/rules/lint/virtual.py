@@ -8,7 +8,7 @@ from hosttune.domain.guest import Disk
 from hosttune.domain.planned import AGENT_CHANNEL
 from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
-from hosttune.rules.lint.rule import WARN, rule
+from hosttune.rules.lint.rule import ADVICE, rule
 
 _DISK = "/domain/devices/disk"
 _INTERFACE = "/domain/devices/interface"
@@ -36,7 +36,7 @@ def _names(disks: list[Disk]) -> str:
 
 @rule(
     "disk-bus",
-    WARN,
+    ADVICE,
     f"{_DISK}/target",
     right="disks are virtio or SCSI",
     why="an emulated IDE, SATA or USB controller serves one request at a time, in the emulator's thread",
@@ -53,7 +53,7 @@ def disk_bus(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "disk-cache",
-    WARN,
+    ADVICE,
     f"{_DISK}/driver",
     right="virtio disks bypass the host's page cache, with asynchronous I/O",
     why="each block is cached twice, in memory that huge pages leave little of, and copied on the host's CPUs",
@@ -72,12 +72,13 @@ def disk_cache(scene: GuestOnHost) -> Iterator[Finding]:
         text = (
             f"disks {_names(pooled)} with io {pooled[0].io or 'not written'}: QEMU's pool of threads does each request"
         )
-        yield Finding(text, _where(pooled[0], "driver"))
+        remedy = "write io='native' (or io_uring) in the disk's <driver>"
+        yield Finding(text, _where(pooled[0], "driver"), remedy=remedy)
 
 
 @rule(
     "disk-iothread",
-    WARN,
+    ADVICE,
     f"{_DISK}/driver",
     right="a guest with I/O threads uses them for its virtio disks",
     why="the emulator's main loop serves the disk, and everything else waits for it",
@@ -108,7 +109,7 @@ def _where(disk: Disk, child: str) -> str:
 
 @rule(
     "nic-model",
-    WARN,
+    ADVICE,
     f"{_INTERFACE}/model",
     right="network interfaces are virtio",
     why="each packet through an emulated NIC is several exits to QEMU",
@@ -126,7 +127,7 @@ def nic_model(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "nic-queues",
-    WARN,
+    ADVICE,
     f"{_INTERFACE}/driver",
     right="a virtio network interface has several queues",
     why="with one queue a single vCPU handles all packets",
@@ -150,13 +151,13 @@ def nic_queues(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "guest-agent",
-    WARN,
+    ADVICE,
     "/domain/devices/channel",
     right="there is a channel for the guest's agent",
     why="the host cannot ask for addresses, freeze file systems, or shut the guest down cleanly",
     source="libvirt formatdomain, Channel; QEMU docs/interop/qemu-ga",
     remedy=f"write <channel type='unix'><target type='virtio' name='{AGENT_CHANNEL}'/></channel>",
-    applies=lambda scene: scene.demanding,
+    applies=lambda scene: scene.demanding and not scene.confidential,
 )
 def guest_agent(scene: GuestOnHost) -> Iterator[Finding]:
     """Find guests without the agent's channel."""
@@ -168,13 +169,13 @@ def guest_agent(scene: GuestOnHost) -> Iterator[Finding]:
 
 @rule(
     "random-numbers",
-    WARN,
+    ADVICE,
     "/domain/devices/rng",
     right="there is a virtio device for random numbers",
     why="a new guest waits for entropy before it makes its keys",
     source="libvirt formatdomain, Random number generator device",
     remedy="write <rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>",
-    applies=lambda scene: scene.demanding,
+    applies=lambda scene: scene.demanding and not scene.confidential,
 )
 def random_numbers(scene: GuestOnHost) -> Iterator[Finding]:
     """Find guests without a source of random numbers."""

@@ -22,7 +22,7 @@ SARIF = Path(__file__).parents[2] / "cases" / "sarif" / "sarif-2.1.0-rtm.5.json"
 Cli = Callable[..., tuple[int, str, str]]
 CLEAN = domain_xml(plan_of(ONE_GPU), "one-gpu")
 MISSING = CLEAN.replace("bus='0x41'", "bus='0x99'")  # a device that the host does not have: an error
-LOOSE = CLEAN.replace("      <rom bar='off'/>\n", "")  # a warning, and no more
+LOOSE = CLEAN.replace("    <emulatorpin cpuset='0-1'/>\n", "")  # a warning, and no more
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_junit_has_a_case_for_each_rule(cli: Cli, fail_on: str, failed: bool) ->
     loose, clean = root.findall("testsuite")
     assert [case.get("name") for case in loose] == [rule.id for rule in rules()]
     assert root.get("failures") == ("1" if failed else "0")
-    case = next(case for case in loose if case.get("name") == "rom-bar")
+    case = next(case for case in loose if case.get("name") == "emulator-pin")
     assert (case.find("failure") is not None) is failed
     assert (case.find("system-out") is not None) is not failed
     unjudged = next(case for case in clean if case.get("name") == "host-kvm")
@@ -172,7 +172,7 @@ def test_a_host_without_guests_has_nothing_to_judge(cli: Cli, root: Path) -> Non
     for path in root.glob(".hosttune/commands/virsh-*"):
         path.unlink()
     (root / ".hosttune/commands/virsh-list").write_text(" Id   Name   State\n---\n")
-    assert cli("lint", "--root", str(root), "--all") == (0, "no guest is defined: nothing to judge\n", "")
+    assert cli("lint", "--root", str(root), "--all") == (0, "no guest to judge\n", "")
 
 
 # --- bad input ---------------------------------------------------------------------------------------------------

@@ -168,7 +168,8 @@ def test_predict_is_fast_enough_beside_discovery() -> None:
 def test_a_low_figure_exits_1_and_a_good_one_0(cli: Cli) -> None:
     code, out, _ = cli("diagnose", "--measured", "m.json", **{"m.json": LOW})
     assert code == 1
-    assert "1. pcie-link-degraded (proven: " in out
+    assert "1. The link runs below what both ends support: " in out
+    assert "rule: pcie-link-degraded" in out
     assert re.search(r"✗ low +h2d +GPU 0 +27\.5 +55\.5 +63\.0 +GB/s", out)
     good = {**LOW, "figures": [{"metric": "h2d", "value": 55.0, "unit": "GB/s"}], "observations": {}}
     code, out, _ = cli("diagnose", "--measured", "m.json", **{"m.json": good})

@@ -285,6 +285,9 @@ def test_bytes_that_are_no_text_are_kept_and_config_space_loses_its_serial() -> 
     assert after[0x154:0x156] == b"\x5c\x2b"
     assert scrub.contents("/x/config", after) == after
     assert scrub.contents("/x/config", before[:256]) == before[:256]
+    # The same number beside the last look at a GPU stays the same number.
+    kept = scrub.contents("/.hosttune/commands/kept-gpus", f'{{"dsn": "{SERIAL[::-1].hex()}"}}'.encode())
+    assert kept.decode() == f'{{"dsn": "{after[0x154:0x15C][::-1].hex()}"}}'
     looping = bytearray(before)
     struct.pack_into("<I", looping, 0x150, 0x100 << 20 | 1 << 16 | 2)
     assert scrub.contents("/x/config", bytes(looping)) == bytes(looping)

@@ -7,15 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from unit.machine.test_manifest import FILES, LINKS
+from unit.machine.test_manifest import Live as Whole
 
+from hosttune.discovery.evidence import gather
 from hosttune.discovery.fabric import CONFIG, read_fabric_manager
-from hosttune.discovery.health import read_aer_later, read_health
+from hosttune.discovery.health import read_counted_later, read_health
 from hosttune.errors import CommandFailed
 from hosttune.machine import manifest
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader
+from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, NumaNode, Nvme, NvSwitch, PciDevice
+from hosttune.model.starts import REGISTER_ANSWER
+from hosttune.model.validation import Counted, Validation
 
 GPU, DISK = "0000:41:00.0", "0000:43:00.0"
 HOST = Host(
@@ -369,13 +375,36 @@ def test_corrupted_memory_is_unknown_without_the_file(tmp_path: Path) -> None:
 # --- the second reading --------------------------------------------------------------------------------------
 
 
-def test_a_capture_holds_the_second_reading_of_pcie_errors(root: Path) -> None:
-    assert read_aer_later(reader(root), Host()) is None
-    answer(root, "aer-later", '{"seconds": 3.0, "aer": {"0000:18:00.0": {"nonfatal": 7}}}')
-    later = read_aer_later(reader(root), Host())
+def test_a_capture_holds_the_second_reading_of_error_counters(root: Path) -> None:
+    found = Evidence(host=Host())
+    assert read_counted_later(reader(root), found) is None
+    answer(root, "counted-later", '{"uptime_seconds": 63.0, "counters": {"aer 0000:18:00.0": {"nonfatal": 7}}}')
+    later = read_counted_later(reader(root), found)
     assert later is not None
-    assert (later.seconds, later.aer["0000:18:00.0"]["nonfatal"]) == (3.0, 7)
-    answer(root, "aer-later", '{"seconds": "x"}')
+    assert (later.uptime_seconds, later.counters["aer 0000:18:00.0"]["nonfatal"]) == (63.0, 7)
+    answer(root, "counted-later", '{"uptime_seconds": "x"}')
     damaged = reader(root)
-    assert read_aer_later(damaged, Host()) is None
-    assert [one.what for one in damaged.problems] == ["second reading of PCIe errors not understood"]
+    assert read_counted_later(damaged, found) is None
+    assert [(one.what, one.where) for one in damaged.problems] == [("unreadable", "counted-later")]
+
+
+class Asked(Whole):
+    """A machine that notes what it is asked, and is read once."""
+
+    def query(self, name: str, live: Callable[[], str | None]) -> str | None:
+        self.names = (*getattr(self, "names", ()), name)
+        return live() if name == REGISTER_ANSWER else None
+
+
+@pytest.mark.parametrize(
+    ("wait", "looked", "again"), [(True, None, True), (False, None, False), (True, 30.0, False), (True, 90.0, True)]
+)
+def test_only_a_validation_without_an_earlier_one_waits_for_a_second_reading(
+    wait: bool, looked: float | None, again: bool
+) -> None:
+    files = {**FILES, "/proc/uptime": b"60.5 100.0\n", "/proc/sys/kernel/random/boot_id": b"b\n"}
+    seen = Counted(boot_id="b", uptime_seconds=looked) if looked else None
+    machine = Asked(files, LINKS, "a machine")
+    machine.captured = False
+    gather(machine, wait=wait, history=(Validation(counted=seen),))
+    assert ("counted-later" in machine.names) is again

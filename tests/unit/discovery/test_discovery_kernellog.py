@@ -24,13 +24,13 @@ from hosttune.discovery.kernellog import (
 )
 from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.linux.kernellines import LINES
+from hosttune.gpu import KERNEL_LINES
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader
 from hosttune.model.evidence import KernelEvent
 
 CASES = Path(__file__).parents[2] / "cases" / "kernel_log"
-KINDS = {line.kind for line in LINES if line.outcome}
+KINDS = {line.kind for line in KERNEL_LINES if line.outcome}
 
 
 def events(name: str) -> tuple[KernelEvent, ...]:
@@ -392,7 +392,7 @@ def test_a_line_is_the_event_of_its_kind_and_its_neighbours_are_none(row: dict[s
 
 
 def test_each_form_of_line_has_a_posted_one_and_is_found_in_a_journal() -> None:
-    for line in LINES:
+    for line in KERNEL_LINES:
         if line.outcome:
             posted = [row["text"] for row in LINES_POSTED if re.match(line.pattern, row["text"])]
             assert posted, line.pattern

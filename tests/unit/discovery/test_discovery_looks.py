@@ -159,3 +159,10 @@ def test_a_look_of_a_later_time_than_the_clock_does_not_count(tmp_path: Path, at
     keep_gpus(str(tmp_path) + STATE, host("nvidia"), {GPU: Look(at=at)})
     assert read_looks(reader, host()) == {}
     assert [problem.where for problem in reader.problems] == [f"{STATE}/gpus.json: {GPU}"]
+
+
+@pytest.mark.parametrize(("made", "looked"), [("2026-11-26T14:04:00Z", True), ("2025-01-01T00:00:00Z", False)])
+def test_the_clock_of_a_capture_is_when_it_was_made(tmp_path: Path, made: str, looked: bool) -> None:
+    kept = json.dumps({GPU: {"look": msgspec.to_builtins(LOOK)}})
+    put(tmp_path, {"/.hosttune/commands/kept-gpus": kept, "/.hosttune/commands/time": made})
+    assert bool(read_looks(Reader(Capture(str(tmp_path))), host())) is looked

@@ -22,8 +22,7 @@ NEWER = FactReader("clocks", "clocks", "read_clocks", since=FACTS + 1)
 
 
 def newer_of(system: System) -> tuple[str, ...]:
-    found: tuple[str, ...] = read_facts(Reader(system), discover(system), (NEWER,))["not_captured"]
-    return found
+    return tuple({NEWER.field} - read_facts(Reader(system), discover(system), (NEWER,)).keys())
 
 
 def test_a_capture_lacks_what_is_newer_and_a_machine_nothing(tmp_path: Path) -> None:
@@ -34,10 +33,11 @@ def test_a_capture_lacks_what_is_newer_and_a_machine_nothing(tmp_path: Path) -> 
     machine.facts = None
     assert newer_of(machine) == ()
     assert newer_of(Recording(machine)) == ()
-    assert gather(capture).not_captured == tuple(row.field for row in READERS if row.since > (live().facts or 0))
+    assert gather(capture).facts == live().facts
+    assert max(row.since for row in READERS) <= FACTS
 
 
-@on.check("toy", title="Clocks", about="the host", why="a test", source="a test", facts=("clocks",))
+@on.check("toy", title="Clocks", about="the host", why="a test", source="a test", since=FACTS + 1)
 def toy(scene: on.On) -> Finding:
     """A check that needs a newer fact."""
     return scene.passed("known") if scene.need(scene.evidence.clocks, "clocks") else scene.failed("none")
@@ -45,8 +45,8 @@ def toy(scene: on.On) -> Finding:
 
 def test_a_check_of_a_newer_fact_is_skipped_in_an_older_capture_and_unknown_on_a_machine_without_it() -> None:
     evidence = gather(live())
-    old = msgspec.structs.replace(evidence, clocks=None, not_captured=("clocks",))
-    lost = msgspec.structs.replace(evidence, clocks=None)
+    old = msgspec.structs.replace(evidence, clocks=None, facts=FACTS)
+    lost = msgspec.structs.replace(evidence, clocks=None, facts=None)
     assert [(one.outcome, one.actual) for one in results_of(toy, old)] == [("skip", "not in this capture")]
     assert [one.outcome for one in results_of(toy, lost)] == ["unknown"]
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from pcitrees import CARD, PORT, TWO_NODES, Tree, link
 
+from hosttune.discovery.pci import judged_links
 from hosttune.inventory.pcielink import link_of, narrowest, path
+from hosttune.machine.reader import Reader
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host
+from hosttune.model.host import Host, RunningGuest
 from hosttune.predicting.paths import path_between
 
 
@@ -56,6 +58,24 @@ def test_a_degraded_link_is_one_problem(tree: Tree) -> None:
             "32 GT/s x8 of 32 GT/s x16, which both ends (0000:01:00.0, 0000:00:01.0) can do",
         )
     ]
+
+
+def test_discovery_judges_a_link_with_all_that_the_host_tells(tree: Tree) -> None:
+    """The driver of a guest may slow its GPU's idle link; in a guest the port is no real end."""
+    tree.port(PORT, **link((32.0, 16), (32.0, 16)))
+    folder = tree.add(CARD, **link((2.5, 16), (32.0, 16)), power_state="D0", power__runtime_status="active")
+    (folder / "driver").symlink_to("../../../../bus/pci/drivers/vfio-pci")
+    pci, reader = tree.discover()
+    card = pci["0000:01:00.0"]
+    assert card.link is not None
+    assert card.link.state == "degraded"
+    guest = RunningGuest(name="alice", state="running", devices=(card.address,), vcpus=2)
+    functions = tuple(pci.values())
+    in_guest, inside = Host(pci=functions, guests=(guest,)), Host(pci=functions, hypervisor=True)
+    for host, state in ((in_guest, "idle"), (inside, "unknown")):
+        again = Reader(reader.system)
+        judged = {one.address: one.link for one in judged_links(again, host.index)}[card.address]
+        assert (judged and judged.state, again.problems) == (state, [])
 
 
 def test_a_narrower_slot_is_by_design(tree: Tree) -> None:

@@ -11,12 +11,11 @@ import pytest
 from domain_shapes import ONE_GPU, SEEDED, SHAPES, TWO_CELLS, changed, device, emulated, plan_of
 from xmledits import Edit, edited
 
-from hosttune.domain.compare import compare
+from hosttune.domain.compare import LEFT_OPEN, compare, same_guest
 from hosttune.domain.elements import known_elements
 from hosttune.domain.guest import AddressWidth, Guest
 from hosttune.domain.planned import guest_of
 from hosttune.domain.reader import read_domain
-from hosttune.domain.sameness import LEFT_OPEN, same_guest
 from hosttune.domain.writer import domain_xml
 from hosttune.domain.xml import QEMU
 from hosttune.errors import BadInput
@@ -157,6 +156,13 @@ MUTATIONS: tuple[tuple[PlannedGuest, str, Edit, str], ...] = (
     (TWO_CELLS, "devices/interface/source", {"network": "other"}, "interfaces.source"),
     (TWO_CELLS, "devices/disk/target", {"dev": "vdb"}, "disks.target"),
     (TWO_CELLS, "devices/interface/driver", {"queues": "1"}, "interfaces.queues"),
+    (NAMED, "devices/interface/mac", {"address": "52:54:00:00:00:01"}, "interfaces.mac"),
+    (TWO_CELLS, "devices/disk/driver", {"discard": None}, "disks.discard"),
+    (TWO_CELLS, "devices/panic", None, "panic"),
+    (changed(TWO_CELLS, tpm=True), "devices/tpm", None, "tpm"),
+    (SHAPES["secure"], "os/firmware/feature[@name='secure-boot']", {"enabled": "no"}, "secure_boot"),
+    (TWO_CELLS, "on_crash", "destroy", "on_crash"),
+    (TWO_CELLS, "features/vmcoreinfo", None, "features"),
 )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from uuid import UUID
 
 import pytest
-from domain_shapes import SHAPES, changed, emulated, plan_of
+from domain_shapes import ELEMENTS, SHAPES, changed, emulated, plan_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from libvirtd import Libvirtd, libvirtd
@@ -99,7 +100,8 @@ def test_without_changes_every_byte_stays_and_with_one_only_its_line_moves() -> 
     guest = SHAPES["one-gpu"]
     want = xml_of(changed(guest, emulator_cpus="5"))
     update = updated(xml_of(guest), old, want)
-    assert [str(one) for one in update.changes] == ["cputune emulatorpin: cpuset=0-1 -> cpuset=5"]
+    (change,) = update.changes
+    assert (change.element, change.was, change.becomes) == ("cputune emulatorpin", "cpuset=0-1", "cpuset=5")
     assert update.xml == re.sub(r"(<emulatorpin cpuset=')0-1'", r"\g<1>5'", old)
     assert "disk /data/b&b.qcow2 is not in this intent" in update.kept
     assert "hostdev pci 0000:f1:00.0 is not in this intent" in update.kept
@@ -198,3 +200,23 @@ def test_libvirt_takes_every_update_and_prints_what_was_planned(cleared: Libvirt
         uuids = [etree.fromstring(xml).findtext("uuid") for xml in (printed, after)]
         assert uuids[0] == uuids[1]
         cleared.virsh("undefine", "--nvram", "seeded")
+
+
+def test_a_mac_is_the_guests_own_at_each_print_and_the_present_one_stays() -> None:
+    guest = changed(SHAPES["bridge"], uuid="6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
+    want = domain_xml(plan_of(guest), "bridge")
+    macs = re.findall(r"<mac address='(52:54:00(?::[0-9a-f]{2}){3})'/>", want)
+    assert len(set(macs)) == 2
+    assert domain_xml(plan_of(changed(guest, name="renamed")), "renamed").count(macs[0]) == 1
+    theirs = want.replace(macs[0], "52:54:00:aa:bb:cc")
+    assert updated(want, theirs, want).changes == ()
+    assert "52:54:00:aa:bb:cc" in updated(want, theirs, want.replace("restart</on_crash>", "destroy</on_crash>")).xml
+
+
+def test_a_guest_of_an_earlier_version_is_printed_as_it_was() -> None:
+    """Elements of later versions are not in its plan."""
+    later = ("mac", "discard", "panic", "vmcoreinfo", "gpudirect-clique", "firmware")
+    known = tuple(name for name in ELEMENTS if name not in later)
+    xml = domain_xml(plan_of(changed(SHAPES["switched"], uuid=str(UUID(int=1)), elements=known)), "switched")
+    for word in ("<mac", "discard", "panic", "vmcoreinfo", "alias", "override", "restart</on_crash>"):
+        assert word not in xml

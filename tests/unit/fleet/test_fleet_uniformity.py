@@ -182,7 +182,7 @@ def test_every_format_says_who_differs_and_what_is_unknown(tmp_path: Path) -> No
     assert max(map(len, text.splitlines())) <= 100
     text = " ".join(text.split())
     for page in (text, " ".join(html(report).split())):
-        assert "Uniformity of 27 facts: 2 differing, 1 not known everywhere, 24 alike" in page
+        assert "Uniformity of 28 facts: 2 differing, 1 not known everywhere, 25 alike" in page
         assert "vbios of NVIDIA H200 (10de:2335 10de:18be)" in page
         assert "majority 96.00.A5.00.01 (63 of 64 known)" in page
         assert f"96.00.A1.00.02: h3 ({GPUS[3]})" in page

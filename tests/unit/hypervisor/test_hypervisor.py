@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from xmledits import Edit, edited
 
 from hosttune.discovery import discover
-from hosttune.domain.sameness import same_guest
+from hosttune.domain.compare import same_guest
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput, Unreadable, WriteFailed
-from hosttune.hypervisor import canonical, ready, startable, xml_difference
+from hosttune.hypervisor import canonical, no_system, ready, startable, xml_difference
 from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.state import GuestState
 from hosttune.machine.capture import Capture
 from hosttune.machine.scratch import Scratch
-from hosttune.machine.system import COMMANDS
+from hosttune.machine.system import COMMANDS, COMPLETE
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import (
     Host,
@@ -179,12 +179,23 @@ def put(path: str, edit: Edit) -> Callable[[str], str]:
     return lambda xml: edited(xml, path, edit)
 
 
+def override(*names: str) -> Callable[[str], str]:
+    """The XML with these properties for its GPU."""
+    inner = "".join(f"<q:property name='{name}' type='unsigned' value='0'/>" for name in names)
+    device = f"<q:device alias='ua-a'><q:frontend>{inner}</q:frontend></q:device>"
+    space = "http://libvirt.org/schemas/domain/qemu/1.0"
+    end = f"<q:override xmlns:q='{space}'>{device}</q:override></domain>"
+    return lambda xml: edited(xml, "devices/hostdev", "<alias name='ua-a'/>").replace("</domain>", end)
+
+
 HOSTILE: dict[str, tuple[Callable[[str], object], str]] = {
     "another guest": (put("name", "other"), "the XML is that of 'other'"),
     "another hypervisor": (put(".", {"type": "xen"}), "a <domain> of type 'xen'"),
     "a program": (put("devices", "<emulator>/tmp/x</emulator>"), "a <emulator> in <devices>"),
     "a loader": (put("os", "<loader>/tmp/x</loader>"), "a <loader> in <os>"),
     "arguments": (commandline("arg value='-incoming'", "arg value='exec:x'"), "arguments to QEMU: -incoming exec:x"),
+    "another property": (override("x-nv-gpudirect-clique", "romfile"), "the property 'romfile' of a device"),
+    "a property alone": (override("romfile"), "a <"),
     "environment": (commandline("env name='LD_PRELOAD' value='/x'"), "/1.0}commandline> in <domain>"),
     "a file to log into": (put("devices/serial", {"type": "file"}), "a <serial> of type 'file'"),
     "a script": (put("devices/interface", "<script path='/x'/>"), "a <script> in <interface>"),
@@ -300,6 +311,15 @@ NOT_READY = {
 def test_why_a_guest_is_not_defined(spoilt: Host, why: str) -> None:
     assert ready(spoilt, GUEST) == (why,)
     assert why in startable(spoilt, GUEST)
+
+
+def test_a_tpm_needs_its_program(tmp_path: Path) -> None:
+    guest = changed(GUEST, tpm=True, disk=None)
+    bare = Scratch(str(tree(tmp_path, {"/.hosttune/scratch": "", COMPLETE: "", "/proc/version": ""})))
+    assert no_system(bare, changed(guest, tpm=False)) is None
+    assert str(no_system(bare, guest)).startswith("there is no /usr/bin/swtpm, which its TPM needs")
+    there = Scratch(str(tree(tmp_path, {"/usr/bin/swtpm": ""})))
+    assert no_system(there, guest) is None
 
 
 def test_a_group_that_goes_to_the_guest_as_a_whole() -> None:

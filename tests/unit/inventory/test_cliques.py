@@ -12,11 +12,14 @@ from evidences import outcome as outcome_of
 from guestplans import everything, gpu, nic, only
 from guesttrees import Hub, Made, Root
 
+from hosttune.discovery.definitionscrub import strip_xml
 from hosttune.domain.reader import read_domain
 from hosttune.domain.update import updated
 from hosttune.domain.writer import domain_xml
 from hosttune.inventory.cliques import cliques
 from hosttune.model.host import Host
+from hosttune.predicting.expecting import scope_of
+from hosttune.predicting.predict import predict
 
 
 def made(**changes: Any) -> Made:
@@ -162,6 +165,22 @@ def test_a_check_compares_the_cliques_of_guests() -> None:
     assert outcome(a=0, b=0, c=1, d=1)[0] == "pass"
     assert outcome(a=0, b=0)[0] == "warn"
     assert outcome(a=0, b=0, c=0, d=0)[0] == "fail"
+
+
+def test_the_prediction_says_which_pairs_have_no_peer_to_peer() -> None:
+    host = made()
+    rows = predict(Host.from_json(host.text()), scope_of(only(everything(host)))).figures
+    without = {row.subject for row in rows if row.metric == "p2p" and "no peer-to-peer" in " ".join(row.because)}
+    assert without == {f"{host.at[one]}->{host.at[other]}" for one in "ab" for other in "cd"}
+
+
+def test_a_capture_keeps_the_cliques_and_no_other_property() -> None:
+    host = made()
+    xml = domain_xml(everything(host), "g")
+    kept = strip_xml(xml, str)
+    assert kept is not None
+    assert read_domain(kept).hostdevs == read_domain(xml).hostdevs
+    assert "romfile" not in str(strip_xml(xml.replace("x-nv-gpudirect-clique", "romfile", 1), str))
 
 
 def test_only_the_plan_knows_a_guest_by_its_device() -> None:

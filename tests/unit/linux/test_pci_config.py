@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosttune.linux.pciconfig import ConfigFacts, decode
+from hosttune.linux.pciconfig import ConfigFacts, decode, extended_capability_at
 from hosttune.model.host import Acs
 
 CASES = Path(__file__).parents[2] / "cases" / "pci_config"
@@ -123,6 +123,14 @@ def test_a_virtual_function_reads_ffff_and_keeps_the_rest() -> None:
     config[0:4] = b"\xff" * 4
     facts = decode(bytes(config))
     assert (facts.vendor_id, facts.device_id, facts.port_type) == (None, None, "endpoint")
+
+
+def test_the_device_serial_number_is_in_the_order_of_lspci() -> None:
+    """An Intel NIC makes it of its MAC address, 00:1b:21:2b:46:e0."""
+    config = dump(CASES / "cap-pcie-2.txt")["0000:01:00.0"]
+    at = extended_capability_at(config, 3) or 0
+    assert decode(config).dsn == "001b21ffff2b46e0"
+    assert decode(config[: at + 4] + bytes(8) + config[at + 12 :]).dsn is None
 
 
 def test_loops_are_told_with_their_place() -> None:

@@ -88,7 +88,7 @@ class Grid:
         if smt == "kernel":
             gone = [core[1] for node in range(nodes) for core in cores_of(shape, node)]
         document = build_host(shape, offline=gone)
-        self.cache_of = {}
+        self.cache_of: dict[int, int] = {}
         for node in range(nodes):
             for at, core in enumerate(cores_of(shape, node)):
                 self.cache_of |= dict.fromkeys(core, node // parts if snc else node * caches + at // cores)
@@ -107,7 +107,8 @@ class Grid:
         named = [{"name": f"g{i}", **guest} for i, guest in enumerate(guests)]
         intent = {"version": 1, "profile": "none", **intent, "guests": named}
         host = hosttune.Host.from_json(json.dumps(self.document))
-        return json.loads(hosttune.plan(host, hosttune.Intent.from_json(json.dumps(intent))).to_json())
+        plan: dict[str, Any] = json.loads(hosttune.plan(host, hosttune.Intent.from_json(json.dumps(intent))).to_json())
+        return plan
 
     def spanning(self, plan: dict[str, Any]) -> list[set[int]]:
         return [bad for guest in plan["guests"] for bad in spanning(guest, self.cache_of, self.sharing, self.vendor)]
@@ -148,6 +149,9 @@ def test_no_cache_of_a_guest_spans_two_of_the_host(grid: Grid, gpus: list[int], 
         (12, 4, "on", 1, 90, 15),
         (6, 8, "firmware", 1, 45, 15),
         (6, 8, "on", 8, 10, 1),  # inside one cache
+        (6, 8, "on", 4, 20, 2),  # of 11 cores, 5 of each of two caches
+        (7, 8, "on", 1, 98, 7),  # 49 of 55: the broken cache is left out
+        (7, 8, "firmware", 4, 12, 2),
     ],
 )
 def test_an_auto_guest_sees_the_host_caches(

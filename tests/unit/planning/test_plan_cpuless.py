@@ -9,6 +9,7 @@ from evidences import evidence, outcome
 from msgspec.structs import replace as changed
 from plan_facts import Json
 from planhosts import Card, build_host, intent_of
+from xmledits import edited
 
 from hosttune.domain.defined import as_planned
 from hosttune.domain.writer import domain_xml
@@ -98,7 +99,7 @@ def test_lint_and_validate_count_as_the_plan_does() -> None:
         resident = as_planned(made.guests[0])
         assert outcome("guest-numa", evidence(changed(host, guests=(resident,))), "g")[0] == "pass"
     far = planned(document(), gpus=[FAR])
-    xml = domain_xml(far, "g").replace("<address domain='0x0000' bus='0x41'", "<address domain='0x0000' bus='0x21'")
+    xml = edited(domain_xml(far, "g"), "devices/hostdev/source/address", {"bus": "0x21"})
     found = {f.rule: f.text for f in lint(host, (Definition("g.xml", xml),)) if f.rule in NEARNESS}
     assert set(found) == {"gpu-vcpus", "gpu-memory"}
     place = f"{BARE} is on node 2 (/sys/bus/pci/devices/{BARE}/numa_node), which has no CPU (node 0 is the nearest"

@@ -332,3 +332,13 @@ def test_ordinary_pages_under_a_gpu_are_told(gpus: Any, told: int) -> None:
     host = build_host(cards=[Card(GPU, group=1)])
     found = [text for text in said(decide(host, gpus=gpus, hugepages="none"), "warn") if "4 KiB pages" in text]
     assert len(found) == told
+
+
+def test_counts_choose_what_shares_the_group_of_a_named_gpu() -> None:
+    """Without the NIC and the drive the GPU could not go at all; nearer ones do not help."""
+    near, other = "0000:21:01.0", "0000:51:00.0"
+    cards = [Card(GPU, group=1), Card(NIC, kind="nic", group=1), Card(DRIVE, kind="nvme", group=1)]
+    host = build_host(cards=[*cards, Card(near, kind="nic", group=2), Card(other, kind="nvme", group=3)])
+    assert passed(decide(host, gpus=[GPU], nics=1, nvme=1)) == [GPU, NIC, DRIVE]
+    assert passed(decide(host, gpus=[GPU], nics=2, nvme=1)) == [GPU, near, NIC, DRIVE]
+    assert f"IOMMU group 1 of {GPU} also holds {DRIVE}" in refused(decide(host, gpus=[GPU], nics=1))

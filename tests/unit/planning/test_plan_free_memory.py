@@ -84,11 +84,26 @@ def test_nodes_with_the_same_modules_give_guests_of_equal_size() -> None:
     assert sorted(cell.memory_bytes // GIB for guest in made.guests for cell in guest.cells) == [56, 119, 119]
 
 
+def test_what_is_held_of_one_node_makes_guests_of_both_smaller_and_is_said_of_both() -> None:
+    cards = [Card(f"0000:{0x41 + n:02x}:00.0", n, group=n) for n in range(2)]
+    host = build_host(memory_gib=64, free_mib=[40 * 1024, 60 * 1024], cards=cards)
+    wanted = {"version": 1, "guests": [{"name": f"g{n}", "gpus": 1} for n in range(2)]}
+    made = plan(Host.from_json(to_json(host)), Intent.from_json(to_json(wanted)))
+    assert [guest.cells[0].memory_bytes // GIB for guest in made.guests] == [39, 39]
+    said = [f.where for f in made.findings if "hold 24.2 GiB of node 0 and cannot give it back" in f.text]
+    assert said == ["guest g0", "guest g1"]
+
+
 def test_eight_equal_guests_of_a_host_get_equal_sizes() -> None:
     host = hosttune.discover("tests/hosts/derived/xe9680-8xh100-lspci.tar.xz")
     wanted = {"version": 1, "guests": [{"name": f"g{n}", "gpus": 1} for n in range(8)]}
     made = plan(host, Intent.from_json(to_json(wanted)))
     assert {(len(g.vcpu_pins), g.cells[0].memory_bytes // GIB) for g in made.guests} == {(26, 249)}
+    crowded = [f.text for f in made.findings if f.where == "reserve"]
+    assert len(crowded) == 2
+    assert crowded[0].startswith("emulator, I/O and vhost threads of 4 guests share 1 core of node 0 (CPUs 0,112)")
+    more = plan(host, Intent.from_json(to_json({**wanted, "reserve": {"cores_per_node": 2}})))
+    assert not [f for f in more.findings if f.where == "reserve"]
 
 
 def test_auto_is_the_whole_share_where_that_is_free() -> None:

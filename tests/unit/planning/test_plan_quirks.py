@@ -15,6 +15,7 @@ from sickhosts import EXAMPLE
 import hosttune
 from hosttune.discovery import discover
 from hosttune.domain.writer import domain_xml
+from hosttune.errors import BadInput
 from hosttune.guest.nccl import topology
 from hosttune.model.host import CpuModel, Host, Iommu, Module, Platform
 from hosttune.model.intent import Intent
@@ -54,6 +55,33 @@ def test_of_amds_gpus_the_single_report_is_said_and_the_rom_stays_on() -> None:
     assert said(made, "one report has it that a reset by vfio") == ["info"]
     assert [one.rom_bar for one in made.guests[0].devices] == [True]
     assert "<rom" not in domain_xml(made, made.guests[0].name)
+
+
+def test_secure_boot_and_tpm_are_what_the_intent_asks_for() -> None:
+    made = planned(build_host(cards=[GPU]), secure_boot=True, tpm=True)
+    xml = domain_xml(made, made.guests[0].name)
+    assert "<feature enabled='yes' name='secure-boot'/>\n      <feature enabled='yes' name='enrolled-keys'/>" in xml
+    assert "<backend type='emulator' version='2.0'/>" in xml
+    assert said(made, "loads only signed drivers") == ["info"]
+    host = build_host(cards=[GPU]) | {"virtualization": {"libvirt_version": "7.0.0", "qemu_version": "5.2.0"}}
+    (unplaced,) = planned(host, secure_boot=True).unplaced
+    assert unplaced.why == ("Secure Boot needs libvirt 7.2, this one is 7.0.0",)
+
+
+@pytest.mark.parametrize("wrong", [{"firmware": "bios"}, {"boot": {"kernel": "/k"}}])
+def test_secure_boot_needs_uefi_and_a_disk(wrong: Json) -> None:
+    with pytest.raises(BadInput, match="Secure Boot"):
+        planned(build_host(cards=[GPU]), secure_boot=True, **wrong)
+
+
+@pytest.mark.parametrize(("most", "levels"), [(8, ["info"]), (0, []), (None, [])])
+def test_a_tenant_with_a_physical_function_is_said(most: int | None, levels: list[str]) -> None:
+    nic = Card("0000:51:00.0", 0, kind="nic", group=2)
+    host = build_host(cards=[GPU, nic])
+    for row in host["pci"]:
+        if row["address"] == nic.address:
+            row["sriov_total_vfs"] = most
+    assert said(planned(host, nics=[nic.address]), "whole NICs: 0000:51:00.0. Who has one can change") == levels
 
 
 def test_a_libvirt_that_finds_no_firmware_gets_no_guest_with_uefi() -> None:

@@ -160,3 +160,27 @@ def entries(host: Json, guest: Any, run: Any = None) -> list[Json]:
                      "memory_bytes": max(one.get(node, 0) for one in sizes), "devices": [] if rows else devices,
                      "state": "shut off"})  # fmt: skip
     return rows
+
+
+def test_a_changed_guest_keeps_what_shares_the_group_of_its_gpu() -> None:
+    cards = [Card("0000:21:00.0", 0, group=1), Card("0000:31:00.0", 0, kind="nic", group=1)]
+    cards += [Card("0000:41:00.0", 0, kind="nic", group=2)]
+    guest = {"name": "a", "gpus": ["0000:21:00.0"], "nics": 1, "vcpus": 4, "memory": "4GiB"}
+    bare = replace(Host.from_json(json.dumps(build_host(cards=cards))), in_force=InForce(), guests=())
+    host, first = planned(bare, [guest])
+    _, second = planned(host, [{**guest, "vcpus": 6}])
+    devices = [[one["address"] for one in made["guests"][0]["devices"]] for made in (first, second)]
+    assert devices == [["0000:21:00.0", "0000:31:00.0"]] * 2
+
+
+def test_a_changed_guest_with_a_whole_socket_keeps_its_nodes() -> None:
+    table = [[10 if a == b else 12 if a // 2 == b // 2 else 32 for b in range(4)] for a in range(4)]
+    document = build_host(nodes=4, distances=table, cards=[Card("0000:21:00.0", 1, group=1)])
+    for cpu in document["cpus"]:
+        cpu["package"] = cpu["numa_node"] // 2
+    bare = replace(Host.from_json(json.dumps(document)), in_force=InForce(), guests=())
+    host, first = planned(bare, [{"name": "a", "gpus": 1}])
+    _, second = planned(host, [{"name": "a", "gpus": 1, "memory": "20GiB"}])
+    nodes = [[cell["host_nodes"] for cell in made["guests"][0]["cells"]] for made in (first, second)]
+    assert nodes == [["0", "1"]] * 2
+    assert moved(first["guests"][0], second["guests"][0]) == (0, 0, 0)

@@ -30,7 +30,7 @@ from hosttune.predicting import Scope, predict
 from hosttune.predicting.paths import path_between
 from hosttune.report.draw.html import page as html_of
 from hosttune.report.draw.md import markdown
-from hosttune.report.judged import alike, figure_charts, headline, roof_rows
+from hosttune.report.judged import alike, counted, figure_charts, roof_rows
 from hosttune.report.outcomes import Mark
 from hosttune.report.picture.layout import Picture, picture
 from hosttune.report.picture.shapes import Line, Rect, Text
@@ -268,7 +268,7 @@ def test_bars_are_sorted_worst_first_and_have_their_marks() -> None:
     assert (charts[0].title, charts[0].bars[0].mark, charts[0].bars[0].name) == ("h2d", Mark("fail", "low"), GPU)
     bar = charts[0].bars[0]
     assert (bar.width, bar.typical, bar.bound) == (43.64, 88.0, 100.0)
-    assert headline(low()).startswith("29 figures: 1 low, ")
+    assert counted(low()).startswith("29 figures: 1 low, ")
 
 
 def test_the_roof_is_measured_where_figures_show_it_else_the_models() -> None:
@@ -379,7 +379,8 @@ def test_diagnose_prints_every_format_and_draws_the_host(tmp_path: Path, capsys:
         printed[form] = capsys.readouterr().out
     assert f"{GPU}  0000:17:00.0  31.5  ! slowest" in printed["text"]
     assert json.loads(printed["json"])["paths"][0]["at_most_gb_per_s"] == 31.5
-    assert "1. **pcie-link-degraded** (✗ proven)" in printed["md"]
+    assert "1. **The link runs below what both ends support: link x8 of x16" in printed["md"]
+    assert "**rule**: pcie-link-degraded" in printed["md"]
     assert 'data-kind="path"' in printed["html"]
 
 

@@ -10,14 +10,15 @@ import pytest
 from gpuevidence import A, B, evidence, function, is_whole, nvidia, of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readings import LOOKED, looked_at, read_again
 from sweeps import examples
 
 from hosttune.discovery.kernellog import interesting, is_broken, parse_dmesg, parse_events
-from hosttune.model.evidence import STATE, AerLater, Evidence, Health, KernelEvent
+from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Bar, Link, Nvme, NvSwitch, PciDevice, Problem
 from hosttune.model.result import Result
-from hosttune.model.validation import CheckResult, Counted, Sample, Validation
+from hosttune.model.validation import CheckResult, Sample, Validation
 from hosttune.rules.checks.data import table
 
 BAD, SWITCH = "0000:18:00.0", "0000:19:00.0"
@@ -376,11 +377,11 @@ MCS = {"mc0": {"ue": 0, "ce": 0}, "mc1": {"ue": 0, "ce": 0}}
         (MCS, (), "pass"),
         ({}, (), "pass"),
         (None, (), "pass"),
-        ({**MCS, "mc1": {"ue": 1, "ce": 0}}, (), "fail"),
+        ({**MCS, "mc1": {"ue": 1, "ce": 0}}, (), "warn"),
         ({**MCS, "mc1": {"ue": 0, "ce": 4}}, (), "warn"),
         ({**MCS, "mc1": {"ue": None, "ce": 0}}, (), "unknown"),
         ({**MCS, "mc1": {"ue": None, "ce": 4}}, (), "unknown"),
-        ({"mc0": {"ue": 1, "ce": 0}, "mc1": {"ue": None, "ce": None}}, (), "fail"),
+        ({"mc0": {"ue": 1, "ce": 0}, "mc1": {"ue": None, "ce": None}}, (), "unknown"),
         (MCS, (KernelEvent(kind="edac", code=0, severity="nonfatal"),), "fail"),
         (MCS, (KernelEvent(kind="edac", code=0, severity="corrected", count=3),), "warn"),
         ({}, (KernelEvent(kind="edac", code=0, severity="nonfatal"),), "fail"),
@@ -394,6 +395,20 @@ def test_memory_errors_of_two_sources(
     edac: dict[str, dict[str, int | None]] | None, events: tuple[KernelEvent, ...], expected: str
 ) -> None:
     assert one(evidence(health=logged(*events, edac=edac)), "machine-check", "host").outcome == expected
+
+
+@pytest.mark.parametrize(("before", "outcome", "grown"), [(1, "warn", "none"), (0, "fail", "1 ue")])
+def test_memory_errors_of_before_the_last_look_do_not_fail_again(before: int, outcome: str, grown: str) -> None:
+    old = KernelEvent(kind="edac", code=1, severity="nonfatal", seconds=60.0, last_seconds=60.0)
+    found = evidence(health=logged(old, edac={**MCS, "mc1": {"ue": 1, "ce": 9}}))
+    result = one(looked_at(found, {"edac mc1": {"ue": before, "ce": 9}}), "machine-check", "host")
+    assert result.outcome == outcome
+    assert result.actual == f"mc1 counts 1 ue, 9 ce, of which {grown} since the look of {LOOKED}"
+
+
+def test_corrected_memory_errors_of_before_the_last_look_pass() -> None:
+    found = evidence(health=logged(edac={"mc0": {"ue": 0, "ce": 9}}))
+    assert one(looked_at(found, {"edac mc0": {"ue": 0, "ce": 9}}), "machine-check", "host").outcome == "pass"
 
 
 @pytest.mark.parametrize(
@@ -439,8 +454,7 @@ def test_corrected_errors_above_gen5_have_no_bound() -> None:
     device = msgspec.structs.replace(function(A, parent=PORT), link=fast)
     host = {"pci": (device, PciDevice(address=PORT, class_code="060400"))}
     found = evidence(nvidia(), host=host, health=msgspec.structs.replace(QUIET, aer={A: {**NONE, "correctable": 1}}))
-    later = AerLater(seconds=3.0, aer={A: {**NONE, "correctable": 2}})
-    assert one(msgspec.structs.replace(found, aer_later=later), "aer").outcome == "unknown"
+    assert one(read_again(found, {f"aer {A}": {**NONE, "correctable": 2}}), "aer").outcome == "unknown"
     clean = evidence(nvidia(), host=host, health=msgspec.structs.replace(QUIET, aer={A: NONE}))
     assert one(clean, "aer").outcome == "pass"
 
@@ -461,32 +475,28 @@ def test_aer_at_either_end_of_the_link(driver: str, end: str, counts: dict[str, 
     """31 a minute is what the bit error rate allows at 32 GT/s x16; the last look was 30 minutes ago."""
     before = {A: {**NONE, "correctable": 500_000}, PORT: {**NONE, "nonfatal": 3}}
     now = {**before, end: {kind: n + counts.get(kind, 0) for kind, n in before[end].items()}}
-    look = Validation(at="2026-11-28T12:00:00+00:00", counted=Counted(boot_id="b", uptime_seconds=1800.0, aer=before))
-    found = linked(now, driver)
-    known = msgspec.structs.replace(found, history=(look,), host=msgspec.structs.replace(found.host, boot_id="b"))
+    known = looked_at(linked(now, driver), {f"aer {end}": counts for end, counts in before.items()})
     assert one(known, "aer").outcome == expected
     if not counts:
         assert (one(known, "aer").actual or "").endswith("of which none since the look of 2026-11-28T12:00:00+00:00")
-    rebooted = msgspec.structs.replace(known, host=msgspec.structs.replace(found.host, boot_id="c"))
+    rebooted = msgspec.structs.replace(known, host=msgspec.structs.replace(known.host, boot_id="c"))
     assert one(rebooted, "aer").outcome == "warn", "one reading alone does not tell when"
 
 
 def test_two_readings_some_seconds_apart_tell_whether_errors_come_now() -> None:
     now = {A: {**NONE, "nonfatal": 7}, PORT: NONE}
     assert one(linked(now), "aer").outcome == "warn"
-    again = msgspec.structs.replace(linked(now), aer_later=AerLater(seconds=3.0, aer=now))
+    again = read_again(linked(now), {f"aer {end}": counts for end, counts in now.items()})
     assert (one(again, "aer").outcome, one(again, "aer").actual) == ("pass", "7 nonfatal, of which none within 3 s")
-    more = AerLater(seconds=3.0, aer={**now, A: {**NONE, "nonfatal": 8}})
-    assert one(msgspec.structs.replace(linked(now), aer_later=more), "aer").outcome == "fail"
+    more = read_again(linked(now), {f"aer {A}": {**NONE, "nonfatal": 8}, f"aer {PORT}": NONE})
+    assert one(more, "aer").outcome == "fail"
 
 
 def test_an_event_of_the_log_from_before_the_last_look_is_not_judged_again() -> None:
     event = KernelEvent(kind="aer", address=A, severity="nonfatal", seconds=60.0, last_seconds=60.0)
-    look = Validation(counted=Counted(boot_id="b", uptime_seconds=1800.0, aer={A: NONE, PORT: NONE}))
     found = linked({A: NONE, PORT: NONE}, events=(event,))
     assert one(found, "aer").outcome == "fail"
-    host = msgspec.structs.replace(found.host, boot_id="b")
-    assert one(msgspec.structs.replace(found, history=(look,), host=host), "aer").outcome == "pass"
+    assert one(looked_at(found, {}), "aer").outcome == "pass"
 
 
 @pytest.mark.parametrize("lost", [A, PORT])

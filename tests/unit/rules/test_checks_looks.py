@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from gpuevidence import A, B, evidence, nvidia, of
+from gpuevidence import A, B, evidence, function, nvidia, of
 
 from hosttune.model.evidence import Evidence, GuestProcess, Health, KernelEvent
 from hosttune.model.gpu import Gpu
@@ -119,6 +120,14 @@ def test_another_gpu_at_the_address_has_no_look(fact: str) -> None:
     assert ecc(given(by=old)).outcome == "pass"  # neither can be read on vfio-pci
     there = given(by=old, host={"gpus": (nvidia(uuid="new", serial="new"),)})
     assert "another GPU is there" in (ecc(there).actual or "")
+
+
+def test_a_gpu_of_the_same_model_put_in_while_vfio_had_the_slot_is_told_by_its_device_serial_number() -> None:
+    now = {"pci": (msgspec.structs.replace(function(A, "vfio-pci"), dsn="48b02d0000000002"),)}
+    assert ecc(given(by=look(dsn="48b02d0000000002"), host=now)).outcome == "pass"
+    assert ecc(given(by=look(), host=now)).outcome == "pass"
+    swapped = ecc(given(by=look(dsn="48b02d0000000001"), host=now))
+    assert (swapped.outcome, "another GPU is there" in (swapped.actual or "")) == ("unknown", True)
 
 
 def test_a_fault_that_the_look_found_stays_with_what_to_do_from_here() -> None:

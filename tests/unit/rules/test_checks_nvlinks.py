@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from gpuevidence import A, B, evidence, is_whole, nvidia, of
+from readings import looked_at
 from unit.gpu.test_gpu_nvml import FakeNvml, everyone, read
 
 from hosttune.gpu.nvidia_links import ask_links, has_no_counters, links_of_record, links_of_tables
@@ -118,7 +119,7 @@ def test_nvlink_5_has_counters_of_its_own_and_no_tolerance(name: str) -> None:
     assert judged(newer()).outcome == "pass"
     had = judged(newer(**{key: 1}))
     assert had.outcome == "warn"
-    assert f"1 {name} since its driver was loaded (link 1: 1)" in str(had.actual)
+    assert f"1 {name} since its driver was loaded; one reading does not tell when (link 1: 1)" in str(had.actual)
     assert judged(newer(**{key: None})).outcome == "unknown"
     more = judged(newer(), gpus_later=(newer(**{key: 1}),), seconds_later=60.0)
     assert more.outcome == "fail"
@@ -132,6 +133,18 @@ def test_the_second_look_counts_only_what_is_new() -> None:
     cleared = gpu(own=links(replays=2))
     assert judged(had, gpus_later=(cleared,), seconds_later=60.0).outcome == "fail", "cleared, and two since then"
     assert judged(gpu(own=links()), gpus_later=(), seconds_later=60.0).outcome == "unknown"
+
+
+def test_errors_of_before_the_last_look_do_not_count_again() -> None:
+    had = evidence(gpu(own=links(replays=5)))
+    own = {
+        f"nvlink {A} {link.link}": {k: n or 0 for k, n in link.counters.items()}
+        for link in had.host.gpus[0].nvlinks or ()
+    }
+    assert of(looked_at(had, own), "nvlink-errors", "nvlinks")[A].outcome == "pass"
+    fewer = {name: {**counts, "replays": max(0, counts["replays"] - 1)} for name, counts in own.items()}
+    more = of(looked_at(had, fewer), "nvlink-errors", "nvlinks")[A]
+    assert (more.outcome, "1 replays since the look of" in (more.actual or "")) == ("fail", True)
 
 
 # The form of driver 535 on H100 (published in stas00/ml-engineering, debug/nvidia guide).

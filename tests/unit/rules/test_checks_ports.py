@@ -15,13 +15,14 @@ import evidences
 import msgspec
 import pytest
 from damage import Files
+from readings import looked_at, read_again
 
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.kernellog import parse_dmesg, parse_events
 from hosttune.discovery.ports import read_ports
 from hosttune.machine.reader import Reader
 from hosttune.model.evidence import Evidence, Health, KernelEvent
-from hosttune.model.host import DeviceSource, Host, Nic, PciDevice, SeenDevice
+from hosttune.model.host import DeviceSource, Host, Nic, PciDevice, Problem, SeenDevice
 from hosttune.model.ports import Interface, NicPorts, RdmaPort
 from hosttune.model.validation import CheckResult
 from hosttune.rules.checks import checks, results_of
@@ -403,6 +404,7 @@ def framed(**counts: int | None) -> NicPorts:
         (counted(port_rcv_errors=65535), "unknown"),  # the counter is full: there may have been any number
         (counted(link_error_recovery=255), "unknown"),
         (counted(link_downed=255), "warn"),
+        (counted(link_downed=None), "unknown"),
         (counted(port_rcv_remote_physical_errors=9), "pass"),  # of the far end: told, not judged
         (counted(symbol_error=None), "unknown"),
         (counted(symbol_error=None, link_downed=1), "unknown"),
@@ -422,8 +424,28 @@ def framed(**counts: int | None) -> NicPorts:
         (NicPorts(rdma=None, interfaces=(interface(),)), "unknown"),
     ],
 )
-def test_errors_since_boot(ports: NicPorts, expected: str) -> None:
-    assert outcome(evidence({A: ports}), "port-errors") == expected
+def test_errors_since_the_last_look(ports: NicPorts, expected: str) -> None:
+    """It was a day ago, and all counters were 0."""
+    before = {name: dict.fromkeys(counts, 0) for name, counts in read_of(ports).items()}
+    found = looked_at(evidence({A: ports}), before, 86400.0)
+    assert outcome(found, "port-errors") == expected
+    same = looked_at(evidence({A: ports}), read_of(ports), 86400.0)
+    if expected in ("warn", "fail"):
+        assert outcome(same, "port-errors") in ("pass", "unknown"), "what was told before is not told again"
+
+
+def read_of(ports: NicPorts) -> dict[str, dict[str, int]]:
+    """What a validation keeps of these counters."""
+    all_of: list[RdmaPort | Interface] = [*(ports.rdma or ()), *(ports.interfaces or ())]
+    return {f"port {one.name}": {word: n for word, n in one.counters.items() if n is not None} for one in all_of}
+
+
+@pytest.mark.parametrize("ports", [counted(link_downed=1), counted(symbol_error=10**6), framed(rx_crc_errors=1)])
+def test_one_reading_alone_warns_and_two_tell(ports: NicPorts) -> None:
+    assert outcome(evidence({A: ports}), "port-errors") == "warn"
+    lost = Problem(what="unreadable", where="/.hosttune/commands/counted-later", why="lost")
+    assert outcome(evidence({A: ports}, problems=(lost,)), "port-errors") == "unknown", "it may have shown a fault"
+    assert outcome(read_again(evidence({A: ports}), read_of(ports)), "port-errors") == "pass"
 
 
 def test_what_is_not_judged_is_told() -> None:
@@ -441,11 +463,6 @@ def test_counters_of_other_drivers_are_told_and_none_of_them_is_a_pass_by_itself
     assert (alone.outcome, alone.actual) == (
         "skip", f"its driver keeps no counters of its ports that have a limit: {said}"
     )  # fmt: skip
-
-
-def test_a_rate_needs_the_time_since_boot() -> None:
-    found = evidence({A: counted(symbol_error=3)}, health=msgspec.structs.replace(WHOLE, uptime_seconds=None))
-    assert outcome(found, "port-errors") == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -602,7 +619,7 @@ def test_the_second_look_reads_the_counters_again() -> None:
     same = one(look_again(host.system(), before, 60.0), "port-errors", address("mlx5_0"))
     grown = one(look_again(host.put({at: "1\n"}).system(), before, 60.0), "port-errors", address("mlx5_0"))
     assert (same.outcome, grown.outcome) == ("unknown", "fail")
-    assert "mlx5_0/1: link_downed 1 in 60 s of benchmarks" in (grown.actual or "")
+    assert "mlx5_0/1: link_downed 1, of which 1 in 60 s of benchmarks" in (grown.actual or "")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from evidences import SECURITY, evidence, guest, host, outcome
 from unit.machine.test_manifest import FILES, LINKS, Live
 
+from hosttune.discovery.configuration import configuration_of
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.recording import write_capture
 from hosttune.discovery.security import read_security
@@ -43,7 +44,7 @@ def captured(tmp_path: Path, *, sick: bool) -> Evidence:
         **FILES,
         "/proc/cpuinfo": "\n".join(blocks).encode(),
         f"{CPU}/vulnerabilities/mds": b"Vulnerable; SMT vulnerable\n" if sick else b"Mitigation: Clear CPU buffers\n",
-        SECURE_BOOT: b"\x06\x00\x00\x00" + (b"\x00" if sick else b"\x01"),
+        SECURE_BOOT: b"\x06\x00\x00\x00" + b"\x01",
         "/sys/class/tpm/tpm0/tpm_version_major": b"1\n" if sick else b"2\n",
         f"{CLOCK}/current_clocksource": b"hpet\n" if sick else b"tsc\n",
     }
@@ -60,7 +61,7 @@ def test_a_healthy_and_a_sick_capture(tmp_path: Path, sick: bool, outcomes: list
 
 
 def test_a_capture_of_before_skips_what_it_does_not_hold() -> None:
-    old = evidence(security=None, not_captured=("security",))
+    old = evidence(security=None, facts=1)
     assert {outcome(check, old) for check in CHECKS} == {("skip", "not in this capture")}
     assert {outcome(check, evidence(security=None))[0] for check in CHECKS} == {"unknown"}
 
@@ -119,7 +120,8 @@ def test_threads_that_share_a_core_are_open_where_smt_is_vulnerable(
     ("secure", "tpm", "expected", "told"),
     [
         (True, "2", "pass", "Secure Boot on, TPM 2"),
-        (False, "2", "warn", "Secure Boot off, TPM 2"),
+        (False, "2", "skip", "Secure Boot is off, and nothing asks for it"),
+        (False, "none", "skip", "Secure Boot is off, and nothing asks for it"),
         (True, "none", "warn", "Secure Boot on, no TPM"),
         (True, "1", "warn", "Secure Boot on, TPM 1"),
         (None, "2", "unknown", "whether Secure Boot is on was not read"),
@@ -127,7 +129,10 @@ def test_threads_that_share_a_core_are_open_where_smt_is_vulnerable(
     ],
 )
 def test_secure_boot(secure: bool | None, tpm: str | None, expected: str, told: str) -> None:
-    assert outcome("secure-boot", of(secure_boot=secure, tpm=tpm)) == (expected, told)
+    found = of(secure_boot=secure, tpm=tpm)
+    assert outcome("secure-boot", found) == (expected, told)
+    facts = {fact.name: fact.value for fact in configuration_of(found)}
+    assert facts["secure-boot"] == {True: "on", False: "off", None: None}[secure], "a fleet can ask for it"
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,7 @@ def test_causes_are_ordered_by_how_they_are_supported() -> None:
 
 
 WORDS: dict[str, list[Any]] = {
+    "said": [{}, {"p2p": "a line"}],
     "guest_topology": ["flat", "mirrored"], "memory_node": ["near", "far"], "iommu": ["off", "on", "passthrough"],
     "p2p": ["nvlink", "pcie", "off"], "gpu_nic_path": ["PIX", "PHB", "SYS"], "c_states": ["deep", "shallow"],
     "transport": ["ib", "roce", "socket", "shm", "p2p", "nvls", "libfabric"],

@@ -18,7 +18,8 @@ from hosttune.model.host import Cpu, CpuModel, Host, NumaNode, PciDevice, Virtua
 @pytest.mark.parametrize("accelerator", ["kvm", "tcg"])
 def test_our_own_xml_has_no_faults(name: str, accelerator: str) -> None:
     guest = changed(SHAPES[name], accelerator=accelerator)
-    remarks = [finding for finding in faults(guest) if "managed='yes'" not in finding.text]
+    known = ("managed='yes'", "Secure Boot is on")  # what was asked for
+    remarks = [one for one in faults(guest) if not any(words in one.text for words in known)]
     assert remarks == []
 
 
@@ -47,7 +48,7 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
         ),
         ([("    <vcpupin vcpu='1' cpuset='3'/>\n", "")], "warn", "vCPUs 1 have no vcpupin", "/domain/cputune/vcpupin"),
         ([("vcpu='1' cpuset='3'", "vcpu='1' cpuset='2-3'")], "warn", "vCPU 1 may use 2-3", "/domain/cputune/vcpupin"),
-        ([("vcpu='1' cpuset='3'", "vcpu='1' cpuset='2'")], "error", "CPU 2: vCPUs 0-1", "/domain/cputune/vcpupin"),
+        ([("vcpu='1' cpuset='3'", "vcpu='1' cpuset='2'")], "warn", "CPU 2: vCPUs 0-1", "/domain/cputune/vcpupin"),
         (
             [("vcpu='1' cpuset='3'", "vcpu='1' cpuset='400'")],
             "error",
@@ -69,7 +70,7 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
         ),
         (
             [("<iothreadpin iothread='1' cpuset='0-1'/>", "")],
-            "warn",
+            "info",
             "the I/O thread has no iothreadpin: it may",
             "/domain/cputune/iothreadpin",
         ),
@@ -104,8 +105,8 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
             "/domain/numatune",
         ),
         ([("<nosharepages/>", "<locked/>")], "warn", "<locked/> without a hard_limit", "/domain/memoryBacking/locked"),
-        ([("<memballoon model='none'/>", "")], "warn", "libvirt adds one", "/domain/devices/memballoon"),
-        ([("balloon model='none'", "balloon model='virtio'")], "warn", "model virtio", "/domain/devices/memballoon"),
+        ([("<memballoon model='none'/>", "")], "info", "libvirt adds one", "/domain/devices/memballoon"),
+        ([("balloon model='none'", "balloon model='virtio'")], "info", "model virtio", "/domain/devices/memballoon"),
         (
             [("  <numatune>", "<memtune><hard_limit unit='GiB'>64</hard_limit></memtune><numatune>")],
             "error",
@@ -114,7 +115,7 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
         ),
         (
             [("bus='0x01' slot='0x00'", "bus='0x00' slot='0x05'")],
-            "error",
+            "warn",
             "0000:41:00.0 sits directly on pcie.0",
             "/domain/devices/hostdev[0000:41:00.0]",
         ),
@@ -124,8 +125,8 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
             "not behind a root port",
             "/domain/devices/hostdev[0000:41:00.0]",
         ),
-        ([("machine='q35'", "machine='pc'")], "warn", "machine pc has no PCIe", "/domain/os/type"),
-        ([("<rom bar='off'/>", "")], "warn", "option ROM", "/domain/devices/hostdev[0000:41:00.0]"),
+        ([("machine='q35'", "machine='pc'")], "info", "machine pc, and not q35", "/domain/os/type"),
+        ([("<rom bar='off'/>", "")], "info", "option ROM", "/domain/devices/hostdev[0000:41:00.0]"),
         (
             [("managed='no'", "managed='yes'")],
             "info",
@@ -140,7 +141,7 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
         ),
         (
             [("threads='2'", "threads='1'"), ("cores='8'", "cores='16'")],
-            "warn",
+            "info",
             "has threads=1",
             "/domain/cpu/topology",
         ),
@@ -303,7 +304,7 @@ def test_many_cells_on_one_bus() -> None:
 def test_cells_that_cut(cells: tuple[str, str], text: str) -> None:
     edits = [(f"cpus='{old}'", f"cpus='{new}'") for old, new in zip(("0-7", "8-15"), cells, strict=True)]
     found = [finding for finding in faults(TWO_CELLS, *edits) if text in finding.text]
-    assert [finding.level for finding in found] == ["error"]
+    assert [finding.level for finding in found] == ["warn"]
 
 
 def test_cells_within_one_socket_are_right() -> None:

@@ -34,7 +34,7 @@ CUSTOM = ("mode='host-passthrough'", "mode='custom'")
         (
             with_bars(),
             [SMALL_HOLE],
-            "warn",
+            "info",
             "pcihole64 is 64 GiB, but the 64-bit BARs of the passed devices are 2 TiB",
             "/domain/devices/controller[@index='0']/pcihole64",
         ),

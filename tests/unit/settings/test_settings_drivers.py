@@ -21,7 +21,7 @@ from hosttune.machine.scratch import Scratch
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import parse_address
-from hosttune.settings.drivers import UDEV_RULES, Driver, OfHolder, SriovVfs, identities, merged_identities, udev_rules
+from hosttune.settings.drivers import UDEV_RULES, Driver, OfHolder, SriovVfs, merged_identities, udev_rules
 from hosttune.settings.dropin import DropIn
 from hosttune.transaction.kinds import setting_of
 
@@ -409,37 +409,32 @@ def test_a_rule_carries_addresses_only(address: str) -> None:
 
 # --- what is kept of a GPU -----------------------------------------------------------------------------------
 
-FULL = {"device": "10de:2335:10de:18be", "model": "H200", "uuid": "GPU-1", "serial": "16", "module_id": 3}
+FULL = {"device": "10de:2335:10de:18be", "model": "H200", "uuid": "GPU-1", "serial": "16", "dsn": "01", "module_id": 3}
 
 
-def test_what_a_gpu_tells_before_it_is_bound() -> None:
-    function = PciDevice(
-        address="0000:41:00.0",
-        vendor_id="10de",
-        device_id="2335",
-        subsystem_vendor_id="10de",
-        subsystem_device_id="18be",
-    )
-    gpus = (
-        Gpu(address="0000:41:00.0", model="H200", uuid="GPU-1", serial="16", module_id=3),
-        Gpu(address="0000:42:00.0"),
-    )
-    nothing = dict.fromkeys(FULL)
-    assert identities(Host(pci=(function,), gpus=gpus)) == {"0000:41:00.0": FULL, "0000:42:00.0": nothing}
+def seen(address: str, **facts: Any) -> tuple[PciDevice, Gpu]:
+    """The GPU of `FULL`, with other facts; None: not known."""
+    known = {**FULL, **facts}
+    names = ("vendor_id", "device_id", "subsystem_vendor_id", "subsystem_device_id")
+    ids = dict(zip(names, known.pop("device").split(":"), strict=False))
+    return PciDevice(address=address, dsn=known.pop("dsn"), **ids), Gpu(address=address, **known)
 
 
 @pytest.mark.parametrize(
     ("found", "left"),
     [
-        ({**FULL, "uuid": None, "serial": None, "module_id": None}, FULL),  # bound meanwhile
-        ({**FULL, "module_id": 5}, {**FULL, "module_id": 5}),
-        ({**FULL, "uuid": "GPU-2", "serial": None, "module_id": None}, "found"),  # another card
-        ({**FULL, "device": "10de:2330", "uuid": None}, "found"),
+        ({"uuid": None, "serial": None, "module_id": None, "dsn": None}, FULL),  # bound meanwhile
+        ({"module_id": 5}, {**FULL, "module_id": 5}),
+        ({"uuid": "GPU-2", "serial": None, "module_id": None}, "found"),  # another card
+        ({"dsn": "02", "uuid": None, "serial": None, "module_id": None}, "found"),
+        ({"device": "10de:2330", "uuid": None}, "found"),
     ],
 )
 def test_nothing_known_is_lost_and_another_card_inherits_nothing(found: Mapping[str, Any], left: Any) -> None:
-    merged = merged_identities({"b": FULL, "c": FULL}, {"b": found, "a": FULL})
-    assert merged == {"a": FULL, "b": found if left == "found" else left, "c": FULL}
+    (other, its_gpu), (same, gpu) = seen("b", **found), seen("a")
+    merged = merged_identities({"b": FULL, "c": FULL}, Host(pci=(other, same), gpus=(its_gpu, gpu)))
+    own = {name: value for name, value in {**FULL, **found}.items() if value is not None}
+    assert merged == {"a": FULL, "b": own if left == "found" else left, "c": FULL}
     assert list(merged) == ["a", "b", "c"]
 
 

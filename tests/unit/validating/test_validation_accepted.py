@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hosttune.cli import run
@@ -16,7 +17,8 @@ from hosttune.errors import BadInput
 from hosttune.fleet.overview import _counts
 from hosttune.machine.archive import open_root
 from hosttune.model.evidence import Evidence, Health, KernelEvent
-from hosttune.model.host import Host
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.model.validation import Acceptance, CheckResult, Validation, verdict_of
 from hosttune.validating import Request, accepting, decide, validate
@@ -24,13 +26,13 @@ from hosttune.validating import Request, accepting, decide, validate
 VM = Path(__file__).parents[2] / "hosts" / "h100" / "vm-h100x1.tar.gz"
 GPU = "0000:00:06.0"
 WHY = ("--why", "a cloud VM; it shows no nodes", "--until", "2999-12-31")
-ALSO = ("--accept", "time-sync", "--accept", "monitoring-baseline")
+ALSO = ("--accept", "time-sync", "--accept", "monitoring-baseline", "--accept", "pcie-replay")
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    """The captured guest as a scratch root: three warnings, numa-affinity of its GPU, time-sync, no baseline."""
+    """The captured guest as a scratch root: warnings of numa-affinity, pcie-replay, time-sync, no baseline."""
     with tarfile.open(VM) as tar:
         tar.extractall(tmp_path / "root", filter="data") if hasattr(tarfile, "data_filter") else tar.extractall(
             tmp_path
@@ -60,6 +62,7 @@ def test_what_is_accepted_is_kept_shown_in_every_format_and_moves_no_verdict(hos
         "numa-affinity",
         "time-sync",
         "monitoring-baseline",
+        "pcie-replay",
     }
     (first, *_) = json.loads((scratch / "var/lib/hosttune/accepted.json").read_text())["results"]
     assert (first["check"], first["subject"], first["until"]) == ("numa-affinity", GPU, "2999-12-31")
@@ -67,7 +70,7 @@ def test_what_is_accepted_is_kept_shown_in_every_format_and_moves_no_verdict(hos
     assert first["at"].startswith("20")
     text = hosttune()[1]  # and in the next validation
     assert text.startswith("PASS")
-    assert "accepted: 3" in text
+    assert "accepted: 4" in text
     assert f"by {first['by']} on {first['at'][:10]} until 2999-12-31: a cloud VM; it shows no nodes" in " ".join(
         text.split()
     )
@@ -75,7 +78,7 @@ def test_what_is_accepted_is_kept_shown_in_every_format_and_moves_no_verdict(hos
         assert "a cloud VM; it shows no nodes" in hosttune("-o", form)[1].replace("\\", "")
     suite = ET.fromstring(hosttune("-o", "junit")[1])
     assert suite.get("errors") == "0"
-    assert sum((one.text or "").startswith("accepted by") for one in suite.iter("system-out")) == 3
+    assert sum((one.text or "").startswith("accepted by") for one in suite.iter("system-out")) == 4
     assert 'hosttune_check_results{check="time-sync",status="accepted"} 1' in hosttune("-o", "prometheus")[1]
 
 
@@ -162,6 +165,33 @@ def test_a_damaged_record_is_named_and_not_written_over(hosttune: Run, scratch: 
     assert path.read_text() == "{"
 
 
+def test_a_record_with_what_is_no_date_accepts_nothing(hosttune: Run, scratch: Path) -> None:
+    hosttune("--accept", "time-sync", *WHY)
+    path = scratch / "var/lib/hosttune/accepted.json"
+    path.write_text(path.read_text().replace("2999-12-31", "never"))
+    _, out, err = hosttune("-o", "json")
+    assert f"nothing that was accepted before counts: {path}: time-sync: 'never' is no date" in err
+    assert not any(one["accepted"] for one in json.loads(out)["results"])
+    assert hosttune("--accept", "time-sync", *WHY)[0] == 2
+
+
+@pytest.mark.parametrize("fact", ["uuid", "serial", "dsn"])
+def test_it_is_of_the_device_and_not_of_the_address(fact: str) -> None:
+    doubt = CheckResult(check="row-remap", subject=GPU, outcome="unknown", actual="not read")
+    known = Acceptance(check="row-remap", subject=GPU, by="a", why="x", until="2999-12-31", device={fact: "1"})
+
+    def judged(value: str | None) -> CheckResult:
+        own = {} if fact == "dsn" else {fact: value}
+        gpu = msgspec.structs.replace(Gpu(address=GPU), **own)
+        host = Host(gpus=(gpu,), pci=(PciDevice(address=GPU, dsn=value),))
+        return accepting.applied(Validation(results=(doubt,)), (known,), host).results[0]
+
+    assert [judged(value).standing for value in ("1", None, "2")] == ["accepted", "accepted", "unknown"]
+    told = judged("2").accepted
+    assert told is not None
+    assert "another device is there now: accept it again" in told.text
+
+
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
@@ -188,7 +218,7 @@ def test_a_configuration_accepts_and_a_fleet_counts_it_apart(
     assert [one.check for one in found.results if one.standing == "accepted"] == ["time-sync"]
     assert verdict_of(found.results) == found.verdict == "warn", "numa-affinity is not accepted"
     assert _counts(found.results)["accepted"] == 1
-    assert _counts(found.results)["warn"] == 2
+    assert _counts(found.results)["warn"] == 3
     (tmp_path / "fleet.json").write_text(
         json.dumps([{"check": "time-sync", "subject": "host", "by": "ops", "why": "x", "until": "2999-12-31"}])
     )

@@ -1,0 +1,63 @@
+"""Matrices of figures between devices, as several makers' tools print them below a title."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hosttune.errors import BadInput
+from hosttune.model.measured import Figure
+
+_MOST = 64  # devices of a host, CPUs among them
+Cells = dict[tuple[int, int], float | None]
+
+
+def matrices(text: str, title: re.Pattern[str]) -> Iterator[tuple[re.Match[str], Cells]]:
+    """Yield each title and the cells below it by (row, column), None for N/A. Raises BadInput for rows cut short."""
+    match: re.Match[str] | None = None
+    columns: list[int] = []
+    cells = Cells()
+    for line in text.split("\n"):
+        words = line.split()
+        if not words:
+            continue
+        if match and cells and not _is_row(words):
+            yield match, cells
+            match = None
+        if found := title.match(line):
+            match, columns, cells = found, [], Cells()
+        elif match and not columns:
+            columns = [int(word) for word in words[1:] if word.isdecimal() and len(word) < 5]
+            if len(columns) > _MOST:
+                raise BadInput(f"a matrix of {len(columns)} devices", where=match[0].strip(), hint="give one of a host")
+        elif match and _is_row(words):
+            if len(words) != len(columns) + 1:
+                raise BadInput(
+                    f"a row has {len(words) - 1} cells of {len(columns)}",
+                    where=match[0].strip(),
+                    hint="save its whole output",
+                )
+            row = zip(columns, words[1:], strict=True)
+            cells |= {(int(words[0]), column): None if word == "N/A" else float(word) for column, word in row}
+    if match and cells:
+        yield match, cells
+
+
+def _is_row(words: list[str]) -> bool:
+    number = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,9})?|N/A")
+    return words[0].isdecimal() and len(words[0]) < 5 and all(map(number.fullmatch, words[1:]))
+
+
+def between(cells: Cells, names: dict[int, str], both: bool) -> Iterator[Figure]:
+    """Yield the copies between different devices; `both`: the sum of both directions."""
+    for (here, there), value in cells.items():
+        if value is not None and here != there and here in names and there in names:
+            subject = f"{names[here]}->{names[there]}" + (", both directions" if both else "")
+            yield Figure(metric="p2p", subject=subject, value=value, unit="GB/s")
+
+
+def within(cells: Cells, names: dict[int, str]) -> Iterator[Figure]:
+    """Yield the copies within a device: both tools count what is read and what is written."""
+    for (here, there), value in cells.items():
+        if value is not None and here == there and here in names:
+            yield Figure(metric="device-copy", subject=names[here], value=value, unit="GB/s")

@@ -1,0 +1,85 @@
+"""Figures of equals in one run against each other: GPUs, pairs, ports, hosts. The one far below the others stands out.
+
+Runs of one figure on one machine are nearer to each other than `SPREAD`; no model of the machine is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from msgspec.structs import replace
+
+from hosttune.model.text import number
+from hosttune.rules.causes.verdicts import Judged
+
+SPREAD = 1.25
+_ALIKE = 1.5  # of others that differ by more than this none is the measure of the rest
+_MOST = 64  # devices whose pairs are compared
+_COUNTED = r"gpus|ranks|processes|hosts|nodes|guests|ports|nics|hcas|rails|cards"
+_PLACE = re.compile(
+    r"\b(?:host|node|pair|rack)[ _-][a-z0-9][\w.-]{0,62}|"
+    rf"\b[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}\.[0-7]|\d+(?!\d| ?(?:{_COUNTED}|[kmgt]i?b)\b)",
+    re.IGNORECASE,
+)
+_PORTS = re.compile(r"\b(\d{1,4}) (?:ports?|nics?|hcas?|rails?|cards?)\b", re.IGNORECASE)
+
+
+def compared(figures: Sequence[Judged]) -> tuple[Judged, ...]:
+    """Return the figures; one that is far below its equals is low, and `apart` says by how much."""
+    apart: dict[int, str] = {}
+    for group in _groups(figures):
+        apart.update(_apart(figures, group))
+    apart.update(_of_ports(figures))
+    return tuple(
+        replace(one, verdict="low", why=f"{apart[n]}; {one.why}" if one.verdict == "low" else apart[n], apart=apart[n])
+        if n in apart and one.verdict != "impossible" else one
+        for n, one in enumerate(figures)
+    )  # fmt: skip
+
+
+def _groups(figures: Sequence[Judged]) -> Iterator[Mapping[int, float]]:
+    """Yield the values of figures that differ only in the device, pair or host that their subject names."""
+    groups: dict[tuple[object, ...], dict[int, float]] = {}
+    for n, one in enumerate(figures):
+        if one.value is not None and not one.small and _PLACE.search(one.figure.subject):
+            key = (one.figure.metric, one.figure.size_bytes, _PLACE.sub("#", one.figure.subject.lower()))
+            groups.setdefault(key, {})[n] = one.value
+    for (metric, *_), group in groups.items():
+        if len({figures[n].figure.subject for n in group}) == len(group) and metric not in ("memory-latency", "power"):
+            yield group
+
+
+def _apart(figures: Sequence[Judged], group: Mapping[int, float]) -> Iterator[tuple[int, str]]:
+    """Yield the few that are far below the others, if the others are alike: of pairs, also all those of one device."""
+    places = {n: frozenset(_PLACE.findall(figures[n].figure.subject)) for n in group}
+    devices = sorted(frozenset().union(*places.values()))
+    few = {n for n in group if group[n] * SPREAD < max(group.values()) / (_ALIKE / SPREAD if len(group) == 2 else 1)}
+    sets = [few] if len(few) * 3 <= len(group) or (len(few) == 1 and len(group) == 2) else []
+    if all(len(place) == 2 for place in places.values()):
+        sets += [{n for n in group if device in places[n]} for device in devices] if 2 < len(devices) <= _MOST else []
+    for low in sets:
+        rest = [group[n] for n in group if n not in low]
+        if low and rest and max(rest) <= _ALIKE * min(rest) and all(group[n] * SPREAD < min(rest) for n in low):
+            middle, unit = median(rest), figures[min(low)].figure
+            factor = figures[min(low)].factor
+            others = "the other" if len(rest) == 1 else f"the other {len(rest)}"
+            for n in low:
+                part = f"{group[n] / middle:.0%} of {others} ({number(middle / factor)} {unit.unit})"
+                yield n, f"{number(figures[n].figure.value)} {unit.unit}, {part}"
+            return
+
+
+def _of_ports(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
+    """Yield figures of several ports that are hardly more than that of fewer."""
+    groups: dict[tuple[str, str], list[tuple[int, int, float]]] = {}
+    for n, one in enumerate(figures):
+        if (match := _PORTS.search(one.figure.subject)) and one.value and int(match[1]):
+            rest = _PORTS.sub("", one.figure.subject)
+            groups.setdefault((one.figure.metric, rest), []).append((int(match[1]), n, one.value))
+    for group in groups.values():
+        few, _, least = min(group)
+        for many, n, value in group:
+            if many > few and value / least * SPREAD < many / few:
+                yield n, f"{many} ports give {value / least:.2f} times what {few} give{'s' if few == 1 else ''}"

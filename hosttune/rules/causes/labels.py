@@ -1,0 +1,63 @@
+"""What launchers and collectors of logs write in front of a tool's lines: ranks, pods, hosts, times."""
+
+from __future__ import annotations
+
+import re
+
+_MOST = 4  # labels in front of each other: time, pod, rank
+_SAMPLE = 4000  # lines that decide whether a label is there
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+_TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+# A pattern, and the part of the lines that must have it: some can also begin a line of a tool. What its group holds
+# tells the lines of one rank, pod or host from those of another.
+_LABELS = tuple(
+    (re.compile(pattern), part)
+    for pattern, part in (
+        (rf"\[?\d{{4}}-\d\d-\d\d[T ]{_TIME}(?:Z|[+-]\d\d:?\d\d)?\]?:?(?: |\t|$)", 0.0),  # docker, kubectl --timestamps
+        (rf"[A-Z][a-z]{{2}} [ \d]\d {_TIME} (\S{{1,64}}) [^\s\[:]{{1,64}}(?:\[\d{{1,10}}\])?: ?", 0.0),  # journald
+        (r"\[([^\]\s<>]{0,80}\d,\d{1,7})\]<std(?:out|err)>: ?", 0.0),  # mpirun --tag-output
+        (r"\[?(pod/[\w.-]{1,253}(?:/[\w.-]{1,63})?)\]?:? ", 0.0),  # kubectl logs --prefix
+        (r"\[((?:rank|default|node)\d{1,6})\]:? ?", 0.0),  # torchrun
+        (r"\((\w[^()]{0,120}\bpid=\d{1,10}[^()]{0,80})\) ", 0.0),  # ray
+        (r" {0,6}(\d{1,6}): ?", 0.6),  # srun --label
+        (r"\[(\d{1,6})\]:? ?", 0.6),
+        (r"([\w.-]{1,64}): ", 0.9),  # pdsh, stern
+        (r"([\w.-]{1,64}) {1,40}\| ?", 0.9),  # docker compose
+    )
+)
+_ROW = re.compile(r"\s*\d{1,15}\s+\d{1,15}\s+\w")
+
+
+def decoded(content: bytes) -> str:
+    """Return the text of a file; UTF-16, which PowerShell writes, by its mark or its zeros."""
+    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    if not wide and content[1:2] == b"\0" and content[:1] != b"\0":
+        return content.decode("utf-16-le", "replace")
+    return content.decode("utf-16" if wide else "utf-8-sig", "replace")
+
+
+def unlabelled(text: str) -> list[tuple[str, str]]:
+    """Return each line with who wrote it ("" if that is not said), without what stands in front of all of them."""
+    lines = [("", line.removesuffix("\r")) for line in _ANSI.sub("", text).split("\n")]
+    for _ in range(_MOST):
+        sample = [line for _, line in lines[:_SAMPLE] if line.strip()]
+        pattern = next((label for label, part in _LABELS if _has(label, sample, part)), None)
+        if pattern is None:
+            break
+        lines = [_without(pattern, who, line) for who, line in lines]
+    return lines
+
+
+def _has(label: re.Pattern[str], sample: list[str], part: float) -> bool:
+    count = sum(label.match(line) is not None for line in sample)
+    return count > part * len(sample)
+
+
+def _without(label: re.Pattern[str], who: str, line: str) -> tuple[str, str]:
+    match = label.match(line)
+    if match is None:
+        return who, line
+    rest = line[match.end() :]
+    if _ROW.match(rest):  # a tool that prints a row in parts gets the label before each
+        rest = rest.replace(match[0].strip(), " ")
+    return " ".join(filter(None, (who, *match.groups()))), rest

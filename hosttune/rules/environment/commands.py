@@ -1,0 +1,177 @@
+"""Commands and settings of a guide: what a line sets on a host, and what to. Pure.
+
+A name is what the kernel or the tool calls it: `vm.swappiness` however it is set, `MODULE.PARAMETER` of a module, the
+path of another file, the argument of a kernel's command line, the tool with its option where it has no other name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+Pair = tuple[str, str]
+Tools = Mapping[str, Mapping[str, str]]
+
+_SYSCTL = re.compile(r"-?((?:abi|debug|dev|fs|kernel|net|user|vm)(?:[./][A-Za-z0-9_*-]+)+)\s*=\s*(.*)")
+# Each part is bounded, so that no line takes long.
+_WRITE = re.compile(
+    r"\b(?:echo|printf)\s{1,20}(?:-\w{1,3}\s{1,20})?([^|>]{1,300}?)\s{0,20}(?:>{1,2}|\|\s{0,20}(?:sudo\s{1,20})?tee\b(?:\s{1,20}-\w{1,3})?)\s{0,20}(\S{1,400})"
+)
+_LOOP = re.compile(r"\bfor\s+(\w{1,40})\s+in\s+(\S{1,400}?)\s{0,20};")
+_ARGUMENTS = re.compile(
+    r"(?:GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=|(?:grubby|kernelstub)\b.{0,200}?(?:--args=|-a ))(['\"])(.*?)\1"
+)
+_MODULE_FILE = re.compile(r"/sys/module/([^/]+)/parameters/(\S+)")
+_BARE_ARGUMENTS = re.compile(r"(?:BOOT_IMAGE|root)=\S+ ")  # /etc/kernel/cmdline, /proc/cmdline
+
+
+def commands(line: str, tools: Tools) -> list[Pair]:
+    """Return what a line of a guide sets on a host; nothing for a line that sets variables or is not understood.
+
+    `tools`: programs whose options set something, each with other names of its options.
+    """
+    line = line.removeprefix("$ ").strip()
+    if arguments := _ARGUMENTS.search(line):
+        return list(_kernel_arguments(arguments[2]))
+    if _BARE_ARGUMENTS.match(line):
+        return list(_kernel_arguments(line))
+    if (">" in line or "tee" in line) and (written := _WRITE.search(line)):
+        return list(_written(written[1].strip().strip("'\""), _path(line, written[2]), tools))
+    if setting := _SYSCTL.fullmatch(line):
+        return [(_dotted(setting[1]), _value(setting[2]))]
+    return [pair for part in re.split(r"&&|\|\||;", line) for pair in _command(part.split(), tools)]
+
+
+def _value(text: str) -> str:
+    return text.partition(" #")[0].strip().strip("'\"")
+
+
+def _dotted(name: str) -> str:
+    return name.replace("/", ".")
+
+
+def _module(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _kernel_arguments(text: str) -> Iterator[Pair]:
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        module, dot, parameter = name.partition(".")
+        yield (f"{_module(module)}.{parameter}" if dot else name), value if equals else "1" if dot else ""
+
+
+def _path(line: str, path: str) -> str:
+    """Return the path that a line writes; of a loop on the same line what it goes over."""
+    if loop := _LOOP.search(line):
+        path = re.sub(rf"\$\{{?{loop[1]}\}}?", lambda _: loop[2], path.strip("'\""))
+    return path.strip("'\";")
+
+
+def _written(value: str, path: str, tools: Tools) -> Iterator[Pair]:
+    if path.startswith("/proc/sys/"):
+        yield _dotted(path.removeprefix("/proc/sys/")), value
+    elif module := _MODULE_FILE.fullmatch(path):
+        yield f"{_module(module[1])}.{module[2]}", value
+    elif path.startswith("/etc/"):
+        yield from commands(value, tools)
+    elif path.startswith(("/sys/", "/proc/", "/dev/")):
+        yield path, value
+
+
+def _command(words: Sequence[str], tools: Tools) -> Iterator[Pair]:
+    while words and (words[0] in ("sudo", "exec", "do", "then") or re.match(r"[A-Z_]+=", words[0])):
+        words = words[1:]
+    name = words[0].rpartition("/")[2] if words else ""
+    if name in tools:
+        yield from _options(name, words[1:], tools[name])
+    elif (read := _READERS.get(name)) is not None:
+        yield from read(words[1:])
+
+
+def _sysctl(words: Sequence[str]) -> Iterator[Pair]:
+    for setting in filter(None, map(_SYSCTL.fullmatch, (word.strip("'\"") for word in words))):
+        yield _dotted(setting[1]), _value(setting[2])
+
+
+def _setpci(words: Sequence[str]) -> Iterator[Pair]:
+    for word in words:
+        register, equals, value = word.strip("'\"").partition("=")
+        if equals and not register.startswith("-"):
+            place, dot, width = re.sub(r"\+0x0*|\+0+(?=[0-9a-fA-F])", "+", register).rpartition(".")
+            capability, plus, offset = place.partition("+")
+            yield (
+                f"{capability.upper() if plus else capability.lower()}{plus}{offset.lower()}{dot}{width.lower()}",
+                value.lower(),
+            )
+
+
+def _options(tool: str, words: Sequence[str], names: Mapping[str, str]) -> Iterator[Pair]:
+    """Yield a tool's options with their values, up to the command that it starts; which device is meant is none."""
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        option, equals, value = rest.pop(0).partition("=")
+        if not equals and rest and not rest[0].startswith("-"):
+            value = rest.pop(0)
+        if option not in ("-i", "--id") or option in names:
+            yield f"{tool} {names.get(option, option)}", value.strip("'\"")
+
+
+def _after(tool: str, place: int) -> Callable[[Sequence[str]], Iterator[Pair]]:
+    """Return a reader of NAME=VALUE words after some others."""
+
+    def read(words: Sequence[str]) -> Iterator[Pair]:
+        for word in words[place:]:
+            name, equals, value = word.partition("=")
+            if equals and not name.startswith("-"):
+                yield f"{tool} {name}", value
+
+    return read
+
+
+def _ethtool(words: Sequence[str]) -> Iterator[Pair]:
+    if len(words) >= 4 and words[0].startswith("-"):
+        for name, value in zip(words[2::2], words[3::2], strict=False):
+            yield f"ethtool {words[0]} {name}", value
+
+
+def _ulimit(words: Sequence[str]) -> Iterator[Pair]:
+    if len(words) >= 2:
+        yield f"ulimit {words[0].replace('H', '').replace('S', '') if len(words[0]) > 2 else words[0]}", words[1]
+
+
+def _modprobe(words: Sequence[str]) -> Iterator[Pair]:
+    names = [word for word in words if not word.startswith("-")]
+    if names:
+        yield f"modprobe {_module(names[0])}", "-r" if "-r" in words else ""
+        yield from _module_options(names)
+
+
+def _module_options(words: Sequence[str]) -> Iterator[Pair]:
+    for word in words[1:]:
+        name, _, value = word.partition("=")
+        yield f"{_module(words[0])}.{name}", value.strip("'\"") or "1"
+
+
+def _service(words: Sequence[str]) -> Iterator[Pair]:
+    names = [word.removesuffix(".service") for word in words if not word.startswith("-")]
+    for name in names[1:]:
+        yield f"systemctl {name}", names[0]
+
+
+_READERS: Mapping[str, Callable[[Sequence[str]], Iterator[Pair]]] = {
+    "sysctl": _sysctl,
+    "setpci": _setpci,
+    "cpupower": lambda words: _options(f"cpupower {words[0]}", words[1:], {"--governor": "-g"}) if words else iter(()),
+    "mlxconfig": _after("mlxconfig", 1),
+    "mstconfig": _after("mlxconfig", 1),
+    "ethtool": _ethtool,
+    "ulimit": _ulimit,
+    "modprobe": _modprobe,
+    "options": lambda words: _module_options(words) if words else iter(()),
+    "blacklist": lambda words: ((f"blacklist {_module(name)}", "") for name in words[:1]),
+    "softdep": lambda words: ((f"softdep {_module(words[0])}", " ".join(words[1:])),) if words else (),  # type: ignore[dict-item, return-value]
+    "systemctl": _service,
+    "swapoff": lambda words: (("swapoff", word) for word in words[:1]),
+    "tuned-adm": lambda words: (("tuned-adm profile", " ".join(words[1:])) for word in words[:1] if word == "profile"),
+}

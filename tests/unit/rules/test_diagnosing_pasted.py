@@ -1,0 +1,201 @@
+"""What people paste: labels of launchers, several tools and runs in one file, and equals that are compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosttune.errors import BadInput
+from hosttune.model.diagnosis import Diagnosis
+from hosttune.model.measured import Measured
+from hosttune.rules.causes import diagnose
+from hosttune.rules.causes.labels import decoded
+from hosttune.rules.causes.logs import read_log
+
+ROOT = Path(__file__).parents[2]
+PASTED = json.loads((ROOT / "cases/diagnosis/pasted.json").read_text())
+LOGS = ROOT / "cases/diagnosis/logs"
+TABLE = (ROOT / "cases/bench/nccl/all-reduce-a100.txt").read_text()
+
+
+def read(text: str) -> Measured:
+    return read_log(text, "a.log")[0]
+
+
+def names(found: Diagnosis) -> list[str]:
+    return [cause.cause for cause in found.causes]
+
+
+@pytest.mark.parametrize("case", PASTED, ids=lambda case: case["id"])
+def test_pasted_reports(case: dict[str, Any]) -> None:
+    try:
+        measured = read(case["log"]) if "log" in case else Measured.from_yaml(json.dumps(case["measured"]))
+    except BadInput:
+        assert case["id"] == "nccl-tests-249", "one rank has no bus bandwidth"
+        return
+    found = names(diagnose(measured))
+    assert found[0] in case["causes"] if case["causes"] else not found
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "[1,0]<stdout>:", "[1,0]<stdout>: ", "[prterun-host-1@1,0]<stdout>:", " 0: ", "[0]", "[pod/train-0/main] ",
+        "pod/train-0 ", "2026-04-30T09:12:00.123456789Z ", "2026-04-30 09:12:00,123 ", "[2026-04-30T09:12:00+02:00] ",
+        "Apr 30 09:12:00 node-1 train[77]: ", "2026-04-30T09:12:00Z worker-0: ", "worker-1  | ", "[rank0]: ",
+        "(Worker pid=7, ip=192.0.2.1) ",
+    ],
+)  # fmt: skip
+def test_labels_before_lines_change_nothing(label: str) -> None:
+    text = "".join(f"{label}{line}\n" for line in TABLE.splitlines())
+    assert read(text) == read(TABLE)
+    assert read_log(text, "a.log")[2] == ()
+
+
+def test_a_label_within_rows() -> None:
+    figures = read((LOGS / "label-within-rows.txt").read_text()).figures
+    assert [one.value for one in figures] == [176.2, 180.1, 181.4, 182.0]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8-sig"])
+def test_files_of_other_encodings(encoding: str) -> None:
+    assert read(decoded(TABLE.replace("\n", "\r\n").encode(encoding))) == read(TABLE)
+
+
+def test_tools_and_runs_in_one_file_and_what_was_not_understood() -> None:
+    port = (ROOT / "cases/bench/perftest/gbits.txt").read_text()
+    text = (
+        f"hello, this is slow\n$ mpirun -x NCCL_ALGO=Ring ./all_reduce_perf\n{TABLE}\n{port}\n$ iperf3 -c b\n94 Mb/s\n"
+    )
+    found, tools, doubts = read_log(text, "a.log")
+    assert tools == "nccl-tests and environment variables and ib_write_bw"
+    assert {one.metric for one in found.figures} == {"all-reduce-busbw", "rdma-write"}
+    assert found.setup.environment == {"NCCL_ALGO": "Ring"}
+    last = text.count("\n")
+    assert [(one.what, one.where, one.why) for one in doubts] == [
+        ("not understood", "a.log:1", "'hello, this is slow'"), ("not understood", f"a.log:{last}", "'94 Mb/s'"),
+    ]  # fmt: skip
+    assert len(read(TABLE + TABLE).figures) == 2 * len(read(TABLE).figures)
+
+
+def test_each_rank_is_named_where_several_print_figures() -> None:
+    one = (LOGS / "bandwidthtest.txt").read_text()
+    text = "".join(f"[1,{rank}]<stdout>:{line}\n" for rank in (0, 1) for line in one.splitlines())
+    assert [figure.subject for figure in read(text).figures] == ["1,0: gpu0", "1,0: gpu0", "1,1: gpu0", "1,1: gpu0"]
+
+
+def test_what_the_library_recommends_is_not_what_is_set() -> None:
+    text = "a:1:2 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.\n"  # noqa: E501
+    found = read(text)
+    assert found.setup.environment == {}
+    assert (found.observations.p2p, names(diagnose(found))) == ("off", ["p2p-disabled"])
+
+
+def test_copies_between_gpus_without_peer_access() -> None:
+    found = read((LOGS / "p2p-4090.txt").read_text())
+    assert {(one.metric, one.subject): one.value for one in found.figures} == {
+        ("p2p", "gpu0->gpu1"): 9.9, ("p2p", "gpu1->gpu0"): 9.9,
+        ("device-copy", "gpu0"): 912.68, ("device-copy", "gpu1"): 922.37,
+    }  # fmt: skip
+    assert found.observations.p2p == "off"
+    assert names(diagnose(found))[0] == "p2p-disabled"
+
+
+def test_tables_of_old_versions() -> None:
+    (old,) = read((LOGS / "rccl-old-table.txt").read_text()).figures
+    assert (old.metric, old.value) == ("all-gather-busbw", 2.13)
+    head = "RDMA_Write BW Test\n #bytes #iterations    BW peak[MB/sec]    BW average[MB/sec] \n"
+    (port,) = read(head + " 65536      5000            2800.10            2790.00\n").figures
+    assert port.value == pytest.approx(2790 * 2**20 * 8 / 1e9)
+
+
+def test_reserved_fields_of_a_virtual_function_are_no_facts() -> None:
+    found = read((LOGS / "lspci-vf.txt").read_text())
+    seen = found.observations
+    assert (seen.max_read_request_bytes, seen.relaxed_ordering, seen.link) == (None, None, None)
+    assert names(diagnose(found)) == []
+    (doubt,) = read_log((LOGS / "lspci-vf.txt").read_text(), "a.log")[2]
+    assert doubt.what == "PCIe settings of a virtual function"
+
+
+def of(metric: str, *rows: tuple[str, float], gpu: str | None = None) -> Diagnosis:
+    figures = [{"metric": metric, "subject": subject, "value": value, "unit": "GB/s"} for subject, value in rows]
+    return diagnose(Measured.from_yaml(json.dumps({"version": 1, "setup": {"gpu": gpu}, "figures": figures})))
+
+
+@pytest.mark.parametrize(
+    ("rows", "low"),
+    [
+        ([("gpu0", 14.2), ("gpu1", 57), ("gpu2", 56.7), ("gpu3", 57)], ["gpu0"]),
+        ([("gpu0", 55.2), ("gpu1", 57), ("gpu2", 56.7), ("gpu3", 57)], []),
+        ([("gpu0", 27), ("gpu1", 27), ("gpu2", 57), ("gpu3", 57)], []),  # two sockets: none stands out
+        ([("8 GPUs", 57), ("4 GPUs", 14), ("2 GPUs", 14)], []),  # not equals
+        ([("0000:18:00.0", 13.0), ("0000:3b:00.0", 26.1)], ["0000:18:00.0"]),
+    ],
+)
+def test_the_one_of_equals_that_stands_out(rows: list[tuple[str, float]], low: list[str]) -> None:
+    found = of("h2d", *rows)
+    assert [one.subject for one in found.figures if one.verdict == "low"] == low
+    assert names(found)[:1] == (["pcie-link-degraded"] if low else [])
+
+
+def test_all_pairs_of_one_gpu() -> None:
+    pairs = [(f"gpu{a}->gpu{b}", 6.0 if 2 in (a, b) else 24.0) for a in range(4) for b in range(4) if a != b]
+    found = of("p2p", *pairs)
+    assert {one.subject for one in found.figures if one.verdict == "low"} == {name for name, rate in pairs if rate == 6}
+    assert "25% of the other 6 (24.0 GB/s)" in found.causes[0].evidence[0]
+
+
+def test_the_pair_of_hosts_that_stands_out() -> None:
+    found = of("all-reduce-busbw", ("node1-node2", 180), ("node3-node4", 178), ("node1-node5", 60))
+    assert [one.subject for one in found.figures if one.verdict == "low"] == ["node1-node5"]
+    assert names(found)[0] == "nic-rate-or-link-down"
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "verdict"),
+    [("h2d", 600, "impossible"), ("h2d", 60, "unknown"), ("rdma-write", 120, "impossible")],
+)
+def test_a_figure_above_what_any_such_device_can_do(metric: str, value: float, verdict: str) -> None:
+    found = of(metric, ("it", value))
+    assert found.figures[0].verdict == verdict
+    assert names(found)[:1] == (["impossible-figure"] if verdict == "impossible" else [])
+
+
+def test_one_port_against_four() -> None:
+    found = of("rdma-write", ("1 port", 24.0), ("4 ports", 25.0))
+    assert names(found)[0] == "nic-count-or-rail-mismatch"
+    assert "4 ports give 1.04 times what 1 gives" in found.causes[0].evidence[0]
+    assert not of("rdma-write", ("1 port", 24.0), ("4 ports", 95.0)).causes
+
+
+def test_what_is_stated_comes_before_what_is_inferred() -> None:
+    document = {
+        "version": 1,
+        "setup": {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 2,
+                  "environment": {"NCCL_IB_DISABLE": "1"},
+                  "nics": {"count": 8, "rate_gbps": 400, "kind": "infiniband"}},
+        "figures": [{"metric": "all-reduce-busbw", "subject": "16 GPUs on 2 hosts", "value": 3, "unit": "GB/s"},
+                    {"metric": "rdma-write", "subject": "mlx5_0", "value": 150, "unit": "Gb/s"}],
+        "observations": {"gpu_nic_path": "SYS", "acs_redirect": True},
+    }  # fmt: skip
+    assert names(diagnose(Measured.from_yaml(json.dumps(document))))[0] == "socket-transport-instead-of-ib"
+
+
+def test_copies_from_two_nodes_are_no_fault_of_the_link() -> None:
+    found = of("h2d", ("GPU 0, node 0", 55.0), ("GPU 0, node 1", 27.0))
+    assert names(found)[0] == "far-numa-node"
+
+
+def test_a_gpu_without_a_model_is_said() -> None:
+    found = of("h2d", ("gpu0", 14.0), ("gpu1", 57.0), ("gpu2", 57.0), gpu="Vega 20")
+    assert any(line.startswith("no model of Vega 20") for line in found.next)
+    assert names(found)[0] == "pcie-link-degraded"
+
+
+def test_too_many_lines_are_refused() -> None:
+    with pytest.raises(BadInput, match="lines of a log"):
+        read("\n" * 500_000)

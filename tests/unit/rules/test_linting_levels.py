@@ -1,0 +1,217 @@
+"""Levels: what stops a start is an error, what costs a GPU's speed a warning, and the rest advice."""
+
+from __future__ import annotations
+
+import pytest
+from domain_faults import criticise, host_of
+from domain_shapes import changed
+
+from hosttune.domain.arguments import WINDOW
+from hosttune.model.host import Host, PciDevice, Virtualization
+from hosttune.model.lint import LintFinding
+from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu
+
+GPU, VF, NIC = "0000:41:00.0", "0000:41:00.4", "0000:99:00.0"
+TUNING = {"cpu-model", "vcpu-pins", "emulator-pin", "memory-bound", "huge-pages"}
+QEMU = "xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'"
+
+
+def host(driver: str = "vfio-pci", **fields: object) -> Host:
+    known = host_of()
+    vf = PciDevice(address=VF, class_code="030200", numa_node=0, iommu_group=77, physfn=GPU, driver=driver)
+    nic = PciDevice(address=NIC, class_code="020000", numa_node=0, iommu_group=78, driver=driver)
+    return changed(known, pci=(*known.pci, vf, nic), **fields)
+
+
+def hostdev(address: str, more: str = "") -> str:
+    bus, function = address.split(":")[1], address[-1]
+    place = f"<source><address bus='0x{bus}' slot='0x00' function='0x{function}'/></source>"
+    return f"<hostdev mode='subsystem' type='pci' managed='no'>{place}{more}</hostdev>"
+
+
+def domain(devices: str = "", rest: str = "") -> str:
+    return (
+        f"<domain type='kvm' {QEMU}><name>a</name><memory>1048576</memory><vcpu>2</vcpu>"
+        "<os><type arch='x86_64' machine='q35'>hvm</type><loader type='pflash'>/OVMF.fd</loader></os>"
+        f"<features><acpi/></features><devices>{devices}</devices>{rest}</domain>"
+    )
+
+
+def argument(*words: str) -> str:
+    return f"<qemu:commandline>{''.join(f'<qemu:arg value={word!r}/>' for word in words)}</qemu:commandline>"
+
+
+def override(*properties: tuple[str, str], alias: str = "hostdev0") -> str:
+    each = "".join(f"<qemu:property name='{name}' type='unsigned' value='{value}'/>" for name, value in properties)
+    device = f"<qemu:device alias='{alias}'><qemu:frontend>{each}</qemu:frontend></qemu:device>"
+    return f"<qemu:override>{device}</qemu:override>"
+
+
+def levels(found: tuple[LintFinding, ...], *names: str) -> dict[str, str]:
+    return {one.rule: one.level for one in found if one.judged and one.rule in names}
+
+
+MDEV = "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{}'/></source></hostdev>".format(
+    "c2177883-f1bb-47f0-914d-32a22e3a8804"
+)
+
+
+@pytest.mark.parametrize(
+    ("xml", "level"),
+    [
+        (domain(hostdev(GPU)), "warn"),
+        (domain(hostdev(VF)), "warn"),
+        (domain(MDEV), "warn"),
+        (domain(hostdev(NIC), argument("-device", f"vfio-pci,host={GPU[5:]}")), "warn"),
+        (domain(hostdev(NIC)), "info"),
+    ],
+)
+def test_speed_is_a_warning_for_a_guest_with_a_gpu(xml: str, level: str) -> None:
+    assert levels(criticise(host(), xml, where="a.xml"), *TUNING) == dict.fromkeys(TUNING, level)
+
+
+@pytest.mark.parametrize("kind", ["sev", "sev-snp", "tdx", "s390-pv"])
+def test_a_confidential_guest_gets_no_advice_for_ordinary_ones(kind: str) -> None:
+    security = f"<launchSecurity type='{kind}'/>"
+    ordinary, confidential = (criticise(host(), domain(hostdev(GPU), more), where="a.xml") for more in ("", security))
+    gone = {one.rule for one in ordinary if one.judged} - {one.rule for one in confidential if one.judged}
+    assert gone == {
+        *("cpu-model", "memory-bound", "huge-pages", "memory-balloon", "memory-merging", "memory-allocation"),
+        *("guest-agent", "random-numbers"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "qemu", "devices", "level"),
+    [
+        ("sev-snp", "9.1.0", hostdev(NIC), "error"),
+        ("sev-snp", "9.1.3 (Debian 1:9.1.3)", MDEV, "error"),
+        ("sev-snp", "9.1.0", "", None),
+        ("sev-snp", "9.2.0", hostdev(NIC), None),
+        ("sev-snp", "8.2.2", hostdev(NIC), "info"),  # as its builder made it
+        ("sev-snp", None, hostdev(NIC), "info"),
+        ("tdx", "9.1.0", hostdev(NIC), None),
+        ("sev", "9.1.0", hostdev(NIC), None),
+    ],
+)
+def test_snp_with_devices_needs_a_qemu_that_has_both(
+    kind: str, qemu: str | None, devices: str, level: str | None
+) -> None:
+    there = host(virtualization=Virtualization(qemu_version=qemu))
+    found = criticise(there, domain(devices, f"<launchSecurity type='{kind}'/>"), where="a.xml")
+    assert [one.level for one in found if one.rule == "confidential-devices"] == ([level] if level else [])
+
+
+@pytest.mark.parametrize(("kind", "level"), [("1414", None), ("0", "error"), (None, "info")])
+def test_a_vgpu_has_a_type(kind: str | None, level: str | None) -> None:
+    gpu = VgpuGpu(address=GPU, framework="vfio", functions=(VgpuFunction(address=VF, current_type=kind),))
+    there = host(driver="nvidia", vgpu=Vgpu(gpus=(gpu,)))
+    for xml in (domain(hostdev(VF)), domain("", argument("-device", f"vfio-pci,sysfsdev=/sys/bus/pci/devices/{VF}"))):
+        found = criticise(there, xml, where="a.xml")
+        assert [one.level for one in found if one.rule == "vgpu-type"] == ([level] if level else [])
+
+
+def test_a_driver_that_the_xml_names_is_the_one_to_bind() -> None:
+    (found,) = (
+        one
+        for one in criticise(
+            host(driver="mlx5_core"),
+            domain(hostdev(NIC, "<driver name='vfio' model='mlx5_vfio_pci'/>")),
+            where="a.xml",
+        )
+        if one.rule == "host-driver"
+    )
+    assert (found.text.partition(": ")[2], found.remedy) == (
+        "driver mlx5_core holds it now, not mlx5_vfio_pci",
+        "bind it to mlx5_vfio_pci, which <driver model=…> asks for",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rest", "rom"),
+    [
+        ("", True),
+        (override(("rombar", "0")), False),
+        (override(("rombar", "1")), True),
+        (override(("rombar", "0"), alias="hostdev7"), True),
+        (argument("-set", "device.hostdev0.rombar=0"), False),
+    ],
+)
+def test_an_overridden_property_counts(rest: str, rom: bool) -> None:
+    found = criticise(host(), domain(hostdev(NIC), rest), where="a.xml")
+    assert ("rom-bar" in {one.rule for one in found}) is rom
+
+
+def test_the_iommu_device_is_judged_with_its_override() -> None:
+    iommu = "<iommu model='intel'><driver intremap='on' caching_mode='on'/></iommu>"
+    for rest, said in (("", True), (override(("dma-translation", "off"), alias="iommu0"), False)):
+        found = criticise(host(), domain(hostdev(NIC) + iommu, rest), where="a.xml")
+        assert ("iommu-dma" in {one.rule for one in found}) is said
+
+
+@pytest.mark.parametrize(("libvirt", "level"), [("8.0.0", "warn"), ("8.2.0", None)])
+def test_libvirt_before_8_2_ignores_overrides(libvirt: str, level: str | None) -> None:
+    there = host(virtualization=Virtualization(libvirt_version=libvirt, qemu_version="6.2.0"))
+    found = criticise(there, domain(hostdev(NIC), override(("rombar", "0"))), where="a.xml")
+    assert [one.level for one in found if one.rule == "qemu-override"] == ([level] if level else [])
+
+
+def test_an_override_of_what_is_passed_is_not_judged() -> None:
+    found = criticise(host(), domain(hostdev(NIC), override(("host", "0000:01:00.0"))), where="a.xml")
+    assert [one.judged for one in found if one.rule == "qemu-override"] == [False]
+
+
+@pytest.mark.parametrize(("libvirt", "remedy"), [("9.0.0", "-global"), ("10.7.0", "dma_translation='off'")])
+def test_a_remedy_is_one_that_the_installed_libvirt_takes(libvirt: str, remedy: str) -> None:
+    there = host(virtualization=Virtualization(libvirt_version=libvirt, qemu_version="8.2.0"))
+    xml = domain(hostdev(NIC) + "<iommu model='intel'><driver intremap='on' caching_mode='on'/></iommu>")
+    (found,) = (one for one in criticise(there, xml, where="a.xml") if one.rule == "iommu-dma")
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("form", ["0:41:0.0", "41:0.0", "0000:41:00.0", "00000000:41:00.0"])
+def test_an_address_is_read_as_qemu_reads_it(form: str) -> None:
+    found = criticise(host(), domain("", argument("-device", f"vfio-pci,host={form}")), where="a.xml")
+    assert {one.rule for one in found} & {"device-missing", "huge-pages", "vcpu-pins"} == {"vcpu-pins"}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("intel-iommu.dma-translation=off", False),
+        ("driver=intel-iommu,property=dma-translation,value=false", False),
+        ("intel-iommu.dma-translation=on", True),
+    ],
+)
+def test_a_global_has_two_forms(value: str, said: bool) -> None:
+    xml = domain(hostdev(NIC) + "<iommu model='intel'><driver caching_mode='on'/></iommu>", argument("-global", value))
+    assert ("iommu-dma" in {one.rule for one in criticise(host(), xml, where="a.xml")}) is said
+
+
+@pytest.mark.parametrize(
+    ("written", "sized"),
+    [
+        ("name=opt/ovmf/X-PciMmio64Mb,string=65536", True),
+        ("opt/ovmf/X-PciMmio64Mb,string=65536", True),
+        ("string=65536,name=opt/ovmf/X-PciMmio64Mb", True),
+        ("string=65536", False),
+        ("name=opt/other,string=65536", False),
+    ],
+)
+def test_the_window_is_read_in_each_form(written: str, sized: bool) -> None:
+    assert (WINDOW.fullmatch(written) is not None) is sized
+
+
+def test_a_guest_that_floats_over_both_nodes_is_told_so_once() -> None:
+    """As Nova writes a guest without dedicated CPUs, where some CPUs are the host's alone."""
+    xml = domain(hostdev(GPU)).replace("<vcpu>", "<vcpu cpuset='1-199,513-711'>")
+    told = {one.rule for one in criticise(host(), xml, where="a.xml") if one.level != "info"}
+    assert told == TUNING
+
+
+@pytest.mark.parametrize(("loader", "unknown"), [(" type='pflash'>/x.fd", False), (">/usr/share/qemu/edk2.fd", False),
+                                                 (">/opt/fw.bin", True)])  # fmt: skip
+def test_a_guest_without_an_architecture_has_the_hosts(loader: str, unknown: bool) -> None:
+    xml = domain(hostdev(GPU)).replace(" arch='x86_64'", "").replace(" type='pflash'>/OVMF.fd", loader)
+    texts = [one.text for one in criticise(host(arch="x86_64"), xml, where="a.xml") if one.rule == "firmware-window"]
+    assert any("which firmware" in text for text in texts) is unknown
