@@ -11,12 +11,14 @@ import msgspec
 import pytest
 from examplehosts import discovered
 
+import hosttune
 from hosttune.domain.reader import read_domain
 from hosttune.domain.running import Running, definition
 from hosttune.linux.qemuline import read_options
 from hosttune.model.evidence import GuestThread
 from hosttune.model.topology import Hugetlbfs
-from hosttune.rules.lint import BY_HAND, LintedDefinition, Manager, lint
+from hosttune.rules.lint import BY_HAND, LintedDefinition, Manager, lint, rules
+from hosttune.rules.lint.running import NOT_ASKED
 
 CASES = tomllib.loads((Path(__file__).parents[2] / "cases/running/cases.toml").read_text())["case"]
 MOUNTS = (
@@ -166,3 +168,8 @@ def test_the_remedy_is_a_setting_of_the_manager(name: str, rule: str, remedy: st
     xml = made(f"{Q35} -device virtio-balloon-pci -device vfio-pci,host=0000:1b:00.0")
     found = {one.rule: one.remedy for one in lint(host(), [LintedDefinition("process 7", xml, Manager(name, "100"))])}
     assert found[rule] == remedy
+
+
+def test_settings_are_of_rules_that_there_are() -> None:
+    table = tomllib.loads((Path(hosttune.__file__).parent / "rules/lint/managers.toml").read_text())
+    assert {*table["rules"], *NOT_ASKED} <= {rule.id for rule in rules()}

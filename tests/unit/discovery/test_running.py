@@ -1,0 +1,60 @@
+"""QEMU processes in a root: who started them, and what a capture keeps of their command lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hosttune.discovery.qemu import PROCESSES
+from hosttune.discovery.running import read_running, strip_running
+from hosttune.discovery.scrub import Scrub
+from hosttune.machine.capture import Archive
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMMANDS
+from hosttune.model.values import to_json
+
+
+class Live(Archive):
+    """A root whose queries are asked, as on the machine."""
+
+    def query(self, name: str, live: Any) -> str | None:
+        return super().query(name, live) if name == PROCESSES else live()
+
+
+def of(line: str, **files: str) -> Any:
+    held = {COMMANDS + PROCESSES: "17 g\n18 ended\n", "/proc/17/cmdline": line.replace(" ", "\0") + "\0", **files}
+    found = read_running(Reader(Live({path: text.encode() for path, text in held.items()}, {}, "test")))
+    assert found is not None
+    assert [process.pid for process, _ in found] == [17]
+    return found[0][0]
+
+
+@pytest.mark.parametrize(
+    ("line", "manager", "known_as"),
+    [
+        ("/usr/bin/kvm -id 104 -pidfile /var/run/qemu-server/104.pid", "Proxmox", "104"),
+        ("qemu-system-x86_64 -pidfile /run/incus/project_v1/qemu.pid", "Incus", "v1"),
+        ("qemu-system-x86_64 -pidfile /var/snap/lxd/common/lxd/logs/v1/qemu.pid", "LXD", "v1"),
+        ("qemu-system-x86_64 -name sandbox-55e043c4c5ea -qmp unix:/run/vc/vm/55e0/qmp.sock", "Kata", "55e043c4c5ea"),
+        ("qemu-system-x86_64 -name guest=one-42,debug-threads=on", "OpenNebula", "42"),
+        ("qemu-system-x86_64 -chardev socket,id=m,path=/var/lib/libvirt/qemu/domain-1-a/m.sock", "libvirt", None),
+        ("qemu-system-x86_64 -m 1G", None, None),
+    ],
+)
+def test_the_manager_is_told_by_its_paths(line: str, manager: str | None, known_as: str | None) -> None:
+    process = of(line)
+    assert (process.manager, process.manager_id) == (manager, known_as)
+
+
+def test_a_capture_has_no_secrets_and_no_names_of_disks() -> None:
+    line = (
+        "qemu-system-x86_64 -object secret,id=s,data=HIDDEN -drive file=rbd:pool/HIDDEN:key=HIDDEN,id=a"
+        " -drive file=/home/HIDDEN/HIDDEN.img,id=b -device virtio-blk-pci,drive=b,serial=HIDDEN -append HIDDEN"
+        " -fw_cfg name=opt/com.coreos/config,string=HIDDEN -netdev user,id=n,hostfwd=tcp:HIDDEN:1-:22"
+    )
+    scrub = Scrub("key", None)
+    kept = strip_running(to_json((of(line),)), scrub.node, scrub.words)
+    assert kept is not None
+    assert "HIDDEN" not in kept
+    assert strip_running("[{}]", scrub.node, scrub.words) is None
