@@ -182,7 +182,7 @@ def test_a_host_without_guests_has_nothing_to_judge(cli: Cli, root: Path) -> Non
     ("words", "what"),
     [
         ((), "nothing to judge"),
-        (("clean.xml", "--all"), "both guests and --all"),
+        (("clean.xml", "--all"), "guests together with --all"),
         (("--host", "host.json", "--all"), "a host document holds no definitions of guests"),
         (("--host", "host.json", "web"), "a host document holds no definitions of guests"),
         (("--host", "host.json", "gone.xml"), "cannot read gone.xml"),
