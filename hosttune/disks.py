@@ -77,27 +77,27 @@ def read_nodes(reader: Reader, paths: Iterable[str] = ()) -> dict[str, tuple[str
     What cannot be told has no entry. Sources: Documentation/ABI (sysfs-class-net, sysfs-bus-vdpa), the folders `slaves`
     that dm, md and bcache make (block/holder.c), drivers/nvme/host/multipath.c (the head is in its subsystem).
     """
-    found: dict[str, tuple[str, ...]] = {}
+    nodes: dict[str, tuple[str, ...]] = {}
     for kind, prefix in ((_BLOCK, "/dev"), (sysfs.NET, sysfs.NET)):
         for name in reader.names(kind):
             functions = _under(reader, f"{kind}/{name}")
             if functions or (functions is not None and kind == _BLOCK and not re.match("loop|ram", name)):
-                found[f"{prefix}/{name}"] = tuple(sorted(functions))
+                nodes[f"{prefix}/{name}"] = tuple(sorted(functions))
             mapped = reader.text(f"{kind}/{name}/dm/name") if name.startswith("dm-") else None
             volume = re.fullmatch(r"((?:[^-]|--)++)-((?:[^-]|--)+)", mapped or "")  # LVM doubles dashes in names
             for link in (mapped and f"mapper/{mapped}", volume and "/".join(volume.groups()).replace("--", "-")):
                 if link:
-                    found[f"/dev/{link}"] = (f"/dev/{name}",)
+                    nodes[f"/dev/{link}"] = (f"/dev/{name}",)
     for name in reader.names(_VDPA):
         for node in reader.names(f"{_VDPA}/{name}"):
             if node.startswith("vhost-vdpa-"):
-                found[f"/dev/{node}"] = tuple(sysfs.functions_in(reader.link(f"{_VDPA}/{name}") or "")[-1:])
+                nodes[f"/dev/{node}"] = tuple(sysfs.functions_in(reader.link(f"{_VDPA}/{name}") or "")[-1:])
     folders = ("/dev/mapper", "/dev/md", *(f"/dev/disk/{kind}" for kind in reader.names("/dev/disk")))
     for path in (*(f"{folder}/{name}" for folder in folders for name in reader.names(folder)), *paths):
         target = reader.link(path) if path.startswith("/") else None
-        if target is not None and path not in found:
-            found[path] = (reader.link(target) or target,)
-    return found
+        if target is not None and path not in nodes:
+            nodes[path] = (reader.link(target) or target,)
+    return nodes
 
 
 def functions_of(reader: Reader, paths: Sequence[str]) -> list[tuple[str, ...] | None]:
@@ -184,8 +184,8 @@ def _kernel_uses(reader: Reader) -> Iterator[tuple[str, str]]:
             yield from ((head, use) for head in heads if head)
     for kind in reader.names(_TARGETS):
         for name in reader.names(f"{_TARGETS}/{kind}") if kind.startswith("fileio_") else ():
-            found = _FILE.search(reader.text(f"{_TARGETS}/{kind}/{name}/info") or "")
-            yield from ((disk, f"exported over SCSI as {name}") for disk in _named(reader, found and found[1]))
+            match = _FILE.search(reader.text(f"{_TARGETS}/{kind}/{name}/info") or "")
+            yield from ((disk, f"exported over SCSI as {name}") for disk in _named(reader, match and match[1]))
 
 
 def _enabled(reader: Reader, path: str) -> Iterable[str]:

@@ -191,16 +191,16 @@ def with_fleet(fleet: str | None, where: str = "fleet's baselines") -> Standard:
 
 def read_peaks(text: str, where: str) -> dict[str, Peaks]:
     """Return the roofline table by PCI vendor:device. Raises BadInput that names the row and the field."""
-    found: dict[str, Peaks] = {}
+    peaks: dict[str, Peaks] = {}
     for place, row in _rows(text, "device", where):
         _known(row, frozenset(_PEAKS) | {"id", "model", "source", "nvlinks"}, place)
         device, source, model = (_text(row, name, place) for name in ("id", "source", "model"))
         _device(device, f"{place}.id")
-        if device in found:
+        if device in peaks:
             raise BadInput(f"{device} twice", where=place, hint="one row a device")
         values = {name: _positive(row, name, place) for name in _PEAKS if name in row}
-        found[device] = Peaks(device, model, source, values, _nvlinks(row, place))
-    return found
+        peaks[device] = Peaks(device, model, source, values, _nvlinks(row, place))
+    return peaks
 
 
 def read_baselines(text: str, peaks: Mapping[str, Peaks], where: str) -> tuple[Baseline, ...]:

@@ -246,15 +246,15 @@ def _devices(rows: Sequence[Mapping[str, Any]], wanted: str, places: Mapping[str
     """
     chosen = None if wanted == "all" else frozenset(wanted.lower().split(","))
     at = Counter(row["address"] for row in rows if row["address"])
-    found = []
+    devices = []
     for row in rows:
         name = row["address"] or row["uuid"] or f"gpu{row['index']}"
         if at[row["address"]] > 1:
             continue
         if chosen is None or name.lower() in chosen or (row["uuid"] or "").lower() in chosen:
             place = places.get(name) or places.get(row["uuid"]) or {}
-            found.append(_device(row, place.get("name", name), place))
-    return tuple(found)
+            devices.append(_device(row, place.get("name", name), place))
+    return tuple(devices)
 
 
 def _device(row: Mapping[str, Any], name: str, place: Mapping[str, Any], link: str | None = None) -> LoadableGpu:

@@ -197,10 +197,10 @@ def _no_floor(links: int | None, port: RatedPort | None) -> str:
 
 def loaded_links(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
     """Return the median speed (GT/s) and width of each link, read under load. Too few readings: left out."""
-    found = runs_of(samples)
+    runs = runs_of(samples)
     links = {}
-    for (metric, subject), speeds in found.items():
-        widths = found.get((WIDTH, subject), [])
+    for (metric, subject), speeds in runs.items():
+        widths = runs.get((WIDTH, subject), [])
         if metric == SPEED and min(len(speeds), len(widths)) >= FEWEST_RUNS:
             links[subject] = (median_low(speeds), int(median_low(widths)))
     return links

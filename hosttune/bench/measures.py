@@ -133,11 +133,11 @@ def figure_rows(found: Sequence[Measure]) -> tuple[tuple[str, str], ...]:
 
     Of more than MANY: only the lowest, the median and the highest, and how many have no figure.
     """
-    known = sorted((one for one in found if one.median is not None), key=lambda one: one.median or 0.0)
+    known = sorted((measure for measure in found if measure.median is not None), key=lambda one: one.median or 0.0)
     if len(found) <= MANY or not known:
-        return tuple((one.subject, figure(one)) for one in found)
+        return tuple((measure.subject, figure(measure)) for measure in found)
     rows = [("lowest: " + known[0].subject, figure(known[0])), ("highest: " + known[-1].subject, figure(known[-1]))]
-    middle = median(one.median for one in known if one.median is not None)
+    middle = median(measure.median for measure in known if measure.median is not None)
     rows.insert(1, (f"median of {len(known)}", number(middle)))
     missing = len(found) - len(known)
     return (*rows, *((("no figure", f"{missing} of {len(found)}"),) if missing else ()))
@@ -165,5 +165,5 @@ def pair_of(subject: str) -> tuple[str, str] | None:
 
     None for a single thing.
     """
-    found = _PAIR.fullmatch(subject)
-    return (found[1], found[2]) if found else None
+    match = _PAIR.fullmatch(subject)
+    return (match[1], match[2]) if match else None

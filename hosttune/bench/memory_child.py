@@ -96,9 +96,9 @@ def _thread(cpu: int, node: int, runs: int, seconds: float, start: threading.Bar
         libc.memset(here, 0x5A, ctypes.c_size_t(_BUFFER))
         libc.memset(there, 0xA5, ctypes.c_size_t(_BUFFER))
         for place in places:
-            found = nodes_of(place, _BUFFER)
-            if found != {node}:
-                raise NotPlaced(f"memory requested on node {node} is on {sorted(found)}")
+            nodes = nodes_of(place, _BUFFER)
+            if nodes != {node}:
+                raise NotPlaced(f"memory requested on node {node} is on {sorted(nodes)}")
         rates = []
         for _ in range(runs):
             start.wait()

@@ -42,5 +42,7 @@ def against_model(rows: Sequence[Baseline], modelled: Modelled, reached: bool) -
     row = modelled.row
     if row is None or (row.kind == "least" and reached):
         return tuple(rows)
-    kept = rows if row.kind == "least" else [one for one in rows if one.kind != "reference" or one.own]
+    kept = (
+        rows if row.kind == "least" else [baseline for baseline in rows if baseline.kind != "reference" or baseline.own]
+    )
     return (*kept, row)

@@ -34,19 +34,22 @@ def regressions(before: Validation, after: Validation) -> tuple[str, ...]:
 
     Among outcomes, those that `after` no longer has come last; figures come after all outcomes.
     """
-    old, new = ({(one.check, one.subject): one for one in side.results} for side in (before, after))
+    old, new = ({(result.check, result.subject): result for result in side.results} for side in (before, after))
     keys = [*new, *(key for key in old if key not in new)]
     made = {check for check, _ in new}
     pairs = [(key, old.get(key), new.get(key)) for key in keys]
     outcomes = [_line(key, was, now) for key, was, now in pairs if got_worse(key[0], was, now, made=key[0] in made)]
     figures = [
-        f"{one.metric} {one.subject}: {one.before:g} -> {one.after:g} {one.unit}, {one.change:+.1%}"
-        for one in compare(before, after)
-        if one.verdict == "worse" and one.before is not None and one.after is not None and one.change is not None
+        f"{change.metric} {change.subject}: {change.before:g} -> {change.after:g} {change.unit}, {change.change:+.1%}"
+        for change in compare(before, after)
+        if change.verdict == "worse"
+        and change.before is not None
+        and change.after is not None
+        and change.change is not None
     ]
     return (*outcomes, *figures)
 
 
 def _line(key: tuple[str, str], old: CheckResult | None, new: CheckResult | None) -> str:
-    was, now = (one.outcome if one is not None else "not there" for one in (old, new))
+    was, now = (result.outcome if result is not None else "not there" for result in (old, new))
     return f"{key[0]} {key[1]}: {was} -> {now}" + (f", {new.actual}" if new is not None and new.actual else "")

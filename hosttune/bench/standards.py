@@ -30,9 +30,9 @@ def scales(
     links = pair_links(host, list(kinds)) if host is not None else {}
     medians: dict[tuple[str, str], list[float]] = {}
     for validation in history:
-        for one in measures(validation.samples):
-            if one.median is not None:
-                medians.setdefault((one.metric, one.subject), []).append(one.median)
+        for measure in measures(validation.samples):
+            if measure.median is not None:
+                medians.setdefault((measure.metric, measure.subject), []).append(measure.median)
     before = {key: median(values) for key, values in medians.items()}
     found = (
         _scale(metric, subject, kinds, standard, before, links.get(subject))

@@ -60,7 +60,7 @@ def adopt_guests(context: click.Context, request: AdoptRequest, others: Mapping[
         if request.out is None and request.document is None:
             if obstacle is not None:
                 tell(f"plan not saved: {obstacle[0]}: {obstacle[1]}")
-            elif any(one.changes for one in adopted.guests) or adopted.plan.actions or adopted.plan.unplaced:
+            elif any(adoption.changes for adoption in adopted.guests) or adopted.plan.actions or adopted.plan.unplaced:
                 _save(adopted, request, None)
             else:
                 tell("nothing to change: no plan is saved")
@@ -121,16 +121,16 @@ def _each(system: System, name: str) -> Definition:
     """Return the definition of one of all guests; if libvirt gives none, a refused one with the reason."""
 
     try:
-        found = _of_libvirt(system, name)
+        libvirt = _of_libvirt(system, name)
     except Unreadable as error:
         return Definition(b"", name, name, (f"its definition cannot be read: {error.reason}",))
-    return found or Definition(b"", name, name, ("it is transient: libvirt keeps no definition of it",))
+    return libvirt or Definition(b"", name, name, ("it is transient: libvirt keeps no definition of it",))
 
 
 def _named(system: System, host: Host, name: str) -> Definition:
     """Return the definition of a guest of this name. Raises BadInput, Unreadable."""
-    found = _of_libvirt(system, name)
-    if found is None:
+    libvirt = _of_libvirt(system, name)
+    if libvirt is None:
         from hosttune.model.hints import did_you_mean
         from hosttune.model.listing import some
 
@@ -139,7 +139,7 @@ def _named(system: System, host: Host, name: str) -> Definition:
         if name in known:
             hint = "it is transient: give its XML with --xml FILE"
         raise BadInput(f"no guest {name!r} is defined on this host", where="--adopt", hint=hint)
-    return found
+    return libvirt
 
 
 def _of_libvirt(system: System, name: str) -> Definition | None:
@@ -161,7 +161,7 @@ def _obstacle(adopted: Adoptions, request: AdoptRequest) -> tuple[str, str] | No
     """Return why the plan must not be saved, and what to do; None if it may be."""
     if request.files:
         return "a definition of a file may differ from libvirt's", "virsh define FILE, then plan --adopt NAME"
-    managed = next((one for one in adopted.guests if one.placement and one.managers), None)
+    managed = next((adoption for adoption in adopted.guests if adoption.placement and adoption.managers), None)
     if managed is not None and not request.managed:
         hint = "make the change there, or give --yes to save the plan"
         return f"{' and '.join(managed.managers)} manages guest {managed.name}", hint
@@ -175,7 +175,7 @@ def _print(adopted: Adoptions, host: Host, request: AdoptRequest) -> None:
     def svg() -> str:
         from hosttune.report.svg import adoption_svg
 
-        return adoption_svg(host, (one.before for one in adopted.guests), adopted.plan)
+        return adoption_svg(host, (guest.before for guest in adopted.guests), adopted.plan)
 
     output = request.output
     if output in DEFINITIONS:
@@ -195,8 +195,8 @@ def _print(adopted: Adoptions, host: Host, request: AdoptRequest) -> None:
 
 def _chosen(adopted: Adoptions, name: str | None) -> Adoption:
     """Return the guest whose definition is printed. Raises BadInput."""
-    name = chosen(name, [one.name for one in adopted.guests])
-    return next(one for one in adopted.guests if one.name == name)
+    name = chosen(name, [adoption.name for adoption in adopted.guests])
+    return next(adoption for adoption in adopted.guests if adoption.name == name)
 
 
 def write_bytes(data: bytes) -> None:

@@ -33,8 +33,8 @@ def collective(root: str | None, document: str | None, job: str | None, output: 
     """
     from hosttune.report.collective import member_report
 
-    found = answer(root, document, read_job(job, CollectiveJob, "collective"))
-    emit_report(found, output, member_report)
+    member = answer(root, document, read_job(job, CollectiveJob, "collective"))
+    emit_report(member, output, member_report)
 
 
 def answer(root: str | None, document: str | None, job: CollectiveJob) -> Member:

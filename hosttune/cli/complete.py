@@ -56,9 +56,9 @@ def script(shell: str, command: click.Command, variable: str) -> str:
     """Return the completion script of a shell: bash, zsh or fish. `variable`: the one in which it asks the command."""
     if shell == "bash":
         return _BASH
-    found = get_completion_class(shell)
-    assert found is not None
-    return ShellComplete.source(found(command, {}, "hosttune", variable))
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    return ShellComplete.source(completion_class(command, {}, "hosttune", variable))
 
 
 def gpus(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:

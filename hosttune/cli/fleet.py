@@ -237,10 +237,10 @@ def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
 
         metrics = read_metrics(path)
     if last["verb"] is None:
-        found = report_of_past(results, run_id, metrics)
+        fleet_report = report_of_past(results, run_id, metrics)
     else:
-        found = last_answers(results, run_id, metrics, **last)
-    show(found, output, results)
+        fleet_report = last_answers(results, run_id, metrics, **last)
+    show(fleet_report, output, results)
 
 
 def last_answers(
@@ -266,8 +266,8 @@ def floors(results: str, run_id: str | None) -> None:
     from hosttune.fleet.medians import floors_toml
     from hosttune.fleet.reporting import report_of_past
 
-    found = report_of_past(results, run_id)
-    emit(floors_toml(found.medians, run=found.run, at=found.at))
+    fleet_report = report_of_past(results, run_id)
+    emit(floors_toml(fleet_report.medians, run=fleet_report.run, at=fleet_report.at))
 
 
 fleet.add_command(fleetbaseline.baseline)

@@ -95,12 +95,12 @@ def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Non
     from hosttune.model.text import count
     from hosttune.report.result import result_report
 
-    found = changes(results, verb, run, hosts)
-    counts = f"{count(len(found.of), 'distinct change')}, {count(found.writes, 'write')}"
-    emit(f"\nwhat would change on {hosts_text(found.hosts, hosts)}: {counts}; nothing was written")
-    for line, alike in found.of.items():
-        emit(shown(f"  {hosts_text(alike, found.hosts)}: {line}"))
-    if not found.of:
+    rehearsed_changes = changes(results, verb, run, hosts)
+    counts = f"{count(len(rehearsed_changes.of), 'distinct change')}, {count(rehearsed_changes.writes, 'write')}"
+    emit(f"\nwhat would change on {hosts_text(rehearsed_changes.hosts, hosts)}: {counts}; nothing was written")
+    for line, alike in rehearsed_changes.of.items():
+        emit(shown(f"  {hosts_text(alike, rehearsed_changes.hosts)}: {line}"))
+    if not rehearsed_changes.of:
         emit("  nothing: every host that answered is as planned")
     if Amount.now != VERBOSE:
         path = f"{results}/HOST/{verb}.check.json"

@@ -85,7 +85,7 @@ def handover(
     from hosttune.model.values import parse_address
 
     asked = Asked(
-        devices=tuple(parse_address(one, where="--device") for one in devices),
+        devices=tuple(parse_address(device, where="--device") for device in devices),
         guest=guest, erase=erase, level=level, to_vfio=to_vfio,
     )  # fmt: skip
     here = place(root, document)
@@ -252,9 +252,11 @@ def verify(
 
     here = place(root, document)
     captured = here[0].store is None
-    found = calls.verify(here, file, signers, calls.checked_identity(identity), revoked, document=captured, keep=keep)
-    with exiting(context, 0 if found.verdict == "valid" else 1):
-        emit_report(found, output, verification_report)
+    verification = calls.verify(
+        here, file, signers, calls.checked_identity(identity), revoked, document=captured, keep=keep
+    )
+    with exiting(context, 0 if verification.verdict == "valid" else 1):
+        emit_report(verification, output, verification_report)
 
 
 @handover.command(cls=Command)

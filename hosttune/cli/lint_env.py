@@ -34,6 +34,6 @@ def lint_env(context: click.Context, /, root: str | None, document: str | None, 
 
     text = load_text(path, what="an environment: lines such as NAME=VALUE", size="environment")
     host = read_host(root, document) if root is not None or document is not None else None
-    found = judge(text, where=path, host=host)
-    with exiting(context, 1 if any(one.verdict == "harmful" for one in found.lines) else 0):
-        emit_report(found, output, lambda found: environment_report(found, path))
+    judged_environment = judge(text, where=path, host=host)
+    with exiting(context, 1 if any(line.verdict == "harmful" for line in judged_environment.lines) else 0):
+        emit_report(judged_environment, output, lambda found: environment_report(found, path))

@@ -297,7 +297,7 @@ def changes_something(decided: Plan, host: Host, root: str | None, document: str
         result, _ = rehearse_apply(site, decided, ApplyOptions(), lambda: host)
     except HosttuneError:
         return True
-    return any(one.outcome in ("planned", "failed") for one in result.entries)
+    return any(entry.outcome in ("planned", "failed") for entry in result.entries)
 
 
 def decide(
@@ -325,16 +325,23 @@ def with_system(decided: Plan, host: Host, root: str | None) -> Plan:
     from hosttune.machine.archive import open_system
 
     system = open_system(root)
-    booting = [one for one in decided.guests if one.disk or (one.tpm and one.boots_from)]
-    absent = [(one.name, why) for one in booting if (why := no_system(system, one)) is not None]
+    booting = [guest for guest in decided.guests if guest.disk or (guest.tpm and guest.boots_from)]
+    absent = [(guest.name, why) for guest in booting if (why := no_system(system, guest)) is not None]
     added = (Finding(level="error", text=why, where=f"guest {name}") for name, why in absent)
-    guests = tuple(with_drift(decided, one, host, system) for one in decided.guests)
+    guests = tuple(with_drift(decided, guest, host, system) for guest in decided.guests)
     return replace(decided, guests=guests, findings=(*decided.findings, *added))
 
 
 def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -> PlannedGuest:
     """Return a guest of a plan; `changes` has also what libvirt's definition has otherwise than it was planned."""
-    old = next((one for one in (host.in_force.guests if host.in_force else ()) if one.name == guest.name), None)
+    old = next(
+        (
+            guest_in_force
+            for guest_in_force in (host.in_force.guests if host.in_force else ())
+            if guest_in_force.name == guest.name
+        ),
+        None,
+    )
     if old is None or guest.change == "create":
         return guest
 
@@ -348,12 +355,12 @@ def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -
         return guest
     want = domain_xml(decided, guest.name)
     then = domain_xml(replace(decided, guests=(old.places,)), guest.name)
-    known = {(one.element, one.was) for one in updated(then, then, want).changes}
-    active = any(one.name == guest.name and runs(one) for one in host.guests or ())
+    known = {(guest_change.element, guest_change.was) for guest_change in updated(then, then, want).changes}
+    active = any(running_guest.name == guest.name and runs(running_guest) for running_guest in host.guests or ())
     drift = tuple(
-        replace(one, when="next-start" if active else "now")
-        for one in (updated(then, now, want).changes if now else ())
-        if (one.element, one.was) not in known
+        replace(guest_change, when="next-start" if active else "now")
+        for guest_change in (updated(then, now, want).changes if now else ())
+        if (guest_change.element, guest_change.was) not in known
     )
     return replace(guest, change="update", changes=(*guest.changes, *drift)) if drift else guest
 

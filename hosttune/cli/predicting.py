@@ -213,12 +213,12 @@ def diagnose(
     sources, unused = gathered(host, measured, validation, logs)
     merged, doubts = merge(sources)
     hostless = validation is not None and host is None
-    found = judged(merged, complaining=validation is None, hostless=hostless)
-    paths = low_paths(found, host) if host is not None else ()
-    found = msgspec.structs.replace(found, problems=(*doubts, *found.problems, *unused), paths=paths)
-    bad = bool(found.causes) or any(one.verdict in ("low", "impossible") for one in found.figures)
+    diagnosis = judged(merged, complaining=validation is None, hostless=hostless)
+    paths = low_paths(diagnosis, host) if host is not None else ()
+    diagnosis = msgspec.structs.replace(diagnosis, problems=(*doubts, *diagnosis.problems, *unused), paths=paths)
+    bad = bool(diagnosis.causes) or any(figure.verdict in ("low", "impossible") for figure in diagnosis.figures)
     with exiting(context, 1 if bad else 0):
-        emit_report(found, output, lambda found: diagnosis_report(found, host))
+        emit_report(diagnosis, output, lambda found: diagnosis_report(found, host))
 
 
 def gathered(

@@ -126,11 +126,11 @@ def accepted_of(elsewhere: str | None, path: str | None = None) -> tuple[Accepta
     from hosttune.model.jsontext import plain_json
     from hosttune.validating.accepting import declared
 
-    found = () if elsewhere is not None else config.accepted()
+    acceptances = () if elsewhere is not None else config.accepted()
     if path is None:
-        return found
+        return acceptances
     rows = plain_json(load(path, what="a list of acceptances"), where="hosttune_accept", hint="write a list")
-    return (*found, *declared(rows, "hosttune_accept"))
+    return (*acceptances, *declared(rows, "hosttune_accept"))
 
 
 def read_expectation(path: str | None) -> ExpectedDevices | None:

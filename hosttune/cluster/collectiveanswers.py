@@ -89,7 +89,10 @@ def raw_groups(results: str, plan: CollectivePlan, known: Known) -> tuple[HostGr
     machines_ = {host: member.machine for host, member in plan.members.items()}
     for step in plan.steps:
         if step.number not in known:
-            groups = [_group(results, plan, machines_, (step.number, n), one) for n, one in enumerate(step.groups)]
+            groups = [
+                _group(results, plan, machines_, (step.number, n), planned_group)
+                for n, planned_group in enumerate(step.groups)
+            ]
             known[step.number] = tuple(groups)
     return tuple(group for step in plan.steps for group in known[step.number])
 
@@ -116,14 +119,14 @@ def _group(
         answers[host] = member
     options = plan.options
     wanted = WantedGroup(group_name(plan.run, step, number), ranks, options.kinds, options.sizes, options.runs)
-    found = joined(wanted, answers)
+    group = joined(wanted, answers)
     return replace(
         made,
-        outcome=found.outcome,
-        figures=figures(found.timings),
-        accused=found.accused,
-        why=found.why,
-        left_out=found.left_out,
+        outcome=group.outcome,
+        figures=figures(group.timings),
+        accused=group.accused,
+        why=group.why,
+        left_out=group.left_out,
     )
 
 
@@ -134,7 +137,7 @@ def report(results: str, plan: CollectivePlan, *, check: bool = False, stopped: 
     wanted = counts(len(plan.names), plan.first, plan.last)
     there = {len(group.hosts) for group in groups if group.outcome == "measured" or group.state == "failed"}
     missing = [number for number in wanted if number not in there]
-    found = findings(_trials(groups))
+    group_findings = findings(_trials(groups))
     incomplete = bool(missing) or not wanted or len(plan.names) < len(plan.hosts) or any(_unwatched(plan))
     return CollectiveReport(
         run=plan.run,
@@ -148,9 +151,9 @@ def report(results: str, plan: CollectivePlan, *, check: bool = False, stopped: 
         verdict=verdict_of(groups, incomplete=incomplete, limited=any(_limits(plan))),
         series=wanted,
         minutes=round(series_minutes(plan), 1),
-        hosts=tuple(_report_host(one) for one in plan.hosts),
+        hosts=tuple(_report_host(member) for member in plan.hosts),
         scaling=scaling(groups, standard.expect),
-        faults=faults(found, groups),
+        faults=faults(group_findings, groups),
         groups=groups,
         notes=tuple(_notes(results, plan, groups, wanted, check=check)),
         stopped=stopped,
@@ -189,7 +192,9 @@ def faults(found: GroupFindings, groups: Sequence[HostGroup]) -> tuple[Collectiv
 
     def counted(host: str, *, alone: bool) -> tuple[int, int]:
         mine = [group for group in now if host in group.hosts and (len(group.hosts) == 1) == alone]
-        return sum(one.state in ("low", "failed") for one in mine), sum(one.state == "good" for one in mine)
+        return sum(host_group.state in ("low", "failed") for host_group in mine), sum(
+            host_group.state == "good" for host_group in mine
+        )
 
     made = []
     for host in sorted(found.slow):
@@ -230,11 +235,13 @@ def _notes(
         yield f"no figure of {', '.join(missing)} hosts"
     again = [group for group in groups if group.repeated and group.state in ("low", "failed")]
     for group in again:
-        now = next(one for one in groups if set(one.hosts) == set(group.hosts) and not one.repeated)
+        now = next(
+            host_group for host_group in groups if set(host_group.hosts) == set(group.hosts) and not host_group.repeated
+        )
         if now.state == "good":
             yield f"{some(group.hosts, 4)}: {group.state} in step {group.step} ({group.why}), good when it was repeated"
-    for name in sorted({name for one in plan.members.values() for name in one.environment}):
-        values = {one.environment.get(name) for one in plan.members.values()}
+    for name in sorted({name for member in plan.members.values() for name in member.environment}):
+        values = {member.environment.get(name) for member in plan.members.values()}
         if len(values) > 1:
             yield f"{name} is not the same on all hosts: {some(sorted(str(value) for value in values), 4)}"
     left = {note for step in plan.steps for group in step.groups[:1] for note in _left(results, plan, step, group)}

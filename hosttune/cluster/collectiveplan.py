@@ -90,12 +90,16 @@ class CollectivePlan(BetweenPlan, frozen=True, kw_only=True):
     @property
     def names(self) -> tuple[str, ...]:
         """The hosts that can be in groups, in the order of the inventory."""
-        return tuple(one.host for one in self.hosts if one.outcome == "ok")
+        return tuple(member.host for member in self.hosts if member.outcome == "ok")
 
     @property
     def members(self) -> Mapping[str, Member]:
         """What the hosts that can be in groups said of themselves."""
-        return {one.host: one.member for one in self.hosts if one.outcome == "ok" and one.member is not None}
+        return {
+            planned_member.host: planned_member.member
+            for planned_member in self.hosts
+            if planned_member.outcome == "ok" and planned_member.member is not None
+        }
 
     @property
     def first(self) -> int:
@@ -109,15 +113,15 @@ class CollectivePlan(BetweenPlan, frozen=True, kw_only=True):
 
     def contradiction(self) -> str | None:
         """Return what in it contradicts itself; None if nothing does."""
-        if len({one.host for one in self.hosts}) != len(self.hosts):
+        if len({member.host for member in self.hosts}) != len(self.hosts):
             return "a host is there twice"
-        if len({one.number for one in self.steps}) != len(self.steps) or not all(one.groups for one in self.steps):
+        if len({step.number for step in self.steps}) != len(self.steps) or not all(step.groups for step in self.steps):
             return "a step is there twice, or without groups"
         if not 1 <= self.ranks <= _MOST_RANKS or self.most_hosts < 2 or not self.options.sizes:
             return f"{self.ranks} ranks, {self.most_hosts} hosts at once, {len(self.options.sizes)} sizes"
         if self.cores < 1:
             return f"{self.cores} cores"
-        found = (groups_of_known_hosts((g.hosts for g in one.groups), self.members) for one in self.steps)
+        found = (groups_of_known_hosts((g.hosts for g in step.groups), self.members) for step in self.steps)
         return next((why for why in found if why is not None), None)
 
     def wait(self, hosts: int) -> int:
@@ -136,12 +140,21 @@ def planned_members(
     Hosts of a group must be alike: the same versions and number of GPUs as most hosts have.
     """
     planned = [_planned(host, answer, member, options, disrupt) for host, answer, member in listed]
-    addresses = {one.host: [address] for one in planned if (address := _address(one.member)) is not None}
-    said = {one.host: one.member.host if one.member is not None else None for one in planned}
-    found: Sequence[PlannedMember] = without_mistaken(planned, addresses, said)
+    addresses = {
+        planned_member.host: [address]
+        for planned_member in planned
+        if (address := _address(planned_member.member)) is not None
+    }
+    said = {
+        planned_member.host: planned_member.member.host if planned_member.member is not None else None
+        for planned_member in planned
+    }
+    members: Sequence[PlannedMember] = without_mistaken(planned, addresses, said)
     if options.device == "gpu" and options.gpus is None:
-        found = _alike(found, "gpus", lambda one: one.library.gpus if one.library else None, "GPUs that PyTorch sees")
-    return tuple(_alike(found, "version", lambda one: one.library.words if one.library else None, "libraries"))
+        members = _alike(
+            members, "gpus", lambda one: one.library.gpus if one.library else None, "GPUs that PyTorch sees"
+        )
+    return tuple(_alike(members, "version", lambda one: one.library.words if one.library else None, "libraries"))
 
 
 def _planned(
@@ -174,7 +187,11 @@ def _alike(
     hosts: Sequence[PlannedMember], what: str, fact: Callable[[Member], Hashable], words: str
 ) -> list[PlannedMember]:
     """Return the hosts, those with another fact than most others not to be measured."""
-    values = {one.host: fact(one.member) for one in hosts if one.outcome == "ok" and one.member is not None}
+    values = {
+        planned_member.host: fact(planned_member.member)
+        for planned_member in hosts
+        if planned_member.outcome == "ok" and planned_member.member is not None
+    }
     if len(set(values.values())) < 2:
         return list(hosts)
     counted = Counter(values.values())
@@ -194,7 +211,11 @@ def ranks_of(hosts: Sequence[PlannedMember], options: CollectiveOptions) -> int:
     """Return how many ranks each host has: the GPUs that are asked for, or that all hosts have; on the CPU 1."""
     if options.gpus is not None or options.device == "cpu":
         return options.gpus or 1
-    seen = [one.member.library.gpus for one in hosts if one.outcome == "ok" and one.member and one.member.library]
+    seen = [
+        planned_member.member.library.gpus
+        for planned_member in hosts
+        if planned_member.outcome == "ok" and planned_member.member and planned_member.member.library
+    ]
     return min(seen, default=1)
 
 
@@ -202,7 +223,7 @@ def at_once(groups: Sequence[PlannedGroup], most: int, hosts: int) -> list[Plann
     """Return the first groups, at most so many with at most so many hosts; the others come in a later step."""
     made: list[PlannedGroup] = []
     for group in groups[:most]:
-        if made and sum(len(one.hosts) for one in made) + len(group.hosts) > hosts:
+        if made and sum(len(planned_group.hosts) for planned_group in made) + len(group.hosts) > hosts:
             break
         made.append(group)
     return made

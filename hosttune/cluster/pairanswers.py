@@ -99,8 +99,8 @@ def _host_ends(results: str, plan: PairsPlan, host: str, number: int) -> _Answer
     why = other_machine(plan.by_name[host].machine, ends.machine, "its ports were listed")
     if why is not None:
         return msgspec.structs.replace(answer, outcome="unknown", why=why), None
-    times = Counter((one.rail, one.role) for one in ends.ends)
-    return answer, {(one.rail, one.role): one for one in ends.ends if times[one.rail, one.role] == 1}
+    times = Counter((result.rail, result.role) for result in ends.ends)
+    return answer, {(result.rail, result.role): result for result in ends.ends if times[result.rail, result.role] == 1}
 
 
 def _joined(pair: Pairing, answers: Sequence[_Answered], rail: str) -> JudgedPair:
@@ -136,7 +136,7 @@ def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str |
     pairs = judged(found, floor=options.floor, against=options.against, limit_gbps=options.rate_gbps)
     unmeasured, lacking = (*_unmeasured(plan), *_unwatched(plan)), (*_lacking(plan), *_without_gpus(plan))
     measured = [planned for planned in plan.rounds if not planned.again]
-    there = sum(one.outcome == "ok" for one in plan.hosts)
+    there = sum(host.outcome == "ok" for host in plan.hosts)
     limit = tuple(_limits(options, pairs))
     return PairsReport(
         run=plan.run,
@@ -150,9 +150,10 @@ def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str |
             pairs, incomplete=bool(unmeasured) or there < len(plan.hosts), limited=bool(limit or lacking)
         ),
         rounds=len(measured),
-        all_pairs=len({frozenset(pair) for one in measured for pair in one.pairs}) == there * (there - 1) // 2,
+        all_pairs=len({frozenset(pair) for planned_round in measured for pair in planned_round.pairs})
+        == there * (there - 1) // 2,
         minutes=round(plan.minutes, 1),
-        hosts=tuple(_report_host(one) for one in plan.hosts),
+        hosts=tuple(_report_host(host) for host in plan.hosts),
         rails=rail_figures(pairs),
         faults=blame(pairs),
         pairs=pairs,
@@ -197,12 +198,12 @@ def _report_host(one: PlannedHost) -> PairHost:
 
 def _unmeasured(plan: PairsPlan) -> Iterator[str]:
     """Yield what is not measured although its host is: ports without an address, and ports that no other host has."""
-    hosts = [one for one in plan.hosts if one.outcome == "ok"]
-    for one in hosts:
-        for port in one.ports:
+    hosts = [planned_host for planned_host in plan.hosts if planned_host.outcome == "ok"]
+    for planned_host in hosts:
+        for port in planned_host.ports:
             why = not_measured(port, plan.options.tool)
             if why is not None:
-                yield f"{one.host}, port {port.rail}: {why} and is not measured"
+                yield f"{planned_host.host}, port {port.rail}: {why} and is not measured"
     for rail, there in hosts_by_rail(plan.hosts, plan.options).items():
         if len(there) == 1 < len(hosts) and not rail.endswith(GPU_RAIL):
             yield f"{there[0]}, port {rail}: no other host has a port of this name; name the ports by hosttune_ports"
@@ -212,12 +213,17 @@ def _unmeasured(plan: PairsPlan) -> Iterator[str]:
 
 
 def _unwatched(plan: PairsPlan) -> Iterator[str]:
-    return unwatched({one.host: one.machine for one in plan.hosts if one.outcome == "ok"})
+    return unwatched(
+        {planned_host.host: planned_host.machine for planned_host in plan.hosts if planned_host.outcome == "ok"}
+    )
 
 
 def _in_no_round(plan: PairsPlan) -> Iterator[str]:
     """Yield the ports that no round measures, though other hosts have such a port."""
-    there = {host: {port.rail for port in measured_ports(one, plan.options)} for host, one in plan.by_name.items()}
+    there = {
+        host: {port.rail for port in measured_ports(planned_host, plan.options)}
+        for host, planned_host in plan.by_name.items()
+    }
     met: dict[str, set[str]] = {}
     for first, second in (pair for planned in plan.rounds for pair in planned.pairs):
         for rail in there[first] & there[second]:
@@ -230,7 +236,7 @@ def _in_no_round(plan: PairsPlan) -> Iterator[str]:
 
 def _lacking(plan: PairsPlan) -> Iterator[str]:
     """Yield the rails that some hosts do not have: they have fewer ports, or lost one."""
-    hosts = [one.host for one in plan.hosts if one.outcome == "ok"]
+    hosts = [planned_host.host for planned_host in plan.hosts if planned_host.outcome == "ok"]
     for rail, there in hosts_by_rail(plan.hosts, plan.options).items():
         lacking = [host for host in hosts if host not in set(there)]
         if lacking and len(there) > 1:
@@ -241,12 +247,12 @@ def _without_gpus(plan: PairsPlan) -> Iterator[str]:
     """Yield which ports with a GPU on their rail are not measured with its memory, and why."""
     found: dict[str, list[str]] = {}
     alone = {rail for rail, there in hosts_by_rail(plan.hosts, plan.options).items() if len(there) == 1}
-    for one in plan.hosts if plan.options.tool == "rdma" else ():
-        for port in one.ports if one.outcome == "ok" else ():
+    for planned_host in plan.hosts if plan.options.tool == "rdma" else ():
+        for port in planned_host.ports if planned_host.outcome == "ok" else ():
             if port.gpu is not None and (not plan.options.gpu or port.rail in alone):
                 why = "no other host has such a port" if plan.options.gpu else "--no-gpu"
-                found.setdefault(why, []).append(f"{one.host} {port.rail.removesuffix(GPU_RAIL)}")
+                found.setdefault(why, []).append(f"{planned_host.host} {port.rail.removesuffix(GPU_RAIL)}")
             elif port.gpu_why is not None:
-                found.setdefault(port.gpu_why, []).append(f"{one.host} {port.rail}")
+                found.setdefault(port.gpu_why, []).append(f"{planned_host.host} {port.rail}")
     for why, ports in found.items():
         yield f"GPU memory (GPUDirect) is not measured on {some(ports, 8)}: {why}"

@@ -80,22 +80,24 @@ class PairsPlan(BetweenPlan, frozen=True, kw_only=True, dict=True):
     @cached_property
     def by_name(self) -> Mapping[str, PlannedHost]:
         """The hosts by name."""
-        return {one.host: one for one in self.hosts}
+        return {planned_host.host: planned_host for planned_host in self.hosts}
 
     def contradiction(self) -> str | None:
         """Return what in it contradicts itself; None if nothing does."""
-        if len(self.by_name) != len(self.hosts) or len({one.number for one in self.rounds}) != len(self.rounds):
+        if len(self.by_name) != len(self.hosts) or len({planned_round.number for planned_round in self.rounds}) != len(
+            self.rounds
+        ):
             return "a host or a round is there twice"
         if self.cores < 1 or self.most_hosts < 2:
             return f"{self.cores} cores, {self.most_hosts} hosts at once"
-        known = [one.host for one in self.hosts if one.outcome == "ok"]
-        found = (groups_of_known_hosts(one.pairs, known) for one in self.rounds)
+        known = [planned_host.host for planned_host in self.hosts if planned_host.outcome == "ok"]
+        found = (groups_of_known_hosts(planned_round.pairs, known) for planned_round in self.rounds)
         return next((why for why in found if why is not None), None)
 
     @property
     def measuring(self) -> float:
         """The seconds that a host measures in one round, if its pair connects: its ports one by one, or at once."""
-        there = [measured_ports(one, self.options) for one in self.hosts if one.outcome == "ok"]
+        there = [measured_ports(host, self.options) for host in self.hosts if host.outcome == "ok"]
         ports = max(map(len, there), default=0)
         if self.options.together:  # those with the memory of GPUs after the others
             ports = max((len({port.gpu is not None for port in of_host}) for of_host in there), default=0)
@@ -104,7 +106,9 @@ class PairsPlan(BetweenPlan, frozen=True, kw_only=True, dict=True):
     @property
     def minutes(self) -> float:
         """What the rounds are estimated to take."""
-        return minutes([one.pairs for one in self.rounds], self.most_hosts, self.measuring, self.cores)
+        return minutes(
+            [planned_round.pairs for planned_round in self.rounds], self.most_hosts, self.measuring, self.cores
+        )
 
 
 # --- planning ------------------------------------------------------------------------------------------------
@@ -115,10 +119,13 @@ def planned_hosts(
 ) -> tuple[PlannedHost, ...]:
     """Return the hosts with their ports, and why some are not measured. `surveyed`: host, its answer, its document."""
     answers = list(surveyed)
-    found = [_planned(host, answer, ends, tool, disrupt) for host, answer, ends in answers]
-    addresses = {one.host: [port.address for port in one.ports if port.address is not None] for one in found}
+    hosts = [_planned(host, answer, ends, tool, disrupt) for host, answer, ends in answers]
+    addresses = {
+        planned_host.host: [port.address for port in planned_host.ports if port.address is not None]
+        for planned_host in hosts
+    }
     said = {host: ends.host if ends is not None else None for host, _, ends in answers}
-    return without_mistaken(found, addresses, said)
+    return without_mistaken(hosts, addresses, said)
 
 
 def _planned(host: str, answer: Answer, ends: Ends | None, tool: Tool, disrupt: frozenset[str]) -> PlannedHost:
@@ -143,7 +150,7 @@ def planned_rounds(hosts: Sequence[PlannedHost], options: PairsOptions) -> tuple
     Of two hosts each sends in one of two rounds. Of more, each sends to some and receives from others. Where not all
     pairs are measured, hosts with rails that few others have get rounds of their own, unless a bound was given.
     """
-    names = [one.host for one in hosts if one.outcome == "ok"]
+    names = [planned_host.host for planned_host in hosts if planned_host.outcome == "ok"]
     made = rounds(names, options.rounds)
     if len(names) == 2 and options.rounds != 1:
         made += tuple(tuple((receiver, sender) for sender, receiver in one) for one in made)
@@ -195,9 +202,9 @@ def _is_address(text: str) -> bool:
 def hosts_by_rail(hosts: Sequence[PlannedHost], options: PairsOptions) -> Mapping[str, list[str]]:
     """Return the rails that can be measured, by name, each with its hosts."""
     found: dict[str, list[str]] = {}
-    for one in hosts:
-        for port in measured_ports(one, options) if one.outcome == "ok" else ():
-            found.setdefault(port.rail, []).append(one.host)
+    for planned_host in hosts:
+        for port in measured_ports(planned_host, options) if planned_host.outcome == "ok" else ():
+            found.setdefault(port.rail, []).append(planned_host.host)
     return dict(sorted(found.items()))
 
 

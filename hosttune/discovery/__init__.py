@@ -53,7 +53,7 @@ def read(reader: Reader) -> Host:
     host = msgspec.structs.replace(host, pci=judged_links(reader, host.index))
     host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
     functions = [host.index.pci.get(gpu.address) for gpu in host.gpus]
-    if host.hypervisor and functions and all(one is None or one.numa_node is None for one in functions):
+    if host.hypervisor and functions and all(function is None or function.numa_node is None for function in functions):
         reader.problem(
             "topology hidden",
             sysfs.PCI_DEVICES,

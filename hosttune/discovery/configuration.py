@@ -228,8 +228,8 @@ def _boost(reader: Reader) -> Fact:
 
 def lockdown(reader: Reader) -> Fact:
     """Return the mode in brackets ("none [integrity] confidentiality"); "no such switch" for a kernel without it."""
-    found = re.search(r"\[([a-z]+)\]", reader.text(_LOCKDOWN) or "")
-    value = found[1] if found else "no such switch" if reader.lacks(_LOCKDOWN) else None
+    match = re.search(r"\[([a-z]+)\]", reader.text(_LOCKDOWN) or "")
+    value = match[1] if match else "no such switch" if reader.lacks(_LOCKDOWN) else None
     return Fact(name="lockdown", value=value, source=_LOCKDOWN)
 
 
@@ -295,7 +295,7 @@ def configuration_of(evidence: Evidence) -> tuple[Fact, ...]:
         version = sane(host.platform.bios_version) if host.platform is not None else None
         read.append(Fact(name="bios-version", value=version, source=f"{_DMI}/bios_version"))
         read += [_of_device("drive-firmware", host, one.address, None, None, one.model) for one in host.nvme]
-        read += [_of_device("nic-firmware", host, one.address, None, None) for one in host.nics if one.physfn is None]
+        read += [_of_device("nic-firmware", host, nic.address, None, None) for nic in host.nics if nic.physfn is None]
     facts = (*read, *_of_host(evidence), *_of_gpus(host), *_of_nics(host))
     order = {name: place for place, name in enumerate(FACT_KINDS)}
     return tuple(sorted(_together(facts), key=lambda one: (order[one.name], one.kind or "", one.value or "")))
@@ -303,9 +303,9 @@ def configuration_of(evidence: Evidence) -> tuple[Fact, ...]:
 
 def _together(facts: Iterable[Fact]) -> Iterator[Fact]:
     """Yield the facts, those of devices that differ only in their address as one."""
-    by_value = grouped(((one.name, one.kind, one.value, one.source, one.model), one) for one in facts)
+    by_value = grouped(((fact.name, fact.kind, fact.value, fact.source, fact.model), fact) for fact in facts)
     for (name, kind, value, source, model), alike in by_value.items():
-        subjects = tuple(sorted({subject for one in alike for subject in one.subjects}))
+        subjects = tuple(sorted({subject for fact in alike for subject in fact.subjects}))
         yield Fact(name=name, kind=kind, value=value, source=source, model=model, subjects=subjects)
 
 
@@ -357,7 +357,11 @@ def _devices(host: Host) -> str | None:
     """
     there = {gpu.address for gpu in host.gpus} | {nic.address for nic in host.nics} | {one.address for one in host.nvme}
     functions = [host.index.pci.get(address) for address in there]
-    ids = [one.ids if one is not None else None for one in functions if one is None or one.physfn is None]
+    ids = [
+        function.ids if function is not None else None
+        for function in functions
+        if function is None or function.physfn is None
+    ]
     if not host.pci or None in ids:
         return None
     return ", ".join(f"{number} x {kind}" for kind, number in sorted(Counter(filter(None, ids)).items())) or "none"

@@ -214,9 +214,9 @@ def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str])
     path = f"{mount}{group}".rstrip("/")
     while path.startswith(mount):
         for name in names:
-            found = read_set(reader, f"{path}/{name}")
-            if found:
-                return found
+            cpu_set = read_set(reader, f"{path}/{name}")
+            if cpu_set:
+                return cpu_set
         path = path.rpartition("/")[0]
     return None
 

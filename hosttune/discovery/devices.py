@@ -234,11 +234,11 @@ def read_nvme(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nvme, ...]:
     cannot be read, that is a problem, because a disk that only looks free could be given away, and `use_unknown`.
     """
     devices = [device for device in pci if device.is_nvme]
-    found = [_controller(reader, device) for device in devices]
-    if not any(nvme.namespaces for nvme in found):
-        return tuple(found)
+    nvmes = [_controller(reader, device) for device in devices]
+    if not any(nvme.namespaces for nvme in nvmes):
+        return tuple(nvmes)
     uses = block_uses(reader)
-    return tuple(_with_use(reader, nvme, uses) if nvme.namespaces else nvme for nvme in found)
+    return tuple(_with_use(reader, nvme, uses) if nvme.namespaces else nvme for nvme in nvmes)
 
 
 def _controller(reader: Reader, device: PciDevice) -> Nvme:

@@ -136,7 +136,7 @@ def gather(
     """
     host = discover(system)
     reader = Reader(system)
-    found = Evidence(
+    evidence = Evidence(
         host=host,
         inside=inside,
         plans=plans,
@@ -146,9 +146,9 @@ def gather(
         facts=system.facts,
         **read_facts(reader, host),
     )
-    twice = system.captured or (wait and last_reading(found) is None)
-    later = read_counted_later(reader, found) if twice else None
-    return msgspec.structs.replace(found, counted_later=later, problems=tuple(reader.problems))
+    twice = system.captured or (wait and last_reading(evidence) is None)
+    later = read_counted_later(reader, evidence) if twice else None
+    return msgspec.structs.replace(evidence, counted_later=later, problems=tuple(reader.problems))
 
 
 def read_facts(reader: Reader, host: Host, facts: Sequence[FactReader] = READERS) -> dict[str, Any]:
@@ -163,12 +163,12 @@ def read_facts(reader: Reader, host: Host, facts: Sequence[FactReader] = READERS
 
 def read_gpu_ports(reader: Reader, host: Host) -> dict[str, tuple[GpuPort, ...]]:
     """Return the network ports of each GPU that carries some, as its maker's tool lists them."""
-    found: dict[str, tuple[GpuPort, ...]] = {}
+    gpu_ports: dict[str, tuple[GpuPort, ...]] = {}
     for vendor in VENDORS:
         functions = tuple(host.index.pci[gpu.address] for gpu in host.gpus if gpu.vendor == vendor.name)
         if vendor.ports is not None and functions:
-            found.update(vendor.ports.read(reader, functions))
-    return found
+            gpu_ports.update(vendor.ports.read(reader, functions))
+    return gpu_ports
 
 
 def read_guest_plan(reader: Reader, host: Host) -> GuestPlan | None:
@@ -190,7 +190,7 @@ def read_absent(reader: Reader, host: Host) -> tuple[str, ...]:
     """Return the paths that the machine is proven not to have, of those whose absence is an answer to some check."""
     asked = [*_ABSENT]
     asked += [f"{sysfs.CPUS}/cpu{cpu.id}/{name}" for cpu in host.cpus for name in _ABSENT_OF_CPU]
-    asked += [f"{sysfs.PCI_DEVICES}/{one.address}/{name}" for one in host.pci for name in _ABSENT_OF_FUNCTION]
+    asked += [f"{sysfs.PCI_DEVICES}/{function.address}/{name}" for function in host.pci for name in _ABSENT_OF_FUNCTION]
     return tuple(path for path in asked if reader.lacks(path))
 
 

@@ -167,10 +167,10 @@ def _partitions(reader: Reader) -> tuple[FabricPartition, ...] | None:
 
 def _listed(entries: Any) -> tuple[FabricPartition, ...]:
     """Return the rows of the list. Raises ValueError, KeyError or TypeError for anything else."""
-    found = sorted((_partition(entry) for entry in entries), key=lambda partition: partition.id)
-    if len({partition.id for partition in found}) != len(found):
+    partitions = sorted((_partition(entry) for entry in entries), key=lambda partition: partition.id)
+    if len({partition.id for partition in partitions}) != len(partitions):
         raise ValueError("ids of partitions")
-    return tuple(found)
+    return tuple(partitions)
 
 
 def _partition(entry: Any) -> FabricPartition:

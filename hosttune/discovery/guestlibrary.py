@@ -25,12 +25,12 @@ def read_library_files(reader: Reader, host: Host) -> dict[str, str | None] | No
     """
     if not reader.exists(PLACE):
         return None
-    found: dict[str, str | None] = {}
+    library_files: dict[str, str | None] = {}
     for path in (*LIBRARY_FILES, *OWN_FILES.values(), UCX_FILE):
         data = reader.data(path)
         if data is not None or reader.lacks(path):
-            found[path] = None if data is None else data.decode("utf-8", "replace")
-    return found
+            library_files[path] = None if data is None else data.decode("utf-8", "replace")
+    return library_files
 
 
 def read_rdma_access(reader: Reader, host: Host) -> RdmaAccess | None:

@@ -42,14 +42,14 @@ def read_handover(reader: Reader, pci: Sequence[PciDevice]) -> HandoverState | N
             return HandoverState() if system.lacks(COMMANDS + REGISTER_ANSWER) else None
         register = _parsed(reader, text, COMMANDS + REGISTER_ANSWER)
         return None if register is None else HandoverState(devices=register.devices)
-    found: list[HandoverState | None] = []
+    states: list[HandoverState | None] = []
 
     def ask() -> str | None:  # what a query reads is not recorded in a capture, only its answer
-        found.append(_state(reader, state_directory(), pci))
-        return _brief(found[0])
+        states.append(_state(reader, state_directory(), pci))
+        return _brief(states[0])
 
     reader.query(REGISTER_ANSWER, ask)
-    return found[0]
+    return states[0]
 
 
 def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverState | None:
@@ -73,7 +73,7 @@ def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverSta
 
 def _serials(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
     """Return the serial numbers of the drives that the host's driver has, by address."""
-    drives = [one.address for one in pci if one.is_nvme]
+    drives = [function.address for function in pci if function.is_nvme]
     return {drive: serial for drive in drives if (serial := drive_serial(reader.names, reader.text, drive))}
 
 
@@ -103,17 +103,17 @@ def _brief(state: HandoverState | None) -> str | None:
     """
     if state is None:
         return ""
-    found = tuple(
+    records = tuple(
         DeviceRecord(
-            address=one.address,
-            identity=" ".join(one.identity.split(" ")[:2]),
-            state=one.state,
-            since=one.since,
+            address=record.address,
+            identity=" ".join(record.identity.split(" ")[:2]),
+            state=record.state,
+            since=record.since,
             why="hand-over",
         )
-        for one in state.register.quarantined
+        for record in state.register.quarantined
     )
-    return to_json(Register(devices=found)) if found else None
+    return to_json(Register(devices=records)) if records else None
 
 
 def _counted(reader: Reader, folder: str, register: Register, pci: Sequence[PciDevice]) -> _Counted:
@@ -129,13 +129,13 @@ def _counted(reader: Reader, folder: str, register: Register, pci: Sequence[PciD
         if len(reader.problems) > known or (text is not None and len(text) > limit("starts")):
             return None, None
         texts.append(text or "")
-    physical = {one.address: one.physfn for one in pci}
+    physical = {function.address: function.physfn for function in pci}
     epochs, marks = {}, {}
-    for one in register.devices:
-        parent = physical.get(one.address)
-        count = sum(count_starts(text, one.address, parent) for text in texts)
-        mark = starts_mark(texts[0], texts[1], one.address, parent)
-        least = one.epoch or 0
-        if count > least or (count and count == least and one.starts in (None, mark)):
-            epochs[one.address], marks[one.address] = count, mark
+    for record in register.devices:
+        parent = physical.get(record.address)
+        count = sum(count_starts(text, record.address, parent) for text in texts)
+        mark = starts_mark(texts[0], texts[1], record.address, parent)
+        least = record.epoch or 0
+        if count > least or (count and count == least and record.starts in (None, mark)):
+            epochs[record.address], marks[record.address] = count, mark
     return epochs, marks

@@ -147,7 +147,7 @@ def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, i
 
 def _aer_files(reader: Reader, address: str) -> dict[str, dict[str, int | None]]:
     """Return the rows of one function's files by kind: a count by word, None for one that is not a count."""
-    found: dict[str, dict[str, int | None]] = {}
+    aer_files: dict[str, dict[str, int | None]] = {}
     for kind, name, _ in _AER:
         path = f"{_DEVICES}/{address}/{name}"
         rows = [line.rpartition(" ") for line in (reader.text(path) or "").splitlines() if line]
@@ -159,8 +159,8 @@ def _aer_files(reader: Reader, address: str) -> dict[str, dict[str, int | None]]
             if amount is None:
                 reader.problem("not a count", path, f"{word!r} has none")
         if amounts:
-            found[kind] = amounts
-    return found
+            aer_files[kind] = amounts
+    return aer_files
 
 
 def _aer_of(files: Mapping[str, Mapping[str, int | None]]) -> dict[str, int]:
@@ -230,14 +230,14 @@ def _too_few(reader: Reader, there: list[int], host: Host) -> str | None:
 
 def _disks(reader: Reader, host: Host) -> dict[str, dict[str, str]]:
     """Return facts of each NVMe drive as text, by address: state, temperature, alarm, fields of its SMART log."""
-    found: dict[str, dict[str, str]] = {}
+    disks: dict[str, dict[str, str]] = {}
     for drive in host.nvme:
         name = drive.controller
         if name is not None and _CONTROLLER.fullmatch(name):
             words = {"state": reader.text(f"{_NVME}/{name}/state") or "", **_sensor(reader, name)}
             words |= _smart(reader, name)
-            found[drive.address] = {key: value for key, value in words.items() if value}
-    return found
+            disks[drive.address] = {key: value for key, value in words.items() if value}
+    return disks
 
 
 def _sensor(reader: Reader, controller: str) -> dict[str, str]:

@@ -84,19 +84,19 @@ def holders(system: System, addresses: Sequence[str]) -> tuple[DeviceUser, ...]:
     """
     reader = Reader(system)
     nodes = {address: device_nodes(reader, address) for address in addresses}
-    found = [holder for address in addresses for holder in _host_uses(reader, address)]
+    users = [holder for address in addresses for holder in _host_uses(reader, address)]
     opened = _opened(reader, nodes)
-    found += [
+    users += [
         _process_holder(reader, pid, address, [node for node in nodes[address] if node in has])
         for address in addresses
         for pid, has in opened.found.items()
         if not has.isdisjoint(nodes[address]) and (system.captured or not _is_own_process(reader, pid))
     ]
-    found.sort(key=lambda holder: addresses.index(holder.address))
+    users.sort(key=lambda holder: addresses.index(holder.address))
     doubts = (*_unseen(system, opened), *(f"{doubt.where} ({doubt.why})" for doubt in reader.problems))
     everyone = ", ".join(addresses)
     hint = "run as root on the machine itself, or check the kernel log"
-    return (*found, *(DeviceUser(everyone, doubt, hint, unknown=True) for doubt in doubts if addresses))
+    return (*users, *(DeviceUser(everyone, doubt, hint, unknown=True) for doubt in doubts if addresses))
 
 
 # --- nodes ---------------------------------------------------------------------------------------------------

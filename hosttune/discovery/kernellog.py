@@ -304,15 +304,15 @@ _SEVERITIES: Mapping[str, str] = {
 
 def parse_events(lines: Iterable[Line]) -> tuple[KernelEvent, ...]:
     """Return the events in records of the kernel log; those that say the same about the same place are one."""
-    found: dict[tuple[object, ...], KernelEvent] = {}
+    events: dict[tuple[object, ...], KernelEvent] = {}
     for seconds, text in lines:
         event = _event(seconds, text)
         if event is None:
             continue
         key = (event.kind, event.address, event.code, event.severity, event.subcode, event.registers, event.recovery)
-        first = found.get(key)
-        found[key] = event if first is None else _again(first, event)
-    return tuple(found.values())
+        first = events.get(key)
+        events[key] = event if first is None else _again(first, event)
+    return tuple(events.values())
 
 
 def _again(first: KernelEvent, event: KernelEvent) -> KernelEvent:

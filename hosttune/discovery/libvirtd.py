@@ -111,12 +111,12 @@ def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
         except libvirt.libvirtError:
             return None
 
-    found = []
+    library_domains = []
     for domain in connection.listAllDomains():
         try:
             state, reason = domain.state()
             persistent = domain.isPersistent() and domain.isActive()
-            found.append(
+            library_domains.append(
                 RawDomain(
                     name=domain.name(),
                     state=STATES[state] if 0 <= state < len(STATES) else None,
@@ -130,7 +130,7 @@ def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # removed since it was listed
                 raise
-    return sorted(found, key=lambda domain: domain.name)
+    return sorted(library_domains, key=lambda domain: domain.name)
 
 
 def _library_capabilities(uri: str) -> tuple[str | None, str | None]:
@@ -182,15 +182,15 @@ def read_versions(text: str) -> tuple[str | None, str | None]:
 
     The daemon's version is preferred to the library's.
     """
-    found = {}
+    versions = {}
     for line in text.splitlines():
         what, colon, version = line.partition(":")
         if colon:
-            found[what.strip()] = version.strip()
-    library = found.get("Using library", "").removeprefix("libvirt").strip()
-    hypervisor = found.get("Running hypervisor", "")
+            versions[what.strip()] = version.strip()
+    library = versions.get("Using library", "").removeprefix("libvirt").strip()
+    hypervisor = versions.get("Running hypervisor", "")
     return (
-        found.get("Running against daemon") or library or None,
+        versions.get("Running against daemon") or library or None,
         hypervisor.removeprefix("QEMU").strip() if hypervisor.startswith("QEMU") else None,
     )
 

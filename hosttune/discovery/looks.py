@@ -48,7 +48,7 @@ def read_looks(reader: Reader, host: Host) -> dict[str, Look] | None:
     kept = kept_gpus(reader)
     if len(reader.problems) > known:
         return None
-    found, now = {}, seconds_of(reader.query("time", now_text) or now_text()) or 0.0  # a capture's is when it was made
+    looks, now = {}, seconds_of(reader.query("time", now_text) or now_text()) or 0.0  # a capture's is when it was made
     for address, record in kept.items():
         if isinstance(record, dict) and record.get("look") is not None:
             try:
@@ -61,8 +61,8 @@ def read_looks(reader: Reader, host: Host) -> dict[str, Look] | None:
                 why = f"its look is of {look.at[:40]}, later than this host's clock"
                 reader.problem("unreadable", f"{path}: {address}", why)
             else:
-                found[address] = look
-    return found
+                looks[address] = look
+    return looks
 
 
 def read_guest_runs(reader: Reader, host: Host) -> tuple[GuestRun, ...] | None:
@@ -73,12 +73,12 @@ def read_guest_runs(reader: Reader, host: Host) -> tuple[GuestRun, ...] | None:
     if not _in_guests(host):
         return ()
     if reader.system.scratch:
-        found = _recorded(reader, STATE_INSIDE)
-        return None if found is None else tuple(found)
+        guest_runs = _recorded(reader, STATE_INSIDE)
+        return None if guest_runs is None else tuple(guest_runs)
 
     def live() -> str | None:
-        found = _recorded(reader, state_directory())
-        return None if found is None or not (found or reader.exists(LOGS)) else to_json(found)  # libvirt makes it
+        runs = _recorded(reader, state_directory())
+        return None if runs is None or not (runs or reader.exists(LOGS)) else to_json(runs)  # libvirt makes it
 
     text = reader.query(RUNS, live)
     try:
@@ -94,12 +94,12 @@ def _in_guests(host: Host) -> bool:
 
 def _recorded(reader: Reader, folder: str) -> list[GuestRun] | None:
     known = len(reader.problems)
-    found = list(_of_hook(reader.text(f"{folder}/{STARTS}") or ""))
+    runs = list(_of_hook(reader.text(f"{folder}/{STARTS}") or ""))
     for name in reader.names(LOGS):
         log = _LOG.fullmatch(name)
         if log is not None:
-            found += of_log(log[1], _text(reader, f"{LOGS}/{name}"))
-    return None if len(reader.problems) > known else found
+            runs += of_log(log[1], _text(reader, f"{LOGS}/{name}"))
+    return None if len(reader.problems) > known else runs
 
 
 def _text(reader: Reader, path: str) -> str:
@@ -117,12 +117,12 @@ def _text(reader: Reader, path: str) -> str:
 def of_log(guest: str, text: str) -> Iterable[GuestRun]:
     """Yield the starts in libvirt's log of a guest, with the functions on QEMU's command line."""
     begun = list(_START.finditer(text))
-    ends = [*(one.start() for one in begun[1:]), len(text)]
-    for one, end in zip(begun, ends, strict=False):
-        named = _DEVICE.findall(text, one.end(), end)
+    ends = [*(match.start() for match in begun[1:]), len(text)]
+    for match, end in zip(begun, ends, strict=False):
+        named = _DEVICE.findall(text, match.end(), end)
         devices = tuple(dict.fromkeys(name if name.count(":") == 2 else f"0000:{name}" for name in named))
         if devices:
-            yield GuestRun(guest=guest, at=f"{one[1]}T{one[2]}", devices=devices, source=LOGS)
+            yield GuestRun(guest=guest, at=f"{match[1]}T{match[2]}", devices=devices, source=LOGS)
 
 
 def _of_hook(text: str) -> Iterable[GuestRun]:

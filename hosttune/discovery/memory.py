@@ -81,7 +81,7 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
 def read_memory_settings(reader: Reader) -> MemorySettings:
     """Return the host-wide settings as the kernel shows them; None for a file that this kernel does not have."""
     default_bytes = default_page_bytes(reader.text("/proc/meminfo") or "")
-    found = {
+    memory_settings = {
         str(size): reader.count(f"{_HUGEPAGES}/{pool}/nr_overcommit_hugepages")
         for size, pool in _pools(reader, _HUGEPAGES)
     }
@@ -91,7 +91,7 @@ def read_memory_settings(reader: Reader) -> MemorySettings:
         ksm_run=reader.count(Ksm.path),
         numa_balancing=reader.count(NumaBalancing.path),
         default_hugepage_bytes=default_bytes,
-        overcommit_hugepages={size: count for size, count in found.items() if count is not None} or None,
+        overcommit_hugepages={size: count for size, count in memory_settings.items() if count is not None} or None,
         hugetlbfs=_hugetlbfs(reader, default_bytes),
     )
 
@@ -145,14 +145,14 @@ def _node_cpus(reader: Reader, node: int, names: Sequence[str]) -> str | None:
 
 def _memory_lines(reader: Reader, path: str) -> dict[str, int]:
     """Return bytes by the kernel's name, from lines such as "Node 0 MemTotal: 8386704 kB" or "MemTotal: 8386704 kB"."""
-    found: dict[str, int] = {}
+    memory_lines: dict[str, int] = {}
     for match in _MEMORY_LINE.finditer(reader.text(path) or ""):
         kibibytes = number(match[2], MAX_SIZE >> 10)
         if kibibytes is None:
             reader.problem("not a count", path, f"{match[1]} reads {match[2][:40]!r}")
         else:
-            found[match[1]] = kibibytes << 10
-    return found
+            memory_lines[match[1]] = kibibytes << 10
+    return memory_lines
 
 
 def _distances(reader: Reader, node: int, columns: Sequence[int]) -> dict[str, int] | None:

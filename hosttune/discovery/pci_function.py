@@ -313,5 +313,5 @@ def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:
 
 def _cpus(reader: Reader, path: str) -> str | None:
     """Return a CPU list as the kernel wrote it; None, with a problem, for text that is not a CPU list."""
-    found = read_set(reader, path)
-    return None if found is None else str(found)
+    cpu_set = read_set(reader, path)
+    return None if cpu_set is None else str(cpu_set)

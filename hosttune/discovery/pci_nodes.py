@@ -41,7 +41,9 @@ class NodeFinder:
         self._cpus = {node.id: parse_cpus(node.cpus) for node in nodes}
         self._all = CpuSet().union(*self._cpus.values())
         self._near: dict[str | None, LocalCpuList] = {None: LocalCpuList()}
-        self._shown_files = [name for name in AFFINITY if any(name in one.names for one in functions.values())]
+        self._shown_files = [
+            name for name in AFFINITY if any(name in function.names for function in functions.values())
+        ]
 
     def place(self, function: Function) -> Place:
         """Return the node and its source ("device", "bridge", "firmware", "unknown").

@@ -145,7 +145,7 @@ def read_platform(reader: Reader) -> tuple[Platform, bool | None]:
     }
     hypervisor, kind = _hypervisor(reader, dmi)
     text = reader.text("/etc/os-release") or reader.text("/usr/lib/os-release") or ""
-    found = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]*)', text, re.MULTILINE)
+    match = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]*)', text, re.MULTILINE)
     loaded = {line.split(" ", 1)[0] for line in (reader.text("/proc/modules") or "").split("\n") if line}
     names = {name for name in (*reader.names("/sys/module"), *loaded) if name.startswith(_MODULES)}
     platform = Platform(
@@ -155,7 +155,7 @@ def read_platform(reader: Reader) -> tuple[Platform, bool | None]:
         uuid=dmi["product_uuid"],
         virtualization=kind,
         modules=tuple(_module(reader, name) for name in sorted(names)),
-        os=found[1] if found and found[1] else None,
+        os=match[1] if match and match[1] else None,
         boot_loader=_boot_loader(reader),
     )
     return platform, hypervisor
@@ -287,7 +287,7 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
         present=present,
         mode=counted.most_common(1)[0][0] if counted else None,
         vendor=_iommu_vendor(reader, units),
-        address_bits=min(((one >> 16 & 0x3F) + 1 for one in registers if one is not None), default=None),
+        address_bits=min(((register >> 16 & 0x3F) + 1 for register in registers if register is not None), default=None),
         interrupt_remapping=_interrupt_remapping(reader),
         interrupt_posting=_interrupt_posting(registers),
     )

@@ -71,10 +71,10 @@ def _rates(words: str | None) -> tuple[float, ...] | None:
         return None
     if words == "Not reported":
         return ()
-    found = [_MODE.fullmatch(word) for word in words.split()]
-    if any(match is None for match in found):
+    rates = [_MODE.fullmatch(word) for word in words.split()]
+    if any(match is None for match in rates):
         return None
-    return tuple(sorted({int(match[1]) / 1000 for match in found if match}))
+    return tuple(sorted({int(match[1]) / 1000 for match in rates if match}))
 
 
 def parse_module(text: str) -> Transceiver:
@@ -130,12 +130,12 @@ def _readings(rows: Mapping[str, str | None]) -> tuple[Reading, ...]:
 
 def _limits(rows: Mapping[str, str | None]) -> dict[str, dict[str, float | None]]:
     """Return by quantity its limits by name ("high alarm"); None for one that is no number."""
-    found: dict[str, dict[str, float | None]] = {}
+    limits: dict[str, dict[str, float | None]] = {}
     for name, text in rows.items():
         match = _NAMED.fullmatch(name)
         if match is not None and match[4] and not match[5]:
-            found.setdefault(_QUANTITIES[match[1]], {})[f"{match[2]} {match[3]}"] = _number(text)
-    return found
+            limits.setdefault(_QUANTITIES[match[1]], {})[f"{match[2]} {match[3]}"] = _number(text)
+    return limits
 
 
 def _number(text: str | None) -> float | None:

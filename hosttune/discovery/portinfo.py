@@ -107,9 +107,9 @@ def _lanes(rows: Mapping[str, str], state: str) -> tuple[float, ...] | None:
     lists.append(rows[third] if third in rows else _NONE if _has_second(rows) is False else None)
     if lists[1] == "Extended link speeds disabled" and state == "Enabled":
         lists[1] = _NONE
-    found = [() if words == _NONE and at else _listed(words, _LANES) for at, words in enumerate(lists)]
-    known = [values for values in found if values is not None]
-    return tuple(sorted(value for values in known for value in values)) if len(known) == len(found) else None
+    lanes = [() if words == _NONE and at else _listed(words, _LANES) for at, words in enumerate(lists)]
+    known = [values for values in lanes if values is not None]
+    return tuple(sorted(value for values in known for value in values)) if len(known) == len(lanes) else None
 
 
 def _has_second(rows: Mapping[str, str]) -> bool | None:

@@ -60,15 +60,15 @@ def _rdma(reader: Reader, nic: Nic, listed: Iterable[str]) -> tuple[RdmaPort, ..
     devices = list(dict.fromkeys((*listed, *reader.names(inside))))
     if not devices:
         return () if reader.lacks(inside) or _others_have(reader, nic) else None
-    found: list[RdmaPort] = []
+    ports: list[RdmaPort] = []
     for device in devices:
         folder = f"{RDMA}/{device}/ports"
         numbers = [name for name in reader.names(folder) if re.fullmatch(r"[1-9][0-9]{0,2}", name)]
         # Ports are numbered from 1 on: a number that is missing was lost.
         if not numbers or len(numbers) > _MOST_PORTS or sorted(map(int, numbers)) != list(range(1, len(numbers) + 1)):
             return None
-        found += [_port(reader, device, number) for number in numbers]
-    return tuple(sorted(found, key=lambda port: (port.device, port.number)))
+        ports += [_port(reader, device, number) for number in numbers]
+    return tuple(sorted(ports, key=lambda port: (port.device, port.number)))
 
 
 def _others_have(reader: Reader, nic: Nic) -> bool:

@@ -58,7 +58,7 @@ def unread_line(text: str) -> str | None:
         fields = dict(word.partition("=")[::2] for word in words[2:])
         totals = {name: number(fields[name]) for name in ("anon", "dirty", "mapped") if name in fields}
         every = totals.get("mapped", max((count or 0 for count in totals.values()), default=0))
-        by_node = sum(int(found[2]) for word in words[2:] if (found := _ON_NODE.fullmatch(word)))
+        by_node = sum(int(match[2]) for word in words[2:] if (match := _ON_NODE.fullmatch(word)))
         if len(words) < 2 or None in totals.values() or by_node != every:
             return line
     return None
@@ -68,7 +68,7 @@ def parse_maps(text: str) -> Iterator[Mapped]:
     """Yield one value for each line that has pages. The kernel escapes blanks in file names ("\\040")."""
     for line in text.splitlines():
         words = line.split()
-        pages = {found[1]: int(found[2]) for word in words[2:] if (found := _ON_NODE.fullmatch(word))}
+        pages = {match[1]: int(match[2]) for word in words[2:] if (match := _ON_NODE.fullmatch(word))}
         if pages:
             fields = dict(word.partition("=")[::2] for word in words[2:])
             size = fields.get("kernelpagesize_kB", "")
@@ -129,7 +129,7 @@ def _memory_of_another(name: str, text: str) -> str | None:
     virDomainDefGetShortName).
     """
     files = (mapped.file for mapped in parse_maps(text) if mapped.file)
-    owners = {unescaped(found[1]) for file in files if (found := _OWNER.search(file))}
+    owners = {unescaped(match[1]) for file in files if (match := _OWNER.search(file))}
     others = sorted(owner for owner in owners if owner != name[:_SHORT])
     return f"its memory is in the folder of guest {others[0]!r}" if others else None
 
@@ -192,28 +192,28 @@ def _pids(reader: Reader) -> dict[str, list[int]]:
     guests: dict[int, set[str]] = {}
     for pid, guest in qemu_processes(reader):
         guests.setdefault(pid, set()).add(guest)
-    found: dict[str, list[int]] = {}
+    pids: dict[str, list[int]] = {}
     for pid, names in guests.items():
         if len(names) > 1:
             reader.problem("process of two guests", f"/proc/{pid}", f"listed for {', '.join(sorted(names)[:3])}")
         else:
-            found.setdefault(names.pop(), []).append(pid)
-    return found
+            pids.setdefault(names.pop(), []).append(pid)
+    return pids
 
 
 def _own_pid(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> int | None:
-    found = pids.get(name, [])
+    pid = pids.get(name, [])
     if "/" in name or "\0" in name:  # cannot be a name in libvirt; a recorded text may be anything
-        return found[0] if len(found) == 1 else None
+        return pid[0] if len(pid) == 1 else None
     path = f"{_PIDS}/{name}.pid"
-    text = reader.text(path) if found else None
-    if text is None and len(found) == 1 and reader.exists(path) is False:
-        return found[0]
+    text = reader.text(path) if pid else None
+    if text is None and len(pid) == 1 and reader.exists(path) is False:
+        return pid[0]
     kept = number(text or "", MAX_PID)
-    if found and kept not in found:
-        why = f"reads {(text or '')[:20]!r}, and the processes of that name are {found[:3]}"
+    if pid and kept not in pid:
+        why = f"reads {(text or '')[:20]!r}, and the processes of that name are {pid[:3]}"
         reader.problem("process of a guest not known", path, why)
-    return kept if kept in found else None
+    return kept if kept in pid else None
 
 
 def read_threads(reader: Reader, pid: int) -> tuple[GuestThread, ...] | None:
@@ -221,7 +221,7 @@ def read_threads(reader: Reader, pid: int) -> tuple[GuestThread, ...] | None:
 
     If fewer were read than the kernel counts (`Threads` in each status), a thread without a name is among them.
     """
-    found: dict[GuestThread, None] = {}
+    threads: dict[GuestThread, None] = {}
     seen: set[str] = set()
     counts: set[int] = set()
     for _ in range(3):  # repeat for threads that started while the others were read
@@ -234,12 +234,12 @@ def read_threads(reader: Reader, pid: int) -> tuple[GuestThread, ...] | None:
             if (name is None or status is None) and reader.exists(folder) is False:
                 continue  # it ended meanwhile
             counts.update(int(count) for count in _COUNT.findall(status or ""))
-            found[GuestThread(name=name or "", cpus=_allowed(reader, folder, status or ""))] = None
-    if found and (str(pid) not in seen or len(seen) < min(counts, default=0)):
+            threads[GuestThread(name=name or "", cpus=_allowed(reader, folder, status or ""))] = None
+    if threads and (str(pid) not in seen or len(seen) < min(counts, default=0)):
         why = f"{len(seen)} were read, the kernel counts {min(counts, default=len(seen) + 1)}"
         reader.problem("threads of a guest not read", f"/proc/{pid}/task", f"{why}: where the others run is unknown")
-        found[_LOST] = None
-    return tuple(found) or None
+        threads[_LOST] = None
+    return tuple(threads) or None
 
 
 def _allowed(reader: Reader, folder: str, status: str) -> str | None:
@@ -287,5 +287,5 @@ def read_leftovers(reader: Reader, host: Host) -> Leftovers:
 
 def _parent(reader: Reader, uuid: str) -> str:
     """Return the PCI function that a mediated device belongs to; "" if its path does not show it."""
-    found = sysfs.functions_in(reader.link(f"{_MDEVS}/{uuid}") or "")
-    return found[-1] if found else ""
+    functions = sysfs.functions_in(reader.link(f"{_MDEVS}/{uuid}") or "")
+    return functions[-1] if functions else ""

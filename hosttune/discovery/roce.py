@@ -138,7 +138,11 @@ def parse_pfc(text: str) -> tuple[int, ...] | None:
 def parse_dcb_pfc(text: str) -> tuple[int, ...] | None:
     """Return the priorities of `dcb -j pfc show`: {"prio_pfc": [eight booleans], …}."""
     states = _member(text, "prio_pfc")
-    if not isinstance(states, list) or len(states) != len(_PRIORITIES) or any(type(one) is not bool for one in states):
+    if (
+        not isinstance(states, list)
+        or len(states) != len(_PRIORITIES)
+        or any(type(state) is not bool for state in states)
+    ):
         return None
     return tuple(number for number, on in enumerate(states) if on)
 

@@ -157,5 +157,7 @@ def _running(reader: Reader, process: Process) -> Running:
         threads=read_threads(reader, pid),
         policy=most.policy if most else None,
         nodes=nodes[1] if nodes else None,
-        page_bytes=tuple(sorted({one.page_bytes for one in maps if one.huge and one.page_bytes})) if maps else None,
+        page_bytes=tuple(sorted({mapped.page_bytes for mapped in maps if mapped.huge and mapped.page_bytes}))
+        if maps
+        else None,
     )

@@ -68,13 +68,13 @@ def parsed(reader: Reader, text: str, *, mask: bool = False) -> CpuSet:
     """
     if not text:
         return CpuSet()
-    found = reader.sets.get((text, mask))
-    if found is None:
+    cpu_set = reader.sets.get((text, mask))
+    if cpu_set is None:
         reader.ids_named += len(text) if mask else min(_named(text), MOST)  # first: parsing costs time
         check_count(reader.ids_named, "CPUs named in all lists", reader.system.origin)
-        found = parse_mask(text) if mask else parse_list(text)
-        reader.sets[text, mask] = found
-    return found
+        cpu_set = parse_mask(text) if mask else parse_list(text)
+        reader.sets[text, mask] = cpu_set
+    return cpu_set
 
 
 def plain(text: str, ids: CpuSet) -> str:

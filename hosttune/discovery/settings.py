@@ -59,5 +59,5 @@ def read_settings(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
 
 def _chosen(text: str | None) -> str | None:
     """Return the word in brackets of a text such as "[none] mq-deadline"; any other text unchanged."""
-    found = re.search(r"\[([^]]*)\]", text or "")
-    return found[1] if found else text
+    match = re.search(r"\[([^]]*)\]", text or "")
+    return match[1] if match else text

@@ -148,7 +148,7 @@ def _groups(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
         if listed:
             members[group] = listed
     if members:
-        could = (one.address for one in tree.values() if str(one.iommu_group) in members)
+        could = (function.address for function in tree.values() if str(function.iommu_group) in members)
         seen = (SeenDevice(address=address) for listed in members.values() for address in listed)
         yield _source("the IOMMU groups", f"{GROUPS}/*/devices", seen, tree, could)
 

@@ -102,10 +102,10 @@ def _read_siblings(reader: Reader, online: CpuSet, name: str | None) -> dict[int
     """Return one list of each CPU's topology directory, without offline CPUs."""
     if name is None:
         return {}
-    found = {cpu: read_set(reader, f"{CPUS}/cpu{cpu}/topology/{name}") for cpu in sorted(online)}
+    siblings = {cpu: read_set(reader, f"{CPUS}/cpu{cpu}/topology/{name}") for cpu in sorted(online)}
     # Intersect each distinct set once: the CPUs of a package share one. An empty set proves nothing.
-    shared = {cpus: cpus if cpus <= online else cpus & online for cpus in set(found.values()) if cpus}
-    return {cpu: shared[cpus] for cpu, cpus in found.items() if cpus}
+    shared = {cpus: cpus if cpus <= online else cpus & online for cpus in set(siblings.values()) if cpus}
+    return {cpu: shared[cpus] for cpu, cpus in siblings.items() if cpus}
 
 
 def _check_packages(reader: Reader, packages: Mapping[int, int], siblings: Mapping[int, CpuSet]) -> dict[int, int]:

@@ -42,7 +42,9 @@ def as_defined(guest: Guest, *, default_page_bytes: int | None = None) -> Runnin
         mdevs=tuple(sorted(guest.mdevs)),
         uuid=guest.uuid,
         host_paths=guest.host_paths,
-        cliques=tuple((one.source, one.clique) for one in guest.hostdevs if one.source and one.clique is not None),
+        cliques=tuple(
+            (device.source, device.clique) for device in guest.hostdevs if device.source and device.clique is not None
+        ),
     )
 
 

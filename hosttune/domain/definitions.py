@@ -48,7 +48,9 @@ def secrets_of(xml: str) -> tuple[str, ...]:
     """Return the passwords of a definition, in its order. Raises as `without_secrets` does."""
     if _SECRET not in xml:
         return ()
-    return tuple(one.attributes[_SECRET] for one in _with_secrets(XmlText(xml.encode("utf-8", "surrogatepass"))))
+    return tuple(
+        element.attributes[_SECRET] for element in _with_secrets(XmlText(xml.encode("utf-8", "surrogatepass")))
+    )
 
 
 def managers_of(text: XmlText) -> tuple[str, ...]:
@@ -59,13 +61,13 @@ def managers_of(text: XmlText) -> tuple[str, ...]:
 
 def _with_secrets(text: XmlText) -> list[Element]:
     """Return the elements, of any kind, that have a password."""
-    found, pending = [], [text.root]
+    secrets, pending = [], [text.root]
     while pending:
         element = pending.pop()
         if _SECRET in element.attributes:
-            found.append(element)
+            secrets.append(element)
         pending += reversed(element.children)
-    return found
+    return secrets
 
 
 def differences(live_xml: str, want_xml: str) -> tuple[str, ...]:
@@ -107,13 +109,13 @@ _ADDED = {"topology": ("clusters", "1")}
 
 
 def _elements(xml: str) -> Counter[_Written]:
-    found: Counter[_Written] = Counter()
+    elements: Counter[_Written] = Counter()
     pending = [(read_tree(xml, where="domain XML"), "")]
     while pending:
         element, above = pending.pop()
         path = f"{above}{element.tag}"
         attributes = {(str(name), str(value)) for name, value in element.items()}
         attributes.discard(_ADDED.get(str(element.tag), ("", "")))
-        found[_Written(path, (element.text or "").strip(), frozenset(attributes))] += 1
+        elements[_Written(path, (element.text or "").strip(), frozenset(attributes))] += 1
         pending += [(child, f"{path}/") for child in element]
-    return found
+    return elements

@@ -67,7 +67,7 @@ class Element(msgspec.Struct, eq=False):
 
     def set(self, name: str, value: str) -> None:
         """Set an attribute: in its place and its quotes, or behind the others. The element must not have a prefix."""
-        found = next((one for one in _attributes(self.start) if one[1] == name.encode()), None)
+        found = next((attribute for attribute in _attributes(self.start) if attribute[1] == name.encode()), None)
         if found is not None:
             _, _, at, quote, close = found
             self.start = self.start[: at + 1] + _escaped(value, quote) + self.start[close:]
@@ -113,7 +113,7 @@ class XmlText:
     def add(self, parent: Element, tag: str, attributes: Mapping[str, str], text: str = "") -> Element:
         """Add a child where libvirt writes it, on a line of its own like its neighbours; return it."""
         near = (part for part in (*parent.parts, parent, self.root) if isinstance(part, Element))
-        quote = next((one[3] for element in near for one in _attributes(element.start)), b"'")
+        quote = next((attribute[3] for element in near for attribute in _attributes(element.start)), b"'")
         start = f"<{tag}".encode() + b"".join(
             b" " + name.encode() + b"=" + quote + _escaped(value, quote) + quote for name, value in attributes.items()
         )
@@ -153,21 +153,21 @@ class XmlText:
     def _started(self, parser: Any, tag: str, attributes: dict[str, str]) -> None:
         begin = parser.CurrentByteIndex
         close = _tag_end(self._data, begin)
-        one = Element(tag, parser.CurrentLineNumber, self._data[begin:close], dict(attributes))
+        element = Element(tag, parser.CurrentLineNumber, self._data[begin:close], dict(attributes))
         if self._stack:
-            self._stack[-1].parts += [self._data[self._at : begin], one]
+            self._stack[-1].parts += [self._data[self._at : begin], element]
         else:
-            self.root, self._before = one, self._data[:begin]
-        self._stack.append(one)
+            self.root, self._before = element, self._data[:begin]
+        self._stack.append(element)
         self._at = close
 
     def _ended(self, parser: Any) -> None:
-        one = self._stack.pop()
-        if not one.start.endswith(b"/>"):
+        element = self._stack.pop()
+        if not element.start.endswith(b"/>"):
             begin = parser.CurrentByteIndex
             close = self._data.index(b">", begin) + 1
-            one.parts.append(self._data[self._at : begin])
-            one.end = self._data[begin:close]
+            element.parts.append(self._data[self._at : begin])
+            element.end = self._data[begin:close]
             self._at = close
         if not self._stack:
             self._after = self._data[self._at :]
@@ -265,15 +265,15 @@ def _name_end(start: bytes) -> int:
 
 def _attributes(start: bytes) -> list[tuple[int, bytes, int, bytes, int]]:
     """Return of each attribute: begin (its white space), name, opening quote, the quote itself, closing quote."""
-    found = []
+    attributes = []
     at = _name_end(start)
     while (equals := start.find(b"=", at)) >= 0:
         opened = min(n for n in (start.find(b"'", equals), start.find(b'"', equals)) if n >= 0)
         quote = start[opened : opened + 1]
         close = start.index(quote, opened + 1)
-        found.append((at, start[at:equals].strip(_SPACE), opened, quote, close))
+        attributes.append((at, start[at:equals].strip(_SPACE), opened, quote, close))
         at = close + 1
-    return found
+    return attributes
 
 
 def _escaped(value: str, quote: bytes) -> bytes:

@@ -241,14 +241,14 @@ class Guest(Value, frozen=True, kw_only=True):
     @property
     def functions(self) -> tuple[str, ...]:
         """Return the host addresses of all PCI functions that the guest takes: passed ones and drives of its disks."""
-        passed = (one.source for one in self.hostdevs if one.kind == "pci")
+        passed = (device.source for device in self.hostdevs if device.kind == "pci")
         taken = (*passed, *(disk.function for disk in self.disks), *passed_functions(self.qemu_arguments).values())
         return tuple(dict.fromkeys(filter(None, taken)))
 
     @property
     def mdevs(self) -> tuple[str, ...]:
         """Return the UUIDs of its mediated devices."""
-        return tuple(one.source for one in self.hostdevs if one.kind == "mdev" and one.source)
+        return tuple(device.source for device in self.hostdevs if device.kind == "mdev" and device.source)
 
     @property
     def host_paths(self) -> tuple[str, ...]:
@@ -257,18 +257,24 @@ class Guest(Value, frozen=True, kw_only=True):
         Disks that are block devices, vDPA, interfaces of the type direct (macvtap), and nodes that QEMU is told of. Of
         a volume of a storage pool, which may be on any device, "volume NAME": a path that leads nowhere.
         """
-        block = [one.source for one in self.disks if one.source and one.type in ("block", "vhostvdpa")]
-        disks = [*block, *(one.source for one in self.disks if one.source and one.source.startswith("/dev/"))]
-        disks += [f"volume {one.source}" for one in self.disks if one.type == "volume"]
-        links = [f"{NET}/{one.source}" for one in self.interfaces if one.type == "direct" and one.source]
-        vdpa = [one.source for one in self.interfaces if one.type == "vdpa"]
+        block = [disk.source for disk in self.disks if disk.source and disk.type in ("block", "vhostvdpa")]
+        disks = [*block, *(disk.source for disk in self.disks if disk.source and disk.source.startswith("/dev/"))]
+        disks += [f"volume {disk.source}" for disk in self.disks if disk.type == "volume"]
+        links = [
+            f"{NET}/{interface.source}"
+            for interface in self.interfaces
+            if interface.type == "direct" and interface.source
+        ]
+        vdpa = [interface.source for interface in self.interfaces if interface.type == "vdpa"]
         paths = (os.path.normpath(path) for path in (*disks, *links, *vdpa, *named_nodes(self.qemu_arguments)) if path)
         return tuple(dict.fromkeys(path for path in paths if not re.match(_NO_DRIVE, path)))
 
     @property
     def multifunction(self) -> frozenset[str]:
         """Return the guest addresses with function 0 in slots that have other functions, too: the XML must say so."""
-        places = {one.address for one in self.controllers} | {one.guest_address for one in self.hostdevs}
+        places = {controller.address for controller in self.controllers} | {
+            device.guest_address for device in self.hostdevs
+        }
         slots = Counter(slot_of(place) for place in places if place)
         return frozenset(place for place in places if place and place[-1] == "0" and slots[slot_of(place)] > 1)
 

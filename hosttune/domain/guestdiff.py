@@ -91,7 +91,7 @@ def _vcpus(expected: RunningGuest, actual: RunningGuest) -> Comparison:
 
 
 def _pins(pins: Mapping[int, CpuSet]) -> str:
-    cpus = CpuSet(cpu for one in pins.values() for cpu in one)
+    cpus = CpuSet(cpu for cpu_set in pins.values() for cpu in cpu_set)
     return f"{len(pins)} on host CPUs {short_list(cpus)}" if pins else "none pinned"
 
 
@@ -183,8 +183,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 def vcpu_of(thread: GuestThread) -> int | None:
     """Return the vCPU that a thread of QEMU runs; None for any other thread."""
-    found = _VCPU.fullmatch(thread.name)
-    return int(found[1]) if found else None
+    match = _VCPU.fullmatch(thread.name)
+    return int(match[1]) if match else None
 
 
 def compare_threads(
@@ -202,7 +202,7 @@ def compare_threads(
     if planned:
         yield from _pinned("I/O thread", dict(enumerate(iothreads, 1)), by_number, online, exactly=True)
     elif iothreads:  # a definition has no numbers: each thread is on the CPUs of one of the pins
-        alike = [(number, thread) for number, found in sorted(by_number.items()) for thread in found]
+        alike = [(number, thread) for number, guest_threads in sorted(by_number.items()) for thread in guest_threads]
         for number, thread in alike:
             if not any(_agree(thread, cpus, online) for cpus in iothreads):
                 yield _elsewhere(f"I/O thread {number}", thread, " or ".join(map(str, dict.fromkeys(iothreads))))

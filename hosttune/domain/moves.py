@@ -120,9 +120,9 @@ class _Room:
         if own:
             return own
         services = [one for one in self._threads if one.name == EMULATOR]
-        mine = [one for one in services if one.guest == thread.guest] or services
-        found = [self._free_for(thread, cpus) for one in mine for cpus in (one.want, one.now)]
-        refuge = min(filter(None, found), key=len, default=None)
+        mine = [service for service in services if service.guest == thread.guest] or services
+        cpu_sets = [self._free_for(thread, cpus) for one in mine for cpus in (one.want, one.now)]
+        refuge = min(filter(None, cpu_sets), key=len, default=None)
         if refuge is None:
             what = f"{thread.name} of guest {thread.guest} must leave CPUs {self._at[thread]}"
             raise ValueError(f"{what}, and no CPU is left over for it until its own are free")

@@ -168,17 +168,17 @@ def _controllers(planned: PlannedGuest) -> tuple[Controller, ...]:
     fixed = _fixed_ports(planned)
     return tuple(
         Controller(
-            index=one.index,
-            model=one.model,
-            address=_place(one),
-            chassis=one.chassis,
-            port=one.port,
-            bus_nr=one.bus_nr,
-            node=one.node,
-            pcihole64_bytes=(planned.pci_hole64_bytes or None) if one.model == "pcie-root" else None,
-            hotplug=False if one.index in fixed else None,
+            index=pci_controller.index,
+            model=pci_controller.model,
+            address=_place(pci_controller),
+            chassis=pci_controller.chassis,
+            port=pci_controller.port,
+            bus_nr=pci_controller.bus_nr,
+            node=pci_controller.node,
+            pcihole64_bytes=(planned.pci_hole64_bytes or None) if pci_controller.model == "pcie-root" else None,
+            hotplug=False if pci_controller.index in fixed else None,
         )
-        for one in sorted(planned.controllers, key=lambda controller: controller.index)
+        for pci_controller in sorted(planned.controllers, key=lambda controller: controller.index)
     )
 
 

@@ -102,14 +102,14 @@ def read_hostdevs(root: _Element) -> tuple[HostDevice, ...]:
 
 def _overrides(root: _Element) -> dict[str, dict[str, str]]:
     """Return the properties of devices, by alias, that `<qemu:override>` sets, or before libvirt 8.2 `-set`."""
-    found: dict[str, dict[str, str]] = {}
+    overrides: dict[str, dict[str, str]] = {}
     for device in root.iterfind(f"{QEMU}override/{QEMU}device"):
         for one in device.iterfind(f"{QEMU}frontend/{QEMU}property"):
-            found.setdefault(str(device.get("alias")), {})[str(one.get("name"))] = str(one.get("value", ""))
+            overrides.setdefault(str(device.get("alias")), {})[str(one.get("name"))] = str(one.get("value", ""))
     for argument in root.iterfind(f"{QEMU}commandline/{QEMU}arg"):
         if written := _SET.fullmatch(str(argument.get("value", ""))):
-            found.setdefault(written[1], {})[written[2]] = written[3]
-    return found
+            overrides.setdefault(written[1], {})[written[2]] = written[3]
+    return overrides
 
 
 def _hostdev(element: _Element, overrides: Mapping[str, str]) -> HostDevice:

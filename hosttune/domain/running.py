@@ -121,7 +121,7 @@ def _machine(root: _Element, running: Running) -> None:
     accelerators = [option.get("accel") for option in running.every("accel")] + [machine.get("accel")]
     threads = running.threads or ()
     kvm = (
-        any(one.startswith("kvm") for one in accelerators)
+        any(accelerator.startswith("kvm") for accelerator in accelerators)
         or any(option.name == "enable-kvm" for option in running.options)
         or any(thread.name.endswith("/KVM") for thread in threads)
         or (running.program.endswith("kvm") and not any(accelerators))  # system/vl.c: configure_accelerators
@@ -426,8 +426,8 @@ def _passed(root: _Element, running: Running, host: Host, buses: Mapping[str, in
             put(put(override, f"{QEMU}frontend"), f"{QEMU}property", name=CLIQUE, type="unsigned", value=clique)
         _address(element, option, buses)
     for group in running.groups:
-        held = [one for one in host.pci if str(one.iommu_group) == group and for_vfio(one.driver)]
-        if named.isdisjoint(one.address for one in held):
+        held = [function for function in host.pci if str(function.iommu_group) == group and for_vfio(function.driver)]
+        if named.isdisjoint(function.address for function in held):
             if len(held) == 1 and (match := _FUNCTION.fullmatch(held[0].address)):
                 _host_address(put(devices, "hostdev", mode="subsystem", type="pci"), match)
             else:

@@ -238,7 +238,9 @@ class _Update(msgspec.Struct):
         new = [index for index in planned.keys() - known if index in here and here[index] != planned[index]]
         buses = {number(index) for index in (*(known.keys() - planned), *new)}
         places = {place for child in want.all("devices", "*") if (place := _place(child)) is not None}
-        chassis = {one.attributes.get("chassis") for one in want.all("devices", "controller", "target")} - {None}
+        chassis = {element.attributes.get("chassis") for element in want.all("devices", "controller", "target")} - {
+            None
+        }
         fixed = {_key(child) for child in want.all("devices", "*") if _place(child) is not None}
         fixed |= {_key(child) for child in want.all("devices", "controller", type="pci")}
         for child in devices.children:
@@ -268,8 +270,8 @@ class _Update(msgspec.Struct):
         arguments = list(parent.children) if parent else []
         for pair in gone:
             at = next(n for n in range(len(arguments)) if _values(arguments[n : n + 2]) == pair)
-            for one in arguments[at : at + 2]:
-                self.text.remove(parent or root, one)
+            for element in arguments[at : at + 2]:
+                self.text.remove(parent or root, element)
             del arguments[at : at + 2]
         prefix = self._prefix() if new else ""
         if new and parent is None:
@@ -283,14 +285,14 @@ class _Update(msgspec.Struct):
         """Change the cliques of GPUs; what others have written into `<qemu:override>` stays."""
         root = self.text.root
         parent = root.find(_OVERRIDE)
-        ours = [one for one in parent.children if _clique(one)] if parent else []
+        ours = [element for element in parent.children if _clique(element)] if parent else []
         had = dict(filter(None, map(_clique, ours)))
-        wanted = dict(filter(None, (_clique(one) for one in want.all(_OVERRIDE, "*"))))
+        wanted = dict(filter(None, (_clique(element) for element in want.all(_OVERRIDE, "*"))))
         if had == wanted:
             return
         self._note("cliques of GPUs", *(_as_text(tuple(each.items())) for each in (had, wanted)))
-        for one in ours:
-            self.text.remove(parent or root, one)
+        for element in ours:
+            self.text.remove(parent or root, element)
         prefix = self._prefix() if wanted else ""
         if wanted and parent is None:
             parent = self.text.add(root, f"{prefix}override", {})
@@ -311,8 +313,8 @@ class _Update(msgspec.Struct):
 
     def _graft(self, parent: Element, wanted: Element) -> None:
         child = self.text.add(parent, wanted.tag, wanted.attributes, "" if wanted.children else _text(wanted))
-        for one in wanted.children:
-            self._graft(child, one)
+        for element in wanted.children:
+            self._graft(child, element)
 
     def _note(self, element: str, was: str, becomes: str) -> None:
         self.changes.append(GuestChange(element=element or "domain", was=was, becomes=becomes, when="now"))
@@ -324,11 +326,11 @@ class _Update(msgspec.Struct):
 def _counterpart(wanted: Element, among: Iterable[Element]) -> Element | None:
     """Return the element that is the wanted one: of the same tag and name; for a drive without a medium, its target."""
     known = list(among)
-    same = next((one for one in known if _key(one) == _key(wanted)), None)
+    same = next((element for element in known if _key(element) == _key(wanted)), None)
     if same is not None or wanted.tag != "disk":
         return same
-    empty = (one for one in known if one.tag == "disk" and one.find("source") is None)
-    return next((one for one in empty if _target(one) == _target(wanted)), None)
+    empty = (element for element in known if element.tag == "disk" and element.find("source") is None)
+    return next((element for element in empty if _target(element) == _target(wanted)), None)
 
 
 def _target(disk: Element) -> str | None:
@@ -381,7 +383,9 @@ def _place(device: Element) -> tuple[int, ...] | None:
 def _controllers(devices: Element | None) -> dict[str, tuple[str | None, tuple[int, ...] | None]]:
     """Return the models and places of PCI controllers by their indexes."""
     known = devices.all("controller", type="pci") if devices else ()
-    return {one.attributes.get("index", "0"): (one.attributes.get("model"), _place(one)) for one in known}
+    return {
+        element.attributes.get("index", "0"): (element.attributes.get("model"), _place(element)) for element in known
+    }
 
 
 def _is_another(controller: Element, wanted: Element) -> bool:
@@ -453,7 +457,10 @@ def _folded(changes: Iterable[GuestChange]) -> Iterator[GuestChange]:
             yield change
     for tag, some in pins.items():
         numbers = CpuSet(_number(change.element.rpartition(" ")[2]) or 0 for change in some)
-        was, becomes = (_host_cpus(words) for words in zip(*((one.was, one.becomes) for one in some), strict=True))
+        was, becomes = (
+            _host_cpus(words)
+            for words in zip(*((guest_change.was, guest_change.becomes) for guest_change in some), strict=True)
+        )
         yield GuestChange(element=f"{tag} {numbers}", was=was, becomes=becomes, when="now")
 
 
@@ -473,7 +480,7 @@ def _pairs(arguments: tuple[str, ...]) -> list[tuple[str, ...]]:
 def _clique(device: Element) -> tuple[str, str] | None:
     """Return alias and clique of a device whose override names nothing else."""
     properties = list(device.all(f"{_NAMESPACE}}}frontend", "*"))
-    if [one.attributes.get("name") for one in properties] != [CLIQUE]:
+    if [element.attributes.get("name") for element in properties] != [CLIQUE]:
         return None
     return device.attributes.get("alias", ""), properties[0].attributes.get("value", "")
 
@@ -483,7 +490,7 @@ def _is_ours(pair: tuple[str, ...]) -> bool:
 
 
 def _values(arguments: Iterable[Element]) -> tuple[str, ...]:
-    return tuple(one.attributes.get("value", "") for one in arguments)
+    return tuple(element.attributes.get("value", "") for element in arguments)
 
 
 def _as_text(pairs: Iterable[tuple[str, ...]]) -> str:

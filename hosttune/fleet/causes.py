@@ -39,25 +39,25 @@ def diagnose_host(results: str, host: str, validation: Validation, standard: Sta
     if not validation.samples:
         return Diagnosed()
     try:
-        found = diagnose(of_validation(validation, None), standard, complaining=False)
-        if validation.machine is None or found.causes or _low(found):
+        diagnosis = diagnose(of_validation(validation, None), standard, complaining=False)
+        if validation.machine is None or diagnosis.causes or _low(diagnosis):
             seen = read_host(results, host, validation)
             if seen is not None:
-                found = diagnose(of_validation(validation, seen), standard, complaining=False)
+                diagnosis = diagnose(of_validation(validation, seen), standard, complaining=False)
     except (BadInput, RecursionError):
         return None
-    low = _low(found)
+    low = _low(diagnosis)
     shown = tuple(
         msgspec.structs.replace(
-            one, subject=one.subject[:MOST_TEXT], unit=one.unit[:MOST_TEXT], why=one.why[:MOST_TEXT]
+            figure, subject=figure.subject[:MOST_TEXT], unit=figure.unit[:MOST_TEXT], why=figure.why[:MOST_TEXT]
         )
-        for one in low[:MOST_FIGURES]
+        for figure in low[:MOST_FIGURES]
     )
-    return Diagnosed(shown, max(0, len(low) - MOST_FIGURES), found.causes[:MOST_CAUSES], found.next)
+    return Diagnosed(shown, max(0, len(low) - MOST_FIGURES), diagnosis.causes[:MOST_CAUSES], diagnosis.next)
 
 
 def _low(found: Diagnosis) -> tuple[JudgedFigure, ...]:
-    return tuple(one for one in found.figures if one.verdict in ("low", "impossible"))
+    return tuple(figure for figure in found.figures if figure.verdict in ("low", "impossible"))
 
 
 def read_host(results: str, host: str, validation: Validation) -> Host | None:

@@ -35,7 +35,7 @@ def plan_lines(plan: Plan) -> tuple[str, ...]:
     needed = sum(action.needed for action in plan.actions)
     reboots = sum(action.effect == "reboot" for action in plan.actions)
     lines = [_guest(guest) for guest in plan.guests]
-    lines += [f"guest {one.guest}: NOT PLACED: {'; '.join(one.why[:1])}" for one in plan.unplaced]
+    lines += [f"guest {left_out.guest}: NOT PLACED: {'; '.join(left_out.why[:1])}" for left_out in plan.unplaced]
     lines.append(f"{count(len(plan.actions), 'action')} ({needed} needed, {reboots} with a reboot)")
     lines += [f"{finding.level}: {finding.text}" for finding in plan.findings if finding.level != "info"]
     return tuple(lines)

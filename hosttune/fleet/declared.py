@@ -55,7 +55,14 @@ def judged(declared: Declared, hardware: HostHardware | None, facts: Sequence[Fa
         why = "its validation has no configuration facts (or too many)"
         return (_unknown(CHECK, "host", "a validation with configuration facts", why),)
     model = model_of(hardware)
-    wanted = next((one for one in declared.hosts if (one.product, one.gpus) == (model.product, model.gpus)), None)
+    wanted = next(
+        (
+            declared_hosts
+            for declared_hosts in declared.hosts
+            if (declared_hosts.product, declared_hosts.gpus) == (model.product, model.gpus)
+        ),
+        None,
+    )
     if wanted is None:
         return (_unknown(CHECK, "host", "a machine model of the baseline", _model_words(model)),)
     return tuple(_results(wanted, facts, hardware))
@@ -146,10 +153,10 @@ def of_host(declared: Declared, results: str, host: str, phase: str) -> tuple[Ch
 
 def kept_to(status: HostStatus, declared: Declared, results: str, phase: str) -> HostStatus:
     """Return the status of a good host: no longer good if it differs from the baseline, or if that is unknown."""
-    bad = [one for one in of_host(declared, results, status.host, phase) if one.outcome != "pass"]
+    bad = [result for result in of_host(declared, results, status.host, phase) if result.outcome != "pass"]
     if not bad:
         return status
-    failed = [one for one in bad if one.outcome == "fail"]
+    failed = [result for result in bad if result.outcome == "fail"]
     return HostStatus(
         status.host,
         "no" if failed else "unknown",
@@ -163,9 +170,9 @@ def kept_to(status: HostStatus, declared: Declared, results: str, phase: str) ->
 def difference_words(bad: Sequence[CheckResult]) -> str:
     """Return in one line how a host differs from the declared baseline, or what of it is unknown."""
     told = [
-        f"{one.check.removeprefix('declared-')}{'' if one.subject == 'host' else f' {one.subject}'} is "
-        f"{(one.actual or 'unknown')[:_MOST_VALUE]}, declared {(one.expected or '')[:_MOST_VALUE]}"
-        for one in bad[:_MOST_WORDS]
+        f"{result.check.removeprefix('declared-')}{'' if result.subject == 'host' else f' {result.subject}'} is "
+        f"{(result.actual or 'unknown')[:_MOST_VALUE]}, declared {(result.expected or '')[:_MOST_VALUE]}"
+        for result in bad[:_MOST_WORDS]
     ]
     more = f"; and {len(bad) - _MOST_WORDS} more" if len(bad) > _MOST_WORDS else ""
     return f"not as the declared baseline: {'; '.join(told)}{more}"
@@ -181,7 +188,7 @@ def baseline_text(spreads: Iterable[Spread], *, source: str) -> str:
     BadInput if there is no value to declare.
     """
     by_model: Mapping[MachineModel, list[Spread]] = grouped(
-        (MachineModel(one.product, one.gpus), one) for one in spreads
+        (MachineModel(spread.product, spread.gpus), spread) for spread in spreads
     )
     blocks = [
         f"# Declared baseline of a fleet, for --against and --baseline of hosttune fleet ({_comment(source)}).",
@@ -205,7 +212,7 @@ def _model_words(model: MachineModel) -> str:
 
 
 def _model_lines(model: MachineModel, spreads: Sequence[Spread]) -> Iterator[str]:
-    values = {(one.fact, one.kind): _to_declare(one) for one in spreads}
+    values = {(spread.fact, spread.kind): _to_declare(spread) for spread in spreads}
     if model.product is None or not any(value for value in values.values()):
         yield f"  # nothing to declare: {_comment(_model_words(model))}"
         return
@@ -214,18 +221,18 @@ def _model_lines(model: MachineModel, spreads: Sequence[Spread]) -> Iterator[str
     names = ", ".join(ordered[0].gpu_models) or "no GPU"
     yield f"  - product: {_quoted(model.product)}  # {_comment(names)}, {ordered[0].hosts} hosts"
     yield f"    gpus: [{', '.join(map(_quoted, model.gpus))}]"
-    of_host = [one for one in ordered if FACT_KINDS[one.fact].of == "host"]
+    of_host = [spread for spread in ordered if FACT_KINDS[spread.fact].of == "host"]
     yield "    facts:" if any(map(_to_declare, of_host)) else "    facts: {}"
-    for one in of_host:
-        yield _line(one, 6)
-    kinds = {one.kind for one in ordered if one.kind is not None and _to_declare(one)}
+    for spread in of_host:
+        yield _line(spread, 6)
+    kinds = {spread.kind for spread in ordered if spread.kind is not None and _to_declare(spread)}
     yield "    devices:" if kinds else "    devices: []"
     for kind in sorted(kinds):
-        alike = [one for one in ordered if one.kind == kind]
+        alike = [spread for spread in ordered if spread.kind == kind]
         yield f"      - kind: {_quoted(kind)}  # {_comment(alike[0].model or 'no name')}"
         yield "        facts:"
-        for one in alike:
-            yield _line(one, 10)
+        for spread in alike:
+            yield _line(spread, 10)
 
 
 def _to_declare(one: Spread) -> str | None:

@@ -119,4 +119,4 @@ def exit_code(host_statuses: Iterable[HostStatus]) -> int:
     found = list(host_statuses)
     if any(host_status.outcome == "needs-person" for host_status in found):
         return 4
-    return int(any(not one.good or one.verdict in ("fail", "unknown") for one in found))
+    return int(any(not status.good or status.verdict in ("fail", "unknown") for status in found))

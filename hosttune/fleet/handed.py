@@ -52,12 +52,12 @@ def handed_of(
     except BadInput:
         return ()
     lines = []
-    for one in statement.predicate.devices:
-        if one.unclean:
-            lines.append(HandedLine(address=one.address, state="quarantined", why=one.unclean))
+    for device in statement.predicate.devices:
+        if device.unclean:
+            lines.append(HandedLine(address=device.address, state="quarantined", why=device.unclean))
         else:
             state: StatementState = "void" if why else "expiring" if soon else "valid"
-            lines.append(HandedLine(address=one.address, state=state, expires_at=until, why=why))
+            lines.append(HandedLine(address=device.address, state=state, expires_at=until, why=why))
     return tuple(lines)
 
 
@@ -71,13 +71,18 @@ def _not_valid(
             return (f"{word}: {answer.why or answer.outcome}" if answer is not None else word,)
     path = answer_path(results, host, "verify")
     data = read_file(path)
-    found = typed_json(data, Verification, where=path) if data is not None else None
-    if found is None or not found.opens_gates or answers["verify"].outcome != "ok":
-        reasons = [one.text for one in found.reasons] if found is not None else []
+    verification = typed_json(data, Verification, where=path) if data is not None else None
+    if verification is None or not verification.opens_gates or answers["verify"].outcome != "ok":
+        reasons = [reason.text for reason in verification.reasons] if verification is not None else []
         return tuple(dict.fromkeys(reasons)) or ("not verified on the host",)
     until = stated.expires_at
-    mine = (stated.host, tuple(one.address for one in stated.devices), stated.issued_at, until)
-    if until is None or mine != (found.host, found.devices, found.issued_at, found.expires_at):
+    mine = (stated.host, tuple(device.address for device in stated.devices), stated.issued_at, until)
+    if until is None or mine != (
+        verification.host,
+        verification.devices,
+        verification.issued_at,
+        verification.expires_at,
+    ):
         return ("it is not the statement that the host verified",)
     return (f"expired at {until}",) if time_of(until, path) <= at else ()
 
@@ -90,9 +95,9 @@ def results_of(handed: tuple[HandedLine, ...], course: Answer | None) -> tuple[C
         return (CheckResult(check=CHECK, subject="host", outcome="unknown", expected=_WANTED, actual=why, hint=hint),)
     return tuple(
         CheckResult(
-            check=CHECK, subject=one.address, outcome=_OUTCOMES[one.state], expected=_WANTED,
-            actual="; ".join((one.state, *one.why)) if one.why else f"{one.state}, until {one.expires_at}",
-            source="statement.json, verify.json", hint=_HINTS.get(one.state),
+            check=CHECK, subject=line.address, outcome=_OUTCOMES[line.state], expected=_WANTED,
+            actual="; ".join((line.state, *line.why)) if line.why else f"{line.state}, until {line.expires_at}",
+            source="statement.json, verify.json", hint=_HINTS.get(line.state),
         )
-        for one in handed
+        for line in handed
     )  # fmt: skip

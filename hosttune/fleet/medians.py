@@ -73,12 +73,12 @@ def rows_of(samples: Iterable[Sample], hardware: Hardware) -> tuple[HostFigures,
         for sample in samples
         if sample.value is not None and math.isfinite(sample.value)
     )
-    found: dict[FigureKind, dict[str, float]] = {}
+    rows: dict[FigureKind, dict[str, float]] = {}
     for (metric, subject, unit), values in runs.items():
         kind = _kind(metric, subject, unit, hardware)
         if kind is not None:
-            found.setdefault(kind, {})[subject] = _in_unit(median(values), unit, kind.unit)
-    return tuple(HostFigures(kind, tuple(figures), array("d", figures.values())) for kind, figures in found.items())
+            rows.setdefault(kind, {})[subject] = _in_unit(median(values), unit, kind.unit)
+    return tuple(HostFigures(kind, tuple(figures), array("d", figures.values())) for kind, figures in rows.items())
 
 
 def fleet_medians(hosts: Iterable[tuple[str, Sequence[HostFigures]]]) -> tuple[tuple[Median, ...], tuple[Outlier, ...]]:

@@ -59,27 +59,27 @@ class Monitored:
 
     def __init__(self, hosts: Mapping[str, HostMetrics], where: str) -> None:
         self._hosts, self._where = hosts, where
-        self._newest = max((one.scraped for one in hosts.values() if one.scraped is not None), default=None)
+        self._newest = max((metrics.scraped for metrics in hosts.values() if metrics.scraped is not None), default=None)
 
     def of(self, host: str) -> CheckResult:
         """Return the result of a host, by the inventory's name (the label `instance`)."""
-        found = self._hosts.get(host)
-        if found is None:
+        metrics = self._hosts.get(host)
+        if metrics is None:
             return self._result(
                 "unknown",
                 "none",
                 "docs/runbooks/HosttuneSilent.md; the label instance must be the name in the inventory",
             )
-        doubt = self._doubt(found)
+        doubt = self._doubt(metrics)
         if doubt is not None:
             return self._result("unknown", doubt, "systemctl status hosttune-watch on the host")
-        (outcome,) = found.verdicts
+        (outcome,) = metrics.verdicts
         words = [f"verdict {outcome}"]
-        if found.statuses:
-            words.append(some(found.worst_first(), between="; "))
-        if found.drifted:
-            words.append(f"{found.drifted} applied settings have another value, or cannot be read")
-        if outcome == "pass" and found.drifted:
+        if metrics.statuses:
+            words.append(some(metrics.worst_first(), between="; "))
+        if metrics.drifted:
+            words.append(f"{metrics.drifted} applied settings have another value, or cannot be read")
+        if outcome == "pass" and metrics.drifted:
             outcome = "warn"
         return self._result(outcome, "; ".join(words), "hosttune status and hosttune validate on the host")
 
@@ -160,4 +160,4 @@ def _samples(text: str, path: str) -> Iterator[Sample]:
 
 
 def _verdict(word: str | None) -> Verdict:
-    return next((one for one in _VERDICTS if one == word), "unknown")
+    return next((verdict for verdict in _VERDICTS if verdict == word), "unknown")

@@ -235,7 +235,7 @@ def _line(
     held = () if asked.declared is None or seen.validation is None else of_validation(asked.declared, seen.validation)
     own = (*results_of(handed, course), *seen.planned, *monitored, *held, *made)
     results = (*_results_of_answers(seen, made, asked), *own)
-    notable = [one for one in worst_first(results) if one.standing not in (ACCEPTED, "pass", "skip")]
+    notable = [result for result in worst_first(results) if result.standing not in (ACCEPTED, "pass", "skip")]
     worse = (seen.validation.worse or ()) if seen.validation is not None else ()
     hardware = machine.hardware if machine is not None else Hardware({})
     return HostLine(
@@ -251,7 +251,7 @@ def _line(
         answers=tuple(_told(answer, asked) for answer in seen.answers),
         checks=_checks(results, shared),
         counts=_counts(results),
-        told=tuple(_kept(one, shared) for one in notable[:MOST_TOLD]),
+        told=tuple(_kept(result, shared) for result in notable[:MOST_TOLD]),
         untold=max(0, len(notable) - MOST_TOLD),
         worse=tuple(_cut(line) for line in worse[:MOST_TOLD]),
         low=why.low,
@@ -377,18 +377,18 @@ def _worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
     """Return the number of results of each outcome, and apart from these of those that are accepted, if any."""
-    found = {outcome: sum(one.standing == outcome for one in results) for outcome in (*OUTCOMES, ACCEPTED)}
-    return found if found[ACCEPTED] else {outcome: found[outcome] for outcome in OUTCOMES}
+    counts = {outcome: sum(result.standing == outcome for result in results) for outcome in (*OUTCOMES, ACCEPTED)}
+    return counts if counts[ACCEPTED] else {outcome: counts[outcome] for outcome in OUTCOMES}
 
 
 def _checks(results: Iterable[CheckResult], shared: dict[str, str]) -> dict[str, CheckOutcome]:
-    found: dict[str, CheckOutcome] = {}
-    for one in results:
-        name = shared.setdefault(one.check, one.check)
-        outcome: CheckOutcome = "pass" if one.standing == ACCEPTED else one.outcome
-        if name not in found or severity(outcome) < severity(found[name]):
-            found[name] = outcome
-    return found
+    checks: dict[str, CheckOutcome] = {}
+    for result in results:
+        name = shared.setdefault(result.check, result.check)
+        outcome: CheckOutcome = "pass" if result.standing == ACCEPTED else result.outcome
+        if name not in checks or severity(outcome) < severity(checks[name]):
+            checks[name] = outcome
+    return checks
 
 
 def _kept(one: CheckResult, shared: dict[str, str]) -> CheckResult:

@@ -102,10 +102,10 @@ def _decoded(data: bytes, path: str) -> Host:
     values. `Host.from_json` also accepts nulls and gives better errors, so it is used if direct decoding fails.
     """
     try:
-        found = typed_json(data, Host)
+        host = typed_json(data, Host)
     except BadInput:
         return Host.from_json(data, where=path)
-    if found.schema != HOST_SCHEMA:
+    if host.schema != HOST_SCHEMA:
         return Host.from_json(data, where=path)
-    check_counts(found, path)
-    return found
+    check_counts(host, path)
+    return host

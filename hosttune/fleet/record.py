@@ -181,10 +181,10 @@ def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None =
     A run in check mode cannot be resumed.
     """
     begun = [line for line in lines if isinstance(line, RunBegun) and verb in (None, line.verb)]
-    found = [line for line in begun if line.run == run] if run else [line for line in begun if not line.check]
-    if not found:
+    run_beguns = [line for line in begun if line.run == run] if run else [line for line in begun if not line.check]
+    if not run_beguns:
         return None
-    past = RecordedRun(found[-1], found[-1].gate)
+    past = RecordedRun(run_beguns[-1], run_beguns[-1].gate)
     members: dict[int, tuple[str, ...]] = {}
     done: dict[str, HostDone] = {}
     gates: dict[int, GateRecord] = {}

@@ -46,7 +46,7 @@ def changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Rehearse
 def courses(results: str, run: str, hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return what each host would do with its devices, a line each, and what is in the way of it."""
     found = {host: _document(Result, results, host, COURSE, run, check=True) for host in hosts}
-    return {host: one.notes for host, one in found.items() if one is not None}
+    return {host: result.notes for host, result in found.items() if result is not None}
 
 
 def plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> dict[tuple[str, ...], list[str]]:
@@ -72,11 +72,11 @@ def of_plan(results: str, host: str, answer: Answer) -> tuple[CheckResult, ...]:
         return (CheckResult(check=PLAN_ERRORS, subject="host", outcome="unknown", actual=why, hint=HINTS["unknown"]),)
     return tuple(
         CheckResult(
-            check=PLAN_ERRORS, subject=one.where or "host", outcome="warn", expected="a plan without errors",
-            actual=one.text, source="plan.json", hint="see to it before fleet apply",
+            check=PLAN_ERRORS, subject=finding.where or "host", outcome="warn", expected="a plan without errors",
+            actual=finding.text, source="plan.json", hint="see to it before fleet apply",
         )
-        for one in plan.findings
-        if one.level == "error"
+        for finding in plan.findings
+        if finding.level == "error"
     )  # fmt: skip
 
 
@@ -91,14 +91,14 @@ def rehearsals(results: str, verb: str, run: str, hosts: Sequence[str]) -> Itera
 
     alike: dict[bytes, list[str]] = {}
     for host in hosts:
-        found = _document(Result, results, host, verb, run, check=True)
-        if found is not None:
-            key = hashlib.sha256(to_json(msgspec.structs.replace(found, host=None)).encode()).digest()
+        result = _document(Result, results, host, verb, run, check=True)
+        if result is not None:
+            key = hashlib.sha256(to_json(msgspec.structs.replace(result, host=None)).encode()).digest()
             alike.setdefault(key, []).append(host)
     for members in alike.values():
-        found = _document(Result, results, members[0], verb, run, check=True)
-        if found is not None:
-            yield tuple(members), found
+        result = _document(Result, results, members[0], verb, run, check=True)
+        if result is not None:
+            yield tuple(members), result
 
 
 def _document(

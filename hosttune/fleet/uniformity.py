@@ -79,7 +79,7 @@ class Gathering:
 
     def spreads(self) -> tuple[Spread, ...]:
         """Return every fact of every machine model, those that differ first."""
-        found = [one for key, model in self._models.items() for one in _spreads(key, model)]
+        found = [spread for key, model in self._models.items() for spread in _spreads(key, model)]
         order = {name: place for place, name in enumerate(FACT_KINDS)}
         return tuple(
             sorted(
@@ -156,7 +156,7 @@ def _spread(key: MachineModel, model: _Model, place: tuple[str, str | None]) -> 
     # A host with this fact of other devices has none of these. A host that does not give the fact at all is unknown.
     unknown += [Holder(host=host) for host in absent if name not in model.hosts[host]]
     absent = [host for host in absent if name in model.hosts[host]]
-    sizes = {value: sum(len(one.subjects) or 1 for one in holders) for value, holders in by_value.items()}
+    sizes = {value: sum(len(holder.subjects) or 1 for holder in holders) for value, holders in by_value.items()}
     known = sum(sizes.values())
     comparable = known > 1 and key.product is not None and (kind is not None or FACT_KINDS[name].of == "host")
     majority = next((value for value, size in sizes.items() if comparable and 2 * size > known), None)
@@ -195,7 +195,7 @@ def _state(sizes: Mapping[str, int], majority: str | None, *, unknown: bool, com
 def _group(value: str, holders: Sequence[Holder], size: int, majority: str | None) -> ValueGroup:
     return ValueGroup(
         value=value,
-        hosts=len({one.host for one in holders}),
+        hosts=len({holder.host for holder in holders}),
         subjects=size,
         holders=() if value == majority else tuple(holders),
     )

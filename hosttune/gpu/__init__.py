@@ -107,7 +107,12 @@ def model_names() -> dict[str, str]:
 def generation_of(model: str | None) -> Generation | None:
     """Return the generation of a GPU from the name of its model, in any maker's or operator's form; None if unknown."""
     text = re.sub(r"[^a-z0-9]+", " ", (model or "")[:200].lower())
-    found = (one for vendor in VENDORS for one in vendor.generations if re.search(rf"\b(?:{one.names})\b", text))
+    found = (
+        generation
+        for vendor in VENDORS
+        for generation in vendor.generations
+        if re.search(rf"\b(?:{generation.names})\b", text)
+    )
     return next(found, None)
 
 

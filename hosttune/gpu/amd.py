@@ -85,11 +85,11 @@ def _version(reader: Reader) -> str | None:
 
 def _blocks(reader: Reader, devices: Collection[PciDevice]) -> dict[str, frozenset[str]]:
     """Return the RAS blocks in which a GPU counts errors, by address: those of all GPUs here with its device id."""
-    found: dict[str | None, frozenset[str]] = {}
+    blocks: dict[str | None, frozenset[str]] = {}
     for device in devices:
         names = _ras_blocks(reader, sysfs.function(device.address))
-        found[device.device_id] = found.get(device.device_id, frozenset()) | frozenset(names)
-    return {device.address: found[device.device_id] for device in devices}
+        blocks[device.device_id] = blocks.get(device.device_id, frozenset()) | frozenset(names)
+    return {device.address: blocks[device.device_id] for device in devices}
 
 
 def _facts(
@@ -170,11 +170,11 @@ def read_ras(reader: Reader, folder: str, blocks: Collection[str] = ()) -> tuple
 
 def _counts(text: str) -> dict[str, int | None]:
     """Return the counts of one block by kind; None for a kind that occurs more than once with different numbers."""
-    found: dict[str, int | None] = {}
+    counts: dict[str, int | None] = {}
     for kind, _, value in (line.partition(":") for line in text.splitlines()):
         count = number(value.strip())
-        found[kind] = count if found.get(kind, count) == count else None
-    return found
+        counts[kind] = count if counts.get(kind, count) == count else None
+    return counts
 
 
 def _heat(reader: Reader, sensors: str) -> tuple[float | None, float | None]:

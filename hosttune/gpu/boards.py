@@ -130,7 +130,9 @@ def waits_for_partition(host: Host, gpu: Gpu) -> bool | None:
     complete.
     """
     mode, partitions = (host.fabric.mode, host.fabric.partitions or ()) if host.fabric else (None, ())
-    states = {one.active for one in partitions if gpu.module_id is None or gpu.module_id in one.module_ids}
+    states = {
+        partition.active for partition in partitions if gpu.module_id is None or gpu.module_id in partition.module_ids
+    }
     if host.hypervisor or mode == 0 or (True in states and gpu.module_id is not None):
         return False
     return True if mode is not None and states == {False} else None

@@ -145,10 +145,10 @@ def _lists(reader: Reader) -> tuple[Listing, ...]:
     """Return the accelerators that hl-smi listed (in a capture), and those in the driver's device class."""
     gpus = parse_hl_smi(ask(reader, QUERY, lambda: None) or "").gpus
     listed = tuple(Gpu(address=gpu.address, vendor="habana", uuid=gpu.uuid) for gpu in gpus)
-    found = [Listing(name="hl-smi", read="hl-smi -Q", gpus=listed)] if listed else []
+    lists = [Listing(name="hl-smi", read="hl-smi -Q", gpus=listed)] if listed else []
     classed = tuple(Gpu(address=address, vendor="habana") for address in _classed(reader))
-    found += [Listing(name="the accel class", read="/sys/class/accel", gpus=classed, whole=False)] if classed else []
-    return tuple(found)
+    lists += [Listing(name="the accel class", read="/sys/class/accel", gpus=classed, whole=False)] if classed else []
+    return tuple(lists)
 
 
 def _classed(reader: Reader) -> list[str]:

@@ -48,7 +48,7 @@ def parse_mig_profiles(text: str) -> dict[int, tuple[MigProfile, ...]]:
             compute_slices=compute_slices(match[2]),
         )
         profiles.setdefault(int(match[1]), []).append(profile)
-    return {index: tuple(found) for index, found in profiles.items()}
+    return {index: tuple(mig_profiles) for index, mig_profiles in profiles.items()}
 
 
 def parse_mig_placements(text: str) -> dict[int, dict[int, Placement]]:
@@ -87,9 +87,9 @@ def parts(gpu: Gpu) -> tuple[MeasuredPart, ...] | str | None:
     instances = gpu.mig.instances
     if instances is None:
         return "MIG mode is on, and which instances it has is not known: not measured"
-    if any(one.uuid is None or one.profile is None or one.start is None for one in instances):
+    if any(instance.uuid is None or instance.profile is None or instance.start is None for instance in instances):
         return "MIG mode is on, and UUID, profile or place of an instance is not known: not measured"
-    return tuple(_part(gpu, one) for one in instances)
+    return tuple(_part(gpu, instance) for instance in instances)
 
 
 def _part(gpu: Gpu, instance: MigInstance) -> MeasuredPart:

@@ -86,9 +86,9 @@ def resolve(gpu: Gpu, device: PciDevice | None, name: str, where: str) -> MigPro
     Raises BadInput, with the existing profiles, if this GPU has no such profile.
     """
     offer = offer_of(gpu, device)
-    found = offer.find(name)
-    if found is not None:
-        return found
+    mig_profile = offer.find(name)
+    if mig_profile is not None:
+        return mig_profile
     model = gpu.model or "this GPU"
     have = ", ".join(profile.name for profile in offer.profiles)
     hint = f"{model} has {have}" if have else f"no MIG profile of {model} is known"
@@ -126,14 +126,14 @@ def _table(device: PciDevice | None) -> tuple[str, tuple[MigProfile, ...]]:
 @cache
 def _products() -> Mapping[str, tuple[str, tuple[MigProfile, ...]]]:
     tables = _tables()
-    found: dict[str, tuple[str, tuple[MigProfile, ...]]] = {}
+    products: dict[str, tuple[str, tuple[MigProfile, ...]]] = {}
     for product in tables["products"]:
         profiles = tuple(
             _profile(name, tables["shapes"][shape], listed_id=product["listed_ids"])
             for shape, name in product["profiles"].items()
         )
-        found |= dict.fromkeys(product["ids"], (product["name"], profiles))
-    return found
+        products |= dict.fromkeys(product["ids"], (product["name"], profiles))
+    return products
 
 
 def _profile(name: str, shape: Mapping[str, Any], *, listed_id: bool) -> MigProfile:

@@ -71,7 +71,7 @@ def failure(output: str) -> str:
 
 def _logged(output: str) -> list[tuple[str, str]]:
     """Return the lines that the tool logged, each with its level."""
-    return [(found[1], found[2]) for line in output.splitlines() if (found := _LOGGED.fullmatch(line))]
+    return [(match[1], match[2]) for line in output.splitlines() if (match := _LOGGED.fullmatch(line))]
 
 
 MEMORY_CLEAR = MemoryClear(

@@ -26,7 +26,7 @@ def lists(reader: Reader) -> tuple[Listing, ...]:
     See `Vendor.lists`.
     """
     held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if sysfs.is_function(name))
-    found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
+    listings = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
     for name, words, parse in (
         (NVML, "NVML", parse_nvml),
         ("nvidia-smi-q-x", "nvidia-smi -q -x", parse_smi_xml),
@@ -40,13 +40,13 @@ def lists(reader: Reader) -> tuple[Listing, ...]:
         except BadInput:
             continue  # reported where its facts are read
         known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # a lost GPU has neither
-        found += [Listing(name=words, read=words, gpus=known)] if known else []
+        listings += [Listing(name=words, read=words, gpus=known)] if known else []
         if answer.count is not None:
-            found.append(Listing(name=f"the count of {words}", read=words, count=answer.count))
+            listings.append(Listing(name=f"the count of {words}", read=words, count=answer.count))
     matrix = _matrix(ask(reader, "nvidia-smi-topo-m", _no_live_answer))
     if matrix is not None:
-        found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
-    return tuple(found)
+        listings.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
+    return tuple(listings)
 
 
 def _matrix(text: str | None) -> TopoMatrix | None:

@@ -86,13 +86,13 @@ def links_of_record(links: object, common: int | None) -> tuple[Nvlink, ...] | N
 
     `common`: Mbyte/s of all links, for GPUs that do not report it of each.
     """
-    if not isinstance(links, list) or not all(isinstance(one, dict) for one in links):
+    if not isinstance(links, list) or not all(isinstance(link, dict) for link in links):
         return None
-    if not any(name in one for one in links for name in _COUNTERS) or has_no_counters(links):
+    if not any(name in link for link in links for name in _COUNTERS) or has_no_counters(links):
         return None
-    if [one.get("link") for one in links] != list(range(len(links))):
+    if [link.get("link") for link in links] != list(range(len(links))):
         return None
-    return tuple(_link(one, common) for one in links)
+    return tuple(_link(link, common) for link in links)
 
 
 def has_no_counters(links: object) -> bool:
@@ -135,18 +135,18 @@ def links_of_tables(
         name: nvlinks_by_address(parse_nvlink_errors(errors, label), gpus, numbered=numbered)
         for name, label in labels.items()
     }
-    found: dict[str, tuple[Nvlink, ...]] = {}
+    links: dict[str, tuple[Nvlink, ...]] = {}
     for address in (gpu.address for gpu in gpus):
         lists = {name: of[address] for name, of in counts.items() if address in of}
         newer = not lists.keys() & _SMI.keys() and bool(lists)
         own = speeds.get(address)
         if own is None or not lists or any(len(numbers) != len(own) for numbers in lists.values()):
             continue
-        found[address] = tuple(
+        links[address] = tuple(
             Nvlink(link=n, active=speed is not None, gb_per_s=speed, **_of_tables(lists, n, newer=newer))
             for n, speed in enumerate(own)
         )
-    return found
+    return links
 
 
 def _of_tables(lists: Mapping[str, tuple[float | None, ...]], n: int, *, newer: bool) -> dict[str, Any]:

@@ -75,12 +75,12 @@ def _peers(text: str) -> Measured:
     """Read p2pBandwidthLatencyTest: copies with peer access where GPUs have it (CUDA samples). Raises BadInput."""
     devices = dict(_PEER_DEVICE.findall(text))
     access = set(_PEER_ACCESS.findall(text))
-    found = {(match[1], match[2], match[3] or "Writes"): cells for match, cells in matrices(text, _PEER_TITLE)}
+    peers = {(match[1], match[2], match[3] or "Writes"): cells for match, cells in matrices(text, _PEER_TITLE)}
     order = [(way, state, "Writes") for state in ("Enabled", "Disabled") for way in ("Uni", "Bi")]
-    best = next((one for one in order if one in found), None)
+    best = next((one for one in order if one in peers), None)
     if best is None and not access:
         raise BadInput("no whole matrix in it", where="p2pBandwidthLatencyTest", hint="save its whole output")
-    cells = found[best] if best else {}
+    cells = peers[best] if best else {}
     names = {row: f"gpu{row}" for row, _ in cells}
     one_way = cells if best and best[0] == "Uni" else {}
     none = access == {"CANNOT"}

@@ -321,15 +321,15 @@ def _errors(flat: Flat, folder: str, word: str) -> tuple[int | None, bool]:
 
     The sum is None if any part is unknown, unless the known parts already count errors.
     """
-    found: dict[str, list[str]] = {}
+    errors: dict[str, list[str]] = {}
     for path, values in flat.items():
         if path.startswith(folder) and _kind(name := path.rpartition("/")[2]) == word:
             name = re.sub(r"[ _-]+", " ", name.casefold()).replace("sec ded", "secded")
-            found.setdefault(name, []).extend(values)
-    texts = [_one_of(values) for values in found.values()]
+            errors.setdefault(name, []).extend(values)
+    texts = [_one_of(values) for values in errors.values()]
     parts = [integer_of(text) for text in texts]
     known = [part for part in parts if part is not None]
-    whole = len(known) == len(parts) and frozenset(found) in _ECC_PARTS[word]
+    whole = len(known) == len(parts) and frozenset(errors) in _ECC_PARTS[word]
     total = sum(known) if known and (whole or sum(known)) else None  # known errors count even if a part is unknown
     return total, bool(texts) and all(map(is_lacking, texts))
 

@@ -106,17 +106,18 @@ def parse_nvlink_errors(text: str, counter: str) -> tuple[NvlinkStatus, ...]:
 
 def _link_rows(text: str, value: str) -> tuple[NvlinkStatus, ...]:
     row = re.compile(rf"\s+Link ([0-9]{{1,4}}): {value}")
-    found: list[NvlinkStatus] = []
+    nvlink_status: list[NvlinkStatus] = []
     numbered: list[list[tuple[int, float | None]]] = []
     for line in text.splitlines():
         if gpu := re.match(r"GPU ([0-9]{1,4}): ", line):
             uuid = re.search(r"UUID: ([^)\s]+)", line)
-            found.append(NvlinkStatus(index=int(gpu[1]), uuid=uuid[1] if uuid else None))
+            nvlink_status.append(NvlinkStatus(index=int(gpu[1]), uuid=uuid[1] if uuid else None))
             numbered.append([])
-        elif found and (link := row.match(line)):
+        elif nvlink_status and (link := row.match(line)):
             numbered[-1].append((int(link[1]), float(link[2]) if link[2] else None))
     return tuple(
-        msgspec.structs.replace(status, links=_in_order(links)) for status, links in zip(found, numbered, strict=True)
+        msgspec.structs.replace(status, links=_in_order(links))
+        for status, links in zip(nvlink_status, numbered, strict=True)
     )
 
 
@@ -136,7 +137,7 @@ def nvlinks_by_address(
     links are unknown for a GPU that occurs twice, or whose UUID belongs to another place.
     """
     uuids = {gpu.uuid.casefold(): gpu for gpu in gpus if gpu.uuid}
-    found: dict[str, list[NvlinkStatus]] = {}
+    nvlinks: dict[str, list[NvlinkStatus]] = {}
     doubted: set[str] = set()
     for status in statuses:
         place = gpus[status.index] if numbered and status.index < len(gpus) else None
@@ -144,10 +145,10 @@ def nvlinks_by_address(
         if place and place.uuid and status.uuid and named is not place:
             doubted.update(gpu.address for gpu in (place, named) if gpu)
         if gpu := named or place:
-            found.setdefault(gpu.address, []).append(status)
+            nvlinks.setdefault(gpu.address, []).append(status)
     known = {
         address: rows[0].links
-        for address, rows in found.items()
+        for address, rows in nvlinks.items()
         if len(rows) == 1 and rows[0].links is not None and address not in doubted
     }
     # GPUs of one model have the same number of links. A list that is shorter than another GPU's has lost some.

@@ -202,7 +202,7 @@ def _mig(raw: Raw) -> Mig | None:
     if raw.get("migInstances") or raw.get("migUuids"):
         current = current if current == "enabled" else None
     names = sorted((key for key in raw if re.fullmatch(r"profile[0-9]{1,2}", key)), key=lambda key: int(key[7:]))
-    profiles = tuple(found for name in names if (found := _profile(_part(raw, name))))
+    profiles = tuple(profile for name in names if (profile := _profile(_part(raw, name))))
     if current is None and not profiles:
         return None
     instances: tuple[MigInstance, ...] | None = () if current == "disabled" else None

@@ -107,7 +107,7 @@ def health_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
         facts["remap_banks_low"], facts["remap_banks_none"] = map(_number, banks)
     repairs = health.get("repairs")
     if isinstance(repairs, list) and len(repairs) == 2:
-        pending = (None if (n := _number(one)) is None else bool(n) for one in repairs)
+        pending = (None if (n := _number(repair)) is None else bool(n) for repair in repairs)
         facts["channel_repair_pending"], facts["tpc_repair_pending"] = pending
     action = _number(health.get("recoveryAction"))
     if action is not None:

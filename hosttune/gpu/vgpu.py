@@ -47,12 +47,12 @@ def read_vgpu(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, ...])
     physical = [d for d in held if d.vendor_id == _SERVING.get(d.driver or "", "") and d.physfn is None]
     if not physical:
         return None
-    found = tuple(_gpu(reader, device) for device in physical)
+    vgpu_gpus = tuple(_gpu(reader, device) for device in physical)
     tool = reader.exists(SRIOV_MANAGE)
     return Vgpu(
-        manager=_manager(reader, any(gpu.framework for gpu in found)),
+        manager=_manager(reader, any(gpu.framework for gpu in vgpu_gpus)),
         sriov_manage=tool or (False if reader.system.complete else None),
-        gpus=found,
+        gpus=vgpu_gpus,
     )
 
 
@@ -135,14 +135,14 @@ def _mdev_function(reader: Reader, address: str) -> VgpuFunction:
 
 
 def _mdev_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:
-    found: dict[str, VgpuType] = {}
+    mdev_types: dict[str, VgpuType] = {}
     for address in addresses:
         folder = f"{_DEVICES}/{address}/mdev_supported_types"
         for name in filter(is_type_id, reader.names(folder)):
             shown = reader.text(f"{folder}/{name}/name")
             available = reader.count(f"{folder}/{name}/available_instances")
-            before = found.get(name)
+            before = mdev_types.get(name)
             most = max((n for n in (available, before.available if before else None) if n is not None), default=None)
             if shown:
-                found[name] = VgpuType(id=name, name=shown, available=most)
-    return tuple(found[name] for name in sorted(found))
+                mdev_types[name] = VgpuType(id=name, name=shown, available=most)
+    return tuple(mdev_types[name] for name in sorted(mdev_types))

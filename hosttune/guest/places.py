@@ -62,7 +62,7 @@ def places(guest: PlannedGuest) -> tuple[PassedDevice, ...]:
             raise BadInput(f"{address} is there twice", where=where, hint="each device has an address of its own")
         ids = ids_of(device)
         maker = inside(ids.partition(":")[0])
-        own = (one for one in guest.mig if device.kind == "gpu" and one.gpu == device.address)
+        own = (assignment for assignment in guest.mig if device.kind == "gpu" and assignment.gpu == device.address)
         found[address] = PassedDevice(
             address=address,
             port=_port(guest, address),
@@ -73,14 +73,14 @@ def places(guest: PlannedGuest) -> tuple[PassedDevice, ...]:
             endpoint=device.kind in _ENDPOINTS,
             gpu=device.kind == "gpu",
             maker=maker,
-            mig=",".join(f"{one.profile}@{one.start}" for one in own),
+            mig=",".join(f"{assignment.profile}@{assignment.start}" for assignment in own),
         )
-    for n, one in enumerate(guest.mig):
+    for n, assignment in enumerate(guest.mig):
         where = f"plan: guests[{guest.name!r}].mig[{n}]"
-        if not is_profile_name(one.profile):
-            raise BadInput(f"{one.profile!r} is not a MIG profile", where=f"{where}.profile", hint="plan again")
-        if not 0 <= one.start <= _LAST_START:
-            raise BadInput(f"{one.start} is not a memory slice", where=f"{where}.start", hint="plan again")
+        if not is_profile_name(assignment.profile):
+            raise BadInput(f"{assignment.profile!r} is not a MIG profile", where=f"{where}.profile", hint="plan again")
+        if not 0 <= assignment.start <= _LAST_START:
+            raise BadInput(f"{assignment.start} is not a memory slice", where=f"{where}.start", hint="plan again")
     return tuple(found.values())
 
 

@@ -21,7 +21,7 @@ LIMIT_SECONDS, ESTIMATE_SECONDS = 180.0, 10.0
 
 def refuse_users(system: System, address: str) -> None:
     """Raise WriteFailed if a guest or a process has the device now, or if that cannot be told."""
-    lines = [one.text for one in holders(system, (address,))]
+    lines = [user.text for user in holders(system, (address,))]
     if lines:
         raise WriteFailed(sysfs.function(address), "; ".join(lines))
 

@@ -54,8 +54,8 @@ def verify(
     statement = Statement.from_json(data, where=file)
     site, discover = here
     paths = _lists(site, revoked, document)
-    found = signature_reasons(data, file + SUFFIX, signers, identity, paths)
-    answer = verification(statement, live_of(site, discover(), statement, document=document), found, identity)
+    reasons = signature_reasons(data, file + SUFFIX, signers, identity, paths)
+    answer = verification(statement, live_of(site, discover(), statement, document=document), reasons, identity)
     answer = msgspec.structs.replace(answer, revoked=given(paths, revoked))
     if store is not None and revoked is not None:
         check_list(revoked)  # whatever the signature is
@@ -84,17 +84,17 @@ def status(here: Here) -> HandoverStatus:
     site, discover = here
     host = discover()
     state = host.handover
-    found = None
+    device_status = None
     if state is not None:
-        epochs = {one.address: epoch_of(host, one.address) for one in state.devices}
-        found = tuple(
-            DeviceStatus(record=one, epoch=epoch, epoch_unknown=why or None)
-            for one in state.devices
-            for epoch, why in (epochs[one.address],)
+        epochs = {device_record.address: epoch_of(host, device_record.address) for device_record in state.devices}
+        device_status = tuple(
+            DeviceStatus(record=device_record, epoch=epoch, epoch_unknown=why or None)
+            for device_record in state.devices
+            for epoch, why in (epochs[device_record.address],)
         )
     return HandoverStatus(
         host=host.hostname,
-        devices=found,
+        devices=device_status,
         recording=recording(site, host),
         course=course_status(site),
         statements=statements(site, host),
@@ -103,8 +103,8 @@ def status(here: Here) -> HandoverStatus:
 
 def statements(site: Site, host: Host) -> tuple[Verification, ...] | None:
     """Return the signed statements that are kept here, as they are now; None if one cannot be read."""
-    found, problems = kept(site, host)
-    return None if problems else found
+    verifications, problems = kept(site, host)
+    return None if problems else verifications
 
 
 def recording(site: Site, host: Host) -> Recording | None:

@@ -184,8 +184,8 @@ def _network(work: Work, target: Target) -> Erasure:
 
 def _gpu(work: Work, target: Target) -> HandoverStep:
     """Search the memory of a GPU, whose size its driver says now."""
-    found = work.discover().index.gpus.get(target.address)
-    return gpumemory.search(work.site.system, target, found.memory_bytes if found is not None else None, work.reset)
+    gpu = work.discover().index.gpus.get(target.address)
+    return gpumemory.search(work.site.system, target, gpu.memory_bytes if gpu is not None else None, work.reset)
 
 
 def _answer(outcome: StepOutcome, why: str) -> Erasure:

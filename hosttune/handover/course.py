@@ -82,11 +82,11 @@ class Course:
     guest: GuestSteps | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.places = {one.address: binding.place_of(self.site.system, one.address) for one in self.targets}
+        self.places = {target.address: binding.place_of(self.site.system, target.address) for target in self.targets}
         wanted = self.tools.test_guest
         inside = guest_targets(self.site.system, self.targets, wanted)
         if wanted is not None and inside:
-            others = frozenset(one.address for one in self.targets)
+            others = frozenset(target.address for target in self.targets)
             session = Session(self.site, self.store, self.tools.discover, wanted, others)
             self.guest = GuestSteps(session, inside, self.level)
 
@@ -131,7 +131,10 @@ class Course:
         host = self.tools.discover()
         with record.state_lock(self.store):
             records = [self._held(one) for one in self.targets]
-            record_devices(self.store.folder, [host.handover.noted(one) if host.handover else one for one in records])
+            record_devices(
+                self.store.folder,
+                [host.handover.noted(device_record) if host.handover else device_record for device_record in records],
+            )
         for target in self.targets:
             self._step(target, "quarantined", *timelimits.of_quarantine(target), partial(self._quarantined, target))
 
@@ -148,9 +151,9 @@ class Course:
     def _reset(self) -> None:
         for target in self._left():
             times = timelimits.of_reset(self.site.system, target)
-            found = self._step(target, "reset", *times, partial(self._one_reset, target))
-            if found.outcome != "done":
-                self.stopped[target.address] = f"its reset is {found.outcome}: {found.why}"
+            step = self._step(target, "reset", *times, partial(self._one_reset, target))
+            if step.outcome != "done":
+                self.stopped[target.address] = f"its reset is {step.outcome}: {step.why}"
         if self.guest is not None:
             self.guest.only({one.address for one in self._left()})
 
@@ -160,18 +163,18 @@ class Course:
             self.tools.cleaning.before_reset(self.site, target)
             binding.hold(self.site.system, target.address)
             binding.refuse_users(self.site.system, target.address)
-            found = memoryclear.asked(self.site.system, target, resets.reset(self.site.system, target))
-        return msgspec.structs.replace(found, evidence={**(found.evidence or {}), "driver_before": before})
+            step = memoryclear.asked(self.site.system, target, resets.reset(self.site.system, target))
+        return msgspec.structs.replace(step, evidence={**(step.evidence or {}), "driver_before": before})
 
     def _again(self, target: Target) -> HandoverStep:
         """Reset a device that the host's driver has, and give it back to that driver; its partition is active again."""
-        found = self._one_reset(target)
+        step = self._one_reset(target)
         closed = self._partitions.close(target)
         with record.state_lock(self.store):
             binding.give(self.site.system, target.address, target.driver)
         if closed.evidence is not None:
             self._partitions.open(target)
-        return found
+        return step
 
     def _waiting(self, target: Target) -> float:
         """Return how long a step may wait for a person, in seconds."""
@@ -190,11 +193,11 @@ class Course:
                 return closed.told(self.guest.taken_back())
             self.tools.cleaning.before_driver(self.site, target)
             with record.state_lock(self.store):
-                found = binding.take_back(self.site.system, target)
-            if found.outcome == "done":
+                handover_step = binding.take_back(self.site.system, target)
+            if handover_step.outcome == "done":
                 self._recognize(target)
-            opened = self._partitions.open(target) if found.outcome == "done" else None
-            return closed.told(found, opened)
+            opened = self._partitions.open(target) if handover_step.outcome == "done" else None
+            return closed.told(handover_step, opened)
 
         return work
 
@@ -209,16 +212,16 @@ class Course:
         with record.state_lock(self.store):
             known = self._held(target)
             refuse_other(known, now)
-            found = msgspec.structs.replace(known, identity=joined(known.identity, now))
-            record_devices(self.store.folder, (found,))
+            device_record = msgspec.structs.replace(known, identity=joined(known.identity, now))
+            record_devices(self.store.folder, (device_record,))
 
     def _give_back(self, target: Target) -> Callable[[], HandoverStep]:
         def work() -> HandoverStep:
             closed = self._partitions.close(target)
             with record.state_lock(self.store):
-                found = binding.give_back(self.site.system, target)
+                step = binding.give_back(self.site.system, target)
             self.tools.cleaning.after_driver(self.site, target, erased=self._is(target, "erased"))
-            return closed.told(found)
+            return closed.told(step)
 
         return work
 
@@ -283,17 +286,19 @@ class Course:
         record.begin_step(self.journal, self.count, target, name, limit, estimate)
         self.say(f"{target.address}: {name} (about {estimate:.0f} s)" if estimate else f"{target.address}: {name}")
         try:
-            found = work()
+            handover_step = work()
         except JournalFailed:
             raise
         except (HosttuneError, OSError) as error:
             if isinstance(error, Refused):
                 self.refused.append(f"{target.address}: {resets.reason(error)}")
-            found = HandoverStep(step=name, outcome="failed", why=resets.reason(error))
-        record.end_step(self.journal, self.count, found)
-        self.steps.setdefault(target.address, []).append(found)
-        self.say(f"{target.address}: {name}: {found.outcome}{f' ({found.why})' if found.why else ''}")
-        return found
+            handover_step = HandoverStep(step=name, outcome="failed", why=resets.reason(error))
+        record.end_step(self.journal, self.count, handover_step)
+        self.steps.setdefault(target.address, []).append(handover_step)
+        self.say(
+            f"{target.address}: {name}: {handover_step.outcome}{f' ({handover_step.why})' if handover_step.why else ''}"
+        )
+        return handover_step
 
     def _mark(self, target: Target, name: StepName) -> None:
         """Record in the register which step begins. Raises Refused if the device is no longer quarantined."""
@@ -302,7 +307,9 @@ class Course:
 
     def _held(self, target: Target) -> DeviceRecord:
         """Return the register's record of a device. Raises Refused if it is no longer quarantined."""
-        known = next((one for one in self._records() if one.address == target.address), None)
+        known = next(
+            (device_record for device_record in self._records() if device_record.address == target.address), None
+        )
         if known is None or known.state != "quarantined":
             hint = "somebody released it: name it in a hand-over again"
             raise Refused(f"{target.address} is not quarantined any more", where=self.journal.path, hint=hint)
@@ -312,11 +319,14 @@ class Course:
         return read_register(self.store.folder).devices
 
     def _left(self) -> list[Target]:
-        return [one for one in self.targets if one.address not in self.stopped]
+        return [target for target in self.targets if target.address not in self.stopped]
 
     def _is(self, target: Target, name: StepName) -> bool:
         """Return whether a step of a device is done."""
-        return any(one.step == name and one.outcome == "done" for one in self.steps.get(target.address, ()))
+        return any(
+            handover_step.step == name and handover_step.outcome == "done"
+            for handover_step in self.steps.get(target.address, ())
+        )
 
     # --- the end ---------------------------------------------------------------------------------------------
 
@@ -331,42 +341,47 @@ class Course:
         firmware = {one.address: self.firmware.get(one.address) for one in self.targets}
         why = {**uncovered(self.site, host, statement, firmware), **self._replaced(host)}
         if why:
-            kept = [msgspec.structs.replace(one, state="quarantined") if one.address in why else one for one in devices]
+            kept = [
+                msgspec.structs.replace(device, state="quarantined") if device.address in why else device
+                for device in devices
+            ]
             statement = Statement.of(msgspec.structs.replace(statement.predicate, devices=tuple(kept)))
         path = record.statement_path(self.store.folder, self.number)
         save(path, statement.to_json(), mode=mode_of("handover/NAME"))
         with record.state_lock(self.store):
-            records = [self._ended(host, one, why) for one in statement.predicate.devices]
-            record_devices(self.store.folder, [one for one in records if one is not None])
-        free = {one.address for one in statement.predicate.devices if one.state == "clean"}
+            records = [self._ended(host, device, why) for device in statement.predicate.devices]
+            record_devices(self.store.folder, [device_record for device_record in records if device_record is not None])
+        free = {device.address for device in statement.predicate.devices if device.state == "clean"}
         for target in self.targets:
             self.tools.cleaning.finished(self.site, target, self.number, clean=target.address in free)
-        clean = all(one.state == "clean" for one in statement.predicate.devices)
+        clean = all(device.state == "clean" for device in statement.predicate.devices)
         self.journal.write("closed", state="applied" if clean else "kept")
         return statement
 
     def _replaced(self, host: Host) -> Mapping[str, str]:
         """Return why the device at an address is not the one that was quarantined, for each of which that holds."""
         found, catalogue = {}, read_catalogue(host)
-        for one in self.targets:
-            now = identity(catalogue, one.address, host)
-            if not same_device(one.identity, now):
-                found[one.address] = f"another device is there: it was {one.identity!r}, and is {now!r}"
-            elif binding.place_of(self.site.system, one.address) != self.places.get(one.address):
-                found[one.address] = "it was taken out meanwhile, and put in again or another one in its place"
+        for target in self.targets:
+            now = identity(catalogue, target.address, host)
+            if not same_device(target.identity, now):
+                found[target.address] = f"another device is there: it was {target.identity!r}, and is {now!r}"
+            elif binding.place_of(self.site.system, target.address) != self.places.get(target.address):
+                found[target.address] = "it was taken out meanwhile, and put in again or another one in its place"
         return found
 
     def _handed(self, host: Host, target: Target) -> HandedDevice:
         done = list(self.steps.get(target.address, ()))
         why = self.stopped.get(target.address)
-        known = {one.step for one in done}
+        known = {handover_step.step for handover_step in done}
         rest = [one for one in STEPS if one not in known] if why else []
         done += [HandoverStep(step=one, outcome="unknown", why=f"not begun: {why}") for one in rest]
         return handed_device(host, target.address, done, self.firmware.get(target.address), kind=target.kind)
 
     def _ended(self, host: Host, device: HandedDevice, why: Mapping[str, str]) -> DeviceRecord | None:
         """Return the register's record of a device at the end; None if somebody released it meanwhile."""
-        known = next((one for one in self._records() if one.address == device.address), None)
+        known = next(
+            (device_record for device_record in self._records() if device_record.address == device.address), None
+        )
         if known is None or known.state != "quarantined":
             return None
         if device.state != "clean":

@@ -26,7 +26,7 @@ def uncovered(
 
     `firmware`: as read during the hand-over. Raises Refused for a journal that cannot be read.
     """
-    addresses = tuple(one.address for one in statement.predicate.devices)
+    addresses = tuple(device.address for device in statement.predicate.devices)
     present = tuple(one for one in addresses if one in host.index.pci)
     live = Live(host=host, users=holders(site.system, present), applied=applied_values(site), firmware=firmware)
     why: dict[str, list[str]] = {}

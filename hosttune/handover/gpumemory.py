@@ -53,10 +53,10 @@ def searched(
         if type(memory_bytes) is not int or memory_bytes <= 0:
             return _step("unknown", None, "how much memory it has is unknown: its driver does not say")
     evidence["written"] = asked("write", pattern)
-    found = reset()
-    evidence |= {"reset": found.method, **_cleared(found)}
-    if found.outcome != "done":
-        return _step("unknown", evidence, f"the reset after the pattern was written is {found.outcome}: {found.why}")
+    step = reset()
+    evidence |= {"reset": step.method, **_cleared(step)}
+    if step.outcome != "done":
+        return _step("unknown", evidence, f"the reset after the pattern was written is {step.outcome}: {step.why}")
     evidence["found_after"] = asked("search", pattern)
     return _judged(evidence, memory_bytes)
 

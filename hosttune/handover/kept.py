@@ -43,11 +43,11 @@ def keep(
         _TEXT + SUFFIX: load(signature, what="the signature"),
         ".signers": load(signers, what="a file of allowed signers"),
         ".identity": identity.encode(),
-        ".revoked": "".join(f"{one.sha256}\n" for one in revoked).encode(),
+        ".revoked": "".join(f"{revoked_list.sha256}\n" for revoked_list in revoked).encode(),
         _TEXT: data,
     }
     folder, name = os.path.join(store.folder, SIGNED), hashlib.sha256(data).hexdigest()[:16]
-    devices = {one.address for one in Statement.from_json(data).predicate.devices}
+    devices = {device.address for device in Statement.from_json(data).predicate.devices}
     try:
         make_folder(folder, mode_of(f"{SIGNED}/"))
         for part, value in parts.items():
@@ -90,7 +90,9 @@ def _verified(site: Site, host: Host, path: str) -> Verification:
     identity = load_text(path + ".identity", what="the name of its signer")
     paths = lists(site.store)
     known = given(paths)
-    lost = set(load_text(path + ".revoked", what="its lists of revoked keys").split()) - {one.sha256 for one in known}
+    lost = set(load_text(path + ".revoked", what="its lists of revoked keys").split()) - {
+        revoked_list.sha256 for revoked_list in known
+    }
     if lost:
         hint = "verify it again with --revoked and --keep"
         raise BadInput("a list of revoked keys that it was verified with is missing", where=path, hint=hint)
@@ -107,7 +109,7 @@ def _names(store: Store) -> list[str]:
 def _devices(path: str) -> set[str]:
     """Return the devices of a statement that is kept; none if it cannot be read: it stays."""
     try:
-        return {one.address for one in Statement.from_json(load(path, what="a statement")).predicate.devices}
+        return {device.address for device in Statement.from_json(load(path, what="a statement")).predicate.devices}
     except BadInput:
         return set()
 

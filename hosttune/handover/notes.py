@@ -17,11 +17,11 @@ from hosttune.transaction.site import Site
 def status(here: tuple[Site, Callable[[], Host]]) -> Result:
     """Return what `hosttune status` answers, with a note about each device of a statement. Raises Refused."""
     site, discover = here
-    found = calls.status(here)
+    result = calls.status(here)
     if site.store is None or not os.path.lexists(os.path.join(site.store.folder, SIGNED)):
-        return found
+        return result
     from hosttune.handover.kept import kept, lines_of  # few hosts need it
 
     known, problems = kept(site, discover())
-    told = (*lines_of(known or ()), *(f"{one.what}: {one.where}: {one.why}" for one in problems))
-    return msgspec.structs.replace(found, notes=(*found.notes, *told))
+    told = (*lines_of(known or ()), *(f"{problem.what}: {problem.where}: {problem.why}" for problem in problems))
+    return msgspec.structs.replace(result, notes=(*result.notes, *told))

@@ -133,7 +133,7 @@ class Partitions:
 
     def _strange(self, fabric: HostFabric, number: int) -> str | None:
         """Return why a partition must not be deactivated: GPUs of it are not part of this hand-over."""
-        mine = {fabric.modules.get(one.address) for one in self._targets}
+        mine = {fabric.modules.get(target.address) for target in self._targets}
         others = sorted(fabric.active[number] - mine)
         if not others:
             return None
@@ -199,7 +199,7 @@ def _unknown(host: Host, fabric: HostFabric, address: str) -> str | None:
     listed = host.fabric.partitions if host.fabric is not None else None
     if not listed:
         return "which partitions are active cannot be read here (fmpm -l)"
-    if any(one.active is None for one in listed):
+    if any(partition.active is None for partition in listed):
         return "which partitions are active is not told"
     if fabric.modules.get(address) is None:
         return "its module id is unknown, and so is its partition"

@@ -62,7 +62,7 @@ def running_with(store: Store, address: str) -> int | None:
     if not store.inside(FOLDER).is_locked():
         return None
     last = last_course(store)
-    if last is None or last.state not in OPEN_STATES or all(one.target != address for one in last.records):
+    if last is None or last.state not in OPEN_STATES or all(record.target != address for record in last.records):
         return None
     return last.header.number
 
@@ -118,7 +118,7 @@ def course_status(site: Site) -> CourseStatus | None:
         running=site.store.inside(FOLDER).is_locked(),
         ended=last.state in ("applied", "kept"),
         statement=path if os.path.exists(path) else None,
-        steps=tuple(_course_step(folder, one) for one in last.records),
+        steps=tuple(_course_step(folder, record) for record in last.records),
     )
 
 

@@ -98,7 +98,7 @@ def _wrong(target: Target, answer: bytes, ids: object) -> str | None:
 def _lacking(target: Target) -> str:
     if target.methods is None:
         return "which reset methods the kernel has for it is unknown"
-    weak = "; ".join(f"{one}: {target.weak[one]}" for one in target.methods if one in target.weak)
+    weak = "; ".join(f"{method}: {target.weak[method]}" for method in target.methods if method in target.weak)
     offered = ", ".join(target.methods) or "none"
     return f"no reset method that clears it: the kernel offers {offered}{f' ({weak})' if weak else ''}"
 

@@ -78,7 +78,7 @@ def hand_over(here: Here, asked: Asked, options: HandoverOptions, confirm: Confi
         if left is not None:
             say(f"removed what a hand-over left that was cut off: {left}")
         host = discover()
-        targets = tuple(_with_methods(store, one) for one in chosen(site, host, asked))
+        targets = tuple(_with_methods(store, target) for target in chosen(site, host, asked))
         if not confirm(tuple(_lines(site, host, targets, asked, options.test_guest))):
             raise Declined("not begun: answered no", where="prompt", hint="nothing was changed")
         last = record.last_course(store)
@@ -92,7 +92,7 @@ def hand_over(here: Here, asked: Asked, options: HandoverOptions, confirm: Confi
             statement = course.run()
     if options.out is not None:
         save(options.out, statement.to_json())
-    clean = all(one.state == "clean" for one in statement.predicate.devices)
+    clean = all(device.state == "clean" for device in statement.predicate.devices)
     path = options.out or record.statement_path(store.folder, number)
     return Handed(statement=statement, path=path, clean=clean, refused=tuple(course.refused))
 
@@ -111,33 +111,35 @@ def _with_methods(store: Store, target: Target) -> Target:
 def _lines(
     site: Site, host: Host, targets: Sequence[Target], asked: Asked, test_guest: TestGuest | None
 ) -> Iterable[str]:
-    for one in targets:
-        inside = test_guest if goes_in(site.system, one, test_guest) else None
-        method = resets.method_of(one.methods, one.weak)
-        asks = memoryclear.announced(site.system, one)
-        erased = f"erase serial number {one.serial}" if one.serial else "erase"
-        if not can_erase(one):
+    for target in targets:
+        inside = test_guest if goes_in(site.system, target, test_guest) else None
+        method = resets.method_of(target.methods, target.weak)
+        asks = memoryclear.announced(site.system, target)
+        erased = f"erase serial number {target.serial}" if target.serial else "erase"
+        if not can_erase(target):
             erased = _NO_WAY
-        elif one.kind == "nic":
+        elif target.kind == "nic":
             folder = site.store.folder if site.store is not None else ""
-            erased = _compared(site.system, folder, one)
+            erased = _compared(site.system, folder, target)
         words = [
-            f"{one.address} ({one.kind}{f', of guest {one.guest}' if one.guest else ''}): quarantine",
+            f"{target.address} ({target.kind}{f', of guest {target.guest}' if target.guest else ''}): quarantine",
             f"reset ({method}{asks})" if method else "no reset that clears it: it stays quarantined",
-            *_middle(one, erased, asked.level, inside),
+            *_middle(target, erased, asked.level, inside),
             "reset",
-            f"return to {one.back or 'no driver'}",
+            f"return to {target.back or 'no driver'}",
         ]
-        yield ", ".join(words) + ("; an earlier hand-over of it was not finished" if one.again else "")
-        functions = host.index.pci[one.address].virtfns if one.kind == "nic" else None
+        yield ", ".join(words) + ("; an earlier hand-over of it was not finished" if target.again else "")
+        functions = host.index.pci[target.address].virtfns if target.kind == "nic" else None
         if functions:
-            yield f"{one.address}: its virtual functions are removed first: {', '.join(functions)}"
-        active = active_partitions(host, one.address) if one.kind == "gpu" else ()
+            yield f"{target.address}: its virtual functions are removed first: {', '.join(functions)}"
+        active = active_partitions(host, target.address) if target.kind == "gpu" else ()
         for number in active:
-            yield f"{one.address}: fabric partition {number} is active: deactivated after the reset (fmpm -d {number})"
-        if one.back is None or "vfio" not in one.back:
-            where = "without a driver" if one.back is None else f"on {one.back}"
-            yield f"{one.address} {_UNRECORDED.format(where=where)}"
+            yield (
+                f"{target.address}: fabric partition {number} is active: deactivated after the reset (fmpm -d {number})"
+            )
+        if target.back is None or "vfio" not in target.back:
+            where = "without a driver" if target.back is None else f"on {target.back}"
+            yield f"{target.address} {_UNRECORDED.format(where=where)}"
     found = recording(site, host)
     if found is None or not found.active:
         why = found.why if found is not None else "the hook of libvirt cannot be read"

@@ -35,8 +35,8 @@ class Unclean(HosttuneError):
 
 def parse_duration(text: str) -> timedelta:
     """Return a duration ("30m", "24h", "7d"), at most 30 days. Raises BadInput."""
-    found = re.fullmatch(_DURATION, text)
-    length = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
+    match = re.fullmatch(_DURATION, text)
+    length = timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else None
     if length is None or length > LONGEST:
         hint = "give a number with m, h or d, at most 30d: 24h"
         raise BadInput(f"{text!r} is not a time that a statement can be valid for", where="--expires", hint=hint)
@@ -88,7 +88,7 @@ def _sign(text: str, key: str) -> str:
 
 def refuse_unclean(statement: Statement, where: str) -> None:
     """Raise Unclean, with every reason, unless the statement has devices and each is clean."""
-    lines = [f"  {one.address}: {why}" for one in statement.predicate.devices for why in one.unclean]
+    lines = [f"  {device.address}: {why}" for device in statement.predicate.devices for why in device.unclean]
     if not statement.predicate.devices:
         lines = ["  it has no device"]
     if lines:

@@ -167,7 +167,7 @@ def applied_values(site: Site, *, as_applied: bool = False) -> Mapping[str, Any]
     Raises Refused for a journal that cannot be read.
     """
     entries, drift = applied_state(site, site.standings(site.transactions()).in_force)
-    found = {one.action: one.after for one in entries}
+    found = {entry.action: entry.after for entry in entries}
     if as_applied:
         found |= {one.action: one.expected for one in drift}
     else:

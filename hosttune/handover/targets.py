@@ -122,7 +122,7 @@ def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
 
 def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     """Return the devices of a guest: of its definition, or those that it had when their hand-over began."""
-    guest = next((one for one in host.guests or () if one.name == name), None)
+    guest = next((running_guest for running_guest in host.guests or () if running_guest.name == name), None)
     if guest is not None and guest.may_run:
         hint = f"shut it down first: virsh shutdown {name}"
         raise Refused(f"guest {name} is {guest.state or _UNSURE}", where="--guest", hint=hint)
@@ -130,7 +130,7 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
         what = f"guest {name} has mediated devices, which cannot be handed over: {', '.join(guest.mdevs)}"
         hint = "name the function that they are of, and the other devices: --device BDF"
         raise Refused(what, where="--guest", hint=hint)
-    begun = [one.address for one in register.quarantined if one.guest == name]
+    begun = [record.address for record in register.quarantined if record.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
     found = tuple(dict.fromkeys(one for one in addresses if is_address(one)))
     if not found and not any(name in users for users in host.index.users.values()):
@@ -153,7 +153,7 @@ def joined(before: str, now: str) -> str:
 
 def _refuse_replaced(site: Site, host: Host, register: Register, addresses: Iterable[str]) -> None:
     """Raise Refused for an address where another device is quarantined: that one would not be, any more."""
-    for known in (one for one in register.quarantined if one.address in addresses):
+    for known in (record for record in register.quarantined if record.address in addresses):
         refuse_other(known, identity_now(site.system, host, known.address))
 
 
@@ -167,7 +167,7 @@ def refuse_other(known: DeviceRecord, now: str) -> None:
 
 def _refuse_other_serial(register: Register, serials: Mapping[str, str]) -> None:
     """Raise Refused if another drive is to be erased than the one that is quarantined at its address."""
-    for known in (one for one in register.quarantined if one.address in serials):
+    for known in (record for record in register.quarantined if record.address in serials):
         marks = [word for word in known.identity.split(" ") if word.startswith("serial=")]
         if marks and marks != [drive_mark(serials[known.address])]:
             what = f"quarantined at {known.address} is {known.identity!r}, not {serials[known.address]!r}"
@@ -184,7 +184,9 @@ def _owner(site: Site, host: Host, register: Register, address: str, asked: Aske
         return None  # its data is another guest's, or may be
     if begun is not None:
         return begun, f"guest {begun}, recorded when its hand-over began"
-    defined = [one.name for one in host.guests or () if address in one.devices] or [*sharing]
+    defined = [running_guest.name for running_guest in host.guests or () if address in running_guest.devices] or [
+        *sharing
+    ]
     if unread_guests(host):
         return None  # another guest may have it too
     if len(defined) == 1:
@@ -193,7 +195,7 @@ def _owner(site: Site, host: Host, register: Register, address: str, asked: Aske
         return None  # which of them had it last is not known
     plan = site.plan_in_force()
     guests = plan.guests if plan is not None else ()
-    planned = [guest.name for guest in guests for one in guest.devices if one.address == address]
+    planned = [guest.name for guest in guests for device in guest.devices if device.address == address]
     return (planned[-1], f"guest {planned[-1]}, from the journal") if planned else None
 
 
@@ -211,7 +213,7 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
     if not site.system.captured or site.system.scratch:
         switches = any(kind_of(host, one) == _SWITCH for one in addresses)
         joined = [gpu.address for gpu in host.gpus if switches and gpu.address not in addresses]
-        lines += [one.text for one in holders(site.system, (*addresses, *joined))]
+        lines += [user.text for user in holders(site.system, (*addresses, *joined))]
     if lines:
         what = "in use:\n" + "\n".join(f"  {line}" for line in lines)
         raise Refused(what, where="this host", hint="stop what uses it, then try again; nothing was changed")
@@ -278,7 +280,7 @@ def _serials(
             raise Refused(f"drive {drive} is not named to be erased", where="--erase", hint=hint)
         if owners[drive] is None:
             hint = "the stopped guest's definition, or a plan that is applied, must have it, and no other guest"
-            unread = ", ".join(one.name for one in unread_guests(host))
+            unread = ", ".join(guest.name for guest in unread_guests(host))
             hint += f"; which devices these guests have cannot be read: {unread}" if unread else ""
             untold = ", ".join(f"{path} of guest {name}" for path, name in host.index.untold.items())
             hint += f"; what these are on is unknown: {untold}" if untold else ""
@@ -312,7 +314,7 @@ def kind_of(host: Host, address: str) -> str:
         return "gpu"
     if function is not None and function.is_nvme:
         return "nvme"
-    if any(one.address == address for one in host.nvswitches):
+    if any(switch.address == address for switch in host.nvswitches):
         return _SWITCH
     if function is not None and function.is_network:
         return "nic"

@@ -30,27 +30,27 @@ def tested(
     if isinstance(validation, str):
         return _step("unknown", why=f"no validation: {validation}")
     method = f"validate --level {validation.level}"
-    results = [one for one in validation.results if one.check not in OF_REGISTER and _counts(one, target)]
+    results = [result for result in validation.results if result.check not in OF_REGISTER and _counts(result, target)]
     evidence = {
         "results": {
-            outcome: sorted({one.check for one in results if one.outcome == outcome})
+            outcome: sorted({result.check for result in results if result.outcome == outcome})
             for outcome in ("pass", "warn", "fail", "unknown", "skip")
         },
         "firmware": None if firmware is None else dict(firmware),
         "firmware_before": None if target.firmware is None else dict(target.firmware),
     }
-    bad = [one for one in results if one.outcome in ("fail", "unknown")]
+    bad = [result for result in results if result.outcome in ("fail", "unknown")]
     if bad:
-        outcome: StepOutcome = "failed" if any(one.outcome == "fail" for one in bad) else "unknown"
-        named = "; ".join(f"{one.check} is {one.outcome}: {one.actual}" for one in bad[:_MOST_NAMED])
+        outcome: StepOutcome = "failed" if any(result.outcome == "fail" for result in bad) else "unknown"
+        named = "; ".join(f"{result.check} is {result.outcome}: {result.actual}" for result in bad[:_MOST_NAMED])
         return _step(outcome, method, evidence, named)
     changed = _changed(target, firmware)
     if changed:
         return _step("failed", method, evidence, changed)
-    good = [one for one in results if one.outcome in ("pass", "warn")]
+    good = [result for result in results if result.outcome in ("pass", "warn")]
     if not good:
         return _step("unknown", method, evidence, "the validation has nothing about this device")
-    if target.kind == "gpu" and not any(one.check.startswith("bench-") for one in good):
+    if target.kind == "gpu" and not any(result.check.startswith("bench-") for result in good):
         return _step("unknown", method, evidence, "nothing was measured on this GPU")
     return _step("done", method, evidence)
 

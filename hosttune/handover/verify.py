@@ -39,7 +39,7 @@ class Live(Value, frozen=True, kw_only=True):
 
 def live_of(site: Site, host: Host, statement: Statement, *, document: bool = False) -> Live:
     """Return what a statement is compared with; `document`: a host document. Raises Refused (an unread journal)."""
-    addresses = tuple(one.address for one in statement.predicate.devices)
+    addresses = tuple(device.address for device in statement.predicate.devices)
     system = None if document else site.system
     return Live(
         host=host,
@@ -66,15 +66,15 @@ def verification(
         *signature,
         *_of_statement(statement, at),
         *_of_host(statement, live),
-        *(one for device in predicate.devices for one in _of_device(device, live)),
-        *(_about(one.address, "unknown" if one.unknown else "in-use", one.text) for one in live.users),
+        *(reason for device in predicate.devices for reason in _of_device(device, live)),
+        *(_about(user.address, "unknown" if user.unknown else "in-use", user.text) for user in live.users),
     )
     return Verification(
         verdict="void" if reasons else "valid",
         about="document" if live.applied is None else "host",
         host=predicate.host,
         signer=signer,
-        devices=tuple(one.address for one in predicate.devices),
+        devices=tuple(handed_device.address for handed_device in predicate.devices),
         issued_at=predicate.issued_at,
         expires_at=predicate.expires_at,
         reasons=reasons,
@@ -223,9 +223,10 @@ def _elsewhere(device: HandedDevice, host: Host) -> Reason | None:
     catalogue = read_catalogue(host)
     wanted = device.identity.partition(" ")[2]
     here = [
-        one.address
-        for one in host.pci
-        if one.address != device.address and identity(catalogue, one.address, host).partition(" ")[2] == wanted
+        function.address
+        for function in host.pci
+        if function.address != device.address
+        and identity(catalogue, function.address, host).partition(" ")[2] == wanted
     ]
     if len(here) != 1:
         return None

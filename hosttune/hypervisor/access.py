@@ -143,10 +143,10 @@ def _judged(system: System, reader: FileUser, file: GuestFile) -> Iterator[str]:
 
 def _folders(path: str) -> list[str]:
     """Return the folders above a path, "/" first."""
-    found = [os.path.dirname(path)]
-    while found[-1] not in ("/", ""):
-        found.append(os.path.dirname(found[-1]))
-    return [folder for folder in reversed(found) if folder]
+    folders = [os.path.dirname(path)]
+    while folders[-1] not in ("/", ""):
+        folders.append(os.path.dirname(folders[-1]))
+    return [folder for folder in reversed(folders) if folder]
 
 
 def _may(system: System, reader: FileUser, how: str, path: str) -> bool:

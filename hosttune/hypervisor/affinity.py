@@ -81,7 +81,9 @@ class LiveAffinity(WrittenTogether):
 
     def read(self, system: System) -> Any:
         """See Setting."""
-        return FrozenMap({name: str(found) for name in self.names if (found := affinity_of(system, name)) is not None})
+        return FrozenMap(
+            {name: str(affinity) for name in self.names if (affinity := affinity_of(system, name)) is not None}
+        )
 
     def effective(self, system: System) -> Any:
         """See Setting. The CPUs alone, as the kernel has them."""
@@ -105,7 +107,7 @@ class LiveAffinity(WrittenTogether):
             reader = Reader(system)
             cpus = CpuSet(cpu for thread in threads for cpu in thread.now | thread.want)
             siblings = {cpu: read_set(reader, f"{sysfs.CPUS}/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus}
-            moves = in_safe_order(threads, {cpu: min(found) for cpu, found in siblings.items() if found})
+            moves = in_safe_order(threads, {cpu: min(cpu_set) for cpu, cpu_set in siblings.items() if cpu_set})
         except ValueError as error:
             raise WriteFailed("the CPUs of guests", str(error)) from error
         # Where the kernel has the wanted CPUs already, and libvirt reports others.
@@ -188,10 +190,10 @@ def affinity_of(system: System, name: str, *, libvirts: bool = True) -> Affinity
 
 
 def _running(system: System, name: str) -> Affinity:
-    found = affinity_of(system, name)
-    if found is None:
+    affinity = affinity_of(system, name)
+    if affinity is None:
         raise WriteFailed(f"guest {name}", STOPPED)
-    return found
+    return affinity
 
 
 def _cpus_of(system: System, process: int) -> Mapping[str, str]:
@@ -204,7 +206,7 @@ def _cpus_of(system: System, process: int) -> Mapping[str, str]:
         if word is not None:
             cpus = parse_cpus(thread.cpus)
             found.setdefault(word, set()).add(str(cpus & (online or cpus)))
-    unread = "; ".join(f"{one.where}: {one.why}" for one in reader.problems)
+    unread = "; ".join(f"{problem.where}: {problem.why}" for problem in reader.problems)
     if unread or EMULATOR not in found or any("" in cpus for cpus in found.values()):
         raise Unreadable(f"/proc/{process}/task", unread or "the CPUs of its threads are not all known")
     return FrozenMap({word: "|".join(sorted(cpus)) for word, cpus in found.items()})

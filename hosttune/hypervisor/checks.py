@@ -91,7 +91,11 @@ def _without_type(host: Host, guest: PlannedGuest) -> Iterator[str]:
     """
     gpus = host.vgpu.gpus if host.vgpu else ()
     made = {uuid for gpu in gpus for function in gpu.functions for uuid in function.mdevs}
-    now = {one.address: (one.current_type, gpu.types or ()) for gpu in gpus for one in gpu.functions}
+    now = {
+        vgpu_function.address: (vgpu_function.current_type, gpu.types or ())
+        for gpu in gpus
+        for vgpu_function in gpu.functions
+    }
     for device in guest.devices:
         if device.vgpu_type is None or device.address in made:
             continue

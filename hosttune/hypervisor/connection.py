@@ -82,7 +82,7 @@ def is_active(state: str | None) -> bool:
 
 def unread_guests(host: Host) -> tuple[RunningGuest, ...]:
     """Return the guests whose definition cannot be read: which devices they have is unknown."""
-    return tuple(one for one in host.guests or () if one.unread)
+    return tuple(guest for guest in host.guests or () if guest.unread)
 
 
 def process_of(system: System, name: str) -> int | None:

@@ -56,8 +56,8 @@ def _look(system: System, folder: str, name: str) -> None:
         xml = read_definition(system, name)
         if text is None or xml is None:
             return
-        devices = [one.source for one in read_domain(xml, where=f"guest {name}").hostdevs if one.kind == "pci"]
-        classes = [system.read(sysfs.function(one, "class")) or "" for one in devices if one]
+        devices = [device.source for device in read_domain(xml, where=f"guest {name}").hostdevs if device.kind == "pci"]
+        classes = [system.read(sysfs.function(device, "class")) or "" for device in devices if device]
         if any(one.startswith(_NETWORK) for one in classes):
             argv = ("sh", "-c", text, "hosttune", name, "look", "begin", "-")
             system.change(argv, timeout=_LOOK_SECONDS, stdin=xml)
@@ -83,16 +83,16 @@ def _devices(system: System, name: str) -> dict[str, str]:
         facts = None
     if facts is None:
         return {_EVERY: GUEST}
-    found: dict[str, str] = {}
+    devices: dict[str, str] = {}
     if any(device.kind == "mdev" or (device.kind == "pci" and not device.source) for device in facts.hostdevs):
-        found[_EVERY] = GUEST
+        devices[_EVERY] = GUEST
     for address in facts.functions:
-        found[address] = GUEST
-        _with_parent(system, address, found)
+        devices[address] = GUEST
+        _with_parent(system, address, devices)
     for address in (one for on in functions_of(Reader(system), facts.host_paths) for one in on or ()):
-        found.setdefault(address, FUNCTION)
-        _with_parent(system, address, found)
-    return found
+        devices.setdefault(address, FUNCTION)
+        _with_parent(system, address, devices)
+    return devices
 
 
 def _with_parent(system: System, address: str, found: dict[str, str]) -> None:

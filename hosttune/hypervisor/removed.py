@@ -66,8 +66,8 @@ def drop(system: System, name: str, xml: str) -> None:
 def forget(system: System, name: str) -> tuple[str, ...]:
     """Delete what was kept of all guests of a name that were taken away. Return what that was. Raises Refused."""
     paths = kept_of(system, name)
-    for one in _folders(system, name):
-        _delete(system, one)
+    for folder in _folders(system, name):
+        _delete(system, folder)
     return paths
 
 
@@ -79,7 +79,7 @@ def kept_of(system: System, name: str) -> tuple[str, ...]:
         kept = sorted({re.sub(rf"-{_UUID}$", "", one) for one in system.list(above)})
         hint = f"kept is what was of: {', '.join(kept)}" if kept else "nothing is kept of any guest"
         raise Refused(f"nothing is kept of a guest {name!r}", where=above, hint=hint)
-    return tuple(kept.replace("%", "/") for one in folders for kept in _kept(system, one))
+    return tuple(kept.replace("%", "/") for folder in folders for kept in _kept(system, folder))
 
 
 def _folders(system: System, name: str) -> list[str]:

@@ -77,14 +77,14 @@ def bare_host(
                 claims[node, page or 0] += size // (page or size or 1)
     for resident in residents:
         host = without_guest(host, resident)
-    originals = {(one.kind, one.target): one.original.get("") for one in force.settings}
+    originals = {(setting.kind, setting.target): setting.original.get("") for setting in force.settings}
     memory, stack = host.memory_settings, host.virtualization
     if memory is not None:
-        mounts = {one.target for one in force.settings if one.kind == "mount"}
+        mounts = {setting.target for setting in force.settings if setting.kind == "mount"}
         left = None if memory.hugetlbfs is None else tuple(one for one in memory.hugetlbfs if one.path not in mounts)
         ksm = originals.get((Ksm.kind, Ksm.path), memory.ksm_run)
         memory = changed(memory, hugetlbfs=left, ksm_run=ksm)
-    if stack is not None and any(one.kind == "apparmor-rule" for one in force.settings):
+    if stack is not None and any(setting.kind == "apparmor-rule" for setting in force.settings):
         stack = changed(stack, reads_node_cpus=False)
     return changed(
         host,
@@ -100,7 +100,12 @@ def bare_host(
 
 def _arguments(arguments: tuple[str, ...] | None, settings: Iterable[SettingInForce]) -> tuple[str, ...] | None:
     """Return the kernel arguments without those of hosttune that the running kernel has."""
-    staged = {name: text for one in settings if one.kind == KernelArguments.kind for name, text in one.want.items()}
+    staged = {
+        name: text
+        for setting in settings
+        if setting.kind == KernelArguments.kind
+        for name, text in setting.want.items()
+    }
     ours = [name for name, text in staged.items() if text and text_of(arguments, name) == text]
     return arguments if arguments is None else without(arguments, ours)
 
@@ -136,22 +141,31 @@ def _function(device: PciDevice, originals: Originals) -> PciDevice:
 def _gpu(gpu: Gpu, originals: Originals, again: Iterable[GuestInForce]) -> Gpu:
     persistence = originals.get((GpuPersistence.kind, gpu.address), gpu.persistence)
     watts = originals.get((GpuPowerLimit.kind, gpu.address), gpu.power_limit_watts)
-    mig, starts = gpu.mig, {one.start for guest in again for one in guest.places.mig if one.gpu == gpu.address}
+    mig, starts = (
+        gpu.mig,
+        {assignment.start for guest in again for assignment in guest.places.mig if assignment.gpu == gpu.address},
+    )
     if mig is not None and mig.instances and starts:
-        mig = changed(mig, instances=tuple(one for one in mig.instances if one.start not in starts))
+        mig = changed(mig, instances=tuple(instance for instance in mig.instances if instance.start not in starts))
     return changed(gpu, persistence=persistence, power_limit_watts=watts, mig=mig)
 
 
 def with_instances(gpus: Iterable[Gpu], guests: Iterable[PlannedGuest]) -> tuple[Gpu, ...]:
     """Return the GPUs with the MIG instances that these guests have or will have as vGPUs."""
-    owed = [one for guest in guests if any(device.vgpu_type for device in guest.devices) for one in guest.mig]
-    return tuple(_with_owed(gpu, [one for one in owed if one.gpu == gpu.address]) for gpu in gpus)
+    owed = [
+        assignment for guest in guests if any(device.vgpu_type for device in guest.devices) for assignment in guest.mig
+    ]
+    return tuple(_with_owed(gpu, [assignment for assignment in owed if assignment.gpu == gpu.address]) for gpu in gpus)
 
 
 def _with_owed(gpu: Gpu, owed: Iterable[MigAssignment]) -> Gpu:
     known = (gpu.mig and gpu.mig.instances) or ()
-    starts = {one.start for one in known}
-    more = tuple(MigInstance(profile=one.profile, start=one.start) for one in owed if one.start not in starts)
+    starts = {instance.start for instance in known}
+    more = tuple(
+        MigInstance(profile=assignment.profile, start=assignment.start)
+        for assignment in owed
+        if assignment.start not in starts
+    )
     return changed(gpu, mig=changed(gpu.mig, instances=(*known, *more))) if gpu.mig and more else gpu
 
 

@@ -245,8 +245,8 @@ def partition_of(fabric: HostFabric, gpus: Iterable[str]) -> int | None:
 
     None: there is none, it is unknown, or it cannot be activated.
     """
-    found = exactly(fabric, gpus)
-    return found.id if found and blocked(fabric, found) is None else None
+    partition = exactly(fabric, gpus)
+    return partition.id if partition and blocked(fabric, partition) is None else None
 
 
 def exactly(fabric: HostFabric, gpus: Iterable[str]) -> Partition | None:
@@ -311,13 +311,13 @@ def refusal(fabric: HostFabric, gpus: Iterable[str], *, mig: bool = False) -> st
         return None
     if fabric.partitions == ():
         return fabric.why
-    found = exactly(fabric, on_fabric)
-    if found is None:
+    partition = exactly(fabric, on_fabric)
+    if partition is None:
         return (
             f"{_named(fabric, on_fabric)} are not a partition of this host's NVSwitch fabric;"
             f" {_nearest(fabric, frozenset(on_fabric))}"
         )
-    return blocked(fabric, found)
+    return blocked(fabric, partition)
 
 
 def _refused_passthrough(fabric: HostFabric, wanted: GpuSet) -> str | None:

@@ -159,18 +159,20 @@ def faces_down(index: DeviceIndex, device: PciDevice) -> bool:
     set_pcie_port_type()): a port below a link faces up, a port below an upstream port faces down.
     """
     down: bool | None = None
-    for one in (*reversed(index.bridges(device.address)), device):
-        if one.port_type in _BRIDGES_FACE_DOWN or not (one.class_code or "").startswith(pciclass.PCI_BRIDGE):
-            down = _BRIDGES_FACE_DOWN.get(one.port_type or "", False)
+    for function in (*reversed(index.bridges(device.address)), device):
+        if function.port_type in _BRIDGES_FACE_DOWN or not (function.class_code or "").startswith(pciclass.PCI_BRIDGE):
+            down = _BRIDGES_FACE_DOWN.get(function.port_type or "", False)
         else:
-            down = one.port_type != "upstream-port" if down is None else not down
+            down = function.port_type != "upstream-port" if down is None else not down
     return down is True
 
 
 def _below_port(index: DeviceIndex, port: PciDevice, link: Link) -> JudgedLink:
     """Judge a port's link by the first function below it, so that both ends of a link get the same state."""
-    below = (one for one in index.below.get(port.address, ()) if one.physfn is None)
-    lower = next((one for one in below if one.link is not None and one.power_state != "D3cold"), None)
+    below = (function for function in index.below.get(port.address, ()) if function.physfn is None)
+    lower = next(
+        (function for function in below if function.link is not None and function.power_state != "D3cold"), None
+    )
     if lower is None or lower.link is None:
         return JudgedLink(end=port, link=link, state="unknown", why="nothing answers below the port")
     judged = replace(_judged(index, lower, lower.link), end=port, link=link, port=None)
@@ -241,14 +243,16 @@ def _rest(index: DeviceIndex, device: PciDevice) -> str | None:
     """
     todo, seen = [device], set[str]()
     while todo:
-        one = todo.pop()
-        seen.add(one.address)
-        if one.runtime_status == "suspended" or one.power_state == "D3hot":
-            return f"{one.address} is {'in D3hot' if one.power_state == 'D3hot' else 'suspended'}"
-        if one.is_display and one.driver in IDLING_DRIVERS:
-            return f"{one.driver} may slow an idle link"
-        if one.is_display and for_vfio(one.driver) and one.address in index.holders:
-            return f"its driver in guest {index.holders[one.address]} may slow an idle link"
-        below = index.below.get(one.address, ()) if (one.class_code or "").startswith(pciclass.PCI_BRIDGE) else ()
+        function = todo.pop()
+        seen.add(function.address)
+        if function.runtime_status == "suspended" or function.power_state == "D3hot":
+            return f"{function.address} is {'in D3hot' if function.power_state == 'D3hot' else 'suspended'}"
+        if function.is_display and function.driver in IDLING_DRIVERS:
+            return f"{function.driver} may slow an idle link"
+        if function.is_display and for_vfio(function.driver) and function.address in index.holders:
+            return f"its driver in guest {index.holders[function.address]} may slow an idle link"
+        below = (
+            index.below.get(function.address, ()) if (function.class_code or "").startswith(pciclass.PCI_BRIDGE) else ()
+        )
         todo += [inner for inner in below if inner.vendor_id == device.vendor_id and inner.address not in seen]
     return None

@@ -23,7 +23,7 @@ def quarantined_devices(host: Host, register: Register | None = None) -> Mapping
     lost = unread_register(host.problems) if register is None and host.handover is None else None
     if lost is not None:
         why = f"may be quarantined: {lost.what}: {lost.why} ({lost.where})"
-        return {one.address: f"{one.address} {why}" for one in host.pci}
+        return {function.address: f"{function.address} {why}" for function in host.pci}
     known = register or (host.handover.register if host.handover else Register())
     for record in known.quarantined:
         why = f"is quarantined since {record.since} ({record.why}): {record.ways_out}"

@@ -274,12 +274,12 @@ def shapes(
 def _backings(context: PlanningContext, guest: GuestIntent) -> list[tuple[int | None, bool]]:
     """Return (page size, whether a reboot reserves the pages) to try; options that need no reboot come first."""
     pages = page_sizes(context.host, guest.hugepages)
-    found: list[tuple[int | None, bool]] = [(page, False) for page in pages]
+    backings: list[tuple[int | None, bool]] = [(page, False) for page in pages]
     by_number = guest.memory != "auto" or isinstance(guest.numa, tuple)
     may = by_number if context.boot_pages is None else context.boot_pages
     if may and HUGE_1G in pages and any(memory.short_now for memory in context.memory.values()):
-        found.append((HUGE_1G, True))
-    return found
+        backings.append((HUGE_1G, True))
+    return backings
 
 
 Cut = tuple[tuple[CellDemand, ...], bool]  # cells, and whether `auto` had to leave something out

@@ -30,10 +30,10 @@ def read_accepted(folder: str) -> tuple[Acceptance, ...]:
     path = os.path.join(folder, FILE)
     if not os.path.lexists(path):
         return ()
-    found = from_json(_Document, load(path, what="hosttune's own record"), schema=SCHEMA, where=path).results
-    for one in found:
-        check_date(one.until, f"{path}: {one.check}")
-    return found
+    acceptances = from_json(_Document, load(path, what="hosttune's own record"), schema=SCHEMA, where=path).results
+    for acceptance in acceptances:
+        check_date(acceptance.until, f"{path}: {acceptance.check}")
+    return acceptances
 
 
 def check_date(text: str, where: str) -> None:
@@ -48,6 +48,6 @@ def check_date(text: str, where: str) -> None:
 
 def accept(folder: str, accepted: Iterable[Acceptance]) -> None:
     """Record acceptances. Raises BadInput if the record cannot be read or written."""
-    known = {(one.check, one.subject): one for one in (*read_accepted(folder), *accepted)}
+    known = {(acceptance.check, acceptance.subject): acceptance for acceptance in (*read_accepted(folder), *accepted)}
     path = os.path.join(folder, FILE)
     save(path, to_json(_Document(results=tuple(known.values()))), make_folder=True, mode=mode_of(FILE))

@@ -190,7 +190,7 @@ def cut(record: Record, setting: Setting, names: Iterable[str]) -> Record:
         return part.joined({name: one for name, one in setting.parts(freeze(value)).items() if name in kept})
 
     together = isinstance(setting, WrittenTogether)
-    actions = tuple(one for one in record.actions if not together or one.partition(":")[2] in kept)
+    actions = tuple(action for action in record.actions if not together or action.partition(":")[2] in kept)
     return msgspec.structs.replace(
         record, target=target, actions=actions, old=only(record.old), new=only(record.new), after=only(record.after)
     )
@@ -209,7 +209,10 @@ class _Planned(msgspec.Struct, frozen=True):
     def request(self) -> GuestIntent:
         """Return what the intent asks for this guest."""
         name = self.guest.name
-        return next((one for one in self.plan.intent.guests if one.name == name), GuestIntent(name=name))
+        return next(
+            (guest_intent for guest_intent in self.plan.intent.guests if guest_intent.name == name),
+            GuestIntent(name=name),
+        )
 
 
 def fold(transactions: Iterable[Transaction], plan_of: PlanOf, setting_of: SettingOf) -> InForce:
@@ -220,7 +223,11 @@ def fold(transactions: Iterable[Transaction], plan_of: PlanOf, setting_of: Setti
     known = tuple(transactions)
     plans = tuple(_plans(known, plan_of))
     standing = standings(known, setting_of).in_force
-    sources = {number: plan.source for number, plan in ((one.header.number, plan) for one, plan in plans) if plan}
+    sources = {
+        number: plan.source
+        for number, plan in ((transaction.header.number, plan) for transaction, plan in plans)
+        if plan
+    }
     profile: Any = None
     wanted: dict[str, Wanted] = {}
     for _, plan in plans:
@@ -237,14 +244,16 @@ def fold(transactions: Iterable[Transaction], plan_of: PlanOf, setting_of: Setti
         last=newest(known),
         profile=profile,
         guests=tuple(_guests(known, plans, standing)),
-        settings=tuple(_setting(one, setting_of, sources) for one in standing if one.record.kind not in FOLLOWING),
+        settings=tuple(
+            _setting(setting, setting_of, sources) for setting in standing if setting.record.kind not in FOLLOWING
+        ),
         wanted=FrozenMap(wanted),
     )
 
 
 def newest(transactions: Iterable[Transaction]) -> int:
     """Return the number of the newest finished transaction that changed what is in force; 0 for none."""
-    return max((one.header.number for one in transactions if changes_force(one)), default=0)
+    return max((transaction.header.number for transaction in transactions if changes_force(transaction)), default=0)
 
 
 def changes_force(transaction: Transaction) -> bool:
@@ -256,12 +265,16 @@ def changes_force(transaction: Transaction) -> bool:
 
 def _plans(transactions: Iterable[Transaction], plan_of: PlanOf) -> Iterator[tuple[Transaction, Plan | None]]:
     """Yield each transaction that counts with its plan; None for a revert, which has none."""
-    for one in transactions:
-        if one.goes_on and one.state in _CLOSED:
-            yield one, None
-        elif one.header.verb in ("apply", TAKING_AWAY) and one.state != "applying" and counts(one):
-            plan = plan_of(one)
-            yield from [] if plan is None else [(one, plan)]
+    for transaction in transactions:
+        if transaction.goes_on and transaction.state in _CLOSED:
+            yield transaction, None
+        elif (
+            transaction.header.verb in ("apply", TAKING_AWAY)
+            and transaction.state != "applying"
+            and counts(transaction)
+        ):
+            plan = plan_of(transaction)
+            yield from [] if plan is None else [(transaction, plan)]
 
 
 def planned_guests(plans: Iterable[tuple[Transaction, Plan | None]]) -> dict[str, _Planned]:
@@ -270,16 +283,20 @@ def planned_guests(plans: Iterable[tuple[Transaction, Plan | None]]) -> dict[str
     Of an apply that was reverted in part: those whose definitions are in force.
     """
     found: dict[str, _Planned] = {}
-    for one, plan in plans:
-        gone = [record.target for record in one.records if record.change == "back" and record.kind in (GUEST, ADOPTED)]
+    for transaction, plan in plans:
+        gone = [
+            record.target
+            for record in transaction.records
+            if record.change == "back" and record.kind in (GUEST, ADOPTED)
+        ]
         found = {} if plan is None else {name: known for name, known in found.items() if name not in gone}
         if plan is None:
             continue
-        left = {record.target for record in one.records if record.in_force and record.kind in (GUEST, ADOPTED)}
-        number = one.header.number
+        left = {record.target for record in transaction.records if record.in_force and record.kind in (GUEST, ADOPTED)}
+        number = transaction.header.number
         new = {guest.name: _Planned(number, plan, guest) for guest in plan.guests}
         new |= {adopted.name: _Planned(number, plan, adopted.guest, adopted) for adopted in plan.adoptions}
-        found |= {name: planned for name, planned in new.items() if one.is_applied or name in left}
+        found |= {name: planned for name, planned in new.items() if transaction.is_applied or name in left}
     return found
 
 
@@ -288,7 +305,7 @@ def _guests(
     plans: tuple[tuple[Transaction, Plan | None], ...],
     standing: tuple[StandingSetting, ...],
 ) -> Iterator[GuestInForce]:
-    defined = {one.record.target: one for one in standing if one.record.kind in (GUEST, ADOPTED)}
+    defined = {setting.record.target: setting for setting in standing if setting.record.kind in (GUEST, ADOPTED)}
     for name, known in planned_guests(plans).items():
         if name not in defined:
             continue
@@ -335,9 +352,9 @@ def newest_plan(transactions: Iterable[Transaction], plan_of: PlanOf) -> tuple[T
 
     Raises what `plan_of` raises.
     """
-    for one in reversed(tuple(transactions)):
-        for _, plan in _plans((one,), plan_of):
-            return None if plan is None else (one, plan)
+    for transaction in reversed(tuple(transactions)):
+        for _, plan in _plans((transaction,), plan_of):
+            return None if plan is None else (transaction, plan)
     return None
 
 
@@ -347,9 +364,15 @@ def waiting(transactions: Iterable[Transaction], since: Transaction, plan: Plan)
     def key(one: Record | Action, value: Any) -> tuple[str, str, Any]:
         return one.kind, one.target, None if one.change == "back" else freeze(value)
 
-    later = (one for one in transactions if one.header.number >= since.header.number and one.state == "applied")
-    done = {key(record, record.new) for one in later for record in one.records}
-    yield from (one for one in plan.actions if one.when == "after-stop" and key(one, one.want) not in done)
+    later = (
+        transaction
+        for transaction in transactions
+        if transaction.header.number >= since.header.number and transaction.state == "applied"
+    )
+    done = {key(record, record.new) for transaction in later for record in transaction.records}
+    yield from (
+        action for action in plan.actions if action.when == "after-stop" and key(action, action.want) not in done
+    )
 
 
 def plan_in_force(transactions: Iterable[Transaction], plan_of: PlanOf, setting_of: SettingOf) -> Plan | None:
@@ -363,13 +386,13 @@ def plan_in_force(transactions: Iterable[Transaction], plan_of: PlanOf, setting_
     if transaction is None or plan is None:
         return None
     rows = standings(known, setting_of)
-    gone = {name for one in rows.dropped for name in one.record.actions}
+    gone = {name for setting in rows.dropped for name in setting.record.actions}
     left = {action.id for action in plan.actions if action.change == "back" or action.when == "after-stop"}
     gone |= left if transaction.is_applied else {action.id for action in plan.actions}
     actions = {action.id: action for action in plan.actions if action.id not in gone}
-    for one in rows.in_force:
-        if one.record.kind not in FOLLOWING:
-            actions |= {action.id: action for action in _actions(one.record, setting_of(one.record))}
+    for setting in rows.in_force:
+        if setting.record.kind not in FOLLOWING:
+            actions |= {action.id: action for action in _actions(setting.record, setting_of(setting.record))}
     guests = planned_guests(plans).values()
     if not (actions or guests):
         return None
@@ -399,4 +422,4 @@ def _actions(record: Record, setting: Setting) -> Iterator[Action]:
 
 def without_retired(plan: Plan) -> Plan:
     """Return a kept plan without the actions of kinds that this version does not have."""
-    return msgspec.structs.replace(plan, actions=tuple(one for one in plan.actions if one.kind not in RETIRED))
+    return msgspec.structs.replace(plan, actions=tuple(action for action in plan.actions if action.kind not in RETIRED))

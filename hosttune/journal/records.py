@@ -169,8 +169,8 @@ def read_transaction(path: str) -> Transaction | None:
         except (KeyError, ValueError) as error:
             raise _unreadable(path, number, str(error)) from error
     ordered = [records[step] for step in sorted(records)]
-    known = tuple(one for one in ordered if one.kind not in RETIRED)
-    retired = tuple(one for one in ordered if one.kind in RETIRED and one.to_undo)
+    known = tuple(record for record in ordered if record.kind not in RETIRED)
+    retired = tuple(record for record in ordered if record.kind in RETIRED and record.to_undo)
     return Transaction(path=path, header=header, records=known, state=state, retired=retired)
 
 

@@ -58,17 +58,17 @@ def record_devices(folder: str, records: Iterable[DeviceRecord]) -> Register:
     """
     before = read_register(folder)
     records = tuple(records)
-    kept = {one.address for one in before.quarantined}
-    held = {one.address for one in records if one.state == "quarantined"}
+    kept = {record.address for record in before.quarantined}
+    held = {record.address for record in records if record.state == "quarantined"}
     for address in sorted((held - kept) | _uncounted(folder, held & kept)):
         path = _place(folder, STARTS)
         try:
             append_line(path, start_line(address, HANDOVER, now_text(), "").encode(), mode_of(STARTS))
         except OSError as error:
             raise BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=state_remedy(error)) from error
-    known = {one.address: one for one in before.devices} | {one.address: one for one in records}
+    known = {record.address: record for record in before.devices} | {record.address: record for record in records}
     after = Register(devices=tuple(known[address] for address in sorted(known, key=address_key)))
-    held = {one.address for one in after.quarantined}
+    held = {record.address for record in after.quarantined}
     _write(folder, QUARANTINED, quarantine_list(held | kept))
     _write(folder, REGISTER, to_json(after))
     _write(folder, QUARANTINED, quarantine_list(held))
@@ -107,10 +107,10 @@ def release(folder: str, address: str, why: str) -> DeviceRecord:
     if not why.strip() or len(why) > MOST_WHY or not why.isprintable():
         hint = f"give one line of at most {MOST_WHY} characters"
         raise BadInput("a reason is needed", where="--why", hint=hint)
-    found = read_register(folder).record(address)
-    if found is None or found.state != "quarantined":
+    device_record = read_register(folder).record(address)
+    if device_record is None or device_record.state != "quarantined":
         known = ", ".join(one.address for one in read_register(folder).quarantined) or "none"
         raise Refused(f"{address} is not quarantined", where=os.path.join(folder, REGISTER), hint=f"these are: {known}")
-    freed = msgspec.structs.replace(found, state="released", since=now_text(), why=why.strip(), who=caller())
+    freed = msgspec.structs.replace(device_record, state="released", since=now_text(), why=why.strip(), who=caller())
     record_devices(folder, (freed,))
     return freed

@@ -127,7 +127,7 @@ class Store:
             what = f"cannot read the journals: {error.strerror}"
             raise Refused(what, where=self._journals, hint=state_remedy(error)) from error
         read = (self._read(os.path.join(self._journals, name)) for name in names)
-        return tuple(found for found in read if found is not None)
+        return tuple(transaction for transaction in read if transaction is not None)
 
     def _read(self, path: str) -> Transaction | None:
         try:

@@ -86,8 +86,8 @@ def plan_queues(ctx: KnobContext) -> Iterator[Action]:
 
 def _queue(settings: Mapping[str, str], drive: Nvme, namespace: str) -> dict[str, str | int]:
     """Return the known values of a namespace's queue; with several paths, those of this drive (`settings.block`)."""
-    found = _NAMESPACE.fullmatch(namespace)
-    own = f"nvme{found[1]}c{(drive.controller or '').removeprefix('nvme')}n{found[2]}" if found else namespace
+    match = _NAMESPACE.fullmatch(namespace)
+    own = f"nvme{match[1]}c{(drive.controller or '').removeprefix('nvme')}n{match[2]}" if match else namespace
     for name in (own, namespace):
         texts = {part: settings.get(f"/sys/block/{name}/queue/{part}") for part in PARTS}
         known = {part: text.strip() for part, text in texts.items() if text is not None}

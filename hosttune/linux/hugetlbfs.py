@@ -82,8 +82,8 @@ def _page_bytes(options: str, default_bytes: int | None) -> int | None:
 
 def default_page_bytes(meminfo: str) -> int | None:
     """Return the default huge page size from /proc/meminfo; None if it is not there."""
-    found = _DEFAULT.search(meminfo)
-    return int(found[1]) << 10 if found else None
+    match = _DEFAULT.search(meminfo)
+    return int(match[1]) << 10 if match else None
 
 
 def libvirts_folder(path: str) -> str:

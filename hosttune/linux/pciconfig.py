@@ -182,9 +182,9 @@ def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
 
 def _capabilities(config: bytes, doubts: list[str]) -> dict[int, int]:
     """Return offsets of the standard capabilities by id (the first of each), in list order."""
-    found: dict[int, int] = {}
+    capabilities: dict[int, int] = {}
     if not config[6] & _STATUS_CAP_LIST:
-        return found
+        return capabilities
     end = min(len(config), 256)
     seen = set()
     at = config[_CAPABILITY_POINTER] & 0xFC
@@ -202,9 +202,9 @@ def _capabilities(config: bytes, doubts: list[str]) -> dict[int, int]:
         if kind == 0xFF:
             doubts.append(f"the capability list reads 0xff at {at:#x}")
             break
-        found.setdefault(kind, at)
+        capabilities.setdefault(kind, at)
         at = config[at + 1] & 0xFC
-    return found
+    return capabilities
 
 
 def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:

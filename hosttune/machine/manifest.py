@@ -56,8 +56,8 @@ class Manifest:
 
     def names(self, path: str) -> frozenset[str]:
         """Return the names that were in a directory, as far as they are known."""
-        found = self._folders.get(path)
-        return frozenset() if found is None else found.present
+        directory_names = self._folders.get(path)
+        return frozenset() if directory_names is None else directory_names.present
 
     def had(self, path: str) -> bool:
         """Return whether a path existed on the machine."""

@@ -40,9 +40,9 @@ class Scratch(ScratchFiles):
     def write(self, path: str, text: str) -> None:
         """See System."""
         for pattern, act in _DOORS:
-            found = pattern.fullmatch(path)
-            if found:
-                act(self, found, text.strip())
+            match = pattern.fullmatch(path)
+            if match:
+                act(self, match, text.strip())
                 return
         held = self._held(path)
         self._store(path, _chosen(path, held, text))

@@ -58,20 +58,20 @@ def apply_groups(evidence: Evidence | None) -> tuple[Group, ...]:
     unread = [one for one in result.drift if _unread(one)] if result is not None else []
     counts: dict[str, int | None] = dict.fromkeys(("as-applied", "drifted", "unknown"))
     if result is not None:
-        applied = [one for one in result.entries if one.outcome in ("done", "already", "clamped")]
+        applied = [entry for entry in result.entries if entry.outcome in ("done", "already", "clamped")]
         off = {one.action for one in result.drift}
-        kept = sum(one.action not in off for one in applied)
+        kept = sum(entry.action not in off for entry in applied)
         counts = {"as-applied": kept, "drifted": len(drifted), "unknown": len(unread)}
     return (
-        (f.APPLY_STATE, tuple(Point(labels={"state": one}, value=int(one == now)) for one in STATES)),
+        (f.APPLY_STATE, tuple(Point(labels={"state": state}, value=int(state == now)) for state in STATES)),
         (f.SETTINGS, tuple(Point(labels={"state": one}, value=n) for one, n in counts.items())),
         (f.SETTING_DRIFT, (*_drifts(drifted, 1), *_drifts(unread, None))),
     )
 
 
 def _drifts(found: Iterable[Drift], value: float | None) -> Iterable[Point]:
-    for one in found:
-        kind, _, subject = one.action.partition(":")
+    for drift in found:
+        kind, _, subject = drift.action.partition(":")
         yield Point(labels={"kind": kind, "subject": subject}, value=value)
 
 
@@ -83,7 +83,7 @@ def _state(result: Result | None) -> str:
     """Return the state that needs attention most."""
     if result is None:
         return "unknown"
-    if result.exit_code == 4 or any(one.outcome in _NEEDS_PERSON or one.is_unstaged for one in result.entries):
+    if result.exit_code == 4 or any(entry.outcome in _NEEDS_PERSON or entry.is_unstaged for entry in result.entries):
         return "needs-person"
     if result.open_transaction is not None:
         return "unfinished"
@@ -99,10 +99,11 @@ def handover_group(evidence: Evidence) -> Group:
     """Return whether each device of the register is still as clean as when it was returned."""
     state = evidence.host.handover or HandoverState()
     points = [
-        Point(labels={"device": one.address}, value=_clean(one, evidence.host.boot_id, state)) for one in state.devices
+        Point(labels={"device": record.address}, value=_clean(record, evidence.host.boot_id, state))
+        for record in state.devices
     ]
     if evidence.host.handover is None and unread_register(evidence.host.problems):
-        known = dict.fromkeys(address for one in evidence.statements or () for address in one.devices)
+        known = dict.fromkeys(address for verification in evidence.statements or () for address in verification.devices)
         points = [Point(labels={"device": address}, value=None) for address in known or ("unknown",)]
     return f.HANDOVER_VALID, tuple(sorted(points, key=lambda point: point.value == 1))
 
@@ -113,12 +114,12 @@ def expiry_group(evidence: Evidence) -> Group:
     A device without one that is kept here has no point.
     """
     found = {
-        address: 0.0 if one.verdict == "void" else _seconds(one.expires_at)
-        for one in evidence.statements or ()
-        for address in one.devices
+        address: 0.0 if verification.verdict == "void" else _seconds(verification.expires_at)
+        for verification in evidence.statements or ()
+        for address in verification.devices
     }
-    lost = [one for one in evidence.problems if one.what == UNREAD_STATEMENT]
-    unknown = [one.address for one in (evidence.host.handover or HandoverState()).devices if lost]
+    lost = [problem for problem in evidence.problems if problem.what == UNREAD_STATEMENT]
+    unknown = [record.address for record in (evidence.host.handover or HandoverState()).devices if lost]
     points = dict.fromkeys(unknown) | found
     soonest_first = sorted(points.items(), key=lambda row: (row[1] or 0.0, row[0]))
     return f.HANDOVER_EXPIRY, tuple(Point(labels={"device": one}, value=value) for one, value in soonest_first)
@@ -146,12 +147,14 @@ def bench_groups(evidence: Evidence, validation: Validation | None) -> tuple[Gro
     last = runs[-1]
     floors = {(s.metric, s.subject): s.floor for s in scales(last.samples, evidence.host, with_fleet(None))}
     values, limits = [], []
-    for one in measures(last.samples):
-        if one.metric.startswith(_TELEMETRY):
+    for measure in measures(last.samples):
+        if measure.metric.startswith(_TELEMETRY):
             continue
-        floor = floors.get((one.metric, one.subject))
-        labels = {"metric": one.metric, "subject": one.subject, "unit": one.unit}
-        values.append((_margin(one.median, floor, lower=one.lower_is_better), Point(labels=labels, value=one.median)))
+        floor = floors.get((measure.metric, measure.subject))
+        labels = {"metric": measure.metric, "subject": measure.subject, "unit": measure.unit}
+        values.append(
+            (_margin(measure.median, floor, lower=measure.lower_is_better), Point(labels=labels, value=measure.median))
+        )
         limits.append((values[-1][0], Point(labels=labels, value=floor)))
     return (
         (f.BENCH_TIMESTAMP, (Point(value=_seconds(last.at)),)),
@@ -190,7 +193,7 @@ _GUEST = "guest-"
 def count_group(validation: Validation | None) -> Group:
     """Return the number of results by check and status."""
     results = validation.results if validation is not None else ()
-    counted = Counter((one.check, one.standing) for one in results)
+    counted = Counter((result.check, result.standing) for result in results)
     points = (Point(labels={"check": check, "status": status}, value=n) for (check, status), n in counted.items())
     return f.CHECK_RESULTS, tuple(points)
 
@@ -202,17 +205,17 @@ def status_groups(validation: Validation | None) -> tuple[Group, ...]:
     subjects does not hide the others.
     """
     results = validation.results if validation is not None else ()
-    chosen = [one for status in _WORST_FIRST for one in _in_turn([r for r in results if r.standing == status])]
+    chosen = [result for status in _WORST_FIRST for result in _in_turn([r for r in results if r.standing == status])]
     points = tuple(
-        Point(labels={"check": one.check, "subject": one.subject, "status": one.outcome}, value=1)
-        for one in chosen[:MOST_STATUS]
+        Point(labels={"check": result.check, "subject": result.subject, "status": result.outcome}, value=1)
+        for result in chosen[:MOST_STATUS]
     )
     return (f.CHECK_STATUS, points), (f.CHECK_OMITTED, (Point(value=len(chosen) - len(points)),))
 
 
 def _in_turn(results: Sequence[CheckResult]) -> list[CheckResult]:
-    by_check = grouped((one.check, one) for one in results)
-    places = {id(one): place for group in by_check.values() for place, one in enumerate(group)}
+    by_check = grouped((result.check, result) for result in results)
+    places = {id(result): place for group in by_check.values() for place, result in enumerate(group)}
     return sorted(results, key=lambda one: places[id(one)])
 
 
@@ -227,10 +230,10 @@ def placement_group(validation: Validation | None, guests: Collection[str]) -> G
 
 def _placements(results: Iterable[CheckResult], guests: Collection[str]) -> Iterable[Point]:
     values = {"pass": 0, "warn": 1, "fail": 1, "unknown": None}
-    for one in results:
-        if one.check.startswith(_GUEST) and one.subject in guests and one.outcome in values:
-            labels = {"guest": one.subject, "kind": one.check.removeprefix(_GUEST)}
-            yield Point(labels=labels, value=values[one.outcome])
+    for result in results:
+        if result.check.startswith(_GUEST) and result.subject in guests and result.outcome in values:
+            labels = {"guest": result.subject, "kind": result.check.removeprefix(_GUEST)}
+            yield Point(labels=labels, value=values[result.outcome])
 
 
 # --- all metrics ---------------------------------------------------------------------------------------------

@@ -40,13 +40,16 @@ def expects(evidence: Evidence) -> bool:
 def device_groups(evidence: Evidence) -> tuple[Group, Group]:
     """Return how many devices of each kind are there, and how many should be."""
     known = known_devices(evidence.host)
-    there = Counter(_kind(one) for one in known.values() if _is_there(evidence, one.address))
-    wanted = Counter(_kind(one) for one in known.values())
+    there = Counter(_kind(device) for device in known.values() if _is_there(evidence, device.address))
+    wanted = Counter(_kind(device) for device in known.values())
     kinds = (*KINDS, *(["other"] if wanted["other"] else []))
     read, told = pci_known(evidence), expects(evidence)
     return (
-        (f.DEVICES, tuple(Point(labels={"kind": one}, value=there[one] if read else None) for one in kinds)),
-        (f.DEVICES_EXPECTED, tuple(Point(labels={"kind": one}, value=wanted[one] if told else None) for one in kinds)),
+        (f.DEVICES, tuple(Point(labels={"kind": kind}, value=there[kind] if read else None) for kind in kinds)),
+        (
+            f.DEVICES_EXPECTED,
+            tuple(Point(labels={"kind": kind}, value=wanted[kind] if told else None) for kind in kinds),
+        ),
     )
 
 
@@ -97,9 +100,9 @@ def link_groups(evidence: Evidence, validation: Validation | None) -> tuple[tupl
     A device is left out only if its link was not found worth judging: it has none, or `pcie-link` does not apply.
     """
     results = validation.results if validation is not None else ()
-    judged = {one.subject: one.outcome for one in results if one.check == _LINK_CHECK}
-    gpus = [one.address for one in accelerators(evidence.host)]
-    others = [a for a, one in sorted(known_devices(evidence.host).items(), key=_order) if a not in gpus]
+    judged = {result.subject: result.outcome for result in results if result.check == _LINK_CHECK}
+    gpus = [gpu.address for gpu in accelerators(evidence.host)]
+    others = [a for a, device in sorted(known_devices(evidence.host).items(), key=_order) if a not in gpus]
     first = {slot_of(address): address for address in reversed(others)}  # functions of one slot share the link
     found: dict[str, JudgedLink | None] = {}
     for address in (*gpus, *(a for a in others if first[slot_of(a)] == a)):

@@ -48,8 +48,8 @@ class Affinity(Value, frozen=True, kw_only=True):
 
 def affinity_text(vcpus: Mapping[int, CpuSet], emulator: CpuSet | None, iothreads: Mapping[int, CpuSet]) -> str:
     """Return the text of a plan: CPUs by vCPU, of the emulator (None: not changed), by the id of the I/O thread."""
-    cpus = {f"vcpu.{number}": str(found) for number, found in vcpus.items()}
-    cpus |= {f"iothread.{number}": str(found) for number, found in iothreads.items()}
+    cpus = {f"vcpu.{number}": str(cpu_set) for number, cpu_set in vcpus.items()}
+    cpus |= {f"iothread.{number}": str(cpu_set) for number, cpu_set in iothreads.items()}
     return str(Affinity(cpus=cpus | ({EMULATOR: str(emulator)} if emulator else {})))
 
 
@@ -87,8 +87,8 @@ def masks(cpus: str) -> tuple[CpuSet, ...]:
 def thread_of(name: str) -> str | None:
     """Return the word for a thread of QEMU by its name; None for one that is where it is of its own accord."""
     for form, word in _NAMES:
-        if found := form.fullmatch(name):
-            return f"{word}.{int(found[1])}"
+        if match := form.fullmatch(name):
+            return f"{word}.{int(match[1])}"
     return None if _OTHER.fullmatch(name) else EMULATOR
 
 

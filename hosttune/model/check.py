@@ -144,7 +144,7 @@ def _double_vgpus(host: HostFields) -> Iterator[Fault]:
     yield from _double("$.vgpu.gpus", "address", [card.address for card in cards])
     first: dict[str, str] = {}
     for i, card in enumerate(cards):
-        yield from _double(f"$.vgpu.gpus[{i}].types", "id", [one.id for one in card.types or ()])
+        yield from _double(f"$.vgpu.gpus[{i}].types", "id", [vgpu_type.id for vgpu_type in card.types or ()])
         for n, function in enumerate(card.functions):
             at = f"$.vgpu.gpus[{i}].functions[{n}]"
             if first.setdefault(function.address, at) != at:
@@ -167,9 +167,13 @@ def _misspelt(host: HostFields) -> Iterator[Fault]:
 def _no_vgpu_types(host: HostFields) -> Iterator[Fault]:
     """Yield a fault for each malformed id of a vGPU type: ids become parts of paths and of commands for people."""
     for i, card in enumerate(host.vgpu.gpus if host.vgpu else ()):
-        for n, one in enumerate(card.types or ()):
-            if not is_type_id(one.id):
-                yield f"$.vgpu.gpus[{i}].types[{n}].id", f"{one.id!r} is not a vGPU type", "a number, or nvidia-NUMBER"
+        for n, vgpu_type in enumerate(card.types or ()):
+            if not is_type_id(vgpu_type.id):
+                yield (
+                    f"$.vgpu.gpus[{i}].types[{n}].id",
+                    f"{vgpu_type.id!r} is not a vGPU type",
+                    "a number, or nvidia-NUMBER",
+                )
 
 
 def _addresses(host: HostFields) -> Iterator[tuple[str, str]]:

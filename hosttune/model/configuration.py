@@ -115,10 +115,10 @@ def _hex(text: str) -> tuple[int, ...] | None:
 
 
 def _date(text: str) -> tuple[int, ...] | None:
-    found = _DATE.fullmatch(text)
-    if found is None or not (1 <= int(found[1]) <= 12 and 1 <= int(found[2]) <= 31):
+    match = _DATE.fullmatch(text)
+    if match is None or not (1 <= int(match[1]) <= 12 and 1 <= int(match[2]) <= 31):
         return None
-    return int(found[3]), int(found[1]), int(found[2])
+    return int(match[3]), int(match[1]), int(match[2])
 
 
 _KEYS: Mapping[str, Callable[[str], tuple[int, ...] | None]] = {"dotted": _dotted, "hex": _hex, "date": _date}

@@ -121,17 +121,19 @@ def _check(declared: Declared, where: str) -> None:
         if key in seen:
             raise BadInput("a machine model that is there twice", where=at, hint="write one entry for it")
         seen.add(key)
-        if not hosts.facts and not any(one.facts for one in hosts.devices):
+        if not hosts.facts and not any(declared_devices.facts for declared_devices in hosts.devices):
             raise BadInput("declares nothing", where=at, hint="name at least one fact, or leave the entry out")
         _check_facts(hosts.facts, f"{at}.facts", device=False)
-        kinds = [one.kind for one in hosts.devices]
-        for place, one in enumerate(hosts.devices):
-            if not KIND.fullmatch(one.kind):
+        kinds = [declared_devices.kind for declared_devices in hosts.devices]
+        for place, declared_devices in enumerate(hosts.devices):
+            if not KIND.fullmatch(declared_devices.kind):
                 hint = 'write the ids as in "10de:2335 10de:18be": vendor:device, then those of the subsystem'
-                raise BadInput(f"{one.kind[:80]!r} is no kind", where=f"{at}.devices[{place}].kind", hint=hint)
-            if kinds.index(one.kind) != place:
+                raise BadInput(
+                    f"{declared_devices.kind[:80]!r} is no kind", where=f"{at}.devices[{place}].kind", hint=hint
+                )
+            if kinds.index(declared_devices.kind) != place:
                 raise BadInput("a kind that is there twice", where=f"{at}.devices[{place}]", hint="write it once")
-            _check_facts(one.facts, f"{at}.devices[{place}].facts", device=True)
+            _check_facts(declared_devices.facts, f"{at}.devices[{place}].facts", device=True)
 
 
 def _check_facts(facts: Mapping[str, Wanted], where: str, *, device: bool) -> None:
@@ -210,7 +212,7 @@ class Checked(Document, frozen=True, kw_only=True):
     @property
     def headline(self) -> str:
         """How many hosts are as declared, differ, or are unknown."""
-        counts = {word: sum(one.verdict == word for one in self.hosts) for word in ("pass", "fail", "unknown")}
+        counts = {word: sum(host.verdict == word for host in self.hosts) for word in ("pass", "fail", "unknown")}
         found = f"{counts['pass']} of {len(self.hosts)} hosts are as declared"
         return f"{found}, different: {counts['fail']}, unknown: {counts['unknown']} ({self.answers})"
 

@@ -67,8 +67,8 @@ class NvSwitch(Value, frozen=True, kw_only=True):
 
 def node_of(nodes: Mapping[str, tuple[str, ...]], path: str) -> str:
     """Return the node that a link leads to, or the path itself. `nodes`: see `HostFields`."""
-    found = nodes.get(path)
-    return found[0] if found and found[0].startswith("/") else path
+    node = nodes.get(path)
+    return node[0] if node and node[0].startswith("/") else path
 
 
 def functions_under(nodes: Mapping[str, tuple[str, ...]], path: str) -> tuple[str, ...] | None:

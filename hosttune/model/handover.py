@@ -117,12 +117,12 @@ class HandedDevice(Value, frozen=True, kw_only=True):
 
         A step can occur more than once (a reset before the erasure and one after the test): then each must be done.
         """
-        found = {one.step for one in self.steps}
+        found = {handover_step.step for handover_step in self.steps}
         missing = [f"step {name} is missing" for name in STEPS if name not in found]
         open_steps = [
-            f"{one.step}: {one.outcome}{f' ({one.why})' if one.why else ''}"
-            for one in self.steps
-            if one.outcome not in ("done", "not-needed")
+            f"{handover_step.step}: {handover_step.outcome}{f' ({handover_step.why})' if handover_step.why else ''}"
+            for handover_step in self.steps
+            if handover_step.outcome not in ("done", "not-needed")
         ]
         state = [] if self.state == "clean" or missing or open_steps else ["its state is quarantined"]
         return (*missing, *open_steps, *state)
@@ -202,7 +202,7 @@ class Statement(Document, frozen=True, kw_only=True):
             at = f"{where}: $.predicate.devices[{n}]"
             if not is_address(device.address):
                 raise BadInput(f"{device.address[:80]!r} is not a PCI address", where=f"{at}.address", hint=_HINT)
-            if any(one.address == device.address for one in predicate.devices[:n]):
+            if any(handed_device.address == device.address for handed_device in predicate.devices[:n]):
                 raise BadInput(f"{device.address} occurs twice", where=at, hint=_HINT)
         if predicate.validation is not None and not _HEX64.fullmatch(predicate.validation.sha256):
             raise BadInput("not a sha256 in hex", where=f"{where}: $.predicate.validation.sha256", hint=_HINT)
@@ -220,7 +220,7 @@ def subjects_of(predicate: Predicate) -> tuple[Subject, ...]:
     host = Subject(name=predicate.host or "host", digest=Digest(sha256=digest_of(predicate.fields)))
     return (
         host,
-        *(Subject(name=one.address, digest=Digest(sha256=digest_of(one.fields))) for one in predicate.devices),
+        *(Subject(name=device.address, digest=Digest(sha256=digest_of(device.fields))) for device in predicate.devices),
     )
 
 

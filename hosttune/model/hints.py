@@ -19,7 +19,7 @@ def did_you_mean(word: str, names: Iterable[str], hint: str, *, alike: float = 0
     `alike`: the least similarity, from 0 to 1 (difflib's ratio, whose own default is 0.6).
     """
     known = {name.casefold(): name for name in names}
-    near = [known[found] for found in get_close_matches(word.casefold()[:_LONGEST], known, cutoff=alike)]
+    near = [known[close_match] for close_match in get_close_matches(word.casefold()[:_LONGEST], known, cutoff=alike)]
     return f"did you mean {either(near)}? {hint}" if near else hint
 
 
@@ -30,9 +30,9 @@ def did_you_mean_address(address: str, known: Iterable[str], hint: str) -> str:
 
 def size_hint(text: str, hint: str) -> str:
     """Return the hint for a text that is not a size, preceded by the size with the unit that was probably meant."""
-    found = _UNITS.fullmatch(text)
-    unit = "" if found is None else {"k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB"}[found[2].lower()]
-    meant = "" if found is None else f"{found[1]}{unit}"
+    match = _UNITS.fullmatch(text)
+    unit = "" if match is None else {"k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB"}[match[2].lower()]
+    meant = "" if match is None else f"{match[1]}{unit}"
     return hint if not meant or meant == text.replace(" ", "") else f"did you mean {meant}? {hint}"
 
 

@@ -75,9 +75,13 @@ class DeviceIndex:
         """Return what tells a device from another one at its address, as far as it is known: its PCI ids in a row
         (`device`), its Device Serial Number (`dsn`), and of a GPU the serial number and UUID that its driver tells.
         """
-        one, gpu = self.pci.get(address), self.gpus.get(address)
-        ids = (one.vendor_id, one.device_id, one.subsystem_vendor_id, one.subsystem_device_id) if one else ()
-        known = {"device": ":".join(part for part in ids if part), "dsn": one and one.dsn}
+        function, gpu = self.pci.get(address), self.gpus.get(address)
+        ids = (
+            (function.vendor_id, function.device_id, function.subsystem_vendor_id, function.subsystem_device_id)
+            if function
+            else ()
+        )
+        known = {"device": ":".join(part for part in ids if part), "dsn": function and function.dsn}
         known |= {"uuid": gpu.uuid, "serial": gpu.serial} if gpu else {}
         return {name: value for name, value in known.items() if value}
 
@@ -133,7 +137,7 @@ class DeviceIndex:
     def groups(self) -> Mapping[int, tuple[PciDevice, ...]]:
         """The functions of each IOMMU group. Bridges, which no guest gets, are left out."""
         members = (device for device in self._functions if not device.is_bridge)
-        found = grouped((one.iommu_group, one) for one in members if one.iommu_group is not None)
+        found = grouped((function.iommu_group, function) for function in members if function.iommu_group is not None)
         return {number: tuple(members) for number, members in found.items()}
 
     @cached_property

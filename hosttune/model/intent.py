@@ -155,7 +155,7 @@ def _given(value: Any) -> Any:
         return [_given(one) for one in value]
     if not isinstance(value, msgspec.Struct):
         return value
-    fields = ((one, getattr(value, one.name)) for one in msgspec.structs.fields(value))
+    fields = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
     return {one.name: _given(given) for one, given in fields if given != one.default}
 
 
@@ -219,8 +219,8 @@ def _named(error: Exception, where: str) -> BadInput:
 def _value_hint(problem: str, path: str) -> str:
     """Return what to write at a path whose value has the wrong type, or is not one of the key's words."""
     words = _words(path)
-    found = re.fullmatch(r"Invalid enum value '(.*)'", problem, re.DOTALL)
-    given = found[1] if found else ""
+    match = re.fullmatch(r"Invalid enum value '(.*)'", problem, re.DOTALL)
+    given = match[1] if match else ""
     kinds = re.fullmatch(r"Expected `([^`]*\bint\b[^`]*)`, got `str`", problem)
     if kinds or (given.isdecimal() and words[:1] == [_NUMBER]):
         more = ", or a list of addresses" if kinds and "array" in kinds[1] else ""

@@ -55,11 +55,11 @@ def plain_json(
         if data.startswith(_BYTE_ORDER_MARKS):
             what = "begins with a byte order mark"
             raise BadInput(what, where=where, hint="save it in UTF-8 without a byte order mark") from error
-        lone = any(found[1] for found in _SURROGATES.finditer(data))
+        lone = any(match[1] for match in _SURROGATES.finditer(data))
         why = "half of a surrogate pair (\\ud800 to \\udfff)" if lone else str(error)
         raise BadInput(f"not a JSON document: {why}", where=where, hint=hint) from error
     keys = _count_keys(document, where, hint)
-    if once and keys != sum(1 for found in _TEXT.finditer(data.decode()) if found[1]):
+    if once and keys != sum(1 for match in _TEXT.finditer(data.decode()) if match[1]):
         raise BadInput(f"key {_key_twice(data)} is there twice in an object", where=where, hint=hint)
     if _LONG in data.translate(_DIGITS):
         refuse_long(document, where, bits)

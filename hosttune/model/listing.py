@@ -19,8 +19,8 @@ def some(names: Iterable[str], most: int = PLACES, between: str = ", ") -> str:
 
 def numbered(noun: str, ids: Iterable[int]) -> str:
     """Return a noun with its numbers: "node 0", "nodes 0-1"."""
-    found = CpuSet(ids)
-    return f"{noun}{'' if len(found) == 1 else 's'} {found}"
+    cpu_set = CpuSet(ids)
+    return f"{noun}{'' if len(cpu_set) == 1 else 's'} {cpu_set}"
 
 
 def short_list(ids: Iterable[int]) -> str:

@@ -367,15 +367,15 @@ class Plan(Value, frozen=True, kw_only=True):
     @property
     def unplaced_code(self) -> int:
         """The exit code for its unplaced guests: 2 if one is asked for wrongly, else 1; 0 without any."""
-        return 2 if any(one.refused for one in self.unplaced) else int(bool(self.unplaced))
+        return 2 if any(left_out.refused for left_out in self.unplaced) else int(bool(self.unplaced))
 
     def guest(self, name: str) -> PlannedGuest:
         """Return the guest with this name. Raises BadInput if the plan places no such guest."""
-        found = next((guest for guest in self.guests if guest.name == name), None)
-        if found is None:
+        planned_guest = next((guest for guest in self.guests if guest.name == name), None)
+        if planned_guest is None:
             placed = ", ".join(guest.name for guest in self.guests) or "none"
             raise BadInput(f"the plan places no guest named {name!r}", where="plan: guests", hint=f"it places {placed}")
-        return found
+        return planned_guest
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "plan") -> Plan:

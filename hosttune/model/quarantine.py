@@ -78,23 +78,23 @@ class Register(Value, frozen=True, kw_only=True):
     @property
     def quarantined(self) -> tuple[DeviceRecord, ...]:
         """The devices that no guest may have."""
-        return tuple(one for one in self.devices if one.state == "quarantined")
+        return tuple(record for record in self.devices if record.state == "quarantined")
 
     def record(self, address: str) -> DeviceRecord | None:
         """Return the record of an address; None if it is not in the register."""
-        return next((one for one in self.devices if one.address == address), None)
+        return next((device_record for device_record in self.devices if device_record.address == address), None)
 
     @classmethod
     def from_json(cls, data: str | bytes, *, where: str) -> Register:
         """Read a register. Raises BadInput for anything else, also for an address that occurs twice."""
-        found = from_json(cls, data, schema=REGISTER_SCHEMA, where=where)
-        addresses = [one.address for one in found.devices]
+        register = from_json(cls, data, schema=REGISTER_SCHEMA, where=where)
+        addresses = [record.address for record in register.devices]
         wrong = next((one for one in addresses if not is_address(one) or addresses.count(one) > 1), None)
         if wrong is not None:
             what = f"{wrong[:80]!r} is not an address, or occurs twice"
             hint = "read the file and correct it: the devices that it quarantines must stay quarantined"
             raise BadInput(what, where=where, hint=hint)
-        return found
+        return register
 
 
 class Recording(Value, frozen=True, kw_only=True):

@@ -111,4 +111,4 @@ def trace_of_register(
 
 def unread_register(problems: Iterable[Problem]) -> Problem | None:
     """Return why a host's register could not be read; None if it was, or if the host document says nothing of one."""
-    return next((one for one in problems if one.where.endswith((REGISTER, REGISTER_ANSWER))), None)
+    return next((problem for problem in problems if problem.where.endswith((REGISTER, REGISTER_ANSWER))), None)

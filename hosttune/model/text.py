@@ -41,16 +41,16 @@ def json_escaped(text: str) -> str:
 def refuse_unwritable(value: object, where: str) -> None:
     """Raise BadInput, with the path, if a text of a plain value has an unsafe character, a tab or a line end."""
     for path, text in _texts(value, ""):
-        if not text.isprintable() and (found := _CONTROL.search(text)):
-            what = f"{text[:80]!r} holds the control character U+{ord(found[0]):04X}"
+        if not text.isprintable() and (match := _CONTROL.search(text)):
+            what = f"{text[:80]!r} holds the control character U+{ord(match[0]):04X}"
             raise BadInput(what, where=f"{where}: {path}", hint="take it out")
 
 
 def refuse_surrogates(value: object, where: str) -> None:
     """Raise BadInput, with the path, if a text of a plain value has a lone surrogate: no encoding can write it."""
     for path, text in _texts(value, ""):
-        if not text.isascii() and (found := _SURROGATE.search(text)):
-            what = f"{text[:80]!r} cannot be written in UTF-8: it holds half a character, U+{ord(found[0]):04X}"
+        if not text.isascii() and (match := _SURROGATE.search(text)):
+            what = f"{text[:80]!r} cannot be written in UTF-8: it holds half a character, U+{ord(match[0]):04X}"
             raise BadInput(what, where=f"{where}: {path}", hint="correct the text")
 
 
@@ -83,12 +83,12 @@ def either(words: Sequence[str]) -> str:
 
 def decoding_problem(message: str) -> str:
     """Return msgspec's message about a value of the wrong kind in words that need no knowledge of Python's types."""
-    found = re.fullmatch(r"Expected `([\w |]+)`, got `(\w+)`", message)
-    if found:
-        kinds = [_KINDS.get(kind, kind) for kind in found[1].split(" | ") if kind != "null"] or ["nothing"]
-        return f"expected {either(kinds)}, found {_KINDS.get(found[2], found[2])}"
-    found = re.fullmatch(r"Object missing required field `(\w+)`", message)
-    return f"no {found[1]!r}" if found else message.replace("Invalid enum value", "invalid value")
+    match = re.fullmatch(r"Expected `([\w |]+)`, got `(\w+)`", message)
+    if match:
+        kinds = [_KINDS.get(kind, kind) for kind in match[1].split(" | ") if kind != "null"] or ["nothing"]
+        return f"expected {either(kinds)}, found {_KINDS.get(match[2], match[2])}"
+    match = re.fullmatch(r"Object missing required field `(\w+)`", message)
+    return f"no {match[1]!r}" if match else message.replace("Invalid enum value", "invalid value")
 
 
 def printable(text: str) -> str:

@@ -79,13 +79,13 @@ class Training(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
         check_version(document, TRAINING_VERSION, "a training run (docs/models.md)", where)
         refuse_surrogates(document, where)
         try:
-            found = msgspec.convert(without_nulls(document, cls), cls)
+            training = msgspec.convert(without_nulls(document, cls), cls)
         except (msgspec.ValidationError, RecursionError) as error:
             problem, _, path = str(error).partition(" - at ")
             at = path.strip("`").removeprefix("$").lstrip(".") or "$"
             raise BadInput(problem, where=f"{where}: {at}", hint="docs/models.md lists the keys") from error
-        _check(found, where, "")
-        return found
+        _check(training, where, "")
+        return training
 
 
 def _check(value: Value, where: str, path: str) -> None:

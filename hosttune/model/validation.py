@@ -176,11 +176,11 @@ class Validation(Value, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "validation") -> Validation:
         """Read a validation. Raises BadInput with the offending field or version."""
-        found = from_json(cls, text, schema=VALIDATION_SCHEMA, where=where)
-        machine = found.machine or Machine()
-        for address in [one.address for one in machine.gpus] + [one.address for one in machine.devices or ()]:
+        validation = from_json(cls, text, schema=VALIDATION_SCHEMA, where=where)
+        machine = validation.machine or Machine()
+        for address in [gpu.address for gpu in machine.gpus] + [device.address for device in machine.devices or ()]:
             check_address(address, f"{where}: $.machine")
-        return found
+        return validation
 
     def to_json(self) -> str:
         """Return the validation as indented JSON."""

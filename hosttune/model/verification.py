@@ -68,8 +68,10 @@ class Verification(Document, frozen=True, kw_only=True):
 
     def of(self, address: str) -> tuple[Reason, ...]:
         """Return the reasons that are about a device, the host or the whole statement."""
-        others = {one for one in self.devices if one != address}
-        return tuple(one for one in self.reasons if address in one.addresses or not others & set(one.addresses))
+        others = {device for device in self.devices if device != address}
+        return tuple(
+            reason for reason in self.reasons if address in reason.addresses or not others & set(reason.addresses)
+        )
 
     def state(self, address: str) -> StatementState:
         """Return what a device of the statement has from it."""
@@ -79,7 +81,7 @@ class Verification(Document, frozen=True, kw_only=True):
 
     def list_age(self, now: datetime | None = None) -> str:
         """Return how long ago the host was last given a list of revoked keys, in words. `now`: in UTC."""
-        times = [datetime.fromisoformat(one.given_at) for one in self.revoked]
+        times = [datetime.fromisoformat(revoked_list.given_at) for revoked_list in self.revoked]
         if not times:
             return "no list of revoked keys was given"
         hours = int(((now or datetime.now(UTC)) - max(times)).total_seconds() // 3600)

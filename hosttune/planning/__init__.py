@@ -98,12 +98,12 @@ def plan(
     anew = [want for want in wants if want.guest.name not in fixed]
     placed, unplaced, findings = _place(context, standing.intent, anew, place or again or place_guests)
     unplaced = [*unplaced, *standing.out.values()]
-    found, known = host_findings(
+    planned_guests, known = host_findings(
         standing.bare,
         context.catalogue,
         (*placed, *(fixed[w.guest.name].places for w in wants if w.guest.name in fixed)),
     )
-    new = {guest.name: guest for guest in found}
+    new = {guest.name: guest for guest in planned_guests}
     named = [guest for guest in intent.guests if guest.name in new]
     guests = tuple(compared(host, standing, guest, new[guest.name]) for guest in named)
     every = (*guests, *(guest.places for guest in standing.fixed if guest.name not in new))
@@ -147,7 +147,10 @@ def _better(resources: Resources, decided: Plan, freed: Callable[[str], Plan]) -
         if guest.change != "keep" or beside or not homes:
             continue
         other = freed(guest.name)
-        places = [objective(resources, one) for one in (*(g for g in other.guests if g.name == guest.name), guest)]
+        places = [
+            objective(resources, planned_guest)
+            for planned_guest in (*(g for g in other.guests if g.name == guest.name), guest)
+        ]
         if len(other.unplaced) <= len(decided.unplaced) and places[0] < places[-1]:
             text = f"it could be nearer to its devices: plan again with --replan {guest.name}"
             yield Finding(level="info", text=text, where=f"guest {guest.name}")
@@ -185,7 +188,7 @@ def _actions(
     memory, catalogue = read_memory(host, intent.reserve), read_catalogue(host)
     live, _ = plan_actions(host, intent, ground.resources, memory, catalogue, guests, every=True)
     actions = rebase(host, standing, desired, values_of(live), guests)
-    done = {one.target for one in desired} - {one.target for one in actions}
+    done = {action.target for action in desired} - {action.target for action in actions}
     return actions, [finding for finding in findings if finding.where not in done]
 
 

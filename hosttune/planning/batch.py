@@ -45,8 +45,8 @@ def guest_request_of(context: PlanningContext, guest: GuestIntent, where: str) -
     guest, mates = _with_mates(context, guest, named, where)
     named = (*named, *mates)
     claims = tuple(disk_claims(context.catalogue, guest.disk))
-    found = Candidates(0, why=claims) if claims else gpu_candidates(context, guest, named, f"{where}.gpus")
-    return GuestRequest(guest, where, named, found, asked)
+    candidates = Candidates(0, why=claims) if claims else gpu_candidates(context, guest, named, f"{where}.gpus")
+    return GuestRequest(guest, where, named, candidates, asked)
 
 
 def _with_mates(
@@ -55,7 +55,7 @@ def _with_mates(
     """Return a guest that wants fewer NICs and drives, and those that it gets because they share its GPUs' groups."""
     gpus = named_gpus(context.catalogue, guest.gpus, f"{where}.gpus") if isinstance(guest.gpus, tuple) else ()
     groups = {device.iommu_group for device in map(context.catalogue.pci.get, gpus) if device}
-    inside = [one.address for n in groups if n is not None for one in context.catalogue.groups[n]]
+    inside = [function.address for n in groups if n is not None for function in context.catalogue.groups[n]]
     nics = NicRequest(count=guest.nics) if isinstance(guest.nics, int) else guest.nics
     ports = free_nics(context, nics) if isinstance(nics, NicRequest) else []
     drives = [drive.address for drive in context.host.nvme]
@@ -180,13 +180,13 @@ def _decided(searched: SearchProblem, members: Sequence[int]) -> _Decided:
     problem = searched.problem
     refused: dict[int, Outcome] = {}
     while left := [i for i in members if i not in refused]:
-        found = best_of(searched, left)
-        built = {i: one for i, one in enumerate(Builder(problem, found).build()) if one is not None}
+        best = best_of(searched, left)
+        built = {i: one for i, one in enumerate(Builder(problem, best).build()) if one is not None}
         failed: dict[int, Outcome] = {i: one for i, one in built.items() if isinstance(one, Unplaced)}
         if len(left) == 1 and not built:
             failed = {left[0]: _no_place(problem.context, problem.wants[left[0]])}
         if not failed:
-            return _Decided(refused | built, found.proven)
+            return _Decided(refused | built, best.proven)
         refused |= failed
     return _Decided(refused, True)
 

@@ -56,7 +56,7 @@ _Row = tuple[tuple[Any, ...], Action, str]  # what is alike becomes one action; 
 
 def values_of(actions: Iterable[Action]) -> Mapping[Key, Any]:
     """Return the present value of each part that these actions are about."""
-    return {(one.kind, part): one.current for one in actions for part in _parts(one.kind, one.target)}
+    return {(action.kind, part): action.current for action in actions for part in _parts(action.kind, action.target)}
 
 
 def rebase(
@@ -97,7 +97,7 @@ class _Beside(msgspec.Struct, frozen=True):
 
     def sets(self, desired: Iterable[Action]) -> Iterator[_Row]:
         """Yield the actions that set something else than there is."""
-        run_with = {device for one in self.standing.residents.values() if runs(one) for device in one.devices}
+        run_with = {device for guest in self.standing.residents.values() if runs(guest) for device in guest.devices}
         for action in desired:
             for part in _parts(action.kind, action.target):
                 was = self.held.get((action.kind, part))
@@ -190,14 +190,17 @@ def _of_parts(action: Action, parts: Collection[str]) -> Action:
 
 
 def _held(force: InForce) -> Iterator[tuple[Key, _Held]]:
-    for one in force.settings:
-        if one.kind in _NO_ACTION:
+    for setting in force.settings:
+        if setting.kind in _NO_ACTION:
             continue
-        if one.kind in _PER_CPU or one.kind == KernelArguments.kind:
-            for part, want in one.want.items():
-                yield (one.kind, part), _Held(one, one.original.get(part), want, one.after.get(part))
+        if setting.kind in _PER_CPU or setting.kind == KernelArguments.kind:
+            for part, want in setting.want.items():
+                yield (setting.kind, part), _Held(setting, setting.original.get(part), want, setting.after.get(part))
         else:
-            yield (one.kind, one.target), _Held(one, _whole(one.original), _whole(one.want), _whole(one.after))
+            yield (
+                (setting.kind, setting.target),
+                _Held(setting, _whole(setting.original), _whole(setting.want), _whole(setting.after)),
+            )
 
 
 def _whole(parts: Mapping[str, Any]) -> Any:
@@ -216,7 +219,7 @@ def _is_settled(kind: str, now: Any, was: _Held) -> bool:
 def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest]) -> bool:
     """Return whether a setting is still needed although the facts no longer show it."""
     kind, part = key
-    adopted = [one.adopted.guest for one in force.guests if one.adopted is not None]
+    adopted = [guest_in_force.adopted.guest for guest_in_force in force.guests if guest_in_force.adopted is not None]
     if was.setting.source is not None and was.setting.source.kind == "adopted":
         return bool(adopted)
     if kind in _PER_CPU:

@@ -53,8 +53,8 @@ class StandingIntent(msgspec.Struct, frozen=True):
     @property
     def old_runs(self) -> Mapping[str, RunningGuest]:
         """The guests that run now and are changed or taken away: what they have is theirs until they stop."""
-        gone = {*self.moving, *(one.name for one in self.removals)}
-        return {name: one for name, one in self.residents.items() if name in gone and runs(one)}
+        gone = {*self.moving, *(removal.name for removal in self.removals)}
+        return {name: guest for name, guest in self.residents.items() if name in gone and runs(guest)}
 
 
 def compare(
@@ -69,9 +69,11 @@ def compare(
     _check_options(intent, source, prune=prune, replan=replan)
     ours = {guest.name: guest for guest in force.guests if guest.adopted is None}
     asked = {guest.name: guest for guest in intent.guests}
-    mistaken = {name: one for name in (*ours, *asked) if (one := _mistaken(host, force, name)) is not None}
+    mistaken = {name: left_out for name in (*ours, *asked) if (left_out := _mistaken(host, force, name)) is not None}
     _check_names(host, intent, force, mistaken, where)
-    residents = {name: found for name, guest in ours.items() if (found := _resident(host, guest)) is not None}
+    residents = {
+        name: running_guest for name, guest in ours.items() if (running_guest := _resident(host, guest)) is not None
+    }
     out = {name: mistaken[name] for name in asked if name in mistaken}
     gone = [
         guest
@@ -80,7 +82,7 @@ def compare(
         and (asked[name].state == "absent" if name in asked else prune and _from_file(guest.source))
     ]
     fixed, moving, findings = [], {}, []
-    for guest in (one for one in ours.values() if one not in gone):
+    for guest in (guest_in_force for guest_in_force in ours.values() if guest_in_force not in gone):
         wanted = asked.get(guest.name)
         if wanted is None or guest.name in out:
             fixed.append(guest)
@@ -100,7 +102,11 @@ def compare(
     if host.guests is None and ours:
         out = {guest.name: Unplaced(guest=guest.name, why=(_UNASKED,), stays=True) for guest in intent.guests}
         fixed, moving, gone = list(ours.values()), {}, []
-    again = [one for name, one in moving.items() if name not in replan and asked[name].mig == one.request.mig]
+    again = [
+        guest_in_force
+        for name, guest_in_force in moving.items()
+        if name not in replan and asked[name].mig == guest_in_force.request.mig
+    ]
     kept = {name: one.value for name, one in force.wanted.items() if not (prune and _from_file(one.source))}
     settings = {**kept, **(intent.settings or {})}
     return StandingIntent(
@@ -110,7 +116,7 @@ def compare(
         moving=moving,
         residents=residents,
         out=out,
-        removals=tuple(_removal(one, residents.get(one.name)) for one in gone),
+        removals=tuple(_removal(guest_in_force, residents.get(guest_in_force.name)) for guest_in_force in gone),
         unnamed=tuple(_unnamed(force, asked, intent.settings or {}, {guest.name for guest in gone}, settings)),
         findings=tuple(findings),
     )
@@ -166,10 +172,17 @@ def _check_names(host: Host, intent: Intent, force: InForce, mistaken: Collectio
 
 def _resident(host: Host, guest: GuestInForce) -> RunningGuest | None:
     """Return the guest of the host that a guest in force is: the one with its UUID, whatever its name is now."""
-    for one in host.guests or ():
-        if guest.uuid is not None and (one.uuid or "").lower() == guest.uuid.lower():
-            return one
-    return next((one for one in host.guests or () if one.name == guest.name and not (one.uuid and guest.uuid)), None)
+    for running_guest in host.guests or ():
+        if guest.uuid is not None and (running_guest.uuid or "").lower() == guest.uuid.lower():
+            return running_guest
+    return next(
+        (
+            running_guest
+            for running_guest in host.guests or ()
+            if running_guest.name == guest.name and not (running_guest.uuid and guest.uuid)
+        ),
+        None,
+    )
 
 
 def _mistaken(host: Host, force: InForce, name: str) -> Unplaced | None:
@@ -177,9 +190,13 @@ def _mistaken(host: Host, force: InForce, name: str) -> Unplaced | None:
 
     libvirt renames only a guest that is shut off, and to a name that is free.
     """
-    names = {one.name: owner.name for owner in force.guests if (one := _resident(host, owner)) is not None}
-    there = {one.name for one in host.guests or ()}
-    known = any(one.name == name for one in force.guests)
+    names = {
+        running_guest.name: owner.name
+        for owner in force.guests
+        if (running_guest := _resident(host, owner)) is not None
+    }
+    there = {running_guest.name for running_guest in host.guests or ()}
+    known = any(guest_in_force.name == name for guest_in_force in force.guests)
     now = next((given for given, owner in names.items() if owner == name), None)
     if now == name or not (now or name in names or (known and name in there)):
         return None
@@ -228,7 +245,7 @@ def _as_it_is(host: Host, guest: GuestInForce, wanted: GuestIntent) -> GuestInFo
 
 
 def _exchanged(guest: GuestInForce, same: GuestInForce) -> Iterator[Finding]:
-    new = [one.address for one in same.places.devices if one not in guest.places.devices]
+    new = [device.address for device in same.places.devices if device not in guest.places.devices]
     if new:
         text = f"another device is at {', '.join(new)} than was planned: the guest gets it, at its old place"
         yield Finding(level="info", text=text, where=f"guest {guest.name}")
@@ -237,9 +254,10 @@ def _exchanged(guest: GuestInForce, same: GuestInForce) -> Iterator[Finding]:
 def _as_seen(host: Host, places: PlannedGuest) -> PlannedGuest:
     """Return a guest's places with the devices that are at their addresses now: one may have been exchanged."""
     catalogue = read_catalogue(host)
-    seen = ((one, identity(catalogue, one.address, host)) for one in places.devices)
+    seen = ((device, identity(catalogue, device.address, host)) for device in places.devices)
     exchanged = (
-        one if one.kind == "mdev" or same_device(one.identity, now) else changed(one, identity=now) for one, now in seen
+        device if device.kind == "mdev" or same_device(device.identity, now) else changed(device, identity=now)
+        for device, now in seen
     )
     return changed(places, devices=tuple(exchanged))
 
@@ -256,7 +274,7 @@ def _displaced(host: Host, places: PlannedGuest, now: PlannedGuest) -> str | Non
         for cpu in parse_cpus(pin.cpus)
     ):
         return "its CPUs or the nodes of this host have other numbers now, or are gone"
-    kinds = [[one.identity.split()[:2] for one in guest.devices] for guest in (places, now)]
+    kinds = [[device.identity.split()[:2] for device in guest.devices] for guest in (places, now)]
     return None if kinds[0] == kinds[1] else "a device of another kind is at the address of one that it has"
 
 
@@ -373,15 +391,17 @@ def _elements(guest: PlannedGuest) -> dict[str, str]:
     """Return what an operator sees of a guest, by element."""
     cells = (f"node {cell.host_nodes}: {format_size(cell.memory_bytes)}, vCPUs {cell.vcpus}" for cell in guest.cells)
     networks = (one.network or one.bridge or "" for one in guest.networks)
-    found = {
+    elements = {
         "vcpus": str(len(guest.vcpu_pins)),
         "memory": format_size(sum(cell.memory_bytes for cell in guest.cells)),
         "cells": "; ".join(cells),
         "pages": format_size(guest.page_bytes) if guest.page_bytes else "no huge pages",
         "host CPUs": ",".join(pin.cpus for pin in guest.vcpu_pins),
         "emulator threads": guest.emulator_cpus,
-        "devices": ", ".join(f"{one.address} at {one.guest_address}" for one in guest.devices),
-        "MIG instances": ", ".join(f"{one.profile} at {one.start} of {one.gpu}" for one in guest.mig),
+        "devices": ", ".join(f"{device.address} at {device.guest_address}" for device in guest.devices),
+        "MIG instances": ", ".join(
+            f"{assignment.profile} at {assignment.start} of {assignment.gpu}" for assignment in guest.mig
+        ),
         "disk": guest.disk or "",
         "networks": ", ".join(networks),
         "firmware": guest.firmware,
@@ -392,4 +412,4 @@ def _elements(guest: PlannedGuest) -> dict[str, str]:
         "settings inside": value_text(guest.guest_settings, nothing=""),
         "seed": guest.seed or "",
     }
-    return {name: value or "none" for name, value in found.items()}
+    return {name: value or "none" for name, value in elements.items()}

@@ -124,7 +124,7 @@ def _place_keeping(
         if name not in old_runs:
             continue
         here = _beside_old_runs(left, {other: run for other, run in old_runs.items() if other != name}, planned)
-        others = [one for one in wants if one is not want and one.guest.name not in found]
+        others = [request for request in wants if request is not want and request.guest.name not in found]
         found[name] = outcome = place_alone(here, _keeping(here, want, others, stay))
         if isinstance(outcome, Placed):
             planned[name] = outcome.guest
@@ -134,7 +134,7 @@ def _place_keeping(
                 left = replace(left, host=host, catalogue=replace(left.catalogue, gpus=host.index.gpus))
     left = _beside_old_runs(left, old_runs, planned)
     rest = [want for want in wants if want.guest.name not in found]
-    again = [_keeping(left, want, [one for one in rest if one is not want], stay) for want in rest]
+    again = [_keeping(left, want, [request for request in rest if request is not want], stay) for want in rest]
     outcomes, findings = place_guests(left, again) if again else ((), ())
     found |= {want.guest.name: outcome for want, outcome in zip(again, outcomes, strict=True)}
     for name, had in context.own.items():
@@ -158,8 +158,11 @@ def _keeping(context: PlanningContext, want: GuestRequest, others: Sequence[Gues
     had = context.own.get(want.guest.name)
     if had is None or want.guest.name not in stay:
         return guest_request_of(context, want.asked, want.where)
-    gone = {*context.catalogue.holders, *(a for one in others for a in (*one.named, *(one.candidates.named or ())))}
-    own = {kind: [one.address for one in had.devices if one.kind == kind] for kind in ("gpu", "nic", "nvme")}
+    gone = {
+        *context.catalogue.holders,
+        *(a for request in others for a in (*request.named, *(request.candidates.named or ()))),
+    }
+    own = {kind: [device.address for device in had.devices if device.kind == kind] for kind in ("gpu", "nic", "nvme")}
     free = {kind: tuple(one for one in some if one not in gone) for kind, some in own.items()}
     counts = {"nics": (want.asked.nics, free["nic"]), "nvme": (want.asked.nvme, free["nvme"])}
     named = {

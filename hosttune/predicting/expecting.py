@@ -30,44 +30,44 @@ _SIZE = "1 GiB"  # of the all-reduce: large enough for the bandwidth, as gradien
 
 def with_expectations(plan: Plan, host: Host, standard: Standard | None = None) -> Plan:
     """Return the plan with what its guests with whole GPUs can expect. `host`: the one that it was made for."""
-    found = []
+    expectations = []
     for guest in plan.guests:
-        parts = {one.gpu for one in guest.mig}
+        parts = {assignment.gpu for assignment in guest.mig}
         known = {gpu.address for gpu in host.index.accelerators}
-        gpus = [one.address for one in guest.devices if one.address in known and one.address not in parts]
+        gpus = [device.address for device in guest.devices if device.address in known and device.address not in parts]
         if gpus:
             standard = standard or shipped()
             figures, worse = _figures(host, guest, gpus, standard), _worse(host, guest, gpus, standard)
-            found.append(Expectation(guest=guest.name, figures=tuple(figures), worse=tuple(worse)))
-    return msgspec.structs.replace(plan, expected=tuple(found))
+            expectations.append(Expectation(guest=guest.name, figures=tuple(figures), worse=tuple(worse)))
+    return msgspec.structs.replace(plan, expected=tuple(expectations))
 
 
 def scope_of(guest: PlannedGuest, hosts: int = 1) -> Scope:
     """Return what a planned guest has: its devices, and the host nodes of its cells."""
     nodes = {node for cell in guest.cells for node in CpuSet.parse(cell.host_nodes)}
     cliques = dict(as_planned(guest).cliques)
-    return Scope(guest.name, tuple(one.address for one in guest.devices), hosts, nodes=nodes, cliques=cliques)
+    return Scope(guest.name, tuple(device.address for device in guest.devices), hosts, nodes=nodes, cliques=cliques)
 
 
 def _figures(host: Host, guest: PlannedGuest, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:
     rows = predict(host, scope_of(guest), standard).figures
-    near = [one for one in rows if one.metric in _COPIES and one.subject.endswith("near node")]
+    near = [figure for figure in rows if figure.metric in _COPIES and figure.subject.endswith("near node")]
     above = Counter(hop.end.address for gpu in gpus for hop in uplinks(host.index, gpu))
     most = max(above.values(), default=1)
     where = f"near node, alone: up to {most} share an uplink" if most > 1 else "near node"
     for metric in _COPIES:
-        yield from _alike([one for one in near if one.metric == metric], "GPUs", where)
-    yield from _alike([one for one in rows if one.metric == "p2p"], "pairs of GPUs")
+        yield from _alike([figure for figure in near if figure.metric == metric], "GPUs", where)
+    yield from _alike([figure for figure in rows if figure.metric == "p2p"], "pairs of GPUs")
     largest = f"{len(gpus)} GPUs, {_SIZE}"
-    yield from (one for one in rows if one.metric == "all-reduce-busbw" and one.subject == largest)
-    yield from _alike([one for one in rows if one.metric == "memory-copy"], "pairs of nodes")
+    yield from (figure for figure in rows if figure.metric == "all-reduce-busbw" and figure.subject == largest)
+    yield from _alike([figure for figure in rows if figure.metric == "memory-copy"], "pairs of nodes")
 
 
 def _alike(rows: Sequence[PredictedFigure], noun: str, where: str = "") -> Iterator[PredictedFigure]:
     """Yield one row for all that have the same bound, typical figure and reasons."""
     groups: dict[tuple[object, ...], list[PredictedFigure]] = {}
-    for one in rows:
-        groups.setdefault((one.bound, one.typical, one.because), []).append(one)
+    for figure in rows:
+        groups.setdefault((figure.bound, figure.typical, figure.because), []).append(figure)
     for same in groups.values():
         words = f"each of {len(same)} {noun}" + (f", {where}" if where else "")
         yield msgspec.structs.replace(same[0], subject=words) if len(same) > 1 else same[0]
@@ -101,7 +101,7 @@ def _far(host: Host, gpus: Sequence[str], standard: Standard) -> WorsePlacement:
 
 def _far_nic(host: Host, guest: PlannedGuest) -> Iterator[WorsePlacement]:
     """Yield the price of a NIC on another socket: what the library counts for the link between the two."""
-    mine = {one.address for one in guest.devices}
+    mine = {device.address for device in guest.devices}
     rates = [nic.rate_gbps for nic in host.nics if nic.address in mine and nic.rdma and nic.rate_gbps]
     if not rates:
         return

@@ -50,8 +50,8 @@ def path_between(host: Host, one: str, other: str, standard: Standard | None = N
     hops = [*([_port(first, last=False)] if first else []), *hops, *([_port(last, last=True)] if last else [])]
     if host.hypervisor:
         notes.append("this machine is a guest: the bridges that it shows are not those of the board")
-    found = _marked(one, other, hops, notes)
-    return found if joined is None or joined.linked is False else _perhaps(found)
+    path = _marked(one, other, hops, notes)
+    return path if joined is None or joined.linked is False else _perhaps(path)
 
 
 def worst_paths(host: Host, addresses: Iterable[str], standard: Standard | None = None) -> tuple[DevicePath, ...]:
@@ -64,13 +64,13 @@ def worst_paths(host: Host, addresses: Iterable[str], standard: Standard | None 
         if nic.address in inside and nic.rdma and nic.physfn is None and nic.kind == "infiniband"
     ]
     pairs = list(combinations(gpus, 2))
-    found = []
+    paths = []
     if pairs and len(pairs) <= MOST_PAIRS:
-        found.append(min((path_between(host, *pair, standard) for pair in pairs), key=_speed))
+        paths.append(min((path_between(host, *pair, standard) for pair in pairs), key=_speed))
     if nics:
         near = [path_between(host, gpu, nearest(host, gpu, nics)) for gpu in gpus]
-        found += [min(near, key=_speed)] if near else []
-    return tuple(found)
+        paths += [min(near, key=_speed)] if near else []
+    return tuple(paths)
 
 
 def nearest(host: Host, device: str, others: Sequence[str]) -> str:

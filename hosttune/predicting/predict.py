@@ -57,7 +57,7 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
     shape = replace(of_host(host, gpus, standard), slot=narrowest(host.index, gpus, now=True))
     fabric = [nic for nic in nics if nic.kind == "infiniband"]  # as `of_host`: a management port can have RDMA too
     notes = _notes(host, shape, gpus)
-    found = [
+    predicted_figures = [
         *(row for gpu in gpus for row in _of_gpu(host, gpu, standard)),
         *_pairs(host, gpus, standard, scope.cliques),
         *_collectives(replace(shape, nics=len(fabric) or None), len(gpus), scope.hosts),
@@ -67,18 +67,18 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
     asked = [path_between(host, *pair, standard) for pair in scope.between]
     paths = asked or worst_paths(host, [*gpus, *(nic.address for nic in nics)], standard)
     roofs = roofs_of(host, gpus, standard, scope.measured)
-    return Prediction(of=scope.of, figures=tuple(found), notes=notes, paths=tuple(paths), roofs=roofs)
+    return Prediction(of=scope.of, figures=tuple(predicted_figures), notes=notes, paths=tuple(paths), roofs=roofs)
 
 
 def _notes(host: Host, shape: HostShape, gpus: Sequence[str]) -> tuple[str, ...]:
-    found = []
+    notes = []
     if gpus and shape.gpu is None:
-        found.append("the GPUs are of several models, or their model is not known: no figure of all of them together")
+        notes.append("the GPUs are of several models, or their model is not known: no figure of all of them together")
     if gpus and shape.slot is None:
-        found.append("what the GPUs' slots can do is not known: no figure of copies between host and GPU")
+        notes.append("what the GPUs' slots can do is not known: no figure of copies between host and GPU")
     if host.hypervisor:
-        found.append("this machine is a guest: it shows neither the slots nor the switches that its devices have")
-    return tuple(found)
+        notes.append("this machine is a guest: it shows neither the slots nor the switches that its devices have")
+    return tuple(notes)
 
 
 def _row(metric: str, subject: str, found: Estimate, unit: str | None = None) -> PredictedFigure:
@@ -167,8 +167,8 @@ def _between_hosts(metric: str, shape: HostShape, count: int, hosts: int) -> Ite
         why = f"not known: which ports belong to which GPU ({shape.nics} ports, {count} GPUs)"
         yield _row(metric, rail, Estimate("GB/s", "flat ring over the ports of a GPU", NO_SOURCE, because=(why,)))
         return
-    one = replace(shape, per_host=1, nics=shape.nics // count if shape.nics else None)
-    yield _row(metric, rail, estimate(Question(metric, hosts, hosts), one))
+    host_shape = replace(shape, per_host=1, nics=shape.nics // count if shape.nics else None)
+    yield _row(metric, rail, estimate(Question(metric, hosts, hosts), host_shape))
 
 
 def _without_switch(shape: HostShape) -> Generation | None:

@@ -177,7 +177,7 @@ def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> HostSha
     wanted = set(addresses)
     gpus = [gpu for gpu in host.index.accelerators if gpu.address in wanted]
     functions = [host.index.pci[gpu.address] for gpu in gpus if gpu.address in host.index.pci]
-    ids, models = {one.ids for one in functions}, {gpu.model for gpu in gpus}
+    ids, models = {function.ids for function in functions}, {gpu.model for gpu in gpus}
     model = models.pop() if len(models) == 1 else None
     device = ids.pop() if len(ids) == 1 else None
     row = standard.peaks.get(device) if device else None

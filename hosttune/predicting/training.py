@@ -42,18 +42,21 @@ def predict_training(
     _refuse_peak(training, peak, where)
     _refuse_ridge(training, peak, peaks.get("memory"), where)
     roof = _roof(training, peaks, own)
-    found = [*_use(training, peak, where), *_gradients(training, where), *_efficiency(training, where)]
+    predicted_figures = [*_use(training, peak, where), *_gradients(training, where), *_efficiency(training, where)]
     if peak is not None and "memory" in peaks:
         memory = peaks["memory"]
         because = (f"{peak:g} TFLOP/s dense, {memory:g} GB/s",)
         source = "Williams et al., CACM 52(4), 2009; peaks: baselines/roofline.toml"
         row = _row("ridge", peak * 1000 / memory, None, None, "P ÷ B, dense", because, source, "FLOP/B")
-        found.append(msgspec.structs.replace(row, subject="data sheet"))
+        predicted_figures.append(msgspec.structs.replace(row, subject="data sheet"))
     if roof is not None:
-        found += _place(training, roof)
+        predicted_figures += _place(training, roof)
     notes = (*_notes(training), *_unchecked(training, peak), *_above_own(training, roof))
     return Prediction(
-        of=f"{training.gpus} × {training.gpu}", figures=tuple(found), notes=notes, roofs=(roof,) if roof else ()
+        of=f"{training.gpus} × {training.gpu}",
+        figures=tuple(predicted_figures),
+        notes=notes,
+        roofs=(roof,) if roof else (),
     )
 
 

@@ -30,7 +30,7 @@ def adoption_report(adopted: Adoptions, host: Host) -> Report:
         meaning=f"{'Not every guest is placed. ' if plan.unplaced else ''}Nothing has been changed.",
         blocks=(
             Section(heading="Before and after", blocks=(_pictures(adopted, host),)),
-            *(_guest(one, guests.get(one.name), host, alone) for one in adopted.guests),
+            *(_guest(adoption, guests.get(adoption.name), host, alone) for adoption in adopted.guests),
             *action_sections(settings(adopted), host),
             finding_table(FINDINGS, plan.findings),
         ),
@@ -42,7 +42,7 @@ def _pictures(adopted: Adoptions, host: Host) -> Picture:
         from hosttune.report.defined import with_defined
         from hosttune.report.svg import two_plans_sheets
 
-        seen = with_defined(host, (one.before for one in adopted.guests))
+        seen = with_defined(host, (adoption.before for adoption in adopted.guests))
         before, after = two_plans_sheets(seen, None, adopted.plan)
         return f'<div class="beside"><div><h3>Before</h3>{before}</div><div><h3>After</h3>{after}</div></div>'
 
@@ -51,8 +51,8 @@ def _pictures(adopted: Adoptions, host: Host) -> Picture:
 
 def verdict(adopted: Adoptions) -> str:
     """Return the adoption of several guests in one line."""
-    placed = [one for one in adopted.guests if one.placement is not None]
-    changed = sum(1 for one in placed if one.changes or one.affinity)
+    placed = [adoption for adoption in adopted.guests if adoption.placement is not None]
+    changed = sum(1 for adoption in placed if adoption.changes or adoption.affinity)
     facts = [count(len(adopted.guests), "guest"), f"{changed} to change", f"{len(placed) - changed} right as they are"]
     facts += [f"{len(adopted.plan.unplaced)} NOT placed"] if adopted.plan.unplaced else []
     return ", ".join(facts)
@@ -77,7 +77,8 @@ def when_of(adoption: Adoption, change: AdoptedChange) -> str:
 def change_rows(adoption: Adoption) -> list[tuple[str, str]]:
     """Return (what changes from what to what, and when; why) of each change."""
     rows = [
-        (f"{one.element}: {one.was} -> {one.becomes} ({when_of(adoption, one)})", one.why) for one in adoption.changes
+        (f"{change.element}: {change.was} -> {change.becomes} ({when_of(adoption, change)})", change.why)
+        for change in adoption.changes
     ]
     if adoption.affinity is not None and not adoption.changes:
         why = "its definition is right, but it was started before it, or its threads were moved"

@@ -51,30 +51,30 @@ class Chart(Value, frozen=True, kw_only=True):
 def charts(found: Iterable[Measure]) -> tuple[Chart, ...]:
     """Return a chart for each metric whose subjects are single things. Pairs are shown in heat maps."""
     together: dict[tuple[str, str], list[Measure]] = {}
-    for one in found:
-        if pair_of(one.subject) is None:
-            sized = _SIZED.fullmatch(one.metric)
-            title = f"{sized[1]}, {one.subject}" if sized else one.metric
-            together.setdefault((title, one.unit), []).append(one)
+    for measure in found:
+        if pair_of(measure.subject) is None:
+            sized = _SIZED.fullmatch(measure.metric)
+            title = f"{sized[1]}, {measure.subject}" if sized else measure.metric
+            together.setdefault((title, measure.unit), []).append(measure)
     return tuple(_chart(title, unit, members) for (title, unit), members in together.items())
 
 
 def _chart(title: str, unit: str, members: Sequence[Measure]) -> Chart:
-    scales = [one.scale for one in members if one.scale]
+    scales = [measure.scale for measure in members if measure.scale]
     peaks = [scale.peak for scale in scales if scale.peak]
-    known = [one.highest for one in members if one.highest is not None]
+    known = [measure.highest for measure in members if measure.highest is not None]
     floors = [scale.floor for scale in scales if scale.floor]
     usual = [scale.typical for scale in scales if scale.typical]
     axis = max((*peaks, *known, *floors, *usual), default=0.0)
     texts: dict[str, None] = {}
-    for one in members:
-        scale = one.scale
+    for measure in members:
+        scale = measure.scale
         if scale is None:
             continue
-        least = "at most" if one.lower_is_better else "at least"
-        facts = [f"floor: {least} {number(scale.floor)} {one.unit}"] if scale.floor is not None else []
-        facts += [f"{scale.typical_is}: {number(scale.typical)} {one.unit}"] if scale.typical is not None else []
-        facts += [f"peak: {number(scale.peak)} {one.unit}"] if scale.peak is not None else []
+        least = "at most" if measure.lower_is_better else "at least"
+        facts = [f"floor: {least} {number(scale.floor)} {measure.unit}"] if scale.floor is not None else []
+        facts += [f"{scale.typical_is}: {number(scale.typical)} {measure.unit}"] if scale.typical is not None else []
+        facts += [f"peak: {number(scale.peak)} {measure.unit}"] if scale.peak is not None else []
         facts += [f"source: {scale.source}"] if scale.source else []
         texts[", ".join(facts)] = None
     return Chart(
@@ -82,7 +82,7 @@ def _chart(title: str, unit: str, members: Sequence[Measure]) -> Chart:
         words=title_of(members[0].metric),
         unit=unit,
         axis=number(axis),
-        bars=tuple(_bar(one, axis) for one in members),
+        bars=tuple(_bar(measure, axis) for measure in members),
         notes=tuple(texts) if len(texts) <= 3 else (),
         lower_is_better=members[0].lower_is_better,
     )

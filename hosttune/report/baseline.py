@@ -16,10 +16,10 @@ def checked_report(checked: Checked) -> Report:
         if host.verdict == "pass":
             continue
         facts = []
-        for one in host.results[:MOST_RESULTS]:
-            place = "" if one.subject == "host" else f" {one.subject}"
-            what = f"{one.check.removeprefix('declared-')}{place}: {one.actual}, declared {one.expected}"
-            facts.append(("", f"{SIGNS[one.outcome]} {what}"))
+        for result in host.results[:MOST_RESULTS]:
+            place = "" if result.subject == "host" else f" {result.subject}"
+            what = f"{result.check.removeprefix('declared-')}{place}: {result.actual}, declared {result.expected}"
+            facts.append(("", f"{SIGNS[result.outcome]} {what}"))
         more = len(host.results) - MOST_RESULTS
         facts += [("", f"and {more} more")] if more > 0 else []
         entries.append(TitledFacts(title=host.host, mark=Mark(host.verdict, host.verdict), facts=tuple(facts)))

@@ -144,13 +144,13 @@ class Findings(Block, frozen=True, kw_only=True):
     @property
     def sections(self) -> tuple[tuple[str, tuple[CheckResult, ...]], ...]:
         """The results of each outcome that any has, worst first."""
-        sections = grouped((one.standing, one) for one in worst_first(self.parts))
+        sections = grouped((result.standing, result) for result in worst_first(self.parts))
         return tuple((outcome, tuple(members)) for outcome, members in sections.items())
 
     @property
     def subjects(self) -> tuple[tuple[str, str], ...]:
         """Each subject with its words; the host first, then the others by name."""
-        names = sorted({one.subject for one in self.parts}, key=lambda name: (name != "host", name))
+        names = sorted({result.subject for result in self.parts}, key=lambda name: (name != "host", name))
         return tuple((name, self.labels.get(name, name)) for name in names)
 
 

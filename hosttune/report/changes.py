@@ -76,9 +76,9 @@ class Changes(Value, frozen=True, kw_only=True):
     @property
     def headline(self) -> str:
         """Return how much changed, in one sentence."""
-        worse = sum(one.worse for one in self.outcomes)
+        worse = sum(outcome.worse for outcome in self.outcomes)
         facts = [f"{len(self.outcomes) - worse} outcomes better or other", f"{worse} worse", f"{self.same} unchanged"]
-        counted = [(verdict, sum(one.verdict == verdict for one in self.figures)) for verdict in VERDICTS]
+        counted = [(verdict, sum(figure.verdict == verdict for figure in self.figures)) for verdict in VERDICTS]
         figures = [f"{count} {verdict}" for verdict, count in counted if count]
         return ", ".join(facts) + (f"; figures: {', '.join(figures)}" if figures else "; no figures on either side")
 
@@ -88,13 +88,17 @@ def changes(before: Validation | None, after: Validation) -> Changes | None:
     if before is None:
         return None
     outcomes, same = _outcomes(before, after)
-    figures = sorted((_figure(one) for one in compare(before, after)), key=lambda one: VERDICTS.index(one.verdict))
+    figures = sorted(
+        (_figure(change) for change in compare(before, after)), key=lambda one: VERDICTS.index(one.verdict)
+    )
     named = ", ".join(text for text in (before.host, before.at) if text) or "an earlier validation"
     return Changes(before=named, outcomes=outcomes, same=same, figures=tuple(figures))
 
 
 def _outcomes(before: Validation, after: Validation) -> tuple[tuple[Outcomes, ...], int]:
-    old, new = ({(result.check, result.subject): result for result in one.results} for one in (before, after))
+    old, new = (
+        {(result.check, result.subject): result for result in validation.results} for validation in (before, after)
+    )
     keys = [*new, *(key for key in old if key not in new)]
     made = {check for check, _ in new}
     changed = [

@@ -162,7 +162,8 @@ def member_report(found: Member) -> Report:
     has += [f"{name}={value}" for name, value in found.environment.items()]
     part = [f"group {found.group}: {found.outcome} {found.why or ''}".rstrip()] if found.group is not None else []
     part += [
-        f"{one.kind}, {one.size_bytes} bytes, {one.ranks} ranks: {min(one.seconds):.4g} s" for one in found.timings
+        f"{timing.kind}, {timing.size_bytes} bytes, {timing.ranks} ranks: {min(timing.seconds):.4g} s"
+        for timing in found.timings
     ]
     return Report(
         kind="A host's part in collectives",

@@ -87,7 +87,7 @@ def fleet_report(report: FleetReport) -> Report:
     """Return the report. Links to hosts' own pages are relative to the results folder."""
     lines = hosts_worst_first(report.hosts)
     answers = () if set(answers_worst_first(report)) <= {"ok", "no"} else answers_worst_first(report).items()
-    causes = sum(len(one.hosts) for one in report.causes)
+    causes = sum(len(group.hosts) for group in report.causes)
     bad = [line for line in lines if line.verdict in ("fail", "unknown") or line.worse]
     return Report(
         kind="A fleet of GPU hosts",
@@ -136,8 +136,13 @@ def fleet_report(report: FleetReport) -> Report:
                 heading=f"Hosts with problems: {len(bad)} of {len(lines)}",
                 columns=("verdict", "host", "answer", "what"),
                 rows=tuple(
-                    (Mark(one.verdict, one.verdict), one.host, answer_of(one), summary(one, warnings=False))
-                    for one in bad
+                    (
+                        Mark(host_line.verdict, host_line.verdict),
+                        host_line.host,
+                        answer_of(host_line),
+                        summary(host_line, warnings=False),
+                    )
+                    for host_line in bad
                 ),
                 forms=("text", "md"),
             ),
@@ -161,7 +166,7 @@ def fleet_report(report: FleetReport) -> Report:
 
 
 def _steps(report: FleetReport) -> tuple[AnyBlock, ...]:
-    steps = [(one.outcome == "warn", _step(one)) for one in troubles(report)]
+    steps = [(trouble.outcome == "warn", _step(trouble)) for trouble in troubles(report)]
     return (
         Entries(parts=tuple(step for warning, step in steps if not warning)),
         Entries(heading="Warnings", parts=tuple(step for warning, step in steps if warning), first=WARNINGS_SHOWN),
@@ -190,8 +195,8 @@ def _apart(report: FleetReport) -> Iterator[TitledFacts]:
             facts=_given(("hosts", hosts), ("do", do)),
             strong="do",
         )
-    told = ((one, line.host) for line in report.hosts for one in line.answers if one.outcome == "ok")
-    for why, names in grouped((one.why, host) for one, host in told if one.why).items():
+    told = ((answer, line.host) for line in report.hosts for answer in line.answers if answer.outcome == "ok")
+    for why, names in grouped((answer.why, host) for answer, host in told if answer.why).items():
         facts = _given(("hosts", NameList(tuple(dict.fromkeys(names)))))
         yield TitledFacts(title=why, mark=Mark("warn", "other value"), facts=facts)
 
@@ -240,9 +245,11 @@ def _cause(one: CauseGroup) -> TitledFacts:
 
 
 def _uniformity(report: FleetReport) -> Section:
-    counted = Counter(one.state for one in report.uniformity)
+    counted = Counter(spread.state for spread in report.uniformity)
     states = ", ".join(f"{counted[state]} {STATE_WORDS[state]}" for state in STATES if counted[state])
-    machines = grouped((f"{machine_words(one)}: {count(one.hosts, 'host')}", one) for one in notable(report))
+    machines = grouped(
+        (f"{machine_words(spread)}: {count(spread.hosts, 'host')}", spread) for spread in notable(report)
+    )
     lead = (
         "Compared among hosts of the same machine model and devices of the same kind. A majority is more than half of "
         "what is known; unknown never counts as agreeing. No verdict follows from it: a declared baseline (hosttune "
@@ -276,7 +283,7 @@ def _spread(one: Spread) -> TitledFacts:
 
 
 def _figures(report: FleetReport) -> Section:
-    outliers = grouped((one.model, one) for one in report.outliers)
+    outliers = grouped((outlier.model, outlier) for outlier in report.outliers)
     medians = grouped((one.model + (f" ({one.device})" if one.device else ""), one) for one in report.medians)
     lead = (
         "Each device is compared with all others of its model. Far is a modified z-score, |0.6745 × (figure − median) "
@@ -348,7 +355,7 @@ def _roster(report: FleetReport, lines: tuple[HostLine, ...]) -> Roster:
         columns=columns,
         styles=dict.fromkeys(("Failed", "Unknown", "Warnings", "Wave"), "num"),
         parts=tuple(_member(line, waved) for line in lines),
-        facets=tuple(one for one in facets if len(one.options) > 1),
+        facets=tuple(facet for facet in facets if len(facet.options) > 1),
     )
 
 
@@ -376,8 +383,8 @@ def _member(line: HostLine, waved: bool) -> RosterRow:
     notes += [f"why: {', then '.join(causes)}"] if line.low and line.causes else []
     notes += [f"and {more} more results in the host's own file"] if more else []
     answers = (
-        f"{one.phase}: {one.outcome}" + (f" in {number(one.seconds)} s" if one.seconds is not None else "")
-        for one in line.answers
+        f"{answer.phase}: {answer.outcome}" + (f" in {number(answer.seconds)} s" if answer.seconds is not None else "")
+        for answer in line.answers
     )
     wrong = (str(line.counts.get(outcome, 0) or "–") for outcome in OUTCOMES[:3])
     wave = (str(line.wave) if line.wave is not None else "–",) if waved else ()
@@ -428,7 +435,7 @@ def _suite(line: HostLine, verb: str) -> Findings:
         "devices": line.devices,
         "wave": str(line.wave) if line.wave is not None else None,
     }
-    results = grouped((one.check, one) for one in line.told)
+    results = grouped((result.check, result) for result in line.told)
     cases = [_case(check, outcome, results.get(check, ())) for check, outcome in line.checks.items()]
     if not {"fail", "unknown"} & set(line.checks.values()) and line.verdict in ("fail", "unknown"):
         reason = summary(line) or "nothing is proven of this host"
@@ -455,6 +462,7 @@ def _case(check: str, outcome: Outcome, results: list[CheckResult] | tuple[()]) 
         return CheckResult(check=check, subject="host", outcome=outcome, actual=actual)
     alone = len(results) == 1
     lines = (
-        f"{one.subject}: {'' if alone else f'{one.outcome}: '}{one.actual or 'no reason given'}" for one in results
+        f"{result.subject}: {'' if alone else f'{result.outcome}: '}{result.actual or 'no reason given'}"
+        for result in results
     )
     return msgspec.structs.replace(results[0], actual="\n".join(lines))

@@ -123,7 +123,7 @@ def headline(report: FleetReport) -> str:
 
 def pending(report: FleetReport) -> dict[str, tuple[str, ...]]:
     """Return the hosts on which guests still run as before their change, with these guests."""
-    told = {line.host: [name for one in line.answers for name in one.pending] for line in report.hosts}
+    told = {line.host: [name for answer in line.answers for name in answer.pending] for line in report.hosts}
     return {host: tuple(dict.fromkeys(names)) for host, names in told.items() if names}
 
 
@@ -152,7 +152,9 @@ def meaning(report: FleetReport) -> str:
 def _plans_with_errors(report: FleetReport) -> str:
     """Return how many plans have errors: a plan that was made is a success, and its guests may still not start."""
     wrong = sum(line.checks.get(PLAN_ERRORS) == "warn" for line in report.hosts)
-    made = sum(one.phase == "plan" and one.outcome in ("ok", "no") for line in report.hosts for one in line.answers)
+    made = sum(
+        answer.phase == "plan" and answer.outcome in ("ok", "no") for line in report.hosts for answer in line.answers
+    )
     return f" {count(wrong, 'plan')} of {made} with errors: see to them before fleet apply." if wrong else ""
 
 
@@ -177,10 +179,13 @@ def summary(line: HostLine, *, warnings: bool = True) -> str:
 
     Empty if nothing is wrong. `warnings` False: of the warnings, only their number.
     """
-    shown = [one for one in line.told if _answer(line, one) is not None]
-    parts = [one.actual or one.check if one.check == _HOST_ANSWERS else f"{one.check}: {one.actual}" for one in shown]
+    shown = [result for result in line.told if _answer(line, result) is not None]
+    parts = [
+        result.actual or result.check if result.check == _HOST_ANSWERS else f"{result.check}: {result.actual}"
+        for result in shown
+    ]
     for outcome, words in (("fail", "failed"), ("unknown", "unknown"), ("warn", "warnings"), (ACCEPTED, ACCEPTED)):
-        number_of = line.counts.get(outcome, 0) - sum(one.outcome == outcome for one in shown)
+        number_of = line.counts.get(outcome, 0) - sum(result.outcome == outcome for result in shown)
         names = [
             name for name, worst in line.checks.items() if worst == outcome and name not in {o.check for o in shown}
         ]
@@ -257,8 +262,8 @@ def _general(line: HostLine, result: CheckResult, text: str | None) -> str | Non
 
 def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
     line, first = members[0]
-    texts = [tuple(_general(of, one, text) for text in (one.expected, one.actual)) for of, one in members]
-    checks = tuple(dict.fromkeys(one.check for _, one in members))
+    texts = [tuple(_general(of, result, text) for text in (result.expected, result.actual)) for of, result in members]
+    checks = tuple(dict.fromkeys(result.check for _, result in members))
     place = line.host if first.subject == "host" else f"{first.subject} of {line.host}"
     return Trouble(
         checks=checks,
@@ -267,8 +272,8 @@ def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
         results=len(members),
         expected=first.expected if len(checks) == 1 or len({one for one, _ in texts}) == 1 else None,
         actual=first.actual,
-        hint=remedy([one.hint for _, one in members], place),
-        alike=len({(one.expected, one.actual) for _, one in members}) == 1,
+        hint=remedy([result.hint for _, result in members], place),
+        alike=len({(result.expected, result.actual) for _, result in members}) == 1,
         answer=_answer(line, first),
     )
 

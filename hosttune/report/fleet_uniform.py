@@ -69,7 +69,7 @@ def others(one: Spread) -> tuple[ValueGroup, ...]:
 
 def notable(report: FleetReport) -> tuple[Spread, ...]:
     """Return the facts that a reader must look at, by machine model."""
-    found = (one for one in report.uniformity if one.state not in ("alike", "single"))
+    found = (spread for spread in report.uniformity if spread.state not in ("alike", "single"))
     return tuple(sorted(found, key=machine_words))
 
 

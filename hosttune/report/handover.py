@@ -45,7 +45,10 @@ def status_report(found: HandoverStatus) -> Report:
         headline=headline,
         blocks=(
             Entries(
-                heading="devices", parts=tuple(_device(one) for one in found.devices or ()), numbered=False, whole=True
+                heading="devices",
+                parts=tuple(_device(status) for status in found.devices or ()),
+                numbered=False,
+                whole=True,
             ),
             *([_course(found.course)] if found.course is not None else []),
             Lines(
@@ -55,19 +58,20 @@ def status_report(found: HandoverStatus) -> Report:
             ),
             *(
                 Table(
-                    heading=f"signed statement of {one.signer}, expires {one.expires_at}, {one.list_age()}",
+                    heading=f"signed statement of {verification.signer}, expires {verification.expires_at}, "
+                    f"{verification.list_age()}",
                     columns=("device", "state", "why"),
                     rows=tuple(
                         (
                             address,
-                            one.state(address),
-                            "; ".join(dict.fromkeys(reason.text for reason in one.of(address))),
+                            verification.state(address),
+                            "; ".join(dict.fromkeys(reason.text for reason in verification.of(address))),
                         )
-                        for address in one.devices
+                        for address in verification.devices
                     ),
                     whole=True,
                 )
-                for one in found.statements or ()
+                for verification in found.statements or ()
             ),
             Lines(heading="starts", lines=(recorded if active else unrecorded,), style="plain" if active else "warn"),
         ),
@@ -77,7 +81,10 @@ def status_report(found: HandoverStatus) -> Report:
 def _course(found: CourseStatus) -> Section:
     cut = "was cut off: the same hosttune handover again ends it"
     word = "runs" if found.running else "ended" if found.ended else cut
-    rows = tuple((one.address, one.step, one.outcome or "begun", one.why or _times(one)) for one in found.steps)
+    rows = tuple(
+        (course_step.address, course_step.step, course_step.outcome or "begun", course_step.why or _times(course_step))
+        for course_step in found.steps
+    )
     return Section(
         heading=f"hand-over {found.number}, begun {found.began}, {word}",
         blocks=(
@@ -109,7 +116,10 @@ def handed_report(found: Statement, path: str) -> Report:
                 Table(
                     heading=f"{device.address}  {device.state}",
                     columns=_STEPS,
-                    rows=tuple((one.step, one.outcome, one.why or one.method or "") for one in device.steps),
+                    rows=tuple(
+                        (handover_step.step, handover_step.outcome, handover_step.why or handover_step.method or "")
+                        for handover_step in device.steps
+                    ),
                     whole=True,
                 )
                 for device in devices
@@ -125,14 +135,14 @@ def handed_report(found: Statement, path: str) -> Report:
 
 
 def _device(device: DeviceStatus) -> TitledFacts:
-    one = device.record
+    device_record = device.record
     facts = [
-        f"step {one.step}" if one.step else "",
-        f"last guest {one.guest}" if one.guest else "",
-        f"by {one.who}" if one.who else "",
+        f"step {device_record.step}" if device_record.step else "",
+        f"last guest {device_record.guest}" if device_record.guest else "",
+        f"by {device_record.who}" if device_record.who else "",
         f"epoch {device.epoch}" if device.epoch is not None else f"epoch unknown ({device.epoch_unknown})",
     ]
-    title = f"{one.address}  {one.state} since {one.since}: {one.why}"
+    title = f"{device_record.address}  {device_record.state} since {device_record.since}: {device_record.why}"
     return TitledFacts(title=title, facts=(("", ", ".join(fact for fact in facts if fact)),))
 
 

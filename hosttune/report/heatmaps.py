@@ -52,7 +52,7 @@ def matrices(found: Iterable[Measure]) -> tuple[Matrix, ...]:
     return tuple(
         _matrix(metric, subjects)
         for metric, subjects in by_metric(found).items()
-        if all(pair_of(one.subject) for one in subjects)
+        if all(pair_of(measure.subject) for measure in subjects)
     )
 
 
@@ -85,11 +85,11 @@ def distances(host: Host) -> Matrix | None:
 
 
 def _matrix(metric: str, subjects: Sequence[Measure]) -> Matrix:
-    ends = [(pair_of(one.subject) or ("", ""), one) for one in subjects]
+    ends = [(pair_of(measure.subject) or ("", ""), measure) for measure in subjects]
     names = tuple(dict.fromkeys(start for (start, _), _ in ends))
     columns = tuple(dict.fromkeys(end for (_, end), _ in ends))
     same = set(names) == set(columns)
-    figures = {pair: one.median for pair, one in ends if one.median is not None}
+    figures = {pair: measure.median for pair, measure in ends if measure.median is not None}
     ramp = colour_range(figures.values(), lower_is_better=subjects[0].lower_is_better)
     return Matrix(
         title=metric,

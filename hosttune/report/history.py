@@ -13,7 +13,7 @@ _COLUMNS = ("no.", "at", "by", "what", "settings", "guests")
 
 def history_report(history: History) -> Report:
     """Return the history as a report, oldest transaction first."""
-    parts = entry_rows((row.outcome, row) for one in history.transactions for row in one.entries or ())
+    parts = entry_rows((row.outcome, row) for transaction in history.transactions for row in transaction.entries or ())
     return Report(
         kind="hosttune history",
         verdict="",

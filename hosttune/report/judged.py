@@ -47,7 +47,7 @@ OWN_WORDS: Mapping[str, str] = {"measured": "measured, median of the GPUs", "mod
 
 def counted(found: Diagnosis) -> str:
     """Return one line: how many figures have which verdict, and how many causes are named."""
-    counts = {verdict: sum(one.verdict == verdict for one in found.figures) for verdict in VERDICTS}
+    counts = {verdict: sum(figure.verdict == verdict for figure in found.figures) for verdict in VERDICTS}
     parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
     total, causes = len(found.figures), len(found.causes)
     figures = f"{total} figure{'' if total == 1 else 's'}: {', '.join(parts)}; " if parts else ""
@@ -58,10 +58,10 @@ def figure_charts(figures: Iterable[JudgedFigure]) -> tuple[Chart, ...]:
     """Return one chart for each metric and unit, those with the worst figures first; in a chart the worst first."""
     ordered = sorted(figures, key=lambda one: VERDICTS.index(one.verdict))
     charts = []
-    for (metric, unit), members in grouped(((one.metric, one.unit), one) for one in ordered).items():
-        axis = _axis(value for one in members for value in (one.value, one.bound, one.typical))
-        note = next((one.why for one in members if one.verdict == "expected"), "")
-        charts.append(_chart(metric, unit, axis, [_judged_bar(one, axis) for one in members], note))
+    for (metric, unit), members in grouped(((figure.metric, figure.unit), figure) for figure in ordered).items():
+        axis = _axis(value for figure in members for value in (figure.value, figure.bound, figure.typical))
+        note = next((figure.why for figure in members if figure.verdict == "expected"), "")
+        charts.append(_chart(metric, unit, axis, [_judged_bar(figure, axis) for figure in members], note))
     return tuple(charts)
 
 
@@ -91,10 +91,10 @@ def predicted_charts(figures: Iterable[PredictedFigure]) -> tuple[Chart, ...]:
     groups = grouped(((rows[0].metric, rows[0].unit), (words, rows[0])) for words, rows in alike(figures))
     charts = []
     for (metric, unit), members in groups.items():
-        axis = _axis(value for _, one in members for value in (one.value, one.bound, one.typical))
-        bars = [_predicted_bar(words, one, axis) for words, one in members]
-        known = [one.why for one in bars]  # inputs that the bar above has too are not said again
-        bars = [replace(one, why="") if n and known[n - 1] == one.why else one for n, one in enumerate(bars)]
+        axis = _axis(value for _, figure in members for value in (figure.value, figure.bound, figure.typical))
+        bars = [_predicted_bar(words, figure, axis) for words, figure in members]
+        known = [row.why for row in bars]  # inputs that the bar above has too are not said again
+        bars = [replace(row, why="") if n and known[n - 1] == row.why else row for n, row in enumerate(bars)]
         charts.append(_chart(metric, unit, axis, bars))
     return tuple(charts)
 
@@ -119,8 +119,10 @@ def _predicted_bar(words: str, one: PredictedFigure, axis: float) -> BarRow:
 def alike(figures: Iterable[PredictedFigure]) -> list[tuple[str, list[PredictedFigure]]]:
     """Return figures in groups that differ in their device alone, each with words for its subjects."""
     groups: dict[tuple[object, ...], list[PredictedFigure]] = {}
-    for one in figures:
-        groups.setdefault((one.metric, _kind(one), one.bound, one.typical, one.value, one.because), []).append(one)
+    for figure in figures:
+        groups.setdefault(
+            (figure.metric, _kind(figure), figure.bound, figure.typical, figure.value, figure.because), []
+        ).append(figure)
     return [(_subjects(rows), rows) for rows in groups.values()]
 
 
@@ -134,7 +136,9 @@ def _kind(one: PredictedFigure) -> str:
 
 def _subjects(rows: Sequence[PredictedFigure]) -> str:
     kind = _kind(rows[0])
-    names = [one.subject.partition(", ")[0] if kind and ", " in one.subject else one.subject for one in rows]
+    names = [
+        figure.subject.partition(", ")[0] if kind and ", " in figure.subject else figure.subject for figure in rows
+    ]
     words = names[0] if len(names) == 1 else f"{len(names)} alike: {names[0]} to {names[-1]}"
     return f"{words}, {kind}" if kind and words != kind else words
 
@@ -151,8 +155,8 @@ def _axis(values: Iterable[float | None]) -> float:
 
 def sources_of(figures: Iterable[PredictedFigure]) -> tuple[tuple[str, str, str], ...]:
     """Return (metrics, formula, source) of the figures that have any; metrics that share both are together."""
-    known = (one for one in figures if one.bound or one.typical or one.value)
-    groups = grouped(((one.formula, one.source), one.metric) for one in known)
+    known = (figure for figure in figures if figure.bound or figure.typical or figure.value)
+    groups = grouped(((figure.formula, figure.source), figure.metric) for figure in known)
     return tuple((", ".join(dict.fromkeys(metrics)), *key) for key, metrics in groups.items())
 
 

@@ -20,7 +20,7 @@ def lint_report(
     findings: Sequence[LintFinding], files: Sequence[str], rules: Sequence[LintRule], fail_on: str
 ) -> Report:
     """Return the report, guests in the order of `files`. JUnit has a suite for each guest, a case for each rule."""
-    levels = {one.level for one in findings if one.judged}
+    levels = {finding.level for finding in findings if finding.judged}
     words = _counts(findings) if files else "no guest to judge"
     of = files[0] if len(files) == 1 else count(len(files), "guest")
     return Report(
@@ -29,7 +29,7 @@ def lint_report(
         verdict="fail" if "error" in levels else "warn" if "warn" in levels else "",
         headline=f"{of}: {words}" if files else words,
         blocks=(
-            *(_guest(file, [one for one in findings if one.file == file], rules) for file in files),
+            *(_guest(file, [finding for finding in findings if finding.file == file], rules) for file in files),
             *(
                 Findings(
                     parts=tuple(_case(rule, findings, file, fail_on) for rule in rules), suite=suite, forms=("junit",)
@@ -42,18 +42,24 @@ def lint_report(
 
 def _guest(file: str, findings: list[LintFinding], rules: Sequence[LintRule]) -> Section:
     advisory = {rule.id for rule in rules if rule.outcome in ADVISORY}
-    advice = [one for one in findings if one.rule in advisory and one.level == "info" and one.judged]
-    groups = grouped(((severity(one.level), one.rule, one.remedy), one) for one in findings if one not in advice)
+    advice = [
+        finding for finding in findings if finding.rule in advisory and finding.level == "info" and finding.judged
+    ]
+    groups = grouped(
+        ((severity(finding.level), finding.rule, finding.remedy), finding)
+        for finding in findings
+        if finding not in advice
+    )
     entries = []
     for (_, rule, remedy), members in sorted(groups.items(), key=lambda item: item[0][0]):
         first = members[0]
-        known = any(one.judged for one in members)
-        facts = [(f"line {one.line}", one.text) for one in members]
+        known = any(finding.judged for finding in members)
+        facts = [(f"line {finding.line}", finding.text) for finding in members]
         facts += [("do", remedy)] if known else []
         mark = Mark(_MARKS[first.level] if known else "unknown", first.level)
         entries.append(TitledFacts(title=rule, mark=mark, facts=tuple(facts), strong="do"))
     if advice:
-        names = ", ".join(dict.fromkeys(one.rule for one in advice))
+        names = ", ".join(dict.fromkeys(finding.rule for finding in advice))
         facts = [("about", names), ("do", "hosttune lint -o json has each with its remedy")]
         entries.append(TitledFacts(title="advice", mark=Mark(_MARKS["info"], "info"), facts=tuple(facts)))
     none = Lines(lines=() if entries else ("Nothing was found.",))
@@ -63,17 +69,17 @@ def _guest(file: str, findings: list[LintFinding], rules: Sequence[LintRule]) ->
 
 
 def _counts(findings: Sequence[LintFinding]) -> str:
-    counts = {level: sum(one.level == level and one.judged for one in findings) for level in LEVELS}
+    counts = {level: sum(finding.level == level and finding.judged for finding in findings) for level in LEVELS}
     words = [count(number, LEVEL_WORDS[level]) for level, number in counts.items() if number]
-    unknown = len({one.rule for one in findings if not one.judged})
+    unknown = len({finding.rule for finding in findings if not finding.judged})
     words += [f"{count(unknown, 'rule')} not judged"] if unknown else []
     return ", ".join(words) or "no findings"
 
 
 def _case(rule: LintRule, findings: Sequence[LintFinding], file: str, fail_on: str) -> CheckResult:
     """Return what JUnit says of a rule. What could not be judged is skipped; a warning fails only if it is to."""
-    members = [one for one in findings if (one.rule, one.file) == (rule.id, file)]
-    levels = {one.level for one in members if one.judged}
+    members = [finding for finding in findings if (finding.rule, finding.file) == (rule.id, file)]
+    levels = {finding.level for finding in members if finding.judged}
     outcome: Outcome = "pass" if not members else "warn" if levels else "skip"
     if "error" in levels or ("warn" in levels and fail_on == "warn"):
         outcome = "fail"
@@ -82,15 +88,17 @@ def _case(rule: LintRule, findings: Sequence[LintFinding], file: str, fail_on: s
         subject=file,
         outcome=outcome,
         expected=rule.title,
-        actual="\n".join(f"line {one.line}: {one.text}" for one in members),
+        actual="\n".join(f"line {finding.line}: {finding.text}" for finding in members),
         source=rule.source,
-        hint="\n".join(dict.fromkeys(one.remedy for one in members)) or rule.remedy,
+        hint="\n".join(dict.fromkeys(finding.remedy for finding in members)) or rule.remedy,
     )
 
 
 def environment_report(found: JudgedEnvironment, where: str) -> Report:
     """Return the counts of the verdicts, and each line in the file's order."""
-    counts = {verdict: sum(one.verdict == verdict for one in found.lines) for verdict in VERDICTS}
+    counts = {
+        verdict: sum(environment_line.verdict == verdict for environment_line in found.lines) for verdict in VERDICTS
+    }
     words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
     return Report(
         kind="An environment or a guide, judged line by line",
@@ -102,10 +110,15 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
                 columns=("verdict", "line", "what it sets", "why", "hosttune's setting", "source"),
                 rows=tuple(
                     (
-                        *(Mark(OUTCOME_OF[one.verdict], one.verdict), str(one.line), _said(one), one.why),
-                        *(one.setting or "", one.source or ""),
+                        *(
+                            Mark(OUTCOME_OF[environment_line.verdict], environment_line.verdict),
+                            str(environment_line.line),
+                            _said(environment_line),
+                            environment_line.why,
+                        ),
+                        *(environment_line.setting or "", environment_line.source or ""),
                     )
-                    for one in found.lines
+                    for environment_line in found.lines
                 ),
                 styles={"what it sets": "mono", "line": "num"},
                 whole=True,

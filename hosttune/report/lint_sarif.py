@@ -23,7 +23,7 @@ def lint_sarif(findings: Sequence[LintFinding], rules: Sequence[LintRule]) -> st
     """Return one SARIF log with one run, ending in a newline."""
     places = {rule.id: n for n, rule in enumerate(rules)}
     driver = {"name": "hosttune", "version": __version__, "rules": [_rule(rule) for rule in rules]}
-    results = [_result(one, places[one.rule]) for one in findings]
+    results = [_result(finding, places[finding.rule]) for finding in findings]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 

@@ -88,9 +88,9 @@ def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
 def folded(found: Iterable[Group]) -> tuple[Group, ...]:
     """Put together what is unknown, or does not apply, in several checks for one reason."""
     alike: dict[tuple[object, ...], list[Group]] = {}
-    for one in found:
-        alone = () if one.outcome in ("unknown", "skip") else (one.check, one.expected, one.source)
-        alike.setdefault((one.outcome, one.actual, one.hint, one.accepted, *alone), []).append(one)
+    for group in found:
+        alone = () if group.outcome in ("unknown", "skip") else (group.check, group.expected, group.source)
+        alike.setdefault((group.outcome, group.actual, group.hint, group.accepted, *alone), []).append(group)
     return tuple(_folded(members) for members in alike.values())
 
 
@@ -100,10 +100,10 @@ def _folded(members: Sequence[Group]) -> Group:
         return first
     return msgspec.structs.replace(
         first,
-        check=", ".join(dict.fromkeys(one.check for one in members)),
-        subjects=tuple(dict.fromkeys(subject for one in members for subject in one.subjects)),
+        check=", ".join(dict.fromkeys(group.check for group in members)),
+        subjects=tuple(dict.fromkeys(subject for group in members for subject in group.subjects)),
         expected=None,
-        source=first.source if len({one.source for one in members}) == 1 else None,
+        source=first.source if len({group.source for group in members}) == 1 else None,
     )
 
 

@@ -35,12 +35,12 @@ _NAMES = {
 
 def expectation_of(plan: Plan, guest: str) -> Expectation | None:
     """Return what a guest of the plan can expect; None if the plan does not say."""
-    return next((one for one in plan.expected if one.guest == guest), None)
+    return next((expectation for expectation in plan.expected if expectation.guest == guest), None)
 
 
 def expected_rows(found: Expectation) -> list[tuple[str, str, str]]:
     """Return (what, figures, of which devices) rows: typical figure and bound, or why they are not known."""
-    return [(_NAMES.get(one.metric, one.metric), _figures(one), one.subject) for one in found.figures]
+    return [(_NAMES.get(figure.metric, figure.metric), _figures(figure), figure.subject) for figure in found.figures]
 
 
 def worse_rows(found: Expectation) -> list[tuple[str, str]]:
@@ -78,8 +78,8 @@ _RUNS = 8  # a cell with more rows of pins shows only the sets
 def plan_report(plan: Plan, host: Host) -> Report:
     """Return the report of a plan made for `host`, whose links and models are shown next to the planned devices."""
     facts = verdict(plan)
-    errors = [one for one in plan.findings if one.level == "error"]
-    others = [one for one in plan.findings if one.level != "error"]
+    errors = [finding for finding in plan.findings if finding.level == "error"]
+    others = [finding for finding in plan.findings if finding.level != "error"]
     return Report(
         kind="Plan for a GPU host",
         verdict="fail" if plan.unplaced else "",
@@ -107,16 +107,25 @@ def change_sections(plan: Plan) -> Iterator[Section]:
     """Yield what changes of the guests in force: an entry each, with the changed elements of a guest below it."""
     if plan.based_on is None:
         return
-    entries = [TitledFacts(title=f"+ {guest_title(one)}") for one in plan.guests if one.change == "create"]
+    entries = [
+        TitledFacts(title=f"+ {guest_title(planned_guest)}")
+        for planned_guest in plan.guests
+        if planned_guest.change == "create"
+    ]
     for guest in plan.guests:
         if guest.change == "update":
-            later = " (from its next start)" if any(one.when != "now" for one in guest.changes) else ""
-            facts = tuple(("", f"{one.element}: {one.was} -> {one.becomes}") for one in guest.changes)
+            later = (
+                " (from its next start)" if any(guest_change.when != "now" for guest_change in guest.changes) else ""
+            )
+            facts = tuple(
+                ("", f"{guest_change.element}: {guest_change.was} -> {guest_change.becomes}")
+                for guest_change in guest.changes
+            )
             entries.append(TitledFacts(title=f"~ guest {guest.name}{later}", facts=facts))
     for removal in plan.removals:
         later = f" once it has stopped: virsh shutdown {removal.name}" if removal.when == "after-stop" else ""
         entries.append(TitledFacts(title=f"- guest {removal.name}{later}"))
-    kept = ", ".join(one.name for one in plan.guests if one.change == "keep")
+    kept = ", ".join(planned_guest.name for planned_guest in plan.guests if planned_guest.change == "keep")
     entries += [TitledFacts(title=f"= stays as it is: guest {kept}")] if kept else []
     for source, names in grouped((one.source, f"{one.kind} {one.name}") for one in plan.unnamed).items():
         goes = "--prune" if source and source.kind == "file" else "hosttune revert --guest NAME"
@@ -128,8 +137,8 @@ def change_sections(plan: Plan) -> Iterator[Section]:
 
 
 def _last_line(plan: Plan) -> str:
-    made, changed = (sum(one.change == word for one in plan.guests) for word in ("create", "update"))
-    due = [one.change for one in plan.actions if one.when in ("now", "reboot")]
+    made, changed = (sum(guest.change == word for guest in plan.guests) for word in ("create", "update"))
+    due = [action.change for action in plan.actions if action.when in ("now", "reboot")]
     waiting = len(plan.actions) - len(due)
     later = f"; {count(waiting, 'setting')} to write once guests have started or stopped" if waiting else ""
     if not (made or changed or plan.removals or due):
@@ -139,7 +148,12 @@ def _last_line(plan: Plan) -> str:
     following = "hosttune apply" if not plan.unplaced else "correct the intent"
     if plan.based_on is None and not plan.unplaced:
         following = "plan and apply on the host itself"
-    if plan.unplaced and all(one.stays for one in plan.unplaced) and plan.source and plan.source.kind == "file":
+    if (
+        plan.unplaced
+        and all(left_out.stays for left_out in plan.unplaced)
+        and plan.source
+        and plan.source.kind == "file"
+    ):
         following = f"hosttune apply --intent {shlex.quote(plan.source.name or 'FILE')} applies the rest"
     return f"{guests}; {settings}; next: {following}"
 
@@ -189,9 +203,9 @@ def guest_blocks(guest: PlannedGuest, host: Host, expected: Expectation | None) 
     if guest.fabric_partition is not None:
         rows.append(("fabric", f"partition {guest.fabric_partition}"))
     whole = {device.address for device in guest.devices if device.kind == "gpu"}
-    for one in guest.mig:
-        inside = ", inside the guest" if one.gpu in whole else ""
-        rows.append(("MIG", f"{one.profile} on {one.gpu}, memory slice {one.start}{inside}"))
+    for assignment in guest.mig:
+        inside = ", inside the guest" if assignment.gpu in whole else ""
+        rows.append(("MIG", f"{assignment.profile} on {assignment.gpu}, memory slice {assignment.start}{inside}"))
     if guest.mmio64_bytes:
         # About the firmware, it says only what the plan says.
         facts = [f"a window of {format_size(guest.mmio64_bytes)}"]
@@ -309,11 +323,11 @@ def device_row(device: Device, index: Mapping[str, PciDevice], models: dict[str,
 
 def unplaced_sections(guests: Sequence[Unplaced]) -> Iterator[Section]:
     """Yield why each guest has no place, and what would make room for it."""
-    for one in guests:
-        why = Lines(lines=one.why, style="error", whole=True)
-        heading = "what to do" if one.stays or one.refused else "it would fit with one of these"
-        relaxed = Lines(heading=heading, lines=one.relaxation, whole=True)
-        yield Section(heading=f"guest {one.guest}: NOT PLACED", blocks=(why, relaxed))
+    for left_out in guests:
+        why = Lines(lines=left_out.why, style="error", whole=True)
+        heading = "what to do" if left_out.stays or left_out.refused else "it would fit with one of these"
+        relaxed = Lines(heading=heading, lines=left_out.relaxation, whole=True)
+        yield Section(heading=f"guest {left_out.guest}: NOT PLACED", blocks=(why, relaxed))
 
 
 # --- actions and findings ------------------------------------------------------------------------------------
@@ -331,7 +345,7 @@ def action_sections(actions: Sequence[Action], host: Host) -> Iterator[Section]:
             sign = "-" if group[0].change == "back" else "+" if _known_absent(group[0], host) else "~"
             mark = Mark("warn", "needed") if group[0].needed else None
             entries.append(TitledFacts(title=f"{sign} {change}", mark=mark, facts=tuple(("", line) for line in told)))
-        lead = "needed: the guest cannot work without it" if any(one.mark for one in entries) else ""
+        lead = "needed: the guest cannot work without it" if any(titled_facts.mark for titled_facts in entries) else ""
         block = Entries(parts=tuple(entries), numbered=False, whole=True)
         yield Section(heading=heading, lead=lead, blocks=(block,))
 
@@ -372,7 +386,7 @@ def _known_absent(action: Action, host: Host) -> str | None:
         return "not set"
     if action.kind in ("mount", "apparmor-rule"):
         return "none"
-    if action.kind == "driver" and any(one.address == action.target and one.unbound for one in host.pci):
+    if action.kind == "driver" and any(function.address == action.target and function.unbound for function in host.pci):
         return "no driver"
     return None
 

@@ -39,7 +39,7 @@ _NUMBERS = dict.fromkeys(("typical", "value", "figure", "at most", "bound", "GB/
 
 def prediction_report(found: Sequence[Prediction], host: Host | None = None) -> Report:
     """Return the report of predictions. With the host, paths are drawn on it."""
-    reported = any(row.value is not None for one in found for row in one.figures)
+    reported = any(row.value is not None for prediction in found for row in prediction.figures)
     of = found[0].of or "this host" if len(found) == 1 else f"{len(found)} guests"
     measured = "Nothing was measured: each figure follows from a formula, with its inputs and source."
     run = "The run as it was reported, against the models. Each figure follows from a formula, with inputs and source."
@@ -49,7 +49,7 @@ def prediction_report(found: Sequence[Prediction], host: Host | None = None) -> 
         kind="Prediction",
         headline=f"A training run on {of}" if reported else f"What to expect of {of}",
         occasion=(f"{run if reported else measured} {bound}{typical} What has no source is unknown.",),
-        blocks=tuple(block for one in found for block in _predicted(one, host, len(found) > 1)),
+        blocks=tuple(block for prediction in found for block in _predicted(prediction, host, len(found) > 1)),
     )
 
 
@@ -57,17 +57,23 @@ def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[
     of = f"{found.of or 'guest'}: " if several else ""
     yield from _roofs(found.roofs, _runs(found), of)
     rows = [(words, members[0]) for words, members in alike(found.figures)]
-    value = "value" if any(one.value is not None for _, one in rows) else "typical"
+    value = "value" if any(figure.value is not None for _, figure in rows) else "typical"
     cells = tuple(
         (
-            *(one.metric, number(one.typical if one.value is None else one.value), number(one.bound), one.unit, words),
-            "; ".join(one.because),
+            *(
+                figure.metric,
+                number(figure.typical if figure.value is None else figure.value),
+                number(figure.bound),
+                figure.unit,
+                words,
+            ),
+            "; ".join(figure.because),
         )
-        for words, one in rows
+        for words, figure in rows
     )
     told = tuple(
-        (one.metric, _told(one), words, "; ".join(one.because) if one.bound is None or one.value else "")
-        for words, one in rows
+        (figure.metric, _told(figure), words, "; ".join(figure.because) if figure.bound is None or figure.value else "")
+        for words, figure in rows
     )
     columns = ("metric", value, "at most", "unit", "of", "inputs")
     yield Section(
@@ -103,7 +109,7 @@ def _told(one: PredictedFigure) -> str:
 
 def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | None = None) -> Report:
     """Return the report of a diagnosis. `name`: of what the figures are. With the host, paths are drawn on it."""
-    verdicts = {one.verdict for one in found.figures}
+    verdicts = {figure.verdict for figure in found.figures}
     style = "unknown" if verdicts == {"unknown"} or not verdicts else "pass"
     style = "fail" if verdicts & {"low", "impossible"} else "warn" if found.causes else style
     meaning = "No figure is known to be low, and no fault was observed: no cause is named."
@@ -130,25 +136,25 @@ def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | Non
 def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:
     """Return causes, figures, and what is not known."""
     ordered = sorted(found.figures, key=lambda one: VERDICTS.index(one.verdict))
-    fine = [one for one in ordered if one.verdict == "expected"]
+    fine = [figure for figure in ordered if figure.verdict == "expected"]
     rows = tuple(
         (
-            Mark(BADGES[one.verdict], one.verdict),
-            *(one.metric, named(one), "no value" if one.value is None else number(one.value)),
-            *(number(one.typical), number(one.bound), one.unit, one.why),
+            Mark(BADGES[figure.verdict], figure.verdict),
+            *(figure.metric, named(figure), "no value" if figure.value is None else number(figure.value)),
+            *(number(figure.typical), number(figure.bound), figure.unit, figure.why),
         )
-        for one in ordered
+        for figure in ordered
     )
     columns = ("verdict", "metric", "of", "figure", "typical", "bound", "unit", "why")
-    bad = figure_charts(one for one in ordered if one.verdict != "expected")
+    bad = figure_charts(figure for figure in ordered if figure.verdict != "expected")
     as_expected = f"{len(fine)} figures as expected"
     return (
-        Entries(heading="Causes, best first", parts=tuple(_cause(one) for one in found.causes), whole=True),
+        Entries(heading="Causes, best first", parts=tuple(_cause(cause) for cause in found.causes), whole=True),
         Table(heading="Figures", columns=columns, rows=rows, styles=_NUMBERS, forms=("text", "md"), whole=True),
         Charts(heading="Figures that are not as expected", parts=bad, key=_JUDGED_KEY),
         Charts(heading=as_expected, parts=figure_charts(fine), key=_JUDGED_KEY, fold=True),
         Lines(heading="What is not known, and what to do next", lines=found.next),
-        Lines(heading="Not used", lines=tuple(f"{one.where}: {one.what}: {one.why}" for one in found.problems)),
+        Lines(heading="Not used", lines=tuple(f"{doubt.where}: {doubt.what}: {doubt.why}" for doubt in found.problems)),
     )
 
 
@@ -245,10 +251,10 @@ def _runs(found: Prediction) -> list[RooflineRun]:
     """
     return [
         RooflineRun(
-            intensity=one.intensity if one.intensity is not None and one.intensity < _FAR else None,
-            tflops=one.value,
-            text=f"{one.subject}: {one.value:,.4g} {one.unit}",
+            intensity=figure.intensity if figure.intensity is not None and figure.intensity < _FAR else None,
+            tflops=figure.value,
+            text=f"{figure.subject}: {figure.value:,.4g} {figure.unit}",
         )
-        for one in found.figures
-        if one.metric == "roofline" and one.value
+        for figure in found.figures
+        if figure.metric == "roofline" and figure.value
     ]

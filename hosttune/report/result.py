@@ -133,7 +133,9 @@ def _standing(entry: Entry, drift: Drift | None) -> tuple[str, Entry]:
 
 def entry_rows(entries: Iterable[tuple[str, Entry]]) -> tuple[Row, ...]:
     """Return rows of (word for the outcome, entry), worst first; those that differ only in their target are one."""
-    alike = grouped(((one.action.partition(":")[0], word, _values(one), one.why), one.action) for word, one in entries)
+    alike = grouped(
+        ((entry.action.partition(":")[0], word, _values(entry), entry.why), entry.action) for word, entry in entries
+    )
     rows = []
     for (kind, word, values, why), actions in alike.items():
         title, targets = targets_text(kind, [action.partition(":")[2] for action in actions])

@@ -126,7 +126,7 @@ def rooflines(found: Iterable[Measure], roofs: Mapping[str, Roof], sides: Mappin
     """Return a plot for each GPU model: `roofs` by measured subject, `sides` of the products by number type."""
     found = tuple(found)
     plots = (
-        roofline([one for one in found if roofs.get(one.subject) == roof], roof, sides)
+        roofline([measure for measure in found if roofs.get(measure.subject) == roof], roof, sides)
         for roof in dict.fromkeys(roofs.values())
     )
     return tuple(plot for plot in plots if plot)
@@ -141,7 +141,9 @@ def roofline(
     compute limits every product.
     """
     found, runs = tuple(found), tuple(runs)
-    products = [(one, match[1]) for one in found if (match := _GEMM.fullmatch(one.metric)) and one.median]
+    products = [
+        (measure, match[1]) for measure in found if (match := _GEMM.fullmatch(measure.metric)) and measure.median
+    ]
     own = measured_roof(found) or {name: value for name, value in roof.own.items() if value > 0}
     kinds = dict.fromkeys([*(kind for _, kind in products), *(name for name in own if name in KINDS)])
     if not roof.memory_gb_per_s or not kinds:
@@ -150,7 +152,7 @@ def roofline(
     peaks = {kind: roof.compute[kind] for kind in kinds if roof.compute.get(kind, 0) > 0}
     levels = [
         *peaks.values(),
-        *(one.median or 0.0 for one, _ in products),
+        *(measure.median or 0.0 for measure, _ in products),
         *(own[kind] for kind in kinds if kind in own),
     ]
     top = max(*levels, *(run.tflops for run in runs), 0.0)
@@ -162,7 +164,7 @@ def roofline(
         title=roof.device,
         lines=tuple(_apart(lines)),
         dots=(
-            *(_dot(axes, one, kind, known.get(kind)) for one, kind in products),
+            *(_dot(axes, measure, kind, known.get(kind)) for measure, kind in products),
             *(_run_dot(axes, run) for run in runs),
         ),
         rows=(
@@ -178,10 +180,10 @@ def roofline(
 def measured_roof(found: Iterable[Measure]) -> dict[str, float]:
     """Return the host's own roof as measured: medians over the GPUs; empty if no product was measured."""
     groups: dict[str, list[float]] = {}
-    for one in found:
-        match = _GEMM.fullmatch(one.metric)
-        if one.median and (match or one.metric == COPY):
-            groups.setdefault(match[1] if match else "memory", []).append(one.median)
+    for measure in found:
+        match = _GEMM.fullmatch(measure.metric)
+        if measure.median and (match or measure.metric == COPY):
+            groups.setdefault(match[1] if match else "memory", []).append(measure.median)
     return {name: median(values) for name, values in groups.items()} if set(groups) - {"memory"} else {}
 
 

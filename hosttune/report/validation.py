@@ -180,8 +180,9 @@ def validation_report(
 def _suite(found: Validation) -> Suite:
     when = _WHEN.match(found.at or "")
     runs = (
-        f"{one.metric} {one.subject}: {number(one.median)} {one.unit} (runs: {' '.join(map(number, one.runs))})"
-        for one in measures(found.samples)
+        f"{measure.metric} {measure.subject}: {number(measure.median)} {measure.unit}"
+        f" (runs: {' '.join(map(number, measure.runs))})"
+        for measure in measures(found.samples)
     )
     return Suite(
         name=f"hosttune validate {found.host or 'host'}",
@@ -226,7 +227,8 @@ def _changes(found: Changes | None) -> Iterator[Section]:
     if found is None:
         return
     outcomes = tuple(
-        (one.check, one.subject, _outcome(one.before), _outcome(one.after), one.actual) for one in found.outcomes
+        (outcome.check, outcome.subject, _outcome(outcome.before), _outcome(outcome.after), outcome.actual)
+        for outcome in found.outcomes
     )
     columns = ("check", "subject", "before", "after", "actual")
     unknown, noise = len(found.unknown), len(found.within_noise)
@@ -252,14 +254,14 @@ def _outcome(word: str) -> Mark:
 def _figures(heading: str, figures: tuple[ChangedFigure, ...], *, fold: bool = False) -> Table:
     rows = tuple(
         (
-            Mark(_CHANGE[one.verdict], one.verdict),
-            one.metric,
-            one.subject,
-            one.before,
-            f"{one.after} {one.unit}",
-            one.effect,
+            Mark(_CHANGE[figure.verdict], figure.verdict),
+            figure.metric,
+            figure.subject,
+            figure.before,
+            f"{figure.after} {figure.unit}",
+            figure.effect,
         )
-        for one in figures
+        for figure in figures
     )
     return Table(
         heading=heading,
@@ -346,7 +348,11 @@ def _guest(guest: GuestReality) -> Table:
 
 def _labels(results: Iterable[CheckResult], host: Host | None) -> Mapping[str, str]:
     models = {gpu.address: gpu.model for gpu in host.gpus} if host else {}
-    return {one.subject: f"{one.subject}: {models[one.subject]}" for one in results if models.get(one.subject)}
+    return {
+        result.subject: f"{result.subject}: {models[result.subject]}"
+        for result in results
+        if models.get(result.subject)
+    }
 
 
 def _machine(host: Host | None) -> str:

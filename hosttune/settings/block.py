@@ -36,8 +36,8 @@ class NvmeQueue(Setting):
     @classmethod
     def of(cls, target: str) -> Self:
         """See Setting."""
-        found = _TARGET.fullmatch(target)
-        if found is None or not is_address(found[1]):
+        match = _TARGET.fullmatch(target)
+        if match is None or not is_address(match[1]):
             raise refuse(cls.kind, target, "not a namespace of an NVMe drive", 'write "0000:c1:00.0 n1"')
         return cls(target)
 

@@ -71,8 +71,8 @@ def one_of(setting: Setting, value: Any, values: tuple[Any, ...]) -> None:
 def parsed(form: Form, text: str | None) -> Any:
     """Return the value of a kernel file's text; None if it has none. See `OneFile`."""
     if form == "chosen":
-        found = re.search(_WORD, text or "")
-        return found[1] if found else None
+        match = re.search(_WORD, text or "")
+        return match[1] if match else None
     stripped = (text or "").strip()
     if form == "number":
         return int(stripped) if stripped.isdecimal() and len(stripped) < 20 else None

@@ -170,7 +170,7 @@ class WrittenTogether(Divisible):
     @classmethod
     def merged(cls, settings: Sequence[Setting]) -> Self:
         """Return one setting that combines these; its value has a part for each target."""
-        return cls(",".join(sorted({name for one in settings for name in one.target.split(",")})))
+        return cls(",".join(sorted({name for setting in settings for name in setting.target.split(",")})))
 
     @classmethod
     def restored(cls, target: str) -> Self:

@@ -82,7 +82,7 @@ def _stale(adopted: AdoptedGuest, lines: Iterable[str]) -> Refused:
 
 def _moved(planned: Iterable[AdoptedChange], needed: Iterable[AdoptedChange]) -> Iterable[str]:
     """Yield what of a definition is not as it was planned, as far as the plan is about it."""
-    then, now = ({one.element: one for one in changes} for changes in (planned, needed))
+    then, now = ({change.element: change for change in changes} for changes in (planned, needed))
     found = False
     for element in dict.fromkeys((*then, *now)):
         was = then[element].was if element in then else None
@@ -104,7 +104,7 @@ def _check_changes(adopted: AdoptedGuest, want: str, changes: tuple[AdoptedChang
     pins = {pin.vcpu: parse_cpus(pin.cpus) for pin in adopted.pins}
     whole = sorted(pins) == list(range(facts.vcpus or 0)) and {pin.id: parse_cpus(pin.cpus) for pin in facts.vcpu_pins}
     cells = {cell.id for cell in facts.cells}
-    strange = cells and not {one.id for one in adopted.cells} <= cells
+    strange = cells and not {adopted_cell.id for adopted_cell in adopted.cells} <= cells
     if tuple(changes) != adopted.changes or whole != pins or strange or facts.name != adopted.name:
         what = f"the place of guest {adopted.name!r} does not make the changes that the plan names"
         raise Refused(what, where="plan: adoptions", hint=f"plan again: hosttune plan --adopt {adopted.name}")
@@ -113,7 +113,7 @@ def _check_changes(adopted: AdoptedGuest, want: str, changes: tuple[AdoptedChang
 def _check_places(adopted: AdoptedGuest, host: Host) -> None:
     """Refuse CPUs and nodes that this host does not have now. Raises Refused."""
     cpus = CpuSet(cpu for pin in adopted.pins for cpu in parse_cpus(pin.cpus)) | parse_cpus(adopted.guest.emulator_cpus)
-    nodes = CpuSet(node for one in adopted.cells for node in parse_cpus(one.cell.host_nodes))
+    nodes = CpuSet(node for adopted_cell in adopted.cells for node in parse_cpus(adopted_cell.cell.host_nodes))
     lacking = [
         f"{what} {missing}"
         for what, wanted, here in (

@@ -109,12 +109,12 @@ def status(site: Site) -> tuple[Result, int]:
     except Refused as error:
         note = f"{error.what}: {error.hint}"
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
-    unfinished = next((one for one in transactions if one.is_open), None)
+    unfinished = next((transaction for transaction in transactions if transaction.is_open), None)
     rows = site.standings(transactions)
     entries, drift = applied_state(site, rows.in_force)
-    known = {one.key for one in rows.in_force}
-    unchanged = [one.record for one in rows.dropped if one.key not in known]
-    kept = [row for one in rows.left_alone for row in _kept(site, one.record)]
+    known = {setting.key for setting in rows.in_force}
+    unchanged = [setting.record for setting in rows.dropped if setting.key not in known]
+    kept = [row for setting in rows.left_alone for row in _kept(site, setting.record)]
     retired = site.retired(transactions)
     notes = (
         *_between_tenants(site),
@@ -161,20 +161,20 @@ def _never_staged(site: Site, transactions: tuple[Transaction, ...]) -> Iterable
 
     Raises BadInput for a plan that cannot be read.
     """
-    recorded = {name for one in transactions for record in one.records for name in record.actions}
+    recorded = {name for transaction in transactions for record in transaction.records for name in record.actions}
     plan = site.plan_in_force()
     steps = (step for step in steps_of(plan.actions if plan else ()) if step.setting.scope == BOOT)
-    for one in prepare(site.system, steps):
-        if one.verdict == PENDING and recorded.isdisjoint(action.id for action in one.step.actions):
-            yield from entry(one)
+    for prepared in prepare(site.system, steps):
+        if prepared.verdict == PENDING and recorded.isdisjoint(action.id for action in prepared.step.actions):
+            yield from entry(prepared)
 
 
 def _after_stop(site: Site, transactions: tuple[Transaction, ...]) -> Iterable[Entry]:
     """Report what waits for the end of guests' runs. Raises BadInput for a plan that cannot be read."""
     for action, held in site.waiting(transactions):
-        for one in prepare(site.system, steps_of([action])):
+        for step in prepare(site.system, steps_of([action])):
             why = held_by(action.holders) if held else "its guest has stopped: hosttune apply"
-            yield from entry(with_verdict(one, PENDING, why))
+            yield from entry(with_verdict(step, PENDING, why))
 
 
 def _kept(site: Site, record: Record) -> Iterable[Entry]:
@@ -201,11 +201,17 @@ def _between_tenants(site: Site) -> Iterable[str]:
         yield f"the register of quarantined devices cannot be read: {error.what} ({error.where})"
         return
     held = register.quarantined
-    for one in register.devices:
-        if one.state == "clean":
-            yield f"{one.address} was handed over at {one.since} ({one.why}); statement: hosttune handover status"
-    for one in held:
-        yield f"{one.address} is quarantined since {one.since} ({one.why}): no guest gets it; hosttune handover status"
+    for record in register.devices:
+        if record.state == "clean":
+            yield (
+                f"{record.address} was handed over at {record.since} ({record.why}); statement: "
+                "hosttune handover status"
+            )
+    for record in held:
+        yield (
+            f"{record.address} is quarantined since {record.since} ({record.why}): no guest gets it; "
+            "hosttune handover status"
+        )
     if held:
         recording = recording_of(site.system, STATE_INSIDE if site.system.captured else site.store.folder)
         if recording is None or not recording.active:
@@ -269,7 +275,7 @@ def _adopted_otherwise(site: Site, name: str, now: Any, expected: Any, all_texts
     """Return in what a definition differs that its adoption decides; all else is its owner's. Else all differences."""
     from hosttune.planning.adopting import change_definition  # few hosts have adopted guests
 
-    adopted = next((one.adopted for one in (site.in_force() or InForce()).guests if one.name == name), None)
+    adopted = next((guest.adopted for guest in (site.in_force() or InForce()).guests if guest.name == name), None)
     try:
         was, facts = read_domain(expected), read_domain(now)
         if adopted is None or (was.uuid, was.vcpus, was.memory_bytes) != (facts.uuid, facts.vcpus, facts.memory_bytes):
@@ -277,7 +283,7 @@ def _adopted_otherwise(site: Site, name: str, now: Any, expected: Any, all_texts
         changes = change_definition(now, adopted)[1]
     except (BadInput, AttributeError):  # it is gone, or no definition
         return all_texts or (f"guest {name} is not defined",)
-    return tuple(f"{one.element}: wanted {one.becomes}, found {one.was}" for one in changes)
+    return tuple(f"{change.element}: wanted {change.becomes}, found {change.was}" for change in changes)
 
 
 def _as_left(setting: Setting, record: Record, now: Any) -> bool:
@@ -314,7 +320,9 @@ def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
 def reboot_required(site: Site, transactions: Iterable[Transaction]) -> bool:
     """Return whether the next boot brings something that these transactions staged, or ends what they took back."""
     known = tuple(transactions)
-    staged = (one.record for one in site.standings(known).in_force if setting_of_record(one.record).scope == BOOT)
+    staged = (
+        setting.record for setting in site.standings(known).in_force if setting_of_record(setting.record).scope == BOOT
+    )
     return any(_look(site, record) == "pending" for record in staged) or any(
         _still_works(site, record) for transaction in known for record in transaction.records
     )

@@ -152,7 +152,7 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
     journal's, and UEFI variables of another guest.
     """
     rows = site.standings(transactions)
-    known = [one.record for one in rows.in_force]
+    known = [standing_setting.record for standing_setting in rows.in_force]
     removed = removal_steps(wanted.plan, known)
     running = {guest.name for guest in host.guests or () if runs(guest)}
     newest = newest_plan(transactions, site.plan_of) if wanted.waiting else None
@@ -182,16 +182,18 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
         record = cut(record, setting, [name]) if record.kind == KernelArguments.kind else record
         backs.append(back_step(record, "settings: keep", gives_up=True))
     left = tuple(left_by(rows.in_force, [step.setting for step in backs], setting_of_record))
-    lasting = steps_of(lasting_actions(site, sets, [one.record for one in left]))
+    lasting = steps_of(lasting_actions(site, sets, [standing_setting.record for standing_setting in left]))
     files = {step.setting.target for step in lasting}
     backs += [
-        back_step(one.record) for one in left if one.record.kind == DropIn.kind and one.record.target not in files
+        back_step(standing_setting.record)
+        for standing_setting in left
+        if standing_setting.record.kind == DropIn.kind and standing_setting.record.target not in files
     ]
     age = {(one.kind, one.target): number for number, one in enumerate(known)}
     backs.sort(key=lambda step: age.get((step.setting.kind, step.setting.target), 0))  # oldest write first, as planned
     adopted = adoption_steps(site.system, wanted.plan, host, {(one.kind, one.target): one for one in known})
     steps = apart(site.system, in_order((*sets, *lasting, *wanted.guests, *adopted, *backs)))
-    told = (*known, *(one.record for one in rows.dropped))
+    told = (*known, *(standing_setting.record for standing_setting in rows.dropped))
     waiting = (
         with_verdict(
             one,
@@ -233,7 +235,7 @@ def lacking_steps(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
 def _unchanged(
     site: Site, transactions: Iterable[Transaction], verb: str, prepared: Sequence[Prepared], *notes: str
 ) -> Result:
-    found = tuple(row for one in prepared if not is_inapplicable(one) for row in entry(one))
+    found = tuple(row for step in prepared if not is_inapplicable(step) for row in entry(step))
     waits = waits_for_boot(prepared) or reboot_required(site, transactions)
     told = (*inapplicable_notes(prepared), *notes)
     return Result(host=site.hostname, verb=_VERBS[verb], entries=found, reboot_required=waits, notes=told)
@@ -247,7 +249,11 @@ def _pending_guests(host: Host, plan: Plan, prepared: Sequence[Prepared]) -> tup
     edited |= {name for one in prepared if one.verdict == PENDING for name in one.step.holders}
     planned = {guest.name for guest in plan.guests}
     running = (guest for guest in host.guests or () if runs(guest))
-    return tuple(one.name for one in running if one.name in edited or (one.name in planned and one.next_start))
+    return tuple(
+        running_guest.name
+        for running_guest in running
+        if running_guest.name in edited or (running_guest.name in planned and running_guest.next_start)
+    )
 
 
 def is_inapplicable(one: Prepared) -> bool:
@@ -337,9 +343,9 @@ def _code(carried: StepResults) -> int:
 def _notes(carried: StepResults, todo: Sequence[Prepared]) -> tuple[str, ...]:
     notes: list[str] = []
     if carried.failed is not None:
-        one, made = todo[carried.failed - 1], carried.made[carried.failed]
-        notes.append(f"{one.step.name} ended the transaction: {made.outcome}{f', {made.why}' if made.why else ''}")
-        setting = one.step.setting
+        prepared, made = todo[carried.failed - 1], carried.made[carried.failed]
+        notes.append(f"{prepared.step.name} ended the transaction: {made.outcome}{f', {made.why}' if made.why else ''}")
+        setting = prepared.step.setting
         if made.outcome in ("clamped", "ignored") and isinstance(setting, Remediable) and setting.remedy:
             notes.append(setting.remedy)
     if any(made.outcome == "stuck" for made in carried.made.values()):
@@ -356,16 +362,16 @@ def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: StepResul
     if not carried.succeeded:
         return ()
     started = [
-        one.step.setting.target
-        for number, one in enumerate(todo, 1)
-        if one.step.setting.kind == "guest-state" and carried.made[number].outcome == "done"
+        prepared.step.setting.target
+        for number, prepared in enumerate(todo, 1)
+        if prepared.step.setting.kind == "guest-state" and carried.made[number].outcome == "done"
     ]
     return running_notes(site.system, plan, started)
 
 
 def _not_handed_over(todo: Sequence[Prepared], carried: StepResults) -> Iterable[str]:
     """Yield which devices came back from guests, with the command that makes them fit for the next one."""
-    settings = [one.step.setting for one in todo if one.step.back and carried.succeeded]
+    settings = [prepared.step.setting for prepared in todo if prepared.step.back and carried.succeeded]
     given = [one.target for one in settings if _hides_device(one)]
     if given:
         command = " ".join(("hosttune handover", *(f"--device {address}" for address in given)))
@@ -375,8 +381,8 @@ def _not_handed_over(todo: Sequence[Prepared], carried: StepResults) -> Iterable
 def _staged(todo: Sequence[Prepared], carried: StepResults) -> bool:
     """Return whether this transaction has staged something for the next boot."""
     return carried.succeeded and any(
-        one.step.setting.scope == BOOT and carried.made[number].outcome in ("done", "clamped")
-        for number, one in enumerate(todo, 1)
+        prepared.step.setting.scope == BOOT and carried.made[number].outcome in ("done", "clamped")
+        for number, prepared in enumerate(todo, 1)
     )
 
 
@@ -435,7 +441,7 @@ def wanted_of(plan: Plan, options: ApplyOptions) -> WantedSteps:
     steps = tuple(step for step in now if step not in stay)
     waiting = (*stay, *steps_of(action for action in plan.actions if action.when == "after-stop"))
     if not options.guests and plan.removals:
-        names = ", ".join(one.name for one in plan.removals)
+        names = ", ".join(removal.name for removal in plan.removals)
         hint = "apply it without --no-guests"
         raise BadInput(f"--no-guests with a plan that takes away {names}", where="plan: removals", hint=hint)
     if not options.guests:
@@ -460,7 +466,7 @@ def remember_gpus(site: Site, store: Store, plan: Plan, host: Host, todo: Sequen
 
     Raises Refused.
     """
-    settings = [one.step.setting for one in todo]
+    settings = [prepared.step.setting for prepared in todo]
     leaving = [one.target for one in settings if _hides_device(one)]
     if not leaving:
         return

@@ -67,12 +67,18 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
         _without_old(site, store, say)
         found, failed = finish(site, store, say)
         kept = site.transactions()
-        rows = [one for one in site.standings(kept).in_force if setting_of_record(one.record).stage not in OF_GUESTS]
+        rows = [
+            setting
+            for setting in site.standings(kept).in_force
+            if setting_of_record(setting.record).stage not in OF_GUESTS
+        ]
         number = next_number(kept)
         for record in (row.record for row in rows):
             if setting_of_record(record).scope != RUNTIME:
                 continue
-            before = tuple(one for one in kept if one.header.verb == AGAIN and _is_of(one, record))
+            before = tuple(
+                transaction for transaction in kept if transaction.header.verb == AGAIN and _is_of(transaction, record)
+            )
             turn = _again(site, store, number, record, before, say)
             found += turn.entries
             failed = failed or not turn.fine
@@ -80,8 +86,8 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
             if turn.stopped:
                 break
         transactions = site.transactions()
-        left = next((one for one in transactions if one.is_open), None)
-        here = {one.header.verb for one in transactions if one.header.boot_id == site.boot_id}
+        left = next((transaction for transaction in transactions if transaction.is_open), None)
+        here = {transaction.header.verb for transaction in transactions if transaction.header.boot_id == site.boot_id}
         _, drift = applied_state(replace(site, boots=here <= {AGAIN, LATER}), rows)
         result = Result(
             host=site.hostname,
@@ -107,12 +113,14 @@ def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
     known = site.transactions()
     tried = [one for one in known if (one.header.verb, one.header.boot_id) == (LATER, site.boot_id)]
     targets = {record.target for one in tried for record in one.records}
-    for step in steps_of(one for one, held in site.waiting(known) if not held and one.target not in targets):
+    for step in steps_of(action for action, held in site.waiting(known) if not held and action.target not in targets):
         known = site.transactions()
         wanted = WantedSteps(Plan(intent=Intent(version=1)), (step,), ())
-        todo = due([_judged(site, one) for one in look(site, wanted, Host(guests=()), known)])
+        todo = due([_judged(site, prepared) for prepared in look(site, wanted, Host(guests=()), known)])
         with contextlib.suppress(BadInput, Refused):  # a device between two tenants: its hand-over is first
-            refuse_between_tenants(site.system, store, [one.step.origin for one in todo if one.step.origin])
+            refuse_between_tenants(
+                site.system, store, [prepared.step.origin for prepared in todo if prepared.step.origin]
+            )
             found += _finished(site, store, next_number(known), todo, say)
     if found:
         site.keep_holders(site.transactions())
@@ -139,13 +147,23 @@ def _without_old(site: Site, store: Store, say: Say) -> None:
     written. Raises Refused.
     """
     transactions = site.transactions()
-    again = (one for one in transactions if one.header.verb == AGAIN)
-    old = [one for one in again if one.state != "applied" or one.header.boot_id != site.boot_id]
+    again = (transaction for transaction in transactions if transaction.header.verb == AGAIN)
+    old = [
+        transaction
+        for transaction in again
+        if transaction.state != "applied" or transaction.header.boot_id != site.boot_id
+    ]
     # A correction that the reboot cut off: the apply holds the original value. The others count (`keeping`).
-    old += [one for one in transactions if one.header.verb == KEPT and one.is_open and _of_earlier_boot(site, one)]
-    for one in old:
-        store.forget(one)
-    for one in (one for one in transactions if one.header.verb == LATER and one.is_open):
+    old += [
+        transaction
+        for transaction in transactions
+        if transaction.header.verb == KEPT and transaction.is_open and _of_earlier_boot(site, transaction)
+    ]
+    for transaction in old:
+        store.forget(transaction)
+    for one in (
+        transaction for transaction in transactions if transaction.header.verb == LATER and transaction.is_open
+    ):
         journal = store.reopen(one)  # a power cut: what it was about waits again
         try:
             settle(site.system, journal, one, say, same_boot=not _of_earlier_boot(site, one))
@@ -169,13 +187,13 @@ def _again(
 
     `before`: journals of earlier re-applies of this record. This one replaces them.
     """
-    one = _judged(site, prepare(site.system, [step_of(record)])[0])
-    if one.verdict != TODO:
-        rows = entry(one)
+    prepared = _judged(site, prepare(site.system, [step_of(record)])[0])
+    if prepared.verdict != TODO:
+        rows = entry(prepared)
         return _RecordAtBoot(rows, all(row.outcome in _FINE or row.outcome == record.outcome for row in rows))
     journal = store.begin(number, **facts_of(site, AGAIN))
     try:
-        carried = carry_out(site.system, journal, [one], say)
+        carried = carry_out(site.system, journal, [prepared], say)
     finally:
         journal.close()
     if 1 not in carried.made:
@@ -184,7 +202,9 @@ def _again(
     for replaced in before:
         store.forget(replaced)
     fine = carried.succeeded and (made.outcome in _FINE or made.outcome == record.outcome)
-    return _RecordAtBoot(entries(one.step, made.outcome, one.live, made.after, made.why), fine, carried.interrupted)
+    return _RecordAtBoot(
+        entries(prepared.step, made.outcome, prepared.live, made.after, made.why), fine, carried.interrupted
+    )
 
 
 def _judged(site: Site, one: Prepared) -> Prepared:

@@ -82,7 +82,9 @@ def apply(
         result, code = dryrun.rehearse_apply(site, wanted, options, known)
     else:
         result, code = applying.apply(site, wanted, options, known, confirm, say)
-    left = (f"guest {one.guest}: {'; '.join((*one.why, *one.relaxation))}" for one in wanted.unplaced)
+    left = (
+        f"guest {left_out.guest}: {'; '.join((*left_out.why, *left_out.relaxation))}" for left_out in wanted.unplaced
+    )
     return _with_code((msgspec.structs.replace(result, notes=(*result.notes, *left)), code or wanted.unplaced_code))
 
 
@@ -134,7 +136,7 @@ def take_away(here: Here, names: Sequence[str], options: ApplyOptions, *, confir
             raise BadInput(f"guest {name!r} is not in force here", where="--guest", hint=hint)
     adopted = [known[name] for name in names if known[name].adopted is not None]
     for guest in host.guests or ():
-        if guest.name in {one.name for one in adopted} and runs(guest):
+        if guest.name in {guest_in_force.name for guest_in_force in adopted} and runs(guest):
             what = f"guest {guest.name!r} runs, on what would go back"
             raise Refused(what, where="--guest", hint=f"shut it down first: virsh shutdown {guest.name}")
     from hosttune.planning import plan as decide
@@ -147,7 +149,7 @@ def take_away(here: Here, names: Sequence[str], options: ApplyOptions, *, confir
     plan = decide(beside, Intent(version=1, profile=profile, guests=absent), where="--guest")
     removals = (*plan.removals, *(Removal(name=guest.name, uuid=guest.uuid) for guest in adopted))
     plan = msgspec.structs.replace(plan, unplaced=(), removals=removals)  # a guest without a place is left as it is
-    if {one.name for one in removals} != set(names):
+    if {removal.name for removal in removals} != set(names):
         raise Refused("the plan does not take them away", where="plan: removals", hint="hosttune revert takes back all")
     if dry_run:
         rehearsed, code = dryrun.rehearse_apply(site, plan, options, discover)
@@ -188,7 +190,7 @@ def change_lines(todo: Sequence[Prepared]) -> tuple[str, ...]:
     from hosttune.model.settingtext import value_lines
     from hosttune.transaction.guests import definition_change
 
-    lines = value_lines((one.step.setting, one.live, one.step.want, "") for one in todo)
+    lines = value_lines((prepared.step.setting, prepared.live, prepared.step.want, "") for prepared in todo)
     return (*lines, *filter(None, map(definition_change, todo)))
 
 
@@ -209,7 +211,7 @@ def _saved_plan(site: Site) -> Plan:
     saved = read_plan(path) if os.path.exists(path) else None
     known = site.transactions()
     newest = newest_plan(known, site.plan_of)
-    if newest is not None and (saved is None or any(site.plan_of(one) == saved for one in known)):
+    if newest is not None and (saved is None or any(site.plan_of(transaction) == saved for transaction in known)):
         return newest[1]
     if saved is None:
         hint = "make one: hosttune plan -f FILE; or apply an intent: hosttune apply --intent FILE"

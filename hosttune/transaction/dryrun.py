@@ -40,7 +40,7 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
     check_quarantine(plan, host, site.store)
     check_places(plan, host)
     transactions = site.transactions()
-    unfinished = next((described(one) for one in transactions if one.is_open), None)
+    unfinished = next((described(transaction) for transaction in transactions if transaction.is_open), None)
     check_newest(plan, site, transactions)
     prepared = [one for one in look(site, wanted, host, transactions) if not one.step.gives_up]
     check_there(prepared)
@@ -59,7 +59,7 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
             *inapplicable_notes(prepared),
             *_refusals(site, plan, host, unfinished),
             *_uses(site, host, todo, options),
-            *(f"apply would fail: {one.step.name} is needed" for one in lacking_steps(prepared)),
+            *(f"apply would fail: {lacking_step.step.name} is needed" for lacking_step in lacking_steps(prepared)),
             *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not _appears(one)),
             "dry run: nothing was written",
         ),

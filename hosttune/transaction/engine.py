@@ -59,13 +59,13 @@ def carry_out(
     number = 0
     try:
         for number, waiting in enumerate(todo, 1):
-            one = look_again(waiting)
-            if one.verdict != TODO:
-                made[number] = Made(VERDICT_OUTCOMES[one.verdict], one.effective, one.why)
+            prepared = look_again(waiting)
+            if prepared.verdict != TODO:
+                made[number] = Made(VERDICT_OUTCOMES[prepared.verdict], prepared.effective, prepared.why)
                 continue
-            _step(system, journal, number, one, made, say)
-            say(f"[{number}/{len(todo)}] {one.step.name}: {outcome_line(one, made[number])}")
-            if _ends(one, made[number]):
+            _step(system, journal, number, prepared, made, say)
+            say(f"[{number}/{len(todo)}] {prepared.step.name}: {outcome_line(prepared, made[number])}")
+            if _ends(prepared, made[number]):
                 failed = number
                 break
         else:

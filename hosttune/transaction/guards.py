@@ -49,9 +49,13 @@ def check_newest(plan: Plan, site: Site, transactions: Sequence[Transaction]) ->
     last = newest(transactions)
     if plan.based_on in (None, last):
         return
-    then = [one for one in transactions if one.header.number <= plan.based_on]
-    since = [one for one in transactions if one.header.number > plan.based_on and changes_force(one)]
-    own = all(site.store is not None and site.store.plan_of(one) == plan.to_json() for one in since)
+    then = [transaction for transaction in transactions if transaction.header.number <= plan.based_on]
+    since = [
+        transaction
+        for transaction in transactions
+        if transaction.header.number > plan.based_on and changes_force(transaction)
+    ]
+    own = all(site.store is not None and site.store.plan_of(transaction) == plan.to_json() for transaction in since)
     same = site.standings(then).in_force == site.standings(transactions).in_force
     if plan.based_on > last or not (own or same):
         what = f"the plan is stale: it was made after transaction {plan.based_on}, and the newest here is {last}"
@@ -87,13 +91,20 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
     guests = (*plan.guests, *(adopted.guest for adopted in plan.adoptions))
     named = {
         *(device.address for guest in guests for device in guest.devices),
-        *(one.gpu for guest in plan.guests for one in guest.mig),
+        *(assignment.gpu for guest in plan.guests for assignment in guest.mig),
         *(action.target for action in plan.actions),
     }
     found = quarantined_devices(host, register)
-    adopted = {one.name for one in plan.adoptions}
-    paths = [one.disk for one in guests if one.disk and one.disk.startswith("/dev/")]
-    paths += [path for one in host.guests or () if one.name in adopted for path in one.host_paths]
+    adopted = {adopted_guest.name for adopted_guest in plan.adoptions}
+    paths = [
+        planned_guest.disk for planned_guest in guests if planned_guest.disk and planned_guest.disk.startswith("/dev/")
+    ]
+    paths += [
+        path
+        for running_guest in host.guests or ()
+        if running_guest.name in adopted
+        for path in running_guest.host_paths
+    ]
     disks = {path: host.index.functions_under(path) for path in paths}
     named |= {address for functions in disks.values() for address in functions or ()}
     lines = [f"  {found[address]}" for address in sorted(named & found.keys())]
@@ -109,12 +120,15 @@ def refuse_between_tenants(system: System, store: Store, records: Iterable[Recor
     Undone, it would go to the driver of the host, or to a guest by an earlier definition; without libvirt's hook, any
     program could start a guest with it.
     """
-    held = {one.address: one for one in read_register(store.folder).quarantined}
-    related = {other: one for address, one in held.items() for other in _same_device(system, address)}
+    held = {device_record.address: device_record for device_record in read_register(store.folder).quarantined}
+    related = {
+        other: device_record for address, device_record in held.items() for other in _same_device(system, address)
+    }
     lines = {
-        f"  {one.address} is quarantined since {one.since} ({one.why}): {record.kind}:{record.target} would be undone"
+        f"  {device_record.address} is quarantined since {device_record.since} ({device_record.why}): "
+        f"{record.kind}:{record.target} would be undone"
         for record in (records if held else ())
-        for one in (held.values() if record.kind == "libvirt-hook" else _touched(system, record, related))
+        for device_record in (held.values() if record.kind == "libvirt-hook" else _touched(system, record, related))
     }
     if lines:
         hint = "finish its hand-over (hosttune handover), or free it (hosttune handover release BDF --why TEXT)"
@@ -139,7 +153,7 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
         return [held[record.target]] if record.target in held else []
     try:
         facts = setting.facts_of(record.old)
-        sources = [*facts.functions, *(one.source for one in facts.hostdevs if one.source is not None)]
+        sources = [*facts.functions, *(device.source for device in facts.hostdevs if device.source is not None)]
     except BadInput:
         return held.values()
     shared = functions_of(Reader(system), facts.host_paths)
@@ -150,7 +164,7 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
         *sources,
         *(name for one in sources for name in sysfs.functions_in(system.link(f"/sys/bus/mdev/devices/{one}") or "")),
     }
-    return [one for address, one in held.items() if address in devices]
+    return [device_record for address, device_record in held.items() if address in devices]
 
 
 # --- busy ----------------------------------------------------------------------------------------------------
@@ -193,11 +207,11 @@ def busy_lines(system: System, host: Host, todo: Sequence[Prepared], disrupt: Co
 
 
 def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
-    for one in todo:
-        setting = one.step.setting
+    for prepared in todo:
+        setting = prepared.step.setting
         if setting.disruptive and setting.target not in disrupt:
-            yield f"{one.step.name} disturbs {setting.target}: --disrupt {setting.target}"
-        if one.verdict == TODO and isinstance(setting, Disturbing):
+            yield f"{prepared.step.name} disturbs {setting.target}: --disrupt {setting.target}"
+        if prepared.verdict == TODO and isinstance(setting, Disturbing):
             yield from setting.disturbed(system)
 
 
@@ -205,10 +219,10 @@ def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -
     from hosttune.hypervisor import is_active
 
     running = {guest.name: guest for guest in host.guests or () if is_active(guest.state)}
-    for one in todo:
-        setting = one.step.setting
+    for prepared in todo:
+        setting = prepared.step.setting
         for guest in running.values():
-            if not isinstance(setting, TakesDevice) or one.verdict != TODO:
+            if not isinstance(setting, TakesDevice) or prepared.verdict != TODO:
                 continue
             if guest.unread and guest.name not in disrupt:
                 unread = f"guest {guest.name}, which is {guest.state} and whose definition cannot be read"
@@ -218,11 +232,13 @@ def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -
 
 
 def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]:
-    takers = [(one.step.setting, one.verdict) for one in todo if isinstance(one.step.setting, TakesDevice)]
+    takers = [
+        (prepared.step.setting, prepared.verdict) for prepared in todo if isinstance(prepared.step.setting, TakesDevice)
+    ]
     addresses = [address for setting, verdict in takers if verdict == TODO for address in setting.taken(system)]
     for holder in holders(system, addresses) if addresses else ():
         yield holder.text
-    freed = {one.step.setting.target for one in todo if isinstance(one.step.setting, FreesDevice)}
+    freed = {prepared.step.setting.target for prepared in todo if isinstance(prepared.step.setting, FreesDevice)}
     kept = {(setting.target, setting.kept_open(host)) for setting, _ in takers if setting.target not in freed}
     yield from sorted(f"{target}: {why}" for target, why in kept if why)
 
@@ -234,9 +250,9 @@ def refuse_in_use(system: System, records: Sequence[Record], ended: Collection[s
     guest) and huge pages in use. `ended` names guests that the rollback itself ends first.
     """
     lines = [] if ended else list(_still_in_use(system, records))
-    addresses = dict.fromkeys(address for one in records for address in _functions_changing_driver(system, one))
-    found = holders(system, tuple(addresses)) if addresses else ()
-    lines += [holder.text for holder in found if holder.guest is None or holder.guest not in ended]
+    addresses = dict.fromkeys(address for record in records for address in _functions_changing_driver(system, record))
+    users = holders(system, tuple(addresses)) if addresses else ()
+    lines += [holder.text for holder in users if holder.guest is None or holder.guest not in ended]
     if lines:
         what = "in use:\n" + "\n".join(f"  {line}" for line in lines)
         raise Refused(what, where="this host", hint="stop what uses it, then try again; nothing was reverted")
@@ -260,8 +276,8 @@ def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
         setting = setting_of_record(changes[0])
         if not isinstance(setting, MayGiveLess):
             continue
-        cut_off = any(one.outcome is None for one in changes)
-        left = None if cut_off else [value for one in changes for value in (one.new, one.after)]
+        cut_off = any(change.outcome is None for change in changes)
+        left = None if cut_off else [value for change in changes for value in (change.new, change.after)]
         try:
             line = setting.still_in_use(system, changes[0].old, left)
         except Unreadable:
@@ -276,7 +292,7 @@ def refuse_removal(system: System, records: Iterable[Record]) -> None:
     from hosttune.hypervisor.removed import obstacles
 
     lines = []
-    for name in (one.target for one in records if one.kind == "guest" and one.old is None):
+    for name in (record.target for record in records if record.kind == "guest" and record.old is None):
         try:
             state = read_state(system, name)
             why = [f"it is {state}: virsh shutdown {name}"] if is_active(state) else []

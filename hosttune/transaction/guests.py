@@ -76,9 +76,13 @@ def _action(kind: str, target: str, want: Any, why: str) -> Action:
 
 def removal_steps(plan: Plan, known: Iterable[Record]) -> tuple[SettingStep, ...]:
     """Return the ways back of the guests that a plan takes away: their definitions and files."""
-    names = {one.name for one in plan.removals}
-    records = [one for one in known if one.target in names and one.kind in (FILES, DEFINITION, AdoptedDefinition.kind)]
-    return tuple(back_step(one, "the guest is taken away") for one in records)
+    names = {removal.name for removal in plan.removals}
+    records = [
+        record
+        for record in known
+        if record.target in names and record.kind in (FILES, DEFINITION, AdoptedDefinition.kind)
+    ]
+    return tuple(back_step(record, "the guest is taken away") for record in records)
 
 
 def refuse_variables(system: System, prepared: Iterable[Prepared], host: Host) -> None:

@@ -21,7 +21,7 @@ def history(site: Site, number: int | None = None) -> History:
     """Return all transactions, or the one of this number with its entries. Raises BadInput, Refused."""
     if number is not None:
         return History(transactions=(_past(_numbered(site, number), entries=True),))
-    return History(transactions=tuple(_past(one, entries=False) for one in _transactions(site)))
+    return History(transactions=tuple(_past(transaction, entries=False) for transaction in _transactions(site)))
 
 
 def intent_of(site: Site, number: int) -> Intent:
@@ -39,11 +39,11 @@ def _transactions(site: Site) -> tuple[Transaction, ...]:
         raise Refused("a captured host keeps no journals", where=site.system.origin, hint="run it on the host itself")
     if not site.system.captured and (folder := unseen_journals(site.store.folder)) is not None:
         raise Refused("the journals cannot be read", where=folder, hint="run it as root")
-    return tuple(one for one in site.transactions() if one.records)
+    return tuple(transaction for transaction in site.transactions() if transaction.records)
 
 
 def _numbered(site: Site, number: int) -> Transaction:
-    every = {one.header.number: one for one in _transactions(site)}
+    every = {transaction.header.number: transaction for transaction in _transactions(site)}
     if number not in every:
         known = ", ".join(map(str, every)) or "none"
         raise BadInput(f"there is no transaction {number}", where="N", hint=f"there are: {known}")
@@ -52,7 +52,7 @@ def _numbered(site: Site, number: int) -> Transaction:
 
 def _past(transaction: Transaction, *, entries: bool) -> PastTransaction:
     header, records = transaction.header, transaction.records
-    made = [one for one in records if one.outcome in ("done", "clamped", "reverted") and one.undone is None]
+    made = [record for record in records if record.outcome in ("done", "clamped", "reverted") and record.undone is None]
     return PastTransaction(
         number=header.number,
         at=header.at,
@@ -60,18 +60,24 @@ def _past(transaction: Transaction, *, entries: bool) -> PastTransaction:
         by=None if header.by is UNSET else header.by,
         source=None if header.source is UNSET else header.source,
         guests=_guests(made),
-        settings=sum(one.kind not in FOLLOWING and one.after != one.old for one in made),
+        settings=sum(record.kind not in FOLLOWING and record.after != record.old for record in made),
         outcome=_outcome(transaction),
-        entries=tuple(row for one in records for row in _rows(one)) if entries else None,
+        entries=tuple(row for record in records for row in _rows(record)) if entries else None,
     )
 
 
 def _guests(records: list[Record]) -> ChangedGuests:
     names: dict[str, list[str]] = {"created": [], "updated": [], "removed": []}
-    for one in records:
-        if one.kind in (GUEST, ADOPTED):
-            word = "updated" if one.new is not None and one.old is not None else "removed" if one.old else "created"
-            names["removed" if one.change == "back" else word].append(one.target)
+    for record in records:
+        if record.kind in (GUEST, ADOPTED):
+            word = (
+                "updated"
+                if record.new is not None and record.old is not None
+                else "removed"
+                if record.old
+                else "created"
+            )
+            names["removed" if record.change == "back" else word].append(record.target)
     return ChangedGuests(**{word: tuple(found) for word, found in names.items()})
 
 

@@ -107,7 +107,7 @@ def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Sa
     found = [Kept(kind, target, word) for kind, _, target in (row.action.partition(":") for row in ended)]
     transactions = site.transactions()
     number = next_number(transactions)
-    candidates = (one for one in site.standings(transactions).in_force if knob_to_keep(*one.key))
+    candidates = (setting for setting in site.standings(transactions).in_force if knob_to_keep(*setting.key))
     corrections = _corrections(transactions, now)
     for record in drifted_records(site, candidates):
         ages = corrections.setdefault((record.kind, record.target), [])
@@ -129,12 +129,12 @@ def _correct(
     site: Site, store: Store, number: int, record: Record, say: Say, uptime: float
 ) -> tuple[Kept | None, bool]:
     """Set one record's value again. Return (None, False) if nothing is left to write, else (what was done, stopped)."""
-    one = prepare(site.system, [step_of(record, "drifted, and kept (hosttune watch --keep)")])[0]
-    if one.verdict != TODO:
+    step = prepare(site.system, [step_of(record, "drifted, and kept (hosttune watch --keep)")])[0]
+    if step.verdict != TODO:
         return None, False
     journal = store.begin(number, **facts_of(site, KEPT, uptime=round(uptime, 1)))
     try:
-        carried = carry_out(site.system, journal, [one], say)
+        carried = carry_out(site.system, journal, [step], say)
     finally:
         journal.close()
     made = carried.made.get(1)
@@ -146,9 +146,9 @@ def _correct(
 def _corrections(transactions: Sequence[Transaction], now: _Moment) -> dict[tuple[str, str], list[float]]:
     """Return the ages of the corrections, in seconds, by kind and target."""
     ages: dict[tuple[str, str], list[float]] = {}
-    for one in transactions:
-        for record in one.records if one.header.verb == KEPT else ():
-            ages.setdefault((record.kind, record.target), []).append(now.age(one))
+    for transaction in transactions:
+        for record in transaction.records if transaction.header.verb == KEPT else ():
+            ages.setdefault((record.kind, record.target), []).append(now.age(transaction))
     return ages
 
 
@@ -166,10 +166,18 @@ def _forget_old(site: Site, store: Store, transactions: Sequence[Transaction], n
 
     A revert needs that one, to know the value that hosttune wrote last.
     """
-    newest = {(record.kind, record.target): one for one in transactions if one.header.verb == KEPT
-              for record in one.records}  # fmt: skip
-    for one in transactions:
-        needed = any(newest[record.kind, record.target] is one for record in one.records if one.header.verb == KEPT)
-        same_boot = one.header.boot_id == site.boot_id
-        if one.header.verb == KEPT and now.age(one) >= _LONGEST and not (needed and same_boot):
-            store.forget(one)
+    newest = {
+        (record.kind, record.target): transaction
+        for transaction in transactions
+        if transaction.header.verb == KEPT
+        for record in transaction.records
+    }
+    for transaction in transactions:
+        needed = any(
+            newest[record.kind, record.target] is transaction
+            for record in transaction.records
+            if transaction.header.verb == KEPT
+        )
+        same_boot = transaction.header.boot_id == site.boot_id
+        if transaction.header.verb == KEPT and now.age(transaction) >= _LONGEST and not (needed and same_boot):
+            store.forget(transaction)

@@ -34,10 +34,12 @@ def check_plan(plan: Plan) -> None:
 
     Those in force that stay as they are do not count.
     """
-    for one in plan.unplaced:
-        if one.refused:
-            raise BadInput(one.why[0], where=f"plan: guest {one.guest}", hint="; ".join(one.relaxation))
-    if lines := [f"  guest {one.guest}: {'; '.join(one.why)}" for one in plan.unplaced if not one.stays]:
+    for left_out in plan.unplaced:
+        if left_out.refused:
+            raise BadInput(left_out.why[0], where=f"plan: guest {left_out.guest}", hint="; ".join(left_out.relaxation))
+    if lines := [
+        f"  guest {left_out.guest}: {'; '.join(left_out.why)}" for left_out in plan.unplaced if not left_out.stays
+    ]:
         what = "guests without a place:\n" + "\n".join(lines)
         raise Incomplete(
             what, where="plan: unplaced", hint="hosttune plan says what would make room; change the intent"
@@ -128,17 +130,17 @@ def _check_adoptions(plan: Plan, cpus: set[str], devices: set[str]) -> None:
 
 def _sound(adopted: AdoptedGuest) -> Iterator[tuple[str, bool]]:
     """Yield the fields of an adoption, and whether the planner can have written each."""
-    texts = [text for one in adopted.changes for text in (one.element, one.was, one.becomes, one.why)]
-    cells = [one.cell for one in adopted.cells]
-    numbers = {one.id for one in adopted.cells if 0 <= one.id < limit("cells")}
+    texts = [text for change in adopted.changes for text in (change.element, change.was, change.becomes, change.why)]
+    cells = [adopted_cell.cell for adopted_cell in adopted.cells]
+    numbers = {adopted_cell.id for adopted_cell in adopted.cells if 0 <= adopted_cell.id < limit("cells")}
     topology = adopted.guest.topology
     levels = (topology.sockets, topology.dies, topology.cores, topology.threads) if topology else ()
     yield "uuid", re.fullmatch(_UUID, adopted.uuid) is not None
     yield "definition_sha256", re.fullmatch("[0-9a-f]{64}", adopted.definition_sha256) is not None
     yield "changes", all(map(str.isprintable, (*texts, *adopted.managers)))
-    yield "changes: effect", all(one.effect in ("live", "next start") for one in adopted.changes)
+    yield "changes: effect", all(change.effect in ("live", "next start") for change in adopted.changes)
     yield "pins", 0 < len(adopted.pins) == len(adopted.guest.vcpu_pins) <= limit("vcpus")
-    yield "pins: vcpu", {one.vcpu for one in adopted.pins} == set(range(len(adopted.pins)))
+    yield "pins: vcpu", {planned_pin.vcpu for planned_pin in adopted.pins} == set(range(len(adopted.pins)))
     yield "pins: cpus", len({_ids(pin.cpus) for pin in adopted.pins if len(_ids(pin.cpus)) == 1}) == len(adopted.pins)
     yield "cells", 0 < len(numbers) == len(cells) and tuple(cells) == adopted.guest.cells
     yield "cells: host_nodes", all(_ids(cell.host_nodes) and _ids(cell.vcpus) for cell in cells)
@@ -182,7 +184,11 @@ def _check_values(guest: PlannedGuest, at: str) -> None:
         ("fabric_partition", guest.fabric_partition, 0, MAX_ID),
         ("allocation_threads", guest.allocation_threads, 1, len(guest.vcpu_pins)),
         ("physical_address_bits", guest.physical_address_bits, 32, 64),
-        *((f"cells[{n}].distances", one, 10, 254) for n, cell in enumerate(guest.cells) for one in cell.distances),
+        *(
+            (f"cells[{n}].distances", distance, 10, 254)
+            for n, cell in enumerate(guest.cells)
+            for distance in cell.distances
+        ),
     ):
         if value is not None and not least <= value <= most:
             raise BadInput(f"{value} is not within {least} to {most}", where=f"{at}.{name}", hint="plan again")

@@ -71,16 +71,16 @@ class Site(msgspec.Struct, frozen=True):
         that this version does not know. Both are found here, before a rollback begins.
         """
         found = self.store.transactions() if self.store else ()
-        for one in found:
-            if None not in (one.header.machine, self.machine) and one.header.machine != self.machine:
+        for transaction in found:
+            if None not in (transaction.header.machine, self.machine) and transaction.header.machine != self.machine:
                 raise Refused(
-                    f"a journal of another machine ({one.header.host or 'unnamed'})",
-                    where=one.path,
+                    f"a journal of another machine ({transaction.header.host or 'unnamed'})",
+                    where=transaction.path,
                     hint="move it out of the folder: its values are not this machine's",
                 )
-            for record in one.records:
+            for record in transaction.records:
                 if record.to_undo:
-                    setting_of_record(record, one.path)
+                    setting_of_record(record, transaction.path)
         return found
 
     def plan_of(self, transaction: Transaction) -> Plan | None:
@@ -99,11 +99,11 @@ class Site(msgspec.Struct, frozen=True):
         """
         known = tuple(transactions)
         rows = self.standings(known)
-        records = [one.record for one in (*rows.in_force, *rows.dropped, *rows.left_alone)]
-        records += (record for one in known for record in one.records if record.change == "given-up")
+        records = [setting.record for setting in (*rows.in_force, *rows.dropped, *rows.left_alone)]
+        records += (record for transaction in known for record in transaction.records if record.change == "given-up")
         names = {name for record in records for name in (record.kind, record.target)}
         paths = [path for path, name in _FILES.items() if name not in names and _is_ours(self.system, path)]
-        own = [one for one in known if one.header.verb not in (AGAIN, KEPT)]
+        own = [transaction for transaction in known if transaction.header.verb not in (AGAIN, KEPT)]
         whole = not own or own[-1].state == "applied" or own[-1].goes_on  # else its apply was cut off
         if paths and whole and self.store is not None:
             what = f"what is in force here is unknown: no journal knows {', '.join(paths)}, which hosttune wrote"
@@ -205,13 +205,13 @@ class Site(msgspec.Struct, frozen=True):
 
         After a revert they are not counted any more.
         """
-        found: tuple[Record, ...] = ()
-        for one in transactions:
-            if one.goes_on and not one.is_open:
-                found = ()
-            elif one.header.boot_id in (None, self.boot_id) and one.state != "reverted":
-                found += one.retired
-        return found
+        records: tuple[Record, ...] = ()
+        for transaction in transactions:
+            if transaction.goes_on and not transaction.is_open:
+                records = ()
+            elif transaction.header.boot_id in (None, self.boot_id) and transaction.state != "reverted":
+                records += transaction.retired
+        return records
 
 
 def _is_ours(system: System, path: str) -> bool:
@@ -339,7 +339,7 @@ def log_line(result: Result, code: int) -> str:
 
 def next_number(transactions: Iterable[Transaction]) -> int:
     """Return the number of the next transaction."""
-    return 1 + max((one.header.number for one in transactions), default=0)
+    return 1 + max((transaction.header.number for transaction in transactions), default=0)
 
 
 def facts_of(site: Site, verb: str, **more: Any) -> dict[str, Any]:

@@ -207,18 +207,18 @@ def record_of(setting: Setting, known: Mapping[tuple[str, str], Record]) -> Reco
 
 def covered(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
     """Return the steps; `at_boot` is set for those whose shortfall is, or will be, staged for the next boot."""
-    found = tuple(prepared)
-    asked = {covered_by(one.step.setting) for one in found}
+    steps = tuple(prepared)
+    asked = {covered_by(one.step.setting) for one in steps}
     staged = {
         (one.step.setting.kind, part)
-        for one in found
+        for one in steps
         for part in one.step.parts.values()
         if (one.step.setting.kind, part) in asked
         and (one.verdict in (TODO, ALREADY) or one.step.setting.agrees(one.live, one.step.want))
     }
     return tuple(
         replace(one, step=replace(one.step, at_boot=True)) if covered_by(one.step.setting) in staged else one
-        for one in found
+        for one in steps
     )
 
 

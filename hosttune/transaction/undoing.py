@@ -58,7 +58,7 @@ def revert(
             journal = store.begin(next_number(transactions), **facts)
             result, code = _put_all_back(site, "revert", journal, rows, 1, say, force=force, retired=retired)
         if code == SUCCESS:
-            for one in (one for one in transactions if one.header.verb in (AGAIN, KEPT)):
+            for one in (transaction for transaction in transactions if transaction.header.verb in (AGAIN, KEPT)):
                 store.forget(one)  # of nothing that is in force any more
         return result, code
 
@@ -147,10 +147,12 @@ def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[st
     store = writable_store(site)
     with store.locked(), interruptible():
         transactions = site.transactions()
-        unfinished = tuple(one for one in transactions if one.is_open)
-        begun = next((one for one in unfinished if one.goes_on), None)
+        unfinished = tuple(transaction for transaction in transactions if transaction.is_open)
+        begun = next((transaction for transaction in unfinished if transaction.goes_on), None)
         rows = _to_put_back(site, transactions) if begun else []
-        records = [row.record for row in rows] or [record for one in unfinished for record in one.records]
+        records = [row.record for row in rows] or [
+            record for transaction in unfinished for record in transaction.records
+        ]
         records = [record for record in records if record.to_undo]
         refuse_between_tenants(site.system, store, records)
         refuse_running_guests(site.system, records, disrupt)
@@ -200,7 +202,7 @@ def _result(
     site: Site, verb: str, entries: Sequence[Entry], outcomes: Collection[str], *, whole: bool
 ) -> tuple[Result, int]:
     now = site.transactions()
-    left = next((one for one in now if one.is_open), None)
+    left = next((transaction for transaction in now if transaction.is_open), None)
     result = Result(
         host=site.hostname,
         verb=verb,

@@ -104,20 +104,20 @@ def validate(
         measured = _measure(system, evidence, request, say)
         evidence = look_again(system, evidence, time.monotonic() - begun)
     live = system is not None and not system.captured
-    found = decide(evidence, request.level, measured, live=live, known=known)
+    validation = decide(evidence, request.level, measured, live=live, known=known)
     if request.keep and system is not None and (system.scratch or (live and history.keeps_state())):
         try:
-            history.keep_looks(system, evidence, found)
+            history.keep_looks(system, evidence, validation)
         except (BadInput, Refused) as error:
             tell(f"what was seen of the GPUs is not kept for when guests have them: {error.what}")
     if request.accepting:
-        found = _accepted(system, found, evidence.host, request.accepted, new, tell)
+        validation = _accepted(system, validation, evidence.host, request.accepted, new, tell)
     if request.keep and (measured is not None or (live and history.keeps_state())):
         try:
-            history.keep(found)
+            history.keep(validation)
         except BadInput as error:
             tell(f"not kept for later comparison: {error.what}")
-    return Validated(_compared(found, request.against), evidence)
+    return Validated(_compared(validation, request.against), evidence)
 
 
 def _accepted(
@@ -137,7 +137,9 @@ def _accepted(
         if new:
             raise
         tell(f"nothing that was accepted before counts: {error.where}: {error.what}; {error.hint}")
-    new = tuple(msgspec.structs.replace(one, device=host.index.identity(one.subject)) for one in new)
+    new = tuple(
+        msgspec.structs.replace(acceptance, device=host.index.identity(acceptance.subject)) for acceptance in new
+    )
     accepting.keep(folder, "--accept", new, found.results, host)
     return accepting.applied(found, (*declared, *before, *new), host)
 
@@ -169,8 +171,10 @@ def exit_code(validation: Validation, gate: str = "verdict", before: Validation 
         return int(worse)
     results = validation.results
     if gate == "either" and before is not None:
-        stood = {(one.check, one.subject) for one in before.results if one.outcome == "unknown"}
-        results = tuple(one for one in results if one.outcome != "unknown" or (one.check, one.subject) not in stood)
+        stood = {(result.check, result.subject) for result in before.results if result.outcome == "unknown"}
+        results = tuple(
+            result for result in results if result.outcome != "unknown" or (result.check, result.subject) not in stood
+        )
     bad = validation.verdict not in ("pass", "warn") and verdict_of(results) not in ("pass", "warn")
     return int(bad or (gate == "either" and worse))
 

@@ -38,10 +38,10 @@ def asked(names: Sequence[str], why: str | None, until: str | None) -> tuple[Acc
     rows = [
         {"check": check, "subject": subject, "by": caller(), "why": why, "until": until} for check, subject in named
     ]
-    found = tuple(_valid(msgspec.convert(row, Acceptance), f"--accept {row['check']}") for row in rows)
-    if any(one.until <= _today() for one in found):
+    acceptances = tuple(_valid(msgspec.convert(row, Acceptance), f"--accept {row['check']}") for row in rows)
+    if any(acceptance.until <= _today() for acceptance in acceptances):
         raise BadInput(f"{until} is not in the future", where="--until", hint="give a later date")
-    return tuple(msgspec.structs.replace(one, at=now_text()) for one in found)
+    return tuple(msgspec.structs.replace(acceptance, at=now_text()) for acceptance in acceptances)
 
 
 def declared(rows: object, where: str) -> tuple[Acceptance, ...]:
@@ -85,9 +85,9 @@ def keep(folder: str | None, where: str, new: Sequence[Acceptance], results: Seq
     """Record what is accepted now. Raises Refused for a capture, BadInput for results that cannot be accepted."""
     if new and folder is None:
         raise Refused("a captured host has no state to write to", where=where, hint="run it on the host itself")
-    for one in new:
-        name = f"--accept {one.check}" + (f":{one.subject}" if one.subject else "")
-        found = [result for result in results if one.covers(result)]
+    for acceptance in new:
+        name = f"--accept {acceptance.check}" + (f":{acceptance.subject}" if acceptance.subject else "")
+        found = [result for result in results if acceptance.covers(result)]
         if any(result.outcome == "fail" for result in found):
             raise BadInput("a failure cannot be accepted", where=name, hint="mend it: hosttune validate names how")
         if any(_handed(result, host) for result in found):
@@ -105,9 +105,9 @@ def applied(found: Validation, acceptances: Iterable[Acceptance], host: Host) ->
     oldest_first = sorted(judged, key=lambda one: not one.ended)  # and those that have ended before all
     results = []
     for result in found.results:
-        one = next((one for one in reversed(oldest_first) if one.covers(result)), None)
-        if one is not None and result.outcome in ("unknown", "warn") and not _handed(result, host):
-            result = msgspec.structs.replace(result, accepted=one)
+        acceptance = next((one for one in reversed(oldest_first) if one.covers(result)), None)
+        if acceptance is not None and result.outcome in ("unknown", "warn") and not _handed(result, host):
+            result = msgspec.structs.replace(result, accepted=acceptance)
         results.append(result)
     return msgspec.structs.replace(found, results=tuple(results), verdict=verdict_of(results))
 
@@ -122,7 +122,7 @@ def _ended(one: Acceptance, host: Host) -> str:
 def _handed(result: CheckResult, host: Host) -> bool:
     """Return whether a hand-over of the result's device is open: its evidence decides, and nobody's word."""
     register = host.handover.devices if host.handover is not None else ()
-    quarantined = any(one.address == result.subject and one.state == "quarantined" for one in register)
+    quarantined = any(record.address == result.subject and record.state == "quarantined" for record in register)
     return quarantined or result.check in (_PRESENT, *OF_REGISTER)
 
 

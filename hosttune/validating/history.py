@@ -85,15 +85,15 @@ def _doubt(error: BadInput | Refused) -> Problem:
 
 def _validations(folder: str | None) -> tuple[tuple[Validation, ...], tuple[Problem, ...]]:
     """Return (earlier validations of this host, oldest first; those that cannot be read, as problems)."""
-    found: list[Validation] = []
+    validations: list[Validation] = []
     unread = []
     for path in stored_validations(folder) if folder is not None else ():
         try:
-            found.append(read_validation(path))
+            validations.append(read_validation(path))
         except BadInput as error:
             unread.append(Problem(what="unreadable", where=path, why=error.what))
-    found.sort(key=lambda validation: validation.at or "")
-    return tuple(found), tuple(unread)
+    validations.sort(key=lambda validation: validation.at or "")
+    return tuple(validations), tuple(unread)
 
 
 def _folder(system: System) -> str | None:
@@ -165,7 +165,9 @@ def forget(
         where = "--host" if system is None else system.origin
         raise Refused("a captured host has no state to write to", where=where, hint="run it on the host itself")
     expected = {
-        one.address for found in (*kept_expectations(evidence), *((named,) if named else ())) for one in found.devices
+        device.address
+        for found in (*kept_expectations(evidence), *((named,) if named else ()))
+        for device in found.devices
     }
     strange = [address for address in addresses if address not in expected]
     if strange:

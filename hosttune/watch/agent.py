@@ -326,7 +326,9 @@ class Agent:
             resident_bytes=self._own.resident_bytes,
             keeping=self.keep is not None,
             corrections=dict(self._corrections),
-            given_up=tuple((one.kind, one.target) for one in self._kept.settings if one.outcome == "given-up"),
+            given_up=tuple(
+                (setting.kind, setting.target) for setting in self._kept.settings if setting.outcome == "given-up"
+            ),
             refused=self._kept.refused is not None,
         )
 
@@ -339,9 +341,9 @@ class Agent:
         found = advance(self._counters, self._guests, self._sample, now)
         self._counters = {guest.name: found[guest.name] or self._counters.get(guest.name) or Counter()
                           for guest in self._guests}  # fmt: skip
-        self._foreign = {name: None if one is None else one.shown for name, one in found.items()}
+        self._foreign = {name: None if counter is None else counter.shown for name, counter in found.items()}
         self._sample = now
-        loud = [guest for guest in self._guests if (one := found[guest.name]) and one.share > _NOTICED_SHARE]
+        loud = [guest for guest in self._guests if (counter := found[guest.name]) and counter.share > _NOTICED_SHARE]
         cpus = {cpu for guest in loud for cpu in guest.cpus}
         ran = processes(cpus) if loud else None
         for guest in loud if self._ran is not None and ran is not None else ():
@@ -369,12 +371,14 @@ class Agent:
             self._stopping = "a signal during a correction, which was rolled back"
         if self._kept.refused is not None and self._kept.refused != before.refused:
             self.say(f"nothing is kept: {self._kept.refused}")
-        for one in self._kept.settings:
-            if one.outcome in self._corrections:
-                self._corrections[one.outcome] += 1
-            if one.outcome != "given-up" or one not in before.settings:
-                self.say(f"{one.kind} {one.target}: {one.outcome}{f': {one.why}' if one.why else ''}")
-        return any(one.outcome != "given-up" for one in self._kept.settings)
+        for setting in self._kept.settings:
+            if setting.outcome in self._corrections:
+                self._corrections[setting.outcome] += 1
+            if setting.outcome != "given-up" or setting not in before.settings:
+                self.say(
+                    f"{setting.kind} {setting.target}: {setting.outcome}{f': {setting.why}' if setting.why else ''}"
+                )
+        return any(setting.outcome != "given-up" for setting in self._kept.settings)
 
 
 def _summary(events: Sequence[tuple[str, int]]) -> Sequence[str]:

@@ -83,13 +83,13 @@ class Guests(OpenSource):
             self._rest = b""
             lines.append(b"a line that is too long")
         read = (event_of_line(line.decode("utf-8", "replace")) for line in lines if line)
-        found = [event for event in read if event is not None]
-        for event in found:
+        events = [event for event in read if event is not None]
+        for event in events:
             self._connected = event.what != CLOSED if event.what in (OPENED, CLOSED) else self._connected
-        if ended and not found:
+        if ended and not events:
             self._since = None
             raise NoSource(NAME, "neither libvirt-python nor virsh has a connection")
-        return found
+        return events
 
     def _read(self) -> tuple[bytes, bool]:
         data = b""

@@ -53,10 +53,10 @@ def event_of_record(record: bytes) -> Event | None:
 def event_of_line(text: str) -> Event | None:
     """Return the event of one message of the kernel; None if it is none."""
     text = text[:1000]
-    for found in parse_events([(None, text)]):
-        subject = f"device {found.address}" if found.address else "host"
-        what = "link" if found.kind == "link-down" else found.kind
-        return None if found.kind == "edac-mc" else Event(NAME, what, subject)
+    for event in parse_events([(None, text)]):
+        subject = f"device {event.address}" if event.address else "host"
+        what = "link" if event.kind == "link-down" else event.kind
+        return None if event.kind == "edac-mc" else Event(NAME, what, subject)
     for what, pattern in _OTHER:
         if match := pattern.match(text):
             address = match.groupdict().get("address")
@@ -84,7 +84,7 @@ class KmsgSource(OpenSource):
 
     def take(self) -> Sequence[Event]:
         """See Source."""
-        found: list[Event] = []
+        events: list[Event] = []
         for _ in range(_MOST):
             try:
                 record = self._read(self._fd, _LONGEST)
@@ -92,7 +92,7 @@ class KmsgSource(OpenSource):
                 break
             except OSError as error:
                 if error.errno == errno.EPIPE:
-                    found.append(Event(NAME, LOST))
+                    events.append(Event(NAME, LOST))
                     continue
                 if error.errno == errno.EINVAL:
                     continue  # a record that is longer than any that the kernel writes
@@ -101,8 +101,8 @@ class KmsgSource(OpenSource):
                 break
             event = event_of_record(record)
             if event is not None:
-                found.append(event)
-        return found
+                events.append(event)
+        return events
 
     def close(self) -> None:
         """See Source."""

@@ -97,8 +97,8 @@ class Remembering(LiveMachine):
             return known.text
         text = super().run(argv, timeout=timeout)
         if argv[0] == _LOG:
-            found = _OLDEST.search(text[:4000])
-            self._oldest = float(found[1]) if found else None
+            match = _OLDEST.search(text[:4000])
+            self._oldest = float(match[1]) if match else None
         if argv[0] == _JOURNAL:
             self.older = OlderLog(time.monotonic(), text) if len(text) < _MOST_KEPT_LOG else None
         return text
@@ -171,12 +171,12 @@ class Looker:
             foreign_cpu_seconds=dict(foreign),
             extra=families(state),
         )
-        bad = [one for one in validation.results if one.outcome not in ("pass", "skip")]
+        bad = [result for result in validation.results if result.outcome not in ("pass", "skip")]
         applied = evidence.applied_state
         seen = LookResult(
             text=exposition(observed),
             verdict=validation.verdict,
-            bad={f"{one.check} {one.subject}": one.outcome for one in bad[:MOST_TOLD]},
+            bad={f"{result.check} {result.subject}": result.outcome for result in bad[:MOST_TOLD]},
             guests=tuple(watched(evidence, system)) if system is not None else (),
             drifted=bool(applied and applied.drift),
             older=system.older if isinstance(system, Remembering) else None,
@@ -210,7 +210,7 @@ def still_hangs(child: int) -> bool:
 
 def watched(evidence: Evidence, system: System) -> Iterable[Watched]:
     """Yield the running guests of which every vCPU is pinned, and whose process is known."""
-    processes = {one.guest: one.pid for one in evidence.processes or ()}
+    processes = {guest_process.guest: guest_process.pid for guest_process in evidence.processes or ()}
     for guest in evidence.host.guests or ():
         if guest.name not in processes:
             continue

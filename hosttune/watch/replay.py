@@ -52,7 +52,7 @@ class Replay(OpenSource):
         text = (self._text() or "")[self._seen :]
         whole = text[: text.rfind("\n") + 1]
         self._seen += len(whole)
-        found: list[Event] = []
+        events: list[Event] = []
         for line in whole.splitlines():
             try:
                 event = event_of_text(line) if line.strip() else None
@@ -60,8 +60,8 @@ class Replay(OpenSource):
                 hint = "write udev ACTION SUBSYSTEM DEVPATH, kmsg RECORD, libvirt WHAT NAME or lost SOURCE"
                 raise BadInput(f"not an event: {line[:100]!r}", where=PATH, hint=hint) from error
             if event is not None:
-                found.append(event)
-        return found
+                events.append(event)
+        return events
 
     def _text(self) -> str | None:
         try:

@@ -57,22 +57,22 @@ class Udev(OpenSource):
 
     def take(self) -> Sequence[Event]:
         """See Source."""
-        found: list[Event] = []
+        events: list[Event] = []
         for _ in range(_MOST):
             try:
                 device = self._monitor.poll(timeout=0)
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise NoSource(NAME, str(error)) from error
-                found.append(Event(NAME, LOST))
+                events.append(Event(NAME, LOST))
                 continue
             if device is None:
                 break
             named = {"ACTION": device.action, "SUBSYSTEM": device.subsystem, "DEVPATH": device.device_path}
             event = event_of_device({name: str(value or "") for name, value in named.items()})
             if event is not None:
-                found.append(event)
-        return found
+                events.append(event)
+        return events
 
     def close(self) -> None:
         """See Source."""

@@ -86,29 +86,29 @@ def _from_text(text: str) -> ParsedOutput:
 
 def _names(rows: Sequence[object]) -> dict[int, str]:
     """Return the GPU addresses by index, from lines such as "0: NVIDIA H200 (00000000:19:00)"."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for row in rows:
         text = part(row, str, TOOL, "a device")
         match = _BUS.search(text)
         index = number(text.partition(":")[0].strip())
         if index is not None and match:
-            found[index] = f"{match[1][-4:]}:{match[2]}:{match[3]}.0".lower()
-    return found
+            names[index] = f"{match[1][-4:]}:{match[2]}:{match[3]}.0".lower()
+    return names
 
 
 def _figures(name: str, matrix: list[list[Any]], total: object, names: Mapping[int, str]) -> Iterator[Sample]:
     """Yield the samples of one matrix, after comparing them with its sum."""
-    found: list[tuple[int, int, float]] = []
+    figures: list[tuple[int, int, float]] = []
     for row, cells in enumerate(matrix):
         for column, cell in enumerate(cells):
             if cell != "N/A":
-                found.append((row, column, positive(cell, TOOL, name)))
+                figures.append((row, column, positive(cell, TOOL, name)))
     wanted = positive(total, TOOL, f"the sum of {name}")
-    values = sum(value for _, _, value in found)
-    if not found or not close(values, wanted, 1e-4, _ROUNDING * (len(found) + 1)):
+    values = sum(value for _, _, value in figures)
+    if not figures or not close(values, wanted, 1e-4, _ROUNDING * (len(figures) + 1)):
         raise NotUnderstood(TOOL, f"the cells of {name} add up to {values:.2f}, it says {wanted:.2f}")
     metric = TESTS[name]
-    for row, column, value in found:
+    for row, column, value in figures:
         yield Sample(metric=metric, subject=_subject(name, row, column, names), value=value, unit="GB/s")
 
 

@@ -133,7 +133,7 @@ def search(hosts: Sequence[str], trials: Sequence[Trial], tried: Sequence[frozen
     At its end the largest bad group is measured without the hosts that were named. `tried`: every group that was asked
     for, as often as it was; a group without an answer is not asked for again here.
     """
-    found = findings(trials)
+    group_findings = findings(trials)
     place = {host: number for number, host in enumerate(hosts)}
     times = Counter(tried)
     used: set[str] = set()
@@ -145,16 +145,16 @@ def search(hosts: Sequence[str], trials: Sequence[Trial], tried: Sequence[frozen
                 groups.append(one)
                 used.update(one)
 
-    take(one for one in found.doubtful if times[one] < _PROOFS)
-    open_ = sorted(found.unexplained, key=lambda one: (len(one[1]), len(one[0]), sorted(one[0])))
+    take(one for one in group_findings.doubtful if times[one] < _PROOFS)
+    open_ = sorted(group_findings.unexplained, key=lambda one: (len(one[1]), len(one[0]), sorted(one[0])))
     for group, suspects in open_:
-        take(_wanted(group, suspects, found, times, place, used))
-    for host in _unsettled(found, trials):
-        take(islice(_with_good((host,), 2, found, times, place, used), 1))
-    if not groups and open_ and not found.cleared:
+        take(_wanted(group, suspects, group_findings, times, place, used))
+    for host in _unsettled(group_findings, trials):
+        take(islice(_with_good((host,), 2, group_findings, times, place, used), 1))
+    if not groups and open_ and not group_findings.cleared:
         take(_others(sorted({host for _, few in open_ for host in few} & place.keys(), key=place.__getitem__), times))
     if not groups:
-        take(_without(found, trials, times))
+        take(_without(group_findings, trials, times))
     return tuple(tuple(sorted(group, key=place.__getitem__)) for group in groups)
 
 

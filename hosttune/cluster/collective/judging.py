@@ -83,7 +83,7 @@ def joined(wanted: WantedGroup, answers: Mapping[str, Member]) -> JudgedGroup:
     for host, member in answers.items():
         if member.group != name:
             return JudgedGroup("not-understood", why=f"{host}: its answer is of another group")
-        if member.ranks not in (None, ranks) or any(one.ranks != ranks for one in member.timings):
+        if member.ranks not in (None, ranks) or any(timing.ranks != ranks for timing in member.timings):
             return JudgedGroup("not-understood", why=f"{host}: its answer is of {member.ranks} ranks, not {ranks}")
     bad = {host: member for host, member in answers.items() if member.outcome != "measured"}
     if bad:
@@ -100,17 +100,19 @@ def joined(wanted: WantedGroup, answers: Mapping[str, Member]) -> JudgedGroup:
 def _as_asked(wanted: WantedGroup, host: str, timings: Sequence[Timing]) -> JudgedGroup:
     """Return the times by the sizes that were asked for: all ranks have equal parts of a buffer, so it may be less."""
     found: dict[tuple[Kind, int], Timing] = {}
-    for one in timings:
-        size = min(wanted.sizes, key=lambda asked: abs(asked - one.size_bytes))
-        if one.kind not in wanted.kinds or abs(size - one.size_bytes) >= _BYTES * wanted.ranks:
-            return JudgedGroup("not-understood", why=f"{host}: {one.kind} of {one.size_bytes} bytes was not asked for")
-        if (one.kind, size) in found or len(one.seconds) != wanted.runs:
+    for timing in timings:
+        size = min(wanted.sizes, key=lambda asked: abs(asked - timing.size_bytes))
+        if timing.kind not in wanted.kinds or abs(size - timing.size_bytes) >= _BYTES * wanted.ranks:
             return JudgedGroup(
-                "not-understood", why=f"{host}: {one.kind} of {size} bytes does not have {wanted.runs} times"
+                "not-understood", why=f"{host}: {timing.kind} of {timing.size_bytes} bytes was not asked for"
             )
-        if not all(_SHORTEST <= seconds <= _LONGEST for seconds in one.seconds):
-            return JudgedGroup("not-understood", why=f"{host}: {one.kind} of {size} bytes has times that cannot be")
-        found[one.kind, size] = replace(one, size_bytes=size)
+        if (timing.kind, size) in found or len(timing.seconds) != wanted.runs:
+            return JudgedGroup(
+                "not-understood", why=f"{host}: {timing.kind} of {size} bytes does not have {wanted.runs} times"
+            )
+        if not all(_SHORTEST <= seconds <= _LONGEST for seconds in timing.seconds):
+            return JudgedGroup("not-understood", why=f"{host}: {timing.kind} of {size} bytes has times that cannot be")
+        found[timing.kind, size] = replace(timing, size_bytes=size)
     missing = [f"{kind} of {size} bytes" for size in wanted.sizes for kind in wanted.kinds if (kind, size) not in found]
     return JudgedGroup("measured", tuple(found.values()), left_out=tuple(missing))
 
@@ -134,12 +136,12 @@ def _agree(one: Sequence[Timing], other: Sequence[Timing]) -> bool:
 def figures(timings: Iterable[Timing]) -> tuple[GroupFigure, ...]:
     """Return the figures of a group, not judged yet."""
     found = []
-    for one in timings:
-        values = [busbw(one.kind, one.ranks, one.size_bytes, seconds) for seconds in one.seconds]
+    for timing in timings:
+        values = [busbw(timing.kind, timing.ranks, timing.size_bytes, seconds) for seconds in timing.seconds]
         found.append(
             GroupFigure(
-                kind=one.kind,
-                size_bytes=one.size_bytes,
+                kind=timing.kind,
+                size_bytes=timing.size_bytes,
                 busbw=median(values),
                 lowest=min(values),
                 highest=max(values),
@@ -167,18 +169,23 @@ def judged(groups: Sequence[HostGroup], standard: CollectiveStandard) -> tuple[H
     """
     last = {frozenset(group.hosts): number for number, group in enumerate(groups) if settled(group.outcome)}
     now = [
-        replace(one, repeated=last.get(frozenset(one.hosts), n) > n or _made_up_for(one, groups[n + 1 :]))
-        for n, one in enumerate(groups)
+        replace(
+            host_group,
+            repeated=last.get(frozenset(host_group.hosts), n) > n or _made_up_for(host_group, groups[n + 1 :]),
+        )
+        for n, host_group in enumerate(groups)
     ]
-    medians = _medians(one for one in now if not one.repeated)
-    return tuple(_judged(one, standard, medians) for one in now)
+    medians = _medians(host_group for host_group in now if not host_group.repeated)
+    return tuple(_judged(host_group, standard, medians) for host_group in now)
 
 
 def _made_up_for(group: HostGroup, later: Sequence[HostGroup]) -> bool:
     if settled(group.outcome):
         return False
-    alike = [one for one in later if len(one.hosts) == len(group.hosts) and settled(one.outcome)]
-    return set(group.hosts) <= {host for one in alike for host in one.hosts}
+    alike = [
+        host_group for host_group in later if len(host_group.hosts) == len(group.hosts) and settled(host_group.outcome)
+    ]
+    return set(group.hosts) <= {host for host_group in alike for host in host_group.hosts}
 
 
 def settled(outcome: GroupOutcome) -> bool:
@@ -188,26 +195,26 @@ def settled(outcome: GroupOutcome) -> bool:
 
 def _medians(groups: Iterable[HostGroup]) -> Mapping[tuple[str, int, int], float]:
     """Return the median by kind, size and number of hosts."""
-    found: dict[tuple[str, int, int], list[float]] = {}
+    medians: dict[tuple[str, int, int], list[float]] = {}
     for group in groups:
-        for one in group.figures:
-            found.setdefault((one.kind, one.size_bytes, len(group.hosts)), []).append(one.busbw)
-    return {key: median(values) for key, values in found.items() if len(values) >= LEAST_FOR_MEDIAN}
+        for figure in group.figures:
+            medians.setdefault((figure.kind, figure.size_bytes, len(group.hosts)), []).append(figure.busbw)
+    return {key: median(values) for key, values in medians.items() if len(values) >= LEAST_FOR_MEDIAN}
 
 
 def _judged(group: HostGroup, standard: CollectiveStandard, medians: Mapping[tuple[str, int, int], float]) -> HostGroup:
     if group.outcome != "measured":
         return replace(group, state="failed" if group.outcome in FAILED else "unknown")
-    largest = max(one.size_bytes for one in group.figures)
-    found = tuple(_figure(one, len(group.hosts), largest, standard, medians) for one in group.figures)
-    counted = [one for one in found if one.size_bytes >= min(SMALL_BYTES, largest)]
-    states = [one.state for one in counted]
-    why = next((one.why for one in counted if one.state in ("low", "unknown") and one.why), group.why)
+    largest = max(figure.size_bytes for figure in group.figures)
+    group_figures = tuple(_figure(figure, len(group.hosts), largest, standard, medians) for figure in group.figures)
+    counted = [figure for figure in group_figures if figure.size_bytes >= min(SMALL_BYTES, largest)]
+    states = [figure.state for figure in counted]
+    why = next((figure.why for figure in counted if figure.state in ("low", "unknown") and figure.why), group.why)
     if group.left_out and not why:
         why = f"{some(group.left_out, 2)} has no figure"
     unknown = "unknown" in states or group.left_out
     state: GroupState = "low" if "low" in states else "unknown" if unknown else "good"
-    return replace(group, state=state, figures=found, why=why)
+    return replace(group, state=state, figures=group_figures, why=why)
 
 
 def _figure(
@@ -219,9 +226,9 @@ def _figure(
 ) -> GroupFigure:
     if one.size_bytes < min(SMALL_BYTES, largest):
         return replace(one, why="a small message beside larger ones: not judged")
-    found = standard.expect(one.kind, hosts, one.size_bytes)
-    bound, typical = (found.bound, found.typical) if found is not None else (None, None)
-    predicted = _predicted(found) if "prediction" in standard.against else None
+    estimate = standard.expect(one.kind, hosts, one.size_bytes)
+    bound, typical = (estimate.bound, estimate.typical) if estimate is not None else (None, None)
+    predicted = _predicted(estimate) if "prediction" in standard.against else None
     middle = medians.get((one.kind, one.size_bytes, hosts)) if "fleet" in standard.against else None
     own = standard.least if hosts > 1 and one.size_bytes == largest else None
     known = [
@@ -233,7 +240,7 @@ def _figure(
         judges = own is not None or predicted is not None or (standard.against == ("fleet",) and middle is not None)
         size_only = standard.least is not None and hosts > 1 and one.size_bytes < largest
         if not judges and not size_only:
-            state, why = "unknown", _lacking(found, standard, hosts)
+            state, why = "unknown", _lacking(estimate, standard, hosts)
     return replace(one, state=state, bound=bound, typical=typical, expected=expected, why=why)
 
 
@@ -276,9 +283,9 @@ def scaling(groups: Iterable[HostGroup], expect: Expect) -> tuple[Scaling, ...]:
     """
     found: dict[tuple[Kind, int], dict[int, list[tuple[int, float]]]] = {}
     for group in groups:
-        for one in group.figures if group.purpose == "series" and not group.repeated else ():
-            by_hosts = found.setdefault((one.kind, one.size_bytes), {})
-            by_hosts.setdefault(len(group.hosts), []).append((group.ranks, one.busbw))
+        for figure in group.figures if group.purpose == "series" and not group.repeated else ():
+            by_hosts = found.setdefault((figure.kind, figure.size_bytes), {})
+            by_hosts.setdefault(len(group.hosts), []).append((group.ranks, figure.busbw))
     rows = []
     for (kind, size), by_hosts in sorted(found.items()):
         base = min((hosts for hosts in by_hosts if hosts > 1), default=None)

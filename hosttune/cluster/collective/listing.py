@@ -94,8 +94,8 @@ def _library(system: System, python: str, notes: list[str]) -> Library | None:
 
 def _place(system: System, interface: str | None, notes: list[str]) -> Place | None:
     """Return where this host meets others. Raises BadInput for an interface that is not there."""
-    found = addresses_of(system)
-    if found is None:
+    addresses = addresses_of(system)
+    if addresses is None:
         notes.append("addresses are unknown: `ip -j address show` gave no answer")
         return None
     if interface is None:
@@ -108,22 +108,22 @@ def _place(system: System, interface: str | None, notes: list[str]) -> Place | N
     elif "/" in interface or not system.exists(f"/sys/class/net/{interface}"):
         what = f"no interface {interface[:40]!r} on this host"
         raise BadInput(what, where="hosttune_interface", hint="`ip link` lists the interfaces")
-    if found.get(interface) is None:
+    if addresses.get(interface) is None:
         notes.append(f"{interface} has no address")
     rate = interface_gbps(Reader(system), interface)
-    return Place(interface=interface, address=found.get(interface), rate_gbps=rate)
+    return Place(interface=interface, address=addresses.get(interface), rate_gbps=rate)
 
 
 def _settings(system: System, variables: Mapping[str, str]) -> list[str]:
     """Return the lines of the files that the library reads by itself, each with its file."""
     home = variables.get("HOME", "/root")
     named = variables.get("NCCL_CONF_FILE") or f"{home}/.nccl.conf"
-    found = []
+    settings = []
     for path in (named, *_SETTINGS):
         try:
             text = system.read(path)
         except Unreadable as error:
             text = f"# unreadable: {error.reason}"
         lines = [line for line in (text or "").splitlines() if line.strip()]
-        found += [f"{path}: {line[:_MOST_TEXT]}" for line in lines[:_MOST_LINES]]
-    return found
+        settings += [f"{path}: {line[:_MOST_TEXT]}" for line in lines[:_MOST_LINES]]
+    return settings

@@ -82,7 +82,7 @@ def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
         if pair.memory == "gpu"
     ]
     network = _blamed(pair for pair in found if pair.memory == "host")
-    return (*network, *(replace(one, memory="gpu", words=f"{one.words}; {GPU_PATH}") for one in _blamed(of_gpus)))
+    return (*network, *(replace(fault, memory="gpu", words=f"{fault.words}; {GPU_PATH}") for fault in _blamed(of_gpus)))
 
 
 def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
@@ -241,7 +241,7 @@ def _dead_rails(matrix: _Matrix) -> frozenset[str]:
         rail
         for rail, ports in _by_rail(matrix).items()
         if len(ports) > 2
-        and all(len(found) >= _LEAST and all(pair.state in _BAD for pair in found) for found in ports.values())
+        and all(len(pairs) >= _LEAST and all(pair.state in _BAD for pair in pairs) for pairs in ports.values())
     )
 
 
@@ -255,7 +255,7 @@ def _by_rail(matrix: _Matrix) -> Mapping[str, Mapping[str, Sequence[Pair]]]:
 
 def _pair_faults(matrix: _Matrix, measured: Sequence[Pair], left: Sequence[Pair]) -> list[Fault]:
     """Return the faults of pairs of hosts on a rail; two hosts with several rails, all of them bad, are one fault."""
-    found: list[Fault] = []
+    pair_faults: list[Fault] = []
     by_hosts: dict[tuple[str, ...], list[Pair]] = {}
     for pair in left:
         by_hosts.setdefault(tuple(sorted((pair.sender, pair.receiver))), []).append(pair)
@@ -271,8 +271,8 @@ def _pair_faults(matrix: _Matrix, measured: Sequence[Pair], left: Sequence[Pair]
                 if not any(pair.state == "good" for pair in matrix.pairs[host, rail])
             )
             rail = group[0].rail if len({pair.rail for pair in group}) == 1 else None
-            found.append(_fault("pair", hosts, rail, group, suspects))
-    return found
+            pair_faults.append(_fault("pair", hosts, rail, group, suspects))
+    return pair_faults
 
 
 def _fault(

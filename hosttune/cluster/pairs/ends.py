@@ -100,13 +100,13 @@ def measure(
 
     def one(end: End) -> EndResult:
         before = look(end) if look is not None else {}
-        found = measure_one(end, run)
+        result = measure_one(end, run)
         if look is not None and before:
             after = look(end)
             # A counter that cannot be read any more may have counted anything.
             known = before.keys() <= after.keys()
-            found = replace(found, errors=came(before, after, end.seconds) if known else None)
-        return found if end.role == "server" else replace(found, path_mtu=_path_mtu(end, found, run))
+            result = replace(result, errors=came(before, after, end.seconds) if known else None)
+        return result if end.role == "server" else replace(result, path_mtu=_path_mtu(end, result, run))
 
     found: dict[int, EndResult] = {}
     for gpus in (False, True):  # never at once: both are of the same port
@@ -128,10 +128,10 @@ def measure_one(end: End, run: Run) -> EndResult:
         return _result(end, *lost)
     deadline = time.monotonic() + end.wait
     while True:
-        found, met = _once(end, run, max(1.0, deadline - time.monotonic()))
-        again = end.role == "client" and not met and found.outcome in _AGAIN and time.monotonic() < deadline
+        result, met = _once(end, run, max(1.0, deadline - time.monotonic()))
+        again = end.role == "client" and not met and result.outcome in _AGAIN and time.monotonic() < deadline
         if not again:
-            return found
+            return result
         time.sleep(_RETRY_SECONDS)
 
 
@@ -229,9 +229,9 @@ def _once(end: End, run: Run, seconds_to_connect: float) -> tuple[EndResult, boo
     met = _begun(text) or (end.gpu is not None and _used(end.gpu, text) is not None)  # it looks for it afterwards
     if failed is not None and failed.reason == "exit status 124" and not met:
         return _alone(end, limit), met
-    found = _read(end, text, failed)
-    told = unbound and end.role == "server" and found.outcome == "measured" and found.why is None
-    return (replace(found, why=UNBOUND) if told else found), met
+    result = _read(end, text, failed)
+    told = unbound and end.role == "server" and result.outcome == "measured" and result.why is None
+    return (replace(result, why=UNBOUND) if told else result), met
 
 
 def _read(end: End, text: str, failed: CommandFailed | None) -> EndResult:
@@ -252,9 +252,9 @@ def _no_memory(gpu: GpuMemory, text: str) -> str | None:
     """Return what a program said of a GPU's memory that it, or the NIC, cannot use; None if it did not."""
     vendor = vendor_of(gpu.maker)
     own = vendor.memory_test.failed if vendor is not None and vendor.memory_test is not None else "$^"
-    found = re.search(rf"^.*(?:{own}|{_NO_REGION}).*$", text, re.MULTILINE)
+    match = re.search(rf"^.*(?:{own}|{_NO_REGION}).*$", text, re.MULTILINE)
     way = "dma-buf" if gpu.dmabuf else "the peer memory module"
-    return f"GPU {gpu.address}, by {way}: {found[0].strip()}" if found else None
+    return f"GPU {gpu.address}, by {way}: {match[0].strip()}" if match else None
 
 
 def _ran(argv: tuple[str, ...], limit: float, run: Run) -> tuple[str, CommandFailed | None]:
@@ -375,9 +375,9 @@ def _result(end: End, outcome: EndOutcome, why: str | None) -> EndResult:
 def _said(text: str) -> tuple[EndOutcome, str] | None:
     """Return what a program's words mean, and the line that says it; None for words that are not known."""
     for pattern, outcome in _SAID:
-        found = re.search(rf"^.*(?:{pattern}).*$", text, re.MULTILINE)
-        if found:
-            return outcome, found[0].strip()
+        match = re.search(rf"^.*(?:{pattern}).*$", text, re.MULTILINE)
+        if match:
+            return outcome, match[0].strip()
     return None
 
 

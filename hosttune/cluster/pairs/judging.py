@@ -155,12 +155,12 @@ _Medians = Mapping[tuple[Memory, float | None] | str, float]
 
 def _medians(pairs: Iterable[Pair]) -> _Medians:
     """Return the median of the measured pairs by memory and rate of their ports (None: unknown), and by their rail."""
-    found: dict[tuple[Memory, float | None] | str, list[float]] = {}
+    medians: dict[tuple[Memory, float | None] | str, list[float]] = {}
     for pair in pairs:
         if pair.outcome == "measured" and pair.gbps is not None:
             for kind in ((pair.memory, pair.rate_gbps), pair.rail):
-                found.setdefault(kind, []).append(pair.gbps)
-    return {kind: median(figures) for kind, figures in found.items() if len(figures) >= LEAST_FOR_MEDIAN}
+                medians.setdefault(kind, []).append(pair.gbps)
+    return {kind: median(figures) for kind, figures in medians.items() if len(figures) >= LEAST_FOR_MEDIAN}
 
 
 def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Verdict:

@@ -78,9 +78,9 @@ def _answers(end: End, size: int, run: Run) -> int:
         text, failed = run(argv, _LIMIT_SECONDS + 5.0), ""
     except CommandFailed as error:
         text, failed = error.output, error.reason
-    found = _SUMMARY.search(text)
-    if found is not None:
-        return int(found[2])
+    match = _SUMMARY.search(text)
+    if match is not None:
+        return int(match[2])
     if "not found" in text or failed == "not installed":
         raise _NoAnswerError("ping is not installed (iputils-ping)")
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [failed or "it printed nothing"]
@@ -90,8 +90,8 @@ def _answers(end: End, size: int, run: Run) -> int:
 def _kept(end: End, run: Run) -> str:
     """Return that the kernel itself sends no larger packets to the peer, if so: by its route, or as it has learned."""
     try:
-        found = _KNOWN.search(run(("ip", "-j", "route", "get", end.peer_address, "from", end.address), 10.0))
+        match = _KNOWN.search(run(("ip", "-j", "route", "get", end.peer_address, "from", end.address), 10.0))
     except CommandFailed:
         return ""
     learned = "of the route, or learned and kept up to 10 minutes: ip route flush cache"
-    return f" (this host's kernel has a path MTU of {found[1]}, {learned})" if found else ""
+    return f" (this host's kernel has a path MTU of {match[1]}, {learned})" if match else ""

@@ -121,9 +121,9 @@ def _of_nic(system: System, nic: Nic, addresses: Mapping[str, str] | None) -> li
         return [_port(system, nic, name, own or _rdma_over(system, name), addresses) for name in names]
     owners = {number: _interface_of(system, nic, number) for number in numbers}
     places = {name: (nic.rdma, number) for number, name in owners.items()}
-    found = [_port(system, nic, name, places.get(name), addresses, several=True) for name in nic.interfaces]
+    ports = [_port(system, nic, name, places.get(name), addresses, several=True) for name in nic.interfaces]
     alone = [number for number, name in owners.items() if name is None or places[name] != (nic.rdma, number)]
-    return found + [_port(system, nic, "", (nic.rdma, number), addresses, several=True) for number in alone]
+    return ports + [_port(system, nic, "", (nic.rdma, number), addresses, several=True) for number in alone]
 
 
 _Place = tuple[str, int | None]  # an RDMA device, and the number of its port

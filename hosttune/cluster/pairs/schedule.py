@@ -82,7 +82,7 @@ def completing(made: Iterable[Sequence[Pairing]], rails: Iterable[Sequence[str]]
     rounds_there = tuple(made)
     there = {frozenset(pair) for pairs in rounds_there for pair in pairs}
     more: list[Pairing] = []
-    for hosts in dict.fromkeys(tuple(one) for one in rails if len(one) > 1):
+    for hosts in dict.fromkeys(tuple(rail) for rail in rails if len(rail) > 1):
         few = len(hosts) - 1 <= len(rounds_there)
         wanted = len(hosts) - 1 if few else len(rounds_there) // 2
         own = frozenset(hosts)

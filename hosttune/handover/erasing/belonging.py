@@ -65,7 +65,7 @@ def refuse_foreign(
     """
     reader = Reader(system)
     known = _controllers(reader, order, drive.name)
-    functions = {one.address for one in known}
+    functions = {controller.address for controller in known}
     functions |= {other for address in sorted(functions) for other in _relatives(reader, address)}
     foreign = sorted(functions - set(order.belonging))
     if foreign:
@@ -74,7 +74,7 @@ def refuse_foreign(
     if reader.problems:
         first = reader.problems[0]
         raise _refused(order, f"may share its NVM subsystem: {first.where}: {first.why}", "run as root")
-    ids = {one.cntlid for one in known}
+    ids = {controller.cntlid for controller in known}
     if None in ids or identity.cntlid not in ids:
         raise _refused(order, "has a controller whose id is unknown", "check the drive with nvme id-ctrl")
     if not identity.alone:
@@ -88,14 +88,14 @@ def _controllers(reader: Reader, order: EraseOrder, name: str) -> tuple[NvmeCont
     if not own:
         raise _refused(order, "has an NVM subsystem that cannot be told: no subsysnqn in sysfs", "use a newer kernel")
     names = (name, *(other for other in reader.names(_CLASS) if other != name))
-    found = []
+    controllers = []
     for other in names:
         nqn = reader.text(f"{_CLASS}/{other}/subsysnqn")
         if nqn in (own, None, ""):  # one that cannot be told counts as of this subsystem
             address = order.address if other == name else reader.text(f"{_CLASS}/{other}/address") or other
             cntlid = reader.count(f"{_CLASS}/{other}/cntlid")
-            found.append(NvmeController(name=other, cntlid=cntlid, address=address))
-    return tuple(found)
+            controllers.append(NvmeController(name=other, cntlid=cntlid, address=address))
+    return tuple(controllers)
 
 
 def _relatives(reader: Reader, address: str) -> Iterator[str]:
@@ -119,8 +119,10 @@ def _refuse_unseen(
     except CommandFailed as error:
         what = f"may have other controllers, and does not list them: {error.what}"
         raise _refused(order, what, error.hint or "check it with nvme list-ctrl") from error
-    functions = {one.cntlid: sysfs.function(order.address, f"virtfn{one.function - 1}") for one in secondaries}
-    unused = {one.cntlid for one in secondaries if not one.online}
+    functions = {
+        secondary.cntlid: sysfs.function(order.address, f"virtfn{secondary.function - 1}") for secondary in secondaries
+    }
+    unused = {secondary.cntlid for secondary in secondaries if not secondary.online}
     # A secondary controller whose virtual function exists is reached by that function, which belongs (see above).
     covered = {cntlid for cntlid, path in functions.items() if cntlid in unused or reader.link(path) is not None}
     missing = sorted(set(listed) - covered - {one for one in known if one is not None})
@@ -140,9 +142,9 @@ def attached(
     Raises Refused for one that no controller has: nobody can say whose it is. Raises CommandFailed.
     """
     found: dict[int, str] = {}
-    for one in known:
-        for nsid in Drive(system, one.name).namespaces():
-            found.setdefault(nsid, one.name)
+    for controller in known:
+        for nsid in Drive(system, controller.name).namespaces():
+            found.setdefault(nsid, controller.name)
     if identity.manages_namespaces:
         loose = sorted(set(Drive(system, known[0].name).namespaces(allocated=True)) - set(found))
         if loose:
@@ -155,8 +157,8 @@ def attached(
 def device_of(system: System, known: tuple[NvmeController, ...], nsid: int) -> str | None:
     """Return the block device of a namespace ("/dev/nvme0n1"); None if the host has none for it."""
     reader = Reader(system)
-    for one in known:
-        for head in nvme_names(reader, one.address)[1]:
+    for controller in known:
+        for head in nvme_names(reader, controller.address)[1]:
             if reader.count(f"{_BLOCK}/{head}/nsid") == nsid:
                 return f"/dev/{head}"
     return None
@@ -164,10 +166,10 @@ def device_of(system: System, known: tuple[NvmeController, ...], nsid: int) -> s
 
 def refuse_used(system: System, order: EraseOrder, known: tuple[NvmeController, ...], devices: tuple[str, ...]) -> None:
     """Raise Refused if anything uses a namespace, or if that cannot be told."""
-    found = holders(system, [one.address for one in known])
-    if found:
-        may = "may be" if all(one.unknown for one in found) else "is"
-        what = "; ".join(one.text for one in found)
+    users = holders(system, [controller.address for controller in known])
+    if users:
+        may = "may be" if all(user.unknown for user in users) else "is"
+        what = "; ".join(user.text for user in users)
         raise _refused(order, f"{may} in use: {what}", "free it, then run the hand-over again")
     for device in devices:
         try:

@@ -136,8 +136,8 @@ class _Course:
     def _digest(self) -> None:
         read = self._digests()
         found = tuple(
-            Digests(nsid=one.nsid, bytes=one.form.bytes, digests=",".join(read[one.nsid]))
-            for one in self._seen.namespaces
+            Digests(nsid=namespace.nsid, bytes=namespace.form.bytes, digests=",".join(read[namespace.nsid]))
+            for namespace in self._seen.namespaces
         )
         self._keep(phase="digested", before=found)
 
@@ -149,8 +149,10 @@ class _Course:
             return self._clock.monotonic() > until
 
         return {
-            one.nsid: readback.digests(self._system, one.device, one.form.bytes, self._state.key, one.nsid, late)
-            for one in self._seen.namespaces
+            namespace.nsid: readback.digests(
+                self._system, namespace.device, namespace.form.bytes, self._state.key, namespace.nsid, late
+            )
+            for namespace in self._seen.namespaces
         }
 
     def _recheck(self, drive: Drive) -> None:
@@ -247,21 +249,21 @@ class _Course:
     def _format(self) -> HandoverStep | None:
         """Format each namespace whose format was not seen to end; return a step only if that is not a success."""
         assert self._seen.ses is not None
-        for one in self._seen.namespaces:
-            if one.nsid in self._state.formatted:
+        for namespace in self._seen.namespaces:
+            if namespace.nsid in self._state.formatted:
                 continue
-            drive = Drive(self._system, one.controller)
-            self._wait_for_format(drive, one)
-            self._refuse_late(f"namespace {one.nsid} is not formatted")
+            drive = Drive(self._system, namespace.controller)
+            self._wait_for_format(drive, namespace)
+            self._refuse_late(f"namespace {namespace.nsid} is not formatted")
             self._keep(phase="sending")
             self._recheck(drive)
             try:
-                drive.erase_namespace(one.nsid, one.form, self._seen.ses, max(_LEAST_FORMAT, self._left()))
+                drive.erase_namespace(namespace.nsid, namespace.form, self._seen.ses, max(_LEAST_FORMAT, self._left()))
             except CommandFailed as error:
                 if error.reason.startswith("no answer"):
-                    raise _Waiting(f"the format of namespace {one.nsid} has not ended: {error.reason}") from error
+                    raise _Waiting(f"the format of namespace {namespace.nsid} has not ended: {error.reason}") from error
                 return self._refused_by_drive(error)
-            self._keep(formatted=(*self._state.formatted, one.nsid))
+            self._keep(formatted=(*self._state.formatted, namespace.nsid))
         return None
 
     def _wait_for_format(self, drive: Drive, one: Namespace) -> None:
@@ -285,7 +287,7 @@ class _Course:
         if run is not None and log is not None and sanitizing.move_of(run, log) != "done":
             return self._end("unknown", f"after it was done, {sanitizing.why(run, log)}", log=log)
         sizes = {one.nsid: one.bytes for one in self._state.before}
-        current = {one.nsid: one.form.bytes for one in self._seen.namespaces}
+        current = {namespace.nsid: namespace.form.bytes for namespace in self._seen.namespaces}
         if current != sizes:
             return self._end("unknown", f"its namespaces were {sizes} (bytes by id), and are {current}", log=log)
         before = {one.nsid: tuple(one.digests.split(",")) if one.bytes else () for one in self._state.before}
@@ -325,7 +327,9 @@ class _Course:
             "model": identity.model,
             "firmware": identity.firmware,
             "owner": state.order.owner,
-            "namespaces": [{"id": one.nsid, "bytes": one.form.bytes} for one in self._seen.namespaces],
+            "namespaces": [
+                {"id": namespace.nsid, "bytes": namespace.form.bytes} for namespace in self._seen.namespaces
+            ],
             "udev_held_back": state.order.address in held_back(self._system),
             "started": state.started,
             "ended": now_text(),

@@ -79,7 +79,7 @@ def let_go(system: System, address: str) -> None:
 def held_back(system: System) -> tuple[str, ...]:
     """Return the addresses of the drives that udev leaves alone now. Raises Unreadable."""
     names = (re.fullmatch(_NAME, name) for name in system.list(FOLDER))
-    return tuple(found[1] for found in names if found and is_address(found[1]))
+    return tuple(match[1] for match in names if match and is_address(match[1]))
 
 
 def _rules(address: str, serial: str) -> str:

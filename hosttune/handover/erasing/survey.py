@@ -75,7 +75,7 @@ class Survey(Value, frozen=True, kw_only=True):
     @property
     def devices(self) -> tuple[str, ...]:
         """The block devices of its namespaces."""
-        return tuple(one.device for one in self.namespaces if one.device is not None)
+        return tuple(namespace.device for namespace in self.namespaces if namespace.device is not None)
 
 
 def survey(system: System, order: EraseOrder) -> Survey:
@@ -108,14 +108,14 @@ def look(system: System, order: EraseOrder) -> Survey:
         )
         for nsid, controller in belonging.attached(system, order, known, identity).items()
     )
-    found = _with_method(drive, order, identity, namespaces)
-    belonging.refuse_used(system, order, known, found.devices)
-    return found
+    method = _with_method(drive, order, identity, namespaces)
+    belonging.refuse_used(system, order, known, method.devices)
+    return method
 
 
 def _with_method(drive: Drive, order: EraseOrder, identity: NvmeIdentity, namespaces: tuple[Namespace, ...]) -> Survey:
     plain = Survey(address=order.address, controller=drive.name, identity=identity, method=None, namespaces=namespaces)
-    if not any(one.form.bytes >= BLOCK for one in namespaces):
+    if not any(namespace.form.bytes >= BLOCK for namespace in namespaces):
         return replace(plain, why="it has no namespace, so that nothing could be read back: make one (nvme create-ns)")
     for bit, action, method, limit in _ACTIONS:
         if identity.sanicap & bit:

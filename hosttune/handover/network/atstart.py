@@ -60,16 +60,16 @@ def recorded(system: System, folder: str, address: str, physical: str | None = N
         return None
     try:
         data = load(path, what="a record of a start", size="record of a start")
-        found = _HEAD.fullmatch(data.decode("utf-8", "replace"))
-        if found is None or not _counts(folder, found, address, physical):
+        match = _HEAD.fullmatch(data.decode("utf-8", "replace"))
+        if match is None or not _counts(folder, match, address, physical):
             return None
-        machine = _machine(found["parts"], path)
+        machine = _machine(match["parts"], path)
     except BadInput:
         return None  # damaged: as if there were none
     if any(machine.read(one) != system.read(one) for one in (sysfs.function(address, name) for name in _IDS)):
         return None
-    guest = "".join(one if one.isprintable() else "?" for one in found["guest"])
-    return Start(guest=guest[:80], at=found["at"], machine=machine)
+    guest = "".join(one if one.isprintable() else "?" for one in match["guest"])
+    return Start(guest=guest[:80], at=match["at"], machine=machine)
 
 
 def forget(folder: str, address: str) -> None:

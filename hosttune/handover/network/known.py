@@ -67,10 +67,10 @@ def known(folder: str, address: str, identity: str) -> KnownFunction:
     empty = KnownFunction(address=address, identity=identity)
     if not os.path.lexists(path):
         return empty
-    found = from_json(
+    function = from_json(
         KnownFunction, load(path, what="hosttune's own record of a network function"), schema=SCHEMA, where=path
     )
-    return found if (found.address, found.identity) == (address, identity) else empty
+    return function if (function.address, function.identity) == (address, identity) else empty
 
 
 def keep(folder: str, value: KnownFunction) -> None:
@@ -84,10 +84,10 @@ def keep(folder: str, value: KnownFunction) -> None:
 
 def settle(folder: str, address: str, identity: str, origin: Origin, text: str) -> None:
     """Make what the newest hand-over read what the next one compares with. Raises BadInput."""
-    found = known(folder, address, identity)
-    if found.seen is not None:
-        before = Before(facts=found.seen, origin=origin, text=text, at=now_text())
-        keep(folder, msgspec.structs.replace(found, before=before))
+    function = known(folder, address, identity)
+    if function.seen is not None:
+        before = Before(facts=function.seen, origin=origin, text=text, at=now_text())
+        keep(folder, msgspec.structs.replace(function, before=before))
 
 
 def _path(folder: str, address: str) -> str:

@@ -40,13 +40,13 @@ def first_look(system: System, folder: str, target: Target, number: int) -> None
     That is the record of the guest's start, else the firmware configuration as it is now. Raises BadInput, Unreadable,
     WriteFailed.
     """
-    found = known(folder, target.address, target.identity)
+    function = known(folder, target.address, target.identity)
     before = _recorded(system, folder, target)
     if before is None:
         read, _ = tools.configuration(system, target.address, None)
         before = _found(FunctionFacts(configuration=read), number) if read is not None else None
-    if before != found.before:
-        keep(folder, msgspec.structs.replace(found, before=before))
+    if before != function.before:
+        keep(folder, msgspec.structs.replace(function, before=before))
     atstart.forget(folder, target.address)
 
 
@@ -118,35 +118,41 @@ def _addresses(
     system: System, address: str, interfaces: Iterable[KernelInterface | None]
 ) -> tuple[Mapping[str, str] | None, list[str]]:
     """Return (the addresses that are burnt in, by name; what is unknown). Names of interfaces can change."""
-    found: dict[str, set[str]] = {}
+    addresses: dict[str, set[str]] = {}
     unknown = []
-    for one in interfaces:
-        if one is None:
+    for interface in interfaces:
+        if interface is None:
             unknown.append("ip cannot be asked about its interface (package iproute2)")
-        elif one.kind != _INFINIBAND and one.permanent is None:
-            unknown.append(f"the permanent address of {one.name} is unknown: install ethtool")
-        elif one.kind != _INFINIBAND:
-            found.setdefault("permanent address", set()).add(str(one.permanent))
+        elif interface.kind != _INFINIBAND and interface.permanent is None:
+            unknown.append(f"the permanent address of {interface.name} is unknown: install ethtool")
+        elif interface.kind != _INFINIBAND:
+            addresses.setdefault("permanent address", set()).add(str(interface.permanent))
     for name in tools.names_of(system, address, _INFINIBAND):
         for file in ("node_guid", "sys_image_guid"):
             text = (system.read(sysfs.function(address, f"{_INFINIBAND}/{name}/{file}")) or "").strip()
             if text:
-                found.setdefault(file, set()).add(text)
-    if not found and not unknown:
+                addresses.setdefault(file, set()).add(text)
+    if not addresses and not unknown:
         unknown.append("its driver shows neither a network interface nor an RDMA device")
-    return {name: " ".join(sorted(texts)) for name, texts in sorted(found.items())} or None, unknown
+    return {name: " ".join(sorted(texts)) for name, texts in sorted(addresses.items())} or None, unknown
 
 
 def _left(interfaces: Iterable[KernelInterface | None]) -> Iterable[str]:
     """Yield what is on the interfaces that a new one of the driver would not have."""
-    for one in interfaces:
-        if one is not None and one.kind != _INFINIBAND and one.permanent not in (None, one.address):
+    for interface in interfaces:
+        if (
+            interface is not None
+            and interface.kind != _INFINIBAND
+            and interface.permanent not in (None, interface.address)
+        ):
             yield (
-                f"{one.name} has the address {one.address}, and {one.permanent} is burnt in:"
-                f" ip link set dev {one.name} address {one.permanent}, or find what of the host sets it"
+                f"{interface.name} has the address {interface.address}, and {interface.permanent} is burnt in:"
+                f" ip link set dev {interface.name} address {interface.permanent}, or find what of the host sets it"
             )
-        if one is not None and one.xdp:
-            yield f"{one.name} has an XDP program: ip link set dev {one.name} xdp off, or find what loads it"
+        if interface is not None and interface.xdp:
+            yield (
+                f"{interface.name} has an XDP program: ip link set dev {interface.name} xdp off, or find what loads it"
+            )
 
 
 def _differences(facts: FunctionFacts, before: Before) -> Iterable[str]:
@@ -223,14 +229,14 @@ def _evidence(
     return {
         "interfaces": [
             {
-                "name": one.name,
-                "ifindex": one.index,
-                "address": one.address,
-                "permanent": one.permanent,
-                "xdp": list(one.xdp),
+                "name": interface.name,
+                "ifindex": interface.index,
+                "address": interface.address,
+                "permanent": interface.permanent,
+                "xdp": list(interface.xdp),
             }
-            for one in interfaces
-            if one is not None
+            for interface in interfaces
+            if interface is not None
         ],
         "virtual_functions": 0,
         "addresses": None if facts.addresses is None else dict(facts.addresses),

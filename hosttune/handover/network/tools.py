@@ -121,9 +121,9 @@ def _permanent(system: System, name: str, link: Mapping[str, Any], address: str 
     """
     if isinstance(link.get("permaddr"), str):
         return str(link["permaddr"])
-    found = _ADDRESS.search(ask(system, f"ethtool-P-{name}", ("ethtool", "-P", name)) or "")
-    if found:
-        return found[1]
+    match = _ADDRESS.search(ask(system, f"ethtool-P-{name}", ("ethtool", "-P", name)) or "")
+    if match:
+        return match[1]
     return address if (system.read(f"/sys/class/net/{name}/addr_assign_type") or "").strip() == "0" else None
 
 
@@ -134,7 +134,7 @@ def _programs(xdp: object) -> tuple[int, ...]:
     listed = xdp.get("attached")
     each = listed if isinstance(listed, list) and listed else [xdp]
     programs = [one.get("prog") for one in each if isinstance(one, dict)]
-    ids = [one.get("id") if isinstance(one, dict) else None for one in programs]
+    ids = [program.get("id") if isinstance(program, dict) else None for program in programs]
     return tuple(one if type(one) is int else 0 for one in ids)
 
 
@@ -165,8 +165,8 @@ def versions(system: System, address: str) -> Mapping[str, str] | None:
 
 def waiting(system: System, address: str) -> Mapping[str, str]:
     """Return the firmware that is stored to run after the next reset and is not what runs now, by component."""
-    found = _info(system, address)
-    running, stored = found.get("running") or {}, found.get("stored") or {}
+    info = _info(system, address)
+    running, stored = info.get("running") or {}, info.get("stored") or {}
     return {name: text for name, text in sorted(stored.items()) if name in running and running[name] != text}
 
 
@@ -264,14 +264,14 @@ def parse_configuration(text: str, source: str) -> Configuration:
     for line in text.partition(heads[0])[2].splitlines():
         if line.startswith(_REMARKS):
             continue
-        found = _ROW.fullmatch(line.rstrip())
-        if found is None and line.strip():
+        match = _ROW.fullmatch(line.rstrip())
+        if match is None and line.strip():
             raise ValueError(f"line {line.strip()[:80]!r}")
-        if found is not None:
-            values = found["values"].split()
-            if len(values) != len(columns) or found["name"] in rows:
+        if match is not None:
+            values = match["values"].split()
+            if len(values) != len(columns) or match["name"] in rows:
                 raise ValueError(f"line {line.strip()[:80]!r}")
-            rows[found["name"]] = values
+            rows[match["name"]] = values
     if not rows:
         raise ValueError("no parameter")
     arrays = {name: found for name, values in rows.items() if (found := _ARRAY.fullmatch(values[-1]))}

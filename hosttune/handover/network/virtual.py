@@ -168,7 +168,7 @@ def read(system: System, interface: str, number: int) -> Settings | None:
     """Return what an interface keeps for one of its virtual functions; None if it cannot be read or is incomplete."""
     link = tools.link_of(system, interface)
     rows = link.get("vfinfo_list") if link is not None else None
-    mine = [one for one in rows if isinstance(one, dict) and one.get("vf") == number] if isinstance(rows, list) else []
+    mine = [row for row in rows if isinstance(row, dict) and row.get("vf") == number] if isinstance(rows, list) else []
     return _settings(mine[0]) if len(mine) == 1 else None
 
 
@@ -213,19 +213,19 @@ def _wanted(left: Settings, before: Before | None, driver: str | None) -> tuple[
 def _commands(left: Settings, want: Settings) -> list[tuple[str, ...]]:
     """Return the words of ip-link(8) that put back what is not as wanted, one command for what is set together."""
     differs = {name for name, value in want.items() if left.get(name) != value}
-    found: list[tuple[str, ...]] = []
+    commands: list[tuple[str, ...]] = []
     if "address" in differs:
-        found.append(("mac", str(want["address"])))
+        commands.append(("mac", str(want["address"])))
     if differs & {"vlan", "qos", "protocol"}:
         proto = ("proto", str(want["protocol"])) if want["vlan"] and want["protocol"] != "802.1Q" else ()
-        found.append(("vlan", str(want["vlan"]), "qos", str(want["qos"]), *proto))
+        commands.append(("vlan", str(want["vlan"]), "qos", str(want["qos"]), *proto))
     if differs & {"max_tx", "min_tx"}:
-        found.append(("max_tx_rate", str(want["max_tx"]), "min_tx_rate", str(want["min_tx"])))
-    found += [(word, "on" if want[name] else "off") for name, word in _FLAGS.items() if name in differs]
-    found += [(word, str(want[name])) for name, word in _GUIDS.items() if name in differs]
+        commands.append(("max_tx_rate", str(want["max_tx"]), "min_tx_rate", str(want["min_tx"])))
+    commands += [(word, "on" if want[name] else "off") for name, word in _FLAGS.items() if name in differs]
+    commands += [(word, str(want[name])) for name, word in _GUIDS.items() if name in differs]
     if "link_state" in differs:
-        found.append(("state", str(want["link_state"])))
-    return found
+        commands.append(("state", str(want["link_state"])))
+    return commands
 
 
 def _is_new(name: str, value: object, left: Settings, now: Settings) -> bool:

@@ -51,12 +51,12 @@ def read_image(system: System, path: str) -> Image:
         raise _refused(path, "its path has characters that XML cannot hold")
     if start[:4] == _MAGIC:
         _check_qcow2(path, start)
-        found = Image(path=real, format="qcow2")
+        image = Image(path=real, format="qcow2")
     elif len(sector) == _SECTOR and sector[510:] == b"\x55\xaa" and status.st_size % _SECTOR == 0:
-        found = Image(path=real, format="raw")
+        image = Image(path=real, format="raw")
     else:
         raise _refused(path, "neither a qcow2 nor a raw disk with a partition table or boot sector")
-    return Image(path=real, format=found.format, virtual_bytes=_size(system, found))
+    return Image(path=real, format=image.format, virtual_bytes=_size(system, image))
 
 
 def _check_qcow2(path: str, header: bytes) -> None:

@@ -26,7 +26,7 @@ def answer_of(system: System, order: GuestOrder, validate: Callable[[int], Valid
             return msgspec.structs.replace(empty, problem="this machine is not a guest, or that is unknown")
         if order.task == "validate":
             found = validate(order.level)
-            firmware = {one.address: read_firmware(system, host, one.address) for one in order.devices}
+            firmware = {device.address: read_firmware(system, host, device.address) for device in order.devices}
             return msgspec.structs.replace(empty, validation=found, firmware=firmware)
         address = order.devices[0].address
         gpu, function = host.index.gpus.get(address), host.index.pci.get(address)

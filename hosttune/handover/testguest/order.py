@@ -100,20 +100,20 @@ def read_answer(text: str, order: GuestOrder) -> GuestAnswer:
     """
     try:
         check_size(len(text.encode()), ANSWER_LIMIT, "test guest")
-        found = from_json(GuestAnswer, text, schema=ANSWER_SCHEMA, where="test guest")
+        answer = from_json(GuestAnswer, text, schema=ANSWER_SCHEMA, where="test guest")
     except BadInput as error:
         raise Unanswered("garbled", f"{_clean(error.what)} ({_clean(error.where)})") from error
-    if found.nonce != order.nonce:
+    if answer.nonce != order.nonce:
         raise Unanswered("nonce", "what answered is not the guest with this hand-over's seed")
-    if found.problem is not None:
-        raise Unanswered("problem", _clean(found.problem))
+    if answer.problem is not None:
+        raise Unanswered("problem", _clean(answer.problem))
     if order.task == "validate":
-        return _with_validation(found, order)
-    if found.memory is None:
+        return _with_validation(answer, order)
+    if answer.memory is None:
         raise Unanswered("garbled", "it says nothing about the memory that it was asked for")
     names = ("bytes", "total", "found", "nonzero", "seen")
-    memory = {name: found.memory[name] for name in names if type(found.memory.get(name)) in (int, bool)}
-    return msgspec.structs.replace(found, memory=memory, validation=None, version=_clean(found.version or ""))
+    memory = {name: answer.memory[name] for name in names if type(answer.memory.get(name)) in (int, bool)}
+    return msgspec.structs.replace(answer, memory=memory, validation=None, version=_clean(answer.version or ""))
 
 
 def _with_validation(found: GuestAnswer, order: GuestOrder) -> GuestAnswer:
@@ -123,8 +123,8 @@ def _with_validation(found: GuestAnswer, order: GuestOrder) -> GuestAnswer:
     if (said.level, said.verdict) != (order.level, verdict_of(said.results)):
         raise Unanswered("garbled", "the validation is of another level, or its verdict is not that of its results")
     _check_devices(said, order)
-    own = frozenset(one.address for one in order.devices)
-    results = tuple(one for result in said.results for one in _of_devices(result, own))
+    own = frozenset(device.address for device in order.devices)
+    results = tuple(device for result in said.results for device in _of_devices(result, own))
     firmware = {address: _versions((found.firmware or {}).get(address)) for address in own}
     cut = Validation(level=said.level, verdict=verdict_of(results), results=results)
     return msgspec.structs.replace(found, validation=cut, firmware=firmware, version=_clean(found.version or ""))
@@ -132,11 +132,11 @@ def _with_validation(found: GuestAnswer, order: GuestOrder) -> GuestAnswer:
 
 def _check_devices(said: Validation, order: GuestOrder) -> None:
     """Raise Unanswered unless the guest found exactly GPUs and other devices that it was given."""
-    given = {one.address: one.ids for one in order.devices}
+    given = {device.address: device.ids for device in order.devices}
     machine = said.machine
     assert machine is not None
-    found = [(one.address, one.id) for one in machine.gpus]
-    for address, ids in (*found, *((one.address, one.id) for one in machine.devices or ())):
+    found = [(gpu.address, gpu.id) for gpu in machine.gpus]
+    for address, ids in (*found, *((device.address, device.id) for device in machine.devices or ())):
         if address not in given:
             raise Unanswered("devices", f"it claims {_clean(address)}, which it was not given")
         if None not in (ids, given[address]) and ids != given[address]:

@@ -48,22 +48,22 @@ def planned_guest(
     `devices`: kinds by address. `others`: further devices of the hand-over, which may go along (functions of a slot).
     """
     free = _without_owners(host, {*devices, *others})
-    found = _plan(free, wanted, devices, "auto", "auto")
-    if found.guests:
-        vcpus, memory = len(found.guests[0].vcpu_pins), sum(one.memory_bytes for one in found.guests[0].cells)
+    plan = _plan(free, wanted, devices, "auto", "auto")
+    if plan.guests:
+        vcpus, memory = len(plan.guests[0].vcpu_pins), sum(cell.memory_bytes for cell in plan.guests[0].cells)
         most = len(devices) * _VCPUS, len(devices) * _MEMORY
         if vcpus > most[0] or memory > most[1]:
-            found = _plan(free, wanted, devices, min(vcpus, most[0]), min(memory, most[1]))
-    if not found.guests:
-        raise Unanswered("not-planned", "; ".join(why for one in found.unplaced for why in one.why))
-    guest = found.guests[0]
-    got = {one.address for one in guest.devices}
+            plan = _plan(free, wanted, devices, min(vcpus, most[0]), min(memory, most[1]))
+    if not plan.guests:
+        raise Unanswered("not-planned", "; ".join(why for left_out in plan.unplaced for why in left_out.why))
+    guest = plan.guests[0]
+    got = {device.address for device in guest.devices}
     if not set(devices) <= got <= {*devices, *others}:
         strange = ", ".join(sorted(got - {*devices, *others})) or "not all of them"
         raise Unanswered("not-planned", f"it would get {strange}: hand these over together")
-    _refuse_changes(found)
+    _refuse_changes(plan)
     paths = {"disk": f"{folder}/disk.qcow2", "seed": f"{folder}/seed.iso"}
-    return msgspec.structs.replace(found, guests=(msgspec.structs.replace(guest, uuid=uuid, **paths),))
+    return msgspec.structs.replace(plan, guests=(msgspec.structs.replace(guest, uuid=uuid, **paths),))
 
 
 def refuse_unstartable(host: Host, guest: PlannedGuest) -> None:
@@ -80,10 +80,14 @@ def _without_owners(host: Host, devices: Collection[str]) -> Host:
     """
     state = host.handover
     if state is not None:
-        kept = tuple(one for one in state.devices if one.address not in devices)
+        kept = tuple(record for record in state.devices if record.address not in devices)
         state = msgspec.structs.replace(state, devices=kept)
-    owners = [one for one in host.guests or () if not is_active(one.state) and not set(devices).isdisjoint(one.devices)]
-    guests = None if host.guests is None else tuple(one for one in host.guests if one not in owners)
+    owners = [
+        guest
+        for guest in host.guests or ()
+        if not is_active(guest.state) and not set(devices).isdisjoint(guest.devices)
+    ]
+    guests = None if host.guests is None else tuple(guest for guest in host.guests if guest not in owners)
     return msgspec.structs.replace(host, handover=state, guests=guests)
 
 
@@ -110,10 +114,12 @@ def _plan(host: Host, wanted: TestGuest, devices: Mapping[str, str], vcpus: int 
 
 def _refuse_changes(found: Plan) -> None:
     """Raise Unanswered for a guest that needs a change of the host."""
-    bound = [one for one in found.actions if one.kind == "driver" and one.want == VFIO]
-    changes = [one for one in found.actions if one.needed and one.current != one.want and one not in bound]
+    bound = [action for action in found.actions if action.kind == "driver" and action.want == VFIO]
+    changes = [
+        action for action in found.actions if action.needed and action.current != action.want and action not in bound
+    ]
     if changes:
-        why = "; ".join(f"{one.id}: {one.why}" for one in changes[:3])
+        why = "; ".join(f"{action.id}: {action.why}" for action in changes[:3])
         raise Unanswered("not-planned", f"the host would have to be changed for it: {why}")
 
 

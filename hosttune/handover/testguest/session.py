@@ -88,18 +88,18 @@ class Session(msgspec.Struct):
             raise Unanswered("not-planned", "the test guest before this one could not be removed")
         read_image(system, self.wanted.image.path)  # it may have changed since the hand-over began
         host, name = self.discover(), str(uuid.uuid4())
-        kinds = {address: one.kind for address, one in targets.items()}
-        found = planned_guest(host, self.wanted, kinds, self.others, name, f"{folder}/guests/{NAME}")
-        guest = found.guests[0]
+        kinds = {address: target.kind for address, target in targets.items()}
+        plan = planned_guest(host, self.wanted, kinds, self.others, name, f"{folder}/guests/{NAME}")
+        guest = plan.guests[0]
         refuse_unstartable(host, guest)
         order = _order(host, guest, targets, task, level, pattern)
-        addresses = [one.address for one in guest.devices]
+        addresses = [device.address for device in guest.devices]
         with record.state_lock(self.store):
             _note(system, folder, name, addresses)
         try:
             with record.state_lock(self.store):
                 record_devices_start(system, NAME, addresses)
-                _start(system, folder, found, self.wanted.image, order)
+                _start(system, folder, plan, self.wanted.image, order)
             said = _listen(system, name, BOOT_SECONDS + seconds)
         finally:
             with record.state_lock(self.store):
@@ -108,7 +108,7 @@ class Session(msgspec.Struct):
 
     def _told(self, guest: PlannedGuest) -> Mapping[str, object]:
         image = self.wanted.image
-        places = {one.address: one.guest_address for one in guest.devices}
+        places = {device.address: device.guest_address for device in guest.devices}
         return {"image": image.path, "format": image.format, "devices": places}
 
 
@@ -155,9 +155,9 @@ def _order(
     host: Host, guest: PlannedGuest, targets: Mapping[str, Target], task: Task, level: int, pattern: str | None
 ) -> GuestOrder:
     devices = [
-        OrderedDevice(address=one.guest_address, ids=host.index.ids(one.address))
-        for one in guest.devices
-        if task == "validate" or one.address in targets
+        OrderedDevice(address=device.guest_address, ids=host.index.ids(device.address))
+        for device in guest.devices
+        if task == "validate" or device.address in targets
     ]
     return GuestOrder(nonce=secrets.token_hex(16), task=task, devices=tuple(devices), level=level, pattern=pattern)
 

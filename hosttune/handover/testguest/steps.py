@@ -47,7 +47,7 @@ class GuestSteps(msgspec.Struct):
 
     def only(self, addresses: Collection[str]) -> None:
         """Leave out all devices but these: a device that was not reset is given to no guest, not even along."""
-        self.targets = {address: one for address, one in self.targets.items() if address in addresses}
+        self.targets = {address: target for address, target in self.targets.items() if address in addresses}
         self.session.others &= frozenset(addresses)
 
     def taken_back(self) -> HandoverStep:
@@ -76,11 +76,13 @@ class GuestSteps(msgspec.Struct):
             return {**(heard.answer.memory or {}), "memory_bytes": heard.answer.memory_bytes}
 
         try:
-            found = gpumemory.searched(asked, None, reset)
+            handover_step = gpumemory.searched(asked, None, reset)
         except Unanswered as error:
             return HandoverStep(step="erased", outcome=error.outcome, evidence=_ended(told, error), why=error.what)
         return msgspec.structs.replace(
-            found, evidence={**(found.evidence or {}), "guest": told}, method=f"{found.method}, in test guests"
+            handover_step,
+            evidence={**(handover_step.evidence or {}), "guest": told},
+            method=f"{handover_step.method}, in test guests",
         )
 
     def _parts_left(self, target: Target) -> tuple[list[str], list[str]]:
@@ -136,12 +138,12 @@ class GuestSteps(msgspec.Struct):
     def _places(self) -> Mapping[str, str]:
         """Return the address of each device in the guest."""
         assert isinstance(self._found, Heard)
-        return {one.address: one.guest_address for one in self._found.guest.devices}
+        return {device.address: device.guest_address for device in self._found.guest.devices}
 
 
 def guest_targets(system: System, targets: Sequence[Target], wanted: TestGuest | None) -> Mapping[str, Target]:
     """Return the devices of a hand-over that go into a test guest, by address."""
-    return {one.address: one for one in targets if goes_in(system, one, wanted)}
+    return {target.address: target for target in targets if goes_in(system, target, wanted)}
 
 
 def _ended(told: Mapping[str, Any], error: Unanswered) -> Mapping[str, Any]:

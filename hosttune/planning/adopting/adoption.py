@@ -78,7 +78,7 @@ def plan_together(free: Host, intent: Intent, own: Mapping[str, CpuSet], where: 
 
 def _cost(context: PlanningContext, decided: Plan) -> _Cost:
     """Return (guests without a place, the sum of the guests' objectives)."""
-    return len(decided.unplaced), sum((objective(context.resources, one) for one in decided.guests), Fraction(0))
+    return len(decided.unplaced), sum((objective(context.resources, guest) for guest in decided.guests), Fraction(0))
 
 
 def _plan_staying(whole: PlanningContext, intent: Intent, own: Mapping[str, CpuSet], where: str) -> Plan:
@@ -189,7 +189,7 @@ def adopt(host: Host, definitions: Sequence[Definition], *, tolerant: bool = Fal
     while True:
         free, able = without(host, drafts), candidates(drafts)
         decided = _decide(free, able)
-        refused = {one.guest: one for one in (*decided.unplaced, *_clashes(decided, able))}
+        refused = {left_out.guest: left_out for left_out in (*decided.unplaced, *_clashes(decided, able))}
         if not refused:
             break
         drafts = [_refused(draft, refused.get(draft.name)) for draft in drafts]
@@ -198,24 +198,28 @@ def adopt(host: Host, definitions: Sequence[Definition], *, tolerant: bool = Fal
     others, _, _ = held_by_guests(free.guests or (), online)
     isolated = CpuSet(cpu.id for cpu in free.cpus if cpu.isolated)
     foreign = CpuSet(others | isolated | {cpu for guest in decided.guests for cpu in pins_of(guest)})
-    places = [_placement(free, one, guest, foreign) for one, guest in zip(able, decided.guests, strict=True)]
-    placed = _in_turn(host, able, [_written(host, one, place) for one, place in zip(able, places, strict=True)])
-    found = tuple(placed.get(draft.name) or _unplaced(host, draft) for draft in drafts)
-    return Adoptions(found, _as_adopted(decided, able, found))
+    places = [
+        _placement(free, candidate, guest, foreign) for candidate, guest in zip(able, decided.guests, strict=True)
+    ]
+    placed = _in_turn(
+        host, able, [_written(host, candidate, place) for candidate, place in zip(able, places, strict=True)]
+    )
+    adoptions = tuple(placed.get(draft.name) or _unplaced(host, draft) for draft in drafts)
+    return Adoptions(adoptions, _as_adopted(decided, able, adoptions))
 
 
 def _decide(free: Host, able: Sequence[Candidate]) -> Plan:
     """Return the plan of the guests. Those that run come first when it is decided who stays on its own CPUs."""
     profile = (free.in_force and free.in_force.profile) or "guest"
-    intent = Intent(version=1, profile=profile, guests=tuple(one.intent for one in able))
+    intent = Intent(version=1, profile=profile, guests=tuple(candidate.intent for candidate in able))
     order = sorted(able, key=lambda one: (not one.draft.runs, one.draft.name))
-    own = {one.draft.name: cpus for one in order if (cpus := one.own_cpus) is not None}
+    own = {candidate.draft.name: cpus for candidate in order if (cpus := candidate.own_cpus) is not None}
     return plan_together(free, intent, own, _WHERE)
 
 
 def _clashes(decided: Plan, able: Sequence[Candidate]) -> Iterator[Unplaced]:
     """Yield the guests with devices that must go along and that another of the definitions has."""
-    owners = {address: one.draft.name for one in able for address in pci_devices(one.facts)}
+    owners = {address: candidate.draft.name for candidate in able for address in pci_devices(candidate.facts)}
     for guest in decided.guests:
         why = tuple(
             f"{device.address} must go with its devices, and guest {owners[device.address]} has it"
@@ -359,13 +363,18 @@ def _in_turn(host: Host, able: Sequence[Candidate], written: Sequence[Adoption])
         return frozenset(core[cpu] for cpu in cpus if cpu in core)
 
     moves = []
-    for candidate, one in zip(able, written, strict=True):
-        resident = candidate.draft.resident if one.runs else None
+    for candidate, adoption in zip(able, written, strict=True):
+        resident = candidate.draft.resident if adoption.runs else None
         now = {cpu for pin in (resident.vcpu_pins if resident else ()) or () for cpu in parse_cpus(pin.cpus)}
-        planned = cores(int(pin.cpus) for pin in one.placement.pins) if one.placement else frozenset()
-        moves.append(Threads(one.name, frozenset() if now >= online else cores(now), planned, one.affinity is not None))
+        planned = cores(int(pin.cpus) for pin in adoption.placement.pins) if adoption.placement else frozenset()
+        moves.append(
+            Threads(adoption.name, frozenset() if now >= online else cores(now), planned, adoption.affinity is not None)
+        )
     waits = in_the_way(moves)
-    return {one.name: _waiting(one, waits[one.name]) if one.name in waits else one for one in written}
+    return {
+        adoption.name: _waiting(adoption, waits[adoption.name]) if adoption.name in waits else adoption
+        for adoption in written
+    }
 
 
 def _waiting(one: Adoption, other: str) -> Adoption:
@@ -383,19 +392,23 @@ def _waiting(one: Adoption, other: str) -> Adoption:
 
 def _as_adopted(decided: Plan, able: Sequence[Candidate], found: Sequence[Adoption]) -> Plan:
     """Return the plan with all that are refused, and with what can be done while the guests run."""
-    facts = [one.facts for one in able]
+    facts = [candidate.facts for candidate in able]
     settings = (action for action in decided.actions if not _by_libvirt(facts, action))
     live = (
-        make_action(LIVE_AFFINITY, one.name, None, one.affinity, "its threads move while it runs, without a restart")
-        for one in found
-        if one.affinity is not None
+        make_action(
+            LIVE_AFFINITY, adoption.name, None, adoption.affinity, "its threads move while it runs, without a restart"
+        )
+        for adoption in found
+        if adoption.affinity is not None
     )
     return changed(
         decided,
-        guests=tuple(_shown(one.placement.guest, one.after) for one in found if one.placement is not None),
+        guests=tuple(
+            _shown(adoption.placement.guest, adoption.after) for adoption in found if adoption.placement is not None
+        ),
         unplaced=tuple(Unplaced(guest=o.name, why=o.unplaced, relaxation=o.relaxation) for o in found if o.unplaced),
         actions=(*settings, *live),
-        findings=(*decided.findings, *(finding for one in found for finding in one.findings)),
+        findings=(*decided.findings, *(finding for adoption in found for finding in adoption.findings)),
     )
 
 
@@ -415,5 +428,5 @@ def _shown(guest: PlannedGuest, definition: bytes) -> PlannedGuest:
 def _by_libvirt(facts: Sequence[Guest], action: Action) -> bool:
     """Return whether libvirt itself binds this device when a guest starts."""
     return action.kind == "driver" and any(
-        one.managed and one.source == action.target for guest in facts for one in guest.hostdevs
+        device.managed and device.source == action.target for guest in facts for device in guest.hostdevs
     )

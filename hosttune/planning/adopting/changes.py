@@ -49,7 +49,9 @@ def _lacks(facts: Guest, adopted: AdoptedGuest, iothreads: Sequence[int]) -> Gue
             Pin(id=pin.vcpu, cpus=pin.cpus) for pin in adopted.pins if pins.get(pin.vcpu) != parse_cpus(pin.cpus)
         ),
         emulator_cpus=None if may_stay(parse_cpus(facts.emulator_cpus)) else service,
-        iothread_pins=tuple(Pin(id=one, cpus=service) for one in iothreads if not may_stay(iothread_pins.get(one))),
+        iothread_pins=tuple(
+            Pin(id=iothread, cpus=service) for iothread in iothreads if not may_stay(iothread_pins.get(iothread))
+        ),
         numatune=_binding(facts.numatune, adopted),
         backing=MemoryBacking(pages=(Pages(size_bytes=page_bytes),) if page_bytes else None),
         cpu=want.cpu if divide else GuestCpu(),
@@ -59,16 +61,16 @@ def _lacks(facts: Guest, adopted: AdoptedGuest, iothreads: Sequence[int]) -> Gue
 
 def _binding(now: Numatune, adopted: AdoptedGuest) -> Numatune:
     """Return what binds the memory, without the cells that are bound so; no mode: the whole is bound so."""
-    nodes, bound = _nodes(adopted), {one.cell: one for one in now.memnodes}
+    nodes, bound = _nodes(adopted), {memnode.cell: memnode for memnode in now.memnodes}
     if not nodes:
         return Numatune()
     same = now.mode == "strict" and parse_cpus(now.nodes) == nodes and now.placement != "auto"
     cells = adopted.cells if len(adopted.cells) > 1 or bound else ()
-    want = (Memnode(cell=one.id, mode="strict", nodes=one.cell.host_nodes) for one in cells)
+    want = (Memnode(cell=adopted_cell.id, mode="strict", nodes=adopted_cell.cell.host_nodes) for adopted_cell in cells)
     return Numatune(
         mode=None if same else "strict",
         nodes=str(nodes),
-        memnodes=tuple(one for one in want if _as_bound(bound.get(one.cell)) != _as_bound(one)),
+        memnodes=tuple(memnode for memnode in want if _as_bound(bound.get(memnode.cell)) != _as_bound(memnode)),
     )
 
 
@@ -81,12 +83,12 @@ def _by_id(pins: Sequence[Pin]) -> Mapping[int, CpuSet]:
 
 
 def _nodes(adopted: AdoptedGuest) -> CpuSet:
-    return CpuSet(node for one in adopted.cells for node in parse_cpus(one.cell.host_nodes))
+    return CpuSet(node for adopted_cell in adopted.cells for node in parse_cpus(adopted_cell.cell.host_nodes))
 
 
 def _iothreads(text: XmlText) -> list[int]:
     """Return the ids of the I/O threads: those that are listed, then the lowest others (formatdomain, iothreadids)."""
-    written = (one.attributes.get("id") for one in text.root.all("iothreadids", "iothread"))
+    written = (element.attributes.get("id") for element in text.root.all("iothreadids", "iothread"))
     listed = [int(one, 16 if one.lower().startswith("0x") else 10) for one in written if one]
     others = (number for number in range(1, text.guest.iothreads + 1) if number not in listed)
     return sorted([*listed, *islice(others, text.guest.iothreads - len(listed))])
@@ -142,10 +144,10 @@ def _change(element: str, was: str, becomes: str, why: str, effect: str) -> Adop
 
 
 def _on(nodes: CpuSet | str | None) -> str:
-    found = parse_cpus(nodes)
-    return f"node{'s' if len(found) > 1 else ''} {found}" if found else "node chosen at the start"
+    cpu_set = parse_cpus(nodes)
+    return f"node{'s' if len(cpu_set) > 1 else ''} {cpu_set}" if cpu_set else "node chosen at the start"
 
 
 def _cpus(lists: Iterable[CpuSet | None]) -> str:
-    cpus = CpuSet(cpu for one in lists for cpu in one or ())
+    cpus = CpuSet(cpu for cpu_set in lists for cpu in cpu_set or ())
     return f"host CPUs {cpus}" if cpus else "not pinned"

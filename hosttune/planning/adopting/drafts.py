@@ -161,10 +161,10 @@ def _check_apart(drafts: Sequence[Draft]) -> None:
 def _apart(drafts: Sequence[Draft]) -> list[Draft]:
     """Return the drafts; two that have the same device are refused, because they cannot run at once."""
     owners: dict[str, list[str]] = {}
-    for one in candidates(drafts):
-        for source in (*one.facts.functions, *one.facts.mdevs):
-            if one.draft.name not in owners.setdefault(source, []):
-                owners[source].append(one.draft.name)
+    for candidate in candidates(drafts):
+        for source in (*candidate.facts.functions, *candidate.facts.mdevs):
+            if candidate.draft.name not in owners.setdefault(source, []):
+                owners[source].append(candidate.draft.name)
     shared = {source: names for source, names in owners.items() if len(names) > 1}
     return [_refuse_shared(draft, shared) for draft in drafts]
 
@@ -200,11 +200,11 @@ def without(host: Host, drafts: Sequence[Draft]) -> Host:
     Those that were adopted before are planned anew, so they are not in force there.
     """
     able = candidates(drafts)
-    for one in able:
-        if one.draft.resident is not None:
-            host = without_guest(host, one.draft.resident)
+    for candidate in able:
+        if candidate.draft.resident is not None:
+            host = without_guest(host, candidate.draft.resident)
     if host.in_force is None:
         return host
-    planned = {one.draft.name for one in able}
+    planned = {candidate.draft.name for candidate in able}
     left = tuple(guest for guest in host.in_force.guests if guest.adopted is None or guest.name not in planned)
     return changed(host, in_force=changed(host.in_force, guests=left))

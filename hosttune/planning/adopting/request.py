@@ -57,7 +57,7 @@ def guest_intent_of(host: Host, facts: Guest, where: str) -> GuestIntent:
 
 def pci_devices(facts: Guest) -> tuple[str, ...]:
     """Return the host addresses of the PCI functions that the guest has."""
-    return tuple(dict.fromkeys(one.source for one in facts.hostdevs if one.kind == "pci" and one.source))
+    return tuple(dict.fromkeys(device.source for device in facts.hostdevs if device.kind == "pci" and device.source))
 
 
 def _pages(host: Host, facts: Guest) -> Pages:
@@ -119,7 +119,7 @@ def _planned(host: Host, address: str) -> bool:
 
 def _of_class(host: Host, addresses: tuple[str, ...], prefix: str) -> tuple[str, ...]:
     pci = host.index.pci
-    return tuple(one for one in addresses if (pci[one].class_code or "").startswith(prefix))
+    return tuple(address for address in addresses if (pci[address].class_code or "").startswith(prefix))
 
 
 def in_order(cells: tuple[GuestCell, ...]) -> tuple[GuestCell, ...]:

@@ -16,8 +16,8 @@ def saved_plan(adopted: Adoptions, *, consent: bool = False) -> Plan:
     `consent`: the operator agreed to change them although another program manages them. Apply takes a guest only if its
     definition was what `read_definition` returned; a file may lack a UUID, which is then empty.
     """
-    placed = (one.placement for one in adopted.guests if one.placement is not None)
-    return replace(adopted.plan, guests=(), adoptions=tuple(replace(one, consent=consent) for one in placed))
+    placed = (adoption.placement for adoption in adopted.guests if adoption.placement is not None)
+    return replace(adopted.plan, guests=(), adoptions=tuple(replace(guest, consent=consent) for guest in placed))
 
 
 def change_definition(

@@ -54,13 +54,13 @@ def in_the_way(guests: Sequence[Threads]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     while True:
-        staying = [one for one in guests if one.now and (not one.moves or one.name in found)]
+        staying = [threads for threads in guests if threads.now and (not threads.moves or threads.name in found)]
         more = {
-            one.name: other.name
-            for one in guests
-            if one.name not in found
+            threads.name: other.name
+            for threads in guests
+            if threads.name not in found
             for other in staying
-            if other.name != one.name and not one.planned.isdisjoint(other.now)
+            if other.name != threads.name and not threads.planned.isdisjoint(other.now)
         }
         if not more:
             return found

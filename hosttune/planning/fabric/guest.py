@@ -101,11 +101,11 @@ def not_startable(host: Host, guest: PlannedGuest) -> str | None:
         return "its GPUs are on an NVSwitch fabric and which partition holds them is unknown"
     if not fabric.known or any(address not in fabric.modules for address in gpus):
         return None
-    found = exactly(fabric, gpus)
-    if found is None or found.id != guest.fabric_partition:
+    partition = exactly(fabric, gpus)
+    if partition is None or partition.id != guest.fabric_partition:
         return f"partition {guest.fabric_partition} of the NVSwitch fabric does not hold exactly its GPUs now"
-    if found.active is False:
-        return f"partition {found.id} of the NVSwitch fabric is not active: fmpm -a {found.id}"
+    if partition.active is False:
+        return f"partition {partition.id} of the NVSwitch fabric is not active: fmpm -a {partition.id}"
     return None
 
 
@@ -146,8 +146,8 @@ def fabric_findings(fabric: HostFabric, guests: Iterable[PlannedGuest], say: Say
 def _report_no_partition(fabric: HostFabric, guest: PlannedGuest, say: Say) -> None:
     """Report a guest whose partition is unknown, or cannot be activated now."""
     gpus = fabric_of(fabric, guest)
-    found = exactly(fabric, gpus)
-    why = unnamed(gpus, fabric.modules, fabric.claimed) or fabric.why or (found and blocked(fabric, found))
+    partition = exactly(fabric, gpus)
+    why = unnamed(gpus, fabric.modules, fabric.claimed) or fabric.why or (partition and blocked(fabric, partition))
     what = "whose partitions are unknown" if fabric.partitions is None else "and which partition holds them is unknown"
     if fabric.claimed.keys() & set(gpus):
         what = "whose module ids contradict each other"

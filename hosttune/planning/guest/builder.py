@@ -33,7 +33,7 @@ class Builder:
 
     def __init__(self, problem: PlacementProblem, found: Found) -> None:
         self._wants, self._stock = problem.wants, problem.resource_pool
-        self._placements = {i: one for i, one in enumerate(found.placements) if one is not None}
+        self._placements = {i: placement for i, placement in enumerate(found.placements) if placement is not None}
         self._field = replace(problem.context, own={**problem.context.own, **dict(self._needed(problem.context))})
 
     def build(self) -> list[Placed | Unplaced | None]:

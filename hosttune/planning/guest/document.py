@@ -248,14 +248,14 @@ class Devices(msgspec.Struct, frozen=True):
         vgpus: MigParts | None = None,
     ) -> Devices:
         """Return the devices of a choice with everything that goes along with them; virtual functions carry `vgpus`."""
-        functions = tuple(one.function for one in vgpus.devices if one.kind == "vf") if vgpus else ()
+        functions = tuple(device.function for device in vgpus.devices if device.kind == "vf") if vgpus else ()
         chosen = (*choice.gpus, *named, *counted, *functions)
         return cls(choice, named, counted, close_groups(context.catalogue, chosen), vgpus)
 
     @property
     def functions(self) -> tuple[str, ...]:
         """The host functions that carry its vGPUs."""
-        return tuple(one.function for one in self.vgpus.devices) if self.vgpus else ()
+        return tuple(device.function for device in self.vgpus.devices) if self.vgpus else ()
 
 
 def build_guest(
@@ -354,7 +354,9 @@ def _cells_of(context: PlanningContext, devices: Devices, *, exact: bool = False
     """
     nodes = devices.choice.nodes
     vgpus = devices.vgpus.devices if devices.vgpus else ()
-    homes = {address: address for address in devices.closure.members} | {one.function: one.gpu for one in vgpus}
+    homes = {address: address for address in devices.closure.members} | {
+        device.function: device.gpu for device in vgpus
+    }
     off = {address for address in homes.values() if context.home(address) not in nodes}
     off = off if exact and off < {*homes.values()} else set()
     return {
@@ -392,7 +394,7 @@ def _devices(
     context: PlanningContext, devices: Devices, cell_of: dict[str, int | None], tree: Tree
 ) -> tuple[Device, ...]:
     vgpus = as_devices(devices.vgpus, cell_of, tree.addresses) if devices.vgpus else ()
-    sets = cliques(context.host, (one for one in devices.closure.members if one not in devices.functions))
+    sets = cliques(context.host, (member for member in devices.closure.members if member not in devices.functions))
     whole = tuple(
         Device(
             address=address,

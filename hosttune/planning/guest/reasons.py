@@ -125,10 +125,10 @@ def _distances(context: PlanningContext, node: int, gpus: tuple[str, ...]) -> st
 
 def guest_findings(context: PlanningContext, decision: Decision, at: str) -> tuple[Finding, ...]:
     """Return what the operator should know about a placed guest; `at` names it."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def say(level: str, text: str) -> None:
-        found.append(Finding(level=level, text=text, where=at))
+        findings.append(Finding(level=level, text=text, where=at))
 
     for address in decision.closure.members:
         _affinity(context, decision, address, say)
@@ -157,7 +157,7 @@ def guest_findings(context: PlanningContext, decision: Decision, at: str) -> tup
         say("warn", f"{decision.window.refusal}; under tcg this is only a finding")
     if decision.guest.accelerator == "tcg":
         say("warn", "accelerator tcg: software emulation, for tests; its speed means nothing")
-    return tuple(found)
+    return tuple(findings)
 
 
 def _affinity(context: PlanningContext, decision: Decision, address: str, say: Say) -> None:
@@ -261,7 +261,7 @@ def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> It
 
 def crowded_cores(context: PlanningContext, guests: Iterable[PlannedGuest]) -> Iterator[Finding]:
     """Yield a finding about nodes where more than two guests share each core of the host."""
-    texts = (*(one.emulator_cpus for one in context.host.guests or ()), *(one.emulator_cpus for one in guests))
+    texts = (*(guest.emulator_cpus for guest in context.host.guests or ()), *(guest.emulator_cpus for guest in guests))
     threads = [parse_cpus(text) for text in texts]
     for node in context.resources.nodes.values():
         cpus = CpuSet(cpu for core in node.reserved for cpu in core.cpus) & context.resources.housekeeping

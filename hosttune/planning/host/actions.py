@@ -46,11 +46,11 @@ _NODE_CPUS = (
 
 def mount_actions(host: Host, guests: tuple[PlannedGuest, ...], findings: list[Finding]) -> Iterator[Action]:
     """Yield a mount for each page size that has none, and libvirt's restart if it does not know the mount yet."""
-    found: list[Action] = []
+    actions: list[Action] = []
     for page in sorted({guest.page_bytes for guest in guests if guest.page_bytes}):
         names = ", ".join(guest.name for guest in guests if guest.page_bytes == page)
-        found += _of_size(host, page, names, findings)
-    yield from sorted(found, key=lambda action: action.kind != "mount")  # one restart finds all mounts
+        actions += _of_size(host, page, names, findings)
+    yield from sorted(actions, key=lambda action: action.kind != "mount")  # one restart finds all mounts
     if guests and _kept_from_node_cpus(host):  # each has its memory allocated at its start, with huge pages or without
         yield make_action("apparmor-rule", LOCAL, None, RULE, _NODE_CPUS, needed=True)
 
@@ -217,7 +217,7 @@ def plan_actions(
     ]
     of_guests, about_guests = split_findings(plan_guests_knobs(ctx))
     of_host, about_host = split_findings(plan_host_knobs(ctx))
-    inside = [found for guest in guests for found in inside_findings(intent, host, catalogue, guest)]
+    inside = [finding for guest in guests for finding in inside_findings(intent, host, catalogue, guest)]
     return (*needed, *of_guests, *of_host), (*findings, *about_guests, *inside, *about_host)
 
 

@@ -32,10 +32,10 @@ def host_findings(
     host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]
 ) -> tuple[tuple[PlannedGuest, ...], tuple[Finding, ...]]:
     """Return (guests with their XML elements and fabric partition, findings about the host)."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def say(level: str, text: str, where: str) -> None:
-        found.append(Finding(level=level, text=text, where=where))
+        findings.append(Finding(level=level, text=text, where=where))
 
     for problem in host.problems:
         if problem.what == FORCE_UNKNOWN:
@@ -43,7 +43,7 @@ def host_findings(
     _platform(host, say)
     fabric_findings(catalogue.fabric, guests, say)
     _groups(catalogue, guests, say)
-    found += unused_vgpu_data(HostDevices(host, catalogue))
+    findings += unused_vgpu_data(HostDevices(host, catalogue))
     guests = with_type_steps(host, catalogue, guests)
     stack = host.virtualization
     names, left_out = supported_elements(stack)
@@ -61,7 +61,7 @@ def host_findings(
             say("info", text, f"guest {guest.name}")
         _whole_nics(catalogue, guest, say)
         _peers(host, guest, dict(left_out).get(CLIQUE), say)
-        found += guest_quirks(host, catalogue, guest)
+        findings += guest_quirks(host, catalogue, guest)
     if stack is not None:
         _offered(stack, guests, say)
     planned = (
@@ -74,7 +74,7 @@ def host_findings(
         )
         for guest in guests
     )
-    return tuple(planned), tuple(found)
+    return tuple(planned), tuple(findings)
 
 
 def _elements(stack: Virtualization | None, left_out: Iterable[tuple[str, str]], say: Say) -> None:
@@ -90,7 +90,7 @@ def _elements(stack: Virtualization | None, left_out: Iterable[tuple[str, str]],
 
 def _whole_nics(catalogue: Catalogue, guest: PlannedGuest, say: Say) -> None:
     nics = (device.address for device in guest.devices if device.kind == "nic")
-    if whole := [address for address in nics if (one := catalogue.pci.get(address)) and one.sriov_total_vfs]:
+    if whole := [address for address in nics if (function := catalogue.pci.get(address)) and function.sriov_total_vfs]:
         text = (
             f"whole NICs: {some(whole)}. Who has one can change its firmware's settings, MAC and VLANs; where tenants"
             " share a network, give virtual functions, by address"

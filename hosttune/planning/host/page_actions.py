@@ -61,7 +61,7 @@ def _staged(host: Host) -> frozenset[int]:
     force = host.in_force
     if force is None or wanted(intent_in_force(force), BOOT_PAGES):
         return frozenset()
-    texts = (one.want.get(PAGES) for one in force.settings if one.kind == KernelArguments.kind)
+    texts = (setting.want.get(PAGES) for setting in force.settings if setting.kind == KernelArguments.kind)
     found = [read_boot_pages(split(text)).by_node or {} for text in texts if text]
     return frozenset(node for counts in found for node in counts)
 

@@ -70,7 +70,7 @@ def plan_mig_guest(
     devices: list[MigDevice] = []
     used, turns = set(taken), context.turns(guest.name)
     for slot in slots:
-        able = (one for one in free_functions(context, slot.gpu) if one.address not in used)
+        able = (function for function in free_functions(context, slot.gpu) if function.address not in used)
         free = min(able, key=lambda one: turns.get(one.address, 1))
         used.add(free.address)
         devices.append(_device(context, guest, slot, free))
@@ -111,9 +111,9 @@ def _device(context: PlanningContext, guest: GuestIntent, slot: MigSlot, functio
     listed = (framework.types if framework else None) or ()
     expected = vgpu_type_name(context.catalogue.pci.get(slot.gpu), slot.profile)
     suffix = vgpu_suffix(slot.profile)
-    exact = [one for one in listed if one.name == expected]
-    ending = [one for one in listed if suffix is not None and one.name.endswith(f"-{suffix}")]
-    found = next((found[0] for found in (exact, ending) if len(found) == 1), None)
+    exact = [vgpu_type for vgpu_type in listed if vgpu_type.name == expected]
+    ending = [vgpu_type for vgpu_type in listed if suffix is not None and vgpu_type.name.endswith(f"-{suffix}")]
+    found = next((vgpu_types[0] for vgpu_types in (exact, ending) if len(vgpu_types) == 1), None)
     expected = vgpu_type_name(catalogue.pci.get(slot.gpu), slot.profile)
     address = function.address
     who = identity(catalogue, address, context.host)
@@ -231,13 +231,13 @@ def mig_inside(
     request = guest.mig
     if request is None:
         return (), ()
-    found: list[MigAssignment] = []
+    assignments: list[MigAssignment] = []
     findings: list[Finding] = []
     for address in gpus:
         offer = gpu_offer(context, context.catalogue.gpus[address])
         profile = offer.find(request.profile)
         sets = start_sets(profile, request.count, 0, offer.profiles) if profile else ()
-        found += [MigAssignment(gpu=address, profile=request.profile, start=n) for n in (sets[0] if sets else ())]
+        assignments += [MigAssignment(gpu=address, profile=request.profile, start=n) for n in (sets[0] if sets else ())]
         if offer.doubt:
             findings.append(Finding(level="warn", text=f"GPU {address}: {offer.doubt}", where=f"guest {guest.name}"))
     text = (
@@ -245,7 +245,7 @@ def mig_inside(
         " the guest's driver cannot reset the GPU, MIG mode waits for a restart of the guest"
     )
     findings.append(Finding(level="info", text=text, where=f"guest {guest.name}"))
-    return tuple(found), tuple(findings)
+    return tuple(assignments), tuple(findings)
 
 
 def takes_inside(context: PlanningContext, guest: GuestIntent, address: str) -> bool:
@@ -265,7 +265,7 @@ def inside_refusal(context: PlanningContext, guest: GuestIntent, address: str) -
     if not offer.profiles:
         return no_profiles(context, context.catalogue.gpus[address])
     if profile is None:
-        have = ", ".join(one.name for one in offer.profiles)
+        have = ", ".join(mig_profile.name for mig_profile in offer.profiles)
         return f"GPU {address} has no MIG profile {name}; it has {have}"
     fits = len([n for n in range(1, count) if start_sets(profile, n, 0, offer.profiles)])
     return f"{count} x {name} wanted on each GPU, {address} takes {fits}"

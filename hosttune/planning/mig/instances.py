@@ -151,12 +151,12 @@ def _loss(space: Space, starts: Starts) -> Iterator[int]:
 def _addresses(shares: tuple[_Share, ...], spaces: Spaces) -> list[str]:
     """Return the GPUs of the shares, in their order: for each share, the next GPUs of its kind."""
     used: dict[Space, int] = {}
-    found: list[str] = []
+    addresses: list[str] = []
     for space, _, number in shares:
         first = used.get(space, 0)
-        found += spaces[space][first : first + number]
+        addresses += spaces[space][first : first + number]
         used[space] = first + number
-    return found
+    return addresses
 
 
 def _placed(shares: tuple[_Share, ...], spaces: Spaces) -> Iterator[tuple[MigSlot, ...]]:
@@ -177,11 +177,20 @@ def _placed(shares: tuple[_Share, ...], spaces: Spaces) -> Iterator[tuple[MigSlo
 def own_slots(context: PlanningContext, guest: GuestIntent) -> tuple[MigSlot, ...]:
     """Return the slots that a guest has had, if it asks for as many of that profile now; else none."""
     had, request, gpus = context.own.get(guest.name), guest.mig, context.catalogue.gpus
-    if had is None or request is None or [one.profile for one in had.mig] != [request.profile] * request.count:
+    if (
+        had is None
+        or request is None
+        or [assignment.profile for assignment in had.mig] != [request.profile] * request.count
+    ):
         return ()
-    profiles = [gpu_offer(context, gpus[one.gpu]).find(one.profile) if one.gpu in gpus else None for one in had.mig]
+    profiles = [
+        gpu_offer(context, gpus[assignment.gpu]).find(assignment.profile) if assignment.gpu in gpus else None
+        for assignment in had.mig
+    ]
     rows = zip(had.mig, profiles, strict=True)
-    return tuple(slot_of_start(one.gpu, profile, one.start) for one, profile in rows if profile is not None)
+    return tuple(
+        slot_of_start(assignment.gpu, profile, assignment.start) for assignment, profile in rows if profile is not None
+    )
 
 
 def slot_of_start(gpu: str, profile: MigProfile, start: int) -> MigSlot:
@@ -222,13 +231,13 @@ def mig_sites(context: PlanningContext, profile: str) -> Sites:
 
 def spaces_of(sites: Sites, occupied: Mapping[str, int]) -> Spaces:
     """Return the sites that have room once `occupied` is taken, grouped by equal GPUs."""
-    found: dict[Space, list[str]] = {}
+    spaces: dict[Space, list[str]] = {}
     for address, site in sites:
         taken = occupied.get(address, 0)
         space = replace(site, occupied=site.occupied | taken) if taken else site
         if space.capacity:
-            found.setdefault(space, []).append(address)
-    return {space: tuple(addresses) for space, addresses in found.items()}
+            spaces.setdefault(space, []).append(address)
+    return {space: tuple(addresses) for space, addresses in spaces.items()}
 
 
 def mig_spaces(context: PlanningContext, profile: str, occupied: Mapping[str, int]) -> Spaces:
@@ -284,15 +293,15 @@ def ready_starts(known: Known, gpu: Gpu, profile: MigProfile) -> Starts:
     instances = gpu.mig.instances if gpu.mig else None
     if not instances_are_known(known, gpu):
         return ()
-    unused = [one for one in instances or () if one.profile == profile.name and one.uuid is None]
-    starts = {one.start for one in unused if one.start is not None}
+    unused = [instance for instance in instances or () if instance.profile == profile.name and instance.uuid is None]
+    starts = {instance.start for instance in unused if instance.start is not None}
     return tuple(start for start in sorted(profile.starts or ()) if start in starts)
 
 
 def instances_are_known(known: Known, gpu: Gpu) -> bool:
     """Return whether it is known which of a GPU's instances are unused."""
-    found = vgpu_of(known, gpu.address)
-    free = found is not None and not any(carries(known, function) for function in found.functions)
+    vgpu_gpu = vgpu_of(known, gpu.address)
+    free = vgpu_gpu is not None and not any(carries(known, function) for function in vgpu_gpu.functions)
     return free and gpu.source == "nvml"
 
 
@@ -310,13 +319,13 @@ def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
         return f"GPU {address} is bound to {VFIO}, to be given away as a whole"
     if existing_atoms(gpu, offer) is None:
         return f"GPU {address} has MIG on, and which instances it has is unknown"
-    found = vgpu_of(context, address)
+    vgpu_gpu = vgpu_of(context, address)
     make = f"{SRIOV_MANAGE} -e {address}, then plan again"
-    if found is None:
+    if vgpu_gpu is None:
         return f"GPU {address} has no function that offers a vGPU type: {make}"
-    if not found.functions:
+    if not vgpu_gpu.functions:
         return f"GPU {address} has no virtual function that could carry a vGPU: {make}"
-    if not gpu.mig_on and any(carries(context, function) for function in found.functions):
+    if not gpu.mig_on and any(carries(context, function) for function in vgpu_gpu.functions):
         return f"GPU {address} carries vGPUs without MIG: they would end with the switch"
     if not free_functions(context, address):
         return f"every function of GPU {address} that can carry a vGPU is taken"

@@ -44,7 +44,7 @@ def mig_actions(
     `every`: also for a mode that is on.
     """
     with_vgpus = _with_vgpus(guests)
-    for address in sorted({one.gpu for guest in with_vgpus for one in guest.mig}, key=address_key):
+    for address in sorted({assignment.gpu for guest in with_vgpus for assignment in guest.mig}, key=address_key):
         gpu = catalogue.gpus.get(address)
         now = GpuMigMode.of_gpu(gpu) if gpu else None
         if every or now != "enabled":
@@ -59,13 +59,13 @@ def mig_actions(
 def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> tuple[PlannedGuest, ...]:
     """Return the guests of a plan with a step for each type that cannot be an action, directly before the start."""
     typings = list(_typings(HostDevices(host, catalogue), _with_vgpus(guests)))
-    found: list[PlannedGuest] = []
+    type_steps: list[PlannedGuest] = []
     for guest in guests:
         steps = [_typed(one, one.by_hand) for one in typings if one.guest == guest.name and one.by_hand is not None]
         before = [step for step in guest.steps if step.when == "start"]
         after = [step for step in guest.steps if step.when != "start"]
-        found.append(msgspec.structs.replace(guest, steps=(*before, *steps, *after)) if steps else guest)
-    return tuple(found)
+        type_steps.append(msgspec.structs.replace(guest, steps=(*before, *steps, *after)) if steps else guest)
+    return tuple(type_steps)
 
 
 def _typed(one: _TypeChange, why: str) -> Step:
@@ -83,7 +83,7 @@ def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_TypeChan
 
     A guest's vGPUs have the order of its instances.
     """
-    planned = {(one.gpu, one.profile, one.start) for guest in guests for one in guest.mig}
+    planned = {(assignment.gpu, assignment.profile, assignment.start) for guest in guests for assignment in guest.mig}
     for guest in guests:
         vgpus = [device for device in guest.devices if device.vgpu_type]
         for device, instance in zip(vgpus, guest.mig, strict=True):
@@ -120,9 +120,19 @@ def _by_hand(
 def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
     """Return the starts of a GPU's instances of a profile that are not the plan's and may be unused."""
     of_plan = {start for address, name, start in planned if (address, name) == (instance.gpu, instance.profile)}
-    found = (gpu.mig.instances if gpu.mig and gpu.mig_on else None) or ()
-    alike = [one for one in found if one.profile == instance.profile and (one.uuid is None or gpu.source != "nvml")]
-    return tuple(sorted(one.start for one in alike if one.start is not None and one.start not in of_plan))
+    mig_instances = (gpu.mig.instances if gpu.mig and gpu.mig_on else None) or ()
+    alike = [
+        mig_instance
+        for mig_instance in mig_instances
+        if mig_instance.profile == instance.profile and (mig_instance.uuid is None or gpu.source != "nvml")
+    ]
+    return tuple(
+        sorted(
+            mig_instance.start
+            for mig_instance in alike
+            if mig_instance.start is not None and mig_instance.start not in of_plan
+        )
+    )
 
 
 def _ready(known: Known, gpu: Gpu, name: str) -> tuple[int, ...]:
@@ -136,6 +146,6 @@ def _number(host: Host, address: str, name: str | None) -> tuple[str | None, str
     for gpu in vgpu.gpus if vgpu else ():
         for function in gpu.functions:
             if function.address == address:
-                number = next((one.id for one in gpu.types or () if one.name == name), None)
+                number = next((vgpu_type.id for vgpu_type in gpu.types or () if vgpu_type.name == name), None)
                 return function.current_type, number
     return None, None

@@ -41,11 +41,11 @@ class HostDevices(msgspec.Struct, frozen=True):
 def vgpu_of(known: Known, address: str) -> VgpuGpu | None:
     """Return a GPU's vGPU framework, with only the functions that belong to the GPU; None if no framework is known."""
     vgpu = known.host.vgpu
-    found = next((gpu for gpu in vgpu.gpus if gpu.address == address), None) if vgpu else None
-    if found is None or found.framework not in FRAMEWORKS:
+    vgpu_gpu = next((gpu for gpu in vgpu.gpus if gpu.address == address), None) if vgpu else None
+    if vgpu_gpu is None or vgpu_gpu.framework not in FRAMEWORKS:
         return None
-    own = tuple(function for function in found.functions if _is_own(known, found, function.address))
-    return msgspec.structs.replace(found, functions=own)
+    own = tuple(function for function in vgpu_gpu.functions if _is_own(known, vgpu_gpu, function.address))
+    return msgspec.structs.replace(vgpu_gpu, functions=own)
 
 
 def _is_own(known: Known, gpu: VgpuGpu, address: str) -> bool:
@@ -70,8 +70,8 @@ def unused_vgpu_data(known: Known) -> Iterator[Finding]:
 
 def free_functions(known: Known, address: str) -> tuple[VgpuFunction, ...]:
     """Return the functions of a GPU that carry no vGPU and that no guest holds, in address order."""
-    found = vgpu_of(known, address)
-    free = [function for function in (found.functions if found else ()) if not carries(known, function)]
+    gpu = vgpu_of(known, address)
+    free = [function for function in (gpu.functions if gpu else ()) if not carries(known, function)]
     return tuple(sorted(free, key=lambda function: address_key(function.address)))
 
 

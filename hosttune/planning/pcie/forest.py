@@ -43,14 +43,14 @@ def cells_of_all(catalogue: Catalogue, cell_of: Mapping[str, int | None]) -> dic
     a device of known cell is in the same cell. The nearest switch counts, and below it the lowest address.
     """
     known = sorted((address for address, cell in cell_of.items() if cell is not None), key=address_key)
-    found: dict[str, int] = {}
+    cells: dict[str, int] = {}
     for address in known:
         for place in (*_slot(catalogue, address), *switches_above(catalogue.index, address)):
-            found.setdefault(place, cell_of[address] or 0)
+            cells.setdefault(place, cell_of[address] or 0)
 
     def cell(address: str) -> int | None:
         places = (*_slot(catalogue, address), *switches_above(catalogue.index, address))
-        return next((found[place] for place in places if place in found), None)
+        return next((cells[place] for place in places if place in cells), None)
 
     return {address: cell(address) if own is None else own for address, own in cell_of.items()}
 
@@ -91,7 +91,7 @@ def single(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 def flat(nodes: Sequence[Node]) -> tuple[Slot, ...]:
     """Return the slots without switches."""
-    found: list[Slot] = []
+    slots: list[Slot] = []
     for node in nodes:
-        found += (node,) if isinstance(node, Slot) else flat(node.below)
-    return tuple(found)
+        slots += (node,) if isinstance(node, Slot) else flat(node.below)
+    return tuple(slots)

@@ -104,9 +104,9 @@ def gpu_candidates(context: PlanningContext, guest: GuestIntent, others: tuple[s
         excluded += away
     parts = list(_alike(usable, request))
     bundles = tuple(_bundles(catalogue, part) for part in parts)
-    found = Candidates(count, tuple(_reaches(catalogue, part) for part in parts), bundles=bundles)
-    if found.first() is not None:
-        return found
+    candidates = Candidates(count, tuple(_reaches(catalogue, part) for part in parts), bundles=bundles)
+    if candidates.first() is not None:
+        return candidates
     what = f"{count} GPU{'' if count == 1 else 's'} wanted" + (f" of model {request.model}" if request.model else "")
     others_here = {gpu.model for gpu in countable_gpus(context.host, catalogue) if gpu.model}
     models = [f"this host has {', '.join(sorted(others_here))}"] if request.model and not pool and others_here else []
@@ -125,7 +125,7 @@ def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet) -> Ca
                    key=lambda able: len(able.keys() & set(had)))  # fmt: skip
         kept = tuple(address for address in had if address in part)
         rest = [catalogue.gpus[address] for address in part if address not in kept]
-        pool = _reaches(catalogue, rest, {one.address for guest in context.own.values() for one in guest.devices})
+        pool = _reaches(catalogue, rest, {device.address for guest in context.own.values() for device in guest.devices})
         more = max(0, count - len(kept))
         ways = (way for nodes in range(more + 1) for way in _ways(pool, nodes, more))
         added = [[a for node, size in way for a in dict(pool)[node][size]] for way in ways]
@@ -230,7 +230,7 @@ def _reaches(catalogue: Catalogue, pool: list[Gpu], last: Collection[str] = ()) 
     most = limit("gpus")  # the most GPUs that a guest can request
     busy = {gpu.address for gpu in pool if gpu.processes}.union(last)
     bundles = grouped((catalogue.node(bundle[0]), bundle) for bundle in _bundles(catalogue, pool))
-    found: list[tuple[int | None, Reach]] = []
+    reaches: list[tuple[int | None, Reach]] = []
     for node in sorted(bundles, key=lambda n: (n is None, n or 0)):
         rows = sorted(
             bundles[node], key=lambda b: (sum(a in busy for a in b), lost(catalogue.fabric, b), address_key(b[0]))
@@ -241,5 +241,5 @@ def _reaches(catalogue: Catalogue, pool: list[Gpu], last: Collection[str] = ()) 
                 together = size + len(bundle)
                 if together <= most and together not in reach:
                     reach[together] = (*taken, *bundle)
-        found.append((node, reach))
-    return tuple(found)
+        reaches.append((node, reach))
+    return tuple(reaches)

@@ -173,22 +173,22 @@ def _alike(
 
 def _labels(context: PlanningContext, wants: Sequence[GuestRequest]) -> dict[Bundle, set[Label]]:
     """Return every bundle that a guest could take, with the guests and purposes. Named devices are single bundles."""
-    found: dict[Bundle, set[Label]] = {}
+    labels: dict[Bundle, set[Label]] = {}
     for i, want in enumerate(wants):
         candidates = want.candidates
         for part, pool in enumerate(gpu_pools(want)):
             for bundle in pool:
-                found.setdefault(bundle, set()).add((i, "gpu", part))
+                labels.setdefault(bundle, set()).add((i, "gpu", part))
         for part, gpus in enumerate(gpu_sets(candidates)):
             for address in gpus:
-                found.setdefault((address,), set()).add((i, "set", part))
+                labels.setdefault((address,), set()).add((i, "set", part))
         for address in want.named:
-            found.setdefault((address,), set()).add((i, "named", 0))
+            labels.setdefault((address,), set()).add((i, "named", 0))
         for address in counted_nics(context, want):
-            found.setdefault((address,), set()).add((i, "nic", 0))
+            labels.setdefault((address,), set()).add((i, "nic", 0))
         for address in counted_nvme(context, want):
-            found.setdefault((address,), set()).add((i, "nvme", 0))
-    return found
+            labels.setdefault((address,), set()).add((i, "nvme", 0))
+    return labels
 
 
 def gpu_pools(want: GuestRequest) -> tuple[tuple[Bundle, ...], ...]:

@@ -70,7 +70,7 @@ class Bounds:
         """Return how many of these guests cannot get their vGPUs, profile by profile."""
         if guests not in self._vgpus:
             mig = (guest.mig for guest in (self._wants[which].guest for which in guests) if is_vgpu_guest(guest))
-            by_profile = grouped((one.profile, one.count) for one in mig if one is not None)
+            by_profile = grouped((request.profile, request.count) for request in mig if request is not None)
             self._vgpus[guests] = {profile: list(accumulate(sorted(n))) for profile, n in by_profile.items()}
         rows = self._vgpus[guests].items()
         return sum(len(sums) - bisect_right(sums, instances_left(self._ledger, profile)) for profile, sums in rows)
@@ -362,7 +362,7 @@ class _Search:
     def _branches(self, guests: Guests, alone: Sequence[Rank], least: Rank, fitting: int) -> list[_Branch]:
         """Return the guests that have placements left, with those that could be part of a plan above `least`."""
         gap = minus(self._best.rank, least)
-        found = []
+        branches = []
         for which, rank in zip(guests, alone, strict=True):
             if rank == LEFT_OUT:
                 continue
@@ -372,8 +372,8 @@ class _Search:
                 limit = plus(rank, gap)
                 bits &= row.below(bisect_left(row.ranks, limit))
                 more = more and row.after < limit
-            found.append(_Branch(which, rank, bits, more))
-        return found
+            branches.append(_Branch(which, rank, bits, more))
+        return branches
 
     def _state(self, branches: Sequence[_Branch]) -> object:
         """Return what decides the best plan of the remaining guests: which they are, and what is left for them."""

@@ -165,9 +165,9 @@ class Memory:
 
     def copy(self) -> Memory:
         """Return an independent copy."""
-        found = copy(self)
-        found._room, found._now, found._asked = dict(self._room), dict(self._now), dict(self._asked)
-        return found
+        memory = copy(self)
+        memory._room, memory._now, memory._asked = dict(self._room), dict(self._now), dict(self._asked)
+        return memory
 
     def _spends(self, node: int, page: int | None, size: int) -> int:
         """Return how much memory outside the pools `size` bytes in such pages take."""
@@ -252,7 +252,7 @@ def _twins(context: PlanningContext, resource_pool: ResourcePool) -> dict[int, T
         along = tuple("here" if node == kind.trait.node else node for node in kind.trait.along)
         kinds.setdefault(kind.trait.node, []).append(((mark, kind.trait.also, along), kind.index))
     firsts: list[tuple[int, object]] = []
-    found: dict[int, Twin] = {}
+    twins: dict[int, Twin] = {}
     for node in ids:
         here = sorted(kinds.get(node, ()), key=repr)
         places = [index for (where, _), index in resource_pool.cores.items() if where == node]
@@ -271,8 +271,8 @@ def _twins(context: PlanningContext, resource_pool: ResourcePool) -> dict[int, T
         group = next((n for n, other in firsts if other == looks and _has_same_distances(context, ids, node, n)), None)
         if group is None:
             firsts.append((node, looks))
-        found[node] = (node if group is None else group), tuple(places)
-    return found
+        twins[node] = (node if group is None else group), tuple(places)
+    return twins
 
 
 def _size(context: PlanningContext, node: int) -> object:

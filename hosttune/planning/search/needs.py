@@ -181,11 +181,11 @@ def _cells_of(problem: PlacementProblem, guest: GuestIntent) -> tuple[tuple[Cell
         listed = [(units(cell.vcpus), parse_size(cell.memory, where="numa"), 1) for cell in guest.numa]
         return (tuple(listed),) if len(listed) <= nodes else ()
     total = 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
-    found: list[tuple[CellNeed, ...]] = []
+    cells: list[tuple[CellNeed, ...]] = []
     for count in range(1, nodes + 1) if guest.numa == "auto" else (guest.numa,):
         if isinstance(guest.vcpus, int) and guest.vcpus % count:
             continue
         cpus = units(guest.vcpus // count) if isinstance(guest.vcpus, int) else 1
         # memory in whole pages of 1 GiB may be divided unevenly
-        found.append(((cpus, total // count - HUGE_1G, count),))
-    return tuple(found)
+        cells.append(((cpus, total // count - HUGE_1G, count),))
+    return tuple(cells)

@@ -98,19 +98,19 @@ class PlacementOptions:
 
     def _listed(self, stream: PlacementStream, first: int, most: int) -> GuestOptions:
         """List the placements of a guest that no better one dominates."""
-        found: list[Placement] = []
+        placements: list[Placement] = []
         alike: dict[object, list[tuple[dict[int, int], Placement]]] = {}
         number = 0
-        while len(found) < most and (placement := stream.get(number)) is not None:
+        while len(placements) < most and (placement := stream.get(number)) is not None:
             number += 1
             use = {index: much for index, much in placement.use if index not in self._redundant}
             better = alike.setdefault((frozenset(placement.nodes), placement.picks, placement.slots), [])
             if not any(_within(a, use) and self._spares(one, placement) for a, one in better):
                 better.append((use, placement))
-                found.append(placement)
+                placements.append(placement)
         last = stream.get(number - 1) if number else None
-        whole = len(found) < most
-        return GuestOptions(first, tuple(found), whole, last.rank if last else NOTHING)
+        whole = len(placements) < most
+        return GuestOptions(first, tuple(placements), whole, last.rank if last else NOTHING)
 
     def _spares(self, a: Placement, b: Placement) -> bool:
         """Return whether one placement leaves at least as much memory on each node as another on the same nodes."""

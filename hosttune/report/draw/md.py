@@ -64,10 +64,15 @@ def _findings(block: Findings, outcome: str, members: Sequence[CheckResult]) -> 
     if outcome == "pass":
         yield table(("check", "subject"), ((check, some(n, MANY)) for check, n in subjects_by_check(alike).items()))
     elif outcome == "skip":
-        yield table(("check", "subject", "why"), ((one.check, some(one.subjects, MANY), one.actual) for one in alike))
+        yield table(
+            ("check", "subject", "why"), ((group.check, some(group.subjects, MANY), group.actual) for group in alike)
+        )
     else:
-        labels = [label for label, _ in alike[0].facts if label != ACCEPTED or any(one.accepted for one in alike)]
-        rows = ([one.check, some(one.subjects, MANY), *(dict(one.facts)[label] for label in labels)] for one in alike)
+        labels = [label for label, _ in alike[0].facts if label != ACCEPTED or any(group.accepted for group in alike)]
+        rows = (
+            [group.check, some(group.subjects, MANY), *(dict(group.facts)[label] for label in labels)]
+            for group in alike
+        )
         yield table(("check", "subject", *labels), rows)
 
 

@@ -87,7 +87,10 @@ def _planned(guest: PlannedGuest, inner: float) -> list[Piece]:
     io = CpuSet(CpuSet().union(*map(parse_cpus, guest.iothread_cpus)))
     facts += [f"{count(len(guest.iothread_cpus), 'I/O thread')} on CPUs {short_list(io)}"] if io else []
     facts += [f"fabric partition {guest.fabric_partition}"] if guest.fabric_partition is not None else []
-    facts += [f"MIG {one.profile} on {one.gpu}, memory slice {one.start}" for one in guest.mig[:MOST_DEVICES]]
+    facts += [
+        f"MIG {assignment.profile} on {assignment.gpu}, memory slice {assignment.start}"
+        for assignment in guest.mig[:MOST_DEVICES]
+    ]
     return [*cells, *(paragraph(fact, inner, SMALL) for fact in facts if fact)]
 
 

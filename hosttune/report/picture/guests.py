@@ -60,13 +60,13 @@ def holders_of(host: Host, plan: Plan | None = None, names: Sequence[str] = ()) 
     guests: list[PlannedGuest | RunningGuest] = [*planned]
     guests += [guest for guest in host.guests or () if guest.name not in placed]
     first = {name: n for n, name in enumerate(dict.fromkeys(names))}
-    found: list[PictureGuest] = []
+    holders: list[PictureGuest] = []
     after = len(first)
     for guest in guests:
         number = first.get(guest.name, after)
         after += number == after
-        found.append(_planned(guest, number) if isinstance(guest, PlannedGuest) else _present(guest, number))
-    return tuple(found)
+        holders.append(_planned(guest, number) if isinstance(guest, PlannedGuest) else _present(guest, number))
+    return tuple(holders)
 
 
 def _planned(guest: PlannedGuest, number: int) -> PictureGuest:
@@ -83,7 +83,7 @@ def _planned(guest: PlannedGuest, number: int) -> PictureGuest:
             for node in sorted(parse_cpus(cell.host_nodes))[:1]
         ),
         devices=tuple(device.address for device in guest.devices if device.kind != "mdev"),
-        mig=tuple((one.gpu, f"{one.profile} at {one.start}") for one in guest.mig),
+        mig=tuple((assignment.gpu, f"{assignment.profile} at {assignment.start}") for assignment in guest.mig),
         planned=guest,
     )
 
@@ -110,7 +110,8 @@ def _present(guest: RunningGuest, number: int) -> PictureGuest:
         ),
         devices=tuple(dict.fromkeys(guest.devices)),
         pinned=bool(pinned) and (vcpus is None or pinned >= vcpus),
-        placed=bool(guest.memory) and all(None not in (one.node, one.memory_bytes) for one in guest.memory or ()),
+        placed=bool(guest.memory)
+        and all(None not in (guest_memory.node, guest_memory.memory_bytes) for guest_memory in guest.memory or ()),
     )
 
 

@@ -298,7 +298,7 @@ def _bridge_kind(view: HostView, address: str) -> str:
 
 def addresses_in(places: Iterable[TreePlace]) -> tuple[str, ...]:
     """Return every address of these trees, including bridges."""
-    found: list[str] = []
+    addresses: list[str] = []
     for place in places:
-        found += [place.address, *addresses_in(place.below)]
-    return tuple(found)
+        addresses += [place.address, *addresses_in(place.below)]
+    return tuple(addresses)

@@ -162,10 +162,12 @@ def side_by_side(left: Drawing, right: Drawing) -> Drawing:
     x = left.width + _GAP
     blocks = ((left, 0.0, "before"), (right, x, "after"))
     groups: list[ShapeGroup] = []
-    for one, at_x, head in blocks:
-        title = label(at_x + MARGIN, MARGIN, head, _HEAD, most=one.width - 2 * MARGIN, style="dim", bold=True)
+    for drawing, at_x, head in blocks:
+        title = label(at_x + MARGIN, MARGIN, head, _HEAD, most=drawing.width - 2 * MARGIN, style="dim", bold=True)
         groups.append(ShapeGroup(kind="head", shapes=(title,)))
-        groups += shifted(ShapeBlock(width=one.width, height=one.height, groups=one.groups), at_x, MARGIN + _HEAD)
+        groups += shifted(
+            ShapeBlock(width=drawing.width, height=drawing.height, groups=drawing.groups), at_x, MARGIN + _HEAD
+        )
     return Drawing(
         width=x + right.width,
         height=MARGIN + _HEAD + max(left.height, right.height),
@@ -236,7 +238,9 @@ def _below(
         placed += shifted(panel.block, 0, y)
         y += panel.block.height + _GAP
     panels = [guests_panel(view, full)] if view.guests else []
-    panels += [one for one in (partitions_panel(view, full), distances_panel(view, full)) if one]
+    panels += [
+        shape_block for shape_block in (partitions_panel(view, full), distances_panel(view, full)) if shape_block
+    ]
     panels += [problems_panel(view, full)] if view.host.problems else []
     for block in panels:
         cuts += (y - _GAP / 2, *(y + inner for inner in block.cuts))

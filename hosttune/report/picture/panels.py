@@ -133,8 +133,8 @@ def _unknown(view: HostView) -> list[PictureMark]:
     """Return why what no guest seems to have may be in use."""
     texts = ["the guests of this host are unknown"] if view.host.guests is None else []
     for what, names in (
-        ("run on any CPU, because they are not pinned", [one.name for one in view.guests if not one.pinned]),
-        ("have memory on unknown nodes", [one.name for one in view.guests if not one.placed]),
+        ("run on any CPU, because they are not pinned", [guest.name for guest in view.guests if not guest.pinned]),
+        ("have memory on unknown nodes", [guest.name for guest in view.guests if not guest.placed]),
     ):
         texts += [f"{what}: {some(names)}"] if names else []
     return [PictureMark(sign="unknown", text=f"what looks free may be in use: {text}", hover_text="") for text in texts]
@@ -142,8 +142,8 @@ def _unknown(view: HostView) -> list[PictureMark]:
 
 def _unplaced(plan: Plan) -> list[PictureMark]:
     marks = [
-        PictureMark(sign="fail", text=f"NOT placed: {one.guest}: {'; '.join(one.why)}", hover_text="")
-        for one in plan.unplaced[:MOST_UNPLACED]
+        PictureMark(sign="fail", text=f"NOT placed: {left_out.guest}: {'; '.join(left_out.why)}", hover_text="")
+        for left_out in plan.unplaced[:MOST_UNPLACED]
     ]
     more = len(plan.unplaced) - len(marks)
     return [*marks, *([PictureMark(sign="fail", text=f"and {more} more NOT placed", hover_text="")] if more else [])]
@@ -192,7 +192,7 @@ def partitions_panel(view: HostView, width: float) -> ShapeBlock | None:
             name = chip(holder, holder.name, inner / 3)
             number = holder.planned.fabric_partition if holder.planned else None
             listed = (view.host.fabric.partitions if view.host.fabric else None) or ()
-            modules = next((one.module_ids for one in listed if one.id == number), ())
+            modules = next((partition.module_ids for partition in listed if partition.id == number), ())
             gpus = [f"module {gpu.module_id} {gpu.address}" for gpu in view.host.gpus if gpu.module_id in modules]
             text = phrase(
                 f"partition {number}" + (f": {some(gpus, 8)}" if gpus else ""), inner - name.width - 8, name.height

@@ -89,11 +89,11 @@ def _lines(
     shapes: list[Shape] = []
     tops: list[tuple[float, Rect, float]] = []
     for chain, end in ((up, path.start), (down, path.end)):
-        found = _to_cpu(chain, end, anchors, slow, placed, number)
-        if found is None:
+        cpu = _to_cpu(chain, end, anchors, slow, placed, number)
+        if cpu is None:
             return shapes
-        shapes += found[0]
-        tops.append(found[1])
+        shapes += cpu[0]
+        tops.append(cpu[1])
     across = _across(tops[0], tops[1])
     socket = path.slowest is not None and path.slowest.kind in ("cpu", "socket")
     return [*shapes, ShapeLine(points=across, style=route_style(number, slow=socket), thick=_THICK)]

@@ -42,10 +42,10 @@ def compared(figures: Sequence[Judged]) -> tuple[Judged, ...]:
 def _groups(figures: Sequence[Judged]) -> Iterator[Mapping[int, float]]:
     """Yield the values of figures that differ only in the device, pair or host that their subject names."""
     groups: dict[tuple[object, ...], dict[int, float]] = {}
-    for n, one in enumerate(figures):
-        if one.value is not None and not one.small and _PLACE.search(one.figure.subject):
-            key = (one.figure.metric, one.figure.size_bytes, _PLACE.sub("#", one.figure.subject.lower()))
-            groups.setdefault(key, {})[n] = one.value
+    for n, verdict in enumerate(figures):
+        if verdict.value is not None and not verdict.small and _PLACE.search(verdict.figure.subject):
+            key = (verdict.figure.metric, verdict.figure.size_bytes, _PLACE.sub("#", verdict.figure.subject.lower()))
+            groups.setdefault(key, {})[n] = verdict.value
     for (metric, *_), group in groups.items():
         if len({figures[n].figure.subject for n in group}) == len(group) and metric not in ("memory-latency", "power"):
             yield group
@@ -74,10 +74,10 @@ def _apart(figures: Sequence[Judged], group: Mapping[int, float]) -> Iterator[tu
 def _of_ports(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
     """Yield figures of several ports that are hardly more than that of fewer."""
     groups: dict[tuple[str, str], list[tuple[int, int, float]]] = {}
-    for n, one in enumerate(figures):
-        if (match := _PORTS.search(one.figure.subject)) and one.value and int(match[1]):
-            rest = _PORTS.sub("", one.figure.subject)
-            groups.setdefault((one.figure.metric, rest), []).append((int(match[1]), n, one.value))
+    for n, verdict in enumerate(figures):
+        if (match := _PORTS.search(verdict.figure.subject)) and verdict.value and int(match[1]):
+            rest = _PORTS.sub("", verdict.figure.subject)
+            groups.setdefault((verdict.figure.metric, rest), []).append((int(match[1]), n, verdict.value))
     for group in groups.values():
         few, _, least = min(group)
         for many, n, value in group:

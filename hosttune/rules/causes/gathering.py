@@ -49,7 +49,7 @@ def of_validation(validation: Validation, host: Host | None) -> Measured:
 
 def figures_of(samples: Sequence[Sample]) -> Iterator[Figure]:
     """Yield the median of each metric and subject that a diagnosis knows."""
-    units = {one.metric: one.unit for one in samples}
+    units = {sample.metric: sample.unit for sample in samples}
     for (name, subject), values in runs_of(samples).items():
         size = None
         metric = _METRICS.get(name)
@@ -111,8 +111,8 @@ def of_gpus(gpus: Sequence[Gpu]) -> Measured:
     """Return what the GPUs' driver reports of them together. A fact in which they differ is that of the worst."""
     models = {gpu.model for gpu in gpus}
     reasons = [gpu.clock_reasons for gpu in gpus]
-    known = all(one is not None for one in reasons) and bool(reasons)
-    words = {word for one in reasons for word in one or ()}
+    known = all(reason is not None for reason in reasons) and bool(reasons)
+    words = {word for reason in reasons for word in reason or ()}
     limited = min(
         (gpu for gpu in gpus if gpu.power_limit_watts and gpu.power_default_watts),
         key=lambda gpu: (gpu.power_limit_watts or 0) / (gpu.power_default_watts or 1),
@@ -133,7 +133,7 @@ def of_gpus(gpus: Sequence[Gpu]) -> Measured:
         setup=Setup(
             gpu=f"{model} MIG" if model and sliced else model,
             gpus_per_host=len(gpus) or None,
-            nvlinks_per_gpu=_least(links) if all(one is not None for one in links) else None,
+            nvlinks_per_gpu=_least(links) if all(link is not None for link in links) else None,
         ),
         observations=Observations(
             p2p=p2p,

@@ -74,11 +74,11 @@ def diagnose(
     shape = shape_of(measured, standard or shipped_peaks())
     figures = compared(_of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures]))
     case = Case(measured, shape, figures, complaining)
-    found = _ranked(case)
+    ranked = _ranked(case)
     return Diagnosis(
-        figures=tuple(one.shown() for one in figures),
-        causes=tuple(_cause(rank, rule, finding) for rank, (rule, finding) in enumerate(found, 1)),
-        next=tuple(_next(case, found, hostless=hostless)),
+        figures=tuple(verdict.shown() for verdict in figures),
+        causes=tuple(_cause(rank, rule, finding) for rank, (rule, finding) in enumerate(ranked, 1)),
+        next=tuple(_next(case, ranked, hostless=hostless)),
         problems=problems,
         roofs=_roofs(shape, figures),
     )
@@ -117,7 +117,7 @@ def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
 
 
 def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
-    low = any(one.verdict == "low" for one in case.figures)
+    low = any(figure.verdict == "low" for figure in case.figures)
     ranked: list[tuple[CauseRule, Finding]] = []
     for rule in rules():
         finding = next(rule.findings(case), None)
@@ -158,13 +158,13 @@ def _cause(rank: int, rule: CauseRule, finding: Finding) -> Cause:
 
 def _next(case: Case, found: Sequence[tuple[CauseRule, Finding]], *, hostless: bool) -> Iterator[str]:
     """Yield what to give, to measure or to read where a figure could not be judged, or no cause is certain."""
-    unknown = [one for one in case.figures if one.verdict == "unknown"]
+    unknown = [figure for figure in case.figures if figure.verdict == "unknown"]
     if hostless and (lacking := sum(map(_lacks_inputs, unknown))):
         yield f"give its host, with --host FILE or --root CAPTURE: {lacking} of {len(case.figures)} figures need it"
     if case.shape.gpu and not case.shape.peaks and case.shape.generation is None:
         yield f"no model of {case.shape.gpu[:80]}: its figures are compared with each other, and with what was observed"
     yield from _reasons(unknown)
-    low = [one.name for one in case.figures if one.verdict == "low"]
+    low = [figure.name for figure in case.figures if figure.verdict == "low"]
     if low and not found:
         yield f"no rule explains {', '.join(low[:4])}: measure with hosttune validate --level 1 and diagnose that"
     elif low and found[0][1].outcome not in ("proven", "observed"):
@@ -178,9 +178,9 @@ def _lacks_inputs(one: Judged) -> bool:
 
 def _reasons(unknown: Sequence[Judged]) -> Iterator[str]:
     """Yield a line for each reason why figures are unknown, and how many figures have further reasons."""
-    reasons = grouped((one.why, one) for one in unknown)
+    reasons = grouped((verdict.why, verdict) for verdict in unknown)
     for why, rows in list(reasons.items())[:_MOST_REASONS]:
-        metrics = ", ".join(dict.fromkeys(one.figure.metric for one in rows))
+        metrics = ", ".join(dict.fromkeys(verdict.figure.metric for verdict in rows))
         yield f"{rows[0].name}: {why}" if len(rows) == 1 else f"{len(rows)} figures ({metrics}): {why}"
     left = list(reasons.values())[_MOST_REASONS:]
     if left:
@@ -210,9 +210,9 @@ def without_contradictions(measured: Measured) -> tuple[Measured, tuple[Doubt, .
 def _differing(figures: Sequence[Figure]) -> Iterator[Doubt]:
     """Yield the figures that are given several times with values further apart than runs are; each stays judged."""
     values: dict[tuple[str, str, float | None, str], list[float]] = {}
-    for one in figures:
-        if one.value is not None:
-            values.setdefault((one.metric, one.subject, one.size_bytes, one.unit), []).append(one.value)
+    for figure in figures:
+        if figure.value is not None:
+            values.setdefault((figure.metric, figure.subject, figure.size_bytes, figure.unit), []).append(figure.value)
     for (metric, subject, _, unit), found in values.items():
         if max(found) > min(found) * SPREAD:
             name = f"{metric}: {subject}" if subject else metric

@@ -106,7 +106,7 @@ def _runs(log: Log, output: str) -> list[str]:
 
 def _of(found: Measured, who: str) -> Measured:
     """Return figures that say which rank, pod or host they are of."""
-    figures = tuple(msgspec.structs.replace(one, subject=f"{who}: {one.subject}") for one in found.figures)
+    figures = tuple(msgspec.structs.replace(figure, subject=f"{who}: {figure.subject}") for figure in found.figures)
     return msgspec.structs.replace(found, figures=figures)
 
 
@@ -143,8 +143,8 @@ def logs() -> tuple[Log, ...]:
         Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s", machine_of),
     )  # fmt: skip
     makers = tuple(
-        Log(one.name, one.sign, one.machine or (lambda text, one=one: of_gpus(one.gpus(text))), one.begin)  # type: ignore[misc]
-        for one in LOGS
+        Log(log.name, log.sign, log.machine or (lambda text, log=log: of_gpus(log.gpus(text))), log.begin)  # type: ignore[misc]
+        for log in LOGS
     )
     return (*own, *makers)
 
@@ -156,8 +156,8 @@ _RANK = re.compile(r"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*?\bon\s+(\S+)\s+device\
 
 def _variables(text: str) -> Measured:
     lines = (line for line in text.split("\n") if re.match(_SETS, line))
-    found = {name: value for line in lines for name, value in _VARIABLE.findall(line)}
-    return Measured(version=1, setup=Setup(environment=found))
+    variables = {name: value for line in lines for name, value in _VARIABLE.findall(line)}
+    return Measured(version=1, setup=Setup(environment=variables))
 
 
 def _nccl_tests(text: str) -> Measured:

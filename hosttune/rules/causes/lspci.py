@@ -77,7 +77,7 @@ def _worst(blocks: Sequence[str]) -> tuple[LinkSeen | None, str]:
         most, now = _LINK.search(block), _NOW.search(block)
         if most is None or now is None:
             continue
-        top, rate = (pcie_gb_per_s(float(one[1]), int(one[2])) for one in (most, now))
+        top, rate = (pcie_gb_per_s(float(match[1]), int(match[2])) for match in (most, now))
         link = LinkSeen(
             speed_gts=float(now[1]), width=int(now[2]), max_speed_gts=float(most[1]), max_width=int(most[2])
         )

@@ -20,9 +20,9 @@ def low_paths(found: Diagnosis, host: Host) -> tuple[DevicePath, ...]:
     another path has shown is left out.
     """
     paths: dict[object, DevicePath] = {}
-    for one in found.figures:
-        if one.verdict == "low":
-            for path in _of_figure(one, host):
+    for figure in found.figures:
+        if figure.verdict == "low":
+            for path in _of_figure(figure, host):
                 paths.setdefault(path.slowest or (path.start, path.end), path)
     return tuple(paths.values())[:MOST]
 

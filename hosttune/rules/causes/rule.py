@@ -44,7 +44,7 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     def apart(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the figures of these metrics that are far below their equals in the same run."""
-        return tuple(one for one in self.figures if one.apart and one.figure.metric in metrics)
+        return tuple(verdict for verdict in self.figures if verdict.apart and verdict.figure.metric in metrics)
 
     @property
     def seen(self) -> Observations:
@@ -60,8 +60,8 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def open(self) -> tuple[Judged, ...]:
         """Figures that a cause can explain: the low ones, and, if there is none, those that could not be judged."""
-        low = tuple(one for one in self.figures if one.verdict == "low")
-        return low or tuple(one for one in self.figures if one.verdict == "unknown")
+        low = tuple(figure for figure in self.figures if figure.verdict == "low")
+        return low or tuple(figure for figure in self.figures if figure.verdict == "unknown")
 
     @cached_property
     def complaint(self) -> bool:
@@ -74,7 +74,7 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     def about(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the figures of these metrics that a cause can explain."""
-        return tuple(one for one in self.open if one.figure.metric in metrics)
+        return tuple(verdict for verdict in self.open if verdict.figure.metric in metrics)
 
     def of_every_device(self, figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
         """Return those that a fault of the whole host can explain: no other device has the same figure as expected."""
@@ -84,7 +84,9 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def networked(self) -> tuple[Judged, ...]:
         """Figures between hosts that a cause can explain; those whose number of hosts is unknown are among them."""
-        return tuple(one for one in self.about(NETWORK) if one.figure.metric == "rdma-write" or one.hosts != 1)
+        return tuple(
+            verdict for verdict in self.about(NETWORK) if verdict.figure.metric == "rdma-write" or verdict.hosts != 1
+        )
 
     @cached_property
     def low_between(self) -> tuple[Judged, ...]:
@@ -94,7 +96,7 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def local(self) -> tuple[Judged, ...]:
         """Figures of collectives within one host that a cause can explain."""
-        return tuple(one for one in self.about(COLLECTIVES) if one.hosts == 1)
+        return tuple(verdict for verdict in self.about(COLLECTIVES) if verdict.hosts == 1)
 
 
 # Of causes with the same support those come first that are about the run itself (its figures, what changed, what it

@@ -37,7 +37,7 @@ def _pairs(case: Case) -> tuple[Judged, ...]:
 
 def _low_pairs(case: Case) -> tuple[Judged, ...]:
     """Return the low figures between GPUs of a host that latency does not explain."""
-    return tuple(one for one in _pairs(case) if one.verdict == "low" and latency_share(case, one) < _LATENCY)
+    return tuple(pair for pair in _pairs(case) if pair.verdict == "low" and latency_share(case, pair) < _LATENCY)
 
 
 def _at_pcie(case: Case) -> tuple[Judged, str] | None:
@@ -46,7 +46,7 @@ def _at_pcie(case: Case) -> tuple[Judged, str] | None:
     rate = case.shape.slot_gb_per_s or (formulas.pcie_gb_per_s(own, 16) if own else None)
     if rate is None or not _linked(case):
         return None
-    low = [one for one in _low_pairs(case) if one.value is not None and one.value <= rate]
+    low = [verdict for verdict in _low_pairs(case) if verdict.value is not None and verdict.value <= rate]
     return (low[0], f"what a PCIe slot carries at most, {rate:.1f} GB/s") if low else None
 
 
@@ -78,7 +78,7 @@ def _ring_kept(case: Case) -> tuple[Judged, str] | None:
     if links is None or generation is None or generation.ring_part is None or generation.switch_part is None:
         return None
     limits: Iterator[tuple[float, str]] = iter([(links * 1.02, f"the bound of a ring, B = {links:.1f} GB/s")])
-    return first_kept([one for one in case.low(("all-reduce-busbw",)) if one in case.local], limits)
+    return first_kept([verdict for verdict in case.low(("all-reduce-busbw",)) if verdict in case.local], limits)
 
 
 @rule(
@@ -100,8 +100,8 @@ def p2p_disabled(case: Case) -> Finding | None:
     kept = _at_pcie(case)
     if words:
         about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else ())
-        if found := observed(case, "; ".join(words), about, kept):
-            return found
+        if finding := observed(case, "; ".join(words), about, kept):
+            return finding
         measured = any(one.verdict == "low" or one.figure.metric in ("p2p", *COLLECTIVES) for one in case.figures)
         return supports("observed", words) if case.seen.p2p == "off" and case.open and not measured else None
     slow = tuple(
@@ -147,7 +147,7 @@ def links_down(case: Case) -> Finding | None:
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)
     if _linked(case) and (apart := case.apart(("p2p",))):
-        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in apart), apart)
+        return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     if not low or not _linked(case) or case.seen.p2p is not None:
         return None
     if kept is not None:
@@ -250,12 +250,15 @@ def topology_file(case: Case) -> Finding | None:
 def small_messages(case: Case) -> Finding | None:
     """The time of the steps, not the bandwidth, limits a message of this size."""
     about = case.about((*NETWORK, "p2p", "h2d", "d2h"))
-    found = [one for one in about if latency_share(case, one) >= _LATENCY and not _measured_larger(case, one)]
-    words = [
-        f"{one.name}: {one.figure.size_bytes:,.0f} bytes; latency is {latency_share(case, one):.0%} of the time or more"
-        for one in found[:4]
+    verdicts = [
+        verdict for verdict in about if latency_share(case, verdict) >= _LATENCY and not _measured_larger(case, verdict)
     ]
-    return supports("fits", tuple(words), tuple(found)) if found else None
+    words = [
+        f"{verdict.name}: {verdict.figure.size_bytes:,.0f} bytes; "
+        f"latency is {latency_share(case, verdict):.0%} of the time or more"
+        for verdict in verdicts[:4]
+    ]
+    return supports("fits", tuple(words), tuple(verdicts)) if verdicts else None
 
 
 def _measured_larger(case: Case, one: Judged) -> bool:

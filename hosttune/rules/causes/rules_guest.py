@@ -40,11 +40,11 @@ def far_node(case: Case) -> Finding | None:
     about = case.about((*near, *WORK, *STORAGE, "rdma-write"))
     if case.seen.memory_node is not None:
         return observed(case, "memory of the far node", about) if case.seen.memory_node == "far" else None
-    named = tuple(one for one in case.about(near) if _FAR.search(one.figure.subject[:400]))
+    named = tuple(verdict for verdict in case.about(near) if _FAR.search(verdict.figure.subject[:400]))
     if named:
         return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
-    if apart := tuple(one for one in case.apart(near) if BY_NODE.search(one.figure.subject[:400])):
-        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in apart), apart)
+    if apart := tuple(verdict for verdict in case.apart(near) if BY_NODE.search(verdict.figure.subject[:400])):
+        return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     low = case.low(near)
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
@@ -87,7 +87,9 @@ def _flat_ring(case: Case) -> tuple[Judged, str] | None:
     if host is None:
         return None
     bound = flat(host)
-    better = [one for one in case.low(COLLECTIVES) if one.typical is not None and one.typical > bound * 1.1]
+    better = [
+        verdict for verdict in case.low(COLLECTIVES) if verdict.typical is not None and verdict.typical > bound * 1.1
+    ]
     return first_kept(better, [(bound, f"the bound of a flat ring, {bound:g} GB/s")])
 
 
@@ -155,6 +157,6 @@ def idle_states(case: Case) -> Finding | None:
     """CPUs wake up slowly."""
     if case.seen.c_states != "deep":
         return None
-    small = tuple(one for one in case.about(NETWORK) if (one.figure.size_bytes or 1 << 30) <= 1 << 20)
+    small = tuple(verdict for verdict in case.about(NETWORK) if (verdict.figure.size_bytes or 1 << 30) <= 1 << 20)
     about = case.about((*WORK, *STORAGE, *MEMORY))
     return observed(case, "deep idle states are in use", (*small, *about), weak=case.about((*NETWORK, *HOST_COPIES)))

@@ -43,7 +43,7 @@ def socket_transport(case: Case) -> Finding | None:
     if words:
         return observed(case, "; ".join(words), case.networked)
     host, low = case.shape.host_gb_per_s, case.low_between
-    little = [one for one in low if host and one.value is not None and one.value < host * _LITTLE]
+    little = [verdict for verdict in low if host and verdict.value is not None and verdict.value < host * _LITTLE]
     if case.seen.transport is not None or not low or case.seen.gpudirect_rdma:
         return None
     if case.shape.nic_kind == "ethernet":
@@ -76,7 +76,7 @@ def gpudirect_off(case: Case) -> Finding | None:
     ]
     if case.seen.peer_memory_module is False and not words:
         words.append("the peer-memory module is not loaded")
-    about = tuple(one for one in case.networked if one.figure.metric in COLLECTIVES) or case.networked
+    about = tuple(verdict for verdict in case.networked if verdict.figure.metric in COLLECTIVES) or case.networked
     if words:
         return observed(case, "; ".join(words), about)
     low = case.low_between
@@ -139,8 +139,10 @@ def port_down(case: Case) -> Finding | None:
             ]
     if words:
         return observed(case, "; ".join(words), case.networked, first_kept(_low(case), limits))
-    if apart := tuple(one for one in case.apart(NETWORK) if one in case.networked and not _several(one)):
-        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in apart), apart)
+    if apart := tuple(
+        verdict for verdict in case.apart(NETWORK) if verdict in case.networked and not _several(verdict)
+    ):
+        return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     one = case.shape.nic_gb_per_s
     if one is None or link is not None:
         return None
@@ -165,8 +167,8 @@ def port_count(case: Case) -> Finding | None:
     )
     if count is not None and case.shape.nics is not None and count < case.shape.nics:
         return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", case.networked, kept)
-    if apart := tuple(one for one in case.apart(NETWORK) if _several(one)):
-        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in apart), apart)
+    if apart := tuple(verdict for verdict in case.apart(NETWORK) if _several(verdict)):
+        return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     if "NCCL_CROSS_NIC" in case.environment and _low(case):
         return supports("indirect", (f"NCCL_CROSS_NIC={case.environment['NCCL_CROSS_NIC'][:40]}",), _low(case))
     if kept is None or case.seen.transport == "socket":
@@ -177,10 +179,10 @@ def port_count(case: Case) -> Finding | None:
 def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
     """Yield the low figures that are near what a part of the ports gives."""
     count, rate = case.shape.nics, case.shape.nic_gb_per_s
-    for one in _low(case):
+    for verdict in _low(case):
         for used in range(1, min(count or 0, 64)):
-            if rate and one.value is not None and abs(one.value / (used * rate * FLAT_PART) - 1) <= _NEAR:
-                yield one, f"what {used} of {count} ports give, {used * rate * FLAT_PART:.1f} GB/s"
+            if rate and verdict.value is not None and abs(verdict.value / (used * rate * FLAT_PART) - 1) <= _NEAR:
+                yield verdict, f"what {used} of {count} ports give, {used * rate * FLAT_PART:.1f} GB/s"
 
 
 @rule(
@@ -203,7 +205,11 @@ def roce(case: Case) -> Finding | None:
     if (
         on_ethernet
         and case.seen.transport != "socket"
-        and (little := [one for one in low if host and one.value is not None and one.value < host * _LITTLE])
+        and (
+            little := [
+                verdict for verdict in low if host and verdict.value is not None and verdict.value < host * _LITTLE
+            ]
+        )
     ):
         words = f"{little[0].name} is less than a fifth of the ports' rate: typical of packets that are dropped"
         return supports("fits", (words,), low)
@@ -225,7 +231,7 @@ def congestion(case: Case) -> Finding | None:
     if case.seen.congestion is not None:
         return observed(case, "the network is congested", case.networked) if case.seen.congestion else None
     low = _low(case)
-    hosts = max((one.hosts or 0 for one in low), default=0)
+    hosts = max((verdict.hosts or 0 for verdict in low), default=0)
     if hosts > 2 and case.seen.transport != "socket":
         return supports("possible", (f"{hosts} hosts share the network's links; its counters were not read",), low)
     return None

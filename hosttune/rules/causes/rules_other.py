@@ -15,9 +15,9 @@ from hosttune.rules.engine import Finding
 )
 def impossible(case: Case) -> Finding | None:
     """No such machine can reach the figure."""
-    found = tuple(one for one in case.figures if one.verdict == "impossible")
-    words = tuple(f"{one.name}: {one.why}" for one in found[:8])
-    return supports("observed" if case.seen.bidirectional_sum else "proven", words, found) if found else None
+    verdicts = tuple(figure for figure in case.figures if figure.verdict == "impossible")
+    words = tuple(f"{one.name}: {one.why}" for one in verdicts[:8])
+    return supports("observed" if case.seen.bidirectional_sum else "proven", words, verdicts) if verdicts else None
 
 
 @rule(
@@ -30,7 +30,7 @@ def impossible(case: Case) -> Finding | None:
 )
 def artefact(case: Case) -> Finding | None:
     """The way of measuring, not the machine, makes the figure."""
-    above = tuple(one for one in case.figures if one.verdict == "impossible")
+    above = tuple(figure for figure in case.figures if figure.verdict == "impossible")
     about, words = [*above], []
     if case.seen.bidirectional_sum:
         words.append("the figure is the sum of both directions")
@@ -79,7 +79,7 @@ def storage(case: Case) -> Finding | None:
         return observed(case, "the run waits for storage", case.about((*STORAGE, *WORK)) or case.open)
     low = case.low(STORAGE)
     if low:
-        return supports("fits", tuple(f"{one.name}: {one.why}" for one in low), low)
+        return supports("fits", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), low)
     return None
 
 

@@ -98,10 +98,10 @@ def degraded(case: Case) -> Finding | None:
     if full or (link is not None and _slot_limit(case) is not None):
         return None
     if low := case.low(LINK):
-        return supports("observed", tuple(f"{one.name}: {one.why}" for one in low), low)
+        return supports("observed", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), low)
     apart = case.apart((*HOST_COPIES, *(() if case.shape.links else ("p2p",))))
-    apart = tuple(one for one in apart if not BY_NODE.search(one.figure.subject[:400]))
-    words = tuple(f"{one.name}: {one.apart}" for one in apart)
+    apart = tuple(verdict for verdict in apart if not BY_NODE.search(verdict.figure.subject[:400]))
+    words = tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart)
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
     kept = first_kept(apart or case.low(HOST_COPIES), _slower(case))
     if kept is not None:

@@ -29,8 +29,8 @@ def power(case: Case) -> Finding | None:
     if seen.power_capped:
         words.append("the power limit lowers the clocks")
     limit = (seen.power_limit_watts or 0) * _NEAR_LIMIT
-    used = [one for one in case.figures if one.figure.metric == "power"]
-    at_limit = [one for one in used if limit and one.value and one.value >= limit]
+    used = [verdict for verdict in case.figures if verdict.figure.metric == "power"]
+    at_limit = [verdict for verdict in used if limit and verdict.value and verdict.value >= limit]
     about = case.about((*CLOCKS, *WORK, "device-copy"))
     if words:
         return observed(case, "; ".join(words), about)
@@ -78,7 +78,7 @@ def clocks(case: Case) -> Finding | None:
     if now is not None and most is not None:
         return observed(case, f"SM clock {now:g} of {most:g} MHz", about, None) if now < most * _LEAST_CLOCK else None
     if low := case.low(("sm-clock",)):
-        return supports("observed", tuple(f"{one.name}: {one.why}" for one in low), about)
+        return supports("observed", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), about)
     low = case.low(PRODUCTS)
     return supports("possible", ("the SM clock during the run was not read",), low) if low else None
 
@@ -100,11 +100,11 @@ def slice_of_gpu(case: Case) -> Finding | None:
         return observed(
             case, f"{shape.gpu} is a part of a GPU", case.about((*ON_GPU, *WORK)), first_kept(case.low(ON_GPU), limits)
         )
-    for one in case.low(PRODUCTS):
+    for verdict in case.low(PRODUCTS):
         for count in (1, 2, 3, 4):
-            part = (one.typical or 0) * count / 7
-            if part and one.value and abs(one.value / part - 1) <= _NEAR_PART:
-                return supports("fits", (f"{one.name} is {count} of 7 parts of the typical figure",), (one,))
+            part = (verdict.typical or 0) * count / 7
+            if part and verdict.value and abs(verdict.value / part - 1) <= _NEAR_PART:
+                return supports("fits", (f"{verdict.name} is {count} of 7 parts of the typical figure",), (verdict,))
     return None
 
 

@@ -78,8 +78,8 @@ def results_of(check: Check, evidence: Evidence) -> Sequence[CheckResult]:
 
     For a host without GPUs or guests, or without subjects of the check, the result follows the check's declaration.
     """
-    found = tuple(_result(check, finding) for finding in _findings(check, evidence))
-    return found or ((_result(check, none_here(evidence, check.none)),) if check.none else ())
+    results = tuple(_result(check, finding) for finding in _findings(check, evidence))
+    return results or ((_result(check, none_here(evidence, check.none)),) if check.none else ())
 
 
 def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:

@@ -68,12 +68,14 @@ def of_validation(validation: Validation, name: str, read: str) -> ExpectedDevic
     machine = validation.machine
     if machine is not None and machine.devices is not None:
         seen = {
-            one.address: SeenDevice(address=one.address, kind=one.kind or "other", id=one.id, model=one.model)
-            for one in machine.devices
+            device.address: SeenDevice(
+                address=device.address, kind=device.kind or "other", id=device.id, model=device.model
+            )
+            for device in machine.devices
         }
     else:
-        seen = {one.address: SeenDevice(address=one.address, kind="gpu", id=one.id, model=one.model)
-                for one in (machine.gpus if machine else ())}  # fmt: skip
+        seen = {gpu.address: SeenDevice(address=gpu.address, kind="gpu", id=gpu.id, model=gpu.model)
+                for gpu in (machine.gpus if machine else ())}  # fmt: skip
         for result in validation.results:
             if result.check in _OLD_CHECKS and is_address(result.subject):
                 seen.setdefault(result.subject, SeenDevice(address=result.subject, kind="other"))
@@ -98,20 +100,20 @@ def of_document(text: bytes, where: str) -> ExpectedDevices:
 def of_value(value: Host | Plan | Validation | Intent, where: str = "expect") -> ExpectedDevices:
     """Return the devices of a document; `where` names it. Raises BadInput for a document that names no device."""
     if isinstance(value, Host):
-        found = of_host(value, f"the host document {where}", where)
+        expected_devices = of_host(value, f"the host document {where}", where)
     elif isinstance(value, Plan):
-        found = of_plan(value, f"the plan {where}", where)
+        expected_devices = of_plan(value, f"the plan {where}", where)
     elif isinstance(value, Intent):
         roce = value.fabric.roce if value.fabric is not None else None
-        found = ExpectedDevices(name=f"the intent {where}", read=where, devices=(), roce=roce)
+        expected_devices = ExpectedDevices(name=f"the intent {where}", read=where, devices=(), roce=roce)
     else:
-        found = of_validation(value, f"the validation {where}", where)
-    if not found.devices and found.roce is None:
+        expected_devices = of_validation(value, f"the validation {where}", where)
+    if not expected_devices.devices and expected_devices.roce is None:
         what = (
             "it has no fabric.roce" if isinstance(value, Intent) else "it names no device that could be expected here"
         )
         raise BadInput(what, where=where, hint=_WHICH)
-    return found
+    return expected_devices
 
 
 def _read(text: bytes, where: str) -> Host | Plan | Validation | Intent:
@@ -152,11 +154,11 @@ def kept_expectations(evidence: Evidence) -> tuple[ExpectedDevices, ...]:
     names = [f"plan {n} in force" if several else "the plan in force" for n in range(1, len(evidence.plans) + 1)]
     plans = [of_plan(plan, name, "the journal") for plan, name in zip(evidence.plans, names, strict=True)]
     # Reading refuses a journal of another machine, so every applied plan found here is for this machine.
-    found = [msgspec.structs.replace(plan, digest=None) for plan in plans]
+    devices = [msgspec.structs.replace(plan, digest=None) for plan in plans]
     if evidence.history:
         last = evidence.history[-1]
-        found.append(of_validation(last, f"the validation of {last.at or 'unknown date'}", "the kept validation"))
-    return tuple(found)
+        devices.append(of_validation(last, f"the validation of {last.at or 'unknown date'}", "the kept validation"))
+    return tuple(devices)
 
 
 def with_expectations(

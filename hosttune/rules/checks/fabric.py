@@ -87,7 +87,7 @@ def nvswitch(on: On, switch: NvSwitch | None) -> Finding:
     """
     switches = on.host.nvswitches
     if switch is None:
-        return _all_there(on, len(switches), {on.host.index.device_id(one.address) for one in switches})
+        return _all_there(on, len(switches), {on.host.index.device_id(nv_switch.address) for nv_switch in switches})
     where = sysfs.function(switch.address, "driver")
     on = on.reading(where)
     driver = on.need(switch.driver or ("" if lacks(on.evidence, where) else None), "its driver", where)

@@ -216,8 +216,8 @@ def settings_of(text: str) -> Mapping[str, str]:
     Source: NVIDIA/nccl, src/misc/param.cc, setEnvFile.
     """
     lines = (line.partition("=") for line in text.split("\n") if line and not line.startswith("#"))
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, equals, value in lines:
         if equals:
-            found.setdefault(name, value)  # setenv(3), without overwriting
-    return found
+            settings.setdefault(name, value)  # setenv(3), without overwriting
+    return settings

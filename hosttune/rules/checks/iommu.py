@@ -240,14 +240,18 @@ def _of_guest(on: On, place: InGroup) -> Finding:
         names = listed([f"{member.address} ({member.driver})" for member in foreign])
         hint = "give these to the same guest (name them in the intent), or bind them to vfio-pci; see acs to split them"
         return on.failed(f"group {group} also holds {names}: VFIO will not open it", hint)
-    return on.passed(f"group {group}, {f'with {listed([one.address for one in others])}' if others else 'alone'}")
+    return on.passed(
+        f"group {group}, {f'with {listed([function.address for function in others])}' if others else 'alone'}"
+    )
 
 
 def _of_host(on: On, place: InGroup) -> Finding:
     """Judge the group of a GPU that the host keeps: whether it could be given to a guest alone."""
     device, on = place.device, on.reading(on.reads or "", "a group of its own, so that it can be given by itself")
     slot = slot_of(device.address)
-    others = [one.address for one in place.members if slot_of(one.address) != slot and one.physfn is None]
+    others = [
+        function.address for function in place.members if slot_of(function.address) != slot and function.physfn is None
+    ]
     if not others:
         return on.passed(f"group {device.iommu_group}")
     hint = "ACS at the ports above separates them (firmware setting, or settings: acs); else one guest gets all of them"

@@ -198,13 +198,13 @@ def machine_check(on: On) -> Finding:
     events = [event for event in events if event.kind == "mce" or may_be_new(on.evidence, event)]
     counts, corrupted = health.edac or {}, health.corrupted_bytes
     memory = [_counted(on, name, counters) for name, counters in counts.items() if any(counters.values())]
-    texts = [f"{_kind(event)}{_when(event)}" for event in events] + [one.text for one in memory]
+    texts = [f"{_kind(event)}{_when(event)}" for event in events] + [finding.text for finding in memory]
     texts += [f"the kernel has found {format_size(corrupted)} of memory corrupted"] if corrupted else []
     read = _of_log(on).reads or ""
     read += f", {_EDAC}/mc*/{{ue,ce}}_count" if counts else ""
     on = on.reading(f"{read}, /proc/meminfo (HardwareCorrupted)" if corrupted else read)
     text = listed(texts)
-    told = {one.outcome for one in memory}
+    told = {finding.outcome for finding in memory}
     if any(event.severity not in ("corrected", None) for event in events) or "fail" in told:
         return on.failed(text)
     _whole_log(on, text)

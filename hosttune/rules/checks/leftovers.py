@@ -225,7 +225,7 @@ def quarantined(on: On, record: DeviceRecord) -> Finding:
 def _statements(evidence: Evidence) -> Iterator[tuple[str, Verification]]:
     """Yield each device of the signed statements that are kept here; the host for what could not be read."""
     yield from ((address, statement) for statement in evidence.statements or () for address in statement.devices)
-    lost = [f"{one.where}: {one.why}" for one in evidence.problems if one.what == UNREAD_STATEMENT]
+    lost = [f"{problem.where}: {problem.why}" for problem in evidence.problems if problem.what == UNREAD_STATEMENT]
     if lost:
         raise NoValue(Finding(outcome="unknown", text="; ".join(lost)))
     if not evidence.statements:

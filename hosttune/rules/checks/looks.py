@@ -54,18 +54,20 @@ def looks_to_keep(evidence: Evidence, results: Iterable[CheckResult], at: str) -
 
 def look_of(host: Host, address: str, results: Iterable[CheckResult], at: str) -> Look:
     """Return the look at a GPU that these results are."""
-    mine = tuple(one for one in results if one.subject == address and one.check in LOOKED)
+    mine = tuple(result for result in results if result.subject == address and result.check in LOOKED)
     look = Look(at=at, boot_id=host.boot_id, results=mine)
     return msgspec.structs.replace(look, **host.index.identity(address))
 
 
 def _run_now(evidence: Evidence, address: str) -> SeenRun | None:
     """Return the guest that runs with a device now."""
-    guests = (one for one in evidence.host.guests or () if (one.state or "running") in RUNNING)
-    name = next((one.name for one in guests if address in one.devices), None)
+    guests = (
+        running_guest for running_guest in evidence.host.guests or () if (running_guest.state or "running") in RUNNING
+    )
+    name = next((running_guest.name for running_guest in guests if address in running_guest.devices), None)
     if name is None:
         return None
-    process = next((one for one in evidence.processes or () if one.guest == name), None)
+    process = next((guest_process for guest_process in evidence.processes or () if guest_process.guest == name), None)
     known = process is not None and None not in (process.pid, process.started)
     return SeenRun(
         guest=name,

@@ -57,7 +57,10 @@ def numa_affinity(on: On, gpu: Gpu) -> Finding:
 
 def _problem(host: Host, what: str, gpu: Gpu) -> str | None:
     """Return what discovery says of a GPU's node (`Problem.what` of pci); None if it has nothing to say."""
-    return next((one.why for one in host.problems if one.what.startswith(what) and gpu.address in one.where), None)
+    return next(
+        (problem.why for problem in host.problems if problem.what.startswith(what) and gpu.address in problem.where),
+        None,
+    )
 
 
 def _without_node(on: On) -> Finding:

@@ -93,11 +93,13 @@ def _unused(module: Transceiver) -> set[int | None]:
 
     A module of eight lanes with four in use reports the others so (CMIS; tests/cases/ports/ethtool/m-cmis-400g.txt).
     """
-    lanes = grouped((one.lane, one) for one in module.readings if one.quantity in _LANE and one.lane is not None)
+    lanes = grouped(
+        (reading.lane, reading) for reading in module.readings if reading.quantity in _LANE and reading.lane is not None
+    )
     return {
         lane
         for lane, those in lanes.items()
-        if len(those) == len(_LANE) and all(one.value == 0 and not one.flags for one in those)
+        if len(those) == len(_LANE) and all(reading.value == 0 and not reading.flags for reading in those)
     }
 
 

@@ -206,7 +206,7 @@ def _boards(evidence: Evidence) -> Iterator[Row]:
     hint = _gone(maker.name if maker else None)
     for switch, per_board in table("boards")["switches"].items():
         gpus = [gpu for gpu in host.gpus if ids.get(gpu.address) in board.get(switch, ())]
-        switches = [one for one in host.nvswitches if ids.get(one.address) == switch]
+        switches = [nv_switch for nv_switch in host.nvswitches if ids.get(nv_switch.address) == switch]
         verdict = "fail" if host.hypervisor is False else "unknown"
         wanted = board["gpus"] * -(-len(switches) // per_board)
         here = f"{len(gpus)} GPUs of its kind in the PCI tree"

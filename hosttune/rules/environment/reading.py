@@ -73,13 +73,13 @@ def settings(text: str, where: str, tools: Mapping[str, Mapping[str, str]]) -> t
         raise BadInput("not a text: it has NUL bytes", where=where, hint="give a file with NAME=VALUE lines")
     check_count(text.count("\n"), "lines of an environment", where)
     text = text.removeprefix("\ufeff")
-    found = tuple(_configuration(text) if CONFIGURATION.search(where) else _anything(text, tools))
-    check_count(len(found), "variables of an environment", where)
-    lost = next((one for one in found if one.name is None), None)
-    if lost is not None and all(one.name is None for one in found):
+    variable_settings = tuple(_configuration(text) if CONFIGURATION.search(where) else _anything(text, tools))
+    check_count(len(variable_settings), "variables of an environment", where)
+    lost = next((setting for setting in variable_settings if setting.name is None), None)
+    if lost is not None and all(setting.name is None for setting in variable_settings):
         hint = "give lines such as NAME=VALUE, export NAME=VALUE, ENV NAME=VALUE, -e NAME=VALUE, -x NAME=VALUE"
         raise BadInput(f"no line sets a variable; the first is {lost.value!r}", where=f"{where}:{lost.line}", hint=hint)
-    return found
+    return variable_settings
 
 
 def _configuration(text: str) -> Iterator[VariableSetting]:
@@ -119,21 +119,21 @@ def _fault(name: str, value: str) -> str | None:
 def _anything(text: str, tools: Mapping[str, Mapping[str, str]]) -> Iterator[VariableSetting]:
     pending: tuple[int, str] | None = None  # the name of a list item of YAML, whose value is on the next line
     for lines in _chains(text):
-        found: list[VariableSetting] = []
+        variable_settings: list[VariableSetting] = []
         for number, line in lines:
             value = _YAML_VALUE.fullmatch(line)
             if pending is not None and value:
-                found.append(VariableSetting(*pending, _unquoted(value[1])))
+                variable_settings.append(VariableSetting(*pending, _unquoted(value[1])))
                 pending = None
                 continue
             if pending is not None:
-                found.append(VariableSetting(*pending, None))
+                variable_settings.append(VariableSetting(*pending, None))
             named = _YAML_NAME.fullmatch(line)
             pending = (number, named[1]) if named else None
-            found += () if named else _line(number, line, tools)
-        if not found and pending is None and not all(_silent(line) for _, line in lines):
-            found = [VariableSetting(lines[0][0], None, lines[0][1])]
-        yield from found
+            variable_settings += () if named else _line(number, line, tools)
+        if not variable_settings and pending is None and not all(_silent(line) for _, line in lines):
+            variable_settings = [VariableSetting(lines[0][0], None, lines[0][1])]
+        yield from variable_settings
     if pending is not None:
         yield VariableSetting(*pending, None)
 
@@ -182,14 +182,18 @@ def _line(number: int, line: str, tools: Mapping[str, Mapping[str, str]]) -> lis
         or _YAML_PAIR.fullmatch(line)
     ):
         return [VariableSetting(number, pair[1], _unquoted(pair[2]))]
-    found = [one for words in _commands(line) for one in _shell(number, words)]
+    variable_settings = [setting for words in _commands(line) for setting in _shell(number, words)]
     if pairs := commands(line, tools):
-        before = [one for one in found if one.name and re.match(r"(?!GRUB_)[A-Z]", one.name)]
+        before = [
+            setting for setting in variable_settings if setting.name and re.match(r"(?!GRUB_)[A-Z]", setting.name)
+        ]
         return [*before, *(VariableSetting(number, name, value) for name, value in pairs)]
-    if any(one.name != (one.name or "").lower() for one in found):
-        return found
+    if any(setting.name != (setting.name or "").lower() for setting in variable_settings):
+        return variable_settings
     # NAME={"A": "b"} of Python looks like an assignment of a shell.
-    return [VariableSetting(number, pair[1], _unquoted(pair[2])) for pair in _IN_BRACES.finditer(line)] or found
+    return [
+        VariableSetting(number, pair[1], _unquoted(pair[2])) for pair in _IN_BRACES.finditer(line)
+    ] or variable_settings
 
 
 def _unquoted(text: str) -> str:
@@ -240,20 +244,20 @@ def _shell(number: int, words: list[str]) -> Iterator[VariableSetting]:
 
 def _doubted(found: Iterator[VariableSetting], after: list[str]) -> Iterator[VariableSetting]:
     """Yield settings; one such as "NAME= 1" is empty in a shell, and 1 in a file of variables."""
-    for one in found:
-        if one.value == "" and len(after) == 1 and _STRAY.fullmatch(after[0]):
+    for setting in found:
+        if setting.value == "" and len(after) == 1 and _STRAY.fullmatch(after[0]):
             why = f"a blank stands after =: in a shell it is empty, in a file of variables {after[0]!r}"
-            yield replace(one, doubt=why)
+            yield replace(setting, doubt=why)
         else:
-            yield one
+            yield setting
 
 
 def _assigned(number: int, word: str, *, alone: bool = False) -> Iterator[VariableSetting]:
-    found = _ASSIGNMENT.fullmatch(word)
-    if found and found[1] == "Environment":  # systemd.exec(5): its first word; the others are assignments themselves
-        found = _ASSIGNMENT.fullmatch(found[2])
-    if found:
-        yield VariableSetting(number, found[1], found[2])
+    match = _ASSIGNMENT.fullmatch(word)
+    if match and match[1] == "Environment":  # systemd.exec(5): its first word; the others are assignments themselves
+        match = _ASSIGNMENT.fullmatch(match[2])
+    if match:
+        yield VariableSetting(number, match[1], match[2])
     elif alone and _PLAIN.fullmatch(word):
         yield VariableSetting(number, word, None)
 

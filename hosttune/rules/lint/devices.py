@@ -49,13 +49,13 @@ def each(scene: GuestOnHost) -> tuple[HostDevice, ...]:
 def device_missing(scene: GuestOnHost) -> Iterator[Finding]:
     """Find functions that the host does not have, or that do not answer."""
     for address, where in scene.taken.items():
-        found = scene.pci.get(address)
-        if found is None:
+        function = scene.pci.get(address)
+        if function is None:
             yield Finding(f"{address} does not exist on this host ({_DEVICES})", where)
-        elif found.responds is False:
+        elif function.responds is False:
             remedy = "power-cycle the host, and look into the kernel log; until then take it out of the guest"
             yield Finding(f"{address} does not answer: it reads all ones ({_DEVICES})", where, remedy=remedy)
-        elif found.is_bridge:
+        elif function.is_bridge:
             remedy = "take it out, and pass the devices below it"
             yield Finding(f"{address} is a bridge of the host: no guest can have it", where, remedy=remedy)
 
@@ -118,8 +118,8 @@ def vgpu_type(scene: GuestOnHost) -> Iterator[Finding]:
 def boot_display(scene: GuestOnHost) -> Iterator[Finding]:
     """Find the host's own display."""
     for device in each(scene):
-        found = scene.pci.get(device.source or "")
-        if found is not None and found.boot_display:
+        function = scene.pci.get(device.source or "")
+        if function is not None and function.boot_display:
             text = f"{device.source} is the display that the host boots on ({_DEVICES})"
             yield Finding(text, scene.place_of(device))
 
@@ -139,13 +139,13 @@ def boot_display(scene: GuestOnHost) -> Iterator[Finding]:
 def host_driver(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices without managed='yes' that another driver holds now; vGPUs stay with their maker's driver."""
     for device in each(scene):
-        found = scene.pci.get(device.source or "")
-        if found is None or device.managed or _of_vgpu(scene, device.source) or for_vfio(found.driver):
+        function = scene.pci.get(device.source or "")
+        if function is None or device.managed or _of_vgpu(scene, device.source) or for_vfio(function.driver):
             continue
-        if found.driver is None and not found.unbound:
+        if function.driver is None and not function.unbound:
             yield unknown(f"the driver of {device.source} is unknown", scene.place_of(device))
         else:
-            holder = f"driver {found.driver} holds it" if found.driver else "no driver holds it"
+            holder = f"driver {function.driver} holds it" if function.driver else "no driver holds it"
             remedy = f"bind it to {device.model}, which <driver model=…> asks for" if device.model else None
             wanted = device.model or "vfio-pci"
             yield Finding(f"{device.source}: {holder} now, not {wanted}", scene.place_of(device), remedy=remedy)
@@ -188,7 +188,7 @@ def rom_bar(scene: GuestOnHost) -> Iterator[Finding]:
 )
 def gpu_cliques(scene: GuestOnHost) -> Iterator[Finding]:
     """Find cliques that the host's tree and ACS do not allow, and those that are missing."""
-    written = {one.source: one.clique for one in scene.passed if one.source and one.clique is not None}
+    written = {device.source: device.clique for device in scene.passed if device.source and device.clique is not None}
     for one, other, why in wrong(scene.host, written, written):
         text = f"{one} and {other} are in one clique, {why}"
         yield unknown(text, _HOSTDEV) if why == UNKNOWN else Finding(text, f"{_HOSTDEV}[{one}]")
@@ -253,7 +253,7 @@ def iommu_group(scene: GuestOnHost) -> Iterator[Finding]:
         for left in members if taken else ():
             if left.address not in passed:
                 yield _left(scene, left, named(taken))
-    without = sorted(a for a in passed if (found := scene.pci.get(a)) is not None and found.iommu_group is None)
+    without = sorted(a for a in passed if (function := scene.pci.get(a)) is not None and function.iommu_group is None)
     if without and scene.host.iommu is not None and scene.host.iommu.present is False:
         text = f"{named(without)} in no IOMMU group: the IOMMU is off, and no device can be passed until it is on"
         yield Finding(text, _HOSTDEV, INFO, remedy="switch the IOMMU on, in the firmware and in the kernel's arguments")

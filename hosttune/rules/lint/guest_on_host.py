@@ -248,7 +248,11 @@ class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
         known = {gpu.address for gpu in self.host.gpus}
         taken = (self.pci.get(address) for address in self.taken)
         vgpus = any(device.kind == "mdev" for device in self.given)
-        return self.may_have_gpus or vgpus or any(one and known & {one.address, one.physfn} for one in taken)
+        return (
+            self.may_have_gpus
+            or vgpus
+            or any(function and known & {function.address, function.physfn} for function in taken)
+        )
 
     @property
     def may_have_gpus(self) -> bool:
@@ -347,7 +351,7 @@ class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
         """Return the nodes of each cell that has a memnode; None = any node."""
         strict = ("strict", "restrictive")
         memnodes = self.guest.numatune.memnodes
-        return {one.cell: parse_cpus(one.nodes) if one.mode in strict else None for one in memnodes}
+        return {memnode.cell: parse_cpus(memnode.nodes) if memnode.mode in strict else None for memnode in memnodes}
 
     def memory_nodes(self, cell: int | None) -> CpuSet | None:
         """Return the host nodes that a cell's memory must come from (None: the whole guest's); None = any node."""
@@ -363,9 +367,9 @@ class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
         """Return the host nodes of the vCPUs of each cell, and of all vCPUs (None)."""
         nodes: dict[int | None, set[int]] = {None: set()}
         for vcpu, cpus in self.pins.items():
-            found = self.nodes_of(cpus)
-            nodes[None] |= found
-            nodes.setdefault(self.cell_of_vcpu.get(vcpu), set()).update(found)
+            cpu_set = self.nodes_of(cpus)
+            nodes[None] |= cpu_set
+            nodes.setdefault(self.cell_of_vcpu.get(vcpu), set()).update(cpu_set)
         return {cell: CpuSet(found) for cell, found in nodes.items()}
 
     def vcpu_nodes(self, cell: int | None) -> CpuSet:

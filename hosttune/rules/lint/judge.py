@@ -64,10 +64,10 @@ def lint(host: Host, definitions: Sequence[LintedDefinition]) -> tuple[LintFindi
     check_count(len(definitions), "guests of a host", "command line")
     read = [_read(definition) for definition in definitions]
     facts = HostFacts(host, tuple(as_defined(guest) for _, guest, _ in read if guest.name))
-    found: list[LintFinding] = []
+    findings: list[LintFinding] = []
     for definition, guest, root in read:
-        found += _of_guest(definition, GuestOnHost(facts, guest, root))
-    return tuple(sorted(found, key=lambda one: severity(one.level)))
+        findings += _of_guest(definition, GuestOnHost(facts, guest, root))
+    return tuple(sorted(findings, key=lambda one: severity(one.level)))
 
 
 def _read(definition: LintedDefinition) -> tuple[LintedDefinition, Guest, _Element]:

@@ -94,7 +94,7 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Finding]:
             memory = scene.memory_nodes(cell) or CpuSet()
         # A node without CPUs can have memory, which is near its GPU, too.
         near = CpuSet(n for n in (node, scene.home_of(gpu)) if n is not None)
-        beside = CpuSet(n for one in scene.gpus if (n := scene.device_node(one)) is not None) | scene.gpu_nodes
+        beside = CpuSet(n for device in scene.gpus if (n := scene.device_node(device)) is not None) | scene.gpu_nodes
         spill = memory - beside if len(cells) < 2 else CpuSet()
         if memory and (not near & memory or spill):
             who = "the memory" if cell is None else f"the memory of cell {cell}"

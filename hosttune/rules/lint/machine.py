@@ -128,7 +128,11 @@ def firmware_choice(scene: GuestOnHost) -> Iterator[Finding]:
 def high_memory(scene: GuestOnHost) -> Iterator[Finding]:
     """Find Windows guests whose memory QEMU moves on AMD hosts. No other machine does."""
     guest = scene.guest
-    holes = (one.pcihole64_bytes or DEFAULT_HOLE for one in guest.controllers if one.model == "pcie-root")
+    holes = (
+        controller.pcihole64_bytes or DEFAULT_HOLE
+        for controller in guest.controllers
+        if controller.model == "pcie-root"
+    )
     size = max(guest.memory_bytes or 0, guest.max_memory_bytes or 0)
     top = size + BELOW_4G + next(holes, DEFAULT_HOLE)
     old = re.search(r"q35-(?:[0-6]\.|7\.0)", guest.machine or "")

@@ -161,13 +161,13 @@ def memory_room(scene: GuestOnHost) -> Iterator[Finding]:
     """Check that each node can hold the memory bound to it alone."""
     known = {node.id: node for node in scene.host.numa_nodes}
     for node, needed in sorted(bound_bytes(scene).items()):
-        total, found = sum(needed.values()), known.get(node)
-        if found is None:
+        total, numa_node = sum(needed.values()), known.get(node)
+        if numa_node is None:
             continue
-        if found.memory_bytes is None:
+        if numa_node.memory_bytes is None:
             yield unknown(f"the memory of node {node} is unknown ({_NODES}/node{node}/meminfo)", _NUMATUNE)
-        elif total > found.memory_bytes:
-            has = f"{format_size(found.memory_bytes)} ({_NODES}/node{node}/meminfo)"
+        elif total > numa_node.memory_bytes:
+            has = f"{format_size(numa_node.memory_bytes)} ({_NODES}/node{node}/meminfo)"
             yield Finding(f"{format_size(total)} of memory bound to node {node}, which has {has}", _NUMATUNE)
 
 

@@ -138,9 +138,9 @@ def pages_reserved(scene: GuestOnHost) -> Iterator[Finding]:
     """Find pools that are smaller than what is bound to their node."""
     known = {node.id: node for node in scene.host.numa_nodes}
     for node, sizes in sorted(bound_bytes(scene).items()):
-        found = known.get(node)
+        numa_node = known.get(node)
         for size, needed in sizes.items():
-            pool = next((page for page in (found and found.hugepages) or () if page.size_bytes == size), None)
+            pool = next((page for page in (numa_node and numa_node.hugepages) or () if page.size_bytes == size), None)
             if size is None or pool is None or pool.total is None or pool.total * size >= needed:
                 continue
             path = f"{_NODES}/node{node}/hugepages/hugepages-{size // 1024}kB/nr_hugepages"

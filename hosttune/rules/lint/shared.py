@@ -197,10 +197,10 @@ def fabric_partition(scene: GuestOnHost) -> Iterator[Finding]:
     if not fabric.known or missing:
         yield unknown(missing or fabric.why or "the partitions of the fabric are unknown", _HOSTDEV)
         return
-    found = exactly(fabric, mine)
+    partition = exactly(fabric, mine)
     why = refusal(fabric, mine)
     if why is not None:
-        active = found is not None and why == blocked(fabric, found)
+        active = partition is not None and why == blocked(fabric, partition)
         yield Finding(why, _HOSTDEV, INFO if active else "")
     if fabric.passthrough and fabric.whole(mine) and not set(fabric.switches) <= set(scene.sources):
         yield Finding("all GPUs of the board in mode 0, without its NVSwitches: nothing sets the fabric up", _HOSTDEV)
