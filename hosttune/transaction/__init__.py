@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Options", "apply_plan"), "applying"),
+    **dict.fromkeys(("ApplyOptions", "apply_plan"), "applying"),
     **dict.fromkeys(("recover", "revert"), "undoing"),
     "status": "applied",
     "reapply": "booting",
