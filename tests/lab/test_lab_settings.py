@@ -30,9 +30,9 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/mnt/tree")
 from hosttune.errors import WriteFailed
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 from hosttune.transaction.kinds import setting_of
-machine = Machine()
+machine = LiveMachine()
 def attempt(work):
     try:
         return [None, work()]

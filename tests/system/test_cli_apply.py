@@ -132,7 +132,6 @@ def hook(event, arguments):
     elif event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "socket.connect"):
         os.write(2, f"TOUCHED {event} {arguments}\\n".encode())
 sys.addaudithook(hook)
-import xmledits
 from hosttune.cli import run
 for words in sys.argv[2].split(";"):
     code = run(words.split())

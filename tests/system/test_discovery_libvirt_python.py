@@ -24,9 +24,9 @@ from hosttune.machine.live import LiveMachine
 ROOT = Path(__file__).resolve().parents[2]
 ASK = """
 from hosttune.discovery.libvirtd import ask_libvirt
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 import libvirt
-print(ask_libvirt(Machine()))
+print(ask_libvirt(LiveMachine()))
 """
 
 

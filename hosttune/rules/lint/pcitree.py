@@ -324,7 +324,7 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Finding]:
         if need > DEFAULT_HOLE:
             small = (scene.hole_bytes or DEFAULT_HOLE) < scene.bars_bytes
             text = f"SeaBIOS and 64-bit BARs of {format_size(scene.bars_bytes)}: it has no window of its own for them"
-            yield Finding(text, _OS, ERROR if small else ADVICE, remedy=_UEFI)
+            yield Finding(text, _OS, ERROR if small else WARN, remedy=_UEFI)
         return
     if window.refusal and scene.kvm:
         yield Finding(window.refusal, _OS, WARN)

@@ -52,10 +52,10 @@ def test_a_child_that_is_gone_is_no_answer(tmp_path: Path) -> None:
 
 INTERRUPTED = """
 import os, signal, sys
-from hosttune.machine.live import Machine
+from hosttune.machine.live import LiveMachine
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs the tests in the background
-machine = Machine()
+machine = LiveMachine()
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 try:
     machine.read(sys.argv[1])
