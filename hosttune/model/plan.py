@@ -49,7 +49,7 @@ class Device(Value, frozen=True, kw_only=True):
     `guest_address` is its address in the XML; `guest_cell` None means no affinity. `managed` ("yes" in the XML):
     libvirt rebinds the driver when the guest starts and stops; else ("no") the driver that the plan binds stays.
     `rom_bar` False turns the option ROM off. `identity` is compared before apply. `clique`: of GPUs that may exchange
-    data over PCIe.
+    data over PCIe. `network`: of a virtual function that the intent asks for by `networks`, with the MAC that it gets.
     """
 
     address: str
@@ -67,6 +67,7 @@ class Device(Value, frozen=True, kw_only=True):
     switches: tuple[str, ...] = ()  # the host's PCIe switches above it, nearest first, named by their upstream ports
     clique: int | None = None
     vgpu_type: str | None = None  # the vGPU type that its function has; None: it is not a vGPU
+    network: Network | None = None
 
 
 class PciController(Value, frozen=True, kw_only=True):
