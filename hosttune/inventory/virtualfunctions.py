@@ -122,7 +122,7 @@ def kept_of(network: Network) -> Mapping[str, str | int | bool]:
     libvirt sets the VLAN to 0 where its XML has none.
     """
     wanted = {
-        "address": network.mac and network.mac.lower(),
+        "address": network.mac,
         "vlan": None if network.mac is None else network.vlan or 0,
         "max_tx": network.max_rate_mbps,
         "spoofchk": network.spoof_check,

@@ -40,10 +40,14 @@ class ScratchFunctions(ScratchFiles):
         self._store(found[0], f"{int(text)}\n".encode())
 
     def _show(self, folder: str, physical: str, count: int) -> None:
-        devices = self._folder(sysfs.PCI_DEVICES)
+        devices, groups = self._folder(sysfs.PCI_DEVICES), self._folder(sysfs.IOMMU_GROUPS)
         for name in (one for one in os.listdir(folder) if one.startswith("virtfn")):
-            shutil.rmtree(os.path.realpath(f"{folder}/{name}"))
-            os.unlink(f"{devices}/{os.readlink(f'{folder}/{name}').rpartition('/')[2]}")
+            own = os.path.realpath(f"{folder}/{name}")
+            address, group = os.path.basename(own), os.path.realpath(f"{own}/iommu_group")
+            if os.path.dirname(group) == os.path.realpath(groups) and os.listdir(f"{group}/devices") in ([address], []):
+                shutil.rmtree(group)
+            shutil.rmtree(own)
+            os.unlink(f"{devices}/{address}")
             os.unlink(f"{folder}/{name}")
         sriov = decode(self.read_bytes(f"{sysfs.function(physical)}/config") or b"").sriov
         of_config = (sriov.offset, sriov.stride, sriov.device_id) if sriov else ()
@@ -58,7 +62,6 @@ class ScratchFunctions(ScratchFiles):
                     shutil.copy(f"{folder}/{name}", own)
             with open(f"{own}/device", "w") as file:
                 file.write(f"0x{facts[2]}\n")
-            groups = self._folder(sysfs.IOMMU_GROUPS)
             group = f"{groups}/{1 + max(map(int, os.listdir(groups)), default=-1)}"
             os.makedirs(f"{group}/devices")
             links = {f"{folder}/virtfn{number}": own, f"{devices}/{address}": own, f"{own}/physfn": folder,

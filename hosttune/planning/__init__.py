@@ -89,7 +89,8 @@ def plan(
     }
     catalogue = replace(context.catalogue, users={**given, **context.catalogue.users})
     taken = {*catalogue.holders, *catalogue.users, *catalogue.in_use, *catalogue.quarantined}
-    functions = allotted(context.host, intent, context.own, taken)
+    stay = {guest.name: guest.places for guest in standing.fixed}
+    functions = allotted(context.host, intent, {**context.own, **stay}, taken)
     context = replace(context, catalogue=catalogue, functions=functions)
     check_mig(context, standing.intent, where)
     wants = [

@@ -14,7 +14,7 @@ from hosttune.errors import Unreadable, WriteFailed
 from hosttune.machine.system import System
 from hosttune.machine.tools import link_of
 from hosttune.model import sysfs
-from hosttune.model.values import FrozenMap, is_address
+from hosttune.model.values import FrozenMap, grouped, is_address
 from hosttune.settings.drivers import SriovVfs
 from hosttune.settings.setting import EditedInPlace, MadeByAnother, refuse
 
@@ -121,10 +121,15 @@ def uplink(system: System, physical: str) -> tuple[str | None, str]:
 
 def read_function(system: System, interface: str, number: int) -> Settings | None:
     """Return what an interface keeps for one of its virtual functions; None if it cannot be read or is incomplete."""
+    return read_functions(system, interface).get(number)
+
+
+def read_functions(system: System, interface: str) -> Mapping[int, Settings]:
+    """Return what an interface keeps for its virtual functions, by number, as far as that can be read completely."""
     link = link_of(system, interface)
     rows = link.get("vfinfo_list") if link is not None else None
-    mine = [row for row in rows if isinstance(row, dict) and row.get("vf") == number] if isinstance(rows, list) else []
-    return _settings(mine[0]) if len(mine) == 1 else None
+    told = grouped((row.get("vf"), _settings(row)) for row in rows or () if isinstance(row, dict))
+    return {n: of[0] for n, of in told.items() if type(n) is int and len(of) == 1 and of[0] is not None}
 
 
 def _settings(row: Mapping[str, Any]) -> Settings | None:

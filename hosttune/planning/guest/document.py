@@ -404,7 +404,7 @@ def _of_networks(context: PlanningContext, guest: GuestIntent, guest_uuid: str) 
     for address, (number, network, physical) in rows:
         infiniband = network.guid is not None or kinds.get(physical) == "infiniband"
         mac = network.mac or (None if infiniband else mac_of(guest_uuid, number))
-        found[address] = msgspec.structs.replace(network, vf_of=physical, mac=mac)
+        found[address] = msgspec.structs.replace(network, vf_of=physical, mac=mac and mac.lower())
     return found
 
 

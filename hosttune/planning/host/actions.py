@@ -252,6 +252,7 @@ def _virtual_functions(host: Host, guests: tuple[PlannedGuest, ...], *, every: b
     A number that is there stays while a guest has one of them: to change it, all have to go.
     """
     rows = [(guest.name, device) for guest in guests for device in guest.devices]
+    kept_now = {nic.address: nic.functions for nic in host.nics}
     by_nic = grouped((network.vf_of, (name, device, network)) for name, device in rows if (network := device.network))
     for physical, own in sorted((nic, of) for nic, of in by_nic.items() if nic is not None):
         addresses = functions_of(host, physical, limit("networks"))
@@ -266,6 +267,9 @@ def _virtual_functions(host: Host, guests: tuple[PlannedGuest, ...], *, every: b
             kept = kept_of(network)
             why = f"guest {name}: what {physical} does with {device.address}, whatever the guest wants"
             target = f"{physical}/{numbers[device.address]}"
-            current = None if now == want else FrozenMap[str, Any]({})  # new functions have nothing of it
-            if kept:
+            told = (kept_now.get(physical) or {}).get(str(numbers[device.address]))
+            current = told and FrozenMap({name: told[name] for name in kept if name in told})
+            if now != want:
+                current = FrozenMap[str, Any]({})  # new functions have nothing of it
+            if kept and (every or current != kept):
                 yield make_action(VirtualFunction.kind, target, current, kept, why, needed=True)
