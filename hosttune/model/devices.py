@@ -23,9 +23,7 @@ class Nic(Value, frozen=True, kw_only=True):
     use_unknown: str | None = None  # why it is unknown whether the host needs it; None: it is not in doubt
     busy: str | None = None  # why apply does not take it now ("eth0 is up and has an address"); None: none is known
     fabric_bridge: bool | None = None  # carries the GPUs' NVLink fabric; None: not read, or no such GPUs here
-    functions: Mapping[str, Mapping[str, str | int | bool]] | None = (
-        None  # what it keeps for its virtual ones, by number
-    )
+    functions: Mapping[str, Mapping[str, str | int | bool]] | None = None  # what it keeps for virtual ones, by number
 
     def __post_init__(self) -> None:
         close_mappings(self, "functions")
