@@ -392,7 +392,7 @@ def compared(host: Host, standing: StandingIntent, wanted: GuestIntent, planned:
 def _elements(guest: PlannedGuest) -> dict[str, str]:
     """Return what an operator sees of a guest, by element."""
     cells = (f"node {cell.host_nodes}: {format_size(cell.memory_bytes)}, vCPUs {cell.vcpus}" for cell in guest.cells)
-    networks = (one.network or one.bridge or "" for one in guest.networks)
+    networks = (one.text for one in guest.networks)
     elements = {
         "vcpus": str(len(guest.vcpu_pins)),
         "memory": format_size(sum(cell.memory_bytes for cell in guest.cells)),

@@ -271,6 +271,15 @@ class EditedInPlace(Setting):
         """
 
 
+class MadeByAnother(Setting):
+    """What it is about is made by another setting: it is set after that one, and again whenever that one is."""
+
+    @property
+    @abstractmethod
+    def made_by(self) -> tuple[str, str]:
+        """Return kind and target of the other."""
+
+
 class Remediable(Setting):
     """A setting for which, if it gets less than wanted, something else can be planned or done."""
 

@@ -28,7 +28,16 @@ from hosttune.rules.checks.looks import LOOKED, looks_to_keep
 from hosttune.settings.drivers import UDEV_RULES, cards
 from hosttune.settings.dropin import DropIn, own_state, ruled
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE, Remediable, Setting, TakesDevice
+from hosttune.settings.setting import (
+    AFTER_START_STAGE,
+    BOOT,
+    OF_GUESTS,
+    START_STAGE,
+    MadeByAnother,
+    Remediable,
+    Setting,
+    TakesDevice,
+)
 from hosttune.transaction.adopting import adoption_steps
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
 from hosttune.transaction.engine import StepResults, carry_out
@@ -211,16 +220,19 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
 def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     """Return the steps that have something to write, and those that wait for one of them.
 
-    These follow the start of a guest, or are settings of a device that this transaction takes back from its guest.
+    These follow the start of a guest, or are settings of a device that this transaction takes back from its guest, or
+    makes.
     """
     todo = [one for one in prepared if one.verdict == TODO]
     late = {AFTER_START_STAGE} if any(one.step.setting.stage == START_STAGE for one in todo) else set()
     freed = {one.step.setting.target for one in todo if one.step.back and _hides_device(one.step.setting)}
+    set_now = {(one.step.setting.kind, one.step.setting.target) for one in todo if not one.step.back}
     return tuple(
         one
         for one in prepared
         if one.verdict == TODO
         or (one.verdict == PENDING and (one.step.setting.stage in late or one.step.setting.target in freed))
+        or (isinstance(one.step.setting, MadeByAnother) and one.step.setting.made_by in set_now)
     )
 
 
