@@ -81,17 +81,7 @@ def plan(
     host = with_functions(host, intent)
     standing = compare(host, intent, where, source=source, prune=prune, replan=replan)
     ground = context or read_field(standing.bare, intent.reserve, may_boot_pages(standing.intent))
-    context = _beside_fixed(ground, standing, replan)
-    given = {
-        address: f"{guest.name}, by {guest.disk}"
-        for guest in intent.present
-        for address in context.catalogue.index.functions_under(guest.disk or "") or ()
-    }
-    catalogue = replace(context.catalogue, users={**given, **context.catalogue.users})
-    taken = {*catalogue.holders, *catalogue.users, *catalogue.in_use, *catalogue.quarantined}
-    stay = {guest.name: guest.places for guest in standing.fixed}
-    functions = allotted(context.host, intent, {**context.own, **stay}, taken)
-    context = replace(context, catalogue=catalogue, functions=functions)
+    context = _with_given(_beside_fixed(ground, standing, replan), intent, standing)
     check_mig(context, standing.intent, where)
     wants = [
         guest_request_of(context, guest, f"{where}: guests[{i}]")
@@ -124,11 +114,7 @@ def plan(
         unplaced=tuple(unplaced),
         actions=actions,
         findings=(
-            *known,
-            *context.resources.findings,
-            *standing.findings,
-            *findings,
-            *of_actions,
+            *known, *context.resources.findings, *standing.findings, *findings, *of_actions,
             *tuned_findings(host, actions),
         ),
         source=source if host.in_force else None,  # a plan beside what is unknown is applied by its intent
@@ -136,7 +122,7 @@ def plan(
         removals=standing.removals,
         unnamed=standing.unnamed,
         prune=prune,
-    )
+    )  # fmt: skip
 
     def freed(name: str) -> Plan:
         return plan(host, intent, where=where, source=source, prune=prune, replan=(name,))
@@ -173,6 +159,20 @@ def _beside_fixed(ground: PlanningContext, standing: StandingIntent, replan: Col
             ground = take_entry(ground, beyond(standing.bare, standing.residents[name], guest.places, run=False))
     own = {name: guest.places for name, guest in standing.moving.items() if name not in replan}
     return replace(ground, own=own) if own else ground
+
+
+def _with_given(context: PlanningContext, intent: Intent, standing: StandingIntent) -> PlanningContext:
+    """Return the context with the devices that guests have by their disks, and the functions allotted to networks."""
+    given = {
+        address: f"{guest.name}, by {guest.disk}"
+        for guest in intent.present
+        for address in context.catalogue.index.functions_under(guest.disk or "") or ()
+    }
+    catalogue = replace(context.catalogue, users={**given, **context.catalogue.users})
+    taken = {*catalogue.holders, *catalogue.users, *catalogue.in_use, *catalogue.quarantined}
+    stay = {guest.name: guest.places for guest in standing.fixed}
+    functions = allotted(context.host, intent, {**context.own, **stay}, taken)
+    return replace(context, catalogue=catalogue, functions=functions)
 
 
 def _actions(

@@ -72,9 +72,7 @@ def compare(
     asked = {guest.name: guest for guest in intent.guests}
     mistaken = {name: left_out for name in (*ours, *asked) if (left_out := _mistaken(host, force, name)) is not None}
     _check_names(host, intent, force, mistaken, where)
-    residents = {
-        name: running_guest for name, guest in ours.items() if (running_guest := _resident(host, guest)) is not None
-    }
+    residents = {name: there for name, guest in ours.items() if (there := _resident(host, guest)) is not None}
     out = {name: mistaken[name] for name in asked if name in mistaken}
     gone = [
         guest
@@ -83,7 +81,7 @@ def compare(
         and (asked[name].state == "absent" if name in asked else prune and _from_file(guest.source))
     ]
     fixed, moving, findings = [], {}, []
-    for guest in (guest_in_force for guest_in_force in ours.values() if guest_in_force not in gone):
+    for guest in [guest for guest in ours.values() if guest not in gone]:
         wanted = asked.get(guest.name)
         if wanted is None or guest.name in out:
             fixed.append(guest)
@@ -103,11 +101,7 @@ def compare(
     if host.guests is None and ours:
         out = {guest.name: Unplaced(guest=guest.name, why=(_UNASKED,), stays=True) for guest in intent.guests}
         fixed, moving, gone = list(ours.values()), {}, []
-    again = [
-        guest_in_force
-        for name, guest_in_force in moving.items()
-        if name not in replan and asked[name].mig == guest_in_force.request.mig
-    ]
+    again = [guest for name, guest in moving.items() if name not in replan and asked[name].mig == guest.request.mig]
     kept = {name: one.value for name, one in force.wanted.items() if not (prune and _from_file(one.source))}
     settings = {**kept, **(intent.settings or {})}
     return StandingIntent(
