@@ -18,6 +18,7 @@ from hosttune.inventory.width import AddressWidth
 from hosttune.inventory.window import Window
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.planning.guest.choice import Choice
 
@@ -100,8 +101,8 @@ def _cell_lines(context: PlanningContext, decision: Decision) -> Iterator[str]:
         caches = len({core.llc for core in chosen})
         isolated = sum(bool(core.isolated) for core in chosen)
         yield (
-            f"cell {i} on node {node}: {_count(demand.vcpus, 'vCPU')} on {_count(len(chosen), 'core')} in"
-            f" {_count(caches, 'last-level cache')}{f', {isolated} of them isolated' if isolated else ''},"
+            f"cell {i} on node {node}: {count(demand.vcpus, 'vCPU')} on {count(len(chosen), 'core')} in"
+            f" {count(caches, 'last-level cache')}{f', {isolated} of them isolated' if isolated else ''},"
             f" {format_size(demand.memory_bytes)}{_distances(context, node, choice.gpus)}"
         )
 
@@ -282,7 +283,7 @@ def crowded_cores(context: PlanningContext, guests: Collection[PlannedGuest]) ->
         most = 1 if through_host else MOST_ON_CORE
         if sharers > most * cores:
             text = (
-                f"emulator, I/O and vhost threads of {sharers} guests share {_count(cores, 'core')} of node {node.id}"
+                f"emulator, I/O and vhost threads of {sharers} guests share {count(cores, 'core')} of node {node.id}"
                 f" (CPUs {CpuSet(cpus)}){', and with them each interrupt of a passed device' * through_host}: reserve:"
                 f" {{cores_per_node: {-(-sharers // most)}}} gives them more"
             )
@@ -305,7 +306,7 @@ def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
         cores = f"{len(resources.free)} of {len(resources.cores)} cores free" if resources.cores else "no CPUs"
         kinds = Counter(len(core.cpus) for core in resources.free)
         if len(kinds) > 1:
-            each_kind = ", ".join(f"{kinds[n]} with {_count(n, 'thread')}" for n in sorted(kinds, reverse=True))
+            each_kind = ", ".join(f"{kinds[n]} with {count(n, 'thread')}" for n in sorted(kinds, reverse=True))
             cores += f" ({each_kind}: a guest gets cores of one kind)"
         give = "no memory" if size == 0 else f"{format_size(room)} to give{limit}"
         level = "warn" if size == 0 or not resources.cores else level
@@ -322,7 +323,3 @@ def _capped(context: PlanningContext, choice: Choice) -> bool:
     share = auto_share(context, choice.sharing, choice.parts, choice.nodes)
     cells = 1 if share.of_host else len(choice.nodes)
     return share.cores * choice.shape.threads * cells > context.vcpus.most
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
