@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from hosttune.gpu import hints_for, vendor_of
-from hosttune.model.counters import grew, growth
+from hosttune.model.counters import grew, growths
 from hosttune.model.gpu import Gpu, Nvlink
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import listed
@@ -199,7 +199,7 @@ def _counted(on: On, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Fault]:
     unread = [str(link.link) for link in active if None in link.counters.values()]
     if unread:
         yield "unknown", f"the error counters of link {listed(unread, 3)} were not reported"
-    known = {link.link: growth(on.evidence, "nvlink", f"{gpu.address} {link.link}") for link in active}
+    known = growths(on.evidence, "nvlink", {link.link: (f"{gpu.address} {link.link}",) for link in active})
     alone = {link.link: grew(dict.fromkeys(link.counters, 0), link.counters) for link in active if not known[link.link]}
     said = on.alone("since its driver was loaded")
     yield from ((said.outcome, text) for _, text in _errors(alone, said.text, None))

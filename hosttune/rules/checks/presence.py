@@ -25,7 +25,6 @@ from hosttune.rules.checks.facts import (
     listed,
     lost_gpus,
     refused,
-    unidentified,
 )
 from hosttune.rules.checks.on import Check, On, check
 from hosttune.rules.engine import Finding
@@ -201,7 +200,7 @@ def _boards(evidence: Evidence) -> Iterator[Row]:
         return
     board = table("boards")["baseboard"]
     ids = {device.address: device.device_id for device in host.pci if device.vendor_id == nvswitches.VENDOR_ID}
-    lost = len({*(gpu.address for gpu in lost_gpus(host)), *unidentified(host)})
+    lost = len({*(gpu.address for gpu in lost_gpus(host)), *host.index.unidentified})
     maker = maker_of(nvswitches.VENDOR_ID)
     hint = _gone(maker.name if maker else None)
     for switch, per_board in table("boards")["switches"].items():
@@ -241,7 +240,7 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
         return
     lost = {gpu.address for gpu in lost_gpus(evidence.host)}
     gone = lost | {device.address for device in evidence.host.pci if device.responds is False}
-    gone.update(unidentified(evidence.host))
+    gone.update(evidence.host.index.unidentified)
     if not gone:
         yield from results
         return
