@@ -19,7 +19,7 @@ from hosttune.rules.checks.nvlinks import stays_in_mig
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
-_GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
+_GUIDE = "Fabric Manager user guide"
 
 
 @gpu_check(

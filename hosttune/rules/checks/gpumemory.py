@@ -16,7 +16,7 @@ from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"
-_REMAP_GUIDE = "NVIDIA, GPU memory error management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
+_REMAP_GUIDE = "GPU memory error management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
 _RMA = "take the GPU out of use and ask its maker for a replacement; run the maker's field diagnostics first"
 
 
@@ -54,7 +54,7 @@ def ecc_mode(on: On, gpu: Gpu) -> Finding:
     "ecc-errors",
     title="No uncorrected memory errors",
     about="each GPU that counts them",
-    why="An uncorrected error has already made a result wrong; memory that cannot be repaired will do so again",
+    why="An uncorrected error has made a result wrong; memory that cannot be repaired will again",
     source=f"{_NVML}: nvmlDeviceGetTotalEccErrors, nvmlDeviceGetRepairStatus; Documentation/gpu/amdgpu/ras.rst;"
     f" {_REMAP_GUIDE}",
     expected="no uncorrected error",

@@ -22,7 +22,7 @@ _Place = tuple[str, int | None]  # a profile and its start; None: any, or not re
     "persistence",
     title="Persistence mode is on",
     about="each GPU that its driver holds",
-    why="Without it the driver shuts an idle GPU down: the next start takes seconds, and limits and modes are lost",
+    why="Without it an idle GPU shuts down: the next start takes seconds, limits and modes are lost",
     source=f"{_NVML}: nvmlDeviceSetPersistenceMode",
     expected="enabled",
 )
@@ -69,7 +69,7 @@ def _loaded(evidence: Evidence) -> Iterator[tuple[str, Gpu]]:
     "locked-clocks",
     title="No clock is locked",
     about="each GPU whose clock was read under load",
-    why="A lock (nvidia-smi -lgc) outlives whoever set it while the driver is loaded, and NVML has no question for it",
+    why="A lock (nvidia-smi -lgc) stays while the driver is loaded, and NVML does not tell it",
     source=f"{_NVML}: nvmlDeviceSetGpuLockedClocks, nvmlDeviceResetGpuLockedClocks; docs/measurements.md",
     expected="near its highest clock, unless it draws all the power that it may",
     reads="the SM clock and power while data was copied and multiplied",
@@ -104,7 +104,7 @@ def _mig(on: On, gpu: Gpu) -> tuple[Mig, str]:
     "mig-mode",
     title="MIG mode as planned, nothing pending",
     about="each GPU that supports MIG",
-    why="A pending mode takes effect with the next reset, unexpectedly; MIG turns NVLink P2P off",
+    why="A pending mode comes with the next reset, unexpectedly; MIG turns NVLink P2P off",
     source=f"{_NVML}: nvmlDeviceGetMigMode; {_GUIDE}",
     expected="as planned, and nothing pending",
 )

@@ -106,7 +106,7 @@ _HELD_DOWN = {
     "clock-reasons",
     title="Nothing holds the clocks down",
     about="each GPU",
-    why="A GPU that is too hot or whose power brake is active runs at a fraction of its clock without any other sign",
+    why="A GPU that is too hot or under power brake runs at a fraction of its clock, without other signs",
     source=f"{_NVML}: nvmlClocksEventReasons",
     expected="not slowed down by hardware or heat",
 )

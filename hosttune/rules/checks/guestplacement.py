@@ -136,7 +136,7 @@ def _cpu_nodes(host: Host, guest: RunningGuest) -> set[int | None]:
     "guest-pins",
     title="Threads where they were pinned",
     about="each running guest",
-    why="XML says what was asked for; an unpinned thread takes time from vCPUs, its own or another guest's",
+    why="an unpinned thread takes time from vCPUs, its own or another guest's",
     source="proc(5), /proc/PID/task/TID/status (Cpus_allowed_list); libvirt formatdomain, CPU Tuning",
     expected="each thread may run where the definition says, and nowhere else",
     look=_ROOT,

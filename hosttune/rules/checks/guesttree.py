@@ -31,8 +31,8 @@ def _parts(evidence: Evidence) -> Iterator[tuple[str, _Part]]:
 @check(
     "guest-topology",
     title="A guest's own tree is its plan's",
-    about="each node, each passed function, and each pair of a GPU and a NIC that the guest's plan names",
-    why="NCCL and CUDA place their work by what the guest shows: a NIC that looks far is not used for its GPU",
+    about="each node, passed function, and GPU with a NIC of the guest's plan",
+    why="libraries place their work by what the guest shows: a NIC that looks far is not used for its GPU",
     source="the guest's plan (docs/guest-topology.md); nvidia-smi topo -m, legend; Linux ABI/testing/sysfs-bus-pci",
     expected="what its plan says",
     remedy="shut the guest down, apply its plan again on the host (hosttune apply) and start it",

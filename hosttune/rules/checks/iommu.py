@@ -80,7 +80,7 @@ def interrupt_remapping(on: On) -> Finding:
     "vfio-no-iommu",
     title="VFIO without IOMMU",
     about="the host",
-    why="in this mode a device reaches all memory of the host, and no guest can use it: it has no benefit",
+    why="a device then reaches all memory of the host, and no guest can use it",
     source="Linux drivers/vfio/Kconfig (VFIO_NOIOMMU)",
     for_guests=True,
 )
@@ -184,9 +184,9 @@ def _root_bus(evidence: Evidence, device: PciDevice) -> str:
 @check(
     "iommu-groups",
     title="Whole IOMMU groups",
-    about="each GPU of a known maker, and each device that a guest has or that is bound for one",
-    why="members of a group reach each other past the IOMMU: given to two guests they are not isolated; a group for"
-    " which the firmware keeps memory is refused by VFIO",
+    about="each GPU, and each device of a guest or bound for one",
+    why="members of a group reach each other past the IOMMU; a group for which the firmware keeps memory is refused"
+    " by VFIO",
     source="Linux Documentation/driver-api/vfio (groups; a viable group), ABI/testing/sysfs-kernel-iommu_groups"
     " (reserved_regions), drivers/iommu/iommu.c (require_direct)",
     each=in_groups,

@@ -15,7 +15,7 @@ from hosttune.rules.checks.gpufacts import by_driver, fact, gpu_check, others_of
 from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 
-_GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
+_GUIDE = "Fabric Manager user guide"
 _NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
 _COUNTERS = {"replays": "replays", "recoveries": "recoveries", "crc_errors": "CRC errors"}
 _NOT_FATAL = ("crc_errors",)  # DCGM: an increase of these warns, of every other one it fails
@@ -60,9 +60,8 @@ def nvlink(on: On, gpu: Gpu) -> Finding:
     title="Links between GPUs at full speed, without errors",
     about="each GPU with active NVLinks",
     why="A link that replays or retrains stalls every collective over it long before it goes down",
-    source="NVIDIA/DCGM 4.6.0 modules/health/DcgmHealthWatch.cpp (MonitorNVLink4Fields: an increase of replays or"
-    " recoveries fails, one of CRC errors warns, from 100 a second on it fails; MonitorNVLink5Fields: any increase"
-    " fails); nvml.h, NVML_FI_DEV_NVLINK_*",
+    source="NVIDIA/DCGM 4.6.0 modules/health/DcgmHealthWatch.cpp (MonitorNVLink4Fields: replays, recoveries and from"
+    " 100 CRC errors a second on fail, fewer warn; MonitorNVLink5Fields); nvml.h, NVML_FI_DEV_NVLINK_*",
     expected="each active link at full speed, without replays, recoveries and CRC errors",
 )
 def nvlink_errors(on: On, gpu: Gpu) -> Finding:

@@ -122,7 +122,7 @@ def aspm(on: On, device: PciDevice) -> Finding:
 @check(
     "bar-size",
     title="GPU BARs",
-    about="each GPU of a known maker, given to a guest or not",
+    about="each GPU",
     why="a GPU without its window does not work, with a small one peers and NICs reach only a part of its memory",
     source="Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resource<N>_resize), include/linux/ioport.h",
     expected="its memory within reach of the CPU and of other devices",

@@ -68,10 +68,10 @@ def _sightings(evidence: Evidence) -> Iterator[tuple[str, Sighting | None]]:
 @check(
     _ID,
     title="Every device that any source knows is there",
-    about="the host; each GPU, NIC, NVMe drive, NVSwitch and device that another source or an expectation names",
+    about="the host; each GPU, NIC, NVMe drive, NVSwitch and expected device",
     why="a GPU that fell off the bus is in no list that a check could fail: only earlier records show it",
-    source="Linux Documentation/ABI/testing/sysfs-bus-pci; NVIDIA, NVML API reference (nvml.h): only GPUs that the"
-    " driver holds; NVIDIA, XID 79 (GPU has fallen off the bus)",
+    source="Linux Documentation/ABI/testing/sysfs-bus-pci; nvml.h: only GPUs that the driver holds; NVIDIA, XID 79"
+    " (GPU has fallen off the bus)",
     expected="in the PCI tree, and in every source that could show it",
     each=_sightings,
     inside=True,

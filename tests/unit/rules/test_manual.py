@@ -29,16 +29,16 @@ KINDS: Mapping[str, Sequence[Rule[Any]]] = {
 }
 LEAD = """# Rules
 
-What hosttune judges, made from the declarations: what is right or, of a definition and a cause, what is wrong; in round
-brackets what the rule looks at (\\*: inside a guest, too); why; what to do, where a result does not say it itself; in
-square brackets the source. A GPU is one of a known maker, given to a guest or not.
+What hosttune judges, made from the declarations. In round brackets: what a rule looks at (\\*: inside a guest, too); a
+GPU is one of a known maker, given to a guest or not. Do: where a result does not say it itself. In square brackets: the
+source.
 """
-LEAD_VARIABLES = """By source. A value is useless (a default is), harmful, right, or unknown without a look at the machine; the verdict without
-a value is that of every other one."""
+LEAD_VARIABLES = """By source. A value is useless (a default is), harmful, right, or unknown without a look at the
+machine; the verdict without a value is that of every other one."""
 
 
 def _paragraph(rule: Rule[Any]) -> str:
-    about = f" ({rule.about}{' *' if getattr(rule, 'inside', False) else ''})" if rule.about else ""
+    about = f" ({rule.about}{'*' if getattr(rule, 'inside', False) else ''})" if rule.about else ""
     why, remedy = (f"{label}{text}" if text else "" for label, text in ((": ", rule.why), (". Do: ", rule.remedy)))
     return f"**{rule.id}** {escaped(f'{rule.title}{about}{why}{remedy}. [{rule.source}]')}"
 
@@ -46,7 +46,7 @@ def _paragraph(rule: Rule[Any]) -> str:
 def _case(case: VariableCase) -> str:
     value = ", ".join(case.is_ or ())
     if case.verdict == "useless" and case.why in ("it is the default", f"{value} is the default"):
-        return f"{value} is the default"
+        return f"default {value}"
     condition = re.sub(
         "^any other,? ?", "", case.condition.replace(", with a host:", " where").replace(", on a", " on a")
     )
