@@ -48,9 +48,7 @@ def guest_library_file(on: On, library: ExpectedLibrary) -> Finding:
 def _text(on: On) -> str | None:
     """Return the file's text; None: it is proven absent. The check ends if it was not read."""
     files = on.evidence.library_files or {}
-    if on.subject not in files:
-        on.give_up("it could not be read", f"read {on.subject}")
-    return files[on.subject]
+    return files[on.subject] if on.subject in files else on.need(None, "it", on.subject)
 
 
 def _shown(settings: Mapping[str, str]) -> str:

@@ -140,9 +140,7 @@ def disk_health(on: On, drive: Nvme) -> Finding:
     if device is not None and for_vfio(device.driver):
         on.skip(f"on {device.driver}: its guest sees it")
     disks = (on.evidence.health.disks if on.evidence.health else None) or {}
-    words = disks.get(drive.address)
-    if not words:
-        on.give_up("nothing of its state was read", on.look("nvme list, as root"))
+    words = on.need(disks.get(drive.address) or None, "its state", look="nvme list, as root")
     on = on.reading(f"/sys/class/nvme/{drive.controller}, nvme smart-log")
     bad, doubtful = _faults(words)
     hint = f"nvme smart-log /dev/{drive.controller}; replace the drive before a guest depends on it"

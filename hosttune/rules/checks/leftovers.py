@@ -54,9 +54,7 @@ def _guests_unread(evidence: Evidence) -> bool:
 def leftover_mdevs(on: On) -> Finding:
     """Check for mediated devices that belong to no guest: to none in libvirt, and to none of an applied plan."""
     evidence = on.evidence
-    there = evidence.leftovers.mdevs if evidence.leftovers else None
-    if there is None:
-        on.give_up("/sys/bus/mdev was not recorded")
+    there = on.need(evidence.leftovers.mdevs if evidence.leftovers else None, "/sys/bus/mdev")
     known = {device.address.casefold() for guest in planned_guests(evidence).values() for device in guest.devices}
     known.update(uuid.casefold() for guest in guests_known(evidence) or () for uuid in guest.mdevs)
     strange = [f"{uuid} on {of or 'an unknown device'}" for uuid, of in there.items() if uuid.casefold() not in known]

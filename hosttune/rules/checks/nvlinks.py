@@ -79,10 +79,9 @@ def nvlink_errors(on: On, gpu: Gpu) -> Finding:
         later = {link.link: link for link in again or ()}
         faults += [*_later(on, active, later), *_changed(active, later)]
     hint = f"look at them again with {hints_for(gpu).links}; reset the GPU, then reseat it or its baseboard"
-    for outcome, say in (("fail", on.failed), ("unknown", on.unknown), ("warn", on.warned)):
-        texts = [text for word, text in faults if word == outcome]
-        if texts:
-            return say("; ".join(texts), hint)
+    say = {"fail": on.failed, "unknown": on.unknown, "warn": on.warned}
+    if faults:
+        return on.worst(say[outcome](text, hint) for outcome, text in faults)
     speed = f" of {active[0].gb_per_s:g} GB/s" if active and active[0].gb_per_s else ""
     before = "none since the last look" if any(n for link in active for n in link.counters.values()) else "no error"
     return on.passed(f"{len(active)} links{speed}, {before}")

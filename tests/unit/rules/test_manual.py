@@ -20,11 +20,13 @@ from hosttune.rules.environment.judging import EnvironmentRule, VariableCase
 from hosttune.rules.lint import rules as lint
 
 PAGE = Path(__file__).parents[3] / "docs/reference/rules.md"
+CHECKS = "Checks of a host (`hosttune validate`)"
+CAUSES = "Causes of a figure that falls short (`hosttune diagnose`)"
 VARIABLES = "Variables that guides set (`hosttune lint-env`)"
 KINDS: Mapping[str, Sequence[Rule[Any]]] = {
-    "Checks of a host (`hosttune validate`)": checks(),
+    CHECKS: checks(),
     "Definitions of guests (`hosttune lint`)": lint(),
-    "Causes of a figure that falls short (`hosttune diagnose`)": causes(),
+    CAUSES: causes(),
     VARIABLES: tuple(dict.fromkeys(variables().values())),
 }
 LEAD = """# Rules
@@ -78,4 +80,7 @@ def test_ids_are_unique_and_a_rule_is_whole(kind: str) -> None:
     assert [name for name, times in Counter(rule.id for rule in KINDS[kind]).items() if times > 1] == []
     for rule in KINDS[kind]:
         assert rule.title, rule.id
+        assert rule.about, rule.id
         assert len(rule.source) > 8, rule.id
+        assert rule.why or kind in (CAUSES, VARIABLES), rule.id
+        assert rule.remedy or kind in (CHECKS, VARIABLES), rule.id  # a finding of a check has its own
