@@ -150,10 +150,10 @@ def guest_pins(on: On, guest: RunningGuest) -> Finding:
     process = _process(on, guest)
     on = on.reading(f"/proc/{process.pid}/task/*/status")
     on.need(guest.vcpu_pins, "its definition")
-    threads = on.need(process.threads, "its threads")
-    on.need(None if any(thread.cpus is None for thread in threads) else "", "where all of its threads may run")
+    threads = on.need(process.threads, "the list of its threads")
+    on.need(None if any(thread.cpus is None for thread in threads) else "", "where each of its threads may run")
     seen = [vcpu for thread in threads if (vcpu := vcpu_of(thread)) is not None]
-    on.need(seen or None, "which of its threads is a vCPU's")
+    on.need(seen or None, "the name of a vCPU's thread")
     if (missing := guest.pins.keys() - set(seen)) and not on.evidence.complete:
         on.give_up(f"vCPU {CpuSet(missing)} shows no thread")
     known = online(on.host)
@@ -199,7 +199,7 @@ def guest_memory(on: On, guest: RunningGuest) -> Finding:
     process, guest = _process(on, guest), _on_only_node(on.host, guest)
     on = on.reading(f"/proc/{process.pid}/numa_maps")
     parts = on.need(guest.memory, "its definition")
-    on.need([0 for thread in process.threads or () if vcpu_of(thread) is not None] or None, "which thread is a vCPU's")
+    on.need([0 for thread in process.threads or () if vcpu_of(thread) is not None] or None, "the name of a vCPU's thread")
     differences = list(compare_memory(guest, process))
     held = {int(node): size for node, size in on.need(process.memory_by_node, "its memory").items()}
     huge = sum(part.memory_bytes or 0 for part in parts if part.page_bytes)
