@@ -199,7 +199,8 @@ def guest_memory(on: On, guest: RunningGuest) -> Finding:
     process, guest = _process(on, guest), _on_only_node(on.host, guest)
     on = on.reading(f"/proc/{process.pid}/numa_maps")
     parts = on.need(guest.memory, "its definition")
-    on.need([0 for thread in process.threads or () if vcpu_of(thread) is not None] or None, "the name of a vCPU's thread")
+    vcpus = [thread for thread in process.threads or () if vcpu_of(thread) is not None]
+    on.need(vcpus or None, "the name of a vCPU's thread")
     differences = list(compare_memory(guest, process))
     held = {int(node): size for node, size in on.need(process.memory_by_node, "its memory").items()}
     huge = sum(part.memory_bytes or 0 for part in parts if part.page_bytes)
