@@ -61,7 +61,10 @@ def reasons(context: PlanningContext, decision: Decision) -> tuple[str, ...]:
             "managed='no': the function of a vGPU stays on its maker's driver, which is its VFIO driver too; vfio-pci"
             " would break it"
         )
-    if not set(decision.closure.members) <= set(decision.functions):
+    virtual = context.functions.get(guest.name, ())
+    if virtual:
+        lines.append("managed='yes': libvirt gives virtual functions to vfio-pci while the guest runs, and back")
+    if not set(decision.closure.members) <= {*decision.functions, *virtual}:
         lines.append(
             "managed='no': the plan itself binds it to vfio-pci, so that stopping the guest does not hand the device"
             f" back to the host's driver{_retakers(context, choice.gpus)}"
