@@ -35,7 +35,7 @@ def stays_in_mig(gpu: Gpu) -> bool:
     title="NVLinks active, all GPUs of a board joined",
     about="each GPU",
     why="A GPU off NVLink slows every job over it to PCIe, and nothing else reports it",
-    source=f"NVIDIA, NVML API reference (nvml.h): nvmlDeviceGetNvLinkState; data sheets: links of a board; {_GUIDE}",
+    source=f"nvml.h: nvmlDeviceGetNvLinkState; data sheets: links of a board; {_GUIDE}",
     expected="as many links and peers as the other GPUs of its model",
 )
 def nvlink(on: On, gpu: Gpu) -> Finding:
