@@ -136,6 +136,13 @@ def test_lost_evidence_never_improves_a_result(name: str, own: bool) -> None:
     run(name, own, sample(f"evidence {name} {own}", trials(name, own), 2))
 
 
+def test_the_folders_of_a_damaged_host_are_those_of_an_archive() -> None:
+    whole, _, every = host("h200-vm-x4", own=True)
+    for damage in sample("folders of damaged hosts", one_of_each(every, Random(SEED)), 60):
+        found = damaged(whole, damage)
+        assert found.folders == Files(found.files, found.links, found.dirs).folders, damage.what
+
+
 @pytest.mark.parametrize("name", sample("healed hosts", list(HEALTHY), 1))
 def test_a_fault_whose_file_was_changed_later_is_not_healed(name: str) -> None:
     """Each file in which a sick host differs from a healthy one reads as the healthy one's: its digest tells."""

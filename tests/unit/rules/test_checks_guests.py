@@ -218,6 +218,11 @@ def test_guest_pins(changes: dict[str, Any], process: GuestProcess | None, expec
     assert words in actual
 
 
+def test_what_is_not_read_has_the_remedy_of_its_check() -> None:
+    (found,) = judged("guest-pins", having(running(), _process(threads=None))).values()
+    assert found.hint == "run hosttune validate as root, while libvirt runs"
+
+
 def test_pins_that_name_every_cpu_are_none() -> None:
     everywhere = tuple(VcpuPin(vcpu=n, cpus="0-7") for n in range(2))
     floats = _process(threads=(GuestThread(name="CPU 0/KVM", cpus="0-7"), GuestThread(name="CPU 1/KVM", cpus="0-7")))
