@@ -65,14 +65,11 @@ def _node(on: On, cell: ExpectedCell) -> Finding:
 def _device(on: On, device: ExpectedDevice) -> Finding:
     path = sysfs.function(device.address)
     on = on.reading(path, _named(device.kind, device.ids, device.node))
-    functions = on.host.index.pci
-    if not functions:
-        on.give_up("no PCI function could be read", "read /sys/bus/pci/devices")
+    functions = on.need(on.host.index.pci or None, "the list of PCI functions", look="lspci -D")
     if device.address not in functions:
         return on.failed("nothing there")
     there = functions[device.address]
-    if device.ids is not None and there.ids is None:
-        on.give_up("its ids are unknown", f"read {path}/vendor and {path}/device")
+    on.need(there.ids if device.ids else "", "what device it is", f"{path}/device")
     actual = _named(device.kind if there.ids == device.ids else "a device", there.ids, there.numa_node)
     if device.ids not in (None, there.ids) or device.node not in (None, there.numa_node):
         return on.failed(actual)

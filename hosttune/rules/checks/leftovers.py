@@ -105,11 +105,9 @@ def _may_have_functions(evidence: Evidence, device: PciDevice) -> bool:
 )
 def leftover_vfs(on: On, physical: tuple[PciDevice, list[PciDevice] | None]) -> Finding:
     """Check for virtual functions without a guest, on a VFIO driver or none; with other drivers the host uses them."""
-    device, functions = physical
+    device, evidence = physical[0], on.evidence
     path = sysfs.function(device.address, "sriov_numvfs")
-    if functions is None:
-        return on.unknown("whether it has virtual functions was not read", f"look with: cat {path}")
-    on, evidence = on.reading(path), on.evidence
+    on, functions = on.reading(path), on.need(physical[1], "whether it has virtual functions", path)
     count, held = max(device.sriov_vfs or 0, len(device.virtfns), len(functions)), holders(evidence)
     idle = [vf.address for vf in functions if vf.address not in held and (vf.driver is None or for_vfio(vf.driver))]
     if len(functions) < count:
