@@ -16,7 +16,7 @@ from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
 _GROUPS = sysfs.IOMMU_GROUPS
-_INTEL = "intel_iommu=on"
+_SWITCHED_ON = "intel_iommu=on"
 _OTHER_ARCHES = ("aarch64", "arm", "ia64", "ppc64", "ppc64le", "riscv32", "riscv64", "s390x")
 _YES, _NO = ("Y", "1"), ("N", "0")
 
@@ -58,8 +58,8 @@ def _switch_on(host: Host) -> str:
         "proxmox-boot-tool": "/etc/kernel/cmdline, then proxmox-boot-tool refresh",
     }.get(platform.boot_loader or "", "the kernel's arguments")
     firmware = "VT-d" if vendor == "GenuineIntel" else "the IOMMU"
-    hint = f"switch {firmware} on in the firmware; add {_INTEL} to {place}; reboot"
-    if _INTEL in platform.unused_arguments:
+    hint = f"switch {firmware} on in the firmware; add {_SWITCHED_ON} to {place}; reboot"
+    if _SWITCHED_ON in platform.unused_arguments:
         hint += f". It is in /etc/default/grub, but {platform.boot_loader} boots this host"
     return hint
 
