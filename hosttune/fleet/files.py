@@ -20,5 +20,7 @@ def write_files(target: str) -> None:
         for name in FOLDERS:
             shutil.copytree(folder(name), os.path.join(target, name), ignore=_NOT)
         shutil.copy(os.path.join(os.path.dirname(folder("playbooks")), "ansible.cfg"), target)
+        os.mkdir(os.path.join(target, "examples"))  # of the trial
+        shutil.copy(os.path.join(folder("examples"), "hgx-h200-8.tar.xz"), os.path.join(target, "examples"))
     except OSError as error:
         raise BadInput(f"cannot write {target}: {error}", where="DIR", hint="name another folder") from error

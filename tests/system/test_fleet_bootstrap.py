@@ -266,11 +266,11 @@ def test_a_wheelhouse_must_be_signed_where_signers_are_named(prefix: Path) -> No
     named = {"hosttune_wheelhouse_signers": str(folder / "signers"), "hosttune_pythons": ["python3.99"]}
     named["hosttune_wheelhouse_identity"] = "release@example.com"
     index.write_text(json.dumps({"version": "1", "archives": {tag_of(HERE): {"sha256": "ab", "file": "x.tar"}}}))
-    assert "index.json.sig: No such file" in play(prefix, folder, **named).text
+    assert "index.json.sig" in play(prefix, folder, **named).refusal
     sign(index, str(key))
     assert "python3.99: not there" in play(prefix, folder, **named).refusal
     index.write_text(index.read_text() + " ")
-    assert "incorrect signature" in play(prefix, folder, **named).refusal
+    assert "make wheelhouse KEY=FILE" in play(prefix, folder, **named).refusal
     assert not prefix.exists()
 
 

@@ -21,8 +21,14 @@ PLAY = """- hosts: all
 def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder into which ansible-galaxy has installed the tarball."""
     folder = tmp_path_factory.mktemp("collection")
-    build = [sys.executable, "packaging/build.py", "--only", "collection", "--out", str(folder)]
+    key, sums = folder / "key", folder / "SHA256SUMS"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    build = [sys.executable, "packaging/build.py", "--only", "collection", "--out", str(folder), "--key", str(key)]
     subprocess.run(build, check=True, cwd=ROOT)
+    (folder / "signers").write_text(f"release {key.with_suffix('.pub').read_text()}")
+    verify = ["ssh-keygen", "-Y", "verify", "-n", "hosttune-packages", "-f", folder / "signers", "-I", "release"]
+    subprocess.run([*verify, "-s", f"{sums}.sig"], input=sums.read_bytes(), check=True)
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", sums], check=True, cwd=folder)
     (tarball,) = folder.glob("hosttune-host-*.tar.gz")
     galaxy = [str(BIN / "ansible-galaxy"), "collection", "install", "--offline", "-p", str(folder), str(tarball)]
     subprocess.run(galaxy, check=True, cwd=folder, stdout=subprocess.DEVNULL)
