@@ -84,6 +84,8 @@ def test_playbooks_by_name(company: Fleet) -> None:
     company.variables["hosttune_hosts"] = "h2"
     play(company, "hosttune.host.discover")
     assert company.executions() == {"web1": 0, "h1": 0, "h2": 1}
+    out = play(company, "hosttune.host.validate", "-e", "hosttune_hosts=rack9", code=2).out
+    assert "hosttune_hosts matches no host of the inventory: rack9" in out
 
 
 def test_nothing_is_chosen_for_who_writes(company: Fleet) -> None:
