@@ -78,6 +78,15 @@ def test_a_role_in_a_play_of_a_company(company: Fleet) -> None:
     assert '"worst: h' in out
 
 
+def test_a_wheelhouse_without_its_signature_is_refused_behind_a_web_server_too(company: Fleet) -> None:
+    (company.folder / "index.json").write_text('{"version": "1", "archives": {}}')
+    named = {"wheelhouse": company.folder, "wheelhouse_signers": company.folder / "none", "wheelhouse_identity": "x"}
+    company.variables.update({f"hosttune_{name}": str(value) for name, value in named.items()})
+    out = company.ansible("ansible-playbook", str(company.folder / "site.yml"), "--tags", "bootstrap", code=2).out
+    assert out.count("index.json is not signed by x") >= 2
+    assert company.executions()["web1"] == 0
+
+
 def test_playbooks_by_name(company: Fleet) -> None:
     play(company, "hosttune.host.validate", "--limit", "web1,h1")
     assert company.executions() == {"web1": 0, "h1": 1, "h2": 0}
