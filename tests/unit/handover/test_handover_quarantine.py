@@ -69,7 +69,7 @@ def test_a_device_that_was_moved_stays_quarantined(facts: Mapping[str, Any]) -> 
 
 def test_a_device_that_was_moved_is_known_on_vfio_pci_by_its_device_serial_number() -> None:
     """Some makers give all cards one number: a device that is where it was has not moved."""
-    ids = {"vendor_id": "10de", "device_id": "2335", "class_code": "030200"}
+    ids: dict[str, Any] = {"vendor_id": "10de", "device_id": "2335", "class_code": "030200"}
     moved = PciDevice(address=MOVED, dsn="48b02d0000000001", **ids)
     told = msgspec.structs.replace(record(GPU, state="quarantined"), identity=f"{GPU} 10de:2335 dsn=48b02d0000000001")
     gpus = (Gpu(address=MOVED, vendor="nvidia"), Gpu(address=GPU, vendor="nvidia"))

@@ -52,10 +52,25 @@ options:
       - For a hand-over of named devices, V(course) carries it out, and stores what the host states as
         RESULTS/HOST/statement.json; V(sign) signs that file on the controller, without asking the host; V(verify)
         verifies it on the host, and keeps it there.
+      - V(report) asks no host. It says how the hosts of the play fared in the phase of O(record), which is worst and
+        why, and writes RESULTS/RECORD.html.
     type: str
     required: true
     choices:
-      [discover, plan, apply, status, validate, handover, revert, recover, pairs, collective, course, sign, verify]
+      - discover
+      - plan
+      - apply
+      - status
+      - validate
+      - handover
+      - revert
+      - recover
+      - pairs
+      - collective
+      - course
+      - sign
+      - verify
+      - report
   command:
     description:
       - The command on the host, a path or name, or a list whose further items are arguments. Without it,
@@ -213,24 +228,24 @@ notes:
 
 EXAMPLES = r"""
 - name: Discover and validate the host
-  hosttune:
+  hosttune.host.hosttune:
     phase: "{{ item }}"
     results: /srv/fleet/results
   loop: [discover, validate]
 
 - name: Show what an intent would change (ansible-playbook --check --diff)
-  hosttune:
+  hosttune.host.hosttune:
     phase: apply
     intent: "{{ inventory_dir }}/../intents/h200.yml"
 
 - name: Nothing may be worse than before
-  hosttune:
+  hosttune.host.hosttune:
     phase: validate
     level: 1
     against: before
     gate: worse
 
-# ansible all -i inventories/lab-2 -M playbooks/library -m hosttune -a phase=status
+# ansible all -i inventories/lab-2 --playbook-dir playbooks -m hosttune.host.hosttune -a phase=status
 """
 
 RETURN = r"""

@@ -75,7 +75,8 @@ def judged(asked: dict, check: bool, code: int, out: bytes, err: str) -> dict:
         raise NoAnswer("unknown", f"exit code {code}: {why}")
     if outcome != "ok" and code != NEEDS_PERSON and (FULL.search(err) or filled(document)):
         outcome = "disk-full"  # a plan that could not be saved, say: it is printed all the same
-    why = (bad_entries(document) or [None])[0] if outcome == "ok" else why or no(document)
+    said = "" if document.get("unplaced") else why  # "not every guest is placed": the document says why
+    why = (bad_entries(document) or [None])[0] if outcome == "ok" else said or no(document)
     answer.update(outcome=outcome, why=why, document=out.decode("utf-8"))
     return answer
 
@@ -258,7 +259,7 @@ def warned(document: dict) -> str:
 
 
 def difference(document: dict) -> list[dict] | None:
-    """Before and after of what a plan or a result changes, a setting a line; then how definitions change.
+    """What a plan or a result changes, a setting after the other, and how texts change; None if nothing does.
 
     A status is what a revert is rehearsed by: it says how each setting came to be, and the revert goes the other way.
     """
@@ -271,18 +272,36 @@ def difference(document: dict) -> list[dict] | None:
             rows.append((entry.get("action"), *then))
     rows += [(action.get("id"), action.get("current"), action.get("want")) for action in document.get("actions") or []]
     for guest in document.get("guests") or []:
-        planned = {key: guest.get(key) for key in ("vcpu_pins", "cells", "devices")}
-        rows.append((f"guest {guest.get('name')}", None, planned))
-    before, after = ("".join(f"{row[0]} = {shown(row[side])}\n" for row in rows if row[1] != row[2]) for side in (1, 2))
-    found = [{"before": before, "after": after, "before_header": "now", "after_header": "as planned"}]
-    found += [{"prepared": text} for text in document.get("differences") or []]
-    return found if rows else None
+        cells, addresses = guest.get("cells") or [], [one.get("address") for one in guest.get("devices") or []]
+        nodes = ", ".join(str(cell.get("host_nodes")) for cell in cells)
+        vcpus = f"{len(guest.get('vcpu_pins') or [])} vCPUs, nodes {nodes}"
+        rows.append((f"guest {guest.get('name')}", None, ", ".join([vcpus, *map(str, addresses)])))
+    prepared = [folded(rows), *(document.get("differences") or [])]
+    return [{"prepared": text} for text in prepared if text] or None
+
+
+def folded(rows: list) -> str:
+    """The lines - and + of rows (target, before, after): alike targets of a kind are one, a text is how long it is."""
+    alike: dict = {}
+    for name, before, after in rows:
+        if isinstance(before, dict) and isinstance(after, dict):
+            keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+            before, after = ({key: side[key] for key in keys if key in side} for side in (before, after))
+        if before != after:
+            kind, _, target = str(name).partition(":")
+            alike.setdefault((kind, shown(before), shown(after)), []).append(target)
+    lines = []
+    for (kind, before, after), targets in alike.items():
+        more = f" and {len(targets) - 3} more" if len(targets) > 3 else ""
+        name = f"{kind}:{', '.join(targets[:3])}{more}" if targets[0] else kind
+        lines += [f"-{name} = {before}"] if before != "null" else []
+        lines += [f"+{name} = {after}{' (other ones)' if after == before else ''}"] if after != "null" else []
+    return "".join(f"{line}\n" for line in lines)
 
 
 def shown(value: object) -> str:
-    """A value of a setting as a line, of a definition as its lines, of files as their names: of a guest they are a
-    thousand lines of scripts.
-    """
+    """A value of a setting as a line: of a text of many lines their number, of files their names."""
     if isinstance(value, dict) and any(isinstance(text, str) and "\n" in text for text in value.values()):
         return f"{len(value)} file{'' if len(value) == 1 else 's'}: {', '.join(sorted(value))}"
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return f"{text.count(chr(10)) + 1} lines" if "\n" in text.strip() else text.strip()

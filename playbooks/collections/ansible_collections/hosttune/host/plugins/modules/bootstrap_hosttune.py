@@ -73,7 +73,7 @@ author: hosttune's authors (@hosttune)
 
 EXAMPLES = r"""
 - name: Is the version of this wheelhouse there, and in use
-  bootstrap_hosttune:
+  hosttune.host.bootstrap_hosttune:
     sha256: "{{ hosttune_index.archives[hosttune_python.tag].sha256 }}"
     version: "{{ hosttune_index.version }}"
     python: "{{ hosttune_python.python }}"

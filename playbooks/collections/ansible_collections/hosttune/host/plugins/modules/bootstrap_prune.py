@@ -49,7 +49,7 @@ author: hosttune's authors (@hosttune)
 
 EXAMPLES = r"""
 - name: Two versions stay, and those that a boot unit runs
-  bootstrap_prune:
+  hosttune.host.bootstrap_prune:
     keep: 2
 """
 

@@ -40,6 +40,7 @@ except ImportError:
 PHASES = (
     *("discover", "plan", "apply", "status", "validate", "handover", "revert", "recover", "pairs", "collective"),
     *("course", "sign", "verify"),  # of a hand-over of named devices
+    "report",
 )
 OF_COURSE = ("course", "sign", "verify")
 VALIDATIONS = ("validate", "handover")
@@ -99,7 +100,9 @@ def sibling(name: str) -> object:
     return module
 
 
-ANSWER, VARIABLES, HANDOVER = (sibling(f"hosttune_{name}") for name in ("answer", "variables", "handover"))
+ANSWER, VARIABLES, HANDOVER, REPORT = (
+    sibling(f"hosttune_{name}") for name in ("answer", "variables", "handover", "report")
+)
 BadInput, resolved = VARIABLES.BadInput, VARIABLES.resolved
 
 
@@ -124,6 +127,8 @@ class ActionModule(ActionBase):
         try:
             read = reader(self._task.args, variables, self._templar)
             asked.update(read_place(read))
+            if asked["phase"] == "report":
+                return self._report(asked, variables, text_of("controller_command", read("controller_command")))
             answer.update(phase=asked["record"], run=asked["run"])
             path = place(asked, answer)
             if (
@@ -143,6 +148,19 @@ class ActionModule(ActionBase):
             found = {"outcome": "bad-input", "why": str(error)}
         answer["seconds"] = round(time.monotonic() - began, 3)
         return self._finish(asked, answer, found, path)
+
+    def _report(self, asked: dict, variables: dict, program: str | None) -> dict:
+        """The lines of a play's end, shown at any -v. Of a rehearsal there is no page: it has changed nothing."""
+        phase, check = asked["record"], bool(self._task.check_mode)
+        if asked["results"] is None:
+            raise BadInput("hosttune_results is not set: there are no answers to report on")
+        hosts = {
+            str(host): place(asked, {"host": str(host), "check": check}) for host in variables["ansible_play_hosts_all"]
+        }
+        lines = REPORT.said(phase, hosts, asked["run"], ANSWER.warned)
+        if not check:
+            lines.append(REPORT.page(HANDOVER.own_command(program), phase, asked["results"]))
+        return {"changed": False, "msg": lines, "_ansible_verbose_always": True}
 
     def _prepare(self, asked: dict, read: object, path: str | None) -> None:
         """What the phases of a hand-over need besides. Raises BadInput, Unfit, before anything is asked of the host."""
@@ -202,14 +220,14 @@ class ActionModule(ActionBase):
             try:
                 with late(seconds):
                     self._log_in()
-                    return self._execute_module("hosttune", dict(arguments), task_vars=variables)
+                    return self._execute_module("hosttune.host.hosttune", dict(arguments), task_vars=variables)
             except AnsibleConnectionFailure as error:
                 if not DROPPED.search(str(error)):
                     raise
                 time.sleep(random.uniform(0.5, 1.5) * 2**attempt)  # apart from the other hosts that were dropped
         with late(seconds):
             self._log_in()
-            return self._execute_module("hosttune", arguments, task_vars=variables)
+            return self._execute_module("hosttune.host.hosttune", arguments, task_vars=variables)
 
     def _log_in(self) -> None:
         """Open the connection of a host behind a jump host, at most LOGINS at a time of this run; later ones use it.

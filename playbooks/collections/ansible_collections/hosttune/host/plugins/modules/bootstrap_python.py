@@ -48,7 +48,7 @@ author: hosttune's authors (@hosttune)
 
 EXAMPLES = r"""
 - name: Which Python is there
-  bootstrap_python:
+  hosttune.host.bootstrap_python:
     pythons: [/usr/bin/python3, python3.12]
     tags: [cp311-x86_64, cp312-x86_64]
     install_hint: [python3.12]

@@ -116,6 +116,12 @@ def content(path: str, name: str) -> bytes:
         raise Unfit(f"{name}: cannot read {path}: {error.strerror}") from error
 
 
+def own_command(given: str | None) -> str | None:
+    """The controller's hosttune: the given one, else that beside Ansible, else that on PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), "hosttune")
+    return given or (beside if os.path.exists(beside) else shutil.which("hosttune"))
+
+
 def begin(folder: str) -> None:
     """Remove the statement of an earlier hand-over of this host. Raises OSError."""
     for name in (SIGNATURE, STATEMENT):  # the signature first: never one beside another text
@@ -143,8 +149,7 @@ def sign(folder: str, texts: Mapping, things: list[str]) -> dict:
         raise Unfit(f"{path} is not a statement: {error}"[:300]) from error
     if other is not None:
         return {"outcome": "refused", "why": other}
-    beside = os.path.join(os.path.dirname(sys.executable), "hosttune")
-    program = texts.get("controller_command") or (beside if os.path.exists(beside) else shutil.which("hosttune"))
+    program = own_command(texts.get("controller_command"))
     if program is None:
         raise Unfit(
             "no command hosttune on the controller: pip install hosttune there, or set hosttune_controller_command"
