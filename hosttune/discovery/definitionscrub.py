@@ -78,8 +78,8 @@ def strip_xml(xml: str | None, scrubbed: Callable[[str], str]) -> str | None:
         words = etree.SubElement(root, f"{QEMU}commandline")
         for word in ("-device", f"vfio-pci,host={address}"):
             etree.SubElement(words, f"{QEMU}arg", value=word)
-    for element in list(root.iter("path")):
-        element.getparent().remove(element)  # of a memory device
+    for element in list(root.iter("path", "mac")):
+        element.getparent().remove(element)  # of a memory device; of a virtual function
     for element in root.iter():
         element.attrib.pop("file", None)  # of a device's ROM
     return str(etree.tostring(root, encoding="unicode"))

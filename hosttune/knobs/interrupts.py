@@ -76,7 +76,6 @@ def _default(ctx: KnobContext, _: bool) -> Iterable[Change]:
 
 SLICE_CPUS: Knob[KnobContext] = Knob(
     name="slice_cpus",
-    kept=True,
     setting=SliceCpus,
     profiles=HOST,
     value=True,
@@ -87,7 +86,6 @@ SLICE_CPUS: Knob[KnobContext] = Knob(
 )
 DEFAULT_IRQ_AFFINITY: Knob[KnobContext] = Knob(
     name="default_irq_affinity",
-    kept=True,
     setting=DefaultAffinity,
     profiles=HOST,
     value=True,

@@ -47,7 +47,7 @@ PINNED = f"""<domain type='test'>
     <hostdev mode='subsystem' type='pci' managed='no'>
       <source><address domain='0x0000' bus='0x41' slot='0x00' function='0x0'/></source>
     </hostdev>
-    <interface type='hostdev'>
+    <interface type='hostdev'><mac address='52:54:00:00:00:02'/>
       <source><address type='pci' domain='0' bus='0x1a' slot='0' function='1'/></source>
     </interface>
     <hostdev mode='subsystem' type='usb'><source><vendor id='0x1'/><product id='0x2'/></source></hostdev>
