@@ -229,8 +229,8 @@ PCI = (
     ),
     Example(
         "vgpu-mdev",
-        _function(_GPU, mdev_supported_types__nvidia_474__create=""),
-        (("vgpu-mdev", f"{MDEV} {GPU}", "nvidia_474"),),
+        _function(_GPU, **{"mdev_supported_types__nvidia-474__create": ""}),
+        (("vgpu-mdev", f"{MDEV} {GPU}", "nvidia-474"),),
         _links(_GPU, GPU, "nvidia"),
     ),
     Example(
