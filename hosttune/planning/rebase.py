@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace as changed
 
+from hosttune.gpu import fmpm
 from hosttune.inventory.bare import runs
 from hosttune.knobs.knob import make_action
 from hosttune.knobs.registry import given_up as kept_by_name
@@ -143,7 +144,18 @@ class _Beside(msgspec.Struct, frozen=True):
             cpus = {int(cpu): names for cpu, names in self.busy.items() if cpu.isdecimal()}
             names = dict.fromkeys(name for guests in cpus.values() for name in guests)
             return str(CpuSet((*parse_cpus(action.want), *cpus))), names
+        if action.kind == fmpm.KIND and now != action.want and (users := self._holders(action.kind, part)):
+            return now, users
         return action.want, ()
+
+    def _holders(self, kind: str, part: str) -> Collection[str]:
+        """Return the guests of which only the present run holds a part; a partition changes under none that runs."""
+        if kind != fmpm.KIND:
+            return self.busy.get(part, ())
+        gpus = fmpm.parts_of(part)[1]
+        return [
+            name for name, run in self.standing.residents.items() if runs(run) and not {*gpus}.isdisjoint(run.devices)
+        ]
 
     def backs(
         self, host: Host, force: InForce, desired: Iterable[Action], guests: Sequence[PlannedGuest]
@@ -156,6 +168,7 @@ class _Beside(msgspec.Struct, frozen=True):
             if key in left or key[1] in self.gone or _stays(force, key, was, guests):
                 continue
             kind, part = key
+            holders = tuple(self._holders(kind, part))
             reboot = was.setting.scope == "boot"
             want = pools.get(part, was.original)
             if want != was.original and want == now_there.get(part):
@@ -165,8 +178,8 @@ class _Beside(msgspec.Struct, frozen=True):
                 make_action(kind, was.setting.target, now, want, _BACK),
                 effect="reboot" if reboot else "now",
                 change="back" if want == was.original else "set",
-                when="after-stop" if part in self.busy else "reboot" if reboot else "now",
-                holders=tuple(self.busy.get(part, ())),
+                when="after-stop" if holders else "reboot" if reboot else "now",
+                holders=holders,
             )
             yield (back.id, "back", back.current, back.want, back.holders), back, part
 
@@ -225,6 +238,12 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest])
     if kind in _PER_CPU:
         return any(int(part) in parse_cpus(pin.cpus) for guest in adopted for pin in guest.vcpu_pins)
     devices = {device.address for guest in (*guests, *adopted) for device in guest.devices}
+    if kind == fmpm.KIND:  # the Fabric Manager may not have answered
+        number, gpus = fmpm.parts_of(part)
+        return any(
+            guest.fabric_partition in (None, number) and {*gpus} <= {device.address for device in guest.devices}
+            for guest in guests
+        )
     if kind == KernelArguments.kind and part.endswith("iommu"):  # with it, groups are visible
         return bool(devices) and "pt" not in str(was.want).partition("=")[2].split(",")
     return kind == VgpuTypeSetting.kind and part in devices

@@ -294,6 +294,15 @@ class Disturbing(Setting):
         """Return what that is, in a few words each: an apply refuses it before the first write."""
 
 
+class ByService(Setting):
+    """A service of the GPU's maker reads and writes it.
+
+    So the boot unit waits for that service, and then until it answers.
+    """
+
+    answers_within: ClassVar[float] = 60.0  # seconds after its start
+
+
 # --- settings of one PCI function ----------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.hugemount import Mount
+from hosttune.hypervisor.partition import FabricPartitionState
 from hosttune.hypervisor.state import GuestState
 from hosttune.knobs.files import KNOBS
 from hosttune.settings.apparmor import AppArmorRule
@@ -38,7 +39,8 @@ _CLASSES: tuple[type[Setting], ...] = (
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
     AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
-    Driver, SriovVfs, VgpuTypeSetting, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
+    FabricPartitionState, Driver, SriovVfs, VgpuTypeSetting,
+    IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
 )  # fmt: skip
 
 

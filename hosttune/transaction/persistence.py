@@ -14,7 +14,7 @@ from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap
 from hosttune.settings.drivers import UDEV_RULES, VFIO, Driver, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command
-from hosttune.settings.setting import OF_GUESTS, RUNTIME
+from hosttune.settings.setting import OF_GUESTS, RUNTIME, ByService
 from hosttune.transaction.kinds import kind_class
 
 Wanted = tuple[str, str, Any]  # kind, target, wanted value
@@ -42,8 +42,10 @@ def persistence(
     if rules:
         why = "devices of guests are vfio-pci's from boot on, by address"
         made.append(make_action(DropIn.kind, UDEV_RULES, None, rules, why))
-    unit = boot_unit(own_command(), state)
-    if unit and any(_is_lost_at_reboot(kind) for kind, _ in wanted):
+    lost = {kind for kind, _ in wanted if _is_lost_at_reboot(kind)}
+    by_services = any(issubclass(kind_class(kind, f"action {kind}"), ByService) for kind in lost)
+    unit = boot_unit(own_command(), state, by_services=by_services)
+    if unit and lost:
         why = "sets again after boot what a reboot undoes, before guests start"
         made.append(make_action(DropIn.kind, BOOT_UNIT, None, unit, why))
     return tuple(made)

@@ -204,6 +204,17 @@ PCI = (
         _links(_GPU, GPU, "mlx5_core"),
     ),
     Example(
+        "fabric-partition",
+        {
+            **_function(_GPU),
+            ".hosttune/commands/fabric-manager-partitions": json.dumps(
+                {"partitionInfo": [{"partitionId": 7, "isActive": 0, "numGpus": 1, "gpuInfo": [{"physicalId": 1}]}]}
+            ),
+        },
+        (("fabric-partition", f"7@{GPU}", "active: modules 1"),),
+        _links(_GPU, GPU, "nvidia"),
+    ),
+    Example(
         "vgpu-type",
         _function(_GPU, nvidia__current_vgpu_type="0\n", nvidia__creatable_vgpu_types="1414 : NVIDIA H200X-1-18C\n"),
         (("vgpu-type", GPU, "1414"),),

@@ -8,20 +8,24 @@ NVSwitch systems, user guide ("Interoperability with MIG", "Shared NVSwitch virt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from hosttune.gpu.fmpm import INACTIVE, KIND, active_as, target_of
 from hosttune.inventory.partitions import (
+    SHARED,
     VGPU,
     GpuSet,
     HostFabric,
+    Partition,
     blocked,
     exactly,
     partition_of,
     read_fabric,
     unnamed,
 )
+from hosttune.knobs.knob import make_action
 from hosttune.model.host import Host
-from hosttune.model.plan import PlannedGuest
+from hosttune.model.plan import Action, PlannedGuest
 
 Say = Callable[[str, str, str], None]  # level, text, where
 _WHERE = "Fabric Manager"
@@ -68,6 +72,30 @@ def fabric_reasons(fabric: HostFabric, guest: PlannedGuest) -> tuple[str, ...]:
     if not needs_none(fabric, guest):
         return ()
     return ("no partition of the NVSwitch fabric: MIG, which the guest switches on inside, turns NVLink off",)
+
+
+def activated_partition(fabric: HostFabric, guest: PlannedGuest) -> Partition | None:
+    """Return the guest's partition if hosttune activates it: in mode 1, where this host's Fabric Manager lists it."""
+    gpus = frozenset(fabric_of(fabric, guest))
+    if fabric.mode != SHARED or fabric.assumed:
+        return None
+    own = (partition for partition in fabric.partitions or () if partition.id == guest.fabric_partition)
+    return next((one for one in own if one.gpus == gpus and one.active is not None), None)
+
+
+def partition_actions(fabric: HostFabric, guests: Iterable[PlannedGuest], *, every: bool = False) -> Iterator[Action]:
+    """Yield the partition of each guest's GPUs. It comes before their drivers: see `hypervisor.partition`.
+
+    `every`: also one that is active.
+    """
+    for guest in guests:
+        partition = activated_partition(fabric, guest)
+        if partition is not None:
+            now, want = INACTIVE, active_as(partition.modules)
+            now = want if partition.active else now
+            why = f"guest {guest.name} gets exactly its GPUs"
+            if every or now != want:
+                yield make_action(KIND, target_of(partition.id, partition.gpus), now, want, why, needed=True)
 
 
 # --- starting ----------------------------------------------------------------------------------------------------

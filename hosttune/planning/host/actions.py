@@ -25,6 +25,7 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size
+from hosttune.planning.fabric.guest import partition_actions
 from hosttune.planning.host.inside import inside_findings
 from hosttune.planning.host.page_actions import boot_page_actions, page_actions
 from hosttune.planning.mig.types import mig_actions
@@ -212,6 +213,7 @@ def plan_actions(
         *iommu_actions(host, intent, catalogue, guests, findings),
         *split_findings(plan_isolation(ctx))[0],
         *boot_page_actions(host, intent, memory, guests, findings),
+        *partition_actions(catalogue.fabric, guests, every=every),
         *_drivers(catalogue, guests, every=every),
         *mig_actions(host, catalogue, guests, every=every),
     ]
