@@ -31,6 +31,7 @@ _LIBVIRT = ("libvirtd.service", "virtqemud.service")
 _UNIT_LINE = {name: re.compile(rf"^{name}=(\S+)$", re.MULTILINE) for name in ("Where", "Options")}
 _PIN = re.compile(r"virsh-pin-(?P<guest>[^/]+)")
 _ALLOWED = re.compile(r"^(Cpus_allowed_list:\s*).*$", re.MULTILINE)
+_IS_ACTIVE = re.compile(r"(\"isActive\"\s*:\s*)[01]")
 _UNSET = "(null)"  # what the kernel shows for an unset driver_override
 
 
@@ -73,13 +74,12 @@ class Scratch(ScratchFiles):
         return ""
 
     def _partition(self, number: int, *, active: bool) -> None:
-        """Activate or deactivate a partition of the fabric: the recorded list shows it."""
+        """Activate or deactivate a partition of the fabric: the recorded list shows it, and is else as it was."""
         path = f"{COMMANDS}fabric-manager-partitions"
-        document = json.loads(self._held(path))
-        for one in document["partitionInfo"]:
-            if one["partitionId"] == number:
-                one["isActive"] = int(active)
-        self._put(path, json.dumps(document).encode())
+        text = self._held(path).decode()
+        ids = iter(row["partitionId"] for row in json.loads(text)["partitionInfo"])
+        changed = _IS_ACTIVE.sub(lambda found: f"{found[1]}{int(active)}" if next(ids) == number else found[0], text)
+        self._put(path, changed.encode())
 
     def ran(self) -> list[tuple[str, ...]]:
         """Return the recorded commands, in order."""

@@ -3,9 +3,9 @@
 Pure. A partition that hosttune activates itself (`guest.activated_partition`) has no step, but for a reset on boards
 whose GPUs want one after each start of the Fabric Manager (NVIDIA/gpu-driver-container#909). Sources: NVIDIA, Fabric
 Manager user guide ("Full passthrough virtualization model", "Shared NVSwitch virtualization model", "vGPU
-multitenancy"); NVIDIA/Fabric-Manager-Client, README.md; Linux Documentation/ABI/testing/sysfs-bus-pci (reset). The order
-around a partition is that of `hosttune.hypervisor.partition`. No step was tried on such a machine: every one is marked
-unproven.
+multitenancy"); NVIDIA/Fabric-Manager-Client, README.md; Linux Documentation/ABI/testing/sysfs-bus-pci (reset). The
+order around a partition is that of `hosttune.hypervisor.partition`. No step was tried on such a machine: every one is
+marked unproven.
 """
 
 from __future__ import annotations
