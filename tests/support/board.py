@@ -106,11 +106,13 @@ class Board:
     def boot(self) -> None:
         """The host starts anew: what of the board lasts is in R14, R16, R20."""
         self.load()
+        rules = "".join(path.read_text() for path in self.root.glob("etc/udev/rules.d/*"))
         for name in self.state["gpus"]:
             self._remove_functions(name)
             self._lose_instances(name, driver=True)
-            self.link(f"{PCI}/{name}/driver", NVIDIA)
-            self.put(f"{PCI}/{name}/driver_override", "(null)\n")
+            by_rule = name in rules  # which takes it before a driver does
+            self.link(f"{PCI}/{name}/driver", "sys/bus/pci/drivers/vfio-pci" if by_rule else NVIDIA)
+            self.put(f"{PCI}/{name}/driver_override", "vfio-pci\n" if by_rule else "(null)\n")
             self.put(f"{PCI}/{name}/reset_method", self.state["methods"][name] + "\n")
         for name in self.guests:
             (self.root / f".hosttune/commands/virsh-domstate-{name}").unlink(missing_ok=True)
@@ -167,8 +169,6 @@ class Board:
         on = there and ("nvidia-vgpu-mgr.service" in words or self.state["manager"]["running"])
         return 0, f"LoadState={'loaded' if there else 'not-found'}\nActiveState={'active' if on else 'inactive'}\n"
 
-    # --- Fabric Manager and its client ---------------------------------------------------------------------------
-
     def _fmpm(self, words: list[str]) -> Answer:
         """R1, R2."""
         verb, value, host = "", "", "127.0.0.1"
@@ -186,8 +186,11 @@ class Board:
             return 255, "Invalid Partition ID.\n"
         text = (self.root / CONFIG).read_text()
         listens = re.findall(r"(?m)^FM_CMD_BIND_INTERFACE=(\S+)", text) or ["127.0.0.1"]
-        socket = re.search(r"(?m)^FM_CMD_UNIX_SOCKET_PATH=\S", text)
-        if socket or not self.state["manager"]["running"] or listens[-1] not in (host, "0.0.0.0"):
+        if (
+            re.search(r"(?m)^FM_CMD_UNIX_SOCKET_PATH=\S", text)
+            or not self.state["manager"]["running"]
+            or listens[-1] not in (host, "0.0.0.0")
+        ):
             return NO_CONNECTION & 255, "Failed to connect to Fabric Manager instance.\n"
         answer = self._asked(verb, value)
         self._other_client()
@@ -374,8 +377,6 @@ class Board:
 
         return re.sub(r'\t<gpu id="0000(.{12})">.*?</gpu>\n', block, text, flags=re.DOTALL)
 
-    # --- virtual functions and vGPUs -----------------------------------------------------------------------------
-
     def functions(self, gpu: str) -> list[str]:
         """The virtual functions that a GPU has, by address."""
         return sorted(os.readlink(path).rpartition("/")[2] for path in (self.root / PCI / gpu).glob("virtfn*"))
@@ -395,6 +396,9 @@ class Board:
         if self.state["clients"].get(gpu) or self._shows("unbind_lock"):
             return 1, f"Cannot obtain unbindLock for {gpu}\n"
         self._lose_instances(gpu, driver=False)
+        if self._shows("sriov_race"):
+            (self.root / PCI / gpu / "driver").unlink()
+            return 1, "awk: warning: error writing standard output: No such device\n"
         (self._make_functions if verb == "-e" else self._remove_functions)(gpu)
         return 0, f"{'Enabling' if verb == '-e' else 'Disabling'} VFs on {gpu}\n"
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
+from applyroots import Cli, Root, copied
 from board import PCI, Board
+from boardtrace import trace_of, wrongs
 
 from hosttune.errors import CommandFailed, WriteFailed
+from hosttune.machine import archive
 from hosttune.machine.scratch import Scratch
+from hosttune.model.values import CpuSet
 
 COMMANDS = ".hosttune/commands"
 _PROGRAMS = ("fmpm", "nvidia-smi", "sriov-manage")
@@ -70,6 +78,35 @@ class BoardRoot(Scratch):
         self.forget()
 
 
+KEPT = (*range(8), *range(48, 56), *range(96, 104), *range(144, 152))  # CPUs: eight cores of each node
+
+
+def lean(pristine: Path, root: Path) -> Path:
+    """The example with a sixth of its CPUs, and without NICs and drives: most files are theirs, and no story is about
+    them."""
+    subprocess.run(["cp", "-al", str(pristine), str(root)], check=True)
+    cpus = root / "sys/devices/system/cpu"
+    for folder in (*cpus.glob("cpu[0-9]*"), *cpus.glob("cpufreq/policy*")):
+        if int(folder.name.strip("cpuoliy")) not in KEPT:
+            shutil.rmtree(folder)
+    for link in (root / PCI).iterdir():
+        if (link / "class").read_text().startswith(("0x01", "0x02")):
+            shutil.rmtree(link.resolve())
+            link.unlink()
+    for folder in (*(root / "sys/class" / name for name in ("net", "infiniband", "nvme", "block")), root / "proc/irq"):
+        shutil.rmtree(folder)
+    for mask in ("core_siblings", "package_cpus", "die_cpus"):
+        for file in cpus.glob(f"cpu*/topology/{mask}"):
+            file.unlink()
+    lists = (*cpus.glob("cpu*/topology/*_list"), *cpus.glob("cpu*/cache/index*/shared_cpu_list"))
+    nodes = (root / "sys/devices/system/node").glob("node*/cpulist")
+    for file in (*lists, *nodes, *(cpus / name for name in ("online", "possible", "present"))):
+        kept = CpuSet.parse(file.read_text().strip()) & KEPT
+        file.unlink()  # a hard link
+        file.write_text(f"{kept}\n")
+    return root
+
+
 def devices_of(root: Path, guest: str) -> list[str]:
     """The functions of the host, and UUIDs of mediated devices, in a guest's definition."""
     tree = ET.fromstring((root / COMMANDS / f"{_DEFINITION}{guest}").read_text())
@@ -116,3 +153,53 @@ def with_board(root: Path, *, generation: str = "hopper", vgpus: str = "", funct
             board.put(f"{PCI}/{name}/sriov_numvfs", "0\n")
     board.keep()
     return board
+
+
+# --- fixtures: a module of tests gives the ones it wants a name of its own ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lean_host(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`lean`, for a module to copy."""
+    return lean(pristine, tmp_path_factory.mktemp("lean") / "root")
+
+
+@pytest.fixture
+def root(lean_host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
+    """Such a host; scratch roots that the command line opens are boards."""
+    with copied(lean_host, tmp_path / "root") as root:
+        monkeypatch.setattr(archive, "Scratch", BoardRoot)
+        yield root
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line on it."""
+    monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "outside"))
+    return Cli(capsys, root)
+
+
+def asked(folder: Path, **guests: dict[str, Any]) -> str:
+    """An intent of small guests by name, each with what it wants besides."""
+    small = {"vcpus": 4, "memory": "8GiB", "networks": [{"network": "default"}]}
+    rows = [{"name": name, **small, **wanted} for name, wanted in guests.items()]
+    path = folder / f"{'-'.join(guests) or 'none'}.json"
+    path.write_text(json.dumps({"version": 1, "profile": "none", "guests": rows}))
+    return str(path)
+
+
+def clean(root: Root, *, order: bool = True) -> None:
+    """Nothing went wrong until now."""
+    assert wrongs(trace_of(root.path), order=order) == []
+
+
+def ends(board: Board, guest: str) -> None:
+    """A guest is shut off by others."""
+    (board.root / COMMANDS / f"{_STATE}{guest}").unlink()
+    board.guest(guest, None)
+
+
+def starts(board: Board, guest: str) -> None:
+    """A guest is started by others, and no hook is asked."""
+    board.put(f"{COMMANDS}/{_STATE}{guest}", "running\n")
+    board.guest(guest, devices_of(board.root, guest))
