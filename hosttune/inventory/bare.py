@@ -14,6 +14,7 @@ from msgspec.structs import replace as changed
 
 from hosttune.gpu.fmpm import INACTIVE, KIND, parts_of
 from hosttune.gpu.settings import GpuPersistence, GpuPowerLimit
+from hosttune.gpu.vgpu_set import MigInstanceSetting
 from hosttune.inventory.pages import guest_shares
 from hosttune.inventory.resources import place_cpus
 from hosttune.model import sysfs
@@ -157,8 +158,14 @@ def _gpu(gpu: Gpu, originals: Originals, again: Iterable[GuestInForce]) -> Gpu:
         gpu.mig,
         {assignment.start for guest in again for assignment in guest.places.mig if assignment.gpu == gpu.address},
     )
-    if mig is not None and mig.instances and starts:
-        mig = changed(mig, instances=tuple(instance for instance in mig.instances if instance.start not in starts))
+    if mig is not None and mig.instances:
+        kept = (
+            one
+            for one in mig.instances
+            if one.start not in starts
+            and originals.get((MigInstanceSetting.kind, f"{gpu.address} {one.profile}:{one.start}")) is not False
+        )
+        mig = changed(mig, instances=tuple(kept))
     return changed(gpu, persistence=persistence, power_limit_watts=watts, mig=mig)
 
 

@@ -14,6 +14,8 @@ import msgspec
 from msgspec.structs import replace as changed
 
 from hosttune.gpu import fmpm
+from hosttune.gpu.settings import GpuMigMode
+from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions
 from hosttune.inventory.bare import runs
 from hosttune.knobs.knob import make_action
 from hosttune.knobs.registry import given_up as kept_by_name
@@ -21,7 +23,7 @@ from hosttune.model import sysfs
 from hosttune.model.commandline import PAGES
 from hosttune.model.force import InForce, SettingInForce
 from hosttune.model.host import Host
-from hosttune.model.plan import Action, PlannedGuest
+from hosttune.model.plan import Action, MigAssignment, PlannedGuest
 from hosttune.model.values import CpuSet, FrozenMap, parse_cpus
 from hosttune.planning.standing import StandingIntent, beyond
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
@@ -35,7 +37,8 @@ Key = tuple[str, str]  # kind; target, or one CPU of it
 When = Literal["now", "next-start", "after-stop", "reboot"]
 _PER_CPU = {cls.kind: cls for cls in (Governor, EnergyPreference, ResumeLatency)}
 _UNSEEN = (IrqAffinity.kind, LibvirtHook.kind, KernelArguments.kind)  # the host document does not say how they are set
-_NONE_IS_KNOWN = ("driver", "mount", "irqbalance-ban", "apparmor-rule")
+_AS_FOUND = tuple(one.kind for one in (GpuMigMode, MigInstanceSetting, VgpuFunctions, MediatedDevice))
+_NONE_IS_KNOWN = (MediatedDevice.kind, "driver", "mount", "irqbalance-ban", "apparmor-rule")
 _RESTART = "libvirt-restart"
 # What apply does for guests and files by itself: no action of a plan.
 _NO_ACTION = ("guest", "adopted-guest", "guest-files", "guest-state", "live-affinity", "drop-in", "sriov-vfs", _RESTART)
@@ -80,6 +83,7 @@ def rebase(
         held=dict(_held(force)),
         busy=_busy(standing, guests),
         gone=had - host.index.pci.keys(),
+        had_mig={guest.name: guest.places.mig for guest in force.guests},
     )
     rows: dict[tuple[Any, ...], tuple[Action, list[str]]] = {}
     for alike, action, part in (*beside.sets(desired), *beside.backs(host, force, desired, guests)):
@@ -88,13 +92,17 @@ def rebase(
 
 
 class _Beside(msgspec.Struct, frozen=True):
-    """What the actions are compared with. `gone`: devices that the host lost, whose guests are left as they are."""
+    """What the actions are compared with. `gone`: devices that the host lost, whose guests are left as they are.
+
+    `had_mig`: the instances of each guest in force.
+    """
 
     standing: StandingIntent
     live: Mapping[Key, Any]
     held: Mapping[Key, _Held]
     busy: Mapping[str, Mapping[str, int]]
     gone: Collection[str]
+    had_mig: Mapping[str, Collection[MigAssignment]]
 
     def sets(self, desired: Iterable[Action]) -> Iterator[_Row]:
         """Yield the actions that set something else than there is."""
@@ -105,8 +113,9 @@ class _Beside(msgspec.Struct, frozen=True):
                 now = self.live.get((action.kind, part), was.after if was else action.current)
                 # Somebody else may have written what is wanted from now on: that it is wanted is then all there is to
                 # do.
-                noted = (
-                    was is None or was.want == action.want or action.kind in (NodeHugePages.kind, IrqbalanceBan.kind)
+                noted = (action.kind not in _AS_FOUND if was is None else was.want == action.want) or action.kind in (
+                    NodeHugePages.kind,
+                    IrqbalanceBan.kind,
                 )
                 if (now == action.want == action.current and noted) or not self._is_due(action, part):
                     continue
@@ -150,6 +159,16 @@ class _Beside(msgspec.Struct, frozen=True):
 
     def _holders(self, kind: str, part: str) -> Collection[str]:
         """Return the guests of which only the present run holds a part; a partition changes under none that runs."""
+        if kind in (MigInstanceSetting.kind, VgpuFunctions.kind):
+            gpu, _, place = part.partition(" ")
+            return [
+                name
+                for name, run in self.standing.residents.items()
+                if runs(run)
+                and any(
+                    one.gpu == gpu and place in ("", f"{one.profile}:{one.start}") for one in self.had_mig.get(name, ())
+                )
+            ]
         if kind != fmpm.KIND:
             return self.busy.get(part, ())
         gpus = fmpm.parts_of(part)[1]
@@ -246,7 +265,7 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest])
         )
     if kind == KernelArguments.kind and part.endswith("iommu"):  # with it, groups are visible
         return bool(devices) and "pt" not in str(was.want).partition("=")[2].split(",")
-    return kind == VgpuTypeSetting.kind and part in devices
+    return kind in (VgpuTypeSetting.kind, MediatedDevice.kind) and part.partition(" ")[0] in devices
 
 
 def _busy(standing: StandingIntent, guests: Iterable[PlannedGuest]) -> Mapping[str, Counter[str]]:

@@ -137,7 +137,9 @@ def apply(
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
         refuse_removal(site.system, removed)
-        refuse_busy(site.system, host, [one for one in todo if not one.step.gives_up], options.disrupt)
+        refuse_busy(
+            site.system, host, [one for one in todo if not one.step.gives_up and not one.is_noted], options.disrupt
+        )
         if not confirm(todo):
             raise Declined("not applied: answered no", where="prompt", hint="nothing was changed")
         with interruptible():

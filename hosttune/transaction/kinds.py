@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from hosttune.errors import BadInput
 from hosttune.gpu.settings import GpuComputeMode, GpuEcc, GpuMigMode, GpuPersistence, GpuPowerLimit
+from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.daemon import LibvirtRestart
@@ -39,7 +40,7 @@ _CLASSES: tuple[type[Setting], ...] = (
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
     AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
-    FabricPartitionState, Driver, SriovVfs, VgpuTypeSetting,
+    FabricPartitionState, Driver, SriovVfs, MigInstanceSetting, VgpuFunctions, VgpuTypeSetting, MediatedDevice,
     IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
 )  # fmt: skip
 

@@ -215,7 +215,7 @@ def plan_actions(
         *boot_page_actions(host, intent, memory, guests, findings),
         *partition_actions(catalogue.fabric, guests, every=every),
         *_drivers(catalogue, guests, every=every),
-        *mig_actions(host, catalogue, guests, every=every),
+        *mig_actions(host, catalogue, guests),
     ]
     of_guests, about_guests = split_findings(plan_guests_knobs(ctx))
     of_host, about_host = split_findings(plan_host_knobs(ctx))
