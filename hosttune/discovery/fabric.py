@@ -17,6 +17,7 @@ import msgspec
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import nvswitches, vendor_of
 from hosttune.gpu.boards import board_of, has_fabric
+from hosttune.gpu.fmpm import LIST, ask_list, parse_partitions
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
 from hosttune.model.fabricmanager import FabricManager
@@ -29,16 +30,11 @@ from hosttune.model.values import MAX_ID
 CONFIG = nvswitches.MANAGER_CONFIG
 SERVICE = nvswitches.MANAGER_SERVICE
 _PROGRAM = "/usr/bin/nv-fabricmanager"
-_LIST = "fabric-manager-partitions"
 _QUERIES: Mapping[str, tuple[str, ...]] = {
     "fabric-manager-service": ("systemctl", "show", SERVICE, "--property=LoadState,ActiveState"),
     "fabric-manager-version": (_PROGRAM, "--version"),
-    # The client of NVIDIA/Fabric-Manager-Client (README.md, fmpm.cpp: listPartitions). It changes nothing.
-    _LIST: ("fmpm", "-l"),
 }
 _KEPT = "kept-gpus"
-_LISTENS = re.compile(r"(?m)^[ \t]*(FM_CMD_UNIX_SOCKET_PATH|FM_CMD_BIND_INTERFACE)[ \t]*=[ \t]*(\S+)")
-_SOCKET, _ADDRESS = r"/[\w./-]{1,200}", r"[0-9A-Fa-f.:]{2,45}"
 _DEFAULT_MODE = 0  # FABRIC_MODE if the file does not set it
 _SHARED = (1, 2)  # the modes that have partitions
 
@@ -150,51 +146,15 @@ def read_fabric(reader: Reader, host: Host) -> Fabric | None:
 
 
 def _partitions(reader: Reader) -> tuple[FabricPartition, ...] | None:
-    """Return the partitions that `fmpm -l` lists, by id; None if it does not answer or its output is not understood.
-
-    Format: fmpm.cpp, listPartitions: {"partitionInfo": [{"partitionId", "isActive", "numGpus", "gpuInfo":
-    [{"physicalId", "numNvLinksAvailable", …}]}]}. physicalId is the module id (nv_fm_types.h).
-    """
-    text = _ask(reader, _LIST)
+    """Return the partitions that `fmpm -l` lists, by id; None if it does not answer or its output is not understood."""
+    text = _ask(reader, LIST)
     if text is None:
         return None
     try:
-        return _listed(recorded_json(text, where="fmpm -l")["partitionInfo"])
-    except (BadInput, ValueError, KeyError, TypeError):
+        return parse_partitions(text)
+    except ValueError:
         reader.problem("partitions not understood", "fmpm -l", f"reads {text[:60]!r}")
         return None
-
-
-def _listed(entries: Any) -> tuple[FabricPartition, ...]:
-    """Return the rows of the list. Raises ValueError, KeyError or TypeError for anything else."""
-    partitions = sorted((_partition(entry) for entry in entries), key=lambda partition: partition.id)
-    if len({partition.id for partition in partitions}) != len(partitions):
-        raise ValueError("ids of partitions")
-    return tuple(partitions)
-
-
-def _partition(entry: Any) -> FabricPartition:
-    """Return one row of the list. Raises ValueError, KeyError or TypeError for anything else."""
-    if not isinstance(entry, dict):
-        raise TypeError("no partition")
-    gpus = entry.get("gpuInfo", [])
-    modules = tuple(sorted(_identifier(gpu["physicalId"]) for gpu in gpus))
-    links = [_identifier(gpu["numNvLinksAvailable"]) for gpu in gpus if "numNvLinksAvailable" in gpu]
-    if len(set(modules)) != len(modules) or entry.get("numGpus", len(modules)) != len(modules):
-        raise ValueError("GPUs of a partition")
-    return FabricPartition(
-        id=_identifier(entry["partitionId"]),
-        module_ids=modules,
-        active=bool(_identifier(entry["isActive"])),
-        nvlinks=min(links) if links and len(links) == len(modules) else None,
-    )
-
-
-def _identifier(value: object) -> int:
-    number = int(value) if isinstance(value, int) else -1
-    if not 0 <= number <= MAX_ID:
-        raise ValueError("not an id")
-    return number
 
 
 # --- saved module ids ------------------------------------------------------------------------------------------
@@ -261,24 +221,14 @@ def _kept_module(record: object, now: Mapping[str, str]) -> int | None:
 # --- running the tools -----------------------------------------------------------------------------------------
 
 
-def client(reader: Reader) -> tuple[str, ...]:
-    """Return the command `fmpm`, with the daemon's socket or address if the configuration sets one.
-
-    A socket is preferred to an address (README.md).
-    """
-    settings = dict(_LISTENS.findall(reader.text(CONFIG) or ""))
-    socket, address = settings.get("FM_CMD_UNIX_SOCKET_PATH", ""), settings.get("FM_CMD_BIND_INTERFACE", "")
-    if re.fullmatch(_SOCKET, socket):
-        return ("fmpm", "--unix-domain-socket", socket)
-    return ("fmpm", "--hostname", address) if re.fullmatch(_ADDRESS, address) else ("fmpm",)
-
-
 def _ask(reader: Reader, name: str) -> str | None:
     """Return a command's answer, recorded or live; None if the tool is not installed or fails."""
 
     def live() -> str | None:
         try:
-            return reader.system.run((*client(reader), "-l") if name == _LIST else _QUERIES[name], timeout=10.0)
+            if name == LIST:
+                return ask_list(reader.system, reader.text(CONFIG))
+            return reader.system.run(_QUERIES[name], timeout=10.0)
         except CommandFailed as error:
             if error.reason != "not installed":
                 reader.problem("Fabric Manager did not answer", " ".join(error.argv), error.reason)

@@ -16,8 +16,10 @@ from hosttune.errors import Unreadable, WriteFailed
 from hosttune.gpu import VENDORS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
-from hosttune.machine.system import System
+from hosttune.gpu.vgpu_set import manage_functions
+from hosttune.machine.system import STATE_INSIDE, System, state_directory
 from hosttune.model.gpu import Gpu
+from hosttune.settings.drivers import virtual_functions
 from hosttune.settings.files import one_of
 from hosttune.settings.setting import BOOT, FreesDevice, OfFunction, TakesDevice, driver_of, refuse
 
@@ -27,6 +29,7 @@ DRIVER_KNOBS: Mapping[str, Knobs] = {
 # Why nothing is set for a driver that is known but has no knobs here.
 NO_KNOBS: Mapping[str, str] = {driver: why for vendor in VENDORS for driver, why in vendor.unset.items()}
 _PENDING = " pending)"
+_CUT_OFF = ", without its functions"
 
 
 class GpuSetting(OfFunction):
@@ -192,8 +195,10 @@ class GpuMigMode(GpuSetting, TakesDevice):
     """
 
     kind: ClassVar[str] = MIG_MODE
-    limit_seconds: ClassVar[float | None] = 180.0  # it may reset the GPU
+    limit_seconds: ClassVar[float | None] = 400.0  # it may reset the GPU, and make its functions again
     disruptive: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
+    in_force_as_found: ClassVar[bool] = True
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> str | None:
@@ -207,9 +212,31 @@ class GpuMigMode(GpuSetting, TakesDevice):
         """See Setting."""
         one_of(self, value, ("enabled", "disabled"))
 
+    def taken(self, system: System) -> tuple[str, ...]:
+        """See TakesDevice. Its virtual functions end with a change, and are made again."""
+        return (self.target, *virtual_functions(system, self.target))
+
+    def read(self, system: System) -> str | None:
+        """See Setting. A change that was cut off has left the GPU without its functions."""
+        mode: str | None = super().read(system)
+        return mode and f"{mode}{_CUT_OFF}" if system.exists(self._note(system)) else mode
+
     def write(self, system: System, value: Any) -> str | None:
         """See Setting. A value that `read` returned with a pending mode makes that mode pending again."""
-        if self.read(system) == value:
+        now = self.read(system)
+        if now == value:
             return None
+        value = value.removesuffix(_CUT_OFF)
+        if virtual_functions(system, self.target):
+            system.replace(self._note(system), b"")
+            manage_functions(system, self.target, on=False)
         mode = value.partition("(")[2].removesuffix(_PENDING) or value
-        return super().write(system, mode)
+        note = super().write(system, mode) if (now or "").removesuffix(_CUT_OFF) != value else None
+        if system.exists(self._note(system)):
+            manage_functions(system, self.target, on=True)
+            system.remove(self._note(system))
+        return note
+
+    def _note(self, system: System) -> str:
+        """Return the path of the note that the GPU had virtual functions."""
+        return f"{STATE_INSIDE if system.captured else state_directory()}/mig-mode-{self.target}"

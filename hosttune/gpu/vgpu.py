@@ -27,6 +27,11 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SERVING = {vendor.driver: vendor.vendor_id for vendor in VENDORS if vendor.serves_vfio}
 
 
+def is_uuid(text: str) -> bool:
+    """Return whether a text can be the name of a mediated device."""
+    return _UUID.fullmatch(text) is not None
+
+
 def stays_with_driver(device: PciDevice | None) -> bool:
     """Return whether it is the function of a vGPU: a virtual function that stays with its maker's driver.
 
@@ -131,7 +136,7 @@ def _mdev_function(reader: Reader, address: str) -> VgpuFunction:
     They are folders of their parent, named by UUID (vfio-mediated-device.rst).
     """
     names = reader.names(f"{_DEVICES}/{address}")
-    return VgpuFunction(address=address, mdevs=tuple(name for name in names if _UUID.fullmatch(name)))
+    return VgpuFunction(address=address, mdevs=tuple(filter(is_uuid, names)))
 
 
 def _mdev_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:

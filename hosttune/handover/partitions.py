@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from hosttune.discovery.fabric import client
 from hosttune.errors import CommandFailed
+from hosttune.gpu.fmpm import client
+from hosttune.gpu.nvswitches import MANAGER_CONFIG
 from hosttune.handover.targets import Target
 from hosttune.inventory.partitions import SHARED, HostFabric, exactly, read_fabric
-from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model.handover import HandoverStep, StepName, StepOutcome
 from hosttune.model.host import Host
@@ -162,7 +162,7 @@ class Partitions:
 
     def _command(self, word: str, number: int) -> str | None:
         """Give fmpm a command; return what it said against it."""
-        argv = (*client(Reader(self._system)), word, str(number))
+        argv = (*client(self._system.read(MANAGER_CONFIG)), word, str(number))
         try:
             self._system.change(argv, timeout=_COMMAND_SECONDS)
         except CommandFailed as error:

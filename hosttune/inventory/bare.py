@@ -12,13 +12,15 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
+from hosttune.gpu.fmpm import INACTIVE, KIND, parts_of
 from hosttune.gpu.settings import GpuPersistence, GpuPowerLimit
+from hosttune.gpu.vgpu_set import MigInstanceSetting
 from hosttune.inventory.pages import guest_shares
 from hosttune.inventory.resources import place_cpus
 from hosttune.model import sysfs
 from hosttune.model.commandline import text_of, without
 from hosttune.model.force import GuestInForce, InForce, SettingInForce
-from hosttune.model.host import Gpu, Host, MigInstance, NumaNode, PciDevice, RunningGuest, Vgpu, VgpuFunction
+from hosttune.model.host import Fabric, Gpu, Host, MigInstance, NumaNode, PciDevice, RunningGuest, Vgpu, VgpuFunction
 from hosttune.model.plan import MigAssignment, PlannedGuest
 from hosttune.model.platform import RUNNING
 from hosttune.settings.drivers import Driver
@@ -90,11 +92,22 @@ def bare_host(
         host,
         memory_settings=memory,
         virtualization=stack,
+        fabric=host.fabric and _as_found(host.fabric, originals),
         kernel_args=_arguments(host.kernel_args, force.settings),
         numa_nodes=tuple(_with_pools(node, originals, claims) for node in host.numa_nodes),
         pci=tuple(_function(device, originals) for device in host.pci),
         gpus=with_instances((_gpu(gpu, originals, again) for gpu in host.gpus), [guest.places for guest in stay]),
         vgpu=host.vgpu and _without_types(host.vgpu, {one.address for guest in again for one in guest.places.devices}),
+    )
+
+
+def _as_found(fabric: Fabric, originals: Originals) -> Fabric:
+    """Return the fabric without the partitions that hosttune has activated."""
+    ours = {parts_of(target)[0] for (kind, target), value in originals.items() if (kind, value) == (KIND, INACTIVE)}
+    return changed(
+        fabric,
+        partitions=fabric.partitions
+        and tuple(changed(part, active=False) if part.id in ours else part for part in fabric.partitions),
     )
 
 
@@ -145,8 +158,14 @@ def _gpu(gpu: Gpu, originals: Originals, again: Iterable[GuestInForce]) -> Gpu:
         gpu.mig,
         {assignment.start for guest in again for assignment in guest.places.mig if assignment.gpu == gpu.address},
     )
-    if mig is not None and mig.instances and starts:
-        mig = changed(mig, instances=tuple(instance for instance in mig.instances if instance.start not in starts))
+    if mig is not None and mig.instances:
+        kept = (
+            one
+            for one in mig.instances
+            if one.start not in starts
+            and originals.get((MigInstanceSetting.kind, f"{gpu.address} {one.profile}:{one.start}")) is not False
+        )
+        mig = changed(mig, instances=tuple(kept))
     return changed(gpu, persistence=persistence, power_limit_watts=watts, mig=mig)
 
 

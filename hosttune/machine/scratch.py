@@ -26,12 +26,14 @@ from hosttune.model.affinity import thread_of
 RAN = f"{NOTES}/ran"  # the recorded commands, one JSON list of words on each line
 _DEVICES = sysfs.PCI_DEVICES
 _DRIVERS = sysfs.PCI_DRIVERS
+_MDEVS = "/sys/bus/mdev/devices"
 _CHOICE = re.compile(r"\[([^]\s]+)\]")
 _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]")
 _LIBVIRT = ("libvirtd.service", "virtqemud.service")
 _UNIT_LINE = {name: re.compile(rf"^{name}=(\S+)$", re.MULTILINE) for name in ("Where", "Options")}
 _PIN = re.compile(r"virsh-pin-(?P<guest>[^/]+)")
 _ALLOWED = re.compile(r"^(Cpus_allowed_list:\s*).*$", re.MULTILINE)
+_IS_ACTIVE = re.compile(r"(\"isActive\"\s*:\s*)[01]")
 _UNSET = "(null)"  # what the kernel shows for an unset driver_override
 
 
@@ -73,16 +75,32 @@ class Scratch(ScratchFunctions):
             self._take_folder(argv[-1])
         elif argv[0] == "fmpm" and argv[-2] in ("-a", "-d"):
             self._partition(int(argv[-1]), active=argv[-2] == "-a")
+        elif argv[1:3] == ("mig", "-i"):
+            self._gpu_instance(argv[3], argv[4:])
+        elif len(argv) == 3 and argv[1] in ("-e", "-d"):  # the tool that makes functions of GPUs
+            most = self.read(f"{_DEVICES}/{argv[2]}/sriov_totalvfs") or "0"
+            self.write(f"{_DEVICES}/{argv[2]}/sriov_numvfs", most if argv[1] == "-e" else "0")
         return ""
 
     def _partition(self, number: int, *, active: bool) -> None:
-        """Activate or deactivate a partition of the fabric: the recorded list shows it."""
+        """Activate or deactivate a partition of the fabric: the recorded list shows it, and is else as it was."""
         path = f"{COMMANDS}fabric-manager-partitions"
-        document = json.loads(self._held(path))
-        for one in document["partitionInfo"]:
-            if one["partitionId"] == number:
-                one["isActive"] = int(active)
-        self._put(path, json.dumps(document).encode())
+        text = self._held(path).decode()
+        ids = iter(row["partitionId"] for row in json.loads(text)["partitionInfo"])
+        changed = _IS_ACTIVE.sub(lambda found: f"{found[1]}{int(active)}" if next(ids) == number else found[0], text)
+        self._put(path, changed.encode())
+
+    def _gpu_instance(self, gpu: str, words: tuple[str, ...]) -> None:
+        """Make a GPU instance (-cgi NAME:START) or destroy it (-dgi -gi ID): the recorded table shows it."""
+        path = f"{COMMANDS}mig-lgi-{gpu}"
+        rows = [line for line in (self.read(path) or "").splitlines() if " MIG " in line]
+        if words[0] == "-dgi":
+            rows = [row for row in rows if row.split()[5] != words[-1]]
+        elif words[0] == "-cgi":
+            name, _, start = words[-1].rpartition(":")
+            number = 1 + max((int(row.split()[5]) for row in rows), default=0)
+            rows.append(f"|   0  MIG {name}  0  {number}  {start}:1  |")
+        self._put(path, ("\n".join(rows or ["No GPU instances found: Not Found"]) + "\n").encode())
 
     def ran(self) -> list[tuple[str, ...]]:
         """Return the recorded commands, in order."""
@@ -194,6 +212,21 @@ class Scratch(ScratchFunctions):
         if not method or text != "1":
             raise WriteFailed(found[0], os.strerror(errno.ENOENT), errno.ENOENT)
         self.replace(self._note(f"reset-{found['address']}"), method.encode())
+
+    def _make_mediated(self, found: re.Match[str], uuid: str) -> None:
+        """Make a mediated device of a type, as vfio-mediated-device.rst says."""
+        self._held(found[0])
+        folder = f"{_MDEVS}/{uuid}"
+        self.replace(f"{folder}/remove", b"")
+        up = "../" * (folder.count("/"))
+        os.symlink(f"{up}{found['type'].lstrip('/')}", f"{self.root}{folder}/mdev_type")
+        self.forget()
+
+    def _remove_mediated(self, found: re.Match[str], _: str) -> None:
+        self._held(found[0])
+        os.unlink(f"{self.root}{found['folder']}/mdev_type")
+        self.remove(found[0])
+        self.forget()
 
     # --- links -----------------------------------------------------------------------------------------------
 
@@ -316,4 +349,6 @@ _DOORS: tuple[tuple[re.Pattern[str], Callable[[Scratch, re.Match[str], str], Non
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/link/(?P<state>l0s|l1)_aspm"), Scratch._aspm),
     (re.compile(r"(?P<pool>/sys/.*/hugepages-[0-9]+kB)/nr_hugepages"), Scratch._pages),
     (re.compile(r"(?P<device>/sys/.*)/sriov_numvfs"), Scratch.count_functions),
+    (re.compile(r"(?P<type>/sys/.*/mdev_supported_types/[^/]+)/create"), Scratch._make_mediated),
+    (re.compile(rf"(?P<folder>{_MDEVS}/[^/]+)/remove"), Scratch._remove_mediated),
 )

@@ -13,6 +13,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace as changed
 
+from hosttune.gpu import fmpm
+from hosttune.gpu.settings import GpuMigMode
+from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions
 from hosttune.inventory.bare import runs
 from hosttune.inventory.virtualfunctions import functions_of
 from hosttune.knobs.knob import make_action
@@ -21,7 +24,7 @@ from hosttune.model import sysfs
 from hosttune.model.commandline import PAGES
 from hosttune.model.force import InForce, SettingInForce
 from hosttune.model.host import Host
-from hosttune.model.plan import Action, PlannedGuest
+from hosttune.model.plan import Action, MigAssignment, PlannedGuest
 from hosttune.model.values import CpuSet, FrozenMap, parse_cpus
 from hosttune.planning.standing import StandingIntent, beyond
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
@@ -35,7 +38,8 @@ Key = tuple[str, str]  # kind; target, or one CPU of it
 When = Literal["now", "next-start", "after-stop", "reboot"]
 _PER_CPU = {cls.kind: cls for cls in (Governor, EnergyPreference, ResumeLatency)}
 _UNSEEN = (IrqAffinity.kind, LibvirtHook.kind, KernelArguments.kind)  # the host document does not say how they are set
-_NONE_IS_KNOWN = ("driver", "mount", "irqbalance-ban", "slice-cpus", "apparmor-rule")
+_AS_FOUND = (fmpm.KIND, *(cls.kind for cls in (GpuMigMode, MigInstanceSetting, VgpuFunctions, MediatedDevice)))
+_NONE_IS_KNOWN = (MediatedDevice.kind, "driver", "mount", "irqbalance-ban", "slice-cpus", "apparmor-rule")
 _RESTART = "libvirt-restart"
 # What apply does for guests and files by itself: no action of a plan.
 _NO_ACTION = ("guest", "adopted-guest", "guest-files", "guest-state", "live-affinity", "drop-in", _RESTART)
@@ -80,6 +84,7 @@ def rebase(
         held=dict(_held(force)),
         busy=_busy(standing, guests),
         gone=had - host.index.pci.keys(),
+        had_mig={guest.name: guest.places.mig for guest in force.guests},
     )
     rows: dict[tuple[Any, ...], tuple[Action, list[str]]] = {}
     for alike, action, part in (*beside.sets(desired), *beside.backs(host, force, desired, guests)):
@@ -88,13 +93,17 @@ def rebase(
 
 
 class _Beside(msgspec.Struct, frozen=True):
-    """What the actions are compared with. `gone`: devices that the host lost, whose guests are left as they are."""
+    """What the actions are compared with. `gone`: devices that the host lost, whose guests are left as they are.
+
+    `had_mig`: the instances of each guest in force.
+    """
 
     standing: StandingIntent
     live: Mapping[Key, Any]
     held: Mapping[Key, _Held]
     busy: Mapping[str, Mapping[str, int]]
     gone: Collection[str]
+    had_mig: Mapping[str, Collection[MigAssignment]]
 
     def sets(self, desired: Iterable[Action]) -> Iterator[_Row]:
         """Yield the actions that set something else than there is."""
@@ -105,8 +114,9 @@ class _Beside(msgspec.Struct, frozen=True):
                 now = self.live.get((action.kind, part), was.after if was else action.current)
                 # Somebody else may have written what is wanted from now on: that it is wanted is then all there is to
                 # do.
-                noted = (
-                    was is None or was.want == action.want or action.kind in (NodeHugePages.kind, IrqbalanceBan.kind)
+                noted = (action.kind not in _AS_FOUND if was is None else was.want == action.want) or action.kind in (
+                    NodeHugePages.kind,
+                    IrqbalanceBan.kind,
                 )
                 if (now == action.want == action.current and noted) or not self._is_due(action, part):
                     continue
@@ -120,7 +130,7 @@ class _Beside(msgspec.Struct, frozen=True):
                     later = changed(due, current=want, when="after-stop", holders=tuple(holders))
                     yield (due.id, "after-stop", part), later, part
                 ours = was is not None and was.want == want
-                if (now == want and noted) or (was and ours and _is_settled(action.kind, now, was)):
+                if (now == want and (noted or holders)) or (was and ours and _is_settled(action.kind, now, was)):
                     continue
                 due = changed(due, current=now, want=want, drift=ours)
                 yield (due.id, now, want, due.when, ours), due, part
@@ -144,7 +154,28 @@ class _Beside(msgspec.Struct, frozen=True):
             cpus = {int(cpu): names for cpu, names in self.busy.items() if cpu.isdecimal()}
             names = dict.fromkeys(name for guests in cpus.values() for name in guests)
             return str(CpuSet((*parse_cpus(action.want), *cpus))), names
+        if action.kind == fmpm.KIND and now != action.want and (users := self._holders(action.kind, part)):
+            return now, users
         return action.want, ()
+
+    def _holders(self, kind: str, part: str) -> Collection[str]:
+        """Return the guests of which only the present run holds a part; a partition changes under none that runs."""
+        if kind in (MigInstanceSetting.kind, VgpuFunctions.kind):
+            gpu, _, place = part.partition(" ")
+            return [
+                name
+                for name, run in self.standing.residents.items()
+                if runs(run)
+                and any(
+                    one.gpu == gpu and place in ("", f"{one.profile}:{one.start}") for one in self.had_mig.get(name, ())
+                )
+            ]
+        if kind != fmpm.KIND:
+            return self.busy.get(part, ())
+        gpus = fmpm.parts_of(part)[1]
+        return [
+            name for name, run in self.standing.residents.items() if runs(run) and not {*gpus}.isdisjoint(run.devices)
+        ]
 
     def backs(
         self, host: Host, force: InForce, desired: Iterable[Action], guests: Sequence[PlannedGuest]
@@ -157,6 +188,7 @@ class _Beside(msgspec.Struct, frozen=True):
             if key in left or key[1] in self.gone or _stays(force, key, was, guests):
                 continue
             kind, part = key
+            holders = tuple(self._holders(kind, part))
             reboot = was.setting.scope == "boot"
             want = pools.get(part, was.original)
             if want != was.original and want == now_there.get(part):
@@ -166,8 +198,8 @@ class _Beside(msgspec.Struct, frozen=True):
                 make_action(kind, was.setting.target, now, want, _BACK),
                 effect="reboot" if reboot else "now",
                 change="back" if want == was.original else "set",
-                when="after-stop" if part in self.busy else "reboot" if reboot else "now",
-                holders=tuple(self.busy.get(part, ())),
+                when="after-stop" if holders else "reboot" if reboot else "now",
+                holders=holders,
             )
             yield (back.id, "back", back.current, back.want, back.holders), back, part
 
@@ -226,9 +258,15 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest])
     if kind in _PER_CPU:
         return any(int(part) in parse_cpus(pin.cpus) for guest in adopted for pin in guest.vcpu_pins)
     devices = {device.address for guest in (*guests, *adopted) for device in guest.devices}
+    if kind == fmpm.KIND:  # the Fabric Manager may not have answered
+        number, gpus = fmpm.parts_of(part)
+        return any(
+            guest.fabric_partition in (None, number) and {*gpus} <= {device.address for device in guest.devices}
+            for guest in guests
+        )
     if kind == KernelArguments.kind and part.endswith("iommu"):  # with it, groups are visible
         return bool(devices) and "pt" not in str(was.want).partition("=")[2].split(",")
-    return kind == VgpuTypeSetting.kind and part in devices
+    return kind in (VgpuTypeSetting.kind, MediatedDevice.kind) and part.partition(" ")[0] in devices
 
 
 def _of_nic(host: Host, address: str) -> tuple[str, ...]:

@@ -40,7 +40,8 @@ Description=Set again what hosttune has applied and a reboot has undone
 After=systemd-modules-load.service systemd-sysctl.service systemd-udev-trigger.service
 After=tuned.service cpupower.service cpufrequtils.service
 Before=libvirtd.service virtqemud.service libvirt-guests.service
-Before=nvidia-persistenced.service nvidia-fabricmanager.service nvidia-dcgm.service
+Before=nvidia-persistenced.service nvidia-dcgm.service
+{order}=nvidia-fabricmanager.service nvidia-vgpud.service nvidia-vgpu-mgr.service
 RequiresMountsFor={places}
 
 [Service]
@@ -72,13 +73,17 @@ def own_state() -> str | None:
     return os.path.abspath(named) if named else None
 
 
-def boot_unit(command: str, state: str | None) -> str | None:
-    """Return the unit that runs `COMMAND apply --boot` after a boot; None if a path cannot be written in a unit."""
+def boot_unit(command: str, state: str | None, *, by_services: bool = False) -> str | None:
+    """Return the unit that runs `COMMAND apply --boot` after a boot; None if a path cannot be written in a unit.
+
+    `by_services`: it sets what only services of the GPUs' maker can set, so it runs after them; else before them.
+    """
     places = [command, *((state,) if state else ())]
     if not all(_PATH.fullmatch(path) for path in places):
         return None
     environment = f"Environment=HOSTTUNE_STATE={state}\n" if state else ""
-    return _UNIT.format(command=command, environment=environment, places=" ".join(places))
+    order = "After" if by_services else "Before"
+    return _UNIT.format(command=command, environment=environment, places=" ".join(places), order=order)
 
 
 def ruled(text: str) -> dict[str, str | None]:
@@ -93,7 +98,11 @@ def _is_rules(text: str) -> bool:
 
 def _is_own_unit(text: str) -> bool:
     # The second form: a scratch root has its state inside, so the environment does not matter.
-    return text in (boot_unit(own_command(), own_state()), boot_unit(own_command(), None))
+    return any(
+        text == boot_unit(own_command(), state, by_services=late)
+        for state in (own_state(), None)
+        for late in (False, True)
+    )
 
 
 # path -> whether a text is one that hosttune writes there now

@@ -43,6 +43,7 @@ class Setting(ABC):
     disruptive: ClassVar[bool] = False  # needs its target's name in --disrupt
     may_stop_midway: ClassVar[bool] = False  # an interrupted write can leave a value that is neither old nor new
     undone_later: ClassVar[bool] = True  # False: rolled back within its own transaction, never by a later revert
+    in_force_as_found: ClassVar[bool] = False  # a reboot undoes it: in force also where it was as wanted before
     rehearsed_briefly: ClassVar[bool] = False  # a rehearsal shows size and digest of its files, not their text
 
     def __init__(self, target: str) -> None:
@@ -306,6 +307,15 @@ class Disturbing(Setting):
     @abstractmethod
     def disturbed(self, system: System) -> Iterable[str]:
         """Return what that is, in a few words each: an apply refuses it before the first write."""
+
+
+class ByService(Setting):
+    """A service of the GPU's maker reads and writes it.
+
+    So the boot unit waits for that service, and then until it answers.
+    """
+
+    answers_within: ClassVar[float] = 60.0  # seconds after its start
 
 
 # --- settings of one PCI function ----------------------------------------------------------------------------

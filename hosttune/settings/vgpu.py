@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 from hosttune.errors import Unreadable, WriteFailed
 from hosttune.machine.system import System
-from hosttune.settings.setting import OfFunction, refuse
+from hosttune.settings.setting import ByService, OfFunction, refuse
 
 NONE = "0"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
-class VgpuTypeSetting(OfFunction):
+class VgpuTypeSetting(ByService, OfFunction):
     """See the module."""
 
     kind: ClassVar[str] = "vgpu-type"
@@ -43,7 +43,7 @@ class VgpuTypeSetting(OfFunction):
         return text
 
     def waits_for(self, system: System) -> str | None:
-        """See Setting. sriov-manage creates and removes functions, and hosttune does not run it."""
+        """See Setting. sriov-manage creates and removes functions (`gpu.vgpu_set`)."""
         if system.exists(self.file):
             return None
         return "the function is not there, or offers no vGPU: /usr/lib/nvidia/sriov-manage -e ADDRESS of its GPU"
@@ -60,4 +60,14 @@ class VgpuTypeSetting(OfFunction):
             raise WriteFailed(self.file, "the function is not there, or offers no vGPU", errno.ENOENT)
         if NONE not in (now, value):
             raise WriteFailed(self.file, f"the function carries vGPU type {now}: it is in use", errno.EBUSY)
+        if value != NONE:
+            self._check_offered(system, str(value))
         system.write(self.file, str(value))
+
+    def _check_offered(self, system: System, value: str) -> None:
+        path = self.file.replace("current_vgpu_type", "creatable_vgpu_types")
+        offered = [line.partition(":")[0].strip() for line in (system.read(path) or "").splitlines()]
+        if value not in offered:
+            which = f"it lists {', '.join(offered)}" if any(offered) else "the list is empty"
+            again = "systemctl restart nvidia-vgpud nvidia-vgpu-mgr, then apply again"
+            raise WriteFailed(path, f"type {value} cannot be made now, {which}: {again}")

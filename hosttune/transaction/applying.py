@@ -147,7 +147,9 @@ def apply(
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
         refuse_removal(site.system, removed)
-        refuse_busy(site.system, host, [one for one in todo if not one.step.gives_up], options.disrupt)
+        refuse_busy(
+            site.system, host, [one for one in todo if not one.step.gives_up and not one.is_noted], options.disrupt
+        )
         if not confirm(todo):
             raise Declined("not applied: answered no", where="prompt", hint="nothing was changed")
         with interruptible():
@@ -311,6 +313,8 @@ def _carried(
     store.keep_plan(number, starting.plan.to_json())
     pending = _pending_guests(host, starting.plan, prepared)
     facts = facts_of(site, verb, source=starting.plan.source, digest=host.digest, runs=site.runs(pending) or None)
+    starts = [prepared.step.setting.target for prepared in todo if prepared.step.setting.stage in OF_GUESTS]
+    site.keep_at_start(transactions, without=starts)
     journal = store.begin(number, **facts)
     try:
         carried = carry_out(site.system, journal, todo, say, starting.look_again)
@@ -320,6 +324,7 @@ def _carried(
     transaction = next(one for one in transactions if one.header.number == number)
     if carried.succeeded:
         site.keep_holders(transactions)
+    site.keep_at_start(transactions)
     found = _entries(site, prepared, todo, carried, transaction)
     result = Result(
         host=site.hostname,

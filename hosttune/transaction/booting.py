@@ -7,13 +7,14 @@ daemon that itself waits for this unit.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from hosttune.discovery.holders import holders
-from hosttune.errors import BadInput, Refused
+from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import AGAIN, KEPT, LATER
 from hosttune.model import sysfs
@@ -21,7 +22,7 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
-from hosttune.settings.setting import OF_GUESTS, RUNTIME, MayGiveLess, TakesDevice
+from hosttune.settings.setting import OF_GUESTS, RUNTIME, ByService, MayGiveLess, Setting, TakesDevice
 from hosttune.transaction.applied import NO, SUCCESS, applied_state, reboot_required
 from hosttune.transaction.engine import carry_out
 from hosttune.transaction.guards import refuse_between_tenants
@@ -72,6 +73,7 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
             for setting in site.standings(kept).in_force
             if setting_of_record(setting.record).stage not in OF_GUESTS
         ]
+        _await_services(site, [setting_of_record(row.record) for row in rows])
         number = next_number(kept)
         for record in (row.record for row in rows):
             if setting_of_record(record).scope != RUNTIME:
@@ -101,6 +103,20 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
             notes=(f"{lost.what}: {lost.hint}",) if lost else (),
         )
         return result, NO if failed or left or lost else SUCCESS
+
+
+def _await_services(site: Site, settings: Iterable[Setting]) -> None:
+    """Wait until the services that read settings answer. What still does not is reported by the setting itself."""
+    begun = time.monotonic()
+    for setting in settings:
+        while isinstance(setting, ByService) and not site.system.captured:
+            try:
+                setting.read(site.system)
+                break
+            except Unreadable:
+                if time.monotonic() - begun > setting.answers_within:
+                    break
+                time.sleep(1.0)
 
 
 def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
@@ -220,8 +236,8 @@ def _judged(site: Site, one: Prepared) -> Prepared:
     addresses = setting.taken(site.system) if isinstance(setting, TakesDevice) else ()
     if not addresses:
         return one
-    other = _another_device(site, setting.target)
-    why = other or "; ".join(holder.text for holder in holders(site.system, addresses))
+    others = filter(None, (_another_device(site, address) for address in (setting.target, *addresses)))
+    why = next(others, None) or "; ".join(holder.text for holder in holders(site.system, addresses))
     return with_verdict(one, UNREADABLE, why) if why else one
 
 

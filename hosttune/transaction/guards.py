@@ -204,7 +204,7 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
 
 def busy_lines(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> tuple[str, ...]:
     """Return what `refuse_busy` refuses, one line each. Raises Unreadable."""
-    return (*_disruptive(system, todo, disrupt), *_of_guests(host, todo, disrupt), *_held(system, host, todo))
+    return (*_disruptive(system, todo, disrupt), *_of_guests(system, host, todo, disrupt), *_held(system, host, todo))
 
 
 def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
@@ -216,20 +216,20 @@ def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[st
             yield from setting.disturbed(system)
 
 
-def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
+def _of_guests(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
     from hosttune.hypervisor import is_active
 
     running = {guest.name: guest for guest in host.guests or () if is_active(guest.state)}
     for prepared in todo:
         setting = prepared.step.setting
+        if not isinstance(setting, TakesDevice) or prepared.verdict != TODO:
+            continue
         for guest in running.values():
-            if not isinstance(setting, TakesDevice) or prepared.verdict != TODO:
-                continue
             if guest.unread and guest.name not in disrupt:
                 unread = f"guest {guest.name}, which is {guest.state} and whose definition cannot be read"
                 yield f"{setting.target} may be given to {unread}: correct it, or shut the guest down"
-            if setting.target in guest.devices:
-                yield f"{setting.target} is given to guest {guest.name}, which is {guest.state}: shut it down first"
+            for address in sorted({setting.target, *setting.taken(system)} & set(guest.devices)):
+                yield f"{address} is given to guest {guest.name}, which is {guest.state}: shut it down first"
 
 
 def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]:

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 
 from hosttune.errors import BadInput
 from hosttune.gpu.settings import GpuComputeMode, GpuEcc, GpuMigMode, GpuPersistence, GpuPowerLimit
+from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.hugemount import Mount
+from hosttune.hypervisor.partition import FabricPartitionState
 from hosttune.hypervisor.state import GuestState
 from hosttune.knobs.files import KNOBS
 from hosttune.settings.apparmor import AppArmorRule
@@ -40,9 +42,8 @@ _CLASSES: tuple[type[Setting], ...] = (
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
     AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
-    Driver, SriovVfs, VirtualFunction, VgpuTypeSetting, IrqAffinity, IrqbalanceBan, DefaultAffinity,
-    SliceCpus, KernelArguments, DropIn,
-    LibvirtHook,
+    FabricPartitionState, Driver, SriovVfs, VirtualFunction, MigInstanceSetting, VgpuFunctions, VgpuTypeSetting,
+    MediatedDevice, IrqAffinity, IrqbalanceBan, DefaultAffinity, SliceCpus, KernelArguments, DropIn, LibvirtHook,
 )  # fmt: skip
 
 

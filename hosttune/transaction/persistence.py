@@ -9,21 +9,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from hosttune.gpu import fmpm
 from hosttune.knobs.knob import make_action
 from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap
 from hosttune.settings.drivers import UDEV_RULES, VFIO, Driver, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command
-from hosttune.settings.setting import OF_GUESTS, RUNTIME
+from hosttune.settings.setting import OF_GUESTS, RUNTIME, ByService
 from hosttune.transaction.kinds import kind_class
 
 Wanted = tuple[str, str, Any]  # kind, target, wanted value
 
 
 def bound(settings: Iterable[Wanted]) -> tuple[str, ...]:
-    """Return the addresses of the functions that are planned for vfio-pci. The last entry for an address counts."""
+    """Return the addresses of the functions that are vfio-pci's from boot on. The last entry for an address counts.
+
+    GPUs with a partition are not: it is activated first (`hypervisor.partition`), by the boot unit.
+    """
     wanted = {(kind, target): want for kind, target, want in settings}
-    return tuple(target for (kind, target), want in wanted.items() if kind == Driver.kind and want == VFIO)
+    later = {gpu for kind, target in wanted if kind == fmpm.KIND for gpu in fmpm.parts_of(target)[1]}
+    bound_functions = (target for (kind, target), want in wanted.items() if kind == Driver.kind and want == VFIO)
+    return tuple(target for target in bound_functions if target not in later)
 
 
 def persistence(
@@ -42,8 +48,10 @@ def persistence(
     if rules:
         why = "devices of guests are vfio-pci's from boot on, by address"
         made.append(make_action(DropIn.kind, UDEV_RULES, None, rules, why))
-    unit = boot_unit(own_command(), state)
-    if unit and any(_is_lost_at_reboot(kind) for kind, _ in wanted):
+    lost = {kind for kind, _ in wanted if _is_lost_at_reboot(kind)}
+    by_services = any(issubclass(kind_class(kind, f"action {kind}"), ByService) for kind in lost)
+    unit = boot_unit(own_command(), state, by_services=by_services)
+    if unit and lost:
         why = "sets again after boot what a reboot undoes, before guests start"
         made.append(make_action(DropIn.kind, BOOT_UNIT, None, unit, why))
     return tuple(made)

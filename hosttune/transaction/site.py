@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import pwd
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from hosttune import __version__
 from hosttune.errors import BadInput, Refused, Unreadable, WriteFailed
+from hosttune.gpu.fmpm import client
+from hosttune.gpu.nvswitches import MANAGER_CONFIG
 from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import (
     AGAIN,
@@ -27,7 +29,7 @@ from hosttune.journal.force import (
     waiting,
     without_retired,
 )
-from hosttune.journal.state import HOLDERS, mode_of, save, unseen_journals
+from hosttune.journal.state import AT_START, HOLDERS, mode_of, save, unseen_journals
 from hosttune.linux.hugetlbfs import PLACES, unit_path
 from hosttune.linux.irqbalance import IRQBALANCE_OURS
 from hosttune.machine.archive import open_system
@@ -46,6 +48,7 @@ from hosttune.settings.bootloader import STATE as STAGED
 from hosttune.settings.drivers import UDEV_RULES
 from hosttune.settings.dropin import BOOT_UNIT, OURS, ruled
 from hosttune.settings.slices import SLICES, slice_file
+from hosttune.transaction.atstart import list_at_start
 from hosttune.transaction.steps import setting_of_record
 
 # Files that hosttune writes whole: the kind or the target of the setting that has it.
@@ -181,6 +184,21 @@ class Site(msgspec.Struct, frozen=True):
             path = os.path.join(self.store.folder if self.store else "", HOLDERS)
             if held or os.path.exists(path):
                 save(path, "".join(f"{name}\n" for name in sorted(held)), mode=mode_of(HOLDERS))
+
+    def keep_at_start(self, transactions: Iterable[Transaction], without: Collection[str] = ()) -> None:
+        """Write the list by which libvirt's hook sets what guests need at starts by others.
+
+        `without`: guests that are changed and started just now.
+        """
+        with contextlib.suppress(BadInput, Unreadable):
+            known = tuple(transactions)
+            plan = plan_in_force(known, self.plan_of, setting_of_record)
+            guests = [guest for guest in (plan.guests if plan else ()) if guest.name not in without]
+            records = [row.record for row in self.standings(known).in_force]
+            text = list_at_start(guests, records, client(self.system.read(MANAGER_CONFIG)))
+            path = os.path.join(self.store.folder if self.store else "", AT_START)
+            if text or os.path.exists(path):
+                save(path, text, mode=mode_of(AT_START))
 
     def pages_of_runs(self, pool: str) -> int:
         """Return how many pages of a pool (the path of its nr_hugepages) the guests in force that may run have."""

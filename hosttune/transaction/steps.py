@@ -86,6 +86,11 @@ class Prepared(msgspec.Struct, frozen=True):
     unrecorded: bool = False  # the capture does not have the value: it is the plan's, and None is unknown
 
     @property
+    def is_noted(self) -> bool:
+        """Return whether nothing is to be written: the journal must only say that it is in force."""
+        return self.step.setting.in_force_as_found and self.step.setting.agrees(self.live, self.step.want)
+
+    @property
     def before(self) -> Any:
         """Return the value to show as the present one: `effective`, or `live` if only `live` is not as wanted."""
         setting = self.step.setting
@@ -252,7 +257,7 @@ def _prepare(system: System, step: SettingStep, record: Record | None) -> Prepar
         whole, kept = setting.edited(record and freeze(record.new), live, step.want)
         step = replace(step, whole=whole)
     agreed = setting.agrees(effective, step.want) and _both(setting, live, step.want) and step.whole in (None, live)
-    if agreed and not later:
+    if agreed and not later and (record is not None or not setting.in_force_as_found):
         return Prepared(step, ALREADY, live, effective)
     waits = setting.waits_for(system)
     if waits is not None:

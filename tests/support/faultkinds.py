@@ -19,6 +19,7 @@ from hosttune.model.plan import Action, AdoptedGuest, Plan, PlannedGuest
 from hosttune.model.topology import Cpu, NumaNode
 
 DIGEST = "d" * 64
+MDEV = "6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e"
 PORT, GPU, NIC, DRIVE, AMD_GPU = "0000:40:01.0", "0000:41:00.0", "0000:81:00.0", "0000:c1:00.0", "0000:e1:00.0"
 _PORT = f"sys/devices/pci0000:40/{PORT}"
 _GPU = f"{_PORT}/{GPU}"
@@ -208,6 +209,38 @@ PCI = (
         _function(_GPU, vendor="0x15b3\n", sriov_numvfs="2\n", sriov_totalvfs="8\n"),
         (("sriov-vfs", GPU, 4),),
         _links(_GPU, GPU, "mlx5_core"),
+    ),
+    Example(
+        "fabric-partition",
+        {
+            **_function(_GPU),
+            ".hosttune/commands/fabric-manager-partitions": json.dumps(
+                {"partitionInfo": [{"partitionId": 7, "isActive": 0, "numGpus": 1, "gpuInfo": [{"physicalId": 1}]}]}
+            ),
+        },
+        (("fabric-partition", f"7@{GPU}", "active: modules 1"),),
+        _links(_GPU, GPU, "nvidia"),
+    ),
+    Example(
+        "mig-instance",
+        {**_function(_GPU), f".hosttune/commands/mig-lgi-{GPU}": "No GPU instances found: Not Found\n"},
+        (("mig-instance", f"{GPU} 1g.18gb:4", True),),
+        _links(_GPU, GPU, "nvidia"),
+    ),
+    Example(
+        "vgpu-functions",
+        {
+            **_function(_GPU, sriov_numvfs="0\n", sriov_totalvfs="16\n"),
+            f".hosttune/commands/mig-lgi-{GPU}": "No GPU instances found: Not Found\n",
+        },
+        (("vgpu-functions", GPU, True),),
+        _links(_GPU, GPU, "nvidia"),
+    ),
+    Example(
+        "vgpu-mdev",
+        _function(_GPU, **{"mdev_supported_types__nvidia-474__create": ""}),
+        (("vgpu-mdev", f"{MDEV} {GPU}", "nvidia-474"),),
+        _links(_GPU, GPU, "nvidia"),
     ),
     Example(
         "virtual-function",

@@ -132,6 +132,10 @@ def _set(host: Host, action: Action) -> Host:
     if action.kind == "kernel-argument":
         args = None if host.kernel_args is None else with_arguments(host.kernel_args, {action.target: want})
         return replace(host, kernel_args=args) if want != "not staged" else host
+    if action.kind == "fabric-partition" and host.fabric and host.fabric.partitions:
+        number = int(action.target.partition("@")[0])
+        parts = (replace(p, active=want != "inactive") if p.id == number else p for p in host.fabric.partitions)
+        return replace(host, fabric=replace(host.fabric, partitions=tuple(parts)))
     if action.kind == "hugepages":
         return replace(host, numa_nodes=tuple(_pool(node, action.target, want) for node in host.numa_nodes))
     memory: Mapping[str, str] = {"thp": "thp", "ksm": "ksm_run", "numa-balancing": "numa_balancing"}

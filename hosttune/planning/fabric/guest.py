@@ -8,20 +8,24 @@ NVSwitch systems, user guide ("Interoperability with MIG", "Shared NVSwitch virt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from hosttune.gpu.fmpm import INACTIVE, KIND, active_as, target_of
 from hosttune.inventory.partitions import (
+    SHARED,
     VGPU,
     GpuSet,
     HostFabric,
+    Partition,
     blocked,
     exactly,
     partition_of,
     read_fabric,
     unnamed,
 )
+from hosttune.knobs.knob import make_action
 from hosttune.model.host import Host
-from hosttune.model.plan import PlannedGuest
+from hosttune.model.plan import Action, PlannedGuest
 
 Say = Callable[[str, str, str], None]  # level, text, where
 _WHERE = "Fabric Manager"
@@ -70,15 +74,38 @@ def fabric_reasons(fabric: HostFabric, guest: PlannedGuest) -> tuple[str, ...]:
     return ("no partition of the NVSwitch fabric: MIG, which the guest switches on inside, turns NVLink off",)
 
 
+def activated_partition(fabric: HostFabric, guest: PlannedGuest) -> Partition | None:
+    """Return the guest's partition if hosttune activates it: in mode 1, where this host's Fabric Manager lists it."""
+    gpus = frozenset(fabric_of(fabric, guest))
+    if fabric.mode != SHARED or fabric.assumed:
+        return None
+    own = (partition for partition in fabric.partitions or () if partition.id == guest.fabric_partition)
+    return next((one for one in own if one.gpus == gpus and one.active is not None), None)
+
+
+def partition_actions(fabric: HostFabric, guests: Iterable[PlannedGuest]) -> Iterator[Action]:
+    """Yield the partition of each guest's GPUs. It comes before their drivers: see `hypervisor.partition`.
+
+    Also one that is active: a reboot undoes it, so it must be in force.
+    """
+    for guest in guests:
+        partition = activated_partition(fabric, guest)
+        if partition is not None:
+            want = active_as(partition.modules)
+            now = want if partition.active else INACTIVE
+            why = f"guest {guest.name} gets exactly its GPUs"
+            yield make_action(KIND, target_of(partition.id, partition.gpus), now, want, why, needed=True)
+
+
 # --- starting ----------------------------------------------------------------------------------------------------
 
 
 def not_startable(host: Host, guest: PlannedGuest) -> str | None:
     """Return why a planned guest must not be started with the fabric in its current state; None if it can be started.
 
-    For a guest that needs a partition, an inactive partition is a reason: CUDA in the guest would fail with error 802
-    until the partition is activated. For a guest with MIG inside, an active partition that connects its GPUs with
-    others is a reason, and so is one whose state is unknown.
+    For a guest that needs a partition, one that is not known to be active is a reason: CUDA in the guest would fail
+    with error 802 until the partition is activated. For a guest with MIG inside, an active partition that connects its
+    GPUs with others is a reason, and so is one whose state is unknown.
     """
     fabric = read_fabric(host)
     gpus = fabric_of(fabric, guest)
@@ -104,9 +131,10 @@ def not_startable(host: Host, guest: PlannedGuest) -> str | None:
     partition = exactly(fabric, gpus)
     if partition is None or partition.id != guest.fabric_partition:
         return f"partition {guest.fabric_partition} of the NVSwitch fabric does not hold exactly its GPUs now"
-    if partition.active is False:
-        return f"partition {partition.id} of the NVSwitch fabric is not active: fmpm -a {partition.id}"
-    return None
+    if partition.active:
+        return None
+    state = "is not active" if partition.active is False else "may not be active, the Fabric Manager does not tell"
+    return f"partition {partition.id} of the NVSwitch fabric {state}: fmpm -a {partition.id}"
 
 
 def _not_startable_passthrough(fabric: HostFabric, guest: PlannedGuest) -> str | None:

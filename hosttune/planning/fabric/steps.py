@@ -1,18 +1,22 @@
 """The steps that a person does on the NVSwitch fabric before a guest starts and after it has ended, in order.
 
-Pure. hosttune does none of these steps itself. Sources: NVIDIA, Fabric Manager user guide ("Full passthrough
-virtualization model", "Shared NVSwitch virtualization model", "vGPU multitenancy"); NVIDIA/Fabric-Manager-Client,
-README.md; Linux Documentation/ABI/testing/sysfs-bus-pci (reset). No public source says when the GPUs are reset in the
-shared model, and the order was not tried on such a machine: every step is marked unproven.
+Pure. A partition that hosttune activates itself (`guest.activated_partition`) has no step, but for a reset on boards
+whose GPUs want one after each start of the Fabric Manager (NVIDIA/gpu-driver-container#909). Sources: NVIDIA, Fabric
+Manager user guide ("Full passthrough virtualization model", "Shared NVSwitch virtualization model", "vGPU
+multitenancy"); NVIDIA/Fabric-Manager-Client, README.md; Linux Documentation/ABI/testing/sysfs-bus-pci (reset). The
+order around a partition is that of `hosttune.hypervisor.partition`. No step was tried on such a machine: every one is
+marked unproven.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace as changed
+
 from hosttune.inventory.partitions import VGPU, HostFabric, partition_of
 from hosttune.model.plan import PlannedGuest, Step
-from hosttune.planning.fabric.guest import fabric_of, needs_none, open_partitions
+from hosttune.planning.fabric.guest import activated_partition, fabric_of, needs_none, open_partitions
 
 START, STOP = "start", "stop"
 
@@ -36,21 +40,19 @@ def fabric_steps(fabric: HostFabric, guest: PlannedGuest) -> tuple[Step, ...]:
 
 
 def _shared(fabric: HostFabric, guest: PlannedGuest, gpus: tuple[str, ...], number: int) -> Iterator[Step]:
+    if fabric.switches == ():
+        text = "if the Fabric Manager has started since the last reset of its GPUs, reset them while nvidia has them"
+        yield Step(when=START, text=f"{text}: {' '.join(f'nvidia-smi -i {gpu} -r' for gpu in gpus)}")
+    if activated_partition(fabric, changed(guest, fabric_partition=number)) is not None:
+        return
     modules = ", ".join(str(module) for module in sorted(fabric.modules[address] for address in gpus))
     active = next(partition.active for partition in fabric.partitions or () if partition.id == number)
-    yield _applied(gpus)
-    state = {
-        True: f"active now: once no guest uses it, fmpm -d {number}",
-        False: "not active",
-        None: f"not active; if it is, fmpm -d {number} once no guest uses it",
-    }[active]
-    yield Step(when=START, text=f"fmpm -l: partition {number} is that of module ids {modules}, and {state}")
-    yield from _resets(START, gpus)
-    yield Step(when=START, text=f"fmpm -a {number}, then fmpm -l: partition {number} is active")
-    text = f"start guest {guest.name} (hosttune apply --start) with its GPUs and no NVSwitch; do not reset them again"
-    yield Step(when=START, text=text)
+    state = "" if active else f", then fmpm -a {number}, while the driver nvidia has the GPUs"
+    text = f"where the Fabric Manager runs, fmpm -l: partition {number} is that of module ids {modules}"
+    yield Step(when=START, text=f"{text}{state}")
+    yield Step(when=START, text=f"hosttune apply: vfio-pci gets {' '.join(gpus)}; then virsh start {guest.name}")
     yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off (never deactivate under a running guest)")
-    yield from _resets(STOP, gpus)
+    yield Step(when=STOP, text="take the guest out of the intent and apply it: the driver nvidia gets the GPUs back")
     yield Step(when=STOP, text=f"fmpm -d {number}, then fmpm -l: partition {number} is not active")
 
 

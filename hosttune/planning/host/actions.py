@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hosttune.domain.elements import version_of
+from hosttune.gpu import fmpm
 from hosttune.gpu.vgpu import stays_with_driver
+from hosttune.gpu.vgpu_set import MediatedDevice
 from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.pages import NodeMemory
 from hosttune.inventory.resources import Resources
@@ -28,11 +30,15 @@ from hosttune.model.intent import Intent
 from hosttune.model.limits import limit
 from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, FrozenMap, format_size, grouped
+from hosttune.planning.fabric.guest import partition_actions
 from hosttune.planning.host.inside import inside_findings
 from hosttune.planning.host.page_actions import boot_page_actions, page_actions
 from hosttune.planning.mig.types import mig_actions
 from hosttune.settings.drivers import VFIO, Driver, SriovVfs
+from hosttune.settings.hook import PLACE as HOOK
 from hosttune.settings.kernelargs import KernelArguments
+from hosttune.settings.libvirthook import INSTALLED, LibvirtHook
+from hosttune.settings.vgpu import VgpuTypeSetting
 from hosttune.settings.virtual import VirtualFunction
 
 # --- a hugetlbfs mount, and an AppArmor rule for it ----------------------------------------------------------
@@ -100,6 +106,9 @@ def _of_size(host: Host, page: int, names: str, findings: list[Finding]) -> Iter
             " mounted; running guests go on running, and nothing is done while libvirt works on one"
         )
         yield make_action("libvirt-restart", place, NOT_FOUND, FOUND, why, needed=True)
+
+
+_OF_STARTS = (fmpm.KIND, VgpuTypeSetting.kind, MediatedDevice.kind)  # what libvirt's hook sets before a start
 
 
 # --- all actions ---------------------------------------------------------------------------------------------
@@ -216,12 +225,17 @@ def plan_actions(
         *iommu_actions(host, intent, catalogue, guests, findings),
         *split_findings(plan_isolation(ctx))[0],
         *boot_page_actions(host, intent, memory, guests, findings),
+        *partition_actions(catalogue.fabric, guests),
         *_drivers(catalogue, guests, every=every),
         *_virtual_functions(host, guests, every=every),
-        *mig_actions(host, catalogue, guests, every=every),
+        *mig_actions(host, catalogue, guests),
     ]
     of_guests, about_guests = split_findings(plan_guests_knobs(ctx))
     of_host, about_host = split_findings(plan_host_knobs(ctx))
+    kinds = {action.kind for action in (*of_guests, *of_host)}
+    if any(action.kind in _OF_STARTS for action in needed) and LibvirtHook.kind not in kinds:
+        why = "a start by another program finds what the guest's devices need, or is refused"
+        needed.append(make_action(LibvirtHook.kind, HOOK, None, INSTALLED, why, needed=True))
     inside = [finding for guest in guests for finding in inside_findings(intent, host, catalogue, guest)]
     return (*needed, *of_guests, *of_host), (*findings, *about_guests, *inside, *about_host)
 

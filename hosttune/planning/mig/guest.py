@@ -1,8 +1,8 @@
 """Plan a guest's MIG instances: functions or mediated devices with their vGPU types, ordered steps.
 
 Pure. Order (NVIDIA virtual GPU software documentation, "Configuring a GPU for MIG-Backed vGPUs"; NVIDIA's
-vgpu-device-manager and mig-parted): MIG mode, GPU instances, virtual functions, vGPU types, then the guest. What was
-not tried on such hardware is a step for a person, marked unproven.
+vgpu-device-manager and mig-parted): MIG mode, virtual functions, GPU instances, vGPU types, then the guest. These are
+actions (`types`), proven on stand-ins, not on a board. What no list names yet is a step for a person.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 
 from hosttune.gpu.mig_tables import vgpu_suffix, vgpu_type_name
-from hosttune.gpu.vgpu import SRIOV_MANAGE, type_folder
 from hosttune.inventory.devices import identity
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.model import sysfs
-from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Device, Finding, MigAssignment, Step
 from hosttune.model.vgpu import VgpuFunction
-from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles, ready_starts
+from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles
 from hosttune.planning.mig.packing import start_sets
 from hosttune.planning.mig.vgpu import free_functions, vgpu_of
 
@@ -77,7 +75,7 @@ def plan_mig_guest(
     return MigParts(
         devices=tuple(devices),
         mig=tuple(MigAssignment(gpu=slot.gpu, profile=slot.profile, start=slot.start) for slot in slots),
-        steps=(*_before(context, slots, devices), *_after(slots, devices)),
+        steps=tuple(_before(devices)),
         why=tuple(_why(slot, device) for slot, device in zip(slots, devices, strict=True)),
         findings=tuple(_findings(context, guest, slots)),
     )
@@ -157,8 +155,8 @@ def _findings(context: PlanningContext, guest: GuestIntent, slots: Sequence[MigS
             text = f"GPU {address} is in use by {gpu.processes} process(es) now: MIG mode needs an idle GPU"
             yield Finding(level="warn", text=text, where=at)
     text = (
-        "its vGPUs were planned from documents and tried on no hardware: the steps around its start are marked"
-        " unproven, and it is not started before its functions carry their types"
+        "its vGPUs are made as documents say: proven on stand-ins, not on a board; it is not started before its"
+        " functions carry their types"
     )
     yield Finding(level="warn", text=text, where=at)
 
@@ -166,55 +164,13 @@ def _findings(context: PlanningContext, guest: GuestIntent, slots: Sequence[MigS
 # --- steps ---------------------------------------------------------------------------------------------------
 
 
-def _before(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
-    """Yield the steps before the guest starts, GPU by GPU, in order."""
-    for address in dict.fromkeys(slot.gpu for slot in slots):
-        gpu = context.catalogue.gpus[address]
-        if not gpu.mig_on:
-            mode = f"MIG mode of {address} on (hosttune apply --disrupt {address}); it must be idle, and wants a reset"
-            yield _step("start", f"{SRIOV_MANAGE} -d {address}", "its virtual functions end with the switch of mode")
-            yield _step("start", mode)
-        missing = _missing(context, gpu, [slot for slot in slots if slot.gpu == address])
-        if missing:
-            command = f"nvidia-smi mig -i {address} -cgi {','.join(missing)}"
-            yield _step("start", command, "instances at their starts; none outlasts a reset or a reboot")
-        if not gpu.mig_on:
-            yield _step("start", f"{SRIOV_MANAGE} -e {address}", "the virtual functions again, by the same addresses")
-        for device in devices:
-            if device.gpu == address and device.kind == "mdev":
-                kind = device.type_id or "TYPE"
-                why = f"the mediated device of {device.name}" + (
-                    "" if device.type_id else ", TYPE being the folder so named"
-                )
-                create = f"{_DEVICES}/{device.function}/mdev_supported_types/{kind}/create"
-                yield _step("start", f"echo {device.address} > {create}", why)
-
-
-def _missing(context: PlanningContext, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
-    """Return the instances that do not exist yet, in nvidia-smi's form "NAME:START" (nvidia-smi mig --help)."""
-    found: list[str] = []
-    for slot in slots:
-        profile = gpu_offer(context, gpu).find(slot.profile)
-        if profile is not None and slot.start not in ready_starts(context, gpu, profile):
-            found.append(f"{slot.profile}:{slot.start}")
-    return found
-
-
-def _after(slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
-    """Yield the steps that release everything once the guest has stopped for good."""
+def _before(devices: Sequence[MigDevice]) -> Iterator[Step]:
+    """Yield the steps before the guest starts: a mediated device whose type nobody lists yet. The rest are actions."""
     for device in devices:
-        if device.kind == "mdev":
-            yield _step("stop", f"echo 1 > /sys/bus/mdev/devices/{device.address}/remove")
-        else:
-            yield _step("stop", f"echo 0 > {type_folder(device.function)}/current_vgpu_type")
-    for address in dict.fromkeys(slot.gpu for slot in slots):
-        starts = ", ".join(str(slot.start) for slot in slots if slot.gpu == address)
-        text = f"nvidia-smi mig -i {address} -dgi -gi ID, for the instances that start at {starts} (mig -lgi)"
-        yield _step("stop", text, "only if nothing else needs them")
-
-
-def _step(when: str, text: str, why: str | None = None) -> Step:
-    return Step(when=when, text=f"{text}: {why}" if why else text)
+        if device.kind == "mdev" and device.type_id is None:
+            create = f"{_DEVICES}/{device.function}/mdev_supported_types/TYPE/create"
+            text = f"echo {device.address} > {create}: TYPE is the folder whose name says {device.name}"
+            yield Step(when="start", text=f"{text}; hosttune plan makes an action of it once it is there")
 
 
 # --- instances inside a guest --------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What hosttune does for planned vGPUs: MIG mode of their GPUs, and the vGPU types of virtual functions.
 
-Pure. MIG mode is an action. The vGPU type of a function is an action if the instances exist and it is certain which of
-them the functions get; otherwise it is a step for a person.
+Pure. Each is an action, but for the vGPU type of a function where it is not certain which instance the driver takes, or
+which no list names yet: that is a step for a person.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import msgspec
 
 from hosttune.gpu.settings import GpuMigMode
 from hosttune.gpu.vgpu import type_folder
+from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions
 from hosttune.inventory.devices import Catalogue
 from hosttune.knobs.knob import make_action
 from hosttune.model.host import Gpu, Host
 from hosttune.model.plan import Action, MigAssignment, PlannedGuest, Step
 from hosttune.model.values import address_key
-from hosttune.planning.mig.instances import gpu_offer, instances_are_known, ready_starts
+from hosttune.model.vgpu import VgpuGpu
 from hosttune.planning.mig.vgpu import HostDevices, Known
 from hosttune.settings.vgpu import VgpuTypeSetting
 
@@ -26,34 +27,51 @@ class _TypeChange(msgspec.Struct, frozen=True):
     """A function that gets a vGPU type. `now` and `number`: its current type and the wanted one.
 
     None = unknown, or not listed. `by_hand`: why writing the type is a step for a person; None: it is an action.
+    `uuid`: of the mediated device that it gets instead of a type.
     """
 
     guest: str
     function: str
+    uuid: str | None
     name: str
     now: str | None
     number: str | None
     by_hand: str | None
 
 
-def mig_actions(
-    host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest], *, every: bool = False
-) -> Iterator[Action]:
-    """Yield the actions for planned vGPUs, in order: MIG mode of each GPU, then the type of each function.
+def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]) -> Iterator[Action]:
+    """Yield the actions for planned vGPUs, in order: each GPU's mode, functions and instances; then the vGPUs.
 
-    `every`: also for a mode that is on.
+    Also for what is as wanted: a reboot undoes it, so it must be in force. `sriov-manage` ends every instance
+    (bigstack-oss/cubecos, measured), so these come after it.
     """
     with_vgpus = _with_vgpus(guests)
-    for address in sorted({assignment.gpu for guest in with_vgpus for assignment in guest.mig}, key=address_key):
+    slots = [slot for guest in with_vgpus for slot in guest.mig]
+    for address in sorted({slot.gpu for slot in slots}, key=address_key):
         gpu = catalogue.gpus.get(address)
-        now = GpuMigMode.of_gpu(gpu) if gpu else None
-        if every or now != "enabled":
-            why = "a vGPU backed by MIG needs the mode; the driver resets the GPU"
-            yield make_action(GpuMigMode.kind, address, now, "enabled", why, needed=True)
-    for one in _typings(HostDevices(host, catalogue), with_vgpus):
-        if one.number is not None and one.by_hand is None:
-            why = f"guest {one.guest} gets {one.function} as {one.name}"
-            yield make_action(VgpuTypeSetting.kind, one.function, one.now, one.number, why, needed=True)
+        why = "a vGPU backed by MIG needs the mode; the driver resets the GPU"
+        mode = GpuMigMode.of_gpu(gpu) if gpu else None
+        yield make_action(GpuMigMode.kind, address, mode, "enabled", why, needed=True)
+        device = catalogue.pci.get(address)
+        functions = bool(device.virtfns) if device else None
+        yield make_action(VgpuFunctions.kind, address, functions, True, "vGPUs are on them", needed=True)
+        for slot in sorted((slot for slot in slots if slot.gpu == address), key=lambda slot: slot.start):
+            target, why = f"{address} {slot.profile}:{slot.start}", "a vGPU is on it"
+            yield make_action(MigInstanceSetting.kind, target, _is_there(gpu, slot), True, why, needed=True)
+    for typing in _typings(HostDevices(host, catalogue), with_vgpus):
+        if typing.number is not None and typing.by_hand is None:
+            why = f"guest {typing.guest} gets {typing.function} as {typing.name}"
+            kind, target = VgpuTypeSetting.kind, typing.function
+            if typing.uuid is not None:
+                kind, target = MediatedDevice.kind, f"{typing.uuid} {typing.function}"
+            yield make_action(kind, target, typing.now, typing.number, why, needed=True)
+
+
+def _is_there(gpu: Gpu | None, slot: MigAssignment) -> bool | None:
+    """Return whether an instance is there; None if that is unknown."""
+    if gpu is None or gpu.mig is None or gpu.mig.instances is None:
+        return False if gpu is not None and gpu.mig is not None and gpu.mig.mode == "disabled" else None
+    return any((one.profile, one.start) == (slot.profile, slot.start) for one in gpu.mig.instances)
 
 
 def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> tuple[PlannedGuest, ...]:
@@ -61,7 +79,8 @@ def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest
     typings = list(_typings(HostDevices(host, catalogue), _with_vgpus(guests)))
     type_steps: list[PlannedGuest] = []
     for guest in guests:
-        steps = [_typed(one, one.by_hand) for one in typings if one.guest == guest.name and one.by_hand is not None]
+        own = [one for one in typings if one.guest == guest.name and one.uuid is None]
+        steps = [_typed(one, one.by_hand) for one in own if one.by_hand is not None]
         before = [step for step in guest.steps if step.when == "start"]
         after = [step for step in guest.steps if step.when != "start"]
         type_steps.append(msgspec.structs.replace(guest, steps=(*before, *steps, *after)) if steps else guest)
@@ -87,10 +106,14 @@ def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_TypeChan
     for guest in guests:
         vgpus = [device for device in guest.devices if device.vgpu_type]
         for device, instance in zip(vgpus, guest.mig, strict=True):
-            if device.kind == "vf":
-                now, number = _number(known.host, device.address, device.vgpu_type)
-                why = _by_hand(known, instance, planned, listed=number is not None)
-                yield _TypeChange(guest.name, device.address, device.vgpu_type or "", now, number, why)
+            uuid = device.address if device.kind == "mdev" else None
+            function = device.identity.rpartition(" on ")[2] if uuid else device.address
+            now, number = _number(known.host, function, device.vgpu_type)
+            if uuid is not None:
+                made = (one.mdevs for gpu in _vgpus(known.host) for one in gpu.functions if one.address == function)
+                now = number if any(uuid in mdevs for mdevs in made) else None
+            why = _by_hand(known, instance, planned, listed=number is not None)
+            yield _TypeChange(guest.name, function, uuid, device.vgpu_type or "", now, number, why)
 
 
 def _by_hand(
@@ -104,17 +127,11 @@ def _by_hand(
     gpu = known.catalogue.gpus.get(instance.gpu)
     if gpu is None:
         return "nothing is known of its GPU"
-    there = {name: _ready(known, gpu, name) for address, name, _ in planned if address == instance.gpu}
-    made = all(start in there[name] for address, name, start in planned if address == instance.gpu)
     others = _others(gpu, instance, planned)
-    if made and listed and not others:
-        return None
-    first = "" if made else "once every instance of the plan on its GPU is there, which lists it; "
     if others:
         rivals = f"there are others of {instance.profile} (at {', '.join(map(str, others))})"
-        return f"{first}its driver takes any that is unused, and {rivals}: look which it took, then apply this plan"
-    then = "hosttune plan then makes an action of it" if instances_are_known(known, gpu) else "then apply this plan"
-    return f"{first or 'once it is listed; '}{then}"
+        return f"its driver takes any that is unused, and {rivals}: look which it took, then apply this plan"
+    return None if listed else "once it is listed; hosttune plan then makes an action of it"
 
 
 def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
@@ -135,17 +152,15 @@ def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, st
     )
 
 
-def _ready(known: Known, gpu: Gpu, name: str) -> tuple[int, ...]:
-    profile = gpu_offer(known, gpu).find(name)
-    return ready_starts(known, gpu, profile) if profile is not None and gpu.mig_on else ()
-
-
 def _number(host: Host, address: str, name: str | None) -> tuple[str | None, str | None]:
     """Return (the number of a function's vGPU type now, the number of the named type in its GPU's list)."""
-    vgpu = host.vgpu
-    for gpu in vgpu.gpus if vgpu else ():
+    for gpu in _vgpus(host):
         for function in gpu.functions:
             if function.address == address:
                 number = next((vgpu_type.id for vgpu_type in gpu.types or () if vgpu_type.name == name), None)
                 return function.current_type, number
     return None, None
+
+
+def _vgpus(host: Host) -> tuple[VgpuGpu, ...]:
+    return host.vgpu.gpus if host.vgpu else ()

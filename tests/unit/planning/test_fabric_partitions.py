@@ -355,34 +355,59 @@ def test_nobody_starts_in_mode_0_beside_another_tenant() -> None:
     assert "does not isolate guests" in (not_startable(beside, guest) or "")
 
 
-def test_steps_are_in_order_and_unproven() -> None:
-    steps = decide(board(shared()), {"gpus": [AT[1], AT[3]]}).guests[0].steps
+def actions_of(found: Plan) -> list[tuple[str, str, Any]]:
+    return [(action.kind, action.target, action.want) for action in found.actions if action.needed]
+
+
+def test_a_partition_is_activated_before_its_gpus_leave_their_driver() -> None:
+    document = board(shared())
+    for device in document["pci"]:
+        device["driver"] = "nvidia" if device["address"] in GPUS else device["driver"]
+    found = decide(document, {"gpus": [AT[1], AT[3]]})
+    mine = [AT[1], AT[3]]
+    kinds = [(kind, target) for kind, target, _ in actions_of(found) if kind in ("fabric-partition", "driver")]
+    assert kinds == [("fabric-partition", f"3@{'+'.join(sorted(mine))}"), *(("driver", gpu) for gpu in mine)]
+    partition = next(action for action in found.actions if action.kind == "fabric-partition")
+    assert (partition.current, partition.want, partition.effect) == ("inactive", "active: modules 1, 3", "now")
+    assert found.guests[0].steps == ()
+
+
+def test_a_partition_that_is_active_is_in_force_from_then_on() -> None:
+    """A reboot would undo it."""
+    found = decide(board(shared(active=[3])), {"gpus": [AT[1], AT[3]]})
+    (partition,) = [action for action in found.actions if action.kind == "fabric-partition"]
+    assert partition.current == partition.want == "active: modules 1, 3"
+    assert found.guests[0].steps == ()
+
+
+def test_steps_by_hand_are_in_the_order_of_the_actions_and_unproven() -> None:
+    """Nobody could ask the Fabric Manager: the board's usual partitions are assumed, and a person activates."""
+    found = decide(board({"mode": 1}), {"gpus": [AT[1], AT[3]]})
+    steps = found.guests[0].steps
+    assert "fabric-partition" not in {kind for kind, _, _ in actions_of(found)}
     assert all(step.unproven for step in steps)
-    assert steps[0].text == f"hosttune apply, without --start: vfio-pci has {AT[1]} {AT[3]}"
     texts = {when: " | ".join(step.text for step in steps if step.when == when) for when in ("start", "stop")}
     start, stop = texts["start"], texts["stop"]
-    assert start.index("reset each of") < start.index("fmpm -a 3") < start.index("start guest g0")
-    assert stop.index("shut off") < stop.index("reset each of") < stop.index("fmpm -d 3")
-    assert all(address in start and address in stop for address in (AT[1], AT[3]))
+    assert start.index("fmpm -l: partition 3 is that of module ids 1, 3") < start.index("fmpm -a 3")
+    assert start.index("fmpm -a 3") < start.index("hosttune apply: vfio-pci gets")
+    assert stop.index("shut off") < stop.index("nvidia gets the GPUs back") < stop.index("fmpm -d 3")
+    assert all(address in start for address in (AT[1], AT[3]))
 
 
-@pytest.mark.parametrize(
-    ("active", "state"),
-    [
-        (False, "and not active"),
-        (True, "and active now: once no guest uses it, fmpm -d 3"),
-        (None, "and not active; if it is, fmpm -d 3 once no guest uses it"),
-    ],
-)
-def test_the_steps_say_what_is_active_now_once(active: bool | None, state: str) -> None:
+def test_a_partition_whose_state_is_not_told_is_not_activated() -> None:
     document = board(shared())
     for row in document["fabric"]["partitions"]:
         if row["id"] == 3:
-            row["active"] = active
-    texts = [step.text for step in decide(document, {"gpus": [AT[1], AT[3]]}).guests[0].steps if step.when == "start"]
-    assert texts[1] == f"fmpm -l: partition 3 is that of module ids 1, 3, {state}"
-    assert texts[2].startswith("reset each of: ")
-    assert texts[3] == "fmpm -a 3, then fmpm -l: partition 3 is active"
+            row["active"] = None
+    found = decide(document, {"gpus": [AT[1], AT[3]]})
+    assert "fabric-partition" not in {kind for kind, _, _ in actions_of(found)}
+    assert "fmpm -a 3" in " | ".join(step.text for step in found.guests[0].steps)
+
+
+def test_gpus_without_nvswitch_functions_want_a_reset_after_the_fabric_manager() -> None:
+    found = decide(board(shared(B200), device_id="2901", switches=()), {"gpus": [AT[1], AT[2]]})
+    (step,) = found.guests[0].steps
+    assert all(f"nvidia-smi -i {AT[module]} -r" in step.text for module in (1, 2))
 
 
 @pytest.mark.parametrize(("count", "after"), [(8, ", after systemctl stop nvidia-fabricmanager"), (1, "")])

@@ -43,6 +43,17 @@ def wanted_settings(field: PlanningContext, *guests: PlannedGuest) -> tuple[list
     return list(mig_actions(field.host, field.catalogue, settled)), steps
 
 
+def prepared(*starts: int) -> list[tuple[str, str, Any, Any, bool]]:
+    """What comes before the vGPUs of instances that are there on one GPU: it is in force from now on."""
+    instances = [("mig-instance", f"{A} 1g.18gb:{start}", True, True, True) for start in starts]
+    mode = ("gpu-mig-mode", A, "enabled", "enabled", True)
+    return [mode, ("vgpu-functions", A, True, True, True), *instances]
+
+
+def rows(actions: list[Action]) -> list[tuple[str, str, Any, Any, bool]]:
+    return [(action.kind, action.target, action.current, action.want, action.needed) for action in actions]
+
+
 def typed(function: str, name: str) -> str:
     folder = f"/sys/bus/pci/devices/{function}/nvidia"
     return f"write the number of {name} in {folder}/creatable_vgpu_types to {folder}/current_vgpu_type"
@@ -86,29 +97,33 @@ def test_the_type_of_a_function_whose_instance_is_there_is_an_action() -> None:
     _there(host, 3)
     field = field_of(host)
     actions, steps = wanted_settings(field, planned(parts_of(field, guest_of())))
-    assert [(a.kind, a.target, a.current, a.want, a.needed) for a in actions] == [
-        ("vgpu-type", VFS[0], "0", "1414", True),
+    assert rows(actions) == [*prepared(3), ("vgpu-type", VFS[0], "0", "1414", True)]
+    assert steps == []
+
+
+@pytest.mark.parametrize("mode", ["enabled", "disabled"])
+def test_mode_instances_functions_and_types_are_set_in_that_order(mode: str) -> None:
+    field = field_of(mig_host(A, mode=mode))
+    guest = planned(parts_of(field, guest_of(count=2)))
+    actions, steps = wanted_settings(field, guest)
+    places = [f"{A} 1g.18gb:{slot.start}" for slot in guest.mig]
+    assert rows(actions) == [
+        ("gpu-mig-mode", A, mode, "enabled", True),
+        ("vgpu-functions", A, True, True, True),
+        *(("mig-instance", place, False, True, True) for place in places),
+        *(("vgpu-type", name, "0", "1414", True) for name in VFS[:2]),
     ]
     assert steps == []
 
 
-def test_while_an_instance_is_to_be_made_the_type_is_a_step() -> None:
-    for mode, kinds in (("enabled", []), ("disabled", ["gpu-mig-mode"])):
-        field = field_of(mig_host(A, mode=mode))
-        actions, steps = wanted_settings(field, planned(parts_of(field, guest_of())))
-        assert [a.kind for a in actions] == kinds
-        assert steps[-1] == typed(VFS[0], "NVIDIA H200X-1-18C")
-
-
-def test_an_instance_to_be_made_for_one_guest_makes_steps_of_all_types_on_that_gpu() -> None:
-    """The function of the first could get the instance that is made for the second."""
+def test_every_instance_is_made_before_the_first_type_is_written() -> None:
     host = mig_host(A)
     _there(host, 3)
     field = field_of(host)
-    both = parts_of(field, guest_of(count=2))
-    actions, steps = wanted_settings(field, planned(both))
-    assert actions == []
-    assert steps[1:] == [typed(name, "NVIDIA H200X-1-18C") for name in VFS[:2]]
+    actions, _ = wanted_settings(field, planned(parts_of(field, guest_of(count=2))))
+    kinds = [action.kind for action in actions]
+    assert kinds == ["gpu-mig-mode", "vgpu-functions", "mig-instance", "mig-instance", "vgpu-type", "vgpu-type"]
+    assert [action.current for action in actions if action.kind == "mig-instance"] == [False, True]
 
 
 def test_with_other_unused_instances_of_the_profile_the_type_is_a_step() -> None:
@@ -117,12 +132,12 @@ def test_with_other_unused_instances_of_the_profile_the_type_is_a_step() -> None
     field = field_of(host)
     guest = planned(parts_of(field, guest_of()))
     actions, steps = wanted_settings(field, guest)
-    assert actions == []
+    assert "vgpu-type" not in {action.kind for action in actions}
     assert steps == [typed(VFS[0], "NVIDIA H200X-1-18C")]
     (settled,) = with_type_steps(field.host, field.catalogue, (guest,))
     other = {1: 3, 3: 1}[guest.mig[0].start]
     assert f"there are others of 1g.18gb (at {other}): look which it took" in settled.steps[0].text
-    assert [step.when for step in settled.steps] == ["start", "stop", "stop"]
+    assert [step.when for step in settled.steps] == ["start"]
 
 
 def test_when_the_plan_takes_every_unused_instance_the_types_are_actions() -> None:
@@ -130,7 +145,7 @@ def test_when_the_plan_takes_every_unused_instance_the_types_are_actions() -> No
     _there(host, 1, 3)
     field = field_of(host)
     actions, steps = wanted_settings(field, planned(parts_of(field, guest_of(count=2))))
-    assert ([a.target for a in actions], steps) == (VFS[:2], [])
+    assert ([action.target for action in actions if action.kind == "vgpu-type"], steps) == (VFS[:2], [])
 
 
 def test_an_instance_of_which_nobody_knows_whether_it_is_used_makes_a_step() -> None:
@@ -139,7 +154,7 @@ def test_an_instance_of_which_nobody_knows_whether_it_is_used_makes_a_step() -> 
     gpu_row(host, A)["source"] = "nvidia-smi"
     field = field_of(host)
     (settled,) = with_type_steps(field.host, field.catalogue, (planned(parts_of(field, guest_of())),))
-    assert "there are others of 1g.18gb (at 3): look which it took, then apply this plan" in settled.steps[1].text
+    assert "there are others of 1g.18gb (at 3): look which it took, then apply this plan" in settled.steps[0].text
 
 
 def test_a_type_that_is_not_listed_yet_is_a_step() -> None:
@@ -150,34 +165,24 @@ def test_a_type_that_is_not_listed_yet_is_a_step() -> None:
     assert parts.devices[0].name == "NVIDIA H200X-3-71C"
     assert parts.devices[0].type_id is None
     actions, steps = wanted_settings(field, planned(parts))
-    assert actions == []
-    assert steps == [f"nvidia-smi mig -i {A} -cgi 3g.71gb:4", typed(VFS[0], "NVIDIA H200X-3-71C")]
+    assert "vgpu-type" not in {action.kind for action in actions}
+    assert steps == [typed(VFS[0], "NVIDIA H200X-3-71C")]
 
 
-def test_the_steps_are_in_the_order_of_the_documents_and_unproven() -> None:
+def test_a_mode_that_is_to_be_switched_wants_the_gpus_name() -> None:
     parts = parts_of(field_of(mig_host(A, mode="disabled")), guest_of(count=2))
-    assert [text.split()[0].rpartition("/")[2] for text in texts(parts)] == [
-        "sriov-manage",
-        "MIG",
-        "nvidia-smi",
-        "sriov-manage",
-    ]
-    assert f"nvidia-smi mig -i {A} -cgi 1g.18gb:4,1g.18gb:5" in texts(parts)
-    assert texts(parts, "stop")[0] == f"echo 0 > /sys/bus/pci/devices/{VFS[0]}/nvidia/current_vgpu_type"
-    assert all(step.unproven for step in parts.steps)
+    assert parts.steps == ()
     assert any("--disrupt" in finding.text for finding in parts.findings)
 
 
-def test_an_instance_that_is_there_needs_no_step() -> None:
-    host = mig_host(A)
-    gpu_row(host, A)["mig"]["instances"] = [{"profile": "1g.18gb", "id": 7, "start": 3, "size": 1}]
-    assert texts(parts_of(field_of(host), guest_of())) == []
-
-
-def test_guests_on_two_gpus_have_steps_on_both() -> None:
-    parts = parts_of(field_of(mig_host(A, B)), guest_of("4g.71gb", 2))
-    assert texts(parts) == [f"nvidia-smi mig -i {A} -cgi 4g.71gb:0", f"nvidia-smi mig -i {B} -cgi 4g.71gb:0"]
-    assert [device.gpu for device in parts.devices] == [A, B]
+def test_guests_on_two_gpus_have_instances_on_both() -> None:
+    field = field_of(mig_host(A, B))
+    guest = planned(parts_of(field, guest_of("4g.71gb", 2)))
+    actions, _ = wanted_settings(field, guest)
+    assert [action.target for action in actions if action.kind == "mig-instance"] == [
+        f"{A} 4g.71gb:0",
+        f"{B} 4g.71gb:0",
+    ]
 
 
 # --- mediated devices --------------------------------------------------------------------------------------------
@@ -191,9 +196,19 @@ def test_a_slot_is_a_mediated_device_where_the_host_has_those() -> None:
     assert (device.kind, device.function, device.type_id) == ("mdev", VFS[0], "nvidia-501")
     assert uuid.UUID(device.address).version == 5
     assert device.address == parts_of(field_of(host), guest_of()).devices[0].address
-    folder = f"/sys/bus/pci/devices/{VFS[0]}/mdev_supported_types/nvidia-501"
-    assert texts(parts)[-1] == f"echo {device.address} > {folder}/create"
-    assert texts(parts, "stop")[0] == f"echo 1 > /sys/bus/mdev/devices/{device.address}/remove"
+    actions, steps = wanted_settings(field_of(host), planned(parts))
+    assert rows(actions)[-1] == ("vgpu-mdev", f"{device.address} {VFS[0]}", None, "nvidia-501", True)
+    assert steps == []
+
+
+def test_a_mediated_device_whose_type_nobody_lists_is_a_step() -> None:
+    host = mig_host(A)
+    _mediated(host)
+    vgpu_row(host, A)["types"] = []
+    parts = parts_of(field_of(host), guest_of())
+    actions, (step,) = wanted_settings(field_of(host), planned(parts))
+    assert step == f"echo {parts.devices[0].address} > /sys/bus/pci/devices/{VFS[0]}/mdev_supported_types/TYPE/create"
+    assert "vgpu-mdev" not in {action.kind for action in actions}
 
 
 def test_of_a_mediated_device_that_is_yet_to_be_made_no_group_is_asked() -> None:

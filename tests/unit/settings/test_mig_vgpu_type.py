@@ -22,6 +22,7 @@ def root(tmp_path: Path, text: str | None = "0\n") -> Scratch:
     if text is not None:
         (folder / "nvidia").mkdir()
         (folder / "nvidia/current_vgpu_type").write_text(text)
+        (folder / "nvidia/creatable_vgpu_types").write_text("1414 : NVIDIA H200X-1-18C\n")
     return Scratch(str(tmp_path))
 
 
@@ -35,6 +36,15 @@ def test_there_and_back(tmp_path: Path) -> None:
     setting.write(system, "1414")
     setting.write(system, "0")
     assert setting.read(system) == "0"
+
+
+@pytest.mark.parametrize("listed", ["", "1420 : NVIDIA H200X-7-141C\n"])
+def test_a_type_that_the_driver_does_not_offer_is_not_written(tmp_path: Path, listed: str) -> None:
+    system = root(tmp_path)
+    (tmp_path / "sys/bus/pci/devices" / VF / "nvidia/creatable_vgpu_types").write_text(listed)
+    with pytest.raises(WriteFailed, match=r"type 1414 cannot be made now.*restart nvidia-vgpud"):
+        VgpuTypeSetting(VF).write(system, "1414")
+    assert VgpuTypeSetting(VF).read(system) == "0"
 
 
 def test_a_vgpu_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

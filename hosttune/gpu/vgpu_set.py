@@ -1,0 +1,206 @@
+"""What vGPUs need on the host, as settings: GPU instances, virtual functions of a GPU, mediated devices.
+
+A reboot undoes all of it, whoever made it (gpu-operator#2600). So it is in force, and set again at boot, also where it
+was there before. Sources: MIG user guide, "Getting Started with MIG" (nvidia-smi mig, PROFILE:START); NVIDIA virtual
+GPU software documentation, "Creating an NVIDIA vGPU on a Linux with KVM Hypervisor" (sriov-manage, mdev);
+Documentation/driver-api/vfio-mediated-device.rst. Proven on stand-ins, not on a board.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Self
+
+from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
+from hosttune.gpu.vgpu import SRIOV_MANAGE, is_uuid
+from hosttune.machine.system import System
+from hosttune.model.gpu import MigInstance
+from hosttune.model.values import is_address
+from hosttune.model.vgpu import is_type_id
+from hosttune.settings.drivers import virtual_functions
+from hosttune.settings.files import one_of
+from hosttune.settings.setting import DEVICES, ByService, OfFunction, Setting, TakesDevice, driver_of, refuse
+
+_DRIVER = "nvidia"
+_MDEVS = "/sys/bus/mdev/devices"
+_PROFILE = r"[0-9]g\.[0-9]{1,4}gb[a-z0-9.+-]{0,16}"
+# "|   0  MIG 3g.20gb       9        1          4:4     |": GPU, name, ids of profile and instance, start and size.
+_ROW = re.compile(r"\|\s*[0-9]+\s+MIG\s+(\S+)\s+[0-9]+\s+([0-9]{1,9})\s+([0-9]{1,4}):([0-9]{1,4})\s*\|")
+_NONE = re.compile(r"No GPU instances found|No MIG-enabled devices found")
+
+
+def instances_of(system: System, address: str) -> tuple[MigInstance, ...]:
+    """Return the GPU instances of a GPU, from `nvidia-smi mig -lgi`. Raises Unreadable."""
+    argv = ("nvidia-smi", "mig", "-i", address, "-lgi")
+    try:
+        text = system.query(f"mig-lgi-{address}", lambda: system.run(argv, timeout=20.0))
+    except CommandFailed as error:
+        text = error.output
+        if not _NONE.search(text):
+            raise Unreadable(" ".join(argv), error.reason) from error
+    if text is None:
+        raise Unreadable(" ".join(argv), "not recorded")
+    rows = _ROW.findall(text)
+    if not rows and not _NONE.search(text):
+        raise Unreadable(" ".join(argv), f"reads {text[:60]!r}")
+    return tuple(MigInstance(profile=name, id=int(n), start=int(at), size=int(size)) for name, n, at, size in rows)
+
+
+class MigInstanceSetting(Setting):
+    """A GPU instance at its place. Target: "0000:41:00.0 1g.18gb:4". Value: whether it is there.
+
+    It is made without compute instance: the vGPU's guest gets one. None: the driver nvidia does not hold the GPU.
+    """
+
+    kind: ClassVar[str] = "mig-instance"
+    limit_seconds: ClassVar[float | None] = 120.0
+    in_force_as_found: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        gpu, _, place = target.partition(" ")
+        if not is_address(gpu) or not re.fullmatch(rf"{_PROFILE}:[0-9]{{1,3}}", place):
+            raise refuse(cls.kind, target, "not a GPU, a profile and its first memory slice", "plan again")
+        return cls(target)
+
+    @property
+    def gpu(self) -> str:
+        """Return its GPU."""
+        return self.target.partition(" ")[0]
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        one_of(self, value, (True,))
+
+    def read(self, system: System) -> bool | None:
+        """See Setting."""
+        return None if driver_of(system, self.gpu) != _DRIVER else self._there(system) is not None
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting. Other instances stay where they are; the driver refuses to destroy one that is in use."""
+        there, place = self._there(system), self.target.partition(" ")[2]
+        if (there is not None) is value:
+            return
+        if value:
+            commands: tuple[tuple[str, ...], ...] = (("-cgi", place),)
+        else:
+            assert there is not None
+            commands = tuple((word, "-gi", str(there.id)) for word in ("-dci", "-dgi"))
+        for words in commands:
+            try:
+                system.change(("nvidia-smi", "mig", "-i", self.gpu, *words), timeout=50.0)
+            except CommandFailed as error:
+                if words[0] == "-dci" and "Not Found" in error.output:
+                    continue  # it has none
+                raise WriteFailed(f"GPU {self.gpu}: nvidia-smi mig {' '.join(words)}", _said(error)) from error
+            finally:
+                system.forget()
+
+    def _there(self, system: System) -> MigInstance | None:
+        name, _, start = self.target.partition(" ")[2].rpartition(":")
+        alike = (one for one in instances_of(system, self.gpu) if one.profile == name)
+        return next((one for one in alike if one.start == int(start)), None)
+
+
+class VgpuFunctions(ByService, OfFunction, TakesDevice):
+    """Whether a GPU has its virtual functions, all that it can. Only `sriov-manage` makes and removes them."""
+
+    kind: ClassVar[str] = "vgpu-functions"
+    limit_seconds: ClassVar[float | None] = 240.0
+    in_force_as_found: ClassVar[bool] = True
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        one_of(self, value, (True,))
+
+    def taken(self, system: System) -> tuple[str, ...]:
+        """See TakesDevice. The driver is taken from the GPU for a moment."""
+        return (self.target, *virtual_functions(system, self.target))
+
+    def read(self, system: System) -> bool | None:
+        """See Setting. None if the driver nvidia does not hold it, or it has no such functions."""
+        text = system.read(f"{self.path}/sriov_numvfs")
+        if driver_of(system, self.target) != _DRIVER or text is None or not text.isdecimal():
+            return None
+        return text != "0"
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting. It would end every GPU instance (bigstack-oss/cubecos, measured), so there must be none."""
+        if self.read(system) is value:
+            return
+        instances = instances_of(system, self.target)
+        if instances:
+            command = f"nvidia-smi mig -i {self.target} -dci, then -dgi"
+            raise InUse(f"GPU {self.target}", f"{len(instances)} GPU instances would end with it: {command}")
+        manage_functions(system, self.target, on=value)
+
+
+def manage_functions(system: System, gpu: str, *, on: bool) -> None:
+    """Make or remove a GPU's virtual functions. Raises WriteFailed."""
+    argv = (SRIOV_MANAGE, "-e" if on else "-d", gpu)
+    try:
+        system.change(argv, timeout=100.0)
+    except CommandFailed as error:
+        raise WriteFailed(" ".join(argv), _said(error)) from error
+    finally:
+        system.forget()
+
+
+class MediatedDevice(ByService, Setting):
+    """A vGPU as a mediated device. Target: its UUID and function, "UUID 0000:41:00.4". Value: its type; None: no such.
+
+    The type is the name of its folder in `mdev_supported_types`: "nvidia-474".
+    """
+
+    kind: ClassVar[str] = "vgpu-mdev"
+    limit_seconds: ClassVar[float | None] = 60.0  # the driver asks its manager
+    none_is_value: ClassVar[bool] = True
+    in_force_as_found: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        uuid, _, function = target.partition(" ")
+        if not is_uuid(uuid) or not is_address(function):
+            raise refuse(cls.kind, target, "not a UUID and a function", "plan again")
+        return cls(target)
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if not isinstance(value, str) or not is_type_id(value):
+            raise refuse(self.kind, self.target, f"{value!r} is not a vGPU type", "a name in mdev_supported_types")
+
+    def read(self, system: System) -> str | None:
+        """See Setting."""
+        path = f"{_MDEVS}/{self.target.partition(' ')[0]}"
+        if not system.exists(path):
+            return None
+        kind = system.link(f"{path}/mdev_type")
+        if kind is None:
+            raise Unreadable(f"{path}/mdev_type", "its type cannot be read")
+        return kind.rpartition("/")[2]
+
+    def waits_for(self, system: System) -> str | None:
+        """See Setting."""
+        function = self.target.partition(" ")[2]
+        if system.exists(f"{DEVICES}/{function}/mdev_supported_types"):
+            return None
+        return f"{function} is not there, or offers no vGPU"
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting. One of another type is somebody else's."""
+        uuid, _, function = self.target.partition(" ")
+        now = self.read(system)
+        if now == value:
+            return
+        if now is not None and value is not None:
+            raise InUse(f"{_MDEVS}/{uuid}", f"it has type {now}")
+        if value is None:
+            system.write(f"{_MDEVS}/{uuid}/remove", "1")
+        else:
+            system.write(f"{DEVICES}/{function}/mdev_supported_types/{value}/create", uuid)
+
+
+def _said(error: CommandFailed) -> str:
+    return ": ".join((error.reason, *error.output.strip().splitlines()[-1:]))

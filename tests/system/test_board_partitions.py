@@ -1,0 +1,235 @@
+"""Stories of partitions on the stand-in for a board (`board.md`), through the command line; each trace is searched for
+what must not be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import boardroots
+import pytest
+from applyroots import Cli, Root, outcomes
+from board import CONFIG, Board
+from boardroots import asked, clean, ends, starts, with_board
+from fabrichosts import H200
+from sweeps import sample
+
+lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
+KIND = "fabric-partition"
+LIST = ".hosttune/commands/fabric-manager-partitions"
+
+
+@pytest.fixture
+def board(root: Root) -> Board:
+    return with_board(root.path)
+
+
+def want(folder: Path, **gpus: Any) -> str:
+    """An intent of guests by name, each with these GPUs."""
+    return asked(folder, **{name: {"gpus": wanted} for name, wanted in gpus.items()})
+
+
+def untouched(board: Board) -> bool:
+    """No partition is active, and the host's driver has all GPUs."""
+    return board.active == [] and {board.driver(gpu) for gpu in board.state["gpus"]} == {"nvidia"}
+
+
+def test_two_tenants_come_and_go(cli: Cli, board: Board, tmp_path: Path) -> None:
+    board.plant(order=1)
+    done = outcomes(cli.json("apply", "--intent", want(tmp_path, a=2, b=4), "--yes", "--start"))
+    assert done["guest-state:a"] == done["guest-state:b"] == "done"
+    assert len(board.active) == 2
+    ends(board, "a")
+    ends(board, "b")
+    cli.json("revert", "--yes")
+    assert untouched(board)
+    clean(cli.root)
+
+
+def test_under_a_running_guest_nothing_goes_back(cli: Cli, board: Board, tmp_path: Path) -> None:
+    cli.json("apply", "--intent", want(tmp_path, a=2), "--yes", "--start")
+    before = board.active
+    for words in (("revert", "--yes"), ("apply", "--intent", want(tmp_path), "--yes")):
+        cli(*words)
+        assert board.active == before
+    clean(cli.root)
+
+
+def test_a_manager_that_is_slow_or_busy_or_does_not_answer(cli: Cli, board: Board, tmp_path: Path) -> None:
+    wanted = want(tmp_path, a=2)
+    for fault in ({"slow": 99}, {"busy": 99}, {"hang": 1}):
+        board.plant(**{"slow": 0, "busy": 0, "hang": 0, **fault})
+        code, out, err = cli("apply", "--intent", wanted, "--yes", "--start")
+        board.load()
+        assert code != 0 or "may not be active" in out, (fault, code, out, err)
+        assert board.guests == {}
+        assert board.active == []
+        clean(cli.root)
+    board.plant(slow=0, busy=0, hang=0)
+    assert outcomes(cli.json("apply", "--intent", wanted, "--yes", "--start"))["guest-state:a"] == "done"
+    clean(cli.root)
+
+
+def test_the_manager_was_restarted_under_a_guest(cli: Cli, board: Board, tmp_path: Path) -> None:
+    wanted = want(tmp_path, a=2)
+    cli.json("apply", "--intent", wanted, "--yes", "--start")
+    before = board.active
+    board.restart_manager()
+    assert any(KIND in row["action"] for row in cli.json("status", code=1)["drift"])
+    cli("apply", "--intent", wanted, "--yes", "--start")
+    assert board.active == []  # the guest runs: it waits for its end
+    ends(board, "a")
+    board.plant(order=1)
+    assert outcomes(cli.json("apply", "--intent", wanted, "--yes", "--start"))["guest-state:a"] == "done"
+    assert board.active == before
+    clean(cli.root)
+
+
+def test_the_manager_waits_for_the_list_of_active_partitions(cli: Cli, board: Board, tmp_path: Path) -> None:
+    cli.json("apply", "--intent", want(tmp_path, a=2), "--yes")
+    board.restart_manager(resilient=True)
+    _, out, _ = cli("apply", "--intent", want(tmp_path, a=2), "--yes", "--start")
+    board.load()
+    assert board.guests == {}
+    assert "may not be active" in out
+    clean(cli.root)
+
+
+@pytest.mark.parametrize("verb", ["-a", "-d"])
+def test_another_client_of_the_manager(cli: Cli, board: Board, tmp_path: Path, verb: str) -> None:
+    """It activates an overlapping partition, or deactivates the guest's, between any two answers."""
+    wanted = want(tmp_path, a=["0000:41:00.0", "0000:56:00.0"])
+    for after in sample(f"other client {verb}", range(1, 9), 2):
+        board.plant(other=[after, verb, 1 if verb == "-a" else 3])
+        cli("apply", "--intent", wanted, "--yes", "--start")
+        clean(cli.root, order=verb == "-a")  # the other client does not keep to it
+        board.load()
+        if "a" in board.guests:
+            assert board.active == [3]
+            ends(board, "a")
+        for number in board.active:
+            board.run(("fmpm", "-d", str(number))) if number != 3 else None
+        cli("revert", "--yes")
+        board.plant(other=[0])
+
+
+def test_a_gpu_that_is_dead(cli: Cli, board: Board, tmp_path: Path) -> None:
+    """Its partition is listed as ever (R9): no guest starts on it, and the others' do."""
+    board.load()
+    board.state["away"].append("0000:41:00.0")
+    board.keep()
+    cli("apply", "--intent", want(tmp_path, a=["0000:41:00.0", "0000:56:00.0"]), "--yes", "--start")
+    board.load()
+    assert board.guests == {}
+    assert board.active == []
+    clean(cli.root)
+    cli("apply", "--intent", want(tmp_path, b=["0000:18:00.0", "0000:29:00.0"]), "--yes", "--start")
+    board.load()
+    assert board.active == [4]
+    assert {*board.guests} == {"b"}
+    clean(cli.root)
+
+
+def test_unknown_module_ids(cli: Cli, board: Board, tmp_path: Path) -> None:
+    smi = ".hosttune/commands/nvidia-smi-q-x"
+    cli.root.put(smi, cli.root.get(smi).replace("<module_id>", "<module_id>N/A"))
+    cli("apply", "--intent", want(tmp_path, a=2), "--yes", "--start")
+    board.load()
+    assert (board.guests, board.active) == ({}, [])
+    clean(cli.root)
+
+
+def table(board: Board, **partitions: tuple[int, ...]) -> None:
+    """An operator's own table: ids with a letter before, and their module ids."""
+    board.load()
+    one = board.state["listed"]["partitionInfo"][0]["gpuInfo"][0]
+    rows = [
+        {
+            "partitionId": int(name[1:]),
+            "isActive": 0,
+            "numGpus": len(modules),
+            "gpuInfo": [{**one, "physicalId": n} for n in modules],
+        }
+        for name, modules in partitions.items()
+    ]
+    board.state["listed"] |= {"partitionInfo": rows, "numPartitions": len(rows)}
+    board.keep()
+
+
+def test_an_operators_own_table(cli: Cli, board: Board, tmp_path: Path) -> None:
+    table(board, p40=(1, 2), p41=(3, 4, 5))
+    cli.json("apply", "--intent", want(tmp_path, a=3), "--yes", "--start")
+    assert board.active == [41]
+    cli(
+        "apply", "--intent", want(tmp_path, a=3, b=["0000:41:00.0", "0000:9a:00.0"]), "--yes", "--start"
+    )  # modules 1, 7
+    board.load()
+    assert {*board.guests} == {"a"}
+    clean(cli.root)
+
+
+def test_a_table_that_changes_under_what_is_in_force(cli: Cli, board: Board, tmp_path: Path) -> None:
+    """The number of a tenant's partition is another's then: it is not deactivated."""
+    cli.json("apply", "--intent", want(tmp_path, a=["0000:41:00.0", "0000:56:00.0"]), "--yes", "--start")
+    assert board.active == [3]
+    ends(board, "a")
+    board.restart_manager()
+    table(board, p3=(5, 7), p4=(1, 3))
+    board.run(("fmpm", "-a", "3"))
+    board.guest("of-others", ["0000:9a:00.0", "0000:aa:00.0"])
+    cli("apply", "--intent", want(tmp_path, a=["0000:41:00.0", "0000:56:00.0"]), "--yes", "--start")
+    assert 3 in board.active
+    for name in [*board.guests]:
+        if name == "a":
+            ends(board, "a")
+    cli("revert", "--yes")
+    assert 3 in board.active
+    clean(cli.root, order=False)
+
+
+def test_two_plans_for_one_board(cli: Cli, board: Board, tmp_path: Path) -> None:
+    """The second was made for the board as it was before the first."""
+    for name, gpus in (("a", ["0000:41:00.0", "0000:56:00.0"]), ("b", 4)):
+        assert cli("plan", "-f", want(tmp_path, **{name: gpus}), "--out", str(tmp_path / f"{name}.plan"))[0] == 0
+    cli.json("apply", str(tmp_path / "a.plan"), "--yes", "--start")
+    cli("apply", str(tmp_path / "b.plan"), "--yes", "--start")
+    board.load()
+    overlap = [name for name, devices in board.guests.items() if name != "a" and {*devices} & {*board.guests["a"]}]
+    assert overlap == []
+    assert 3 in board.active
+    clean(cli.root)
+
+
+def test_after_a_reboot_the_boot_unit_activates_before_guests_start(cli: Cli, board: Board, tmp_path: Path) -> None:
+    cli.json("apply", "--intent", want(tmp_path, a=2, b=2), "--yes", "--start")
+    before = board.active
+    board.boot()
+    board.plant(order=1)
+    cli.json("apply", "--boot")
+    assert board.active == before
+    for guest in ("a", "b"):
+        starts(board, guest)
+    clean(cli.root)
+
+
+def test_after_a_reboot_what_could_not_be_is_told(cli: Cli, board: Board, tmp_path: Path) -> None:
+    cli.json("apply", "--intent", want(tmp_path, a=2), "--yes", "--start")
+    board.boot()
+    board.restart_manager(running=False)
+    told = cli.json("apply", "--boot", code=1)
+    assert [row["outcome"] for row in told["entries"] if KIND in row["action"]] not in ([], ["done"])
+    assert board.active == []
+    board.restart_manager()
+    cli("apply", "--intent", want(tmp_path, a=2), "--yes", "--start")
+    clean(cli.root, order=False)  # its GPUs may be on vfio-pci already
+    board.load()
+    assert {*board.guests} == {"a"}
+
+
+def test_full_passthrough_has_no_partitions(cli: Cli, board: Board, tmp_path: Path) -> None:
+    cli.root.put(CONFIG, "FABRIC_MODE=0\n")
+    cli("apply", "--intent", want(tmp_path, a=2), "--yes", "--start")
+    board.load()
+    assert (board.guests, board.active) == ({}, [])
+    assert len(H200) == len(json.loads(cli.root.get(LIST))["partitionInfo"])
