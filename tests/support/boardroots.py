@@ -25,6 +25,7 @@ from hosttune.model.values import CpuSet
 COMMANDS = ".hosttune/commands"
 _PROGRAMS = ("fmpm", "nvidia-smi", "sriov-manage")
 _ASKED = re.compile(r"fabric-manager-(partitions|service)|mig-lgi-.*|nvidia-vgpu-mgr-service")
+_VGPUS = re.compile(r".*/(?:nvidia/current_vgpu_type|mdev_supported_types/[^/]+/create)|/sys/bus/mdev/.*/remove")
 _STATE, _DEFINITION, _MIG_MODE = "virsh-domstate-", "virsh-dumpxml-", "nvmlDeviceSetMigMode-"
 
 
@@ -49,6 +50,8 @@ class BoardRoot(Scratch):
         """See System. What the board's programs answer is asked as on a machine."""
         if _ASKED.fullmatch(name):
             return live()
+        if name == "nvml.json":
+            return self.board.nvml()
         told = super().query(name, live)
         return self.board.smi_xml(told) if name == "nvidia-smi-q-x" and told else told
 
@@ -73,7 +76,8 @@ class BoardRoot(Scratch):
         number = self.board.refuse(path, text)
         if number is not None:
             raise WriteFailed(path, os.strerror(number), number)
-        super().write(path, "flr bus" if path.endswith("/reset_method") and text.strip() == "default" else text)
+        if not _VGPUS.fullmatch(path):
+            super().write(path, "flr bus" if path.endswith("/reset_method") and text.strip() == "default" else text)
         self.board.wrote(path, text)
         self.forget()
 
