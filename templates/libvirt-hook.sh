@@ -10,12 +10,15 @@
 # Before the first start with a network function since it was last handed over, what it is like then is kept for its next
 # hand-over. That only reads, takes 10 seconds at most, and never makes a start fail. `hosttune apply` calls this with the
 # operation "look", for that alone, before it starts a guest. At "start" it is too late: libvirt has set the function.
+#
+# Before a start it also sets what apply has decided for the guest's devices: the partition of its GPUs, its vGPUs.
 sys=/sys
 pools=/run/libvirt/storage
 folder=@STATE@/handover
 starts=$folder/starts
 quarantined=$folder/quarantined
 test_guest=$folder/test-guest
+at_start=@STATE@/at-start
 looks=$folder/looks.$$
 umask 077
 set -f
@@ -372,6 +375,120 @@ look_at_all() {
     rm -rf "$looks"
 }
 
+# --- what its devices need on the host ---
+
+# The partitions of the Fabric Manager: id, whether it is active, its module ids. fmpm's writer sorts the names of an
+# object, so a partition's id comes last.
+partitions() {
+    timeout -k 1 8 "$@" -l | tr -d ' \t\n' | awk '
+        BEGIN { RS = "," }
+        match($0, /"physicalId":[0-9]+/) {
+            number = substr($0, RSTART + 13, RLENGTH - 13) + 0
+            for (at = count++; at > 0 && modules[at - 1] > number; at--) modules[at] = modules[at - 1]
+            modules[at] = number
+        }
+        match($0, /"isActive":[01]/) { active = substr($0, RSTART + 11, 1) }
+        match($0, /"partitionId":[0-9]+/) {
+            list = ""
+            for (at = 0; at < count; at++) list = list (at ? "," : "") modules[at]
+            print substr($0, RSTART + 14, RLENGTH - 14), active, list
+            count = 0
+        }'
+}
+
+did() {
+    printf '%s %s %s\n' "$when" "$guest" "$1" >>"$at_start.log"
+}
+
+# ID MODULES GPUS OTHERS CLIENT...: the guest has exactly the GPUs of a partition, and it is active.
+set_partition() {
+    id=$1 members=$2 own=$3 others=$4
+    shift 4
+    for gpu in $(echo "$own" | tr , ' '); do
+        case " $reached " in *" $gpu "*) ;; *) echo "it has not $gpu, which is of partition $id" && return 1 ;; esac
+    done
+    for gpu in $(echo "${others#-}" | tr , ' '); do
+        case " $reached " in *" $gpu "*) echo "it has $gpu, which is not of partition $id" && return 1 ;; esac
+    done
+    asked=
+    while :; do
+        rows=$(partitions "$@")
+        case $(printf '%s\n' "$rows" | grep "^$id ") in
+        "$id 1 $members") return 0 ;;
+        "$id 0 $members")
+            if [ -z "$asked" ]; then
+                other=$(printf '%s\n' "$rows" | awk -v own="$members" '
+                    BEGIN { split(own, part, ","); for (at in part) mine[part[at]] = 1 }
+                    $2 == 1 { split($3, part, ","); for (at in part) if (part[at] in mine) { print $1; exit } }')
+                [ -z "$other" ] || { echo "partition $other is active and has GPUs of partition $id" && return 1; }
+                asked=yes
+                timeout -k 1 10 "$@" -a "$id" >/dev/null || { echo "fmpm -a $id failed" && return 1; }
+                did "partition $id activated"
+            fi
+            ;;
+        "") ;; # the Fabric Manager does not answer yet
+        *) echo "partition $id has not module ids $members now" && return 1 ;;
+        esac
+        sleep 1
+    done
+}
+
+# FUNCTION TYPE
+set_type() {
+    file=$sys/bus/pci/devices/$1/nvidia/current_vgpu_type
+    now=$(cat "$file") || return 1
+    if [ "$now" = 0 ]; then
+        printf '%s' "$2" >"$file" || return 1
+        did "$1 got vGPU type $2"
+        now=$(cat "$file")
+    fi
+    [ "$now" = "$2" ] || { echo "$1 has vGPU type $now, not $2" && return 1; }
+}
+
+# UUID FUNCTION TYPE
+set_mediated() {
+    if [ ! -e "$sys/bus/mdev/devices/$1" ]; then
+        printf '%s' "$1" >"$sys/bus/pci/devices/$2/mdev_supported_types/$3/create" || return 1
+        did "$1 made as $3 on $2"
+    fi
+    now=$(readlink "$sys/bus/mdev/devices/$1/mdev_type")
+    [ "${now##*/}" = "$3" ] || { echo "$1 is of type ${now##*/}, not $3" && return 1; }
+}
+
+# apply has decided it, and written it down for the guests that it does not start itself just now; a reboot or a restart
+# of a service may have undone it. What is not set is set; what is otherwise is not ours, and the start is refused.
+set_up() {
+    while read -r name kind words; do
+        [ "$name" = "$guest" ] || continue
+        case $kind in
+        fabric-partition) set_partition $words ;;
+        vgpu-type) set_type $words ;;
+        vgpu-mdev) set_mediated $words ;;
+        esac || return 1
+    done <"$at_start"
+}
+
+# libvirt waits for this, so it ends within 20 seconds, whatever hangs. What was begun may still come to its end: the next
+# hosttune apply finds it done.
+set_up_in_time() {
+    work=$at_start.$$
+    mkdir "$work" || fail "cannot write $work"
+    {
+        set_up >"$work/said" 2>&1 && printf "" >"$work/done"
+        printf "" >"$work/ended"
+    } </dev/null >/dev/null 2>&1 &
+    tenths=0
+    while [ ! -e "$work/ended" ] && [ $tenths -lt 180 ]; do
+        sleep 0.1
+        tenths=$((tenths + 1))
+    done
+    [ -e "$work/ended" ] || fail "what its devices need is not ready within 20 seconds: hosttune apply, then start it"
+    [ -e "$work/done" ] || why=$(grep -v '^$' "$work/said" | tail -n 1)
+    [ -n "$why" ] || [ -e "$work/done" ] || why="what its devices need cannot be set"
+    rm -rf "$work"
+    [ -z "$why" ] || fail "$why: hosttune apply, then start it"
+}
+
 mkdir -p "$folder" # before the first hand-over there is none; a failure shows when the line is written
 guest=$(printf '%s' "$1" | tr -s '[:space:]' ' ')
 when=$(date -u +%Y-%m-%dT%H:%M:%SZ)
@@ -426,6 +543,8 @@ if [ "$2" != look ] && [ -n "$lines$unknown" ]; then
         done
     done
 fi
+why=
+if [ "$2" = prepare ] && [ -e "$at_start" ]; then set_up_in_time; fi
 [ "$2" = start ] || look_at_all
 [ "$2" = look ] && exit 0
 for line in $lines; do

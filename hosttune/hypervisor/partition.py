@@ -31,6 +31,7 @@ class FabricPartitionState(ByService, TakesDevice):
     """
 
     kind: ClassVar[str] = KIND
+    in_force_as_found: ClassVar[bool] = True
     limit_seconds: ClassVar[float | None] = _COMMAND_SECONDS + 2 * _LISTED_SECONDS + 10.0
 
     @classmethod

@@ -36,6 +36,8 @@ MODES: Mapping[str, int] = {
     "/watch.lock": 0o644,
     "/plan.json": 0o600,
     "/after-stop": 0o600,
+    "/at-start": 0o600,
+    "/at-start.log": 0o600,
     "/forgotten.json": 0o644,
     "/accepted.json": 0o644,
     f"/{KEPT_GPUS}": 0o600,
@@ -83,6 +85,7 @@ def mode_of(path: str) -> int:
     raise KeyError(path)
 
 
+AT_START = "at-start"  # what libvirt's hook sets before starts of guests by others
 HOLDERS = "after-stop"  # the guests for whose end something waits, one a line: libvirt's hook reads it
 VALIDATIONS = "validations"  # earlier measurements, for later comparison
 DEVICES = "devices.json"  # one of them: the last one without measurements, without its results

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from hosttune.errors import WriteFailed
 from hosttune.linux.hugetlbfs import MOUNTS, PLACES, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.linux.pciconfig import CAP_EXPRESS, capability_at
-from hosttune.machine.scratchfiles import NOTES, ScratchFiles
+from hosttune.machine.scratchfiles import NOTES
+from hosttune.machine.scratchfunctions import ScratchFunctions
 from hosttune.machine.system import COMMANDS, take_file
 from hosttune.model import sysfs
 from hosttune.model.affinity import thread_of
@@ -36,7 +37,7 @@ _IS_ACTIVE = re.compile(r"(\"isActive\"\s*:\s*)[01]")
 _UNSET = "(null)"  # what the kernel shows for an unset driver_override
 
 
-class Scratch(ScratchFiles):
+class Scratch(ScratchFunctions):
     """A scratch root as a System that can be changed. See the module."""
 
     def write(self, path: str, text: str) -> None:
@@ -68,14 +69,15 @@ class Scratch(ScratchFiles):
             for path in (mount.path for mount in self._hugetlbfs() if mount.path in PLACES.values()):
                 os.makedirs(os.path.dirname(self.inside(f"{path}/libvirt/qemu/guest")), exist_ok=True)
             self.forget()
+        elif argv[:4] == ("ip", "link", "set", "dev") and argv[5] == "vf":
+            self.set_function(argv[4], int(argv[6]), argv[7:])
         elif argv[0] == "rmdir":
             self._take_folder(argv[-1])
         elif argv[:2] == ("nvidia-smi", "mig"):
             self._gpu_instance(argv[3], argv[4:])
         elif argv[0].endswith("/sriov-manage"):
-            path = f"{_DEVICES}/{argv[2]}/sriov_numvfs"
             most = self.read(f"{_DEVICES}/{argv[2]}/sriov_totalvfs") or "0"
-            self._store(path, f"{most if argv[1] == '-e' else 0}\n".encode())
+            self.write(f"{_DEVICES}/{argv[2]}/sriov_numvfs", most if argv[1] == "-e" else "0")
         elif argv[0] == "fmpm" and argv[-2] in ("-a", "-d"):
             self._partition(int(argv[-1]), active=argv[-2] == "-a")
         return ""
@@ -210,17 +212,6 @@ class Scratch(ScratchFiles):
         if not method or text != "1":
             raise WriteFailed(found[0], os.strerror(errno.ENOENT), errno.ENOENT)
         self.replace(self._note(f"reset-{found['address']}"), method.encode())
-
-    def _functions(self, found: re.Match[str], text: str) -> None:
-        now = self._held(found[0]).decode().strip()
-        most = (self.read(f"{found['device']}/sriov_totalvfs") or "").strip()
-        if not text.isdecimal():
-            raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
-        if most.isdecimal() and int(text) > int(most):
-            raise WriteFailed(found[0], os.strerror(errno.ERANGE), errno.ERANGE)
-        if text not in ("0", now) and now != "0":
-            raise WriteFailed(found[0], os.strerror(errno.EBUSY), errno.EBUSY)
-        self._store(found[0], f"{int(text)}\n".encode())
 
     def _make_mediated(self, found: re.Match[str], uuid: str) -> None:
         """Make a mediated device of a type, as vfio-mediated-device.rst says."""
@@ -357,7 +348,7 @@ _DOORS: tuple[tuple[re.Pattern[str], Callable[[Scratch, re.Match[str], str], Non
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/reset"), Scratch._reset),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/link/(?P<state>l0s|l1)_aspm"), Scratch._aspm),
     (re.compile(r"(?P<pool>/sys/.*/hugepages-[0-9]+kB)/nr_hugepages"), Scratch._pages),
-    (re.compile(r"(?P<device>/sys/.*)/sriov_numvfs"), Scratch._functions),
+    (re.compile(r"(?P<device>/sys/.*)/sriov_numvfs"), Scratch.count_functions),
     (re.compile(r"(?P<type>/sys/.*/mdev_supported_types/[^/]+)/create"), Scratch._make_mediated),
     (re.compile(rf"(?P<folder>{_MDEVS}/[^/]+)/remove"), Scratch._remove_mediated),
 )

@@ -17,6 +17,7 @@ from hosttune.gpu import fmpm
 from hosttune.gpu.settings import GpuMigMode
 from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions
 from hosttune.inventory.bare import runs
+from hosttune.inventory.virtualfunctions import functions_of
 from hosttune.knobs.knob import make_action
 from hosttune.knobs.registry import given_up as kept_by_name
 from hosttune.model import sysfs
@@ -37,11 +38,11 @@ Key = tuple[str, str]  # kind; target, or one CPU of it
 When = Literal["now", "next-start", "after-stop", "reboot"]
 _PER_CPU = {cls.kind: cls for cls in (Governor, EnergyPreference, ResumeLatency)}
 _UNSEEN = (IrqAffinity.kind, LibvirtHook.kind, KernelArguments.kind)  # the host document does not say how they are set
-_AS_FOUND = tuple(one.kind for one in (GpuMigMode, MigInstanceSetting, VgpuFunctions, MediatedDevice))
+_AS_FOUND = (fmpm.KIND, *(cls.kind for cls in (GpuMigMode, MigInstanceSetting, VgpuFunctions, MediatedDevice)))
 _NONE_IS_KNOWN = (MediatedDevice.kind, "driver", "mount", "irqbalance-ban", "apparmor-rule")
 _RESTART = "libvirt-restart"
 # What apply does for guests and files by itself: no action of a plan.
-_NO_ACTION = ("guest", "adopted-guest", "guest-files", "guest-state", "live-affinity", "drop-in", "sriov-vfs", _RESTART)
+_NO_ACTION = ("guest", "adopted-guest", "guest-files", "guest-state", "live-affinity", "drop-in", _RESTART)
 _SHORT = ("clamped", "ignored", "stuck")
 _BACK = "nothing in force asks for it any more: back to what it was before hosttune's first write"
 
@@ -268,6 +269,13 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest])
     return kind in (VgpuTypeSetting.kind, MediatedDevice.kind) and part.partition(" ")[0] in devices
 
 
+def _of_nic(host: Host, address: str) -> tuple[str, ...]:
+    """Return the targets of the settings that make and describe a virtual function."""
+    physical = host.index.pci[address].physfn if address in host.index.pci else None
+    functions = functions_of(host, physical, 0) if physical is not None else ()
+    return (physical, f"{physical}/{functions.index(address)}") if physical and address in functions else ()
+
+
 def _busy(standing: StandingIntent, guests: Iterable[PlannedGuest]) -> Mapping[str, Counter[str]]:
     """Return the parts that only the present runs of guests hold: by the guest, of a pool the number of its pages."""
     planned, found = {guest.name: guest for guest in guests}, defaultdict[str, Counter[str]](Counter)
@@ -277,6 +285,7 @@ def _busy(standing: StandingIntent, guests: Iterable[PlannedGuest]) -> Mapping[s
         entry = beyond(standing.bare, run, planned.get(name), run=True)
         parts = [str(cpu) for pin in entry.vcpu_pins or () for cpu in parse_cpus(pin.cpus)]
         parts += (a for device in entry.devices for a in (device, *standing.bare.index.above(device)))
+        parts += (a for device in entry.devices for a in _of_nic(standing.bare, device))
         for one in parts:
             found[one][name] += 1
         for part in entry.memory or ():

@@ -101,6 +101,7 @@ def _put_all_back(
             whole = close(journal, results) and whole
     finally:
         journal.close()
+    site.keep_at_start(site.transactions())
     outcomes = {made.outcome for made in results.values()} | ({"conflict"} if retired else set())
     return _result(site, verb, (*entries, *_of_retired(retired)), outcomes, whole=whole)
 

@@ -89,7 +89,9 @@ def test_after_a_reboot_the_boot_unit_sets_it_again(cli: Cli, tmp_path: Path) ->
 def test_a_partition_that_others_activated_is_not_hosttunes(cli: Cli, tmp_path: Path) -> None:
     activate(cli.root.path, 7)
     wanted = intent(tmp_path, gpus=[GPU])
-    assert not [row for row in cli.json("apply", "--intent", wanted, "--yes")["entries"] if KIND in row["action"]]
+    row = of_partition(cli.json("apply", "--intent", wanted, "--yes"))
+    assert (row["before"], row["outcome"], row["after"]) == (row["want"], "done", row["want"])
+    assert not cli.json("apply", "--intent", wanted, "--yes")["changed"]
     cli.json("revert", "--yes")
     assert active(cli.root.path) == [7]
 

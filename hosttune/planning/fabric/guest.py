@@ -83,19 +83,18 @@ def activated_partition(fabric: HostFabric, guest: PlannedGuest) -> Partition | 
     return next((one for one in own if one.gpus == gpus and one.active is not None), None)
 
 
-def partition_actions(fabric: HostFabric, guests: Iterable[PlannedGuest], *, every: bool = False) -> Iterator[Action]:
+def partition_actions(fabric: HostFabric, guests: Iterable[PlannedGuest]) -> Iterator[Action]:
     """Yield the partition of each guest's GPUs. It comes before their drivers: see `hypervisor.partition`.
 
-    `every`: also one that is active.
+    Also one that is active: a reboot undoes it, so it must be in force.
     """
     for guest in guests:
         partition = activated_partition(fabric, guest)
         if partition is not None:
-            now, want = INACTIVE, active_as(partition.modules)
-            now = want if partition.active else now
+            want = active_as(partition.modules)
+            now = want if partition.active else INACTIVE
             why = f"guest {guest.name} gets exactly its GPUs"
-            if every or now != want:
-                yield make_action(KIND, target_of(partition.id, partition.gpus), now, want, why, needed=True)
+            yield make_action(KIND, target_of(partition.id, partition.gpus), now, want, why, needed=True)
 
 
 # --- starting ----------------------------------------------------------------------------------------------------

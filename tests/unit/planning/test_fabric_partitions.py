@@ -372,9 +372,11 @@ def test_a_partition_is_activated_before_its_gpus_leave_their_driver() -> None:
     assert found.guests[0].steps == ()
 
 
-def test_a_partition_that_is_active_has_no_action() -> None:
+def test_a_partition_that_is_active_is_in_force_from_then_on() -> None:
+    """A reboot would undo it."""
     found = decide(board(shared(active=[3])), {"gpus": [AT[1], AT[3]]})
-    assert "fabric-partition" not in {kind for kind, _, _ in actions_of(found)}
+    (partition,) = [action for action in found.actions if action.kind == "fabric-partition"]
+    assert partition.current == partition.want == "active: modules 1, 3"
     assert found.guests[0].steps == ()
 
 
