@@ -239,7 +239,7 @@ class Board:
     def _list(self) -> str:
         active, listed = self.state["manager"]["active"], self.state["listed"]
         rows = [{**row, "isActive": int(row["partitionId"] in active)} for row in listed["partitionInfo"]]
-        return json.dumps({**listed, "partitionInfo": rows}, indent=3) + "\n"
+        return json.dumps({**listed, "partitionInfo": rows}, indent=3, sort_keys=True) + "\n"  # as jsoncpp
 
     def _other_client(self) -> None:
         """Fault `other`: [N, verb, partition]: another client asks that, after the Nth answer."""

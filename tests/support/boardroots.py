@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 from applyroots import Cli, Root, copied
-from board import PCI, Board
+from board import PCI, Board, programs
 from boardtrace import trace_of, wrongs
 
 from hosttune.errors import CommandFailed, WriteFailed
 from hosttune.machine import archive
 from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.values import CpuSet
+from hosttune.settings.hook import PLACE
 
 COMMANDS = ".hosttune/commands"
 _PROGRAMS = ("fmpm", "nvidia-smi", "sriov-manage")
@@ -207,3 +209,18 @@ def starts(board: Board, guest: str) -> None:
     """A guest is started by others, and no hook is asked."""
     board.put(f"{COMMANDS}/{_STATE}{guest}", "running\n")
     board.guest(guest, devices_of(board.root, guest))
+
+
+def started_by_others(board: Board, guest: str) -> str:
+    """What hosttune's hook says against the start of a guest by others; "": the guest runs."""
+    bin_folder, inside = board.root.with_name("bin"), f"{board.root}{STATE_INSIDE}"
+    programs(board.root, bin_folder)
+    text = (board.root / PLACE[1:]).read_text()
+    script = text.replace(STATE_INSIDE, inside).replace("\nsys=/sys\n", f"\nsys={board.root}/sys\n")
+    definition = (board.root / COMMANDS / f"{_DEFINITION}{guest}").read_text()
+    argv, path = ["sh", "-c", script, "hook", guest, "prepare", "begin", "-"], f"{bin_folder}:{os.environ['PATH']}"
+    ended = subprocess.run(argv, input=definition, capture_output=True, text=True, check=False, env={"PATH": path})
+    board.load()
+    if ended.returncode == 0:
+        starts(board, guest)
+    return ended.stderr

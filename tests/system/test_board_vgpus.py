@@ -7,9 +7,9 @@ from pathlib import Path
 import boardroots
 import pytest
 from applyroots import Cli, Root
-from board import PCI, Board
+from board import MDEV, PCI, Board
 from boardkills import standing
-from boardroots import asked, clean, devices_of, ends, starts, with_board
+from boardroots import BoardRoot, asked, clean, devices_of, ends, started_by_others, starts, with_board
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
 A, B = "0000:41:00.0", "0000:56:00.0"
@@ -161,3 +161,20 @@ def test_without_leave_a_gpu_keeps_its_mode(cli: Cli) -> None:
     assert standing(cli.root.path)["modes"] == before["modes"]
     assert Path(cli.root.path / PCI / A / "virtfn0").exists()
     clean(cli.root)
+
+
+@pytest.mark.parametrize("framework", ["vfio", "mdev"])
+def test_starts_by_others(cli: Cli, framework: str) -> None:
+    board = board_with(cli.root, framework)
+    runs(cli, board, "m", m=TWO)
+    ends(board, "m")
+    system = BoardRoot(str(cli.root.path))
+    for one in devices_of(cli.root.path, "m"):  # somebody takes the vGPUs away
+        path = f"/{PCI}/{one}/nvidia/current_vgpu_type" if framework == "vfio" else f"/{MDEV}/{one}/remove"
+        system.write(path, "0" if framework == "vfio" else "1")
+    if framework == "vfio":  # the hook's writes do not reach the stand-in: without a vGPU no list must shrink
+        assert started_by_others(board, "m") == ""
+        clean(cli.root)
+    else:
+        assert started_by_others(board, "m") != ""  # a plain file makes no device
+        assert board.guests == {}
