@@ -126,9 +126,14 @@ class VgpuFunctions(ByService, OfFunction, TakesDevice):
         return text != "0"
 
     def write(self, system: System, value: Any) -> None:
-        """See Setting."""
-        if self.read(system) is not value:
-            manage_functions(system, self.target, on=value)
+        """See Setting. It would end every GPU instance (bigstack-oss/cubecos, measured), so there must be none."""
+        if self.read(system) is value:
+            return
+        instances = instances_of(system, self.target)
+        if instances:
+            command = f"nvidia-smi mig -i {self.target} -dci, then -dgi"
+            raise InUse(f"GPU {self.target}", f"{len(instances)} GPU instances would end with it: {command}")
+        manage_functions(system, self.target, on=value)
 
 
 def manage_functions(system: System, gpu: str, *, on: bool) -> None:

@@ -3,7 +3,8 @@
 The order is that of NVIDIA's DRA driver (kubernetes-sigs/dra-driver-nvidia-gpu 95932046,
 cmd/gpu-kubelet-plugin/device_state.go: prepareDevices, Unprepare): a partition is activated before its GPUs go to
 vfio-pci, and deactivated after they have come back. It is in a plan before the drivers of its GPUs, and what is put
-back goes back in the opposite order. Proven on stand-ins, not on a board.
+back goes back in the opposite order. GPUs that stay on vfio-pci, as after a restart of the Fabric Manager, are lent to
+their maker's driver for the change. Proven on stand-ins, not on a board.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from hosttune.discovery.holders import holders
 from hosttune.errors import InUse, WriteFailed
 from hosttune.gpu.fmpm import INACTIVE, KIND, active_as, client, modules_of, partitions_now, parts_of
 from hosttune.gpu.nvswitches import MANAGER_CONFIG
+from hosttune.gpu.nvswitches import MODULE as MANAGER_DRIVER
 from hosttune.machine.system import System
 from hosttune.model.gpu import FabricPartition
-from hosttune.settings.setting import ByService, TakesDevice, refuse
+from hosttune.settings.drivers import VFIO, Driver
+from hosttune.settings.setting import ByService, TakesDevice, driver_of, refuse
 
 _COMMAND_SECONDS, _LISTED_SECONDS = 60.0, 10.0  # a command; until the list shows what it did
 
@@ -32,7 +35,7 @@ class FabricPartitionState(ByService, TakesDevice):
 
     kind: ClassVar[str] = KIND
     in_force_as_found: ClassVar[bool] = True
-    limit_seconds: ClassVar[float | None] = _COMMAND_SECONDS + 2 * _LISTED_SECONDS + 10.0
+    limit_seconds: ClassVar[float | None] = 600.0  # its GPUs may change their driver twice
 
     @classmethod
     def of(cls, target: str) -> Self:
@@ -88,9 +91,16 @@ class FabricPartitionState(ByService, TakesDevice):
         users = holders(system, self.gpus)
         if users:
             raise InUse(where, "; ".join(user.text for user in users))
-        word = "-d" if value == INACTIVE else "-a"
-        system.change((*client(system.read(MANAGER_CONFIG)), word, str(self.number)), timeout=_COMMAND_SECONDS)
-        system.forget()
+        lent = [Driver(gpu) for gpu in self.gpus if driver_of(system, gpu) == VFIO]
+        try:
+            for driver in lent:
+                driver.write(system, MANAGER_DRIVER)
+            word = "-d" if value == INACTIVE else "-a"
+            system.change((*client(system.read(MANAGER_CONFIG)), word, str(self.number)), timeout=_COMMAND_SECONDS)
+        finally:
+            for driver in lent:
+                driver.write(system, VFIO)
+            system.forget()
         deadline = time.monotonic() + (0.0 if system.captured else _LISTED_SECONDS)
         while self.read(system) != value and time.monotonic() < deadline:
             time.sleep(1.0)

@@ -130,7 +130,7 @@ class _Beside(msgspec.Struct, frozen=True):
                     later = changed(due, current=want, when="after-stop", holders=tuple(holders))
                     yield (due.id, "after-stop", part), later, part
                 ours = was is not None and was.want == want
-                if (now == want and noted) or (was and ours and _is_settled(action.kind, now, was)):
+                if (now == want and (noted or holders)) or (was and ours and _is_settled(action.kind, now, was)):
                     continue
                 due = changed(due, current=now, want=want, drift=ours)
                 yield (due.id, now, want, due.when, ours), due, part

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from hosttune.gpu import fmpm
 from hosttune.knobs.knob import make_action
 from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap
@@ -21,9 +22,14 @@ Wanted = tuple[str, str, Any]  # kind, target, wanted value
 
 
 def bound(settings: Iterable[Wanted]) -> tuple[str, ...]:
-    """Return the addresses of the functions that are planned for vfio-pci. The last entry for an address counts."""
+    """Return the addresses of the functions that are vfio-pci's from boot on. The last entry for an address counts.
+
+    GPUs with a partition are not: it is activated first (`hypervisor.partition`), by the boot unit.
+    """
     wanted = {(kind, target): want for kind, target, want in settings}
-    return tuple(target for (kind, target), want in wanted.items() if kind == Driver.kind and want == VFIO)
+    later = {gpu for kind, target in wanted if kind == fmpm.KIND for gpu in fmpm.parts_of(target)[1]}
+    bound_functions = (target for (kind, target), want in wanted.items() if kind == Driver.kind and want == VFIO)
+    return tuple(target for target in bound_functions if target not in later)
 
 
 def persistence(

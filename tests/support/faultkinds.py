@@ -229,7 +229,10 @@ PCI = (
     ),
     Example(
         "vgpu-functions",
-        _function(_GPU, sriov_numvfs="0\n", sriov_totalvfs="16\n"),
+        {
+            **_function(_GPU, sriov_numvfs="0\n", sriov_totalvfs="16\n"),
+            f".hosttune/commands/mig-lgi-{GPU}": "No GPU instances found: Not Found\n",
+        },
         (("vgpu-functions", GPU, True),),
         _links(_GPU, GPU, "nvidia"),
     ),

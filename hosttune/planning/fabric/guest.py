@@ -103,9 +103,9 @@ def partition_actions(fabric: HostFabric, guests: Iterable[PlannedGuest]) -> Ite
 def not_startable(host: Host, guest: PlannedGuest) -> str | None:
     """Return why a planned guest must not be started with the fabric in its current state; None if it can be started.
 
-    For a guest that needs a partition, an inactive partition is a reason: CUDA in the guest would fail with error 802
-    until the partition is activated. For a guest with MIG inside, an active partition that connects its GPUs with
-    others is a reason, and so is one whose state is unknown.
+    For a guest that needs a partition, one that is not known to be active is a reason: CUDA in the guest would fail
+    with error 802 until the partition is activated. For a guest with MIG inside, an active partition that connects its
+    GPUs with others is a reason, and so is one whose state is unknown.
     """
     fabric = read_fabric(host)
     gpus = fabric_of(fabric, guest)
@@ -131,9 +131,10 @@ def not_startable(host: Host, guest: PlannedGuest) -> str | None:
     partition = exactly(fabric, gpus)
     if partition is None or partition.id != guest.fabric_partition:
         return f"partition {guest.fabric_partition} of the NVSwitch fabric does not hold exactly its GPUs now"
-    if partition.active is False:
-        return f"partition {partition.id} of the NVSwitch fabric is not active: fmpm -a {partition.id}"
-    return None
+    if partition.active:
+        return None
+    state = "is not active" if partition.active is False else "may not be active, the Fabric Manager does not tell"
+    return f"partition {partition.id} of the NVSwitch fabric {state}: fmpm -a {partition.id}"
 
 
 def _not_startable_passthrough(fabric: HostFabric, guest: PlannedGuest) -> str | None:

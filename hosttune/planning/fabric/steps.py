@@ -50,9 +50,7 @@ def _shared(fabric: HostFabric, guest: PlannedGuest, gpus: tuple[str, ...], numb
     state = "" if active else f", then fmpm -a {number}, while the driver nvidia has the GPUs"
     text = f"where the Fabric Manager runs, fmpm -l: partition {number} is that of module ids {modules}"
     yield Step(when=START, text=f"{text}{state}")
-    yield Step(
-        when=START, text=f"hosttune apply --start: vfio-pci gets {' '.join(gpus)}, and guest {guest.name} starts"
-    )
+    yield Step(when=START, text=f"hosttune apply: vfio-pci gets {' '.join(gpus)}; then virsh start {guest.name}")
     yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off (never deactivate under a running guest)")
     yield Step(when=STOP, text="take the guest out of the intent and apply it: the driver nvidia gets the GPUs back")
     yield Step(when=STOP, text=f"fmpm -d {number}, then fmpm -l: partition {number} is not active")

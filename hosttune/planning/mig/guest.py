@@ -1,7 +1,7 @@
 """Plan a guest's MIG instances: functions or mediated devices with their vGPU types, ordered steps.
 
 Pure. Order (NVIDIA virtual GPU software documentation, "Configuring a GPU for MIG-Backed vGPUs"; NVIDIA's
-vgpu-device-manager and mig-parted): MIG mode, GPU instances, virtual functions, vGPU types, then the guest. These are
+vgpu-device-manager and mig-parted): MIG mode, virtual functions, GPU instances, vGPU types, then the guest. These are
 actions (`types`), proven on stand-ins, not on a board. What no list names yet is a step for a person.
 """
 

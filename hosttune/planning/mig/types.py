@@ -40,9 +40,10 @@ class _TypeChange(msgspec.Struct, frozen=True):
 
 
 def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]) -> Iterator[Action]:
-    """Yield the actions for planned vGPUs, in order: each GPU's mode, instances and functions; then the vGPUs.
+    """Yield the actions for planned vGPUs, in order: each GPU's mode, functions and instances; then the vGPUs.
 
-    Also for what is as wanted: a reboot undoes it, so it must be in force.
+    Also for what is as wanted: a reboot undoes it, so it must be in force. `sriov-manage` ends every instance
+    (bigstack-oss/cubecos, measured), so these come after it.
     """
     with_vgpus = _with_vgpus(guests)
     slots = [slot for guest in with_vgpus for slot in guest.mig]
@@ -51,12 +52,12 @@ def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]
         why = "a vGPU backed by MIG needs the mode; the driver resets the GPU"
         mode = GpuMigMode.of_gpu(gpu) if gpu else None
         yield make_action(GpuMigMode.kind, address, mode, "enabled", why, needed=True)
-        for slot in sorted((slot for slot in slots if slot.gpu == address), key=lambda slot: slot.start):
-            target, why = f"{address} {slot.profile}:{slot.start}", "a vGPU is on it"
-            yield make_action(MigInstanceSetting.kind, target, _is_there(gpu, slot), True, why, needed=True)
         device = catalogue.pci.get(address)
         functions = bool(device.virtfns) if device else None
         yield make_action(VgpuFunctions.kind, address, functions, True, "vGPUs are on them", needed=True)
+        for slot in sorted((slot for slot in slots if slot.gpu == address), key=lambda slot: slot.start):
+            target, why = f"{address} {slot.profile}:{slot.start}", "a vGPU is on it"
+            yield make_action(MigInstanceSetting.kind, target, _is_there(gpu, slot), True, why, needed=True)
     for typing in _typings(HostDevices(host, catalogue), with_vgpus):
         if typing.number is not None and typing.by_hand is None:
             why = f"guest {typing.guest} gets {typing.function} as {typing.name}"

@@ -389,7 +389,7 @@ def test_steps_by_hand_are_in_the_order_of_the_actions_and_unproven() -> None:
     texts = {when: " | ".join(step.text for step in steps if step.when == when) for when in ("start", "stop")}
     start, stop = texts["start"], texts["stop"]
     assert start.index("fmpm -l: partition 3 is that of module ids 1, 3") < start.index("fmpm -a 3")
-    assert start.index("fmpm -a 3") < start.index("hosttune apply --start: vfio-pci gets")
+    assert start.index("fmpm -a 3") < start.index("hosttune apply: vfio-pci gets")
     assert stop.index("shut off") < stop.index("nvidia gets the GPUs back") < stop.index("fmpm -d 3")
     assert all(address in start for address in (AT[1], AT[3]))
 

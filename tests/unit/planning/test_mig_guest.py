@@ -47,7 +47,7 @@ def prepared(*starts: int) -> list[tuple[str, str, Any, Any, bool]]:
     """What comes before the vGPUs of instances that are there on one GPU: it is in force from now on."""
     instances = [("mig-instance", f"{A} 1g.18gb:{start}", True, True, True) for start in starts]
     mode = ("gpu-mig-mode", A, "enabled", "enabled", True)
-    return [mode, *instances, ("vgpu-functions", A, True, True, True)]
+    return [mode, ("vgpu-functions", A, True, True, True), *instances]
 
 
 def rows(actions: list[Action]) -> list[tuple[str, str, Any, Any, bool]]:
@@ -109,8 +109,8 @@ def test_mode_instances_functions_and_types_are_set_in_that_order(mode: str) -> 
     places = [f"{A} 1g.18gb:{slot.start}" for slot in guest.mig]
     assert rows(actions) == [
         ("gpu-mig-mode", A, mode, "enabled", True),
-        *(("mig-instance", place, False, True, True) for place in places),
         ("vgpu-functions", A, True, True, True),
+        *(("mig-instance", place, False, True, True) for place in places),
         *(("vgpu-type", name, "0", "1414", True) for name in VFS[:2]),
     ]
     assert steps == []
@@ -122,7 +122,7 @@ def test_every_instance_is_made_before_the_first_type_is_written() -> None:
     field = field_of(host)
     actions, _ = wanted_settings(field, planned(parts_of(field, guest_of(count=2))))
     kinds = [action.kind for action in actions]
-    assert kinds == ["gpu-mig-mode", "mig-instance", "mig-instance", "vgpu-functions", "vgpu-type", "vgpu-type"]
+    assert kinds == ["gpu-mig-mode", "vgpu-functions", "mig-instance", "mig-instance", "vgpu-type", "vgpu-type"]
     assert [action.current for action in actions if action.kind == "mig-instance"] == [False, True]
 
 

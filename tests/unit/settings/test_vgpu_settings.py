@@ -102,6 +102,15 @@ def test_functions_are_made_by_the_makers_tool(tmp_path: Path) -> None:
     assert len(system.ran()) == 2
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_functions_do_not_change_while_there_are_instances(tmp_path: Path, value: bool) -> None:
+    system = board(tmp_path, TABLE)
+    (tmp_path / "sys/bus/pci/devices" / GPU / "sriov_numvfs").write_text("0\n" if value else "16\n")
+    with pytest.raises(InUse, match="2 GPU instances would end"):
+        VgpuFunctions.of(GPU).write(system, value)
+    assert system.ran() == []
+
+
 def test_a_mediated_device_there_and_back(tmp_path: Path) -> None:
     uuid = "6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e"
     system, setting = board(tmp_path), MediatedDevice.of(f"{uuid} {VF}")
