@@ -73,7 +73,7 @@ class Scratch(ScratchFunctions):
             self.set_function(argv[4], int(argv[6]), argv[7:])
         elif argv[0] == "rmdir":
             self._take_folder(argv[-1])
-        elif argv[:2] == ("nvidia-smi", "mig"):
+        elif argv[1:3] == ("mig", "-i"):
             self._gpu_instance(argv[3], argv[4:])
         elif argv[0].endswith("/sriov-manage"):
             most = self.read(f"{_DEVICES}/{argv[2]}/sriov_totalvfs") or "0"

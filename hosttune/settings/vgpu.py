@@ -65,7 +65,7 @@ class VgpuTypeSetting(ByService, OfFunction):
         system.write(self.file, str(value))
 
     def _check_offered(self, system: System, value: str) -> None:
-        path = f"{self.path}/nvidia/creatable_vgpu_types"
+        path = self.file.replace("current_vgpu_type", "creatable_vgpu_types")
         offered = [line.partition(":")[0].strip() for line in (system.read(path) or "").splitlines()]
         if value not in offered:
             which = f"it lists {', '.join(offered)}" if any(offered) else "the list is empty"

@@ -157,7 +157,6 @@ NAME_TOOLS = {
     "rules/checks/xids.py",
     "model/limits.py",  # the reason of a limit
     "planning/fabric/steps.py",
-    "planning/mig/guest.py",
     "settings/drivers.py",  # persistence mode; a driver that refuses raw writes
     "settings/dropin.py",  # units that start after the boot unit, if they exist
     "settings/vgpu.py",
