@@ -95,6 +95,8 @@ def lean(pristine: Path, root: Path) -> Path:
     for folder in (*cpus.glob("cpu[0-9]*"), *cpus.glob("cpufreq/policy*")):
         if int(folder.name.strip("cpuoliy")) not in KEPT:
             shutil.rmtree(folder)
+    for folder in (*cpus.glob("cpu*/cpuidle"), *cpus.glob("cpu*/power"), *cpus.glob("cpu*/cache/index[01]")):
+        shutil.rmtree(folder)
     for link in (root / PCI).iterdir():
         if (link / "class").read_text().startswith(("0x01", "0x02")):
             shutil.rmtree(link.resolve())
@@ -164,10 +166,15 @@ def with_board(root: Path, *, generation: str = "hopper", vgpus: str = "", funct
 # --- fixtures: a module of tests gives the ones it wants a name of its own ----------------------------------------
 
 
+_LEAN: dict[Path, Path] = {}  # each module's fixture is one of its own
+
+
 @pytest.fixture(scope="module")
 def lean_host(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`lean`, for a module to copy."""
-    return lean(pristine, tmp_path_factory.mktemp("lean") / "root")
+    """`lean`, made once for a process, to be copied."""
+    if pristine not in _LEAN:
+        _LEAN[pristine] = lean(pristine, tmp_path_factory.mktemp("lean") / "root")
+    return _LEAN[pristine]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import boardroots
 import pytest
 from applyroots import Cli, Root
-from board import MDEV, PCI, Board
+from board import PCI, Board
 from boardkills import standing
 from boardroots import BoardRoot, asked, clean, devices_of, ends, started_by_others, starts, with_board
 
@@ -30,8 +30,10 @@ def runs(cli: Cli, board: Board, *guests: str, **wanted: object) -> None:
     intent = asked(cli.root.path.parent, **wanted)  # type: ignore[arg-type]
     for _ in range(2):
         cli("apply", "--intent", intent, "--yes", "--start", *DISRUPT)
-    board.load()
-    assert {*guests} <= {*board.guests}
+        board.load()
+        if {*guests} <= {*board.guests}:
+            return
+    raise AssertionError(f"{guests} do not run")
 
 
 @pytest.mark.parametrize("framework", ["vfio", "mdev"])
@@ -42,6 +44,7 @@ def test_after_a_reboot_all_is_there_before_guests_start(cli: Cli, framework: st
     before = standing(cli.root.path)
     assert sorted(set(before["types"].values())) == ["0", "1414"]
     board.boot()
+    board.plant(vf_order=int(framework == "vfio"))  # a type is on the function that the guest's definition has
     assert not any(standing(cli.root.path)["instances"].values())
     cli.json("apply", "--boot")
     assert {**standing(cli.root.path), "guests": before["guests"]} == before
@@ -52,18 +55,6 @@ def test_after_a_reboot_all_is_there_before_guests_start(cli: Cli, framework: st
     now = standing(cli.root.path)
     assert not any(now["instances"].values())
     assert not any(now["modes"].values())
-    clean(cli.root)
-
-
-def test_after_a_reboot_with_functions_in_another_order(cli: Cli) -> None:
-    """A type is on the function that the guest's definition has."""
-    board = board_with(cli.root)
-    runs(cli, board, "m", m=TWO)
-    board.boot()
-    board.plant(vf_order=1)
-    cli.json("apply", "--boot")
-    assert {board.type_of(one) for one in devices_of(cli.root.path, "m")} == {"1414"}
-    starts(board, "m")
     clean(cli.root)
 
 
@@ -83,20 +74,19 @@ def test_after_a_reboot_nobody_offers_a_type(cli: Cli) -> None:
     clean(cli.root)
 
 
-@pytest.mark.parametrize("fault", ["unbind_lock", "sriov_race", "mig_busy"])
-def test_after_a_reboot_with_a_busy_gpu(cli: Cli, fault: str) -> None:
+@pytest.mark.parametrize("faults", [{"unbind_lock": 1, "mig_busy": 1}, {"sriov_race": 1}])
+def test_after_a_reboot_with_a_busy_gpu(cli: Cli, faults: dict[str, int]) -> None:
     """stackhpc/ansible-collection-linux#37: what fails once is done by the next run, and told until then."""
     board = board_with(cli.root)
     runs(cli, board, "m", m=TWO)
     before = standing(cli.root.path)
     board.boot()
-    board.plant(**{fault: 1})
-    code, out, _ = cli("apply", "--boot")
-    if code:
-        assert A in out
-        code = cli("apply", "--boot")[0]
-        if code:
-            runs(cli, board, "m", m=TWO)
+    board.plant(**faults)
+    for _ in range(3):
+        code, out, _ = cli("apply", "--boot")
+        assert code == 0 or A in out
+        if code == 0:
+            break
     assert {**standing(cli.root.path), "guests": before["guests"]} == before
     clean(cli.root)
 
@@ -163,18 +153,12 @@ def test_without_leave_a_gpu_keeps_its_mode(cli: Cli) -> None:
     clean(cli.root)
 
 
-@pytest.mark.parametrize("framework", ["vfio", "mdev"])
-def test_starts_by_others(cli: Cli, framework: str) -> None:
-    board = board_with(cli.root, framework)
+def test_starts_by_others(cli: Cli) -> None:
+    """The hook gives back the types that somebody took."""
+    board = board_with(cli.root)
     runs(cli, board, "m", m=TWO)
     ends(board, "m")
-    system = BoardRoot(str(cli.root.path))
-    for one in devices_of(cli.root.path, "m"):  # somebody takes the vGPUs away
-        path = f"/{PCI}/{one}/nvidia/current_vgpu_type" if framework == "vfio" else f"/{MDEV}/{one}/remove"
-        system.write(path, "0" if framework == "vfio" else "1")
-    if framework == "vfio":  # the hook's writes do not reach the stand-in: without a vGPU no list must shrink
-        assert started_by_others(board, "m") == ""
-        clean(cli.root)
-    else:
-        assert started_by_others(board, "m") != ""  # a plain file makes no device
-        assert board.guests == {}
+    for one in devices_of(cli.root.path, "m"):
+        BoardRoot(str(cli.root.path)).write(f"/{PCI}/{one}/nvidia/current_vgpu_type", "0")
+    assert started_by_others(board, "m") == ""
+    clean(cli.root)
