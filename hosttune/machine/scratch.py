@@ -75,7 +75,7 @@ class Scratch(ScratchFunctions):
             self._take_folder(argv[-1])
         elif argv[1:3] == ("mig", "-i"):
             self._gpu_instance(argv[3], argv[4:])
-        elif argv[0].endswith("/sriov-manage"):
+        elif len(argv) == 3 and argv[1] in ("-e", "-d"):  # the tool that makes functions of GPUs
             most = self.read(f"{_DEVICES}/{argv[2]}/sriov_totalvfs") or "0"
             self.write(f"{_DEVICES}/{argv[2]}/sriov_numvfs", most if argv[1] == "-e" else "0")
         elif argv[0] == "fmpm" and argv[-2] in ("-a", "-d"):
