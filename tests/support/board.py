@@ -375,7 +375,8 @@ class Board:
     def nvml(self) -> str:
         """What NVML tells of MIG and of processes, as hosttune records it."""
         self.load()
-        told, profiles = {}, self.state["profiles"]
+        told: dict[str, Any] = {}
+        profiles = self.state["profiles"]
         for gpu in filter(self._seen, self.state["gpus"]):
             mig = self.mig(gpu)
             there = [{"profileId": profiles[one["profile"]][0], **one} for one in mig["instances"]]
