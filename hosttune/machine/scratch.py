@@ -73,13 +73,13 @@ class Scratch(ScratchFunctions):
             self.set_function(argv[4], int(argv[6]), argv[7:])
         elif argv[0] == "rmdir":
             self._take_folder(argv[-1])
+        elif argv[0] == "fmpm" and argv[-2] in ("-a", "-d"):
+            self._partition(int(argv[-1]), active=argv[-2] == "-a")
         elif argv[1:3] == ("mig", "-i"):
             self._gpu_instance(argv[3], argv[4:])
         elif len(argv) == 3 and argv[1] in ("-e", "-d"):  # the tool that makes functions of GPUs
             most = self.read(f"{_DEVICES}/{argv[2]}/sriov_totalvfs") or "0"
             self.write(f"{_DEVICES}/{argv[2]}/sriov_numvfs", most if argv[1] == "-e" else "0")
-        elif argv[0] == "fmpm" and argv[-2] in ("-a", "-d"):
-            self._partition(int(argv[-1]), active=argv[-2] == "-a")
         return ""
 
     def _partition(self, number: int, *, active: bool) -> None:

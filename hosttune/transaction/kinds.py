@@ -31,6 +31,7 @@ from hosttune.settings.libvirthook import LibvirtHook
 from hosttune.settings.memory import NodeHugePages
 from hosttune.settings.pcie import AccessControl, ReadRequest, RelaxedOrdering
 from hosttune.settings.setting import Setting
+from hosttune.settings.slices import DefaultAffinity, SliceCpus
 from hosttune.settings.sysctl import Sysctl
 from hosttune.settings.vgpu import VgpuTypeSetting
 from hosttune.settings.virtual import VirtualFunction
@@ -42,7 +43,7 @@ _CLASSES: tuple[type[Setting], ...] = (
     AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
     FabricPartitionState, Driver, SriovVfs, VirtualFunction, MigInstanceSetting, VgpuFunctions, VgpuTypeSetting,
-    MediatedDevice, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
+    MediatedDevice, IrqAffinity, IrqbalanceBan, DefaultAffinity, SliceCpus, KernelArguments, DropIn, LibvirtHook,
 )  # fmt: skip
 
 

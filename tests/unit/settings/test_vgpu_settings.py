@@ -11,6 +11,7 @@ from hosttune.errors import BadInput, CommandFailed, InUse, Unreadable, WriteFai
 from hosttune.gpu.settings import GpuMigMode
 from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions, instances_of
 from hosttune.machine.scratch import Scratch
+from hosttune.settings.setting import Setting
 
 GPU, VF = "0000:41:00.0", "0000:41:00.4"
 LIST = f".hosttune/commands/mig-lgi-{GPU}"
@@ -149,6 +150,6 @@ def test_a_change_of_mode_that_was_cut_off_is_seen_and_brings_the_functions_back
         (MediatedDevice, f"../../x {VF}"),
     ],
 )
-def test_a_target_that_no_plan_writes_is_refused(kind: type, target: str) -> None:
+def test_a_target_that_no_plan_writes_is_refused(kind: type[Setting], target: str) -> None:
     with pytest.raises(BadInput):
         kind.of(target)
