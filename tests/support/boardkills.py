@@ -15,7 +15,7 @@ from board import Board
 from boardroots import BoardRoot
 from boardtrace import trace_of, wrongs
 from faultlab import Ended, Faults, Job, effect_names, kill, run_forked
-from sweeps import SEED
+from sweeps import FULL, SEED
 
 from hosttune.cli import run
 from hosttune.machine import archive
@@ -69,7 +69,8 @@ def killed(root: Path, at: int, argv: Sequence[str]) -> Ended:
 def left_at(root: Path, share: float, argv: Sequence[str], folder: Path) -> Ended:
     """Run a command; folder/POINT is what a kill at that point would have left, for this share of the points.
 
-    The root must be hard links: what is not appended to is replaced, so a link keeps it.
+    The root must be hard links: what is not appended to is replaced, so a link keeps it. A sample has points before and
+    after changes of the machine alone, a full sweep each change of a file, too.
     """
     chance = Random(f"{SEED} {argv[0]}")
 
@@ -79,7 +80,7 @@ def left_at(root: Path, share: float, argv: Sequence[str], folder: Path) -> Ende
             linked(root, folder / str(faults.count))
 
     folder.mkdir()
-    return run_forked(root, command(*argv), Faults(at=1, act=keep, persistent=True))
+    return run_forked(root, command(*argv), Faults(at=1, act=keep, persistent=True), watch=FULL)
 
 
 def linked(root: Path, target: Path) -> Path:

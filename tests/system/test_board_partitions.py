@@ -16,6 +16,7 @@ from fabrichosts import H200
 from sweeps import sample
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
+pytestmark = pytest.mark.sweep(most=12)  # a story costs most of a second
 KIND = "fabric-partition"
 LIST = ".hosttune/commands/fabric-manager-partitions"
 

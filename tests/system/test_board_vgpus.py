@@ -12,6 +12,7 @@ from boardkills import standing
 from boardroots import BoardRoot, asked, clean, devices_of, ends, started_by_others, starts, with_board
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
+pytestmark = pytest.mark.sweep(most=7)  # a story costs most of a second
 A, B = "0000:41:00.0", "0000:56:00.0"
 DISRUPT = ("--disrupt", A, "--disrupt", B)
 TWO = {"mig": {"profile": "1g.18gb", "count": 2}}
