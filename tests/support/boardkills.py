@@ -55,7 +55,7 @@ def command(*argv: str) -> Job:
 
     def job(site: Any) -> tuple[Result, int]:
         FaultyBoard.faults = site.system.faults
-        archive.Scratch = FaultyBoard  # type: ignore[assignment,misc,attr-defined]  # in a process of its own
+        archive.Scratch = FaultyBoard  # type: ignore[assignment,attr-defined]  # in a process of its own
         return Result(verb="apply"), told(*argv)[0]
 
     return job
