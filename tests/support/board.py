@@ -56,7 +56,7 @@ class Board:
 
     def note(self, op: str, *words: object, touched: Iterable[str] = (), **more: Any) -> None:
         """Keep the state, and put what happened into the trace with all that its rules look at (`boardtrace`)."""
-        held = [one for devices in self.guests.values() for one in devices if self.physical(one) != one]
+        held = [one for devices in self.guests.values() for one in devices if one not in self.state["gpus"]]
         gpus, manager = self.state["gpus"], self.state["manager"]
         row = {
             "op": op, "words": words, "touched": [*touched], "before": self.before, "guests": self.guests, **more,
@@ -147,7 +147,8 @@ class Board:
         """The functions that a command disturbs."""
         if words[-2:-1] == ["-d"] and words[-1].isdecimal():
             return self.members(int(words[-1]))
-        return [name for gpu in {*words} & {*self.state["gpus"]} for name in (gpu, *self.functions(gpu))]
+        gpus = {*words} & {*self.state["gpus"]} if "mig" not in words else ()  # R15, R16: instances leave others alone
+        return [name for gpu in gpus for name in (gpu, *self.functions(gpu))]
 
     def modules(self, partition: int) -> set[int]:
         """The module ids of a partition."""
@@ -238,7 +239,7 @@ class Board:
     def _list(self) -> str:
         active, listed = self.state["manager"]["active"], self.state["listed"]
         rows = [{**row, "isActive": int(row["partitionId"] in active)} for row in listed["partitionInfo"]]
-        return json.dumps({**listed, "partitionInfo": rows}, indent=3) + "\n"
+        return json.dumps({**listed, "partitionInfo": rows}, indent=3, sort_keys=True) + "\n"  # as jsoncpp
 
     def _other_client(self) -> None:
         """Fault `other`: [N, verb, partition]: another client asks that, after the Nth answer."""
@@ -257,7 +258,7 @@ class Board:
         """`nvidia-smi mig -i ADDRESS …`, `nvidia-smi -i ADDRESS -mig N` (R12 to R17)."""
         options = dict(zip(words, [*words[1:], ""], strict=True))
         gpu = options.get("-i", "")
-        if self.driver(gpu) != "nvidia" or gpu in self.state["away"]:
+        if not self._seen(gpu):
             return _NOT_FOUND, "No devices were found\n"
         if "-mig" in options:
             done = self._set_mode(gpu, options["-mig"] == "1")
@@ -362,20 +363,30 @@ class Board:
         if driver and self.state["generation"] != "ampere":
             self.mig(gpu).update({"on": False, "pending": False})
 
+    def _seen(self, gpu: str) -> bool:
+        return self.driver(gpu) == "nvidia" and gpu not in self.state["away"]
+
     def smi_xml(self, text: str) -> str:
-        """`nvidia-smi -q -x` as it is now: GPUs of the nvidia driver alone, with their MIG mode and processes."""
+        """`nvidia-smi -q -x` as it is now: of the GPUs in it those that the nvidia driver has."""
         self.load()
+        block = re.compile(r'\t<gpu id="0000(.{12})">.*?</gpu>\n', re.DOTALL)
+        return block.sub(lambda match: match[0] if self._seen(match[1].lower()) else "", text)
 
-        def block(match: re.Match[str]) -> str:
-            gpu, told = match[1].lower(), match[0]
-            if self.driver(gpu) != "nvidia" or gpu in self.state["away"]:
-                return ""
-            for tag, on in (("current", self.mig(gpu)["on"]), ("pending", self.mig(gpu)["pending"])):
-                told = re.sub(f"<{tag}_mig>.*?<", f"<{tag}_mig>{'Enabled' if on else 'Disabled'}<", told)
-            used = "<process_info><pid>4711</pid><type>C</type></process_info>" * self.state["clients"].get(gpu, 0)
-            return re.sub(r"(<processes>)\s*", rf"\g<1>{used}\n", told)
-
-        return re.sub(r'\t<gpu id="0000(.{12})">.*?</gpu>\n', block, text, flags=re.DOTALL)
+    def nvml(self) -> str:
+        """What NVML tells of MIG and of processes, as hosttune records it."""
+        self.load()
+        told: dict[str, Any] = {}
+        profiles = self.state["profiles"]
+        for gpu in filter(self._seen, self.state["gpus"]):
+            mig = self.mig(gpu)
+            there = [{"profileId": profiles[one["profile"]][0], **one} for one in mig["instances"]]
+            entry = {"busId": gpu, "processes": self.state["clients"].get(gpu, 0), "migInstances": there}
+            entry["nvmlDeviceGetMigMode"] = [int(mig["on"]), int(mig["pending"])]
+            for name, (number, most, starts, size, *_) in profiles.items():
+                places = [[start, size] for start in starts]
+                entry[f"profile{number}"] = {"name": name, "id": number, "instanceCount": most, "placements": places}
+            told[str(len(told))] = entry
+        return json.dumps(told)
 
     def functions(self, gpu: str) -> list[str]:
         """The virtual functions that a GPU has, by address."""
@@ -438,7 +449,10 @@ class Board:
         return [path.name for path in folder.iterdir() if _UUID.fullmatch(path.name)] if folder.exists() else []
 
     def type_of(self, function: str) -> str:
-        """The type of the vGPU that a virtual function carries; "0": none."""
+        """The type of the vGPU that a virtual function carries, or that a UUID is; "0": none."""
+        if _UUID.fullmatch(function):
+            link = self.root / MDEV / function / "mdev_type"
+            return os.readlink(link).rpartition("-")[2] if link.is_symlink() else "0"
         for uuid in self._mediated(function):
             return os.readlink(self.root / PCI / function / uuid / "mdev_type").rpartition("-")[2]
         return self.text(function, "nvidia/current_vgpu_type") or "0"
@@ -530,6 +544,7 @@ class Board:
                 return
             if match[2] == "nvidia/current_vgpu_type":
                 self.state["vgpu_of"].pop(function, None)
+                self.put(f"{PCI}/{function}/nvidia/current_vgpu_type", f"{text}\n")
                 if text != "0":
                     self._carry(function, text)
                 self._refresh(self.physical(function))

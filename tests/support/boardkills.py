@@ -8,12 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from board import Board
 from boardroots import BoardRoot
 from boardtrace import trace_of, wrongs
 from faultlab import Ended, Faults, Job, effect_names, kill, run_forked
+from sweeps import FULL, SEED
 
 from hosttune.cli import run
 from hosttune.machine import archive
@@ -53,7 +55,7 @@ def command(*argv: str) -> Job:
 
     def job(site: Any) -> tuple[Result, int]:
         FaultyBoard.faults = site.system.faults
-        archive.Scratch = FaultyBoard  # type: ignore[attr-defined]  # in a process of its own
+        archive.Scratch = FaultyBoard  # type: ignore[assignment,attr-defined]  # in a process of its own
         return Result(verb="apply"), told(*argv)[0]
 
     return job
@@ -64,20 +66,21 @@ def killed(root: Path, at: int, argv: Sequence[str]) -> Ended:
     return run_forked(root, command(*argv), Faults(at=at, act=kill))
 
 
-def left_at(root: Path, points: Sequence[int], argv: Sequence[str], folder: Path) -> dict[int, str]:
-    """What a kill at each of these points would leave, as folder/POINT: one run, and a copy of the root at each.
+def left_at(root: Path, share: float, argv: Sequence[str], folder: Path) -> Ended:
+    """Run a command; folder/POINT is what a kill at that point would have left, for this share of the points.
 
-    Return what each point is. The root must be hard links: what is not appended to is replaced, so a link keeps it.
+    The root must be hard links: what is not appended to is replaced, so a link keeps it. A sample has points before and
+    after changes of the machine alone, a full sweep each change of a file, too.
     """
+    chance = Random(f"{SEED} {argv[0]}")
 
     def keep(faults: Faults, what: str) -> None:
-        if faults.count in points:
+        if chance.random() < share:
             (folder / f"{faults.count}.what").write_text(what)
             linked(root, folder / str(faults.count))
 
     folder.mkdir()
-    run_forked(root, command(*argv), Faults(at=points[0], act=keep, persistent=True))
-    return {at: (folder / f"{at}.what").read_text() for at in points}
+    return run_forked(root, command(*argv), Faults(at=1, act=keep, persistent=True), watch=FULL)
 
 
 def linked(root: Path, target: Path) -> Path:

@@ -14,17 +14,20 @@ from typing import Any
 
 import pytest
 from applyroots import Cli, Root, copied
-from board import PCI, Board
+from board import PCI, Board, programs
 from boardtrace import trace_of, wrongs
 
 from hosttune.errors import CommandFailed, WriteFailed
 from hosttune.machine import archive
 from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.values import CpuSet
+from hosttune.settings.hook import PLACE
 
 COMMANDS = ".hosttune/commands"
 _PROGRAMS = ("fmpm", "nvidia-smi", "sriov-manage")
 _ASKED = re.compile(r"fabric-manager-(partitions|service)|mig-lgi-.*|nvidia-vgpu-mgr-service")
+_VGPUS = re.compile(r".*/(?:nvidia/current_vgpu_type|mdev_supported_types/[^/]+/create)|/sys/bus/mdev/.*/remove")
 _STATE, _DEFINITION, _MIG_MODE = "virsh-domstate-", "virsh-dumpxml-", "nvmlDeviceSetMigMode-"
 
 
@@ -49,6 +52,8 @@ class BoardRoot(Scratch):
         """See System. What the board's programs answer is asked as on a machine."""
         if _ASKED.fullmatch(name):
             return live()
+        if name == "nvml.json":
+            return self.board.nvml()
         told = super().query(name, live)
         return self.board.smi_xml(told) if name == "nvidia-smi-q-x" and told else told
 
@@ -73,7 +78,8 @@ class BoardRoot(Scratch):
         number = self.board.refuse(path, text)
         if number is not None:
             raise WriteFailed(path, os.strerror(number), number)
-        super().write(path, "flr bus" if path.endswith("/reset_method") and text.strip() == "default" else text)
+        if not _VGPUS.fullmatch(path):
+            super().write(path, "flr bus" if path.endswith("/reset_method") and text.strip() == "default" else text)
         self.board.wrote(path, text)
         self.forget()
 
@@ -89,6 +95,8 @@ def lean(pristine: Path, root: Path) -> Path:
     for folder in (*cpus.glob("cpu[0-9]*"), *cpus.glob("cpufreq/policy*")):
         if int(folder.name.strip("cpuoliy")) not in KEPT:
             shutil.rmtree(folder)
+    for folder in (*cpus.glob("cpu*/cpuidle"), *cpus.glob("cpu*/power"), *cpus.glob("cpu*/cache/index[01]")):
+        shutil.rmtree(folder)
     for link in (root / PCI).iterdir():
         if (link / "class").read_text().startswith(("0x01", "0x02")):
             shutil.rmtree(link.resolve())
@@ -158,10 +166,15 @@ def with_board(root: Path, *, generation: str = "hopper", vgpus: str = "", funct
 # --- fixtures: a module of tests gives the ones it wants a name of its own ----------------------------------------
 
 
+_LEAN: dict[Path, Path] = {}  # each module's fixture is one of its own
+
+
 @pytest.fixture(scope="module")
 def lean_host(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`lean`, for a module to copy."""
-    return lean(pristine, tmp_path_factory.mktemp("lean") / "root")
+    """`lean`, made once for a process, to be copied."""
+    if pristine not in _LEAN:
+        _LEAN[pristine] = lean(pristine, tmp_path_factory.mktemp("lean") / "root")
+    return _LEAN[pristine]
 
 
 @pytest.fixture
@@ -203,3 +216,18 @@ def starts(board: Board, guest: str) -> None:
     """A guest is started by others, and no hook is asked."""
     board.put(f"{COMMANDS}/{_STATE}{guest}", "running\n")
     board.guest(guest, devices_of(board.root, guest))
+
+
+def started_by_others(board: Board, guest: str) -> str:
+    """What hosttune's hook says against the start of a guest by others; "": the guest runs."""
+    bin_folder, inside = board.root.with_name("bin"), f"{board.root}{STATE_INSIDE}"
+    programs(board.root, bin_folder)
+    text = (board.root / PLACE[1:]).read_text()
+    script = text.replace(STATE_INSIDE, inside).replace("\nsys=/sys\n", f"\nsys={board.root}/sys\n")
+    definition = (board.root / COMMANDS / f"{_DEFINITION}{guest}").read_text()
+    argv, path = ["sh", "-c", script, "hook", guest, "prepare", "begin", "-"], f"{bin_folder}:{os.environ['PATH']}"
+    ended = subprocess.run(argv, input=definition, capture_output=True, text=True, check=False, env={"PATH": path})
+    board.load()
+    if ended.returncode == 0:
+        starts(board, guest)
+    return ended.stderr

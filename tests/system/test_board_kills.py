@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import boardroots
 import pytest
+from applyroots import GPU
 from boardkills import judged, killed, left_at, linked, standing, told
 from boardroots import BoardRoot, asked, ends, with_board
-from sweeps import sample
+from sweeps import FULL, sample
 
 from hosttune.machine import archive
 
 lean_host = boardroots.lean_host
-REAL = 1  # kills of a process; the others are what it would leave
 
 
 @pytest.fixture
@@ -23,34 +24,41 @@ def root(lean_host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return linked(lean_host, tmp_path / "root")
 
 
-def series(root: Path, name: str, most: int, *argv: str) -> None:
-    """Kill a command at `most` of its points, in a full sweep at a thousand at most, each on a copy of the root."""
+def series(root: Path, share: float, *argv: str, process: bool = False) -> None:
+    """Kill a command at a share of its points, in a full sweep at each of a thousand at most.
 
-    def on(target: Path) -> tuple[Path, list[str]]:
-        return linked(root, target), [argv[0], "--root", str(target), *argv[1:]]
-
+    What a kill would leave is kept as the command runs on; `process`: a process is killed, too: it is the same.
+    """
     folder = root.with_name(f"{root.name}-kills")
     folder.mkdir()
+
+    def on(name: str) -> tuple[Path, list[str]]:
+        one = linked(root, folder / name)
+        return one, [argv[0], "--root", str(one), *argv[1:]]
+
     old = standing(root)
-    whole, words = on(folder / "whole")
-    ended = killed(whole, 0, words)
+    whole, words = on("whole")
+    ended = left_at(whole, 1.0 if FULL else share, words, folder / "left")
     assert (ended.code, ended.strays) == (0, 0)
-    new, points = standing(whole), range(1, ended.count + 1)
+    new = standing(whole)
+    left = sorted((folder / "left").glob("*.what"), key=lambda path: int(path.stem))[:1000]
     wrong = []
-    for at in sample(f"board {name} process", points, REAL)[:20]:
-        one, words = on(folder / f"process-{at}")
+    for path in left:
+        found = judged(path.with_suffix(""), old, new)
+        wrong += [f"killed at {path.stem}, {path.read_text()}: {text}" for text in found]
+    for at in sample(f"board {argv[0]}", range(1, ended.count + 1), 1)[:20] if process and FULL else ():
+        one, words = on(f"process-{at}")
         fired = killed(one, at, words).fired
+        assert fired, f"no point {at} of {ended.count}"
         wrong += [f"killed at {at}, {fired}: {text}" for text in judged(one, old, new)]
-    one, words = on(folder / "watched")
-    chosen = sample(f"board {name}", points[:1000], most)
-    for at, what in left_at(one, chosen, words, folder / "left").items():
-        wrong += [f"cut at {at}, {what}: {text}" for text in judged(folder / "left" / str(at), old, new)]
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
     assert wrong == []
+    assert len(left) >= 3
 
 
 def test_a_partition_is_set(root: Path, tmp_path: Path) -> None:
     with_board(root)
-    series(root, "set", 8, "apply", "--intent", asked(tmp_path, a={"gpus": 2}), "--yes", "--start")
+    series(root, 0.13, "apply", "--intent", asked(tmp_path, a={"gpus": 2}), "--yes", "--start", process=True)
 
 
 def test_a_partition_is_put_back(root: Path, tmp_path: Path) -> None:
@@ -58,4 +66,11 @@ def test_a_partition_is_put_back(root: Path, tmp_path: Path) -> None:
     words = ("apply", "--root", str(root), "--intent", asked(tmp_path, a={"gpus": 2}), "--yes", "--start")
     assert told(*words)[0] == 0
     ends(board, "a")
-    series(root, "put back", 6, "revert", "--yes")
+    series(root, 0.1, "revert", "--yes")
+
+
+def test_vgpus_are_made(root: Path, tmp_path: Path) -> None:
+    board = with_board(root, vgpus="mdev")
+    board.run(("sriov-manage", "-e", GPU))
+    intent = asked(tmp_path, m={"mig": {"profile": "1g.18gb", "count": 2}})
+    series(root, 0.12, "apply", "--intent", intent, "--yes", "--start", "--disrupt", GPU)
