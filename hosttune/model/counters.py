@@ -53,6 +53,10 @@ _TABLE: Mapping[str, Callable[[Evidence], Iterable[_Row]]] = {
 }
 
 
+# The record of the kernel log that these counters begin anew. Where it is not known, growth is at least what it says.
+_BEGINS_ANEW = {"replays": "driver-load", "nvlink": "driver-load", "edac": "edac-mc"}
+
+
 def _read(evidence: Evidence, kind: str) -> dict[str, dict[str, int]]:
     """Return the counters of one row of the table that were read."""
     rows = ((f"{kind} {name}", counts) for name, counts in _TABLE[kind](evidence))
@@ -97,7 +101,10 @@ def growths(evidence: Evidence, kind: str, subjects: Mapping[T, Sequence[str]]) 
     up, now, last = _health(evidence).uptime_seconds, _read(evidence, kind), last_reading(evidence)
     readings: list[_Reading] = []
     if up is not None and last is not None:
-        readings.append((last[1].counters, now, up - last[1].uptime_seconds, f"since the look of {last[0]}"))
+        starts = [event for event in _health(evidence).events or () if event.kind == _BEGINS_ANEW.get(kind)]
+        anew = any((event.last_seconds or 0) > last[1].uptime_seconds for event in starts)
+        was = {name: dict.fromkeys(n, 0) for name, n in last[1].counters.items()} if anew else last[1].counters
+        readings.append((was, now, up - last[1].uptime_seconds, f"since the look of {last[0]}"))
     if up is not None and (later := evidence.counted_later) is not None:
         readings.append((now, later.counters, later.uptime_seconds - up, ""))
     return {thing: _growth(now, readings, [f"{kind} {name}" for name in names]) for thing, names in subjects.items()}

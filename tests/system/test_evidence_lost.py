@@ -45,7 +45,7 @@ HOSTS: Mapping[str, Callable[[], Files]] = {
     **SICK,
 }
 # Hosts with many sources, a fault in many of them; the others lack most of what is looked at.
-RICH = ("example-hgx-h200-8", *SICK, "h200-vm-x4", "derived-xe9680-8xh100-lspci", "derived-amd-mi300x-8-vm")
+RICH = ("example-hgx-h200-8", *SICK, "older-vm-x4", "derived-xe9680-8xh100-lspci", "derived-amd-mi300x-8-vm")
 # GPUs and NVSwitches, which drivers, tools and boards know besides the list of PCI functions.
 PRESENCE = any(check.id == "device-present" for check in checks())
 SETS = 400  # random sets of a host in the whole; 50 of other hosts
