@@ -260,7 +260,7 @@ def _value(keys: tuple[str, ...], change: Callable[[dict[str, object], str], obj
             for key in keys[:-1]:
                 inner = inner[key]
             change(inner, keys[-1])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return data  # another damage of the same set was there first
         return json.dumps(document).encode()
 

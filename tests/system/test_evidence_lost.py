@@ -137,7 +137,7 @@ def test_lost_evidence_never_improves_a_result(name: str, own: bool) -> None:
 
 
 def test_the_folders_of_a_damaged_host_are_those_of_an_archive() -> None:
-    whole, _, every = host("h200-vm-x4", own=True)
+    whole, _, every = host("older-vm-x4", own=True)
     for damage in sample("folders of damaged hosts", one_of_each(every, Random(SEED)), 60):
         found = damaged(whole, damage)
         assert found.folders == Files(found.files, found.links, found.dirs).folders, damage.what

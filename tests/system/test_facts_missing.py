@@ -76,7 +76,7 @@ def test_links_without_aer_counters_are_known_for_such() -> None:
 
 def test_the_matrix_alone_says_nothing_of_links() -> None:
     """A capture of another tool with the matrix: NVML's answer lost, beside it nvidia-smi's, and its list of links."""
-    cases = VM.parent
+    cases = VM.parents[1] / "h200"
     tools = {
         "nvidia-smi-topo-m": "topo-m-x4.txt",
         "nvidia-smi-q-x": "nvidia-smi-q-x4.xml",

@@ -12,16 +12,15 @@ from hosttune.model.host import PciDevice, RunningGuest
 from hosttune.model.index import DeviceIndex
 from hosttune.model.pcitree import shared_switch
 from hosttune.model.values import grouped, slot_of
-from hosttune.rules.checks.facts import AS_LIBVIRT, as_root, given, holders, listed
+from hosttune.rules.checks.facts import AS_LIBVIRT, as_root, given, holders, listed, lost_gpus
 from hosttune.rules.checks.guestplacement import PLACE, with_definition
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import guests, nothing_given
-from hosttune.rules.engine import Finding, inapplicable
+from hosttune.rules.engine import Finding
 
 # The ACS bits that the kernel requires of a port to treat devices below as isolated: REQ_ACS_FLAGS,
 # drivers/iommu/iommu.c.
 _REQUIRED = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
-_NO_PEERS = "{} has no two GPUs that need a clique"
 _FACING_DOWN = ("root-port", "downstream-port", None)  # None: of which the type was not read
 
 
@@ -91,9 +90,9 @@ def _shares_group(index: DeviceIndex, device: PciDevice) -> bool:
 
 
 def _with_peers(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
-    if len(clique_gpus(evidence.host, evidence.host.index.gpus)) < 2:
-        raise inapplicable(_NO_PEERS.format("this host"))
-    yield from guests(evidence)
+    """Yield the guests of a host with several GPUs that need a clique, of which some may be lost."""
+    if len(clique_gpus(evidence.host, evidence.host.index.gpus)) + len(lost_gpus(evidence.host)) > 1:
+        yield from guests(evidence)
 
 
 @check(
@@ -107,13 +106,16 @@ def _with_peers(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
     look=AS_LIBVIRT,
     reads="libvirt",
     each=_with_peers,
+    none="two GPUs that need a clique",
 )
 def gpu_cliques(on: On, guest: RunningGuest) -> Finding:
     """Compare the cliques of a guest's GPUs with what the host's tree and ACS allow."""
     with_definition(on, guest)
     host, written = on.host, dict(guest.cliques)
     if len(clique_gpus(host, guest.devices)) < 2:
-        on.skip(_NO_PEERS.format("it"))
+        lost = [gpu.address for gpu in lost_gpus(host) if gpu.address in guest.devices]
+        on.need(None if lost else "", f"what joins {listed(lost)}, which device-present misses,", look="lspci -D")
+        on.skip("it has no two GPUs that need a clique")
     bad = list(wrong(host, guest.devices, written))
     pairs = list(apart(host, guest.devices, written))
     if any(why == UNKNOWN for *_, why in (*bad, *pairs)):

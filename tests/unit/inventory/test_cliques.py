@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -156,15 +158,22 @@ def test_an_update_changes_only_its_own_overrides() -> None:
 def test_a_check_compares_the_cliques_of_guests() -> None:
     host = made()
     names = {"name": "g", "state": "running", "vcpus": 1, "devices": list(host.at.values())}
+    whole, gone = json.loads(host.text()), [host.at[name] for name in "bcd"]
 
-    def outcome(**numbers: int) -> tuple[str, str]:
+    def outcome(more: Mapping[str, object] = MappingProxyType({}), of: str = "g", **numbers: int) -> tuple[str, str]:
         pairs = [[host.at[name], number] for name, number in numbers.items()]
-        document = json.loads(host.text()) | {"guests": [names | {"cliques": pairs}]}
-        return outcome_of("gpu-cliques", evidence(Host.from_json(json.dumps(document))), "g")
+        document = whole | {"guests": [names | {"cliques": pairs}]} | more
+        return outcome_of("gpu-cliques", evidence(Host.from_json(json.dumps(document)), absent=()), of)
 
     assert outcome(a=0, b=0, c=1, d=1)[0] == "pass"
     assert outcome(a=0, b=0)[0] == "warn"
     assert outcome(a=0, b=0, c=0, d=0)[0] == "fail"
+    assert outcome({"pci": [], "gpus": []}, "host", a=0, b=0)[0] == "unknown"
+    there = {name: [row for row in whole[name] if row["address"] not in gone] for name in ("pci", "gpus")}
+    seen = [{"address": address, "kind": "gpu"} for address in gone]
+    source = {"name": "the plan", "read": "the journal", "shows": 4, "could": 1, "beyond": seen}
+    assert outcome(there | {"sources": [source]}, a=0, b=0)[0] == "unknown"
+    assert outcome(there, "host", a=0, b=0)[0] == "skip"
 
 
 def test_the_prediction_says_which_pairs_have_no_peer_to_peer() -> None:
