@@ -19,7 +19,7 @@ import pytest
 from hosttune.cli import run
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"apply.md": 15, "second-day.md": 30}  # at least so many commands
+PAGES = {"apply.md": 14, "second-day.md": 30}  # at least so many commands
 
 
 def sessions(text: str) -> list[tuple[str, list[str]]]:
