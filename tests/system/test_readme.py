@@ -15,11 +15,9 @@ README = ROOT / "README.md"
 COMMANDS = ROOT / "docs/commands.md"
 PLAN = "hosttune plan --root @example --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default"
 GUEST = "hosttune discover --root tests/hosts/h200/vm-x4.tar.gz"
-# The README has room for the first lines; docs/plan.md shows all of it.
-LINES = 12
 SHOWN = {
-    "README.md": f"{PLAN} | head -{LINES}",
-    "docs/plan.md": PLAN,
+    "README.md": f"{PLAN} | head -12",
+    "docs/plan.md": f"{PLAN} | head -19",
     "docs/discover.md": GUEST,
 }
 
