@@ -69,9 +69,5 @@ def test_every_command_of_the_pages_is_one() -> None:
     assert {line.split()[1] for line in lines if line.startswith("    hosttune ")} == set(cli.commands)
 
 
-def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
-    text = README.read_text()
-    assert len(text.split()) <= 900
-    targets = [part.split(")")[0] for part in text.split("](")[1:]]
-    assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().split()) <= 900

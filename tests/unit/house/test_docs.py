@@ -1,0 +1,76 @@
+"""The pages in docs/: every link and every page that a text names is there, each is in the index, and they stay short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "reference" not in path.parts)  # what is made there has no links
+OTHERS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
+NAMING = ("hosttune", "playbooks", "templates", "monitoring", "packaging", "examples", "inventories", "share")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_NAMED = re.compile(r"(?<![\w/])docs/([\w/-]+\.md)(?:#([\w-]+))?")
+# Pages of other projects, whose sources name them by their own paths.
+_FOREIGN = {"conceptual/gpu-reset-behavior.md", "conceptual/partition.md", "habana-gaudi.md", "how-to/amdsmi-cli-tool.md"}
+MOST_WORDS, MOST_OF_A_LIST = 50_000, 300
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head)).lower().replace(" ", "-") for head in heads}
+
+
+def dead(page: Path) -> list[str]:
+    """The links of a page that lead nowhere."""
+    wrong = []
+    for link in _LINK.findall(re.sub(r"\s*\n\s*", " ", page.read_text())):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if "://" in link or "mailto:" in link:
+            continue
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    return wrong
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    assert dead(page) == []
+
+
+def test_every_page_that_the_product_names_is_there() -> None:
+    named = {
+        (name, anchor)
+        for folder in NAMING
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".xz", ".gz", ".pyc", ".png")
+        for name, anchor in _NAMED.findall(path.read_text(errors="ignore"))
+    }
+    missing = {name for name, _ in named if not (DOCS / name).exists()}
+    assert missing <= _FOREIGN
+    assert [one for one in named if one[1] and one[1] not in anchors(DOCS / one[0])] == []
+
+
+def test_each_page_is_in_the_index_and_in_the_index_of_its_folder() -> None:
+    for folder in (DOCS, DOCS / "runbooks"):
+        listed = set(_LINK.findall((folder / "README.md").read_text()))
+        assert [page.name for page in folder.glob("*.md") if page.name != "README.md" and page.name not in listed] == []
+
+
+def test_the_pages_stay_short() -> None:
+    words = {page: len(page.read_text().split()) for page in PAGES}
+    assert sum(words.values()) <= MOST_WORDS
+    for page in words:
+        for listing in re.findall(r"(?:^(?:[-*]|\d+\.) .*\n(?:^ +.*\n|^\n(?= ))*)+", page.read_text(), re.M):
+            assert len(listing.split()) <= MOST_OF_A_LIST, (page.name, listing[:60])
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "a.md"
+    page.write_text("# One, `two`\n[a](#one-two) [b](#three) [c](b.md) [d](a.md#one-two) [e](https://x)\n")
+    assert dead(page) == ["#three", "b.md"]
