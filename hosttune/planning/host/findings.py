@@ -169,7 +169,7 @@ def _platform(host: Host, say: Say) -> None:
         )
     if host.arch is None:
         say("warn", "the architecture is unknown: planned as x86-64", "arch")
-    if host.cpu_model is None or host.cpu_model.physical_address_bits is None:
+    if host.arch in (None, "x86_64") and (host.cpu_model is None or host.cpu_model.physical_address_bits is None):
         say("warn", "the CPUs' physical address width is unknown", "/proc/cpuinfo: address sizes")
     kvm = host.virtualization.kvm if host.virtualization else None
     if kvm is None:
