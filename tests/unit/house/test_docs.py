@@ -1,4 +1,4 @@
-"""The pages in docs/: every link and every page that a text names is there, each is in the index, and they stay short."""
+"""The pages in docs/: links and pages that a text names are there, each page is in the index, and they stay short."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ OTHERS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING
 NAMING = ("hosttune", "playbooks", "templates", "monitoring", "packaging", "examples", "inventories", "share")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _NAMED = re.compile(r"(?<![\w/])docs/([\w/-]+\.md)(?:#([\w-]+))?")
-# Pages of other projects, whose sources name them by their own paths.
-_FOREIGN = {"conceptual/gpu-reset-behavior.md", "conceptual/partition.md", "habana-gaudi.md", "how-to/amdsmi-cli-tool.md"}
+# Pages of other projects, which sources name by their own paths.
+_FOREIGN = {f"{name}.md" for name in ("conceptual/gpu-reset-behavior", "conceptual/partition", "habana-gaudi")}
+_FOREIGN |= {"how-to/amdsmi-cli-tool.md"}
 MOST_WORDS, MOST_OF_A_LIST = 50_000, 300
 
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)
-    return {re.sub(r"[^\w -]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head)).lower().replace(" ", "-") for head in heads}
+    texts = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head) for head in heads)
+    return {re.sub(r"[^\w -]", "", text).lower().replace(" ", "-") for text in texts}
 
 
 def dead(page: Path) -> list[str]:
