@@ -18,7 +18,7 @@ GUEST = "hosttune discover --root tests/hosts/h200/vm-x4.tar.gz"
 SHOWN = {
     "README.md": f"{PLAN} | head -12",
     "docs/plan.md": f"{PLAN} | head -19",
-    "docs/discover.md": GUEST,
+    "docs/discover.md": f"{GUEST} | head -8",
 }
 
 

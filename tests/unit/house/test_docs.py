@@ -7,24 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from hosttune.cli import run
+from hosttune.cli.docs import names, sections
+
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "reference" not in path.parts)  # what is made there has no links
 OTHERS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
-NAMING = ("hosttune", "playbooks", "templates", "monitoring", "packaging", "examples", "inventories", "share")
+NAMING = ("hosttune", "playbooks", "templates", "monitoring", "packaging", "examples", "inventories")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _NAMED = re.compile(r"(?<![\w/])docs/([\w/-]+\.md)(?:#([\w-]+))?")
 # Pages of other projects, which sources name by their own paths.
 _FOREIGN = {f"{name}.md" for name in ("conceptual/gpu-reset-behavior", "conceptual/partition", "habana-gaudi")}
 _FOREIGN |= {"how-to/amdsmi-cli-tool.md"}
 MOST_WORDS, MOST_OF_A_LIST = 50_000, 300
-
-
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
-    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)
-    texts = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head) for head in heads)
-    return {re.sub(r"[^\w -]", "", text).lower().replace(" ", "-") for text in texts}
 
 
 def dead(page: Path) -> list[str]:
@@ -35,7 +31,7 @@ def dead(page: Path) -> list[str]:
         target = page.parent / path if path else page
         if "://" in link or "mailto:" in link:
             continue
-        if not target.exists() or (anchor and anchor not in anchors(target)):
+        if not target.exists() or (anchor and anchor not in sections(target.read_text())):
             wrong.append(link)
     return wrong
 
@@ -55,7 +51,20 @@ def test_every_page_that_the_product_names_is_there() -> None:
     }
     missing = {name for name, _ in named if not (DOCS / name).exists()}
     assert missing <= _FOREIGN
-    assert [one for one in named if one[1] and one[1] not in anchors(DOCS / one[0])] == []
+    assert [one for one in named if one[1] and one[1] not in sections((DOCS / one[0]).read_text())] == []
+
+
+def test_the_command_prints_what_a_message_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {f"{name}.md" for name in names()} == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    for asked, begins in {"": "# Which page", "docs/apply.md": "# Apply", "apply#exit-codes": "## Exit codes",
+                          "docs/runbooks/HosttuneStale.md": "# HosttuneStale"}.items():  # fmt: skip
+        assert run(["docs", *([asked] if asked else [])]) == 0
+        assert capsys.readouterr().out.startswith(begins)
+    assert run(["docs", "aply"]) == 2
+    assert "did you mean apply?" in capsys.readouterr().err
+    assert run(["docs", "apply#exit-code"]) == 2
+    assert "did you mean exit-codes?" in capsys.readouterr().err
+    assert run(["docs", "../README"]) == 2
 
 
 def test_each_page_is_in_the_index_and_in_the_index_of_its_folder() -> None:
