@@ -43,6 +43,7 @@ from hosttune.journal.state import load, load_text
 from hosttune.model.clock import now_text
 from hosttune.model.declared import Declared
 from hosttune.model.listing import some
+from hosttune.model.text import count
 
 HANDOVER = "handover"  # as asked; it means COURSE where hosts name devices
 DEFAULT_RESULTS = "hosttune-results"
@@ -184,7 +185,7 @@ def _waves_text(rollout: Rollout, *, reboots: bool) -> list[str]:
     waves = [[host for host in wave if host in todo] for wave in rollout.waves]
     rebooted = ", with a reboot where one is needed" if reboots else ""
     return [
-        f"{rollout.verb} on {len(todo)} host{'' if len(todo) == 1 else 's'}{rebooted}:",
+        f"{rollout.verb} on {count(len(todo), 'host')}{rebooted}:",
         *(f"  wave {number}: {some(wave, 10)}" for number, wave in enumerate(waves, 1) if wave),
     ]
 

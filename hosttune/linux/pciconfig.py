@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Any
 
 from hosttune.model.host import Acs
+from hosttune.model.pci import PCIE_GTS
 from hosttune.model.values import Value
 
 _U16 = Struct("<H").unpack_from
@@ -46,7 +47,6 @@ _PORT_TYPES = {
     10: "root-complex-event-collector",
 }
 _WITHOUT_LINK = (9, 10)
-_SPEEDS_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # LNKCAP/LNKSTA code and LNKCAP2 bit
 WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
 ASPM = ("off", "L0s", "L1", "L0s L1")  # by the two bits of LNKCTL
 _ASPM_SUPPORTED = ("none", *ASPM[1:])
@@ -64,11 +64,17 @@ _NO_ACS = Acs()
 
 
 class SriovFacts(Value, frozen=True, kw_only=True):
-    """The SR-IOV capability of a physical function: how many virtual functions it can have and has now."""
+    """The SR-IOV capability of a physical function: how many virtual functions it can have and has now.
+
+    The routing id of the nth is its own plus `offset` plus n times `stride`; `device_id` is theirs.
+    """
 
     total_vfs: int
     vfs: int
     enabled: bool
+    offset: int
+    stride: int
+    device_id: str
 
 
 class ConfigFacts(Value, frozen=True, kw_only=True):
@@ -222,9 +228,9 @@ def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
     facts["relaxed_ordering"] = bool(control & 0x10)
     if kind in _WITHOUT_LINK:
         return
-    facts["speed_gts"] = _SPEEDS_GTS.get(link_status & 0xF)
+    facts["speed_gts"] = PCIE_GTS.get(link_status & 0xF)
     facts["width"] = _width(link_status >> 4 & 0x3F)
-    facts["max_speed_gts"] = _SPEEDS_GTS.get(link_cap & 0xF)
+    facts["max_speed_gts"] = PCIE_GTS.get(link_cap & 0xF)
     facts["max_width"] = _width(link_cap >> 4 & 0x3F)
     facts["aspm_supported"] = _ASPM_SUPPORTED[link_cap >> 10 & 3]
     facts["aspm"] = ASPM[link_control & 3]
@@ -232,7 +238,7 @@ def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
         # The vector of LNKCAP2 is preferred to the code of LNKCAP, as in the kernel's pcie_get_speed_cap().
         vector = _U32(config, at + 0x2C)[0] >> 1 & 0x7F
         if vector:
-            facts["max_speed_gts"] = _SPEEDS_GTS.get(vector.bit_length())
+            facts["max_speed_gts"] = PCIE_GTS.get(vector.bit_length())
 
 
 def _extended(config: bytes, facts: dict[str, Any], doubts: list[str]) -> None:
@@ -275,11 +281,14 @@ def _extended_capability(config: bytes, kind: int, at: int, facts: dict[str, Any
         facts["ats_enabled"] = bool(_U16(config, at + 6)[0] & 0x8000)
     elif kind == _EXT_DSN and at + 12 <= len(config):
         facts["dsn"] = f"{_U64(config, at + 4)[0]:016x}".replace("0" * 16, "") or None
-    elif kind == _EXT_SRIOV and at + 0x12 <= len(config):
+    elif kind == _EXT_SRIOV and at + 0x1C <= len(config):
         facts["sriov"] = SriovFacts(
             total_vfs=_U16(config, at + 0xE)[0],
             vfs=_U16(config, at + 0x10)[0],
             enabled=bool(_U16(config, at + 8)[0] & 1),
+            offset=_U16(config, at + 0x14)[0],
+            stride=_U16(config, at + 0x16)[0],
+            device_id=f"{_U16(config, at + 0x1A)[0]:04x}",
         )
 
 

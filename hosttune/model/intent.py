@@ -78,12 +78,36 @@ class Boot(Part, frozen=True, kw_only=True):
 
 
 class Network(Part, frozen=True, kw_only=True):
-    """One virtual NIC, on a libvirt network or on a bridge of the host (exactly one of the two)."""
+    """A NIC of the guest: on a libvirt network, on a bridge of the host, or a virtual function of a NIC (one of these).
+
+    The keys after `vf_of` are a virtual function's: what its NIC does with it, whatever the guest wants. `guid` is for
+    InfiniBand, which has no MAC.
+    """
 
     network: str | None = None
     """Name of a libvirt network."""
     bridge: str | None = None
     """Name of a bridge of the host."""
+    vf_of: str | None = None
+    """Address of a NIC, of which the guest gets a virtual function."""
+    mac: str | None = None
+    """MAC of the virtual function; without it hosttune chooses one that stays."""
+    vlan: int | None = None
+    """VLAN into which the NIC puts all its packets, 1 to 4094."""
+    trust: bool | None = None
+    """Whether its guest may change its MAC and see all packets; as the driver has it if left out."""
+    spoof_check: bool | None = None
+    """Whether packets from other MACs are dropped; as the driver has it if left out."""
+    max_rate_mbps: int | None = None
+    """Most Mbit/s that it sends."""
+    guid: str | None = None
+    """Node and port GUID of one of InfiniBand, instead of a MAC."""
+
+    @property
+    def text(self) -> str:
+        """The network or bridge by its name; of a virtual function all that is asked for."""
+        keys = (f"{key} {value}" for key, value in to_builtins(_given(self)).items())
+        return self.network or self.bridge or ", ".join(keys)
 
 
 class Reserve(Part, frozen=True, kw_only=True):
@@ -321,8 +345,7 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
     check_count(len(guest.networks or ()), "networks", f"{at}.networks")
     check_count(len(guest.sysctl or ()), "sysctls", f"{at}.sysctl")
     for n, network in enumerate(guest.networks or ()):
-        if (network.network is None) == (network.bridge is None):
-            _refuse("neither or both of network and bridge", f"{at}.networks[{n}]", "give exactly one of the two")
+        _check_network(network, f"{at}.networks[{n}]")
     for name, value in (guest.sysctl or {}).items():
         if not is_sysctl(name, value):
             hint = "use names such as vm.nr_hugepages, and one line"
@@ -331,6 +354,31 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
         for key in ("vcpus", "memory"):
             if getattr(guest, key) == "auto":
                 _refuse("auto without a GPU", f"{at}.{key}", "a guest without a GPU must say its vcpus and memory")
+
+
+_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.IGNORECASE)  # the odd ones are of groups
+_GUID = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){7}", re.IGNORECASE)
+_LAST_VLAN = 4094
+
+
+def _check_network(network: Network, at: str) -> None:
+    given = [key for key in network.__struct_fields__ if getattr(network, key) is not None]
+    if len({"network", "bridge", "vf_of"}.intersection(given)) != 1:
+        _refuse("not exactly one of network, bridge and vf_of", at, "give one of the three")
+    if network.vf_of is None:
+        if len(given) > 1:
+            _refuse(f"{given[1]} without vf_of", at, f"{given[1]} is a virtual function's: give vf_of, or take it out")
+        return
+    parse_address(network.vf_of, where=f"{at}.vf_of")
+    if network.mac is not None and not _MAC.fullmatch(network.mac):
+        _refuse(f"{network.mac!r} is not the MAC of one NIC", f"{at}.mac", "write it like 52:54:00:12:34:56")
+    if network.guid is not None and (network.mac is not None or not _GUID.fullmatch(network.guid)):
+        hint = "write it like 00:11:22:33:44:55:66:77, and no mac with it"
+        _refuse(f"{network.guid!r} is not the GUID of an InfiniBand function", f"{at}.guid", hint)
+    if network.vlan is not None and not 1 <= network.vlan <= _LAST_VLAN:
+        _refuse(f"{network.vlan} is not a VLAN", f"{at}.vlan", f"1 to {_LAST_VLAN}; leave it out for none")
+    if network.max_rate_mbps is not None and not 1 <= network.max_rate_mbps < 1 << 31:
+        _refuse(f"{network.max_rate_mbps} is not a rate", f"{at}.max_rate_mbps", "in Mbit/s; leave it out for no limit")
 
 
 def _check_devices(guest: GuestIntent, at: str) -> None:
@@ -386,7 +434,7 @@ def _check_lengths(guest: GuestIntent, at: str) -> None:
     if guest.boot is not None:
         texts += [("boot.kernel", guest.boot.kernel, "path"), ("boot.initrd", guest.boot.initrd, "path")]
         texts += [("boot.cmdline", guest.boot.cmdline, "kernel command line")]
-    texts += [(f"networks[{n}]", one.network or one.bridge, "name") for n, one in enumerate(guest.networks or ())]
+    texts += [(f"networks[{n}]", one.text, "name") for n, one in enumerate(guest.networks or ())]
     texts += [("mig.profile", guest.mig.profile, "name")] if guest.mig else []
     texts += [("gpus.model", guest.gpus.model, "name")] if isinstance(guest.gpus, GpuRequest) else []
     for key, text, name in texts:

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from hosttune.model import pciclass
 from hosttune.model.values import Value
 
+# GT/s of a link by its generation, which is also the code of LNKCAP and LNKSTA and the bit of LNKCAP2 (PCI Express
+# Base Specification, 7.5.3.6, 7.5.3.18).
+PCIE_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 # Support pages of board makers: HPE's conrep option RMRDS_SlotN, "Endpoints_Excluded".
 DIRECT_REMEDY = (
     "update the firmware, switch off its reserved memory for this slot (RMRR; HPE: conrep, RMRDS_SlotN), or use another"
@@ -133,6 +136,9 @@ class PciDevice(Value, frozen=True, kw_only=True):
     virtfns: tuple[str, ...] = ()
     sriov_total_vfs: int | None = None
     sriov_vfs: int | None = None
+    vf_offset: int | None = None  # the routing id of its nth virtual function is its own plus this
+    vf_stride: int | None = None  # and n times this
+    vf_device_id: str | None = None
     boot_display: bool | None = None
     power_state: str | None = None
     runtime_status: str | None = None
@@ -210,6 +216,13 @@ class PciDevice(Value, frozen=True, kw_only=True):
     def is_nvme(self) -> bool:
         """Whether it is an NVMe controller (class 01 08)."""
         return (self.class_code or "").startswith(pciclass.NVME)
+
+
+def vf_address(physical: str, offset: int, stride: int, number: int) -> str:
+    """Return the address that the kernel gives a virtual function: drivers/pci/iov.c, pci_iov_virtfn_bus and _devfn."""
+    domain, bus, slot = physical.split(":")
+    routing = (int(bus, 16) << 8 | int(slot[:2], 16) << 3 | int(slot[3])) + offset + stride * number
+    return f"{domain}:{routing >> 8:02x}:{routing >> 3 & 0x1F:02x}.{routing & 7}"
 
 
 def for_vfio(driver: str | None) -> bool:

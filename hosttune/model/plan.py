@@ -83,6 +83,8 @@ class Device(Value, frozen=True, kw_only=True):
     """Number of the group of GPUs that may exchange data over PCIe."""
     vgpu_type: str | None = None
     """The vGPU type that its function has; null: it is not a vGPU."""
+    network: Network | None = None
+    """The network of the intent that a virtual function is for, with the MAC that it gets."""
 
 
 class PciController(Value, frozen=True, kw_only=True):

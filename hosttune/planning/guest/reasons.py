@@ -18,6 +18,7 @@ from hosttune.inventory.width import AddressWidth
 from hosttune.inventory.window import Window
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.planning.guest.choice import Choice
 
@@ -61,7 +62,10 @@ def reasons(context: PlanningContext, decision: Decision) -> tuple[str, ...]:
             "managed='no': the function of a vGPU stays on its maker's driver, which is its VFIO driver too; vfio-pci"
             " would break it"
         )
-    if not set(decision.closure.members) <= set(decision.functions):
+    virtual = context.functions.get(guest.name, ())
+    if virtual:
+        lines.append("managed='yes': libvirt gives virtual functions to vfio-pci while the guest runs, and back")
+    if not set(decision.closure.members) <= {*decision.functions, *virtual}:
         lines.append(
             "managed='no': the plan itself binds it to vfio-pci, so that stopping the guest does not hand the device"
             f" back to the host's driver{_retakers(context, choice.gpus)}"
@@ -97,8 +101,8 @@ def _cell_lines(context: PlanningContext, decision: Decision) -> Iterator[str]:
         caches = len({core.llc for core in chosen})
         isolated = sum(bool(core.isolated) for core in chosen)
         yield (
-            f"cell {i} on node {node}: {_count(demand.vcpus, 'vCPU')} on {_count(len(chosen), 'core')} in"
-            f" {_count(caches, 'last-level cache')}{f', {isolated} of them isolated' if isolated else ''},"
+            f"cell {i} on node {node}: {count(demand.vcpus, 'vCPU')} on {count(len(chosen), 'core')} in"
+            f" {count(caches, 'last-level cache')}{f', {isolated} of them isolated' if isolated else ''},"
             f" {format_size(demand.memory_bytes)}{_distances(context, node, choice.gpus)}"
         )
 
@@ -269,7 +273,7 @@ def crowded_cores(context: PlanningContext, guests: Iterable[PlannedGuest]) -> I
         cores, sharers = len(node.reserved), sum(not cpus.isdisjoint(own) for own in threads)
         if sharers > MOST_ON_CORE * cores:
             text = (
-                f"emulator, I/O and vhost threads of {sharers} guests share {_count(cores, 'core')} of node {node.id}"
+                f"emulator, I/O and vhost threads of {sharers} guests share {count(cores, 'core')} of node {node.id}"
                 f" (CPUs {CpuSet(cpus)}): reserve: {{cores_per_node: {-(-sharers // MOST_ON_CORE)}}} gives them more"
             )
             yield Finding(level="info", text=text, where="reserve")
@@ -291,7 +295,7 @@ def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
         cores = f"{len(resources.free)} of {len(resources.cores)} cores free" if resources.cores else "no CPUs"
         kinds = Counter(len(core.cpus) for core in resources.free)
         if len(kinds) > 1:
-            each_kind = ", ".join(f"{kinds[n]} with {_count(n, 'thread')}" for n in sorted(kinds, reverse=True))
+            each_kind = ", ".join(f"{kinds[n]} with {count(n, 'thread')}" for n in sorted(kinds, reverse=True))
             cores += f" ({each_kind}: a guest gets cores of one kind)"
         give = "no memory" if size == 0 else f"{format_size(room)} to give{limit}"
         level = "warn" if size == 0 or not resources.cores else level
@@ -308,7 +312,3 @@ def _capped(context: PlanningContext, choice: Choice) -> bool:
     share = auto_share(context, choice.sharing, choice.parts, choice.nodes)
     cells = 1 if share.of_host else len(choice.nodes)
     return share.cores * choice.shape.threads * cells > context.vcpus.most
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -185,8 +185,8 @@ def _groups(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], say: Say) ->
         return  # the action that enables the IOMMU has this finding
     for guest in guests:
         for device in guest.devices:
-            if device.kind == "mdev":
-                continue  # it does not exist yet, and gets its own group when it is created
+            if device.kind == "mdev" or device.network:
+                continue  # one that does not exist yet is in a group once it does: apply looks then
             function = catalogue.pci.get(device.address)
             if function is None or function.iommu_group is None:
                 say("error", f"{device.address} is in no IOMMU group: it cannot be given to a guest", "iommu_group")

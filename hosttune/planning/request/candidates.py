@@ -17,6 +17,7 @@ from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.limits import limit
+from hosttune.model.text import count as counted
 from hosttune.model.values import address_key, grouped
 from hosttune.planning.mig.guest import inside_refusal, takes_inside
 
@@ -107,7 +108,7 @@ def gpu_candidates(context: PlanningContext, guest: GuestIntent, others: tuple[s
     candidates = Candidates(count, tuple(_reaches(catalogue, part) for part in parts), bundles=bundles)
     if candidates.first() is not None:
         return candidates
-    what = f"{count} GPU{'' if count == 1 else 's'} wanted" + (f" of model {request.model}" if request.model else "")
+    what = f"{counted(count, 'GPU')} wanted" + (f" of model {request.model}" if request.model else "")
     others_here = {gpu.model for gpu in countable_gpus(context.host, catalogue) if gpu.model}
     models = [f"this host has {', '.join(sorted(others_here))}"] if request.model and not pool and others_here else []
     return Candidates(count, why=(f"{what}, {len(pool)} on this host, {free} free", *models, *excluded))
