@@ -120,6 +120,8 @@ def run_fleet(
     tool("ansible-playbook")
     playbook(order_of(request))
     inventory = read_inventory(request.inventories, request.limit, handed_on.vault(request.options))
+    if inventory.left_out:
+        tell(inventory.told_left_out())
     request, inventory = _handing_over(request, inventory, past, tell)
     order = order_of(request)
     if request.verb in ("apply", "revert") and not request.check:
@@ -297,6 +299,8 @@ def read_intent(path: str | None) -> str | None:
 def order_of(request: FleetRequest) -> PlaybookOrder:
     """Return the order for each ansible of the run, without its hosts."""
     given = {
+        "hosts": "all",  # of those behind --limit
+        "report": False,  # it has its own
         "results": os.path.abspath(request.results),
         "intent": os.path.abspath(request.intent) if request.intent is not None else None,
         "level": request.level,

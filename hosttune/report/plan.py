@@ -214,6 +214,10 @@ def guest_blocks(guest: PlannedGuest, host: Host, expected: Expectation | None) 
         elif guest.ovmf_window_mib is not None:
             facts.append(f"the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}")
         rows.append(("64-bit MMIO", ", ".join(facts)))
+    own = {"Secure Boot": guest.secure_boot, "TPM 2.0": guest.tpm, "watchdog": guest.watchdog}
+    rows.append(("firmware", ", ".join(({"efi": "UEFI"}.get(guest.firmware, "BIOS"), *filter(own.get, own)))))
+    rows += [("disk", guest.disk)] if guest.disk is not None else []
+    rows += [("network", network.text) for network in guest.networks]
     return (
         Facts(parts=tuple(rows), whole=True),
         Table(heading="devices", columns=("kind", "address", "where and what"), rows=devices, styles=_MONO, whole=True),

@@ -16,6 +16,7 @@ import applyroots
 import pytest
 from applyroots import GPU, OTHER_GPU, PREFERENCE, STATE, Cli, Root, applied, copied
 from handovers import record
+from xmledits import edited
 
 from hosttune.cli import run
 from hosttune.journal.register import record_devices
@@ -79,7 +80,7 @@ class World:
             "snapshot-delete": self.root.path / f"var/lib/libvirt/qemu/snapshot/{name}/{other}.xml",
         }
         if verb == "domrename":
-            text = (commands / f"virsh-dumpxml-{name}").read_text().replace(f"<name>{name}<", f"<name>{other}<")
+            text = edited((commands / f"virsh-dumpxml-{name}").read_text(), "name", other)
             (commands / f"virsh-dumpxml-{name}").unlink()
             self.root.put(f"{COMMANDS}/virsh-dumpxml-{other}", text)
         else:

@@ -6,7 +6,7 @@ Pure. Reasons name the file or figure that they are based on. If it is unknown, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
@@ -264,17 +264,28 @@ def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> It
         yield Finding(level="info", text=text, where="guests")
 
 
-def crowded_cores(context: PlanningContext, guests: Iterable[PlannedGuest]) -> Iterator[Finding]:
-    """Yield a finding about nodes where more than two guests share each core of the host."""
+def crowded_cores(context: PlanningContext, guests: Collection[PlannedGuest]) -> Iterator[Finding]:
+    """Yield a finding about nodes where more than two guests share each core of the host.
+
+    More than one where it is known that interrupts of passed devices are not posted to vCPUs: each runs there first.
+    """
+    host = context.host
+    through_host = any(device.kind != "mdev" for guest in guests for device in guest.devices) and False in (
+        host.iommu.interrupt_posting if host.iommu else None,
+        host.switched_on("kvm_intel", "enable_apicv"),
+        host.switched_on("kvm_amd", "avic"),
+    )
     texts = (*(guest.emulator_cpus for guest in context.host.guests or ()), *(guest.emulator_cpus for guest in guests))
     threads = [parse_cpus(text) for text in texts]
     for node in context.resources.nodes.values():
         cpus = CpuSet(cpu for core in node.reserved for cpu in core.cpus) & context.resources.housekeeping
         cores, sharers = len(node.reserved), sum(not cpus.isdisjoint(own) for own in threads)
-        if sharers > MOST_ON_CORE * cores:
+        most = 1 if through_host else MOST_ON_CORE
+        if sharers > most * cores:
             text = (
                 f"emulator, I/O and vhost threads of {sharers} guests share {count(cores, 'core')} of node {node.id}"
-                f" (CPUs {CpuSet(cpus)}): reserve: {{cores_per_node: {-(-sharers // MOST_ON_CORE)}}} gives them more"
+                f" (CPUs {CpuSet(cpus)}){', and with them each interrupt of a passed device' * through_host}: reserve:"
+                f" {{cores_per_node: {-(-sharers // most)}}} gives them more"
             )
             yield Finding(level="info", text=text, where="reserve")
 

@@ -114,8 +114,11 @@ def gpu_candidates(context: PlanningContext, guest: GuestIntent, others: tuple[s
     return Candidates(count, why=(f"{what}, {len(pool)} on this host, {free} free", *models, *excluded))
 
 
-def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet) -> Candidates:
-    """Return the candidates that have as many of these GPUs as they can; all of them if none has."""
+def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet, last: Collection[str]) -> Candidates:
+    """Return the candidates that have as many of these GPUs as they can; all of them if none has.
+
+    `last`: GPUs that other guests keep or may get besides, of which they should not take the same.
+    """
     count, catalogue = candidates.count, context.catalogue
     if candidates.named is not None or not count:
         return candidates
@@ -126,7 +129,7 @@ def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet) -> Ca
                    key=lambda able: len(able.keys() & set(had)))  # fmt: skip
         kept = tuple(address for address in had if address in part)
         rest = [catalogue.gpus[address] for address in part if address not in kept]
-        pool = _reaches(catalogue, rest, {device.address for guest in context.own.values() for device in guest.devices})
+        pool = _reaches(catalogue, rest, last)
         more = max(0, count - len(kept))
         ways = (way for nodes in range(more + 1) for way in _ways(pool, nodes, more))
         added = [[a for node, size in way for a in dict(pool)[node][size]] for way in ways]
