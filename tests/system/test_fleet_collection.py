@@ -26,7 +26,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [sys.executable, "packaging/build.py", "--only", "collection", "--out", str(folder), "--key", str(key)]
     subprocess.run(build, check=True, cwd=ROOT)
     (folder / "signers").write_text(f"release {key.with_suffix('.pub').read_text()}")
-    verify = ["ssh-keygen", "-Y", "verify", "-n", "hosttune-packages", "-f", folder / "signers", "-I", "release"]
+    verify = ["ssh-keygen", "-Y", "verify", "-n", "hosttune-packages", "-f", str(folder / "signers"), "-I", "release"]
     subprocess.run([*verify, "-s", f"{sums}.sig"], input=sums.read_bytes(), check=True)
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", sums], check=True, cwd=folder)
     (tarball,) = folder.glob("hosttune-host-*.tar.gz")

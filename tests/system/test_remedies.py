@@ -67,6 +67,12 @@ class World:
         if words[0] == "virsh":
             self.virsh(*words[1:])
             return
+        if words[0] == "rm":
+            for path in words[1:]:
+                (self.root.path / path.lstrip("/")).unlink()
+            code, said = self.run("status")
+            assert (code, "unknown" in said) == (0, False), said
+            return
         asks = words[1] in ("apply", "revert") and "--dry-run" not in words
         code, said = self.run(*words[1:], *(["--yes"] if asks else []))
         assert code in (0, 1), said
@@ -238,7 +244,7 @@ STATES = {
     "plan: a guest that is not hosttune's": State(
         World.is_foreign, "plan -f FILE", 2, "hosttune plan --adopt a", again=False
     ),
-    "plan: the state is lost": State(World.state_is_lost, "plan -f FILE", 2, "hosttune plan --adopt a", again=False),
+    "plan: the state is lost": State(World.state_is_lost, "plan -f FILE", 2, "rm [^,]+", again=False),
     "validate: a setting has drifted": State(
         World.drifts, "validate", 1, "hosttune apply --intent FILE", lack="settings-in-force host: warn"
     ),

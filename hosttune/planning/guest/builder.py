@@ -68,7 +68,7 @@ class Builder:
         return [built.get(i) for i in range(len(self._wants))]
 
     def _needed(self, context: PlanningContext) -> Iterator[tuple[str, PlannedGuest]]:
-        """Yield what guests have had and can have, without the CPUs that they do not need there: those are anybody's."""
+        """Yield what guests have had and can have, without CPUs that they do not need there: those are anybody's."""
         for i, placement in self._placements.items():
             had = context.own.get(self._wants[i].guest.name)
             if had is not None and not placement.sizes.short:
