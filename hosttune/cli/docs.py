@@ -7,17 +7,15 @@ import re
 
 import click
 
-from hosttune.assets import folder
+from hosttune.assets import folder, shipped_text
 from hosttune.cli.commands import Command
 from hosttune.cli.output import emit
 from hosttune.errors import BadInput
 from hosttune.model.hints import did_you_mean
 
-INDEX = "README"
-
 
 @click.command(cls=Command)
-@click.argument("page", metavar="[PAGE]", default=INDEX)
+@click.argument("page", metavar="[PAGE]", default="README")
 def docs(page: str) -> None:
     """Print a page of the documentation, or the index of its pages.
 
@@ -33,8 +31,7 @@ def docs(page: str) -> None:
     if name not in pages:
         hint = did_you_mean(name, pages, "hosttune docs lists the pages")
         raise BadInput(f"no page {name!r}", where="command line", hint=hint)
-    with open(f"{folder('docs')}/{name}.md", encoding="utf-8") as file:
-        text = file.read()
+    text = shipped_text("docs", f"{name}.md")
     parts = {"": text, **sections(text)}
     if wanted not in parts:
         hint = did_you_mean(wanted, parts, f"hosttune docs {name} prints the whole page")
@@ -56,12 +53,11 @@ def sections(text: str) -> dict[str, str]:
     for line in text.splitlines(keepends=True):
         code ^= line.startswith("```")
         if line.startswith("#") and not code:
-            title = line.lstrip("#")
-            heads.append((at, len(line) - len(title), title.strip()))
+            heads.append((at, len(line) - len(line.lstrip("#")), line.strip("# \n")))
         at += len(line)
     parts = {}
     for number, (begin, level, title) in enumerate(heads):
         end = next((at for at, other, _ in heads[number + 1 :] if other <= level), len(text))
-        words = re.sub(r"[^\w -]", "", re.sub(r"\]\([^)]*\)", "", title))
-        parts[words.lower().replace(" ", "-")] = text[begin:end].rstrip()
+        anchor = re.sub(r"[^\w -]", "", re.sub(r"\]\([^)]*\)", "", title)).lower().replace(" ", "-")
+        parts[anchor] = text[begin:end].rstrip()
     return parts
