@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 DEMO := plan --root @example --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default
 
-.PHONY: demo check test test-python evidence lab-test lab-full bench bench-fleet lint format wheelhouse packages collection set-up set-up-test clean
+.PHONY: demo check test test-python evidence lab-test lab-full bench bench-fleet lint format wheelhouse packages collection site set-up set-up-test clean
 
 demo: set-up
 	$(BIN)/hosttune $(DEMO)
@@ -126,6 +126,15 @@ packages: $(STAMP)/run $(STAMP)/test $(STAMP)/apt-packages
 # What `ansible-galaxy collection install` takes: dist/hosttune-host-VERSION.tar.gz (docs/playbooks.md).
 collection: $(STAMP)/run $(STAMP)/test
 	$(BIN)/python packaging/build.py --only collection
+
+# The documentation as a site, in build/site: strict, links and anchors are checked (mkdocs.yml).
+site: $(STAMP)/site
+	NO_MKDOCS_2_WARNING=1 .bench/site/bin/mkdocs build --quiet
+
+$(STAMP)/site: requirements/site.txt | $(VENV)/bin/python
+	$(PYTHON) -m venv .bench/site
+	.bench/site/bin/python -m pip install --quiet --requirement requirements/site.txt
+	@mkdir -p $(STAMP) && touch $@
 
 # --- set-up ---------------------------------------------------------------------------------------------------
 

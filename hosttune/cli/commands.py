@@ -32,6 +32,7 @@ COMMANDS = {
     "completion": ("documents", "Print the completion script of a shell."),
     "diagnose": ("predicting", "Say why a measured figure falls short, and what to do."),
     "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."),
+    "docs": ("docs", "Print a page of the documentation, or the index of its pages."),
     "fleet": ("fleet", "Run hosttune on many hosts, through Ansible."),
     "forget-guest": ("transaction", "Delete what was kept of a guest that was taken away."),
     "handover": ("handover", "Take devices from the last tenant to the next, and prove it."),

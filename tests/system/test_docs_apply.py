@@ -1,4 +1,5 @@
-"""docs/apply.md and docs/second-day.md: every command is run, on a scratch root, and prints what the page shows.
+"""docs/apply.md and docs/tutorial.md, whose ninth step is docs/second-day.md: every command is run, on a scratch root,
+and prints what the page shows. What only a real machine can do stands below the words "On the machine".
 
 hosttune runs here where nothing but its output is asked of it, and what it prints goes to the rest of the line.
 """
@@ -19,7 +20,8 @@ import pytest
 from hosttune.cli import run
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"apply.md": 15, "second-day.md": 30}  # at least so many commands
+PAGES = {"apply.md": 14, "tutorial.md": 42}  # at least so many commands
+LINK = "[the second day](second-day.md)"
 
 
 def sessions(text: str) -> list[tuple[str, list[str]]]:
@@ -35,6 +37,19 @@ def sessions(text: str) -> list[tuple[str, list[str]]]:
             else:
                 found[-1][1].append(line)
     return found
+
+
+def story(page: str) -> str:
+    """The text of a page, the second day in its place."""
+    text = (ROOT / "docs" / page).read_text()
+    return text.replace(LINK, f"{LINK}\n\n{(ROOT / 'docs/second-day.md').read_text()}\n\n", 1)
+
+
+def not_run(text: str) -> list[str]:
+    """Indented blocks without a command to run, unless the paragraph above says that they are for the machine."""
+    blocks = re.findall(r"((?:^\S.*\n)*)\n((?:^    .*\n)+)", text, re.MULTILINE)
+    there = re.compile(r"\*\*[Oo]n the\s+machine\*\*")
+    return [block for above, block in blocks if not block.startswith("    $ ") and not there.search(above)]
 
 
 def shown(lines: list[str]) -> str:
@@ -77,7 +92,7 @@ def test_every_command_of_the_page_prints_what_it_shows(
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "HOSTTUNE_STATE")}
     environment["PATH"] = f"{binary.parent}:{environment['PATH']}"
     environment["PYTHONPATH"] = str(ROOT)
-    text = (ROOT / "docs" / page).read_text()
+    text = story(page)
     for name, file in re.findall(r"^```yaml\n# (\S+)\n((?:.*\n)*?)```$", text, re.MULTILINE):
         (tmp_path / name).write_text(file)
     commands = sessions(text)
@@ -85,6 +100,11 @@ def test_every_command_of_the_page_prints_what_it_shows(
     for command, lines in commands:
         text = printed(command, tmp_path, environment).replace(str(tmp_path), "/root")
         assert re.fullmatch(shown(lines), text), f"$ {command}\n{text}"
+
+
+def test_the_tutorial_says_of_each_block_that_is_not_run_that_it_needs_the_machine() -> None:
+    assert not_run(story("tutorial.md")) == []
+    assert not_run("**On the machine**:\n\n    a\n\nHere:\n\n    b\n") == ["    b\n"]
 
 
 def test_a_page_that_shows_something_else_is_found() -> None:

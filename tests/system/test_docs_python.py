@@ -67,17 +67,15 @@ def page() -> str:
     about, _, rest = (inspect.getdoc(hosttune) or "").partition("\n\n")
     code, _, notes = rest.partition("\n\nEvery value")
     text = [
-        "# Python", "", "<!-- Made from the docstrings: pytest --regenerate tests/system/test_docs_python.py -->", "",
-        about, "", "```python", textwrap.dedent(code).strip(), "```", "", *wrapped(f"Every value{notes}"),
+        "# How is hosttune used from Python?", "",
+        "<!-- Made from the docstrings: pytest --regenerate tests/system/test_docs_python.py -->", "",
+        about, "", "```python", textwrap.dedent(code).strip(), "```", "", *wrapped(f"Every value{notes}"), "",
+        "`help(hosttune.plan)` says what each parameter is and what is raised; here is what a function does and gives.",
     ]  # fmt: skip
     for function in functions():
         found = sections(function)
         text += ["", f"## `{function.__name__}`", "", "```python", signature(function), "```", "", *wrapped(found[""])]
-        for name in ("Parameters", "Raises"):
-            text += ["", f"{name}:", ""] if name in found else []
-            text += [line for pair in items(found.get(name, "")) if pair[0] for line in bullet(*pair)]
-            if name == "Parameters" and "Returns" in found:
-                text += ["", *wrapped(f"Returns: {' '.join(found['Returns'].split())}")]
+        text += ["", *wrapped(f"Returns: {' '.join(found['Returns'].split())}")] if "Returns" in found else []
         text += ["", "```pycon", found["Example"], "```"]
     return "\n".join(text) + "\n"
 
@@ -86,10 +84,6 @@ def wrapped(text: str) -> Iterator[str]:
     for number, paragraph in enumerate(text.split("\n\n")):
         yield from [""] if number else []
         yield from textwrap.wrap(" ".join(paragraph.split()), 120)
-
-
-def bullet(name: str, text: str) -> list[str]:
-    return textwrap.wrap(f"- `{name}`: {text}", 120, subsequent_indent="  ")
 
 
 def test_the_page_is_made_from_the_docstrings(request: pytest.FixtureRequest) -> None:

@@ -15,12 +15,10 @@ README = ROOT / "README.md"
 COMMANDS = ROOT / "docs/commands.md"
 PLAN = "hosttune plan --root @example --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default"
 GUEST = "hosttune discover --root tests/hosts/h200/vm-h200x4.tar.gz"
-# The README has room for the first lines; docs/plan.md shows all of it.
-LINES = 12
 SHOWN = {
-    "README.md": f"{PLAN} | head -{LINES}",
-    "docs/plan.md": PLAN,
-    "docs/discover.md": GUEST,
+    "README.md": f"{PLAN} | head -12",
+    "docs/plan.md": f"{PLAN} | head -19",
+    "docs/discover.md": f"{GUEST} | head -8",
 }
 
 
@@ -71,9 +69,5 @@ def test_every_command_of_the_pages_is_one() -> None:
     assert {line.split()[1] for line in lines if line.startswith("    hosttune ")} == set(cli.commands)
 
 
-def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
-    text = README.read_text()
-    assert len(text.split()) <= 900
-    targets = [part.split(")")[0] for part in text.split("](")[1:]]
-    assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().split()) <= 900

@@ -1,7 +1,7 @@
 """One real H100 SXM in a guest, captured by `hosttune capture` (2026-11-24): a model that no code was written on.
 
 The facts are those that `nvidia-smi -q` printed in the same minute. The predictions were saved before the validation of
-level 2 ran; `docs/models.md` has both.
+level 2 ran; `tests/cases/models/POINTS.md` has both.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ NAMES = {"switch": "all-reduce, NVLS", "ring": "all-reduce, ring", "pair-ring": 
 
 def test_the_manual_has_each_point_as_the_others_predict_it(request: pytest.FixtureRequest) -> None:
     """`pytest --regenerate` writes the table and the list of single points."""
-    manual = Path(__file__).parents[3] / "docs/models.md"
+    manual = Path(__file__).parents[2] / "cases/models/POINTS.md"
     head = "| formula | point | measured | predicted from the others | off |\n" + "|---" * 5 + "|\n"
     rows = []
     for formula, points in GROUPS.items():

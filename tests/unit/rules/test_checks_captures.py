@@ -154,7 +154,7 @@ def test_a_host_without_gpus_and_guests_fails_nothing() -> None:
     assert {name for name in bare for result in results(name) if result.outcome == "fail"} == set()
 
 
-TABLE = TESTS.parent / "docs" / "validate-captures.md"
+TABLE = TESTS / "hosts" / "FINDINGS.md"
 HEAD = """# What validation finds on the captures
 
 Every captured host of the tests, level 0, without a state directory. Captures that other tools made lack much: what
