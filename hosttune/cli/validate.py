@@ -1,4 +1,4 @@
-"""`validate`: options → one call → a report in one of six formats, and an exit code."""
+"""`validate`: options → one call → a report in one of seven formats, and an exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hosttune.rules.checks.expected import ExpectedDevices
     from hosttune.validating import Validated
 
-FORMATS = ("text", "json", "md", "html", "junit", "prometheus")
+FORMATS = ("text", "json", "md", "html", "junit", "prometheus", "certificate")
 GATES = ("verdict", "worse", "either")
 
 
@@ -74,6 +74,7 @@ def validate(
     \b
     hosttune validate
     hosttune validate --level 1 -o html > report.html
+    hosttune validate --level 1 -o certificate > certificate.html
     hosttune validate --against before.json
     hosttune validate --forget 0000:18:00.0 --why "sent back, RMA 4711"
     hosttune validate --accept numa-affinity --why "cloud VM without nodes" --until 2027-03-31
@@ -99,11 +100,12 @@ def validate(
     found = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
     code = exit_code(found.validation, gate or "verdict", request.against)
     # The exit code is a metric; the command's own says whether they were written.
-    metrics = {"prometheus": lambda: metrics_of(found, "validate", begun, code)}
-    with exiting(context, 0 if output in metrics else code):
-        emit_report(
-            found.validation, output, lambda _: report_of(found, request.against, request.floors, each), metrics
-        )
+    only = {
+        "prometheus": lambda: metrics_of(found, "validate", begun, code),
+        "certificate": lambda: certificate_of(found, request.floors),
+    }
+    with exiting(context, 0 if output == "prometheus" else code):
+        emit_report(found.validation, output, lambda _: report_of(found, request.against, request.floors, each), only)
 
 
 def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> dict[str, Any]:
@@ -191,6 +193,15 @@ def report_of(found: Validated, before: Validation | None, floors: str | None = 
         diagnosis=(lambda: diagnosed(found)) if found.validation.samples else None,
         each=each,
     )
+
+
+def certificate_of(found: Validated, floors: str | None = None) -> str:
+    """Return the certificate of a validation as a page. Raises BadInput for a fleet's floors."""
+    from hosttune.bench.baselines import with_fleet
+    from hosttune.report.certificate import certificate_report
+    from hosttune.report.draw import drawn
+
+    return drawn(certificate_report(found.validation, found.evidence, with_fleet(floors)), "html")
 
 
 def diagnosed(found: Validated) -> Diagnosis:

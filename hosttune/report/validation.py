@@ -147,7 +147,7 @@ def validation_report(
         word=found.verdict.upper(),
         headline=headline(found),
         meaning=meaning(found),
-        occasion=tuple(line for line in (_machine(host), ", ".join(occasion(found))) if line),
+        occasion=tuple(line for line in (machine_words(host), ", ".join(occasion(found))) if line),
         tiles=tuple((outcome, number, WORDS[outcome]) for outcome, number in number_of.items()),
         blocks=(
             _steps(next_steps(found.results)),
@@ -355,7 +355,7 @@ def _labels(results: Iterable[CheckResult], host: Host | None) -> Mapping[str, s
     }
 
 
-def _machine(host: Host | None) -> str:
+def machine_words(host: Host | None) -> str:
     """Return a description of the machine: product, CPUs, memory, GPUs, kernel; only what is known."""
     if host is None:
         return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +41,14 @@ class Browser:
     def run(self, script: str) -> Any:
         """What an expression is in the page."""
         return self.driver.execute_script(f"return {script}")
+
+    def sheets(self, path: Path) -> int:
+        """On how many A4 pages a file is printed."""
+        self._command("Emulation.clearDeviceMetricsOverride")
+        self._command("Emulation.setEmulatedMedia", media="", features=[])
+        self.driver.get(path.as_uri())
+        printed = self._command("Page.printToPDF", preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69)
+        return len(re.findall(rb"/Type\s*/Page[^s]", base64.b64decode(printed["data"])))
 
     def click(self, selector: str) -> None:
         """Click the first element that a selector finds, where a reader would."""

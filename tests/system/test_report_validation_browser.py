@@ -101,9 +101,22 @@ def test_without_script_all_can_be_opened_and_no_dead_controls(chromium: Browser
 
 
 @pytest.mark.parametrize("script", [True, False])
-def test_on_paper_all_is_open(script: bool, chromium: Browser, saved: dict[str, Path]) -> None:
+def test_on_paper_what_did_not_pass_is_told_and_the_rest_named(
+    script: bool, chromium: Browser, saved: dict[str, Path]
+) -> None:
     chromium.open(saved["faulty"], script=script, paper=True)
-    assert chromium.run(SHOWN) == 15
+    assert chromium.run(SHOWN) == OPEN
+    named = "Array.from(document.querySelectorAll('#checks > .paper')).map(one => one.innerText).join(' ')"
+    quiet = [group for group in groups(faulty().results) if group.outcome in ("pass", "skip")]
+    assert quiet
+    assert all(group.check in chromium.run(named) for group in quiet)
+
+
+def test_on_paper_what_a_filter_chose_is_told(chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["faulty"], paper=True)
+    chromium.run("document.querySelector('#filters input[value=pass]').click()")
+    assert chromium.run(SHOWN) == 6
+    assert chromium.run("document.querySelectorAll('#checks > .paper')[0].getClientRects().length") == 0
 
 
 @pytest.mark.parametrize("name", PAGES)
