@@ -251,7 +251,7 @@ class Report(Value, frozen=True, kw_only=True):
     and the blocks, worst first. A block outside a section is a section with its own heading.
 
     `tiles`: results by outcome: (outcome, number, words). `command`: whose report it is. `data`: JSON documents that a
-    page holds for programs, by name.
+    page holds for programs, by name. `after`: what follows, with the next command: last in a terminal, first on a page.
     """
 
     kind: str
@@ -266,6 +266,7 @@ class Report(Value, frozen=True, kw_only=True):
     tiles: tuple[tuple[str, int, str], ...] = ()
     blocks: tuple[Section | AnyBlock, ...] = ()
     data: tuple[tuple[str, str], ...] = ()
+    after: str = ""
 
     @property
     def title(self) -> str:

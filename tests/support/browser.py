@@ -20,6 +20,25 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="n
 _ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 
 
+# Words of a page that are on two lines. Addresses, paths and other texts with digits or signs may be.
+_SPLIT = """
+  const split = [], range = document.createRange();
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  document.querySelectorAll("details").forEach((one) => { one.open = true; });
+  while (texts.nextNode()) {
+    const node = texts.currentNode;
+    if (node.parentElement.closest("svg, script, .out")) continue;
+    for (const word of node.data.matchAll(/(?<!\\S)[("]*[A-Za-z]{2,24}[).,:;"]*(?!\\S)/g)) {
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const parts = Array.from(range.getClientRects()).filter((one) => one.width > 0.5);
+      if (new Set(parts.map((one) => Math.round(one.top))).size > 1) split.push(word[0]);
+    }
+  }
+  return split;
+"""
+
+
 class Browser:
     """One browser for many pages."""
 
@@ -41,6 +60,10 @@ class Browser:
     def run(self, script: str) -> Any:
         """What an expression is in the page."""
         return self.driver.execute_script(f"return {script}")
+
+    def split_words(self) -> list[str]:
+        """Words that the page in view breaks inside."""
+        return list(self.driver.execute_script(_SPLIT))
 
     def sheets(self, path: Path) -> int:
         """On how many A4 pages a file is printed."""

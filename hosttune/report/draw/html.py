@@ -77,6 +77,7 @@ def _environment() -> Environment:
         FOLDED=("pass", "skip"),  # outcomes of which a page first shows only the number
         STYLE=Markup(shipped_text("templates", "report/style.css")),
         OUTCOMES=OUTCOMES,
+        DELTAS={"+": "added", "~": "changed", "-": "taken away", "=": "stays"},
         by_check=subjects_by_check,
         grid_data=_grid,
         embedded=_embedded,
