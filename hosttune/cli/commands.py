@@ -44,7 +44,7 @@ COMMANDS = {
     "predict": ("predicting", "Say what a host, a plan or a guest can reach, and why."),
     "recover": ("transaction", "Roll back an interrupted apply or revert."),
     "revert": ("transaction", "Restore the values from before hosttune, or take guests away."),
-    "schema": ("documents", "Print the JSON Schema of a document."),
+    "schema": ("schema", "Print the JSON Schema of a document."),
     "status": (
         "transaction",
         "Show what is applied, what drifted, what waits for a reboot.",

@@ -1,4 +1,4 @@
-"""`discover`, `capture`, `schema`, `completion`: host documents, captures, JSON Schemas, scripts for shells."""
+"""`discover`, `capture`, `completion`: host documents, captures, scripts for shells."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ import click
 from hosttune.cli.commands import Command, host_options, read_host
 from hosttune.cli.output import emit, page_text, shown, tell
 from hosttune.errors import BadInput
-from hosttune.model.text import count, either
-
-DOCUMENTS = (
-    *("host", "plan", "intent", "result", "validation", "fleet", "handover"),
-    *("measured", "diagnosis", "prediction", "training", "pairs", "ends", "baseline"),
-    *("collective", "member", "history"),
-)
+from hosttune.model.text import count
 
 
 @click.command(cls=Command)
@@ -71,54 +65,6 @@ def capture(root: str | None, document: str | None, file: str | None, folder: st
 def write_plain_text(text: str) -> None:
     """Write a line to stderr, made safe for a terminal, because its text can come from a capture."""
     tell(shown(text))
-
-
-@click.command(
-    cls=Command,
-    help=f"Print the JSON Schema of a document.\n\nNAME is {either(DOCUMENTS)}.\n\n\b\nhosttune schema host",
-)
-@click.argument("name", type=click.Choice(DOCUMENTS), metavar="NAME")
-def schema(name: str) -> None:
-    """Print the schema."""
-    import msgspec
-
-    from hosttune.model.collective import CollectiveReport, Member
-    from hosttune.model.declared import Declared
-    from hosttune.model.diagnosis import Diagnosis
-    from hosttune.model.fleet import FleetReport
-    from hosttune.model.handover import Statement
-    from hosttune.model.history import History
-    from hosttune.model.host import Host
-    from hosttune.model.intent import Intent
-    from hosttune.model.measured import Measured
-    from hosttune.model.pairs import Ends, PairsReport
-    from hosttune.model.plan import Plan
-    from hosttune.model.prediction import Prediction
-    from hosttune.model.result import Result
-    from hosttune.model.training import Training
-    from hosttune.model.validation import Validation
-    from hosttune.model.values import to_json
-
-    kinds: dict[str, type[msgspec.Struct]] = {
-        "host": Host,
-        "plan": Plan,
-        "intent": Intent,
-        "result": Result,
-        "validation": Validation,
-        "fleet": FleetReport,
-        "handover": Statement,
-        "measured": Measured,
-        "diagnosis": Diagnosis,
-        "prediction": Prediction,
-        "training": Training,
-        "pairs": PairsReport,
-        "ends": Ends,
-        "baseline": Declared,
-        "collective": CollectiveReport,
-        "member": Member,
-        "history": History,
-    }
-    emit(to_json(msgspec.json.schema(kinds[name])))
 
 
 @click.command(cls=Command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hosttune.cli.commands import Command, host_options
-from hosttune.cli.output import emit, emit_report
+from hosttune.cli.output import emit, emit_report, tell
 from hosttune.cli.transaction import OUTPUT, place
 from hosttune.errors import BadInput
 from hosttune.transaction.history import history as past
@@ -30,6 +30,8 @@ def history(root: str | None, document: str | None, number: int | None, intent: 
     site = place(root, document)[0]
     if not intent:
         emit_report(past(site, number), output, history_report)
+        if lost := site.lost(site.transactions()):
+            tell(f"{lost.what}; {lost.hint}")
         return
     if number is None:
         raise BadInput("--intent without a transaction", where="--intent", hint="give its number: hosttune history")

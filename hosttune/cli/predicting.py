@@ -11,11 +11,11 @@ from hosttune.cli.commands import Command, Whole, host_options, read_host
 from hosttune.cli.output import FORMATS, detail, emit_report, exiting
 from hosttune.errors import BadInput
 from hosttune.journal.state import load
-from hosttune.model.diagnosis import Doubt
 from hosttune.model.host import Host
 from hosttune.model.measured import Measured
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.prediction import Prediction
+from hosttune.model.validation import Validation
 from hosttune.predicting import Scope
 from hosttune.predicting import predict as predicted
 from hosttune.predicting.training import check_same_gpu, predict_training
@@ -108,11 +108,16 @@ def peaks_of_host(measured: str | None, validation: str | None) -> OwnPeaks | No
         return None
     if measured is not None and validation is not None:
         raise BadInput("both --measured and --validation", where="command line", hint="give one of the two")
+    from hosttune.rules.causes.gathering import of_validation
     from hosttune.rules.causes.judge import measured_peaks
 
-    path = measured or validation or ""
-    ((_, found),), _ = gathered(None, measured, validation, ())
-    return OwnPeaks(measured_peaks(found, path), found.setup.gpu)
+    if measured is not None:
+        figures = Measured.from_yaml(load(measured, what="measured figures", size="intent"), where=measured)
+        return OwnPeaks(measured_peaks(figures, measured), figures.setup.gpu)
+    assert validation is not None
+    text = load(validation, what="a validation (hosttune validate -o json prints one)")
+    figures = of_validation(Validation.from_json(text, where=validation), None)
+    return OwnPeaks(measured_peaks(figures, validation), figures.setup.gpu)
 
 
 def of_training(path: str, others: Sequence[str | None], own: OwnPeaks | None) -> Prediction:
@@ -203,49 +208,14 @@ def diagnose(
     hosttune diagnose --validation today.json -o html > why.html
     hosttune diagnose --log all_reduce.log --log lspci.txt
     """
-    import msgspec
-
-    from hosttune.rules.causes import diagnose as judged
-    from hosttune.rules.causes.merging import merge
-    from hosttune.rules.causes.paths import low_paths
+    import hosttune
 
     host = read_host(root, document) if root is not None or document is not None else None
-    sources, unused = gathered(host, measured, validation, logs)
-    merged, doubts = merge(sources)
-    hostless = validation is not None and host is None
-    diagnosis = judged(merged, complaining=validation is None, hostless=hostless)
-    paths = low_paths(diagnosis, host) if host is not None else ()
-    diagnosis = msgspec.structs.replace(diagnosis, problems=(*doubts, *diagnosis.problems, *unused), paths=paths)
+    if host is not None and validation is None:
+        raise BadInput("a host without its validation", where="command line", hint="give --validation FILE")
+    if not (measured or validation or logs):
+        raise BadInput("nothing to diagnose", where="command line", hint="give --measured, --validation or --log")
+    diagnosis = hosttune.diagnose(measured, validation, logs, host, say=detail)
     bad = bool(diagnosis.causes) or any(figure.verdict in ("low", "impossible") for figure in diagnosis.figures)
     with exiting(context, 1 if bad else 0):
         emit_report(diagnosis, output, lambda found: diagnosis_report(found, host))
-
-
-def gathered(
-    host: Host | None, measured: str | None, validation: str | None, logs: Sequence[str]
-) -> tuple[list[tuple[str, Measured]], list[Doubt]]:
-    """Return what each source shows, with its name, and what of the logs is not used. Raises BadInput."""
-    from hosttune.model.validation import Validation
-    from hosttune.rules.causes.gathering import of_validation
-
-    found: list[tuple[str, Measured]] = []
-    unused: list[Doubt] = []
-    if measured is not None:
-        text = load(measured, what="measured figures", size="intent")
-        found.append((measured, Measured.from_yaml(text, where=measured)))
-    if validation is not None:
-        text = load(validation, what="a validation (hosttune validate -o json prints one)")
-        found.append((validation, of_validation(Validation.from_json(text, where=validation), host)))
-    elif host is not None:
-        raise BadInput("a host without its validation", where="command line", hint="give --validation FILE")
-    for path in logs:
-        from hosttune.rules.causes.labels import decoded
-        from hosttune.rules.causes.logs import read_log  # parsers of all tools: not for other input
-
-        part, tool, doubts = read_log(decoded(load(path, what="the output of a tool", size="log")), path)
-        unused += doubts
-        detail(f"{path}: output of {tool}")
-        found.append((path, part))
-    if not found:
-        raise BadInput("nothing to diagnose", where="command line", hint="give --measured, --validation or --log")
-    return found, unused

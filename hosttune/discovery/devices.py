@@ -5,22 +5,26 @@ of sysfs add the rest where the host's own driver holds the function. A capture 
 /sys/class/infiniband, /sys/class/net, the vital product data (`vpd`) of ConnectX functions beside GPUs of HGX B200 and
 B300, the folders `net`, `virtioN/net`, `infiniband`, `nvme` and `block` of these functions, /sys/class/block,
 /proc/self/mounts (or /proc/mounts), /proc/self/mountinfo, /proc/swaps, /proc/net/route, /proc/net/ipv6_route and
-/proc/net/if_inet6.
+/proc/net/if_inet6, and the answers `ip-link-NAME` for the NICs that have virtual functions.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 
 from hosttune.discovery.holders import ROUTES, ROUTES6, is_up, network_use
 from hosttune.discovery.portfiles import NET, RDMA, interface_gbps, link_layer, rdma_rate, state_word
 from hosttune.disks import MOUNTS, block_uses, disk_uses, mounts_known, nvme_names
+from hosttune.errors import Unreadable
 from hosttune.gpu import nvswitches
 from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
 from hosttune.machine.reader import Reader
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.model.rates import believed_gbps
+from hosttune.settings.virtual import Settings, read_functions, uplink
 
 _DEVICES = sysfs.PCI_DEVICES
 
@@ -127,7 +131,18 @@ def _nic(
         physfn=device.physfn,
         in_use=_network_use(reader, interfaces, routed),
         busy=_busy(reader, interfaces),
+        functions=_functions(reader, device) if device.sriov_vfs else None,
     )
+
+
+def _functions(reader: Reader, device: PciDevice) -> Mapping[str, Settings] | None:
+    """Return what a function keeps for its virtual ones, by number; None if that cannot be read."""
+    try:
+        interface, _ = uplink(reader.system, device.address)
+        kept = read_functions(reader.system, interface) if interface else {}
+    except Unreadable:
+        return None
+    return {str(number): settings for number, settings in kept.items()} or None
 
 
 def _kind(device: PciDevice, layer: str | None, interfaces: tuple[str, ...]) -> str | None:

@@ -202,10 +202,18 @@ def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
         return {}
     total = reader.count(f"{path}/sriov_totalvfs") if "sriov_totalvfs" in names else None
     count = reader.count(f"{path}/sriov_numvfs") if "sriov_numvfs" in names else None
+    facts: dict[str, Any] = {
+        f"vf_{name}": reader.count(f"{path}/sriov_{name}") if f"sriov_{name}" in names else None
+        for name in ("offset", "stride")
+    }
     if sriov is not None:
         total = sriov.total_vfs if total is None else total
         count = (sriov.vfs if sriov.enabled else 0) if count is None else count
-    return {"virtfns": _virtfns(reader, function), "sriov_total_vfs": total, "sriov_vfs": count}
+        of_config = {"vf_offset": sriov.offset, "vf_stride": sriov.stride, "vf_device_id": sriov.device_id}
+        facts = of_config | {name: value for name, value in facts.items() if value is not None}
+    elif "sriov_vf_device" in names:
+        facts["vf_device_id"] = (reader.text(f"{path}/sriov_vf_device") or "").zfill(4)
+    return {"virtfns": _virtfns(reader, function), "sriov_total_vfs": total, "sriov_vfs": count, **facts}
 
 
 def _virtfns(reader: Reader, function: Function) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from hosttune.model import sysfs
 from hosttune.model.commandline import split
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice, Platform
 from hosttune.model.values import Value
+from hosttune.settings.kernelargs import BY_KERNEL_INSTALL, LOADER_INFO, PROXMOX, PROXMOX_DISKS
 
 _MODULES = ("vfio", "kvm", "irqbypass", "iommufd", "mdev", *(name for v in VENDORS for name in v.traces.modules))
 # What firmware or hypervisors write into DMI sys_vendor, product_name, bios_vendor (as in systemd-detect-virt).
@@ -156,7 +157,8 @@ def read_platform(reader: Reader) -> tuple[Platform, bool | None]:
         virtualization=kind,
         modules=tuple(_module(reader, name) for name in sorted(names)),
         os=match[1] if match and match[1] else None,
-        boot_loader=_boot_loader(reader),
+        boot_loader=(loader := _boot_loader(reader)),
+        unused_arguments=_grub_arguments(reader) if loader in BY_KERNEL_INSTALL else (),
     )
     return platform, hypervisor
 
@@ -240,11 +242,18 @@ def _named_hypervisor(reader: Reader, dmi: dict[str, str | None]) -> str | None:
 
 
 def _boot_loader(reader: Reader) -> str | None:
-    """Return the boot loader whose files are installed.
+    """Return the boot loader that started this host, as systemd-boot leaves its name, else the one with files here.
 
-    If both are, systemd-boot: it can be installed beside old GRUB files.
+    If both have files, systemd-boot: it can be installed beside old GRUB files.
     """
+    if "systemd-boot" in (reader.text(LOADER_INFO) or "").replace("\0", ""):  # UTF-16
+        return PROXMOX if reader.exists(PROXMOX_DISKS) else "systemd-boot"
     return next((name for path, name in _BOOT_LOADERS if reader.exists(path)), None)
+
+
+def _grub_arguments(reader: Reader) -> tuple[str, ...]:
+    lines = re.findall(r'(?m)^GRUB_CMDLINE_LINUX(?:_DEFAULT)?="([^"\n]*)"', reader.text("/etc/default/grub") or "")
+    return tuple(word for line in lines for word in line.split())
 
 
 def _module(reader: Reader, name: str) -> Module:

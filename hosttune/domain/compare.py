@@ -37,7 +37,7 @@ LEFT_OPEN: LeftOpen = {
     Guest: ("arch", "machine", "secure_boot", "random", "balloon"),
     GuestCpu: ("model", "check", "migratable"),
     Controller: ("model", "address", "chassis", "port", "bus_nr", "node", "pcihole64_bytes", "hotplug"),
-    HostDevice: ("guest_address", "driver", "model"),
+    HostDevice: ("guest_address", "driver", "model", "mac"),
     Disk: ("device", "bus", "type", "format", "cache", "io", "discard", "guest_address"),
     GuestInterface: ("model", "mac", "guest_address", "queues"),
     VirtualIommu: ("intremap", "caching_mode", "eim", "iotlb", "dma_translation", "aw_bits"),

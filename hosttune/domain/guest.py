@@ -95,7 +95,8 @@ class HostDevice(Value, frozen=True, kw_only=True):
 
     `kind` is libvirt's subsystem type (pci, usb, scsi, scsi_host, mdev, …). `source` is a PCI address for pci, the
     UUID for mdev, None for the others. `managed` None = not written (libvirt: no). `rom_bar` None = libvirt's default.
-    `clique`: the GPUs with which a GPU may exchange data over PCIe, by `<qemu:override>`.
+    `clique`: the GPUs with which a GPU may exchange data over PCIe, by `<qemu:override>`. `mac` and `vlan` are an
+    interface's: libvirt sets them in the physical function.
     """
 
     kind: str
@@ -107,6 +108,8 @@ class HostDevice(Value, frozen=True, kw_only=True):
     driver: str | None = None
     model: str | None = None
     interface: bool = False
+    mac: str | None = None
+    vlan: int | None = None
 
 
 class Disk(Value, frozen=True, kw_only=True):

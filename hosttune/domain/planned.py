@@ -80,7 +80,7 @@ def guest_of(planned: PlannedGuest) -> Guest:
         kvm_features=hints,
         ioapic="qemu" if eim else None,
         controllers=_controllers(planned),
-        hostdevs=tuple(_hostdev(planned, device) for device in planned.devices),
+        hostdevs=tuple(sorted((_hostdev(planned, one) for one in planned.devices), key=lambda one: one.interface)),
         disks=tuple(_disks(planned)),
         interfaces=_interfaces(planned),
         serial=True,
@@ -207,7 +207,8 @@ def _fixed_ports(planned: PlannedGuest) -> frozenset[int]:
 
 
 def _hostdev(planned: PlannedGuest, device: Device) -> HostDevice:
-    mediated = device.kind == "mdev"
+    mediated, network = device.kind == "mdev", device.network
+    with_mac = network is not None and network.mac is not None
     return HostDevice(
         kind="mdev" if mediated else "pci",
         source=device.address,
@@ -217,6 +218,9 @@ def _hostdev(planned: PlannedGuest, device: Device) -> HostDevice:
         clique=device.clique if elements.CLIQUE in planned.elements else None,
         driver=None if mediated else "vfio",
         model="vfio-pci" if mediated else None,
+        interface=with_mac,
+        mac=network.mac if network else None,
+        vlan=network.vlan if network and with_mac else None,
     )
 
 
@@ -247,14 +251,15 @@ def _interfaces(planned: PlannedGuest) -> tuple[GuestInterface, ...]:
             type="bridge" if network.bridge else "network",
             source=network.bridge or network.network,
             model="virtio",
-            mac=_mac(planned.uuid, n) if planned.uuid and elements.MAC in planned.elements else None,
+            mac=mac_of(planned.uuid, n) if planned.uuid and elements.MAC in planned.elements else None,
             queues=queues if queues > 1 else None,
         )
         for n, network in enumerate(planned.networks)
+        if network.vf_of is None
     )
 
 
-def _mac(guest: str, number: int) -> str:
+def mac_of(guest: str, number: int) -> str:
     """Return a MAC that a guest's network always has; 52:54:00 is the prefix of KVM's guests (formatdomain, mac)."""
     digest = uuid.uuid5(uuid.UUID(guest), f"network {number}").bytes
     return ":".join(("52:54:00", *(f"{byte:02x}" for byte in digest[:3])))

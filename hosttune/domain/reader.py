@@ -127,6 +127,8 @@ def _hostdev(element: _Element, overrides: Mapping[str, str]) -> HostDevice:
         driver=attribute(driver, "name"),
         model=attribute(driver, "model") or (None if interface else attribute(element, "model")),
         interface=interface,
+        mac=attribute(element.find("mac"), "address") if interface else None,
+        vlan=number(tag, attribute(tag, "id")) if (tag := element.find("vlan/tag")) is not None else None,
     )
 
 

@@ -144,7 +144,8 @@ class _Update(msgspec.Struct):
                 or (child.tag == "controller" and child.attributes.get("type") == "usb")
                 or child.tag in _OF_QEMU
                 or (want.tag == "os" and child.tag in _FIRMWARE)
-                or (child.tag == "mac" and now.find("mac"))  # the guest's network is set up for the one that it has
+                # the guest's network is set up for the one that it has; a virtual function's is the intent's
+                or (child.tag == "mac" and now.find("mac") and want.attributes.get("type") != "hostdev")
             ):
                 continue
             label = f"{at} {_label(child)}".strip()
@@ -347,7 +348,7 @@ def _names(element: Element) -> tuple[str, ...]:
     tag, attributes = element.tag, element.attributes
     if tag == "controller":
         return attributes.get("type", ""), attributes.get("index", "0")
-    if tag == "hostdev":
+    if tag == "hostdev" or attributes.get("type") == "hostdev":
         address = element.find("source", "address")
         place = _numbers(address) if address else ()
         uuid = address.attributes.get("uuid", "") if address else ""

@@ -40,7 +40,7 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
     if guest.boot:
         texts |= {f"boot.{key}": getattr(guest.boot, key) for key in ("kernel", "initrd", "cmdline")}
     for n, network in enumerate(guest.networks):
-        texts[f"networks[{n}]"] = network.bridge or network.network
+        texts[f"networks[{n}]"] = network.text
     for field, text in texts.items():
         if text is not None and _UNWRITABLE.search(text):
             raise BadInput(
@@ -77,7 +77,7 @@ def _notes(plan: Plan, guest: PlannedGuest) -> dict[str, Any]:
         "iothreads": [_comment(note) for note in notes.iothread_notes(plan, guest)],
         "cells": {cell.id: _comment(notes.memory_note(guest, cell)) for cell in guest.cells},
         "controllers": {index: _comment(note) for index, note in controllers if note},
-        "devices": [_comment(notes.device_note(plan, guest, device)) for device in guest.devices],
+        "devices": {one.address: _comment(notes.device_note(plan, guest, one)) for one in guest.devices},
     }
 
 

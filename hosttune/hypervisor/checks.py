@@ -7,7 +7,7 @@ IOMMU group or with another guest's device does.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from hosttune.hypervisor.connection import is_active
 from hosttune.model.host import Host, PciDevice
@@ -17,17 +17,20 @@ from hosttune.model.values import parse_cpus
 _VFIO = "vfio-pci"
 
 
-def ready(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
+def ready(host: Host, guest: PlannedGuest, making: Collection[str] = ()) -> tuple[str, ...]:
     """Return why the guest must not be defined; empty if it may be.
 
     The IOMMU group of every passed-through device must be readable and complete: each function in it, except bridges,
-    goes to this guest, or has no driver of the host and does not belong to another guest.
+    goes to this guest, or has no driver of the host and does not belong to another guest. `making`: NICs whose virtual
+    functions are made before it is defined; they are looked at then.
     """
     reasons = [] if host.guests is not None else ["libvirt cannot be asked which guests there are"]
     by_address = host.index.pci
     given = {device.address for device in guest.devices}
     for device in _functions(guest):
         function = by_address.get(device.address)
+        if device.network and device.network.vf_of in making:
+            continue
         if function is None:
             reasons.append(f"{device.address} is not on this host")
         elif function.iommu_group is None:

@@ -34,7 +34,7 @@ from hosttune.settings.setting import FILE, GUEST_STAGE, EditedInPlace, Setting,
 _TYPES = {
     "domain": ("kvm", "qemu"),
     "disk": ("file", "block"),
-    "interface": ("network", "bridge"),
+    "interface": ("network", "bridge", "hostdev"),
     "serial": ("pty",),
     "console": ("pty",),
     "channel": ("unix",),

@@ -23,7 +23,7 @@ from hosttune.model.pci import DIRECT_REMEDY
 from hosttune.model.values import address_key, parse_address, slot_of
 
 # Parts of a device's identity that are compared only if both sides could read them: a GPU on vfio-pci reports no UUID.
-_OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
+_OPTIONAL = ("sub", "dsn", "serial", "uuid", "module_id", "machine")
 
 
 class Catalogue(msgspec.Struct, frozen=True):
@@ -292,21 +292,18 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, reque
 
 
 def identity(catalogue: Catalogue, address: str, host: Host) -> str:
-    """Return the identity of a device, for the check before apply: ids, then serial, UUID and module id if known."""
-    device = catalogue.pci.get(address)
+    """Return the identity of a device, for the check before apply: ids, then what `DeviceIndex.identity` knows besides,
+    its module id and its machine.
+    """
+    device, gpu = catalogue.pci.get(address), catalogue.gpus.get(address)
     parts = [address]
     if device:
         parts.append(f"{device.vendor_id or '?'}:{device.device_id or '?'}")
         if device.subsystem_vendor_id and device.subsystem_device_id:
             parts.append(f"sub={device.subsystem_vendor_id}:{device.subsystem_device_id}")
-    gpu = catalogue.gpus.get(address)
-    for key in ("serial", "uuid", "module_id"):
-        value = getattr(gpu, key, None)
-        if value is not None:
-            parts.append(f"{key}={value}")
-    if host.platform and host.platform.uuid:
-        parts.append(f"machine={host.platform.uuid}")
-    return " ".join(parts)
+    known: dict[str, object] = {**host.index.identity(address), "module_id": gpu.module_id if gpu else None}
+    known["machine"] = (host.platform and host.platform.uuid) or None
+    return " ".join((*parts, *(f"{name}={known[name]}" for name in _OPTIONAL if known.get(name) is not None)))
 
 
 def same_device(planned: str, now: str) -> bool:

@@ -8,7 +8,7 @@ from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
 from hosttune.model.starts import unread_register
 
-_OF_ONE_DEVICE = ("serial=", "uuid=")  # parts of an identity that no other device has
+_OF_ONE_DEVICE = ("dsn=", "serial=", "uuid=")  # parts of an identity that no other device has
 
 
 def quarantined_devices(host: Host, register: Register | None = None) -> Mapping[str, str]:
@@ -16,7 +16,7 @@ def quarantined_devices(host: Host, register: Register | None = None) -> Mapping
 
     `register`: as it is now; None: that of the host document, or none if the document does not know it.
 
-    A device that was moved is known by its serial number or UUID. A physical function and its virtual functions are
+    A device that was moved is known by its serial numbers or UUID. A physical function and its virtual functions are
     quarantined together, because a guest that has one can reach what the other has left.
     """
     found: dict[str, str] = {}
@@ -37,11 +37,15 @@ def quarantined_devices(host: Host, register: Register | None = None) -> Mapping
 def _places(host: Host, record: DeviceRecord) -> Iterator[str]:
     yield record.address
     marks = {word for word in record.identity.split(" ") if word.startswith(_OF_ONE_DEVICE)}
-    for gpu in host.gpus if marks else ():
-        if marks & {f"serial={gpu.serial}", f"uuid={gpu.uuid}"} and gpu.address != record.address:
-            yield gpu.address
+    if marks & _marks(host, record.address):
+        return  # it is still there
+    yield from (gpu.address for gpu in host.gpus if marks & _marks(host, gpu.address))
     serials = (host.handover.serials if host.handover else None) or {}
     yield from (address for address, serial in serials.items() if drive_mark(serial) in marks)
+
+
+def _marks(host: Host, address: str) -> set[str]:
+    return {f"{name}={value}" for name, value in host.index.identity(address).items()}
 
 
 def _relatives(host: Host, address: str) -> Iterator[str]:

@@ -53,6 +53,7 @@ class PlanningContext(msgspec.Struct, frozen=True, dict=True):
 
     `vcpus`: the most vCPUs of an `auto` guest. `boot_pages`: whether a reboot may reserve 1 GiB pages. None: only for a
     guest whose memory is given as a number. `own`: the places that guests have had, which they keep where they can.
+    `functions`: the virtual functions that guests get for their networks.
     """
 
     host: Host
@@ -63,6 +64,7 @@ class PlanningContext(msgspec.Struct, frozen=True, dict=True):
     vcpus: VcpuLimit
     boot_pages: bool | None = None
     own: Mapping[str, PlannedGuest] = msgspec.field(default_factory=dict)
+    functions: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
     @cached_property
     def countable(self) -> Mapping[str, int | None]:

@@ -64,11 +64,17 @@ _NO_ACS = Acs()
 
 
 class SriovFacts(Value, frozen=True, kw_only=True):
-    """The SR-IOV capability of a physical function: how many virtual functions it can have and has now."""
+    """The SR-IOV capability of a physical function: how many virtual functions it can have and has now.
+
+    The routing id of the nth is its own plus `offset` plus n times `stride`; `device_id` is theirs.
+    """
 
     total_vfs: int
     vfs: int
     enabled: bool
+    offset: int
+    stride: int
+    device_id: str
 
 
 class ConfigFacts(Value, frozen=True, kw_only=True):
@@ -275,11 +281,14 @@ def _extended_capability(config: bytes, kind: int, at: int, facts: dict[str, Any
         facts["ats_enabled"] = bool(_U16(config, at + 6)[0] & 0x8000)
     elif kind == _EXT_DSN and at + 12 <= len(config):
         facts["dsn"] = f"{_U64(config, at + 4)[0]:016x}".replace("0" * 16, "") or None
-    elif kind == _EXT_SRIOV and at + 0x12 <= len(config):
+    elif kind == _EXT_SRIOV and at + 0x1C <= len(config):
         facts["sriov"] = SriovFacts(
             total_vfs=_U16(config, at + 0xE)[0],
             vfs=_U16(config, at + 0x10)[0],
             enabled=bool(_U16(config, at + 8)[0] & 1),
+            offset=_U16(config, at + 0x14)[0],
+            stride=_U16(config, at + 0x16)[0],
+            device_id=f"{_U16(config, at + 0x1A)[0]:04x}",
         )
 
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from hosttune.errors import WriteFailed
 from hosttune.linux.hugetlbfs import MOUNTS, PLACES, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.linux.pciconfig import CAP_EXPRESS, capability_at
-from hosttune.machine.scratchfiles import NOTES, ScratchFiles
+from hosttune.machine.scratchfiles import NOTES
+from hosttune.machine.scratchfunctions import ScratchFunctions
 from hosttune.machine.system import COMMANDS, take_file
 from hosttune.model import sysfs
 from hosttune.model.affinity import thread_of
@@ -34,7 +35,7 @@ _ALLOWED = re.compile(r"^(Cpus_allowed_list:\s*).*$", re.MULTILINE)
 _UNSET = "(null)"  # what the kernel shows for an unset driver_override
 
 
-class Scratch(ScratchFiles):
+class Scratch(ScratchFunctions):
     """A scratch root as a System that can be changed. See the module."""
 
     def write(self, path: str, text: str) -> None:
@@ -66,6 +67,8 @@ class Scratch(ScratchFiles):
             for path in (mount.path for mount in self._hugetlbfs() if mount.path in PLACES.values()):
                 os.makedirs(os.path.dirname(self.inside(f"{path}/libvirt/qemu/guest")), exist_ok=True)
             self.forget()
+        elif argv[:4] == ("ip", "link", "set", "dev") and argv[5] == "vf":
+            self.set_function(argv[4], int(argv[6]), argv[7:])
         elif argv[0] == "rmdir":
             self._take_folder(argv[-1])
         elif argv[0] == "fmpm" and argv[-2] in ("-a", "-d"):
@@ -192,17 +195,6 @@ class Scratch(ScratchFiles):
             raise WriteFailed(found[0], os.strerror(errno.ENOENT), errno.ENOENT)
         self.replace(self._note(f"reset-{found['address']}"), method.encode())
 
-    def _functions(self, found: re.Match[str], text: str) -> None:
-        now = self._held(found[0]).decode().strip()
-        most = (self.read(f"{found['device']}/sriov_totalvfs") or "").strip()
-        if not text.isdecimal():
-            raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
-        if most.isdecimal() and int(text) > int(most):
-            raise WriteFailed(found[0], os.strerror(errno.ERANGE), errno.ERANGE)
-        if text not in ("0", now) and now != "0":
-            raise WriteFailed(found[0], os.strerror(errno.EBUSY), errno.EBUSY)
-        self._store(found[0], f"{int(text)}\n".encode())
-
     # --- links -----------------------------------------------------------------------------------------------
 
     def _aspm(self, found: re.Match[str], text: str) -> None:
@@ -323,5 +315,5 @@ _DOORS: tuple[tuple[re.Pattern[str], Callable[[Scratch, re.Match[str], str], Non
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/reset"), Scratch._reset),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/link/(?P<state>l0s|l1)_aspm"), Scratch._aspm),
     (re.compile(r"(?P<pool>/sys/.*/hugepages-[0-9]+kB)/nr_hugepages"), Scratch._pages),
-    (re.compile(r"(?P<device>/sys/.*)/sriov_numvfs"), Scratch._functions),
+    (re.compile(r"(?P<device>/sys/.*)/sriov_numvfs"), Scratch.count_functions),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from hosttune.model.values import Value, close_lists
+from hosttune.model.values import Value, close_lists, close_mappings
 
 
 class Nic(Value, frozen=True, kw_only=True):
@@ -23,6 +23,10 @@ class Nic(Value, frozen=True, kw_only=True):
     use_unknown: str | None = None  # why it is unknown whether the host needs it; None: it is not in doubt
     busy: str | None = None  # why apply does not take it now ("eth0 is up and has an address"); None: none is known
     fabric_bridge: bool | None = None  # carries the GPUs' NVLink fabric; None: not read, or no such GPUs here
+    functions: Mapping[str, Mapping[str, str | int | bool]] | None = None  # what it keeps for virtual ones, by number
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "functions")
 
 
 class Nvme(Value, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ with it. It names nothing of the host: no address, serial number or node.
 from __future__ import annotations
 
 from hosttune.errors import BadInput
-from hosttune.model.networkintent import Fabric, Roce, check_fabric
+from hosttune.model.networkintent import NetworkIntent, Roce, check_fabric
 from hosttune.model.values import CpuSet, Document, Value, close_lists, from_json, parse_address
 
 GUEST_SCHEMA = "hosttune.guest/v1"
@@ -87,7 +87,7 @@ class GuestPlan(Document, frozen=True, kw_only=True):
                 raise BadInput(str(error), where=f"{where}: cells[{n}].cpus", hint="give a list as 0-3,8") from error
         for n, device in enumerate(plan.devices):
             parse_address(device.address, where=f"{where}: devices[{n}].address")
-        check_fabric(Fabric(roce=plan.roce), where)
+        check_fabric(NetworkIntent(roce=plan.roce), where)
         for n, nic in enumerate(plan.library.nics if plan.library is not None else ()):
             parse_address(nic, where=f"{where}: library.nics[{n}]")
         return plan

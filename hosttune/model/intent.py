@@ -13,7 +13,7 @@ from hosttune.errors import BadInput
 from hosttune.model.hints import did_you_mean, too_few_bytes_hint
 from hosttune.model.jsontext import check_version, plain_json
 from hosttune.model.limits import check_count, check_size, limit
-from hosttune.model.networkintent import Fabric, Part, Roce, check_fabric
+from hosttune.model.networkintent import NetworkIntent, Part, Roce, check_fabric
 from hosttune.model.text import decoding_problem, either, refuse_surrogates, refuse_unwritable
 from hosttune.model.values import (
     close_mappings,
@@ -29,79 +29,139 @@ LEAST_MEMORY = 1 << 20  # bytes; firmware alone takes more. Less is a number who
 
 
 class GpuRequest(Part, frozen=True, kw_only=True):
-    """A number of GPUs, of one model (a word of its name, or "vendor:device" ids), connected by NVLink or not."""
+    """A number of GPUs, of one model, connected by NVLink or not."""
 
     count: int
+    """How many GPUs."""
     model: str | None = None
+    """A word of the model's name, such as "H200", or "vendor:device" ids."""
     nvlink: bool | None = None
+    """Whether NVLink must connect them; left out: either."""
 
 
 class NicRequest(Part, frozen=True, kw_only=True):
-    """A number of the nearest NICs. `rdma` requires (or excludes) an RDMA device on them."""
+    """A number of the nearest NICs."""
 
     count: int
+    """How many NICs, the nearest ones first."""
     rdma: bool | None = None
+    """true: only with an RDMA device; false: only without; left out: either."""
 
 
 class MigRequest(Part, frozen=True, kw_only=True):
-    """`count` MIG instances of one profile for this guest."""
+    """MIG instances of one profile."""
 
     profile: str
+    """Name of the profile, such as "1g.18gb"."""
     count: int = 1
+    """Instances in this guest; beside whole GPUs, on each of them."""
 
 
 class CellRequest(Part, frozen=True, kw_only=True):
     """One NUMA cell of the guest. Every cell has its own host node."""
 
     vcpus: int
+    """vCPUs of the cell."""
     memory: int | str
+    """SIZE: bytes, or a number with KiB, MiB, GiB or TiB."""
 
 
 class Boot(Part, frozen=True, kw_only=True):
     """Direct kernel boot."""
 
     kernel: str
+    """Path of the kernel on the host."""
     initrd: str | None = None
+    """Path of the initial RAM disk on the host."""
     cmdline: str | None = None
+    """Arguments of the kernel."""
 
 
 class Network(Part, frozen=True, kw_only=True):
-    """One virtual NIC, on a libvirt network or on a bridge of the host (exactly one of the two)."""
+    """A NIC of the guest: on a libvirt network, on a bridge of the host, or a virtual function of a NIC (one of these).
+
+    The keys after `vf_of` are a virtual function's: what its NIC does with it, whatever the guest wants. `guid` is for
+    InfiniBand, which has no MAC.
+    """
 
     network: str | None = None
+    """Name of a libvirt network."""
     bridge: str | None = None
+    """Name of a bridge of the host."""
+    vf_of: str | None = None
+    """Address of a NIC, of which the guest gets a virtual function."""
+    mac: str | None = None
+    """MAC of the virtual function; without it hosttune chooses one that stays."""
+    vlan: int | None = None
+    """VLAN into which the NIC puts all its packets, 1 to 4094."""
+    trust: bool | None = None
+    """Whether its guest may change its MAC and see all packets; as the driver has it if left out."""
+    spoof_check: bool | None = None
+    """Whether packets from other MACs are dropped; as the driver has it if left out."""
+    max_rate_mbps: int | None = None
+    """Most Mbit/s that it sends."""
+    guid: str | None = None
+    """Node and port GUID of one of InfiniBand, instead of a MAC."""
+
+    @property
+    def text(self) -> str:
+        """The network or bridge by its name; of a virtual function all that is asked for."""
+        keys = (f"{key} {value}" for key, value in to_builtins(_given(self)).items())
+        return self.network or self.bridge or ", ".join(keys)
 
 
 class Reserve(Part, frozen=True, kw_only=True):
-    """What stays with the host on every node. `memory_per_node` None = 8 GiB, at most a quarter of the node."""
+    """What stays with the host on every node."""
 
     cores_per_node: int = 1
+    """Cores of each node that stay with the host; 0 gives up the boot core too."""
     memory_per_node: int | str | None = None
+    """Memory of each node that stays with the host, a SIZE or 0; default 8GiB, at most a quarter of the node."""
 
 
 class GuestIntent(Part, frozen=True, kw_only=True):
-    """One guest. See docs/intent.md for every key with an example."""
+    """One guest. docs/intent.md has examples."""
 
     name: str
+    """At most 64 letters, digits, ".", "_" and "-"."""
     gpus: int | tuple[str, ...] | GpuRequest | None = None
+    """A number of GPUs, a list of PCI addresses, or a number of one model."""
     mig: MigRequest | None = None
+    """MIG instances: alone as vGPUs, beside `gpus` made inside the guest."""
     vcpus: int | Literal["auto"] = "auto"
+    """A number, or "auto": the share of the node's CPUs that its GPUs have among the GPUs there."""
     memory: int | str = "auto"
+    """A SIZE, or "auto": the share of the node's memory that its GPUs have among the GPUs there."""
     nics: int | tuple[str, ...] | NicRequest | None = None
+    """A number of the nearest NICs, a list of PCI addresses, or a number with or without RDMA."""
     nvme: int | tuple[str, ...] | None = None
+    """A number of the nearest drives, or a list of PCI addresses."""
     numa: int | Literal["auto"] | tuple[CellRequest, ...] = "auto"
+    """"auto": a cell on each node of its GPUs; a number of cells; or the size of each cell."""
     smt: Literal["cores", "threads"] = "cores"
+    """"cores": no core is shared with anyone; "threads": free sibling threads of others' cores may be used."""
     hugepages: Literal["auto", "2MiB", "1GiB", "none"] = "auto"
+    """"auto": 1 GiB pages where they fit, else 2 MiB; "none": ordinary memory."""
     firmware: Literal["efi", "bios"] = "efi"
+    """The firmware that boots it."""
     secure_boot: bool = False
+    """UEFI firmware with the distributions' keys: the guest loads only signed drivers."""
     tpm: bool = False
+    """A TPM 2.0, emulated by swtpm."""
     accelerator: Literal["kvm", "tcg"] = "kvm"
+    """"tcg" is emulation, for tests on machines without KVM."""
     boot: Boot | None = None
+    """Boot this kernel directly."""
     disk: str | None = None
+    """Path of its disk."""
     networks: tuple[Network, ...] | None = None
+    """Its virtual NICs."""
     seed: bool = False
+    """Make a drive for cloud-init that applies hosttune's settings inside the guest."""
     sysctl: Mapping[str, int | str] | None = None
+    """Sysctls inside the guest, by their names."""
     state: Literal["present", "absent"] = "present"
+    """"absent": take the guest away; only its name counts."""
 
     def __post_init__(self) -> None:
         close_mappings(self, "sysctl")
@@ -111,11 +171,17 @@ class Intent(Part, frozen=True, kw_only=True):
     """What the operator wants of one host."""
 
     version: int
+    """Version of this format: 1."""
     profile: Literal["guest", "host", "none"] = "guest"
+    """Which host settings are planned: none, those of the guests alone, or those of a host for guests only."""
     settings: Mapping[str, Any] | None = None
+    """Host settings by name: they add to the profile or override it. `keep` leaves a setting alone."""
     reserve: Reserve = Reserve()
+    """What stays with the host on every node."""
     guests: tuple[GuestIntent, ...] = ()
-    fabric: Fabric | None = None
+    """The guests; all of them are decided together."""
+    fabric: NetworkIntent | None = None
+    """What must hold at the host's network ports; it changes nothing."""
 
     def __post_init__(self) -> None:
         close_mappings(self, "settings")
@@ -196,7 +262,7 @@ _PARTS: Mapping[str, type[Part]] = {
     "numa": CellRequest,
     "boot": Boot,
     "networks": Network,
-    "fabric": Fabric,
+    "fabric": NetworkIntent,
     "roce": Roce,
 }
 
@@ -279,8 +345,7 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
     check_count(len(guest.networks or ()), "networks", f"{at}.networks")
     check_count(len(guest.sysctl or ()), "sysctls", f"{at}.sysctl")
     for n, network in enumerate(guest.networks or ()):
-        if (network.network is None) == (network.bridge is None):
-            _refuse("neither or both of network and bridge", f"{at}.networks[{n}]", "give exactly one of the two")
+        _check_network(network, f"{at}.networks[{n}]")
     for name, value in (guest.sysctl or {}).items():
         if not is_sysctl(name, value):
             hint = "use names such as vm.nr_hugepages, and one line"
@@ -289,6 +354,31 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
         for key in ("vcpus", "memory"):
             if getattr(guest, key) == "auto":
                 _refuse("auto without a GPU", f"{at}.{key}", "a guest without a GPU must say its vcpus and memory")
+
+
+_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.IGNORECASE)  # the odd ones are of groups
+_GUID = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){7}", re.IGNORECASE)
+_LAST_VLAN = 4094
+
+
+def _check_network(network: Network, at: str) -> None:
+    given = [key for key in network.__struct_fields__ if getattr(network, key) is not None]
+    if len({"network", "bridge", "vf_of"}.intersection(given)) != 1:
+        _refuse("not exactly one of network, bridge and vf_of", at, "give one of the three")
+    if network.vf_of is None:
+        if len(given) > 1:
+            _refuse(f"{given[1]} without vf_of", at, f"{given[1]} is a virtual function's: give vf_of, or take it out")
+        return
+    parse_address(network.vf_of, where=f"{at}.vf_of")
+    if network.mac is not None and not _MAC.fullmatch(network.mac):
+        _refuse(f"{network.mac!r} is not the MAC of one NIC", f"{at}.mac", "write it like 52:54:00:12:34:56")
+    if network.guid is not None and (network.mac is not None or not _GUID.fullmatch(network.guid)):
+        hint = "write it like 00:11:22:33:44:55:66:77, and no mac with it"
+        _refuse(f"{network.guid!r} is not the GUID of an InfiniBand function", f"{at}.guid", hint)
+    if network.vlan is not None and not 1 <= network.vlan <= _LAST_VLAN:
+        _refuse(f"{network.vlan} is not a VLAN", f"{at}.vlan", f"1 to {_LAST_VLAN}; leave it out for none")
+    if network.max_rate_mbps is not None and not 1 <= network.max_rate_mbps < 1 << 31:
+        _refuse(f"{network.max_rate_mbps} is not a rate", f"{at}.max_rate_mbps", "in Mbit/s; leave it out for no limit")
 
 
 def _check_devices(guest: GuestIntent, at: str) -> None:
@@ -344,7 +434,7 @@ def _check_lengths(guest: GuestIntent, at: str) -> None:
     if guest.boot is not None:
         texts += [("boot.kernel", guest.boot.kernel, "path"), ("boot.initrd", guest.boot.initrd, "path")]
         texts += [("boot.cmdline", guest.boot.cmdline, "kernel command line")]
-    texts += [(f"networks[{n}]", one.network or one.bridge, "name") for n, one in enumerate(guest.networks or ())]
+    texts += [(f"networks[{n}]", one.text, "name") for n, one in enumerate(guest.networks or ())]
     texts += [("mig.profile", guest.mig.profile, "name")] if guest.mig else []
     texts += [("gpus.model", guest.gpus.model, "name")] if isinstance(guest.gpus, GpuRequest) else []
     for key, text, name in texts:

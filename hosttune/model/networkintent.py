@@ -18,21 +18,22 @@ class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Roce(Part, frozen=True, kw_only=True):
-    """What must hold at each RoCE port. None: not declared, so not compared.
-
-    `nics`: PCI addresses of the NICs that it is about; None: every NIC with a RoCE port. `mtu`: of the interface, in
-    bytes; `rdma_mtu`: the active MTU of the RDMA port. `trust`: from what a packet's priority is taken. `pfc`: the
-    priorities with priority flow control, and no others. `ecn`: priorities on which congestion control (DCQCN) is on,
-    at both of its ends. `traffic_class`: DSCP × 4 + ECN bits of RDMA packets.
-    """
+    """What must hold at each RoCE port. None: not declared, so not compared."""
 
     nics: tuple[str, ...] | None = None
+    """PCI addresses of the NICs that it is about; left out: every NIC with a RoCE port."""
     mtu: int | None = None
+    """MTU of the interface, in bytes."""
     rdma_mtu: int | None = None
+    """Active MTU of the RDMA port: 256, 512, 1024, 2048 or 4096."""
     trust: Literal["dscp", "pcp"] | None = None
+    """From what a packet's priority is taken."""
     pfc: tuple[int, ...] | None = None
+    """Exactly these priorities have priority flow control."""
     ecn: tuple[int, ...] | None = None
+    """Congestion control (DCQCN) is on for these priorities, at both of its ends."""
     traffic_class: int | None = None
+    """Of RDMA packets: DSCP × 4 + ECN bits."""
 
     @property
     def addresses(self) -> tuple[str, ...] | None:
@@ -40,13 +41,14 @@ class Roce(Part, frozen=True, kw_only=True):
         return None if self.nics is None else tuple(parse_address(nic, where="fabric.roce.nics") for nic in self.nics)
 
 
-class Fabric(Part, frozen=True, kw_only=True):
+class NetworkIntent(Part, frozen=True, kw_only=True):
     """The network between hosts."""
 
     roce: Roce | None = None
+    """What must hold at RoCE ports; left out: nothing is compared."""
 
 
-def check_fabric(fabric: Fabric | None, at: str) -> None:
+def check_fabric(fabric: NetworkIntent | None, at: str) -> None:
     """Refuse values that no port can have. Raises BadInput with the path."""
     roce = fabric.roce if fabric is not None else None
     if roce is None:

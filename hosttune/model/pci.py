@@ -133,6 +133,9 @@ class PciDevice(Value, frozen=True, kw_only=True):
     virtfns: tuple[str, ...] = ()
     sriov_total_vfs: int | None = None
     sriov_vfs: int | None = None
+    vf_offset: int | None = None  # the routing id of its nth virtual function is its own plus this
+    vf_stride: int | None = None  # and n times this
+    vf_device_id: str | None = None
     boot_display: bool | None = None
     power_state: str | None = None
     runtime_status: str | None = None
@@ -210,6 +213,13 @@ class PciDevice(Value, frozen=True, kw_only=True):
     def is_nvme(self) -> bool:
         """Whether it is an NVMe controller (class 01 08)."""
         return (self.class_code or "").startswith(pciclass.NVME)
+
+
+def vf_address(physical: str, offset: int, stride: int, number: int) -> str:
+    """Return the address that the kernel gives a virtual function: drivers/pci/iov.c, pci_iov_virtfn_bus and _devfn."""
+    domain, bus, slot = physical.split(":")
+    routing = (int(bus, 16) << 8 | int(slot[:2], 16) << 3 | int(slot[3])) + offset + stride * number
+    return f"{domain}:{routing >> 8:02x}:{routing >> 3 & 0x1F:02x}.{routing & 7}"
 
 
 def for_vfio(driver: str | None) -> bool:

@@ -109,6 +109,7 @@ class Platform(Value, frozen=True, kw_only=True):
     modules: tuple[Module, ...] = ()
     os: str | None = None
     boot_loader: str | None = None
+    unused_arguments: tuple[str, ...] = ()  # of /etc/default/grub, where another loader boots this host
 
 
 class DomainCapabilities(Value, frozen=True, kw_only=True):

@@ -10,25 +10,30 @@ PREDICTION_SCHEMA = "hosttune.prediction/v1"
 
 
 class PredictedFigure(Value, frozen=True, kw_only=True):
-    """What a metric can reach for one subject. `bound`: the physical limit; `typical`: what such hardware gives.
-
-    None: no source exists, or an input is not known; `because` then says what is missing. `because` are the inputs
-    from this host, `formula` uses the symbols of docs/models.md. `width`: the fraction by which measurements differ
-    from `typical`, None if only one point is known. `value`: of a run that was reported;
-    `intensity`: the most operations per byte that it can have, where it is placed under the roofline.
-    """
+    """What a metric can reach for one subject."""
 
     metric: str
+    """Name of the metric."""
     subject: str
+    """What it is about: a device, a pair, the host."""
     bound: float | None = None
+    """The physical limit; null: no source exists, or an input is not known."""
     typical: float | None = None
+    """What such hardware gives; null as `bound`."""
     unit: str
+    """Unit of the values."""
     formula: str
+    """In the symbols of docs/models.md."""
     because: tuple[str, ...] = ()
+    """The inputs from this host, or what is missing."""
     source: str
+    """Where the formula comes from."""
     width: float | None = None
+    """The fraction by which measurements differ from `typical`; null: only one point is known."""
     value: float | None = None
+    """Of a run that was reported."""
     intensity: float | None = None
+    """The most operations per byte that it can have, where it is placed under the roofline."""
 
 
 class Prediction(Document, frozen=True, kw_only=True):
@@ -54,25 +59,32 @@ class Prediction(Document, frozen=True, kw_only=True):
 
 
 class WorsePlacement(Value, frozen=True, kw_only=True):
-    """What a guest would lose in another placement on the same host: `here` and `there` are in `unit`.
-
-    `there` is what the source counts; of a pair of GPUs (p2p) it is the bound, so that at least so much is lost.
-    `loses`: the fraction of `here` that is lost; None: no source says how much, or an input is not known, see `why`.
-    """
+    """What a guest would lose in another placement on the same host."""
 
     placement: str
+    """The other placement on the same host."""
     metric: str
+    """Name of the metric."""
     here: float | None = None
+    """Value of the planned placement."""
     there: float | None = None
+    """Value of the other placement; of a pair of GPUs the bound, so that at least so much is lost."""
     unit: str
+    """Unit of the values."""
     loses: float | None = None
+    """The fraction of `here` that is lost; null: no source says how much, or an input is not known."""
     why: str
+    """Why it loses, or why that is unknown."""
     source: str
+    """Where the values come from."""
 
 
 class Expectation(Value, frozen=True, kw_only=True):
-    """The figures of a planned guest that matter most; those of devices that are alike are one row."""
+    """What a planned guest can reach."""
 
     guest: str
+    """Name of the guest."""
     figures: tuple[PredictedFigure, ...] = ()
+    """The figures that matter most; devices that are alike share one."""
     worse: tuple[WorsePlacement, ...] = ()
+    """What other placements would lose."""

@@ -32,6 +32,7 @@ from hosttune.inventory.devices import read_catalogue
 from hosttune.inventory.pages import read_memory
 from hosttune.inventory.resources import Resources
 from hosttune.inventory.sizing import PlanningContext, read_field
+from hosttune.inventory.virtualfunctions import allotted, with_functions
 from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
@@ -77,6 +78,7 @@ def plan(
     guest name is in use. A guest that does not fit is in `unplaced`, with reasons.
     """
     check_settings(intent, where)
+    host = with_functions(host, intent)
     standing = compare(host, intent, where, source=source, prune=prune, replan=replan)
     ground = context or read_field(standing.bare, intent.reserve, may_boot_pages(standing.intent))
     context = _beside_fixed(ground, standing, replan)
@@ -85,7 +87,11 @@ def plan(
         for guest in intent.present
         for address in context.catalogue.index.functions_under(guest.disk or "") or ()
     }
-    context = replace(context, catalogue=replace(context.catalogue, users={**given, **context.catalogue.users}))
+    catalogue = replace(context.catalogue, users={**given, **context.catalogue.users})
+    taken = {*catalogue.holders, *catalogue.users, *catalogue.in_use, *catalogue.quarantined}
+    stay = {guest.name: guest.places for guest in standing.fixed}
+    functions = allotted(context.host, intent, {**context.own, **stay}, taken)
+    context = replace(context, catalogue=catalogue, functions=functions)
     check_mig(context, standing.intent, where)
     wants = [
         guest_request_of(context, guest, f"{where}: guests[{i}]")

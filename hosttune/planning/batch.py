@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from hosttune.errors import BadInput
 from hosttune.inventory.devices import disk_claims, named_devices, named_gpus
 from hosttune.inventory.sizing import PlanningContext
+from hosttune.inventory.virtualfunctions import lacking, vf_networks
 from hosttune.model.intent import GuestIntent, NicRequest
 from hosttune.model.plan import Finding, Unplaced
 from hosttune.model.values import CpuSet, parse_address, parse_cpus
@@ -37,14 +38,18 @@ def guest_request_of(context: PlanningContext, guest: GuestIntent, where: str) -
     """Return the request of a guest: the devices that it names and the possible sets of GPUs. Raises BadInput."""
     nics = guest.nics if isinstance(guest.nics, tuple) else ()
     nvme = guest.nvme if isinstance(guest.nvme, tuple) else ()
+    mine = context.functions.get(guest.name, ())
     named = (
         *named_devices(context.catalogue, nics, "nic", f"{where}.nics"),
         *named_devices(context.catalogue, nvme, "nvme", f"{where}.nvme"),
+        *mine,
     )
+    for n, _, physical in vf_networks(guest.networks):
+        named_devices(context.catalogue, (physical,), "nic", f"{where}.networks[{n}].vf_of")
     asked = guest
     guest, mates = _with_mates(context, guest, named, where)
     named = (*named, *mates)
-    claims = tuple(disk_claims(context.catalogue, guest.disk))
+    claims = (*disk_claims(context.catalogue, guest.disk), *lacking(context.host, guest, mine))
     candidates = Candidates(0, why=claims) if claims else gpu_candidates(context, guest, named, f"{where}.gpus")
     return GuestRequest(guest, where, named, candidates, asked)
 

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace as changed
 
 from hosttune.inventory.bare import runs
+from hosttune.inventory.virtualfunctions import functions_of
 from hosttune.knobs.knob import make_action
 from hosttune.knobs.registry import given_up as kept_by_name
 from hosttune.model import sysfs
@@ -37,7 +38,7 @@ _UNSEEN = (IrqAffinity.kind, LibvirtHook.kind, KernelArguments.kind)  # the host
 _NONE_IS_KNOWN = ("driver", "mount", "irqbalance-ban", "apparmor-rule")
 _RESTART = "libvirt-restart"
 # What apply does for guests and files by itself: no action of a plan.
-_NO_ACTION = ("guest", "adopted-guest", "guest-files", "guest-state", "live-affinity", "drop-in", "sriov-vfs", _RESTART)
+_NO_ACTION = ("guest", "adopted-guest", "guest-files", "guest-state", "live-affinity", "drop-in", _RESTART)
 _SHORT = ("clamped", "ignored", "stuck")
 _BACK = "nothing in force asks for it any more: back to what it was before hosttune's first write"
 
@@ -230,6 +231,13 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest])
     return kind == VgpuTypeSetting.kind and part in devices
 
 
+def _of_nic(host: Host, address: str) -> tuple[str, ...]:
+    """Return the targets of the settings that make and describe a virtual function."""
+    physical = host.index.pci[address].physfn if address in host.index.pci else None
+    functions = functions_of(host, physical, 0) if physical is not None else ()
+    return (physical, f"{physical}/{functions.index(address)}") if physical and address in functions else ()
+
+
 def _busy(standing: StandingIntent, guests: Iterable[PlannedGuest]) -> Mapping[str, Counter[str]]:
     """Return the parts that only the present runs of guests hold: by the guest, of a pool the number of its pages."""
     planned, found = {guest.name: guest for guest in guests}, defaultdict[str, Counter[str]](Counter)
@@ -239,6 +247,7 @@ def _busy(standing: StandingIntent, guests: Iterable[PlannedGuest]) -> Mapping[s
         entry = beyond(standing.bare, run, planned.get(name), run=True)
         parts = [str(cpu) for pin in entry.vcpu_pins or () for cpu in parse_cpus(pin.cpus)]
         parts += (a for device in entry.devices for a in (device, *standing.bare.index.above(device)))
+        parts += (a for device in entry.devices for a in _of_nic(standing.bare, device))
         for one in parts:
             found[one][name] += 1
         for part in entry.memory or ():

@@ -22,6 +22,7 @@ from hosttune.inventory.resources import place_cpus
 from hosttune.knobs.registry import intent_in_force
 from hosttune.model.force import GuestInForce, InForce
 from hosttune.model.host import GuestMemory, Host, RunningGuest, VcpuPin
+from hosttune.model.hostfields import FORCE_UNKNOWN
 from hosttune.model.intent import GpuRequest, GuestIntent, Intent, NicRequest, Reserve
 from hosttune.model.plan import Finding, GuestChange, PlannedGuest, Removal, Source, Unnamed, Unplaced
 from hosttune.model.values import format_size, parse_address, parse_cpus, parse_size, to_json, value_text
@@ -164,10 +165,11 @@ def _check_names(host: Host, intent: Intent, force: InForce, mistaken: Collectio
             hint = f"hosttune plan --adopt {guest.name} plans it anew; hosttune revert --guest {guest.name} gives it up"
             raise BadInput(f"guest {guest.name!r} is an adopted one: its definition decides", where=at, hint=hint)
         if other is None and guest.name in there and guest.name not in mistaken:
-            why = "hosttune did not define it" if host.in_force is not None else "what is in force here is unknown"
             what = f"a guest named {guest.name!r} exists on this host"
+            why = "no journal says that hosttune defined it" if host.in_force else "what is in force here is unknown"
             hint = f"choose another name, or plan that guest: hosttune plan --adopt {guest.name} ({why})"
-            raise BadInput(what, where=at, hint=hint)
+            lost = next((problem.why for problem in host.problems if problem.what == FORCE_UNKNOWN), hint)
+            raise BadInput(what, where=at, hint=lost)
 
 
 def _resident(host: Host, guest: GuestInForce) -> RunningGuest | None:
@@ -390,7 +392,7 @@ def compared(host: Host, standing: StandingIntent, wanted: GuestIntent, planned:
 def _elements(guest: PlannedGuest) -> dict[str, str]:
     """Return what an operator sees of a guest, by element."""
     cells = (f"node {cell.host_nodes}: {format_size(cell.memory_bytes)}, vCPUs {cell.vcpus}" for cell in guest.cells)
-    networks = (one.network or one.bridge or "" for one in guest.networks)
+    networks = (one.text for one in guest.networks)
     elements = {
         "vcpus": str(len(guest.vcpu_pins)),
         "memory": format_size(sum(cell.memory_bytes for cell in guest.cells)),

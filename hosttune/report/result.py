@@ -112,7 +112,9 @@ def _ending(result: Result, code: int) -> str:
     if result.verb == "apply":
         if code == SUCCESS:
             return "changed" if result.changed else "nothing to change"
-        return "changed, but NOT COMPLETELY" if result.changed else "FAILED, the host is as it was"
+        if result.changed or all(entry.outcome != "failed" for entry in result.entries):
+            return f"{'changed' if result.changed else 'nothing changed'}, but NOT COMPLETELY"
+        return "FAILED, the host is as it was"
     if code != SUCCESS:
         return "NOT COMPLETE" if result.changed else "NOTHING WAS REVERTED"
     if not result.entries:

@@ -224,7 +224,7 @@ _RULES_HEAD = """\
 """
 
 
-def udev_rules(addresses: Iterable[str], ids: Mapping[str, str] = FrozenMap({})) -> str:
+def udev_rules(addresses: Iterable[str], ids: Mapping[str, str | None] = FrozenMap({})) -> str:
     """Return the rules file that binds functions to vfio-pci at boot: the contents of UDEV_RULES; "" for no addresses.
 
     `ids`: "vendor:device" by address ("10de:2335"). When bus numbers change, an address may belong to another device,

@@ -81,10 +81,14 @@ def boot_unit(command: str, state: str | None) -> str | None:
     return _UNIT.format(command=command, environment=environment, places=" ".join(places))
 
 
+def ruled(text: str) -> dict[str, str | None]:
+    """Return the devices that a text of the udev rules gives to vfio-pci, with the ids that it asks for."""
+    return {address: f"{vendor}:{device}" if vendor else None for address, vendor, device in _CARD.findall(text)}
+
+
 def _is_rules(text: str) -> bool:
-    found = _CARD.findall(text)
-    ids = {address: f"{vendor}:{device}" for address, vendor, device in found if vendor}
-    return text != "" and text == udev_rules([address for address, _, _ in found], ids)
+    found = ruled(text)
+    return text != "" and text == udev_rules(found, found)
 
 
 def _is_own_unit(text: str) -> bool:

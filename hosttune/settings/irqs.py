@@ -51,13 +51,14 @@ class IrqAffinity(OfFunction):
             raise refuse(self.kind, self.target, f"{value!r} is not a list of CPUs", 'write "0-1,64"')
 
     def read(self, system: System) -> Mapping[str, str]:
-        """See Setting. Empty while the device has no interrupts."""
-        self.require(system)
+        """See Setting. Empty while the device has no interrupts, or is a virtual function that is yet to be made."""
         found = {str(irq): system.read(_affinity(irq)) for irq in self._irqs(system)}
         return FrozenMap({irq: cpu_list(cpus) or cpus for irq, cpus in found.items() if cpus is not None})
 
     def waits_for(self, system: System) -> str | None:
         """See Setting."""
+        if not system.exists(self.path):
+            return "there is no such device now"
         driver = driver_of(system, self.target) or ""
         vgpu = driver == "nvidia" and system.link(f"{self.path}/physfn") is not None  # also a VFIO driver
         if "vfio" not in driver and not vgpu:

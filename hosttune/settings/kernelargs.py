@@ -8,7 +8,6 @@ was interrupted before the boot loader had it. The effective value is read from 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import WriteFailed
@@ -25,6 +24,10 @@ from hosttune.settings.setting import BOOT, KEEP_STAGE, WrittenTogether, refuse
 
 # What systemd-boot leaves for the system that it started (systemd.io/BOOT_LOADER_INTERFACE); UTF-16 after 4 bytes.
 LOADER_INFO = "/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+# With this file Proxmox VE keeps its kernels on several boot partitions, by its own tool (pve Host_Bootloader).
+PROXMOX_DISKS = "/etc/kernel/proxmox-boot-uuids"
+PROXMOX = "proxmox-boot-tool"
+BY_KERNEL_INSTALL = ("systemd-boot", PROXMOX)  # their command line is /etc/kernel/cmdline
 
 
 def boot_loader(system: System) -> BootLoader | None:
@@ -33,8 +36,11 @@ def boot_loader(system: System) -> BootLoader | None:
     A capture contains nothing of /boot. GRUB is assumed there, so that a rehearsal shows what would be written.
     """
     kernel_install = KernelInstall.found(system)
-    if kernel_install and "systemd-boot" in (system.read_bytes(LOADER_INFO) or b"")[4:].decode("utf-16-le", "replace"):
-        return kernel_install
+    if "systemd-boot" in (system.read_bytes(LOADER_INFO) or b"")[4:].decode("utf-16-le", "replace"):
+        if system.exists(PROXMOX_DISKS):
+            return None
+        if kernel_install:
+            return kernel_install
     found = Grubby.found(system) or Grub.found(system) or (kernel_install if entries_folder(system) else None)
     if found is None and system.captured and not system.list("/boot"):
         return Grub("/usr/sbin/update-grub")
@@ -91,7 +97,7 @@ class KernelArguments(WrittenTogether):
 
     def waits_for(self, system: System) -> str | None:
         """See Setting. It waits for a boot loader that hosttune can configure."""
-        return None if boot_loader(system) else NO_LOADER
+        return None if boot_loader(system) else f"{_no_loader(system)}: add them by hand and reboot"
 
     def places(self, system: System) -> tuple[str, ...]:
         """See Setting."""
@@ -103,7 +109,8 @@ class KernelArguments(WrittenTogether):
         parts = {name: _plain(text) for name, text in self.parts(value).items()}
         loader = boot_loader(system)
         if loader is None:
-            raise _no_loader(parts)
+            wanted = {name: text for name, text in parts.items() if text != NOT_STAGED}
+            raise WriteFailed("/boot", f"{_no_loader(system)}: {by_hand(wanted)} by hand, reboot, then apply again")
         staged = {name: text for name, text in loader.read(system).arguments.items() if name not in parts}
         staged |= {name: text for name, text in parts.items() if text != NOT_STAGED}
         loader.stage(system, {name: staged[name] for name in sorted(staged)}, sorted(parts))
@@ -134,16 +141,8 @@ def _plain(value: Any) -> str | None:
     return None if text == _REMOVAL else text
 
 
-NO_LOADER = (
-    "no boot loader that hosttune can configure (GRUB with /etc/default/grub.d, grubby, kernel-install): add"
-    " them by hand and reboot"
-)
-
-
-def _no_loader(parts: Mapping[str, str | None]) -> WriteFailed:
-    wanted = {name: text for name, text in parts.items() if text != NOT_STAGED}
-    return WriteFailed(
-        "/boot",
-        "no boot loader that hosttune can configure (GRUB with /etc/default/grub.d, grubby, kernel-install): "
-        f"{by_hand(wanted)} by hand, reboot, then apply again",
-    )
+def _no_loader(system: System) -> str:
+    """Return why there is no boot loader to write for, up to the colon before what to do."""
+    if system.exists(PROXMOX_DISKS):
+        return f"only {PROXMOX} writes the boot entries here (/etc/kernel/cmdline, then {PROXMOX} refresh)"
+    return "no boot loader that hosttune can configure (GRUB with /etc/default/grub.d, grubby, kernel-install)"

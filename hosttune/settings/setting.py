@@ -19,6 +19,7 @@ from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap, freeze, is_address
 
 RUNTIME, FILE, BOOT = "runtime", "file", "boot"
+GONE = "its device is gone, and what was set with it: nothing to write"
 
 # Stages: the order of settings within a transaction; within one stage the plan's order counts. What isolates devices is
 # set before any device changes its driver, and is reverted after all devices are back.
@@ -107,6 +108,10 @@ class Setting(ABC):
     def waits_for(self, system: System) -> str | None:
         """Return why it cannot be set yet (its guest does not run); None if it can."""
         return None
+
+    def is_gone(self, system: System) -> bool:
+        """Return whether the PCI function that it is of is there no more, and with it all that was set."""
+        return is_address(self.target) and not system.exists(f"{DEVICES}/{self.target}")
 
     def parts(self, value: Any) -> Mapping[str, Any]:
         """Return the value by part; one part, "", unless the setting has several."""
@@ -264,6 +269,15 @@ class EditedInPlace(Setting):
 
         `planned`: what was wanted by the write that is in force; None: there is none.
         """
+
+
+class MadeByAnother(Setting):
+    """What it is about is made by another setting: it is set after that one, and again whenever that one is."""
+
+    @property
+    @abstractmethod
+    def made_by(self) -> tuple[str, str]:
+        """Return kind and target of the other."""
 
 
 class Remediable(Setting):

@@ -104,10 +104,8 @@ def status(site: Site) -> tuple[Result, int]:
         note = f"only root can read what is applied ({unseen}): run hosttune status as root"
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     transactions = site.transactions()
-    try:
-        site.refuse_lost(transactions)
-    except Refused as error:
-        note = f"{error.what}: {error.hint}"
+    if lost := site.lost(transactions):
+        note = f"{lost.what}: {lost.hint}"
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     unfinished = next((transaction for transaction in transactions if transaction.is_open), None)
     rows = site.standings(transactions)

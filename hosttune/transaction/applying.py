@@ -16,6 +16,7 @@ from hosttune.journal.gpus import keep_gpus
 from hosttune.journal.records import TAKING_AWAY
 from hosttune.knobs.registry import given_up
 from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model.clock import now_text
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
@@ -24,10 +25,19 @@ from hosttune.model.result import Entry, Result
 from hosttune.model.values import freeze
 from hosttune.rules.checks import checks, judge
 from hosttune.rules.checks.looks import LOOKED, looks_to_keep
-from hosttune.settings.drivers import cards
-from hosttune.settings.dropin import DropIn, own_state
+from hosttune.settings.drivers import UDEV_RULES, cards
+from hosttune.settings.dropin import DropIn, own_state, ruled
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE, Remediable, Setting, TakesDevice
+from hosttune.settings.setting import (
+    AFTER_START_STAGE,
+    BOOT,
+    OF_GUESTS,
+    START_STAGE,
+    MadeByAnother,
+    Remediable,
+    Setting,
+    TakesDevice,
+)
 from hosttune.transaction.adopting import adoption_steps
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
 from hosttune.transaction.engine import StepResults, carry_out
@@ -118,6 +128,7 @@ def apply(
     with store.locked():
         transactions = site.transactions()
         refuse_open(transactions)
+        site.refuse_lost(transactions)
         host = discover()
         check_machine(plan, host)
         check_identities(plan, host)
@@ -133,7 +144,6 @@ def apply(
         if not todo:
             done = _unchanged(site, transactions, verb, prepared)
             return msgspec.structs.replace(done, pending=_pending_guests(host, plan, prepared)), SUCCESS
-        site.refuse_lost(transactions)
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
         refuse_removal(site.system, removed)
@@ -210,16 +220,19 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
 def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     """Return the steps that have something to write, and those that wait for one of them.
 
-    These follow the start of a guest, or are settings of a device that this transaction takes back from its guest.
+    These follow the start of a guest, or are settings of a device that this transaction takes back from its guest, or
+    makes.
     """
     todo = [one for one in prepared if one.verdict == TODO]
     late = {AFTER_START_STAGE} if any(one.step.setting.stage == START_STAGE for one in todo) else set()
     freed = {one.step.setting.target for one in todo if one.step.back and _hides_device(one.step.setting)}
+    set_now = {(one.step.setting.kind, one.step.setting.target) for one in todo if not one.step.back}
     return tuple(
         one
         for one in prepared
         if one.verdict == TODO
         or (one.verdict == PENDING and (one.step.setting.stage in late or one.step.setting.target in freed))
+        or (isinstance(one.step.setting, MadeByAnother) and one.step.setting.made_by in set_now)
     )
 
 
@@ -321,7 +334,7 @@ def _carried(
             *_notes(carried, todo),
             *(f"{one.step.name}: {one.why}" for one in todo if one.step.whole is not None and one.why),
             *_proofs(site, starting.plan, todo, carried),
-            *_not_handed_over(todo, carried),
+            *_not_handed_over(site.system, todo, carried),
         ),
     )
     log(site, result, _code(carried))
@@ -369,10 +382,10 @@ def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: StepResul
     return running_notes(site.system, plan, started)
 
 
-def _not_handed_over(todo: Sequence[Prepared], carried: StepResults) -> Iterable[str]:
+def _not_handed_over(system: System, todo: Sequence[Prepared], carried: StepResults) -> Iterable[str]:
     """Yield which devices came back from guests, with the command that makes them fit for the next one."""
     settings = [prepared.step.setting for prepared in todo if prepared.step.back and carried.succeeded]
-    given = [one.target for one in settings if _hides_device(one)]
+    given = [one.target for one in settings if _hides_device(one) and not one.is_gone(system)]
     if given:
         command = " ".join(("hosttune handover", *(f"--device {address}" for address in given)))
         yield f"not handed over: {', '.join(given)} came back as the last guest left them; {command}"
@@ -457,7 +470,8 @@ def lasting_actions(site: Site, sets: Iterable[SettingStep], left: Iterable[Reco
     """
     wanted_settings = [(record.kind, record.target, record.new) for record in left]
     wanted_settings += [(action.kind, action.target, action.want) for step in sets for action in step.actions]
-    ids = cards(site.system, bound(wanted_settings))
+    rules = "".join(record.after or "" for record in left if record.target == UDEV_RULES)
+    ids = {**ruled(rules), **cards(site.system, bound(wanted_settings))}  # a card that is gone may come back
     return persistence(wanted_settings, None if site.system.captured else own_state(), ids)
 
 

@@ -88,6 +88,7 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
         transactions = site.transactions()
         left = next((transaction for transaction in transactions if transaction.is_open), None)
         here = {transaction.header.verb for transaction in transactions if transaction.header.boot_id == site.boot_id}
+        lost = site.lost(transactions)
         _, drift = applied_state(replace(site, boots=here <= {AGAIN, LATER}), rows)
         result = Result(
             host=site.hostname,
@@ -97,8 +98,9 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
             entries=tuple(found),
             drift=tuple(drift),
             open_transaction=described(left) if left else None,
+            notes=(f"{lost.what}: {lost.hint}",) if lost else (),
         )
-        return result, NO if failed or left else SUCCESS
+        return result, NO if failed or left or lost else SUCCESS
 
 
 def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:

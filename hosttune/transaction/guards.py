@@ -65,8 +65,9 @@ def check_newest(plan: Plan, site: Site, transactions: Sequence[Transaction]) ->
 def check_identities(plan: Plan, host: Host) -> None:
     """Refuse a plan if its addresses now have other devices. Raises Refused with every difference."""
     from hosttune.inventory.devices import identity, read_catalogue, same_device
+    from hosttune.inventory.virtualfunctions import with_functions
 
-    catalogue = read_catalogue(host)
+    catalogue = read_catalogue(with_functions(host, plan.intent))
     changed = [
         f"  {device.address} (guest {guest.name}): planned {device.identity!r}, now {now!r}"
         for guest in (*plan.guests, *(adopted.guest for adopted in plan.adoptions))

@@ -23,7 +23,8 @@ from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.model.values import FrozenMap
-from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE, WrittenTogether
+from hosttune.settings.drivers import SriovVfs
+from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE, MadeByAnother, WrittenTogether
 from hosttune.transaction.guestfiles import value_of
 from hosttune.transaction.steps import (
     PENDING,
@@ -107,11 +108,14 @@ def guest_verdicts(system: System, prepared: Sequence[Prepared], plan: Plan, hos
         for one in prepared
         if one.step.setting.kind == DEFINITION and one.verdict == TODO and one.live is not None
     }
+    making = {
+        one.step.setting.target for one in prepared if one.verdict == TODO and isinstance(one.step.setting, SriovVfs)
+    }
     disks = {guest.name: why for guest in plan.guests if (why := no_system(system, guest))}
     waiting = {
         guest.name: "; ".join(reasons)
         for guest in plan.guests
-        if (reasons := (*ready(host, guest), *(_saved(system, guest.name) if guest.name in redefined else ())))
+        if (reasons := (*ready(host, guest, making), *(_saved(system, guest.name) if guest.name in redefined else ())))
     }
     running = {guest.name for guest in host.guests or () if runs(guest)} & redefined - waiting.keys()
     return tuple(
@@ -189,7 +193,17 @@ class Starting(msgspec.Struct, frozen=True):
             return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
         if stage == AFTER_START_STAGE:
             self._await_interrupts(one)
-        return prepare(self.system, [one.step])[0] if stage == AFTER_START_STAGE or one.verdict == PENDING else one
+        if stage == AFTER_START_STAGE or one.verdict == PENDING or isinstance(one.step.setting, MadeByAnother):
+            return prepare(self.system, [one.step])[0]
+        if one.step.setting.kind == DEFINITION and not one.step.back:
+            return self._whole_groups(one)
+        return one
+
+    def _whole_groups(self, one: Prepared) -> Prepared:
+        """Check the IOMMU groups of the virtual functions that this transaction has made."""
+        guest = self.plan.guest(one.step.setting.target)
+        reasons = ready(self.discover(), guest) if any(device.network for device in guest.devices) else ()
+        return with_verdict(one, PENDING, "; ".join(reasons)) if reasons else one
 
     def _await_interrupts(self, one: Prepared) -> None:
         """Wait until a driver in the guest has requested vfio interrupts. Waits only once, not for each device."""

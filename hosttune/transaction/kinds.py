@@ -31,6 +31,7 @@ from hosttune.settings.pcie import AccessControl, ReadRequest, RelaxedOrdering
 from hosttune.settings.setting import Setting
 from hosttune.settings.sysctl import Sysctl
 from hosttune.settings.vgpu import VgpuTypeSetting
+from hosttune.settings.virtual import VirtualFunction
 from hosttune.transaction.guestfiles import FilesOfGuest
 
 _CLASSES: tuple[type[Setting], ...] = (
@@ -38,7 +39,8 @@ _CLASSES: tuple[type[Setting], ...] = (
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
     AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
-    Driver, SriovVfs, VgpuTypeSetting, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
+    Driver, SriovVfs, VirtualFunction, VgpuTypeSetting, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn,
+    LibvirtHook,
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ def bound(settings: Iterable[Wanted]) -> tuple[str, ...]:
 
 
 def persistence(
-    settings: Collection[Wanted], state: str | None, ids: Mapping[str, str] = FrozenMap({})
+    settings: Collection[Wanted], state: str | None, ids: Mapping[str, str | None] = FrozenMap({})
 ) -> tuple[Action, ...]:
     """Return the actions that write hosttune's own files.
 

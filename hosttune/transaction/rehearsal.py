@@ -11,7 +11,7 @@ from typing import Any
 
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
 from hosttune.machine.system import Folder, System
-from hosttune.settings.setting import Setting
+from hosttune.settings.setting import GONE, Setting
 
 
 class _PassThrough(System):
@@ -207,6 +207,8 @@ def rehearse(system: System, setting: Setting, value: Any) -> tuple[tuple[str, .
     The reason is None if the write would succeed. Otherwise the write would be refused in the host's present state, or
     this is unknown, or it would have nothing to change.
     """
+    if setting.is_gone(system):
+        return (), GONE
     rehearsal = Rehearsal(system, brief=setting.rehearsed_briefly)
     why = None
     try:

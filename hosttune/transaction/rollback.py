@@ -16,10 +16,12 @@ from hosttune.journal import Journal, JournalFailed, Record, Transaction
 from hosttune.journal.force import StandingSetting
 from hosttune.machine.system import System
 from hosttune.model.values import freeze
-from hosttune.settings.setting import RUNTIME, Setting
+from hosttune.settings.setting import GONE, RUNTIME, Setting
 from hosttune.transaction.rehearsal import CountingSystem
 from hosttune.transaction.steps import setting_of_record, shown_text, text_of
 from hosttune.transaction.writing import Made, Say, reason_of, uninterrupted, value_or_none, write
+
+_NOT_THERE = Made("already", None, GONE)
 
 
 def roll_back_records(
@@ -53,6 +55,9 @@ def rehearse(
     for row in rows:
         record, here = as_set_again(row, boot_id)
         setting = setting_of_record(record)
+        if setting.is_gone(system):
+            yield row, _NOT_THERE
+            continue
         try:
             live = freeze(setting.read(system))
         except (HosttuneError, OSError) as error:
@@ -111,6 +116,8 @@ def restored(
 ) -> tuple[Made, bool]:
     """Restore a record's old value. `begin` gets the present and the next value first, and returns whether it noted."""
     setting = setting_of_record(record)
+    if setting.is_gone(system):
+        return _NOT_THERE, True
     counted = CountingSystem(system)
     kept = True
     try:

@@ -28,6 +28,8 @@ from hosttune.journal.force import (
     without_retired,
 )
 from hosttune.journal.state import HOLDERS, mode_of, save, unseen_journals
+from hosttune.linux.hugetlbfs import PLACES, unit_path
+from hosttune.linux.irqbalance import IRQBALANCE_OURS
 from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Archive
 from hosttune.machine.scratch import Scratch
@@ -39,16 +41,18 @@ from hosttune.model.host import Host
 from hosttune.model.hostfields import FORCE_UNKNOWN, Problem
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import OpenTransaction, Result
-from hosttune.settings import grub, hook
+from hosttune.settings import grub, hook, sysctl
+from hosttune.settings.bootloader import STATE as STAGED
 from hosttune.settings.drivers import UDEV_RULES
-from hosttune.settings.dropin import BOOT_UNIT, OURS
+from hosttune.settings.dropin import BOOT_UNIT, OURS, ruled
 from hosttune.transaction.steps import setting_of_record
 
-# Files that hosttune writes whole: the kind of the setting that has it, or its own path.
+# Files that hosttune writes whole: the kind or the target of the setting that has it.
 _FILES = {
-    UDEV_RULES: UDEV_RULES, BOOT_UNIT: BOOT_UNIT, grub.DROP_IN: "kernel-argument",
-    hook.PLACE: "libvirt-hook",
+    UDEV_RULES: UDEV_RULES, BOOT_UNIT: BOOT_UNIT, grub.DROP_IN: "kernel-argument", STAGED: "kernel-argument",
+    hook.PLACE: "libvirt-hook", **{unit_path(place): place for place in PLACES.values()},
 }  # fmt: skip
+_BESIDE = {sysctl.DROP_IN: "sysctl", IRQBALANCE_OURS: "irqbalance-ban"}  # others may have made these
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -92,24 +96,36 @@ class Site(msgspec.Struct, frozen=True):
         """Return the settings as these transactions leave them."""
         return standings(transactions, setting_of_record)
 
-    def refuse_lost(self, transactions: Iterable[Transaction]) -> None:
-        """Refuse a host with files that hosttune wrote and no journal knows: the state was lost, or is an older one.
+    def lost(self, transactions: Iterable[Transaction]) -> Refused | None:
+        """Return what is to be done where the host has what hosttune wrote and no journal knows: the state was lost.
 
-        Raises Refused.
+        Or it is that of an older backup: of the udev rules each device counts.
         """
         known = tuple(transactions)
         rows = self.standings(known)
         records = [setting.record for setting in (*rows.in_force, *rows.dropped, *rows.left_alone)]
         records += (record for transaction in known for record in transaction.records if record.change == "given-up")
         names = {name for record in records for name in (record.kind, record.target)}
-        paths = [path for path, name in _FILES.items() if name not in names and _is_ours(self.system, path)]
+        ours = [p for p, name in {**_FILES, **_BESIDE}.items() if name not in names and _is_ours(self.system, p)]
+        paths = [path for path in ours if path in _FILES]
+        rules = "".join(record.after or "" for record in records if record.target == UDEV_RULES)
+        newer = sorted(ruled(_text(self.system, UDEV_RULES)).keys() - ruled(rules)) if UDEV_RULES in names else []
         own = [transaction for transaction in known if transaction.header.verb not in (AGAIN, KEPT)]
         whole = not own or own[-1].state == "applied" or own[-1].goes_on  # else its apply was cut off
-        if paths and whole and self.store is not None:
-            what = f"what is in force here is unknown: no journal knows {', '.join(paths)}, which hosttune wrote"
-            more = " && update-grub" if grub.DROP_IN in paths else ""
-            hint = f"restore {self.store.folder} from its newest backup; without one: rm {' '.join(paths)}{more},"
-            raise Refused(what, where=self.store.folder, hint=f"{hint} then reboot, which undoes what was set")
+        if self.store is None or not whole or not (paths or newer):
+            return None
+        unknown = [*paths, *(f"{address} in {UDEV_RULES}" for address in newer)]
+        what = f"what is in force here is unknown: no journal knows {', '.join(unknown)}, which hosttune wrote"
+        first = f"take the arguments in {STAGED} out of the boot loader, " if STAGED in paths else ""
+        more = " && update-grub" if grub.DROP_IN in paths else ""
+        gone = " ".join((*ours, *([UDEV_RULES] if newer else ())))
+        hint = f"restore {self.store.folder} from its newest backup; without one: {first}rm {gone}{more},"
+        return Refused(what, where=self.store.folder, hint=f"{hint} then reboot, which undoes what was set")
+
+    def refuse_lost(self, transactions: Iterable[Transaction]) -> None:
+        """Raise Refused where the state was lost."""
+        if error := self.lost(transactions):
+            raise error
 
     def in_force(self) -> InForce | None:
         """Return what is in force here; None if that is unknown: a capture, or journals that are lost or unreadable."""
@@ -215,10 +231,14 @@ class Site(msgspec.Struct, frozen=True):
 
 
 def _is_ours(system: System, path: str) -> bool:
+    return OURS in _text(system, path)[:100] or (path == STAGED and system.exists(path))
+
+
+def _text(system: System, path: str) -> str:
     try:
-        return OURS in (system.read(path) or "")[:100]
+        return system.read(path) or ""
     except Unreadable:
-        return False
+        return ""
 
 
 def open_site(

@@ -229,6 +229,8 @@ def covered_by(setting: Setting) -> tuple[str, str] | None:
 
 def _prepare(system: System, step: SettingStep, record: Record | None) -> Prepared:
     setting = step.setting
+    if step.back and setting.is_gone(system) and not _unrecorded(system):
+        return Prepared(step, TODO)
     seen = MissesNoted(system)
     try:
         live = freeze(setting.read(seen))

@@ -22,6 +22,7 @@ from hosttune.model.validation import Acceptance, CheckResult, Validation, verdi
 from hosttune.rules.checks import checks
 
 _PRESENT = "device-present"
+TELLING = frozenset(("dsn", "serial", "uuid"))  # names of `DeviceIndex.identity` that a configuration can give
 
 
 def asked(names: Sequence[str], why: str | None, until: str | None) -> tuple[Acceptance, ...]:
@@ -45,7 +46,10 @@ def asked(names: Sequence[str], why: str | None, until: str | None) -> tuple[Acc
 
 
 def declared(rows: object, where: str) -> tuple[Acceptance, ...]:
-    """Return the acceptances of a configuration: a list of check, subject, by, why, until. Raises BadInput."""
+    """Return the acceptances of a configuration: a list of check, subject, by, why, until, and device if it binds.
+
+    Raises BadInput.
+    """
     needed = {"check", "subject", "by", "why", "until"}
     hint = f"write a list of entries, each with {', '.join(sorted(needed))}"
     if not isinstance(rows, list):
@@ -53,12 +57,16 @@ def declared(rows: object, where: str) -> tuple[Acceptance, ...]:
     found = []
     for number, row in enumerate(rows):
         place = f"{where}[{number}]"
-        if not isinstance(row, dict) or row.keys() != needed:
+        if not isinstance(row, dict) or row.keys() - {"device"} != needed:
             raise BadInput("not the five keys of an acceptance", where=place, hint=hint)
-        texts = {name: str(value) if isinstance(value, date) else value for name, value in row.items()}
-        if not all(isinstance(value, str) and value.strip() for value in texts.values()):
+        device = row.get("device", {})
+        if not isinstance(device, dict) or not device.keys() <= TELLING:
+            what = "device is not what tells a device from another one"
+            raise BadInput(what, where=place, hint=f"write some of {', '.join(sorted(TELLING))}, as discover -o json")
+        texts = {name: str(row[name]) if isinstance(row[name], date) else row[name] for name in needed}
+        if not all(isinstance(value, str) and value.strip() for value in (*texts.values(), *device.values())):
             raise BadInput("an empty value, or none that is text", where=place, hint=hint)
-        found.append(_valid(msgspec.convert(texts, Acceptance), place))
+        found.append(_valid(msgspec.convert({**texts, "device": device}, Acceptance), place))
     return tuple(found)
 
 

@@ -51,6 +51,8 @@ def gather(system: System, *, inside: bool, wait: bool) -> Evidence:
     try:
         plan = site.plan_in_force()
         in_force = status(site)[0] if site.store is not None else None
+        if in_force is not None and not in_force.state_known:
+            doubts = [Problem(what=STATE, where="hosttune status", why=note) for note in in_force.notes]
     except (BadInput, Refused) as error:
         doubts.append(_doubt(error))
     history, unread = _validations(_folder(system))

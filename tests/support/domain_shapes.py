@@ -15,6 +15,7 @@ T = TypeVar("T", bound=Value)
 
 GIB = 1 << 30
 ELEMENTS, _ = known_elements("9.0.0", "7.2.0")
+MAC = "52:54:00:0a:0b:0c"
 
 
 def plan_of(*guests: PlannedGuest) -> Plan:
@@ -290,6 +291,16 @@ VGPU_MEDIATED = changed(
     ),
     mig=(MigAssignment(gpu="0000:41:00.0", profile="1g.5gb", start=6),),
 )
+VIRTUAL_FUNCTIONS = changed(
+    ONE_GPU,
+    name="virtual-functions",
+    networks=(Network(vf_of="0000:31:00.0", vlan=7), Network(network="default"), Network(vf_of="0000:32:00.0")),
+    devices=(
+        device("0000:31:00.2", "vf", 1, managed=True, network=Network(vf_of="0000:31:00.0", mac=MAC, vlan=7)),
+        device("0000:32:00.1", "vf", 2, managed=True, network=Network(vf_of="0000:32:00.0")),
+        device("0000:41:00.0", "gpu", 3),
+    ),
+)
 SHAPES = {
     guest.name: guest
     for guest in (
@@ -308,6 +319,7 @@ SHAPES = {
         SWITCHED,
         VGPU_FUNCTIONS,
         VGPU_MEDIATED,
+        VIRTUAL_FUNCTIONS,
     )
 }
 

@@ -29,6 +29,12 @@ _CPU = "sys/devices/system/cpu"
 _DEVICES = "sys/bus/pci/devices"
 _ACS = "SrcValid ReqRedir CmpltRedir UpstreamFwd"
 
+_MAC = "52:54:00:00:00:01"
+_VF = {
+    "vf": 0, "address": _MAC, "vlan_list": [{}], "rate": {"max_tx": 0, "min_tx": 0}, "link_state": "auto",
+    "spoofchk": True, "trust": False,
+}  # fmt: skip
+
 VM = changed(  # it boots from its network: the roots have no disks of guests
     NO_GPU, name="vm", page_bytes=None, accelerator="tcg", disk=None, networks=(Network(network="default"),)
 )
@@ -202,6 +208,15 @@ PCI = (
         _function(_GPU, vendor="0x15b3\n", sriov_numvfs="2\n", sriov_totalvfs="8\n"),
         (("sriov-vfs", GPU, 4),),
         _links(_GPU, GPU, "mlx5_core"),
+    ),
+    Example(
+        "virtual-function",
+        {
+            **_function(_GPU, sriov_numvfs="1\n", net__up0__address=f"{_MAC}\n"),
+            ".hosttune/commands/ip-link-up0": json.dumps([{"ifname": "up0", "vfinfo_list": [_VF]}]),
+        },
+        (("virtual-function", f"{GPU}/0", {"address": "52:54:00:00:00:02", "vlan": 7, "max_tx": 100, "trust": True}),),
+        _links(_GPU, GPU, "mlx5_core") | {f"{_GPU}/virtfn0": f"{_PORT}/0000:41:00.1"},
     ),
     Example(
         "vgpu-type",

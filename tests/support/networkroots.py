@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -140,43 +139,11 @@ class Uplink(Scratch):
 
     stubborn: tuple[str, ...] = ()
 
-    def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        """See System."""
-        out = super().change(argv, timeout=timeout, stdin=stdin)
-        if argv[:4] == ("ip", "link", "set", "dev") and argv[5] == "vf":
-            self._set(argv[4], int(argv[6]), argv[7:])
-        return out
-
-    def write(self, path: str, text: str) -> None:
-        """See System. Virtual functions go when their number is set to 0."""
-        super().write(path, text)
-        if path.endswith("/sriov_numvfs") and text.strip() == "0":
-            folder = (Path(self.root) / path[1:]).parent.resolve()
-            for one in folder.glob("virtfn*"):
-                shutil.rmtree(one.resolve())
-                (Path(self.root) / "sys/bus/pci/devices" / os.readlink(one).rpartition("/")[2]).unlink()
-                one.unlink()
-            self.forget()
-
-    def _set(self, interface: str, number: int, words: tuple[str, ...]) -> None:
-        path = f"{COMMANDS}ip-link-{interface}"
-        document = json.loads(self.read(path) or "")
-        row = next(one for one in document[0]["vfinfo_list"] if one["vf"] == number)
-        given = dict(zip(words[::2], words[1::2], strict=True))
-        for word, value in given.items():
-            if word in self.stubborn:
-                continue
-            if word == "mac":
-                row["address"] = value
-            elif word in ("vlan", "qos"):
-                row["vlan_list"] = [{**row["vlan_list"][0], word: int(value)}]
-            elif word in ("max_tx_rate", "min_tx_rate"):
-                row["rate"] = {**row["rate"], word.removesuffix("_rate"): int(value)}
-            elif word == "state":
-                row["link_state"] = value
-            else:
-                row[{"query_rss": "query_rss_en"}.get(word, word)] = value == "on"
-        self.replace(path, json.dumps(document).encode())
+    def set_function(self, interface: str, number: int, words: tuple[str, ...]) -> None:
+        """See ScratchFunctions."""
+        pairs = zip(words[::2], words[1::2], strict=True)
+        done = tuple(word for pair in pairs if pair[0] not in self.stubborn for word in pair)
+        super().set_function(interface, number, done)
 
     def sent(self) -> list[tuple[str, ...]]:
         """The commands of ip that were given."""

@@ -209,6 +209,37 @@ def test_a_dead_device_of_one_guest_leaves_it_and_the_rest_is_planned(three: Day
     assert after["c"].memory == 8 << 30
 
 
+@pytest.mark.sweep(most=4)
+@pytest.mark.parametrize("way", ["revert", "revert --guest", "absent", "replan"])
+def test_of_a_dead_device_nothing_is_left_to_put_back(three: Day, way: str) -> None:
+    (gpu, _), *_ = three.places()["b"].devices
+    die(three, gpu)
+    asked(three, A, B, C)
+    if way == "replan":
+        assert three.plan("--replan", "b").code == 0
+        assert "would" not in " ".join(three("apply", "--dry-run", "-o", "json").document["notes"])
+        done = three("apply", "--yes", "-o", "json").ended()
+        assert gpu not in dict(three.places()["b"].devices)
+    elif way == "absent":
+        done = asked(three, {"name": "b", "state": "absent"}).apply().ended()
+    else:
+        done = three("revert", *(["--guest", "b"] if way.endswith("guest") else []), "--yes", "-o", "json").ended()
+    entries = {one["action"]: one["outcome"] for one in done["entries"]}
+    assert (entries[f"driver:{gpu}"], f"--device {gpu}" in json.dumps(done["notes"])) == ("already", False)
+    assert three("status").code == 0
+    three("revert", "--yes", "-o", "json").ended()
+    assert "nothing in force" in three("status").out
+
+
+def test_the_rule_of_a_device_that_is_gone_stays_as_it_is(three: Day) -> None:
+    """Another card at the address must not be taken when it comes."""
+    die(three, three.places()["b"].devices[0][0])
+    before = three.outside()
+    assert asked(three, A, B, C).apply().code == 1
+    assert "nothing changed, but NOT COMPLETELY" in three("apply", "--intent", str(three.file), "--yes").out
+    assert three.outside() == before
+
+
 def die(day: Day, address: str) -> None:
     """A device falls off the bus."""
     root = day.root.path
@@ -279,17 +310,29 @@ def test_a_lost_state_directory_is_unknown_and_the_way_back_works(three: Day) ->
 def test_without_a_backup_the_files_that_hosttune_wrote_are_removed(three: Day) -> None:
     shutil.rmtree(three.root.path / STATE)
     (why,) = three("status", "-o", "json").document["notes"]
+    boot = three("apply", "--boot", "-o", "json")
+    assert (boot.code, boot.document["notes"], "no journal knows" in three("history").err) == (1, [why], True)
+    for answer in (
+        asked(three, {**A, "memory": "32GiB"}).plan(),
+        asked(three, {"name": "a", "state": "absent"}).plan(),
+    ):
+        assert (answer.code, "rm /etc" in answer.err) == (2, True)
+    assert asked(three).apply().code == 3
+    results = {one["check"]: one for one in three("validate", "-o", "json").document["results"]}
+    assert (results["settings-in-force"]["outcome"], results["settings-in-force"]["actual"]) == ("unknown", why)
     for path in why.partition("rm ")[2].partition(",")[0].split():
         (three.root.path / path.lstrip("/")).unlink()
-    assert "nothing in force" in three("status").out
+    files = (path for path in (three.root.path / "etc").rglob("*") if path.is_file())
+    ours = [path for path in files if "by hosttune" in path.read_text()]
+    assert ("nothing in force" in three("status").out, ours) == (True, [])
     assert three("plan", "--adopt", "a").code == 0
 
 
-def test_a_state_directory_of_an_older_backup_is_unknown(three: Day) -> None:
+@pytest.mark.parametrize("more", [{"settings": {"libvirt_hook": True}}, {"guests": [A, B, C, {**C, "name": "d"}]}])
+def test_a_state_directory_of_an_older_backup_is_unknown(three: Day, more: dict[str, Any]) -> None:
     folder = three.root.path / STATE
     shutil.copytree(folder, three.root.path.parent / "backup")
-    asked(three, A, B, C, settings={"libvirt_hook": True}).apply().ended()
-    assert (three.root.path / "etc/libvirt/hooks/qemu.d/hosttune").exists()
+    asked(three, A, B, C, **more).apply().ended()
     shutil.rmtree(folder)
     shutil.move(three.root.path.parent / "backup", folder)
     assert three("status", "-o", "json").document["state_known"] is False

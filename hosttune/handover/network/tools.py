@@ -12,14 +12,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.machine.system import System
+from hosttune.machine.tools import INTERFACE, ask, json_of, link_of
 from hosttune.model import sysfs
-from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import FrozenMap, Value
 
-_SECONDS = 30.0
-_NAME = re.compile(r"[^/\s:]{1,15}")  # of an interface: dev_valid_name, net/core/dev.c
 _COLUMNS = ("Default", "Current", "Next Boot")
 _ROW = re.compile(r"(?P<changed>[* ])(?P<read_only>RO|  ) +(?P<name>[A-Za-z][\w.\[\]]*)\s+(?P<values>\S.*)")
 # Below the table. Parameters that could not be read make the command fail.
@@ -68,32 +65,9 @@ class KernelInterface(Value, frozen=True, kw_only=True):
     xdp: tuple[int, ...] = ()
 
 
-def ask(system: System, name: str, argv: tuple[str, ...]) -> str | None:
-    """Return a command's answer, recorded or live; None if the tool is not installed, refuses or hangs."""
-
-    def live() -> str | None:
-        try:
-            return system.run(argv, timeout=_SECONDS)
-        except CommandFailed:
-            return None
-
-    return system.query(name, live)
-
-
 def names_of(system: System, address: str, kind: str) -> tuple[str, ...]:
     """Return the names of a function's interfaces (`net`) or RDMA devices (`infiniband`). Raises Unreadable."""
     return tuple(system.list(sysfs.function(address, kind)))
-
-
-def link_of(system: System, interface: str) -> Mapping[str, Any] | None:
-    """Return what `ip -j -d link show` says of an interface; None if it cannot be asked."""
-    if not _NAME.fullmatch(interface):
-        return None
-    text = ask(system, f"ip-link-{interface}", ("ip", "-j", "-d", "link", "show", "dev", interface))
-    found = _json(text)
-    if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], dict):
-        return None
-    return found[0] if found[0].get("ifname") == interface else None
 
 
 def interface_of(system: System, name: str) -> KernelInterface | None:
@@ -156,7 +130,7 @@ def versions(system: System, address: str) -> Mapping[str, str] | None:
     if found:
         return FrozenMap(found)
     for interface in names_of(system, address, "net"):
-        if _NAME.fullmatch(interface):
+        if INTERFACE.fullmatch(interface):
             answer = _FIRMWARE.search(ask(system, f"ethtool-i-{interface}", ("ethtool", "-i", interface)) or "")
             if answer and answer[1].strip() not in _NONE:
                 return FrozenMap({"firmware-version": answer[1].strip()})
@@ -173,7 +147,7 @@ def waiting(system: System, address: str) -> Mapping[str, str]:
 def _info(system: System, address: str) -> Mapping[str, Mapping[str, str]]:
     """Return devlink's versions of a function, by their kind; empty if it tells none."""
     handle = f"pci/{address}"
-    found = _json(ask(system, f"devlink-info-{address}", ("devlink", "-j", "dev", "info", handle)))
+    found = json_of(ask(system, f"devlink-info-{address}", ("devlink", "-j", "dev", "info", handle)))
     try:
         kinds = found["info"][handle]["versions"]
         return {kind: {str(name): str(text) for name, text in rows.items()} for kind, rows in kinds.items()}
@@ -199,7 +173,7 @@ def configuration(system: System, address: str, driver: str | None) -> tuple[Con
         return None, "mstconfig cannot read it: install mstflint (package mstflint), and run it as root"
     handle = f"pci/{address}"
     text = ask(system, f"devlink-param-{address}", ("devlink", "-j", "dev", "param", "show", handle))
-    values = _permanent_parameters(_json(text), handle)
+    values = _permanent_parameters(json_of(text), handle)
     if values:
         return Configuration(values=FrozenMap(values), source=f"devlink dev param show {handle}"), ""
     return None, "neither mstconfig nor devlink (parameters that the device keeps) tells it"
@@ -286,10 +260,3 @@ def parse_configuration(text: str, source: str) -> Configuration:
         values=column("Next Boot"), current=column("Current"), default=column("Default"), source=source,
         hidden=tuple(sorted(f"{name}{found[1]}" for name, found in arrays.items())),
     )  # fmt: skip
-
-
-def _json(text: str | None) -> Any:
-    try:
-        return None if text is None else recorded_json(text, where="a tool's answer")
-    except (BadInput, Unreadable):
-        return None

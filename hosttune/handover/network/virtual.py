@@ -7,20 +7,18 @@ struct ifla_vf_info), and the spoof check that the driver begins with. What else
 driver of the virtual function, in the guest, or in the function itself, and is gone with the guest, the unbind and the
 reset.
 
-Forms: iproute2, ip/ipaddress.c (print_vfinfo): vlan, qos and rates that are 0 may be left out; ip-link(8) (vf NUM).
+How they are read and set: `hosttune.settings.virtual`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from hosttune.handover.binding import refuse_users
-from hosttune.handover.network import atstart, tools
+from hosttune.handover.network import atstart
 from hosttune.handover.network.known import Before, FunctionFacts, keep, known
 from hosttune.handover.targets import Target
 from hosttune.machine.child import in_child
@@ -31,14 +29,12 @@ from hosttune.model.handover import HandoverStep
 from hosttune.model.values import FrozenMap
 from hosttune.settings.drivers import SriovVfs, virtual_functions
 from hosttune.settings.setting import driver_of
+from hosttune.settings.virtual import Settings, commands, read_function, uplink
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
-Settings = Mapping[str, "str | int | bool"]
 _METHOD = "state of its driver gone with unbind and reset; settings of its physical function put back"
 _step = partial(HandoverStep, step="erased", method=_METHOD)
 _NO_ADDRESS = re.compile(r"[0:]+")
-_FLAGS = {"spoofchk": "spoofchk", "trust": "trust", "query_rss_en": "query_rss"}  # field -> word of ip-link(8)
-_GUIDS = {"node guid": "node_guid", "port guid": "port_guid"}
 _DEFAULT: Settings = FrozenMap(
     {"vlan": 0, "qos": 0, "protocol": "802.1Q", "max_tx": 0, "min_tx": 0, "link_state": "auto", "trust": False,
      "query_rss_en": False, "address": "00:00:00:00:00:00"}
@@ -77,7 +73,7 @@ def at_start(system: System, folder: str, target: Target, physical: str) -> Befo
 
 def _read(system: System, address: str, physical: str) -> Settings | None:
     place, _ = _place(system, address, physical)
-    return read(system, *place) if place is not None else None
+    return read_function(system, *place) if place is not None else None
 
 
 def step(system: System, folder: str, target: Target, physical: str) -> HandoverStep:
@@ -86,7 +82,7 @@ def step(system: System, folder: str, target: Target, physical: str) -> Handover
     if place is None:
         return _step(outcome="unknown", evidence={"physical_function": physical}, why=why)
     interface, number = place
-    left = read(system, interface, number)
+    left = read_function(system, interface, number)
     if left is None:
         why = f"what {interface} keeps for virtual function {number} cannot be read: ip -j link show dev {interface}"
         return _step(outcome="unknown", evidence={"physical_function": physical}, why=why)
@@ -94,10 +90,10 @@ def step(system: System, folder: str, target: Target, physical: str) -> Handover
     before = kept.before
     used = before if before is not None and before.facts.settings is not None else None
     want, missing = _wanted(left, before, driver_of(system, physical))
-    for words in _commands(left, want):
+    for words in commands(left, want):
         system.change(("ip", "link", "set", "dev", interface, "vf", str(number), *words))
     system.forget()
-    now = read(system, interface, number)
+    now = read_function(system, interface, number)
     evidence = {
         "physical_function": physical,
         "interface": interface,
@@ -143,54 +139,10 @@ def _place(system: System, address: str, physical: str) -> tuple[tuple[str, int]
         if re.fullmatch(r"virtfn[0-9]{1,5}", name)
         and (system.link(f"{folder}/{name}") or "").rpartition("/")[2] == address
     ]
-    names = tools.names_of(system, physical, "net")
-    uplinks = [name for name in names if not re.search(r"(?:vf|sf)[0-9]+$", _port(system, name))]
+    interface, why = uplink(system, physical)
     if len(numbers) != 1:
         return None, f"which virtual function of {physical} it is cannot be told"
-    if len(uplinks) != 1:
-        why = f"its physical function {physical} has {len(uplinks)} interfaces on the host: one must keep its settings"
-        return None, why
-    if system.read(f"/sys/class/net/{uplinks[0]}/phys_switch_id"):
-        # Documentation/networking/switchdev.rst: the settings are then rules on the port that represents it.
-        why = (
-            f"{uplinks[0]} is a switch (switchdev): what was set for this function are rules on the port that"
-            " represents it, which hosttune does not read"
-        )
-        return None, why
-    return (uplinks[0], numbers[0]), ""
-
-
-def _port(system: System, interface: str) -> str:
-    return system.read(f"/sys/class/net/{interface}/phys_port_name") or ""
-
-
-def read(system: System, interface: str, number: int) -> Settings | None:
-    """Return what an interface keeps for one of its virtual functions; None if it cannot be read or is incomplete."""
-    link = tools.link_of(system, interface)
-    rows = link.get("vfinfo_list") if link is not None else None
-    mine = [row for row in rows if isinstance(row, dict) and row.get("vf") == number] if isinstance(rows, list) else []
-    return _settings(mine[0]) if len(mine) == 1 else None
-
-
-def _settings(row: Mapping[str, Any]) -> Settings | None:
-    """Return a row's settings in one form. A flag that the driver does not report is left out."""
-    vlans, rate = row.get("vlan_list", [row]), row.get("rate")
-    if not isinstance(vlans, list) or len(vlans) > 1 or not isinstance(rate, dict):
-        return None
-    vlan = vlans[0] if vlans and isinstance(vlans[0], dict) else {}
-    found: dict[str, Any] = {
-        "address": row.get("address"),
-        "vlan": vlan.get("vlan", 0),
-        "qos": vlan.get("qos", 0),
-        "protocol": vlan.get("protocol", "802.1Q"),
-        "max_tx": rate.get("max_tx"),
-        "min_tx": rate.get("min_tx"),
-        "link_state": row.get("link_state"),
-    }
-    found |= {name: row[name] for name in (*_FLAGS, *_GUIDS) if name in row}
-    texts = dict.fromkeys(("address", "protocol", "link_state", *_GUIDS), str)
-    kinds: dict[str, type] = {**texts, **dict.fromkeys(_FLAGS, bool)}
-    return FrozenMap(found) if all(type(value) is kinds.get(name, int) for name, value in found.items()) else None
+    return (None, why) if interface is None else ((interface, numbers[0]), "")
 
 
 def _wanted(left: Settings, before: Before | None, driver: str | None) -> tuple[Settings, list[str]]:
@@ -208,24 +160,6 @@ def _wanted(left: Settings, before: Before | None, driver: str | None) -> tuple[
         if name not in defaults
     ]
     return FrozenMap({name: defaults[name] for name in left if name in defaults}), missing
-
-
-def _commands(left: Settings, want: Settings) -> list[tuple[str, ...]]:
-    """Return the words of ip-link(8) that put back what is not as wanted, one command for what is set together."""
-    differs = {name for name, value in want.items() if left.get(name) != value}
-    commands: list[tuple[str, ...]] = []
-    if "address" in differs:
-        commands.append(("mac", str(want["address"])))
-    if differs & {"vlan", "qos", "protocol"}:
-        proto = ("proto", str(want["protocol"])) if want["vlan"] and want["protocol"] != "802.1Q" else ()
-        commands.append(("vlan", str(want["vlan"]), "qos", str(want["qos"]), *proto))
-    if differs & {"max_tx", "min_tx"}:
-        commands.append(("max_tx_rate", str(want["max_tx"]), "min_tx_rate", str(want["min_tx"])))
-    commands += [(word, "on" if want[name] else "off") for name, word in _FLAGS.items() if name in differs]
-    commands += [(word, str(want[name])) for name, word in _GUIDS.items() if name in differs]
-    if "link_state" in differs:
-        commands.append(("state", str(want["link_state"])))
-    return commands
 
 
 def _is_new(name: str, value: object, left: Settings, now: Settings) -> bool:

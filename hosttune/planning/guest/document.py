@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from hosttune.domain import elements
+from hosttune.domain.planned import mac_of
 from hosttune.gpu import reads_rom
 from hosttune.inventory.cliques import cliques
 from hosttune.inventory.cores import choose_cores, has_whole_cores, pin
@@ -20,9 +21,10 @@ from hosttune.inventory.devices import Closure, close_groups, identity
 from hosttune.inventory.resources import LOCAL_DISTANCE, Core, Resources
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.inventory.vcpus import needs_iommu
+from hosttune.inventory.virtualfunctions import vf_networks
 from hosttune.inventory.width import AddressWidth, address_width, supported_elements
 from hosttune.inventory.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
-from hosttune.model.intent import GuestIntent
+from hosttune.model.intent import GuestIntent, Network
 from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Topology, Unplaced
 from hosttune.model.values import CpuSet, address_key
 from hosttune.planning.guest.caches import whole_first, with_dies
@@ -277,7 +279,7 @@ def build_guest(
         why = f"Secure Boot {left_out[elements.FIRMWARE_FEATURES]}"
         return Unplaced(guest=guest.name, why=(why,), relaxation=("no secure_boot", "a newer libvirt"))
     cell_of = _cells_of(context, devices)
-    extra_ports = OWN_PORTS + (guest.disk is not None) + len(guest.networks or ())
+    extra_ports = OWN_PORTS + (guest.disk is not None) + sum(one.vf_of is None for one in guest.networks or ())
     try:
         tree = build_tree(
             context.catalogue, _cells_of(context, devices, exact=True), len(choice.shape.cells), extra_ports
@@ -297,9 +299,10 @@ def build_guest(
         guest, choice, devices.named, devices.counted, closure, pinning.cores, width, window, devices.functions
     )
     planned = _written(context, decision, pinning, cells, tree)
+    of_networks = _of_networks(context, guest, planned.uuid or "")
     planned = msgspec.structs.replace(
         planned,
-        devices=with_host_places(context.catalogue, _devices(context, devices, cell_of, tree)),
+        devices=with_host_places(context.catalogue, _devices(context, devices, cell_of, tree, of_networks)),
         mig=inside,
         steps=devices.vgpus.steps if devices.vgpus else (),
         why=(*planned.why, *(devices.vgpus.why if devices.vgpus else ())),
@@ -390,8 +393,27 @@ def _window(context: PlanningContext, guest: GuestIntent, devices: Devices, widt
     return Unplaced(guest=guest.name, why=tuple(why), relaxation=advice)
 
 
+def _of_networks(context: PlanningContext, guest: GuestIntent, guest_uuid: str) -> dict[str, Network]:
+    """Return the network that each virtual function of a guest is for, with the MAC that it gets.
+
+    One of InfiniBand has none.
+    """
+    kinds = {nic.address: nic.kind for nic in context.host.nics}
+    found = {}
+    rows = zip(context.functions.get(guest.name, ()), vf_networks(guest.networks), strict=True)
+    for address, (number, network, physical) in rows:
+        infiniband = network.guid is not None or kinds.get(physical) == "infiniband"
+        mac = network.mac or (None if infiniband else mac_of(guest_uuid, number))
+        found[address] = msgspec.structs.replace(network, vf_of=physical, mac=mac and mac.lower())
+    return found
+
+
 def _devices(
-    context: PlanningContext, devices: Devices, cell_of: dict[str, int | None], tree: Tree
+    context: PlanningContext,
+    devices: Devices,
+    cell_of: dict[str, int | None],
+    tree: Tree,
+    of_networks: Mapping[str, Network],
 ) -> tuple[Device, ...]:
     vgpus = as_devices(devices.vgpus, cell_of, tree.addresses) if devices.vgpus else ()
     sets = cliques(context.host, (member for member in devices.closure.members if member not in devices.functions))
@@ -405,6 +427,8 @@ def _devices(
             host_node=context.catalogue.node(address),
             name=_name(context, address),
             clique=sets.get(address),
+            managed=address in of_networks,
+            network=of_networks.get(address),
             rom_bar=reads_rom(context.catalogue.gpus.get(address)),
         )
         for address in sorted(devices.closure.members, key=address_key)

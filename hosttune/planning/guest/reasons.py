@@ -5,6 +5,7 @@ Pure. Reasons name the file or figure that they are based on. If it is unknown, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -60,7 +61,10 @@ def reasons(context: PlanningContext, decision: Decision) -> tuple[str, ...]:
             "managed='no': the function of a vGPU stays on its maker's driver, which is its VFIO driver too; vfio-pci"
             " would break it"
         )
-    if not set(decision.closure.members) <= set(decision.functions):
+    virtual = context.functions.get(guest.name, ())
+    if virtual:
+        lines.append("managed='yes': libvirt gives virtual functions to vfio-pci while the guest runs, and back")
+    if not set(decision.closure.members) <= {*decision.functions, *virtual}:
         lines.append(
             "managed='no': the plan itself binds it to vfio-pci, so that stopping the guest does not hand the device"
             f" back to the host's driver{_retakers(context, choice.gpus)}"
@@ -288,6 +292,10 @@ def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
         now = " (of what is free or in caches now)"
         limit = now if memory and memory.short_now and not at_boot else ""
         cores = f"{len(resources.free)} of {len(resources.cores)} cores free" if resources.cores else "no CPUs"
+        kinds = Counter(len(core.cpus) for core in resources.free)
+        if len(kinds) > 1:
+            each_kind = ", ".join(f"{kinds[n]} with {_count(n, 'thread')}" for n in sorted(kinds, reverse=True))
+            cores += f" ({each_kind}: a guest gets cores of one kind)"
         give = "no memory" if size == 0 else f"{format_size(room)} to give{limit}"
         level = "warn" if size == 0 or not resources.cores else level
         parts.append(f"node {node} has {cores} and {give}")

@@ -6,12 +6,14 @@ Pure. There is an action only if the current value is unknown or differs from th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from hosttune.domain.elements import version_of
 from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.pages import NodeMemory
 from hosttune.inventory.resources import Resources
+from hosttune.inventory.virtualfunctions import functions_of, kept_of, made_here
 from hosttune.knobs.bootargs import off_arguments, passthrough, values, without_off
 from hosttune.knobs.gpus import release_actions
 from hosttune.knobs.kernelargs import IOMMU_PASSTHROUGH
@@ -23,13 +25,15 @@ from hosttune.model import sysfs
 from hosttune.model.commandline import text_of
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
+from hosttune.model.limits import limit
 from hosttune.model.plan import Action, Finding, PlannedGuest
-from hosttune.model.values import CpuSet, format_size
+from hosttune.model.values import CpuSet, FrozenMap, format_size, grouped
 from hosttune.planning.host.inside import inside_findings
 from hosttune.planning.host.page_actions import boot_page_actions, page_actions
 from hosttune.planning.mig.types import mig_actions
-from hosttune.settings.drivers import VFIO, Driver
+from hosttune.settings.drivers import VFIO, Driver, SriovVfs
 from hosttune.settings.kernelargs import KernelArguments
+from hosttune.settings.virtual import VirtualFunction
 
 # --- a hugetlbfs mount, and an AppArmor rule for it ----------------------------------------------------------
 # See `hosttune.linux.hugetlbfs` for the reason: a guest with huge pages does not start without a mount of its page
@@ -213,6 +217,7 @@ def plan_actions(
         *split_findings(plan_isolation(ctx))[0],
         *boot_page_actions(host, intent, memory, guests, findings),
         *_drivers(catalogue, guests, every=every),
+        *_virtual_functions(host, guests, every=every),
         *mig_actions(host, catalogue, guests, every=every),
     ]
     of_guests, about_guests = split_findings(plan_guests_knobs(ctx))
@@ -226,8 +231,8 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], *, every: b
         for device in guest.devices:
             function = catalogue.pci.get(device.address)
             driver = function.driver if function else None
-            if device.vgpu_type or stays_with_driver(function):
-                continue  # the function of a vGPU stays with the vendor's driver, which is also its VFIO driver
+            if device.managed or device.vgpu_type or stays_with_driver(function):
+                continue  # libvirt binds a managed one; the vendor's driver of a vGPU is its VFIO driver, too
             if driver != VFIO:
                 yield from release_actions(catalogue.gpus.get(device.address), driver)
             if every or driver != VFIO:
@@ -239,3 +244,32 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], *, every: b
                     f"guest {guest.name} gets {device.address}",
                     needed=True,
                 )
+
+
+def _virtual_functions(host: Host, guests: tuple[PlannedGuest, ...], *, every: bool) -> Iterator[Action]:
+    """Yield the number of virtual functions of each NIC, and what it keeps for those of guests.
+
+    A number that is there stays while a guest has one of them: to change it, all have to go.
+    """
+    rows = [(guest.name, device) for guest in guests for device in guest.devices]
+    kept_now = {nic.address: nic.functions for nic in host.nics}
+    by_nic = grouped((network.vf_of, (name, device, network)) for name, device in rows if (network := device.network))
+    for physical, own in sorted((nic, of) for nic, of in by_nic.items() if nic is not None):
+        addresses = functions_of(host, physical, limit("networks"))
+        numbers = {device.address: addresses.index(device.address) for _, device, _ in own}
+        now = host.index.pci[physical].sriov_vfs
+        want = max(now or 0, made_here(host, physical), 1 + max(numbers.values()))
+        names = ", ".join(dict.fromkeys(name for name, _, _ in own))
+        if every or now != want:
+            why = f"guests {names} get virtual functions of {physical}"
+            yield make_action(SriovVfs.kind, physical, now, want, why, needed=True)
+        for name, device, network in own:
+            kept = kept_of(network)
+            why = f"guest {name}: what {physical} does with {device.address}, whatever the guest wants"
+            target = f"{physical}/{numbers[device.address]}"
+            told = (kept_now.get(physical) or {}).get(str(numbers[device.address]))
+            current = told and FrozenMap({name: told[name] for name in kept if name in told})
+            if now != want:
+                current = FrozenMap[str, Any]({})  # new functions have nothing of it
+            if kept and (every or current != kept):
+                yield make_action(VirtualFunction.kind, target, current, kept, why, needed=True)

@@ -169,7 +169,7 @@ def _platform(host: Host, say: Say) -> None:
         )
     if host.arch is None:
         say("warn", "the architecture is unknown: planned as x86-64", "arch")
-    if host.cpu_model is None or host.cpu_model.physical_address_bits is None:
+    if host.arch in (None, "x86_64") and (host.cpu_model is None or host.cpu_model.physical_address_bits is None):
         say("warn", "the CPUs' physical address width is unknown", "/proc/cpuinfo: address sizes")
     kvm = host.virtualization.kvm if host.virtualization else None
     if kvm is None:
@@ -185,8 +185,8 @@ def _groups(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], say: Say) ->
         return  # the action that enables the IOMMU has this finding
     for guest in guests:
         for device in guest.devices:
-            if device.kind == "mdev":
-                continue  # it does not exist yet, and gets its own group when it is created
+            if device.kind == "mdev" or device.network:
+                continue  # one that does not exist yet is in a group once it does: apply looks then
             function = catalogue.pci.get(device.address)
             if function is None or function.iommu_group is None:
                 say("error", f"{device.address} is in no IOMMU group: it cannot be given to a guest", "iommu_group")

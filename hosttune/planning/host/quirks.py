@@ -24,6 +24,7 @@ from hosttune.linux.tuned import (
     unknown_profiles,
 )
 from hosttune.model.host import Host, Tuned
+from hosttune.model.listing import some
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import format_size, grouped
 
@@ -40,16 +41,18 @@ ROOT_PORT_GTS = 16.0  # link speed of QEMU's root port (hw/pci-bridge/gen_pcie_r
 def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
     """Yield the known problems of one guest."""
     where = f"guest {guest.name}"
+    told: dict[tuple[str, str], list[str]] = {}
     for device in guest.devices:
         gpu, function = catalogue.gpus.get(device.address), catalogue.pci.get(device.address)
         vendor = vendor_of(gpu.vendor) if gpu else None
-        told = (("warn", vendor.reset_doubts), ("info", vendor.reset_reports)) if vendor else ()
-        for level, doubts in told:
+        for level, doubts in (("warn", vendor.reset_doubts), ("info", vendor.reset_reports)) if vendor else ():
             if doubt := doubts.get((function.device_id if function else None) or ""):
-                yield Finding(level=level, text=f"GPU {device.address}: {doubt}", where=where)
+                told.setdefault((level, doubt), []).append(device.address)
         if gpu and function and (missing := bar_missing(function)):
             mend = "switch Above 4G Decoding on in the host's firmware and raise its MMIO window"
             yield Finding(level="error", text=f"GPU {device.address} fails in a guest: {missing}: {mend}", where=where)
+    for (level, doubt), addresses in told.items():
+        yield Finding(level=level, text=f"GPU {some(addresses, len(addresses))}: {doubt}", where=where)
     yield from _narrow_links(host, guest, where)
     yield from _in_parts(catalogue, guest, where)
     yield from _divided(catalogue, guest, where)

@@ -5,19 +5,18 @@ Each becomes a source of devices (`DeviceSource` with `expects`) and is compared
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.model.documents import AnyDocument, read_any
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import HOST_SCHEMA, DeviceSource, Host, SeenDevice
+from hosttune.model.host import DeviceSource, Host, SeenDevice
 from hosttune.model.intent import Intent
-from hosttune.model.jsontext import plain_json
 from hosttune.model.networkintent import Roce
-from hosttune.model.plan import PLAN_SCHEMA, Plan
-from hosttune.model.validation import VALIDATION_SCHEMA, KnownDevice, Validation
+from hosttune.model.plan import Plan
+from hosttune.model.validation import KnownDevice, Validation
 from hosttune.model.values import Value, address_key, is_address
 from hosttune.rules.checks.facts import known_devices
 
@@ -94,10 +93,10 @@ def of_document(text: bytes, where: str) -> ExpectedDevices:
 
     Raises BadInput for any other document, and for one that names no device and declares nothing.
     """
-    return of_value(_read(text, where), where)
+    return of_value(read_any(text, where, _WHICH), where)
 
 
-def of_value(value: Host | Plan | Validation | Intent, where: str = "expect") -> ExpectedDevices:
+def of_value(value: AnyDocument, where: str = "expect") -> ExpectedDevices:
     """Return the devices of a document; `where` names it. Raises BadInput for a document that names no device."""
     if isinstance(value, Host):
         expected_devices = of_host(value, f"the host document {where}", where)
@@ -114,26 +113,6 @@ def of_value(value: Host | Plan | Validation | Intent, where: str = "expect") ->
         )
         raise BadInput(what, where=where, hint=_WHICH)
     return expected_devices
-
-
-def _read(text: bytes, where: str) -> Host | Plan | Validation | Intent:
-    try:
-        document = plain_json(text, where=where, hint=_WHICH)
-    except BadInput:
-        if re.search(rb"^(?:\{ *)?version *:", text, re.MULTILINE):
-            return Intent.from_yaml(text, where=where)
-        raise
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema == HOST_SCHEMA:
-        return Host.from_json(text, where=where)
-    if schema == PLAN_SCHEMA:
-        return Plan.from_json(text, where=where)
-    if schema == VALIDATION_SCHEMA:
-        return Validation.from_json(text, where=where)
-    if schema is None and isinstance(document, dict) and "version" in document:
-        return Intent.from_json(text, where=where)
-    what = "it has no schema" if schema is None else f"its schema is {str(schema)[:60]!r}"
-    raise BadInput(f"not a document that lists devices: {what}", where=where, hint=_WHICH)
 
 
 _WHICH = (

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import PciDevice
+from hosttune.model.host import Host, PciDevice, Platform
 from hosttune.model.pci import DIRECT_REMEDY
 from hosttune.model.values import slot_of
 from hosttune.rules.checks.facts import RECORD, accelerators, driver_unread, given, holders, lacks, listed
@@ -16,11 +16,7 @@ from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
 _GROUPS = sysfs.IOMMU_GROUPS
-_ON = {
-    "GenuineIntel": "switch VT-d on in the firmware, add intel_iommu=on to the kernel's arguments, reboot",
-    "AuthenticAMD": "switch AMD-Vi (IOMMU) on in the firmware, remove amd_iommu=off and iommu=off, reboot",
-}
-_ANY = "switch the IOMMU on in the firmware and in the kernel's arguments (intel_iommu=on), reboot"
+_INTEL = "intel_iommu=on"
 _OTHER_ARCHES = ("aarch64", "arm", "ia64", "ppc64", "ppc64le", "riscv32", "riscv64", "s390x")
 _YES, _NO = ("Y", "1"), ("N", "0")
 
@@ -38,7 +34,7 @@ _YES, _NO = ("Y", "1"), ("N", "0")
 def iommu_mode(on: On) -> Finding:
     """Check that the IOMMU is on and has groups. Which default domain devices of the host get is not judged."""
     host = on.host
-    hint = _ON.get((host.cpu_model.vendor if host.cpu_model else None) or "", _ANY)
+    hint = _switch_on(host)
     if host.hypervisor:
         hint = "this machine is itself a guest: its own hypervisor has to give it an IOMMU"
     present = host.iommu.present if host.iommu else None
@@ -48,6 +44,24 @@ def iommu_mode(on: On) -> Finding:
         return on.failed("off: no groups", hint)
     mode = host.iommu.mode if host.iommu else None
     return on.passed(f"on{f', host-owned devices in domains of type {mode}' if mode else ''}")
+
+
+def _switch_on(host: Host) -> str:
+    """Return how to switch the IOMMU on: in the firmware, and in the file that this host's boot loader reads."""
+    vendor = host.cpu_model.vendor if host.cpu_model else None
+    if vendor == "AuthenticAMD":
+        return "switch AMD-Vi (IOMMU) on in the firmware, remove amd_iommu=off and iommu=off, reboot"
+    platform = host.platform or Platform()
+    place = {
+        "grub": "GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub (grub2-mkconfig)",
+        "systemd-boot": "/etc/kernel/cmdline, then kernel-install add-all",
+        "proxmox-boot-tool": "/etc/kernel/cmdline, then proxmox-boot-tool refresh",
+    }.get(platform.boot_loader or "", "the kernel's arguments")
+    firmware = "VT-d" if vendor == "GenuineIntel" else "the IOMMU"
+    hint = f"switch {firmware} on in the firmware; add {_INTEL} to {place}; reboot"
+    if _INTEL in platform.unused_arguments:
+        hint += f". It is in /etc/default/grub, but {platform.boot_loader} boots this host"
+    return hint
 
 
 @check(

@@ -243,17 +243,16 @@ def memory_merging(scene: GuestOnHost) -> Iterator[Finding]:
     "memory-allocation",
     ADVICE,
     f"{_BACKING}/allocation",
-    right="memory that is pinned or huge is allocated when the guest starts",
+    right="huge pages are allocated when the guest starts",
     why="a shortage of huge pages kills the running guest (SIGBUS) instead of stopping its start",
     source=f"{_SOURCE}, allocation; Linux admin-guide/mm/hugetlbpage",
-    remedy="write <allocation mode='immediate'/> in <memoryBacking>",
-    applies=lambda scene: not scene.confidential and (bool(scene.given) or _has_pages(scene)),
+    remedy="write <allocation mode='immediate'/> in <memoryBacking>, or leave the element out",
+    applies=lambda scene: not scene.confidential and _has_pages(scene),
 )
 def memory_allocation(scene: GuestOnHost) -> Iterator[Finding]:
-    """Find memory that is allocated on first use."""
-    mode = scene.guest.backing.allocation
-    if mode != "immediate":
-        text = f"allocation {mode or 'not written'}: memory is taken on first use, and a shortage shows while it runs"
+    """Find huge pages that are allocated on first use; without the element libvirt allocates them at the start."""
+    if scene.guest.backing.allocation == "ondemand":
+        text = "allocation ondemand: pages are taken on first use, and a shortage shows while it runs"
         yield Finding(text, f"{_BACKING}/allocation")
 
 

@@ -41,10 +41,17 @@ def vcpu_pins(scene: GuestOnHost) -> Iterator[Finding]:
         text = f"vCPUs {CpuSet(loose)} have no vcpupin: they may run on all CPUs of the host"
         yield Finding(text, _PINS)
     wide = [vcpu for vcpu, cpus in scene.pins.items() if len(cpus) > 1]
-    if wide:
-        example = f"vCPU {wide[0]} may use {scene.pins[wide[0]]}"
-        text = f"vCPUs {CpuSet(wide)} are pinned to several CPUs each ({example}): they move, and meet each other"
-        yield Finding(text, _PINS, remedy="give each of them one CPU of its own: hosttune plan chooses them")
+    isolated = CpuSet(cpu.id for cpu in scene.host.cpus if cpu.isolated)
+    still = [vcpu for vcpu in wide if scene.pins[vcpu] <= isolated]
+    moving = [vcpu for vcpu in wide if vcpu not in still]
+    for vcpus, what in (
+        (moving, "they move, and meet each other"),
+        (still, "on isolated CPUs the kernel balances no load: all of them can stay on one CPU"),
+    ):
+        if vcpus:
+            example = f"vCPU {vcpus[0]} may use {scene.pins[vcpus[0]]}"
+            text = f"vCPUs {CpuSet(vcpus)} are pinned to several CPUs each ({example}): {what}"
+            yield Finding(text, _PINS, remedy="give each of them one CPU of its own: hosttune plan chooses them")
     beyond = [pin.id for pin in scene.guest.vcpu_pins if pin.id >= scene.guest.vcpus]
     if beyond:
         text = f"pins for vCPUs {CpuSet(beyond)}, but the guest has {scene.guest.vcpus} vCPUs"
@@ -210,8 +217,8 @@ def emulator_pin(scene: GuestOnHost) -> Iterator[Finding]:
     """Find an emulator that may run anywhere, beside vCPUs, or on a foreign node."""
     emulator = parse_cpus(scene.guest.emulator_cpus)
     if not emulator:
-        text = "no emulatorpin: the emulator's threads may run on all CPUs, those of vCPUs included"
-        yield Finding(text, _EMULATOR)
+        where = f"CPUs {scene.guest.vcpu_cpus}, as <vcpu> says" if scene.guest.vcpu_cpus else "all CPUs"
+        yield Finding(f"no emulatorpin: the emulator's threads may run on {where}, beside the vCPUs", _EMULATOR)
         return
     yield from _on_vcpus(scene, emulator, "emulator threads", _EMULATOR)
     yield from _far(scene, emulator, "emulator threads", _EMULATOR)

@@ -63,7 +63,10 @@ def facts_of(text: str) -> dict[str, Any]:
         facts["ats_enabled"] = found[1] == "+"
     if found := re.search(r"Total VFs: (\d+), Number of VFs: (\d+)", text):
         enabled = re.search(r"IOVCtl:\tEnable\+", text) is not None
-        facts["sriov"] = {"total_vfs": int(found[1]), "vfs": int(found[2]), "enabled": enabled}
+        place = re.search(r"VF offset: (\d+), stride: (\d+), Device ID: ([0-9a-f]{4})", text)
+        assert place is not None
+        facts["sriov"] = {"total_vfs": int(found[1]), "vfs": int(found[2]), "enabled": enabled,
+                          "offset": int(place[1]), "stride": int(place[2]), "device_id": place[3]}  # fmt: skip
     return facts
 
 

@@ -43,7 +43,7 @@ def test_a_command_is_imported_when_it_is_called() -> None:
     shared = {"commands", "output", "process"}
     assert modules_of("--version") == shared
     assert modules_of("--help") == shared
-    assert modules_of("schema", "host") == shared | {"documents"}
+    assert modules_of("schema", "host") == shared | {"schema"}
     assert modules_of("plan", "--help") == shared | {"plan", "planned", "config"}
 
 

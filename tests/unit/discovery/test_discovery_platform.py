@@ -238,6 +238,24 @@ def test_firmware_modules_system_and_loader() -> None:
     )
 
 
+def test_proxmox_boots_by_its_own_tool_and_what_grubs_file_has_is_not_used() -> None:
+    files = {
+        "/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f": "\0".join("systemd-boot 252"),
+        "/etc/default/grub": 'GRUB_CMDLINE_LINUX_DEFAULT="quiet intel_iommu=on"\nGRUB_CMDLINE_LINUX="iommu=pt"\n',
+        "/boot/grub/grub.cfg": "",
+    }
+    platform = read_platform(reader_of(files))[0]
+    assert (platform.boot_loader, platform.unused_arguments) == (
+        "systemd-boot",
+        ("quiet", "intel_iommu=on", "iommu=pt"),
+    )
+    platform = read_platform(reader_of({**files, "/etc/kernel/proxmox-boot-uuids": "1234-ABCD"}))[0]
+    assert platform.boot_loader == "proxmox-boot-tool"
+    del files["/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"]
+    platform = read_platform(reader_of(files))[0]
+    assert (platform.boot_loader, platform.unused_arguments) == ("grub", ())
+
+
 def test_systemd_boot_wins_over_a_leftover_grub() -> None:
     files = {"/boot/grub/grub.cfg": "", "/boot/efi/loader/loader.conf": ""}
     assert read_platform(reader_of(files))[0].boot_loader == "systemd-boot"

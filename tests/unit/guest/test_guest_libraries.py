@@ -22,7 +22,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.guestplan import UCX_FILE, ExpectedLibrary, GuestPlan
 from hosttune.model.host import Host, PciDevice, Problem
 from hosttune.model.intent import Intent, Network
-from hosttune.model.networkintent import Fabric, Roce
+from hosttune.model.networkintent import NetworkIntent, Roce
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.ports import NicPorts, RdmaPort
 from hosttune.model.validation import CheckResult
@@ -196,7 +196,7 @@ def test_the_traffic_class_is_only_what_the_intent_declares_for_all_nics(tmp_pat
     nic = next(device for device in TWO_CELLS.devices if device.kind == "nic")
 
     def table(roce: Roce) -> str:
-        plan = msgspec.structs.replace(plan_of(TWO_CELLS), intent=Intent(version=1, fabric=Fabric(roce=roce)))
+        plan = msgspec.structs.replace(plan_of(TWO_CELLS), intent=Intent(version=1, fabric=NetworkIntent(roce=roce)))
         return guest_files(plan, TWO_CELLS.name).bundle["hosttune-guest.conf"]
 
     assert "traffic_class 106\n" in table(Roce(traffic_class=106))

@@ -37,7 +37,6 @@ from hosttune.discovery import discover
 from hosttune.handover import calls
 from hosttune.handover.network import compare, first_look, put_back, settle, tools
 from hosttune.handover.network.known import Before, FunctionFacts, KnownFunction, keep, known
-from hosttune.handover.network.virtual import read
 from hosttune.handover.running import Handed, HandoverOptions, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
@@ -46,6 +45,7 @@ from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
 from hosttune.model.starts import GUEST, start_line
 from hosttune.model.validation import CheckResult
+from hosttune.settings.virtual import read_function
 from hosttune.transaction.site import Site, site_of
 
 PXE, NO_PXE = "PXE(1)               PXE(1)               PXE(1)", "PXE(1)               NONE(0)              NONE(0)"
@@ -337,7 +337,7 @@ def test_the_settings_of_a_virtual_function_go_back_to_what_they_were(tmp_path: 
     start = function(0, "b8:59:9f:00:00:01", vlan_list=[{"vlan": 100}], spoofchk=True)
     root = virtual_root(tmp_path / "small", start)
     folder, target = str(root / STATE), Target(address=VIRTUAL, kind="nic", identity="i")
-    settings = read(open_system(str(root)), "up0", 0)
+    settings = read_function(open_system(str(root)), "up0", 0)
     before = Before(
         facts=FunctionFacts(settings=settings), origin="clean", text="as of hand-over 9", at="2026-01-01T00:00:00+00:00"
     )

@@ -67,6 +67,18 @@ def test_a_device_that_was_moved_stays_quarantined(facts: Mapping[str, Any]) -> 
     assert set(quarantined_devices(unknown)) == {GPU}
 
 
+def test_a_device_that_was_moved_is_known_on_vfio_pci_by_its_device_serial_number() -> None:
+    """Some makers give all cards one number: a device that is where it was has not moved."""
+    ids: dict[str, Any] = {"vendor_id": "10de", "device_id": "2335", "class_code": "030200"}
+    moved = PciDevice(address=MOVED, dsn="48b02d0000000001", **ids)
+    told = msgspec.structs.replace(record(GPU, state="quarantined"), identity=f"{GPU} 10de:2335 dsn=48b02d0000000001")
+    gpus = (Gpu(address=MOVED, vendor="nvidia"), Gpu(address=GPU, vendor="nvidia"))
+    for own, places in (("48b02d0000000002", {GPU, MOVED}), ("48b02d0000000001", {GPU})):
+        pci = (*(one for one in host().pci if one.address != GPU), PciDevice(address=GPU, dsn=own, **ids), moved)
+        there = held(pci=pci, gpus=gpus, handover=HandoverState(devices=(told,)))
+        assert set(quarantined_devices(there)) == places
+
+
 def test_planning_leaves_the_guest_unplaced_with_the_reason() -> None:
     intent = Intent.from_json(to_json(intent_of(vcpus=4, memory="4GiB", gpus=[GPU], profile="none")))
     found = plan(held(), intent)

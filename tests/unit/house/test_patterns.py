@@ -1,6 +1,6 @@
 """Every regular expression of the product takes a time that grows as its text does, not as the square of it.
 
-What hosttune reads is not trusted, and a log may have 16 MiB. A pattern is tried on newlines, blanks, digits and its
+What hosttune reads is not trusted, and a log may have 64 MiB. A pattern is tried on newlines, blanks, digits and its
 own words, many times over. The usual fault is `^\\s+` with MULTILINE, or `\\S+ x` in a search: each place of a long run
 is tried as the beginning, and reads to the run's end. Write `^[ \\t]+`, a bound, or `(?<!\\S)`.
 """

@@ -359,59 +359,7 @@ def test_a_size_that_is_too_large(size: int | str) -> None:
     assert caught.value.hint == "give at most 8388607TiB"
 
 
-# --- the JSON Schema and the documents -----------------------------------------------------------------------
-
-
-def faults(value: object, schema: Mapping[str, Any], root: Mapping[str, Any], at: str = "$") -> list[str]:
-    """Where a plain document breaks a JSON Schema: the keywords that msgspec writes, an unknown one fails."""
-    known = {"$ref", "$defs", "anyOf", "type", "enum", "properties", "required", "items", "additionalProperties"}
-    assert set(schema) <= known | {"title", "description", "default"}, schema
-    if "$ref" in schema:
-        name = schema["$ref"].removeprefix("#/$defs/")
-        return faults(value, root["$defs"][name], root, at)
-    if "anyOf" in schema:
-        found = [faults(value, choice, root, at) for choice in schema["anyOf"]]
-        return [] if [] in found else [f"{at}: none of {found}"]
-    if "enum" in schema and value not in schema["enum"]:
-        return [f"{at}: {value!r} is not in {schema['enum']}"]
-    if "type" in schema and schema["type"] not in names_of(value):
-        return [f"{at}: {value!r} is no {schema['type']}"]
-    wrong: list[str] = []
-    if isinstance(value, dict):
-        fields, other = schema.get("properties", {}), schema.get("additionalProperties", True)
-        wrong += [f"{at}: no {name}" for name in schema.get("required", ()) if name not in value]
-        for name, part in value.items():
-            if name in fields:
-                wrong += faults(part, fields[name], root, f"{at}.{name}")
-            elif isinstance(other, dict):
-                wrong += faults(part, other, root, f"{at}.{name}")
-            elif other is False:
-                wrong.append(f"{at}: unknown {name}")
-    if isinstance(value, list) and "items" in schema:
-        for i, part in enumerate(value):
-            wrong += faults(part, schema["items"], root, f"{at}[{i}]")
-    return wrong
-
-
-def names_of(value: object) -> set[str]:
-    """The JSON Schema types that a value has."""
-    if isinstance(value, bool):
-        return {"boolean"}
-    if isinstance(value, int):
-        return {"integer", "number"}
-    return {{type(None): "null", float: "number", str: "string", list: "array", dict: "object"}[type(value)]}
-
-
-@pytest.mark.parametrize("kind", [Host, Plan, Intent])
-def test_the_schema_takes_our_own_documents_and_no_others(kind: type[msgspec.Struct]) -> None:
-    host = read(document())
-    intent = Intent.from_json(json.dumps(intent_of(gpus=[GPU], vcpus=2, memory="1GiB")))
-    values = {Host: host.to_json(), Intent: intent.to_json(), Plan: hosttune.plan(host, intent).to_json()}
-    plain = json.loads(values[kind])
-    schema = json.loads(msgspec.json.encode(msgspec.json.schema(kind)))
-    assert faults(plain, schema, schema) == []
-    broken = plain | {"guests": [{"nam": "a"}]}
-    assert faults(broken, schema, schema)
+# --- documents of our own programs ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Nic, Problem
 from hosttune.model.intent import Intent
-from hosttune.model.networkintent import Fabric, Roce
+from hosttune.model.networkintent import NetworkIntent, Roce
 from hosttune.model.ports import NicPorts, RoceState
 from hosttune.rules.checks import results_of
 from hosttune.rules.checks.expected import of_document, with_expectations
@@ -162,7 +162,7 @@ def test_a_declaration_that_no_port_can_have_is_refused(text: str, where: str) -
 
 def test_the_newest_plan_counts_and_a_named_document_before_it() -> None:
     def planned(mtu: int) -> Any:
-        intent = Intent(version=1, fabric=Fabric(roce=Roce(mtu=mtu)))
+        intent = Intent(version=1, fabric=NetworkIntent(roce=Roce(mtu=mtu)))
         return msgspec.structs.replace(plan_of(TWO_CELLS), intent=intent)
 
     bare = msgspec.structs.replace(plan_of(TWO_CELLS), intent=Intent(version=1))
@@ -187,7 +187,7 @@ def test_a_guest_has_the_declaration_of_its_own_nics() -> None:
     nic = next(device for device in TWO_CELLS.devices if device.kind == "nic")
 
     def declared(roce: Roce) -> Roce | None:
-        plan = msgspec.structs.replace(plan_of(TWO_CELLS), intent=Intent(version=1, fabric=Fabric(roce=roce)))
+        plan = msgspec.structs.replace(plan_of(TWO_CELLS), intent=Intent(version=1, fabric=NetworkIntent(roce=roce)))
         return GuestPlan.from_json(guest_files(plan, TWO_CELLS.name).bundle["expected.json"]).roce
 
     assert declared(DECLARED) == DECLARED

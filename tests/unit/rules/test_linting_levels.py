@@ -76,7 +76,7 @@ def test_a_confidential_guest_gets_no_advice_for_ordinary_ones(kind: str) -> Non
     ordinary, confidential = (criticise(host(), domain(hostdev(GPU), more), where="a.xml") for more in ("", security))
     gone = {one.rule for one in ordinary if one.judged} - {one.rule for one in confidential if one.judged}
     assert gone == {
-        *("cpu-model", "memory-bound", "huge-pages", "memory-balloon", "memory-merging", "memory-allocation"),
+        *("cpu-model", "memory-bound", "huge-pages", "memory-balloon", "memory-merging"),
         *("guest-agent", "random-numbers"),
     }
 
@@ -215,3 +215,17 @@ def test_a_guest_without_an_architecture_has_the_hosts(loader: str, unknown: boo
     xml = domain(hostdev(GPU)).replace(" arch='x86_64'", "").replace(" type='pflash'>/OVMF.fd", loader)
     texts = [one.text for one in criticise(host(arch="x86_64"), xml, where="a.xml") if one.rule == "firmware-window"]
     assert any("which firmware" in text for text in texts) is unknown
+
+
+@pytest.mark.parametrize(
+    ("pages", "told"),
+    [
+        ("<hugepages/><allocation mode='ondemand'/>", {"memory-allocation"}),
+        ("<hugepages/><allocation mode='immediate'/>", set()),
+        ("<hugepages/>", set()),  # libvirt allocates huge pages at the start
+        ("<allocation mode='ondemand'/>", set()),  # a passed device pins ordinary pages at the start
+    ],
+)
+def test_huge_pages_that_are_taken_on_first_use_are_told(pages: str, told: set[str]) -> None:
+    xml = domain(hostdev(GPU), f"<memoryBacking>{pages}</memoryBacking>")
+    assert {finding.rule for finding in criticise(host(), xml, where="a.xml")} & {"memory-allocation"} == told

@@ -35,7 +35,6 @@ MISSED = {
     "memoryBacking/hugepages": "huge-pages",
     "memoryBacking/hugepages/page": "page-size",
     "memoryBacking/nosharepages": "memory-merging",
-    "memoryBacking/allocation": "memory-allocation",
     "vcpu": "vcpu-pins",
     "iothreads": "iothread-missing",
     "cputune": "vcpu-pins",
@@ -103,6 +102,7 @@ _DEFAULT = "libvirt's default is the same"
 _CLIQUE = "what lacks a clique is worth knowing, and no fault: gpu-cliques says it as info (test_cliques.py)"
 _OWN = "it is the guest's own, and says nothing of the host"
 UNTUNED = {
+    "memoryBacking/allocation": "libvirt allocates huge pages at the start without it",
     "name": _REQUIRED,
     "uuid": _REQUIRED,
     "memory": "libvirt takes the sum of the cells",
@@ -267,7 +267,6 @@ ATTRIBUTES = {
     ("cputune/iothreadpin", "cpuset"): "iothread-pins",
     ("numatune/memnode", "nodeset"): "memory-near-vcpus",
     ("memoryBacking/hugepages/page", "size"): "page-size",
-    ("memoryBacking/allocation", "mode"): "memory-allocation",
     ("devices/controller[pcie-root-port]/target", "hotplug"): "port-hotplug",
     ("devices/hostdev[pci]/rom", "bar"): "rom-bar",
     ("devices/hostdev[pci]/address", "bus"): "root-port",

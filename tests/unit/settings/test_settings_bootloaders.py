@@ -208,6 +208,19 @@ def test_systemd_boot_tells_that_it_runs(tmp_path: Path) -> None:
     assert found.name == "kernel-install"
 
 
+def test_where_proxmox_writes_the_entries_a_person_adds_the_arguments(tmp_path: Path) -> None:
+    system = scratch(
+        tmp_path, {**GRUB_FILES, "usr/bin/kernel-install": "", "etc/kernel/proxmox-boot-uuids": "1234-ABCD"}
+    )
+    path = tmp_path / LOADER_INFO[1:]
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\6\0\0\0" + "systemd-boot 252".encode("utf-16-le"))
+    assert boot_loader(system) is None
+    assert "/etc/kernel/cmdline, then proxmox-boot-tool refresh" in (both("iommu").waits_for(system) or "")
+    with pytest.raises(WriteFailed, match=r"proxmox-boot-tool refresh\): add iommu=pt by hand"):
+        both("iommu").write(system, {"iommu": "iommu=pt"})
+
+
 def test_our_memory_is_plain_json(tmp_path: Path) -> None:
     system = scratch(tmp_path, info("ro iommu=off"))
     both("iommu").write(system, {"iommu": "iommu=pt"})

@@ -50,6 +50,9 @@ def hosttune(capsys: pytest.CaptureFixture[str], scratch: Path) -> Run:
     return call
 
 
+FIVE = {"check": "row-remap", "subject": GPU, "by": "ops", "why": "x", "until": "2999-12-31"}
+
+
 def standing(text: str) -> dict[str, str]:
     return {one["check"]: one["accepted"] and one["accepted"]["why"] for one in json.loads(text)["results"]}
 
@@ -178,7 +181,8 @@ def test_a_record_with_what_is_no_date_accepts_nothing(hosttune: Run, scratch: P
 @pytest.mark.parametrize("fact", ["uuid", "serial", "dsn"])
 def test_it_is_of_the_device_and_not_of_the_address(fact: str) -> None:
     doubt = CheckResult(check="row-remap", subject=GPU, outcome="unknown", actual="not read")
-    known = Acceptance(check="row-remap", subject=GPU, by="a", why="x", until="2999-12-31", device={fact: "1"})
+    row = {"check": "row-remap", "subject": GPU, "by": "a", "why": "x", "until": "2999-12-31", "device": {fact: "1"}}
+    (known,) = accepting.declared([row], "config.toml: accept")  # --accept notes the same by itself
 
     def judged(value: str | None) -> CheckResult:
         own = {} if fact == "dsn" else {fact: value}
@@ -199,6 +203,8 @@ def test_it_is_of_the_device_and_not_of_the_address(fact: str) -> None:
         ([{"check": "time-sync"}], "not the five keys"),
         ([{"check": "time-sync", "subject": "host", "by": "", "why": "x", "until": "2999-12-31"}], "an empty value"),
         ([{"check": "nope", "subject": "host", "by": "ops", "why": "x", "until": "2999-12-31"}], "no check 'nope'"),
+        ([{**FIVE, "device": {"slot": "7"}}], "device is not what tells"),
+        ([{**FIVE, "device": {"serial": 165}}], "an empty value, or none that is text"),
     ],
 )
 def test_a_configuration_needs_all_five(rows: Any, told: str) -> None:

@@ -1,0 +1,45 @@
+"""Answers of the host's tools: recorded in a capture as `.hosttune/commands/NAME`, else asked of the machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hosttune.errors import BadInput, CommandFailed, Unreadable
+from hosttune.machine.system import System
+from hosttune.model.jsontext import recorded_json
+
+_SECONDS = 30.0
+INTERFACE = re.compile(r"[^/\s:]{1,15}")  # a name: dev_valid_name, net/core/dev.c
+
+
+def ask(system: System, name: str, argv: tuple[str, ...]) -> str | None:
+    """Return a command's answer, recorded or live; None if the tool is not installed, refuses or hangs."""
+
+    def live() -> str | None:
+        try:
+            return system.run(argv, timeout=_SECONDS)
+        except CommandFailed:
+            return None
+
+    return system.query(name, live)
+
+
+def link_of(system: System, interface: str) -> Mapping[str, Any] | None:
+    """Return what `ip -j -d link show` says of an interface; None if it cannot be asked."""
+    if not INTERFACE.fullmatch(interface):
+        return None
+    text = ask(system, f"ip-link-{interface}", ("ip", "-j", "-d", "link", "show", "dev", interface))
+    found = json_of(text)
+    if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], dict):
+        return None
+    return found[0] if found[0].get("ifname") == interface else None
+
+
+def json_of(text: str | None) -> Any:
+    """Return a tool's answer; None if there is none or it is not JSON."""
+    try:
+        return None if text is None else recorded_json(text, where="a tool's answer")
+    except (BadInput, Unreadable):
+        return None

@@ -1,0 +1,171 @@
+"""What a network function keeps for one of its virtual ones, whatever the guest that has it wants.
+
+MAC, VLAN, rates, spoof check, trust, GUIDs. Target: "PHYSICAL/NUMBER". They go with the virtual function. Sources:
+ip-link(8) (vf NUM); iproute2, ip/ipaddress.c (print_vfinfo): vlan, qos and rates that are 0 may be left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from hosttune.errors import Unreadable, WriteFailed
+from hosttune.machine.system import System
+from hosttune.machine.tools import link_of
+from hosttune.model import sysfs
+from hosttune.model.values import FrozenMap, grouped, is_address
+from hosttune.settings.drivers import SriovVfs
+from hosttune.settings.setting import EditedInPlace, MadeByAnother, refuse
+
+Settings = Mapping[str, "str | int | bool"]
+FLAGS = {"spoofchk": "spoofchk", "trust": "trust", "query_rss_en": "query_rss"}  # field -> word of ip-link(8)
+GUIDS = {"node guid": "node_guid", "port guid": "port_guid"}
+_TARGET = re.compile(r"(.{1,20})/(0|[1-9][0-9]{0,4})")
+_HEX = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}(:[0-9a-f]{2}:[0-9a-f]{2})?")
+_WANTED: Mapping[str, type] = {"address": str, "vlan": int, "max_tx": int, "spoofchk": bool, "trust": bool,
+                               **dict.fromkeys(GUIDS, str)}  # fmt: skip
+
+
+class VirtualFunction(EditedInPlace, MadeByAnother):
+    """See the module. None: there is no such virtual function."""
+
+    kind: ClassVar[str] = "virtual-function"
+    limit_seconds: ClassVar[float | None] = 60.0  # the firmware of the device answers
+    none_is_value: ClassVar[bool] = True
+    may_stop_midway: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        match = _TARGET.fullmatch(target)
+        if match is None or not is_address(match[1]):
+            raise refuse(cls.kind, target, f"{target[:40]!r} is not a virtual function", "write it as 0000:41:00.0/0")
+        return cls(target)
+
+    @property
+    def made_by(self) -> tuple[str, str]:
+        """See MadeByAnother."""
+        return SriovVfs.kind, self._physical
+
+    @property
+    def _physical(self) -> str:
+        return self.target.partition("/")[0]
+
+    @property
+    def _number(self) -> int:
+        return int(self.target.partition("/")[2])
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        wrong = [
+            name
+            for name, one in (value.items() if isinstance(value, Mapping) else [("value", value)])
+            if type(one) is not _WANTED.get(name) or (isinstance(one, str) and not _HEX.fullmatch(one))
+        ]
+        if wrong:
+            raise refuse(self.kind, self.target, f"{wrong[0]} cannot be set so", f"it has {', '.join(_WANTED)}")
+
+    def read(self, system: System) -> Settings | None:
+        """See Setting."""
+        if self.waits_for(system) is not None:
+            return None
+        interface, why = uplink(system, self._physical)
+        settings = read_function(system, interface, self._number) if interface else None
+        if settings is None:
+            command = f"ip -j -d link show dev {interface}"
+            raise Unreadable(self.target, why or f"{command} does not tell what it keeps for function {self._number}")
+        return settings
+
+    def waits_for(self, system: System) -> str | None:
+        """See Setting."""
+        there = system.link(f"{sysfs.function(self._physical, 'virtfn')}{self._number}") is not None
+        return None if there else f"{self._physical} has no virtual function {self._number}"
+
+    def edited(self, planned: Any, live: Any, want: Any) -> tuple[Any, tuple[str, ...]]:
+        """See EditedInPlace."""
+        return FrozenMap({**live, **want}), ()
+
+    def agrees(self, live: Any, want: Any) -> bool:
+        """See Setting. What is not asked for may have any value."""
+        return isinstance(live, Mapping) and isinstance(want, Mapping) and {*want.items()} <= {*live.items()}
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting."""
+        left = self.read(system)
+        interface, why = uplink(system, self._physical)
+        if left is None or interface is None:
+            raise WriteFailed(self.target, why or "there is no such virtual function")
+        for words in commands(left, value):
+            system.change(("ip", "link", "set", "dev", interface, "vf", str(self._number), *words))
+        system.forget()
+
+
+def uplink(system: System, physical: str) -> tuple[str | None, str]:
+    """Return (the interface of a physical function that keeps the settings, ""), or (None, why there is none)."""
+    names = system.list(sysfs.function(physical, "net"))
+    ports = {name: system.read(f"/sys/class/net/{name}/phys_port_name") or "" for name in names}
+    uplinks = [name for name, port in ports.items() if not re.search(r"(?:vf|sf)[0-9]+$", port)]
+    if len(uplinks) != 1:
+        why = f"its physical function {physical} has {len(uplinks)} interfaces on the host: one must keep its settings"
+        return None, why
+    if system.read(f"/sys/class/net/{uplinks[0]}/phys_switch_id"):
+        # Documentation/networking/switchdev.rst: the settings are then rules on the port that represents it.
+        why = (
+            f"{uplinks[0]} is a switch (switchdev): what was set for this function are rules on the port that"
+            " represents it, which hosttune does not read"
+        )
+        return None, why
+    return uplinks[0], ""
+
+
+def read_function(system: System, interface: str, number: int) -> Settings | None:
+    """Return what an interface keeps for one of its virtual functions; None if it cannot be read or is incomplete."""
+    return read_functions(system, interface).get(number)
+
+
+def read_functions(system: System, interface: str) -> Mapping[int, Settings]:
+    """Return what an interface keeps for its virtual functions, by number, as far as that can be read completely."""
+    link = link_of(system, interface)
+    rows = link.get("vfinfo_list") if link is not None else None
+    told = grouped((row.get("vf"), _settings(row)) for row in rows or () if isinstance(row, dict))
+    return {n: of[0] for n, of in told.items() if type(n) is int and len(of) == 1 and of[0] is not None}
+
+
+def _settings(row: Mapping[str, Any]) -> Settings | None:
+    """Return a row's settings in one form. A flag that the driver does not report is left out."""
+    vlans, rate = row.get("vlan_list", [row]), row.get("rate")
+    if not isinstance(vlans, list) or len(vlans) > 1 or not isinstance(rate, dict):
+        return None
+    vlan = vlans[0] if vlans and isinstance(vlans[0], dict) else {}
+    found: dict[str, Any] = {
+        "address": row.get("address"),
+        "vlan": vlan.get("vlan", 0),
+        "qos": vlan.get("qos", 0),
+        "protocol": vlan.get("protocol", "802.1Q"),
+        "max_tx": rate.get("max_tx"),
+        "min_tx": rate.get("min_tx"),
+        "link_state": row.get("link_state"),
+    }
+    found |= {name: row[name] for name in (*FLAGS, *GUIDS) if name in row}
+    texts = dict.fromkeys(("address", "protocol", "link_state", *GUIDS), str)
+    kinds: dict[str, type] = {**texts, **dict.fromkeys(FLAGS, bool)}
+    return FrozenMap(found) if all(type(value) is kinds.get(name, int) for name, value in found.items()) else None
+
+
+def commands(left: Settings, want: Settings) -> list[tuple[str, ...]]:
+    """Return the words of ip-link(8) that set what is not as wanted, one command for what is set together."""
+    differs = {name for name, value in want.items() if left.get(name) != value}
+    words: list[tuple[str, ...]] = []
+    if "address" in differs:
+        words.append(("mac", str(want["address"])))
+    if differs & {"vlan", "qos", "protocol"}:
+        proto = ("proto", str(want["protocol"])) if want["vlan"] and want["protocol"] != "802.1Q" else ()
+        words.append(("vlan", str(want["vlan"]), "qos", str(want["qos"]), *proto))
+    if differs & {"max_tx", "min_tx"}:
+        words.append(("max_tx_rate", str(want["max_tx"]), "min_tx_rate", str(want["min_tx"])))
+    words += [(option, "on" if want[name] else "off") for name, option in FLAGS.items() if name in differs]
+    words += [(option, str(want[name])) for name, option in GUIDS.items() if name in differs]
+    if "link_state" in differs:
+        words.append(("state", str(want["link_state"])))
+    return words
