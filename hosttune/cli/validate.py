@@ -51,6 +51,7 @@ GATES = ("verdict", "worse", "either")
 @click.option("--until", metavar="DATE", help="The last day of --accept, as 2026-12-31.")
 @click.option("--accepted", metavar="FILE", hidden=True)  # a fleet's, as JSON: hosttune_accept
 @click.option("--all", "each", is_flag=True, help="Tell each result, also of several that have one reason.")
+@click.option("--brief", is_flag=True, help="One table: what did not pass, and what to do.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def validate(
@@ -85,6 +86,7 @@ def validate(
     from msgspec.structs import replace
 
     from hosttune.machine.archive import open_system
+    from hosttune.report.validation import brief_report
     from hosttune.validating import ValidationRequest, check_request, exit_code
     from hosttune.validating import validate as check
 
@@ -105,7 +107,14 @@ def validate(
         "certificate": lambda: certificate_of(found, request.floors),
     }
     with exiting(context, 0 if output == "prometheus" else code):
-        emit_report(found.validation, output, lambda _: report_of(found, request.against, request.floors, each), only)
+        emit_report(
+            found.validation,
+            output,
+            lambda validation: (
+                brief_report(validation) if asked["brief"] else report_of(found, request.against, request.floors, each)
+            ),
+            only,
+        )
 
 
 def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> dict[str, Any]:

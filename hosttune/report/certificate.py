@@ -19,12 +19,11 @@ from hosttune.model.validation import ACCEPTED, Validation
 from hosttune.model.values import grouped, to_json
 from hosttune.report.blocks import AnyBlock, Facts, Lines, Report, Section, Table
 from hosttune.report.outcomes import Mark, groups, meaning, occasion, tally, unseen
-from hosttune.report.validation import machine_words
+from hosttune.report.validation import machine_words, results_table
 
 _MONO = dict.fromkeys(("address", "UUID"), "mono")
 _FIRMWARE = ("vbios", "nic-firmware", "drive-firmware")
 _MANY = 6  # subjects named in a cell
-_KINDS = 12  # kinds of results that are told, so that three pages hold them
 _NOTHING_MEASURED = "Nothing was measured: hosttune validate --level 1 (or 2, 3) -o certificate measures."
 _NOT_HANDED = (
     "No signed statement is kept on this host: nothing says that its devices were reset and erased after the last"
@@ -62,13 +61,16 @@ def certificate_report(found: Validation, evidence: Evidence, standard: Standard
         headline=tally(found.results),
         meaning=means,
         blocks=(
-            _results(
-                found, f"Why this is {'no certificate' if word != 'SPECIMEN' else 'a specimen'}", "fail", "unknown"
+            results_table(
+                found.results,
+                f"Why this is {'no certificate' if word != 'SPECIMEN' else 'a specimen'}",
+                "fail",
+                "unknown",
             ),
             Facts(heading="What was looked at", parts=facts),
             _devices(found, evidence),
             _figures(found, evidence, standard),
-            _results(found, "Warnings", "warn"),
+            results_table(found.results, "Warnings", "warn"),
             _accepted(found),
             Section(heading="Hand-over", blocks=tuple(_handed(evidence))),
         ),
@@ -85,23 +87,6 @@ def holds_until(found: Validation, evidence: Evidence) -> str:
     date, why = min(ends, default=("", ""))
     changes = "a device, its firmware or driver, a setting or a guest changes, or the host boots"
     return f"until {date} ({why}), and no longer than until {changes}" if date else f"until {changes}"
-
-
-def _results(found: Validation, heading: str, *outcomes: str) -> Table:
-    alike = [group for group in groups(found.results) if group.outcome in outcomes]
-    rows = [
-        (
-            Mark(group.outcome, group.outcome),
-            group.check,
-            some(group.subjects, _MANY),
-            group.actual or "",
-            group.hint or "",
-        )
-        for group in alike[:_KINDS]
-    ]
-    if len(alike) > _KINDS:
-        rows.append((Mark(outcomes[-1], "more"), f"{len(alike) - _KINDS} more", "", "the full validation has them", ""))
-    return Table(heading=heading, columns=("outcome", "check", "of", "what was seen", "what to do"), rows=tuple(rows))
 
 
 def _devices(found: Validation, evidence: Evidence) -> Table:
