@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 DEMO := plan --root @example --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default
 
-.PHONY: demo check test evidence lab-test lab-full bench bench-fleet lint format wheelhouse packages set-up set-up-test clean
+.PHONY: demo check test test-python evidence lab-test lab-full bench bench-fleet lint format wheelhouse packages collection set-up set-up-test clean
 
 demo: set-up
 	$(BIN)/hosttune $(DEMO)
@@ -38,6 +38,14 @@ set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP
 
 test: set-up-test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10
+
+# The unit tests on another Python than the one of .venv: make test-python PYTHON=python3.13
+OTHER := .bench/$(notdir $(PYTHON))
+test-python:
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet --requirement requirements/run.txt --requirement requirements/test.txt
+	$(OTHER)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(OTHER)/bin/pytest -n $(JOBS) --dist worksteal tests/unit
 
 # The quick loop: linters first, then the unit tests of the rooms that changed (tests/changed.py; BASE=main, ALL=1).
 check: set-up-test
@@ -106,13 +114,20 @@ format: set-up-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# KEY=FILE: an SSH key that signs what these two build (docs/packages.md).
+SIGN := $(if $(KEY),--key '$(KEY)')
+
 # What playbooks/bootstrap.yml installs on hosts that reach no package index (docs/bootstrap.md).
 wheelhouse: $(STAMP)/run
-	$(BIN)/python requirements/wheelhouse.py
+	$(BIN)/python requirements/wheelhouse.py $(SIGN)
 
-# Packages for hosts, the wheel, the sdist, an SBOM and checksums, in `dist` (docs/packages.md).
-packages: $(STAMP)/run $(STAMP)/apt-packages
-	$(BIN)/python packaging/build.py
+# Packages for hosts, the wheel, the sdist, the collection, an SBOM and checksums, in `dist` (docs/packages.md).
+packages: $(STAMP)/run $(STAMP)/test $(STAMP)/apt-packages
+	$(BIN)/python packaging/build.py $(SIGN)
+
+# What `ansible-galaxy collection install` takes: dist/hosttune-host-VERSION.tar.gz (docs/playbooks.md).
+collection: $(STAMP)/run $(STAMP)/test
+	$(BIN)/python packaging/build.py --only collection
 
 # --- set-up ---------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""`make packages`: a .deb and an .rpm for every supported Python, a wheel, an sdist, an SBOM and checksums, in `dist`.
+"""`make packages`: a .deb and an .rpm for every supported Python, wheel, sdist, Ansible collection, SBOM, checksums.
 
 A package holds the locked wheels (requirements/host.txt), unpacked below /opt/hosttune as a virtual environment whose
 interpreter is the host's own: `bin/python3` is a link, and each Python has its folder of compiled libraries. So a host
@@ -24,10 +24,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
-from requirements.wheelhouse import LOCK, PYTHONS, download, own_wheel  # noqa: E402
+import hosttune  # noqa: E402
+from requirements.wheelhouse import LOCK, PYTHONS, download, own_wheel, sign  # noqa: E402
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-VERSION: str = PROJECT["version"]
 PREFIX = "opt/hosttune"
 PYVENV = "home = /usr/bin\ninclude-system-site-packages = false\n"
 LAUNCHER = """\
@@ -40,8 +40,10 @@ sys.exit(main())
 """
 # libvirt's binding is the distribution's: a link that leads nowhere is the same as no binding.
 BINDINGS = {"deb": "/usr/lib/python3/dist-packages", "rpm": "/usr/lib64/python{python}/site-packages"}
-# Not in a package: pip installs wheels, and here nothing is installed by it.
-LEFT_OUT = "pip"
+KINDS = ("deb", "rpm", "python", "collection")
+# Not in a package: nothing is installed by pip there, and of rich hosttune uses what needs none of the others (12 MB).
+LEFT_OUT = ("pip", "pygments", "markdown-it-py", "mdurl")
+VERSION = hosttune.__version__
 
 
 def wheels_of(scratch: Path) -> dict[str, list[Path]]:
@@ -50,7 +52,9 @@ def wheels_of(scratch: Path) -> dict[str, list[Path]]:
     for python in PYTHONS:
         (scratch / python).mkdir()
         wheels[python] = [
-            file for file in download(python, scratch / python) if not file.name.startswith(f"{LEFT_OUT}-")
+            file
+            for file in download(python, scratch / python)
+            if file.name.partition("-")[0].replace("_", "-") not in LEFT_OUT
         ]
     return wheels
 
@@ -149,12 +153,33 @@ def build_rpm(tree: Path, out: Path, version: str) -> Path:
     return out / f"hosttune-{version}-1.x86_64.rpm"
 
 
+def build_collection(stage: Path, out: Path) -> Path:
+    """The Ansible collection: that of the playbooks, with the playbooks themselves and what they copy to hosts."""
+    shutil.copytree(ROOT / "playbooks/collections/ansible_collections/hosttune/host", stage)
+    shutil.copytree(ROOT / "playbooks", stage / "playbooks", ignore=shutil.ignore_patterns("collections"))
+    shutil.copytree(ROOT / "monitoring", stage / "monitoring")
+    (stage / "docs").mkdir()
+    for name in ("LICENSE", "CHANGELOG.md", "docs/playbooks.md", "docs/bootstrap.md", "docs/monitoring.md"):
+        shutil.copy(ROOT / name, stage / name)
+    about = {
+        "namespace": "hosttune", "name": "host", "version": VERSION, "description": PROJECT["description"],
+        "readme": "README.md", "license_file": "LICENSE", "authors": ["The hosttune authors"], "dependencies": {},
+        "tags": ["infrastructure", "linux", *PROJECT["keywords"]], "build_ignore": ["__pycache__"],
+        "homepage": PROJECT["urls"]["Homepage"], "repository": PROJECT["urls"]["Homepage"],
+    }  # fmt: skip
+    (stage / "galaxy.yml").write_text(json.dumps(about))
+    galaxy = Path(sys.executable).with_name("ansible-galaxy")
+    options = ["--force", "--output-path", str(out), str(stage)]
+    subprocess.run([str(galaxy), "collection", "build", *options], check=True, stdout=subprocess.DEVNULL)
+    return out / f"hosttune-host-{VERSION}.tar.gz"
+
+
 def sbom(own: Path, version: str) -> str:
     """What is in a package, as CycloneDX 1.6: hosttune and each locked library, with the SHA-256 of its wheels."""
     libraries = []
     for entry in LOCK.read_text().replace("\\\n", " ").splitlines():
         name, _, rest = entry.partition("==")
-        if not rest or entry.startswith("#") or name == LEFT_OUT:
+        if not rest or entry.startswith("#") or name in LEFT_OUT:
             continue
         of_library, *hashes = rest.split()
         libraries.append(component(name, of_library, [one.removeprefix("--hash=sha256:") for one in hashes]))
@@ -185,11 +210,12 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
-    parser.add_argument("--only", choices=("deb", "rpm", "python"), action="append", help="build these alone")
+    parser.add_argument("--only", choices=KINDS, action="append", help="build these alone")
     parser.add_argument("--wheel", type=Path, help="a wheel of hosttune, instead of one of this tree")
     parser.add_argument("--version", default=VERSION, help="the packages' version")
+    parser.add_argument("--key", help="sign the checksums with this SSH key, as SHA256SUMS.sig")
     asked = parser.parse_args()
-    out, kinds = asked.out.resolve(), asked.only or ("deb", "rpm", "python")
+    out, kinds = asked.out.resolve(), asked.only or KINDS
     out.mkdir(parents=True, exist_ok=True)
     written = []
     with tempfile.TemporaryDirectory(prefix=".packages-", dir=out) as folder:
@@ -199,6 +225,8 @@ def main() -> None:
             written += [Path(shutil.copy(own, out))]
             subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", out], check=True, cwd=ROOT)
             written += [out / f"hosttune-{VERSION}.tar.gz"]
+        if "collection" in kinds:
+            written += [build_collection(scratch / "collection", out)]
         wheels = wheels_of(scratch) if {"deb", "rpm"} & {*kinds} else {}
         for kind, build in (("deb", build_deb), ("rpm", build_rpm)):
             if kind in kinds:
@@ -208,6 +236,8 @@ def main() -> None:
         bill.write_text(sbom(own, asked.version))
     sums = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in (*written, bill))
     (out / "SHA256SUMS").write_text("".join(sums))
+    if asked.key:
+        sign(out / "SHA256SUMS", asked.key)
     for path in written:
         print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 

@@ -27,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements" / "host.txt"
 CONSTRAINTS = ROOT / "requirements" / "run.txt"
+NAMESPACE = "hosttune-packages"  # of signatures
 INDEX_SCHEMA = "hosttune.wheelhouse/v1"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINE = "x86_64"  # hosttune plans for no other
@@ -155,17 +156,26 @@ def build(out: Path, pythons: Sequence[str]) -> dict[str, Any]:
     return index
 
 
+def sign(path: Path, key: str) -> None:
+    """Write `path`.sig by an SSH key, as `hosttune handover sign` does with a statement, in a namespace of its own."""
+    Path(f"{path}.sig").unlink(missing_ok=True)
+    subprocess.run(["ssh-keygen", "-Y", "sign", "-q", "-n", NAMESPACE, "-f", key, str(path)], check=True)
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "wheelhouse", help="the folder (default: wheelhouse)")
     parser.add_argument("--python", action="append", choices=PYTHONS, help="only for this Python version (repeatable)")
+    parser.add_argument("--key", help="sign the index with this SSH key, as index.json.sig")
     parser.add_argument("--lock", action="store_true", help="resolve requirements/host.txt anew; builds nothing")
     asked = parser.parse_args()
     if asked.lock:
         write_lock()
         return
     index = build(asked.out.resolve(), asked.python or PYTHONS)
+    if asked.key:
+        sign(asked.out / "index.json", asked.key)
     for tag, archive in index["archives"].items():
         size = f"{archive['bytes'] / 1e6:.1f} MB"
         print(f"{asked.out}/{archive['file']}: hosttune {index['version']} for {tag}, {size}, {archive['sha256'][:16]}")

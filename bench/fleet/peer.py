@@ -74,7 +74,7 @@ class Both:
             hosts = inventory(Path(folder, "hosts.ini"), roots.items())
             given = json.dumps({
                 "hosttune_results": f"{folder}/results", "hosttune_intent": str(INTENT), "hosttune_waves": ["100%"],
-                "handwritten_results": folder,
+                "handwritten_results": folder, "hosttune_hosts": "all", "hosttune_report": False,
             })  # fmt: skip
             command = [BIN / "ansible-playbook", "-i", hosts, "-f", str(FORKS), "-e", given, playbook]
             cost = measure(command, cwd=ROOT, output=self._work / "played.txt")

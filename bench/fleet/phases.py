@@ -34,6 +34,7 @@ def phases(work: Path) -> list[Row]:
 def playbook(name: str, hosts: Path, results: Path, *words: object, **variables: object) -> list[object]:
     """The command line of one of hosttune's playbooks."""
     given = {"hosttune_results": str(results), "hosttune_intent": str(INTENT), "hosttune_level": 0, **variables}
+    given |= {"hosttune_hosts": "all", "hosttune_report": False}
     extra = ["-f", str(FORKS), "-e", json.dumps(given), *map(str, words)]
     return [BIN / "ansible-playbook", "-i", hosts, *extra, ROOT / f"playbooks/{name}.yml"]
 

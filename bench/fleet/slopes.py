@@ -17,7 +17,7 @@ from fleet.meter import Cost, in_turn, measure
 from fleet.page import opened
 from fleet.phases import playbook
 
-LIGHT = ROOT / "tests/hosts/h200/vm-x1.tar.gz"  # a guest with one GPU: the command's own time is short
+LIGHT = ROOT / "tests/hosts/older/vm-x1.tar.gz"  # a guest with one GPU: the command's own time is short
 ASKED = 16
 SMALL, LARGE = 1_000, 10_000  # hosts in an inventory
 FEW, MANY = 50, 400  # hosts of one ansible process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hosttune.cli.commands import Command, host_options, read_host
-from hosttune.cli.output import emit, page_text, shown, tell
+from hosttune.cli.output import emit, shown, standard_output, tell
 from hosttune.errors import BadInput
 from hosttune.model.text import count
 
@@ -30,9 +30,10 @@ def discover(root: str | None, document: str | None, output: str) -> None:
         return host_svg(host)
 
     def text() -> str:
+        from hosttune.report.branch import page_text
         from hosttune.report.text import print_host
 
-        return page_text(lambda page: print_host(host, page))
+        return page_text(standard_output(), lambda page: print_host(host, page))
 
     emit({"json": host.to_json, "svg": svg, "text": text}[output]())
 

@@ -10,7 +10,7 @@ import click
 from hosttune.cli import between, fleetbaseline, fleetcollective, fleetpairs
 from hosttune.cli.commands import Command, CommandGroup, Seconds, Whole, with_options
 from hosttune.cli.fleetrun import inventory_options, request_of, run, show
-from hosttune.cli.output import emit
+from hosttune.cli.output import emit, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -268,6 +268,21 @@ def floors(results: str, run_id: str | None) -> None:
 
     fleet_report = report_of_past(results, run_id)
     emit(floors_toml(fleet_report.medians, run=fleet_report.run, at=fleet_report.at))
+
+
+@fleet.command(cls=Command)
+@click.argument("target", metavar="DIR")
+def files(target: str) -> None:
+    """Write playbooks, example inventories and ansible.cfg into DIR.
+
+    For ansible-playbook by hand, where hosttune comes from a package. DIR must be new.
+    """
+    from hosttune.fleet.files import write_files
+
+    write_files(target)
+    tell(
+        f"next: cd {shown(target)} && ansible-playbook playbooks/validate.yml   # the bundled example; changes nothing"
+    )
 
 
 fleet.add_command(fleetbaseline.baseline)

@@ -12,7 +12,6 @@ from hosttune.machine.descriptors import drop
 
 if TYPE_CHECKING:
     import click
-    from rich.console import Console
 
     from hosttune.report.blocks import Report
 
@@ -61,16 +60,6 @@ def report_text(
         hint = f"one of {', '.join(FORMATS)}"
         raise BadInput(f"this report has no format {output}", where="--output", hint=hint)
     return own[output]() if output in own else drawn(build(document), output)
-
-
-def page_text(print_document: Callable[[Console], None]) -> str:
-    """Return styled text for stdout. It is collected first, so that only `emit` must handle write errors."""
-    from hosttune.report.branch import console_of
-
-    page = console_of(standard_output())
-    with page.capture() as captured:
-        print_document(page)
-    return captured.get()
 
 
 @contextlib.contextmanager

@@ -67,11 +67,12 @@ def apply(
     hosttune apply --intent intent.yaml --prune
     hosttune apply plan.json --yes --disrupt 0000:41:00.0
     """
+    from hosttune.model.text import count
     from hosttune.transaction import calls
     from hosttune.transaction.applying import ApplyOptions
 
     def confirm(todo: Sequence[Prepared]) -> bool:
-        question = f"change {len(todo)} setting{'' if len(todo) == 1 else 's'}?"
+        question = f"change {count(len(todo), 'setting')}?"
         return yes or agreed(calls.change_lines(todo), question)
 
     if no_guests and start:

@@ -19,17 +19,21 @@ if TYPE_CHECKING:
     from hosttune.transaction.site import Site
     from hosttune.watch.source import Opener
 
-SHORTEST, LONGEST = 1, 3600
+SHORTEST, LONGEST, INTERVAL = 1, 3600, 60
 
 
 @click.command(cls=Command)
 @host_options
 @click.option("--textfile", metavar="PATH", help="Write the metrics to this file, for node_exporter's textfile"
               " collector (a name that ends in .prom).")  # fmt: skip
-@click.option("--interval", type=Seconds(min=SHORTEST, max=LONGEST), metavar="SECONDS", default=60, show_default=True,
-              help="How often everything is read again without an event.")  # fmt: skip
+@click.option("--interval", type=Seconds(min=SHORTEST, max=LONGEST), metavar="SECONDS", default=INTERVAL,
+              show_default=True, help="How often everything is read again without an event.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Set again what drifted, if its setting may be kept (docs/watch.md).")
-def watch(root: str | None, document: str | None, textfile: str | None, interval: float, keep: bool) -> None:
+@click.option("--install", "as_service", is_flag=True,
+              help="Install, enable and start the unit that runs this, and say how to undo it.")  # fmt: skip
+def watch(
+    root: str | None, document: str | None, textfile: str | None, interval: float, keep: bool, as_service: bool
+) -> None:  # fmt: skip
     """Watch this host: re-check it after events, keep its metrics fresh.
 
     Runs until SIGTERM. Events of devices, guests and the kernel log are looked at within 2 seconds, everything else
@@ -39,6 +43,7 @@ def watch(root: str | None, document: str | None, textfile: str | None, interval
     \b
     hosttune watch --textfile /var/lib/prometheus/node-exporter/hosttune.prom
     hosttune watch --textfile /var/lib/prometheus/node-exporter/hosttune.prom --keep
+    hosttune watch --install
     """
     from hosttune.cli.validate import accepted_of
     from hosttune.machine.archive import open_system
@@ -48,6 +53,9 @@ def watch(root: str | None, document: str | None, textfile: str | None, interval
 
     host = read_document(root, document)
     system = open_system(root) if host is None else None
+    if as_service:
+        install(system, textfile, interval, keep)
+        return
     check_textfile_option(system, textfile, root or document)
     site = site_of(system) if system is not None else None
     live = system is not None and not system.captured
@@ -63,6 +71,24 @@ def watch(root: str | None, document: str | None, textfile: str | None, interval
             moves=live,
         )
         agent.run()
+
+
+def install(system: System | None, textfile: str | None, interval: float, keep: bool) -> None:
+    """Do --install. Raises Refused for a host that cannot be changed, BadInput."""
+    from hosttune.metrics import check_textfile
+    from hosttune.settings.dropin import own_command
+    from hosttune.transaction.site import site_of, writable_store
+    from hosttune.watch import service
+
+    if system is None:
+        raise Refused("a host document cannot be changed", where="--host", hint="run it on the host itself")
+    writable_store(site_of(system))
+    path = textfile or service.TEXTFILE
+    if not system.captured:
+        check_textfile(path)
+    text = service.unit(own_command(), path, interval if interval != INTERVAL else None, keep=keep)
+    for line in service.install(system, text):
+        tell(shown(line))
 
 
 def check_textfile_option(system: System | None, textfile: str | None, origin: str | None) -> None:

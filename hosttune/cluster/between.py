@@ -213,6 +213,8 @@ def run_between(
     tool("ansible-playbook")
     playbook(order)
     inventory = reader(request.inventories, request.limit, handed_on.vault(request.options))
+    if inventory.left_out:
+        tell(inventory.told_left_out())
     _check_named(asked.disrupt, inventory)
     if past is not None:
         _check_same(past, inventory)

@@ -16,6 +16,7 @@ from hosttune.linux.tuned import ACTIVE
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.host import PciDevice
+from hosttune.settings.slices import DEFAULT_AFFINITY, SLICES, slice_file
 
 _FILES = (
     "/sys/module/pcie_aspm/parameters/policy",
@@ -35,6 +36,8 @@ _FILES = (
     "/proc/sys/vm/swappiness",
     "/proc/sys/vm/zone_reclaim_mode",
     ACTIVE,
+    DEFAULT_AFFINITY,
+    *map(slice_file, SLICES),
 )
 _QUEUE = ("scheduler", "nr_requests", "rq_affinity", "wbt_lat_usec")
 

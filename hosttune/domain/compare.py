@@ -34,7 +34,7 @@ LeftOpen = Mapping[type[Value], tuple[str, ...]]
 
 # Fields that libvirt chooses if the wanted XML does not set them. All others must match, even if they are None.
 LEFT_OPEN: LeftOpen = {
-    Guest: ("arch", "machine", "secure_boot", "random", "balloon"),
+    Guest: ("arch", "machine", "secure_boot", "random", "balloon", "watchdog"),
     GuestCpu: ("model", "check", "migratable"),
     Controller: ("model", "address", "chassis", "port", "bus_nr", "node", "pcihole64_bytes", "hotplug"),
     HostDevice: ("guest_address", "driver", "model", "mac"),

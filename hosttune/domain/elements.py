@@ -27,6 +27,7 @@ DMA_TRANSLATION = (
     "dma-translation"  # <iommu><driver dma_translation='off'/>: an IOMMU device that remaps interrupts only
 )
 DMA_TRANSLATION_GLOBAL = "dma-translation-argument"  # the same as a QEMU argument, for a libvirt without the element
+CHIPSET_WATCHDOG = "itco-watchdog"  # the chipset's own; without it one on conventional PCI, below a bridge
 CLIQUE = "gpudirect-clique"  # <qemu:override> with the clique of a GPU
 PORT_HOTPLUG = "port-hotplug"  # <target hotplug='off'/>: no memory and no I/O space is reserved behind a port
 
@@ -49,6 +50,7 @@ SINCE: tuple[tuple[str, Version, Version], ...] = (
     (ALLOCATION_THREADS, (8, 2), (5, 0)),
     (CLIQUE, (8, 2), (2, 11)),
     (MAXPHYSADDR, (8, 7), (2, 7)),
+    (CHIPSET_WATCHDOG, (9, 1), (2, 4)),
     (MAXPHYSADDR_LIMIT, (9, 3), (2, 9)),
     (DMA_TRANSLATION, (10, 7), (7, 2)),
     (DMA_TRANSLATION_GLOBAL, (1, 0), (7, 2)),
@@ -65,6 +67,7 @@ SCHEMA_MARKS: tuple[tuple[str, str], ...] = (
     (ALLOCATION_THREADS, r'<element name="allocation">(?:(?!</element>).)*<attribute name="threads">'),
     (MAXPHYSADDR, r'<element name="maxphysaddr">'),
     (MAXPHYSADDR_LIMIT, r'<element name="maxphysaddr">(?:(?!</element>).)*<attribute name="limit">'),
+    (CHIPSET_WATCHDOG, r"<value>itco</value>"),
     (DMA_TRANSLATION, r'<attribute name="dma_translation">'),
 )
 _OF_LIBVIRT = frozenset(name for name, _ in SCHEMA_MARKS)  # elements shown by a schema; others need QEMU alone

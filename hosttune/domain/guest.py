@@ -234,6 +234,7 @@ class Guest(Value, frozen=True, kw_only=True):
     channels: tuple[str, ...] = ()  # names of virtio channels
     random: str | None = None  # the source of a virtio random number device
     tpm: str | None = None  # the version of a TPM that a program of the host emulates
+    watchdog: str | None = None  # the model of the first watchdog
     panic: str | None = None  # the model of a device that reports the kernel's panic
     on_crash: str | None = None
     pit: str | None = None  # what the PIT does with missed ticks

@@ -88,6 +88,7 @@ def guest_of(planned: PlannedGuest) -> Guest:
         random=RANDOM_SOURCE,
         # A kernel that panics waits for ever by default (Linux admin-guide/sysctl/kernel, panic), and keeps its GPUs.
         tpm="2.0" if planned.tpm else None,
+        watchdog=_watchdog(planned),
         panic="isa" if elements.PANIC in planned.elements else None,
         on_crash="restart" if elements.PANIC in planned.elements else "destroy",
         # KVM disables AMD's interrupt virtualisation (AVIC) in a guest whose in-kernel PIT reinjects missed ticks,
@@ -98,6 +99,13 @@ def guest_of(planned: PlannedGuest) -> Guest:
         iommu=iommu,
         qemu_arguments=_arguments(planned, iommu),
     )
+
+
+def _watchdog(planned: PlannedGuest) -> str | None:
+    """Return the model of the watchdog: q35's own, from libvirt 9.1 on (formatdomain, watchdog)."""
+    if not planned.watchdog:
+        return None
+    return "itco" if elements.CHIPSET_WATCHDOG in planned.elements else "i6300esb"
 
 
 def _cpus(cpus: str) -> str:

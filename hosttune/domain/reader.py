@@ -305,6 +305,7 @@ def _domain(root: _Element) -> Guest:
             if (name := attribute(target, "name")) is not None
         ),
         random=text(root.find("devices/rng/backend")),
+        watchdog=attribute(root.find("devices/watchdog"), "model"),
         tpm=attribute(root.find("devices/tpm/backend[@type='emulator']"), "version"),
         panic=attribute(root.find("devices/panic"), "model"),
         on_crash=text(root.find("on_crash")),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -15,8 +14,10 @@ from hosttune.fleet.environment import environment, options_in_config
 from hosttune.fleet.results import refuse_names
 from hosttune.machine.live import LiveMachine
 from hosttune.model.jsontext import typed_json
+from hosttune.model.listing import some
 from hosttune.model.values import Value
 
+GPU_HOSTS = "gpu_hosts"
 _SECONDS = 600.0  # dynamic inventories query a cloud or a database
 _COUNT = re.compile(r"  hosts \(([0-9]+)\):")
 _INDENT = "    "
@@ -33,12 +34,8 @@ class _Group(Value, frozen=True, kw_only=True):
     children: tuple[str, ...] = ()
 
 
-class _Variables(Value, frozen=True, kw_only=True):
-    hosttune_handover: Any = None
-
-
 class _Meta(Value, frozen=True, kw_only=True):
-    hostvars: dict[str, _Variables] = msgspec.field(default_factory=dict)
+    hostvars: dict[str, dict[str, msgspec.Raw]] = msgspec.field(default_factory=dict)
 
 
 class _Listed(Value, frozen=True, kw_only=True):
@@ -48,16 +45,27 @@ class _Listed(Value, frozen=True, kw_only=True):
 class Inventory(msgspec.Struct, frozen=True):
     """The hosts, in the inventory's order, and the groups of each (without `all` and `ungrouped`), sorted by name.
 
-    `between`: the hosts that name devices or a guest to be handed over (`hosttune_handover`).
+    `between`: the hosts that name devices or a guest to be handed over (`hosttune_handover`). `left_out`: machines of
+    the inventory that are none of hosttune's.
     """
 
     hosts: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     between: frozenset[str] = frozenset()
+    left_out: tuple[str, ...] = ()
+
+    def told_left_out(self) -> str:
+        """Return the line about the hosts that were left out."""
+        group = (
+            f"in the group {GPU_HOSTS}"
+            if any(GPU_HOSTS in names for names in self.groups.values())
+            else "with hosttune_*"
+        )
+        return f"note: left out, since not {group}: {some(self.left_out, 10)}; --limit PATTERN (all) names hosts"
 
 
 def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[str] = ()) -> Inventory:
-    """Return the hosts of these inventories that match `limit`.
+    """Return the hosts of these inventories that match `limit`; without one the GPU hosts (see `chosen`).
 
     Raises BadInput if a file is missing, cannot be read or is none (a pipe, a device), if a pattern matches no host or
     group, or if no host is left. Does not raise CommandFailed.
@@ -83,7 +91,28 @@ def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[st
         raise BadInput("it has no host", where=_named(sources, limit), hint="check for an empty group or file")
     refuse_names(hosts)
     listed = _ask("ansible-inventory", ["--list", *given, *vault], sources, limit)
-    return Inventory(hosts, groups_of(listed, hosts), between_tenants(listed))
+    groups, variables = groups_of(listed, hosts), variables_of(listed)
+    asked = hosts if limit is not None else chosen(hosts, groups, variables, sources)
+    if not asked:
+        hint = f"put the GPU hosts into a group {GPU_HOSTS}, or name hosts or groups: --limit PATTERN (all: every host)"
+        what = f"it has no group {GPU_HOSTS}, and no host has a hosttune_* variable"
+        raise BadInput(what, where=_named(sources, limit), hint=hint)
+    return Inventory(asked, groups, between_tenants(variables), tuple(host for host in hosts if host not in set(asked)))
+
+
+def chosen(
+    hosts: Sequence[str], groups: Mapping[str, Sequence[str]], variables: Mapping[str, Iterable[str]],
+    sources: Sequence[str],
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the hosts that are meant where no --limit says which.
+
+    Those of the group gpu_hosts; without it those with a hosttune_* variable, and those that `HOST,` names.
+    """
+    if any(GPU_HOSTS in names for names in groups.values()):
+        return tuple(host for host in hosts if GPU_HOSTS in groups.get(host, ()))
+    named = {host for source in sources if "," in source for host in source.split(",")}
+    ours = {host for host, known in variables.items() if any(name.startswith("hosttune_") for name in known)}
+    return tuple(host for host in hosts if host in named or host in ours)
 
 
 def _check_source(source: str) -> None:
@@ -124,17 +153,22 @@ def groups_of(listed: str, hosts: Sequence[str]) -> Mapping[str, tuple[str, ...]
     return {host: tuple(sorted(names)) for host, names in found.items() if names}
 
 
-def between_tenants(listed: str) -> frozenset[str]:
-    """Return the hosts with a value of `hosttune_handover`, from `ansible-inventory --list`. Raises BadInput.
+def variables_of(listed: str) -> Mapping[str, Mapping[str, msgspec.Raw]]:
+    """Return the variables of each host, from `ansible-inventory --list`. Raises BadInput.
 
     A list that cannot be decoded is refused: hosts that name devices would be taken for hosts that name none.
     """
     try:
-        found = typed_json(listed, _Listed).meta.hostvars
+        return typed_json(listed, _Listed).meta.hostvars
     except BadInput as error:
         hint = "see ansible-inventory --list"
         raise BadInput(f"its variables cannot be read: {error.what}", where="inventory", hint=hint) from error
-    return frozenset(host for host, known in found.items() if known.hosttune_handover)
+
+
+def between_tenants(variables: Mapping[str, Mapping[str, msgspec.Raw]]) -> frozenset[str]:
+    """Return the hosts with a value of `hosttune_handover`."""
+    given = {host: known["hosttune_handover"] for host, known in variables.items() if "hosttune_handover" in known}
+    return frozenset(host for host, value in given.items() if msgspec.json.decode(value))
 
 
 def tool(name: str) -> str:

@@ -34,7 +34,7 @@ _DROPS = (
     "sshd of the host, or of the jump host before it, drops new connections (its log has the reason; often more log in "
     "at once than MaxStartups allows): raise MaxStartups there, or give --forks 2; then run again with --retry"
 )
-ASKED = "asked; no answer yet"  # what a file says while its host is asked (playbooks/action_plugins)
+ASKED = "asked; no answer yet"  # what a file says while its host is asked (the action plugin of the collection)
 _UNKNOWN = "what it did is unknown"
 _LOOK = "look at hosttune status there; then run again with --retry, and with --recover if a transaction is unfinished"
 _LOOK_COURSE = "look at hosttune handover status there; then run again with --retry"

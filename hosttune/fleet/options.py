@@ -28,6 +28,7 @@ _OURS = {
 }  # fmt: skip
 _ASKING = frozenset(("-K", "--ask-become-pass", "-k", "--ask-pass", "-J", "--ask-vault-pass", "--ask-vault-password"))
 RESERVED = (
+    "hosttune_hosts",
     "hosttune_results",
     "hosttune_run",
     "hosttune_waves",
@@ -82,7 +83,7 @@ def check_variable(text: str, *, where: str = "-e") -> None:
             hint = "write it for each host in the inventory"
             raise BadInput("devices to be handed over cannot be given as a variable of the run", where=where, hint=hint)
         if name in RESERVED:
-            option = name.removeprefix("hosttune_")
+            option = name.removeprefix("hosttune_").replace("hosts", "limit")
             hint = "it is the command's own" if option in ("run", "course", "keep_course") else f"use --{option}"
             raise BadInput(f"{name} cannot be given as a variable", where=where, hint=hint)
 

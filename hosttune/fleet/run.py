@@ -43,6 +43,7 @@ from hosttune.journal.state import load, load_text
 from hosttune.model.clock import now_text
 from hosttune.model.declared import Declared
 from hosttune.model.listing import some
+from hosttune.model.text import count
 
 HANDOVER = "handover"  # as asked; it means COURSE where hosts name devices
 DEFAULT_RESULTS = "hosttune-results"
@@ -119,6 +120,8 @@ def run_fleet(
     tool("ansible-playbook")
     playbook(order_of(request))
     inventory = read_inventory(request.inventories, request.limit, handed_on.vault(request.options))
+    if inventory.left_out:
+        tell(inventory.told_left_out())
     request, inventory = _handing_over(request, inventory, past, tell)
     order = order_of(request)
     if request.verb in ("apply", "revert") and not request.check:
@@ -184,7 +187,7 @@ def _waves_text(rollout: Rollout, *, reboots: bool) -> list[str]:
     waves = [[host for host in wave if host in todo] for wave in rollout.waves]
     rebooted = ", with a reboot where one is needed" if reboots else ""
     return [
-        f"{rollout.verb} on {len(todo)} host{'' if len(todo) == 1 else 's'}{rebooted}:",
+        f"{rollout.verb} on {count(len(todo), 'host')}{rebooted}:",
         *(f"  wave {number}: {some(wave, 10)}" for number, wave in enumerate(waves, 1) if wave),
     ]
 
@@ -296,6 +299,8 @@ def read_intent(path: str | None) -> str | None:
 def order_of(request: FleetRequest) -> PlaybookOrder:
     """Return the order for each ansible of the run, without its hosts."""
     given = {
+        "hosts": "all",  # of those behind --limit
+        "report": False,  # it has its own
         "results": os.path.abspath(request.results),
         "intent": os.path.abspath(request.intent) if request.intent is not None else None,
         "level": request.level,

@@ -10,7 +10,7 @@ from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_topo import TopoMatrix, parse_topo_matrix
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import Hints, Listing, LogRecords, Traces, ask
-from hosttune.linux.kernellines import LOGGED_ADDRESS, KernelLine
+from hosttune.linux.kernellines import DRIVER_LOAD, LOGGED_ADDRESS, KernelLine
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
@@ -108,6 +108,7 @@ _LOG = LogRecords(
         ),
         ("lost", rf"NVRM: GPU {_GPU}: (?:GPU has fallen off the bus|RmInitAdapter failed)"),
         ("lost", rf"NVRM: The NVIDIA GPU {_GPU}"),
+        (DRIVER_LOAD, "NVRM: loading NVIDIA UNIX"),  # kernel-open/nvidia/nv.c, nvidia_init_module
     ),
     lines=(
         KernelLine("confidential-mode", "NVRM: ",

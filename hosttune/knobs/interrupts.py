@@ -1,15 +1,26 @@
-"""Knobs of interrupts: the host's stay off the CPUs of guests, those of passed devices go to CPUs near their guest."""
+"""Knobs of interrupts and of the host's tasks: they stay off the CPUs of guests; those of passed devices go to CPUs
+near their guest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from hosttune.knobs.knob import GUEST, Change, Knob, KnobContext, actions_for
+from hosttune.knobs.knob import GUEST, HOST, Change, Knob, KnobContext, actions_for
 from hosttune.linux.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan, cpu_list
+from hosttune.settings.slices import (
+    DEFAULT_AFFINITY,
+    SLICES,
+    DefaultAffinity,
+    SliceCpus,
+    mask_list,
+    slice_cpus,
+    slice_file,
+)
 
 
 class PassedDevice(NamedTuple):
@@ -45,6 +56,46 @@ def _affinity(place: PassedDevice, _: bool) -> Iterable[Change]:
     yield Change(place.device.address, None, str(near or service), when="next-start")
 
 
+def _left(ctx: KnobContext) -> str:
+    """Return the CPUs that no guest has."""
+    online = {cpu.id for cpu in ctx.host.cpus if cpu.online is not False}
+    return str(CpuSet(online - ctx.pinned - ctx.held_cpus))
+
+
+def _slices(ctx: KnobContext, _: bool) -> Iterable[Change]:
+    known, left = ctx.host.settings or {}, _left(ctx)
+    for name in SLICES if left else ():
+        yield Change(name, slice_cpus(known.get(slice_file(name))), left)
+
+
+def _default(ctx: KnobContext, _: bool) -> Iterable[Change]:
+    now, left = mask_list((ctx.host.settings or {}).get(DEFAULT_AFFINITY)), _left(ctx)
+    if now is not None and left:
+        yield Change(DEFAULT_AFFINITY, now, left)
+
+
+SLICE_CPUS: Knob[KnobContext] = Knob(
+    name="slice_cpus",
+    kept=True,
+    setting=SliceCpus,
+    profiles=HOST,
+    value=True,
+    changes=_slices,
+    sets="`AllowedCPUs` of system.slice and user.slice: all but pinned CPUs",
+    why="services and logins of the host stay off pinned CPUs",
+    source="systemd.resource-control(5)",
+)
+DEFAULT_IRQ_AFFINITY: Knob[KnobContext] = Knob(
+    name="default_irq_affinity",
+    kept=True,
+    setting=DefaultAffinity,
+    profiles=HOST,
+    value=True,
+    changes=_default,
+    sets="`/proc/irq/default_smp_affinity`: all but pinned CPUs",
+    why="interrupts that the host's devices request from now on stay off pinned CPUs",
+    source="Documentation/core-api/irq/irq-affinity",
+)
 IRQBALANCE_BAN: Knob[KnobContext] = Knob(
     name="irqbalance_ban",
     setting=IrqbalanceBan,
@@ -66,11 +117,12 @@ IRQ_AFFINITY: Knob[PassedDevice] = Knob(
     why="the device's interrupts go to the guest's housekeeping CPUs: pending until the guest runs",
     source="Documentation/core-api/irq/irq-affinity",
 )
-KNOBS = (IRQBALANCE_BAN, IRQ_AFFINITY)
+KNOBS = (IRQBALANCE_BAN, IRQ_AFFINITY, DEFAULT_IRQ_AFFINITY, SLICE_CPUS)
 
 
 def plan_interrupts(ctx: KnobContext) -> Iterator[Action | Finding]:
     """Yield the CPU ban for irqbalance and the affinity of passed devices; a vGPU's interrupts belong to its driver."""
-    yield from actions_for(ctx.intent, (IRQBALANCE_BAN,), (ctx,), every=ctx.every)
+    of_host = (IRQBALANCE_BAN, DEFAULT_IRQ_AFFINITY, SLICE_CPUS)
+    yield from actions_for(ctx.intent, of_host, (ctx,), every=ctx.every)
     devices = (PassedDevice(ctx, guest, device) for guest in ctx.guests for device in guest.devices)
     yield from actions_for(ctx.intent, (IRQ_AFFINITY,), (one for one in devices if not one.device.vgpu_type))

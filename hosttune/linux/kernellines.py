@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+DRIVER_LOAD = "driver-load"  # kind of the record that a GPU driver was loaded: no fault
 FULL = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _OF = rf"[\w-]{{1,32}} (?P<address>{FULL}): "  # dev_err and its like: driver, device
 _IOMMU_OF = r"\[(?:0x)?(?P<address>[0-9a-f]{2}:(?:0x)?[0-9a-f]{2}\.[0-7])\]"

@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Any
 
 from hosttune.model.host import Acs
+from hosttune.model.pci import PCIE_GTS
 from hosttune.model.values import Value
 
 _U16 = Struct("<H").unpack_from
@@ -46,7 +47,6 @@ _PORT_TYPES = {
     10: "root-complex-event-collector",
 }
 _WITHOUT_LINK = (9, 10)
-_SPEEDS_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # LNKCAP/LNKSTA code and LNKCAP2 bit
 WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
 ASPM = ("off", "L0s", "L1", "L0s L1")  # by the two bits of LNKCTL
 _ASPM_SUPPORTED = ("none", *ASPM[1:])
@@ -228,9 +228,9 @@ def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
     facts["relaxed_ordering"] = bool(control & 0x10)
     if kind in _WITHOUT_LINK:
         return
-    facts["speed_gts"] = _SPEEDS_GTS.get(link_status & 0xF)
+    facts["speed_gts"] = PCIE_GTS.get(link_status & 0xF)
     facts["width"] = _width(link_status >> 4 & 0x3F)
-    facts["max_speed_gts"] = _SPEEDS_GTS.get(link_cap & 0xF)
+    facts["max_speed_gts"] = PCIE_GTS.get(link_cap & 0xF)
     facts["max_width"] = _width(link_cap >> 4 & 0x3F)
     facts["aspm_supported"] = _ASPM_SUPPORTED[link_cap >> 10 & 3]
     facts["aspm"] = ASPM[link_control & 3]
@@ -238,7 +238,7 @@ def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
         # The vector of LNKCAP2 is preferred to the code of LNKCAP, as in the kernel's pcie_get_speed_cap().
         vector = _U32(config, at + 0x2C)[0] >> 1 & 0x7F
         if vector:
-            facts["max_speed_gts"] = _SPEEDS_GTS.get(vector.bit_length())
+            facts["max_speed_gts"] = PCIE_GTS.get(vector.bit_length())
 
 
 def _extended(config: bytes, facts: dict[str, Any], doubts: list[str]) -> None:

@@ -21,6 +21,7 @@ A line `<tab>facts<tab>NUMBER` says which facts were recorded (`hosttune.discove
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from types import MappingProxyType
 
@@ -130,6 +131,7 @@ def seal(text: str, digests: Mapping[str, str]) -> str:
     return "\n".join((*kept, *sealed, ""))
 
 
+@lru_cache(maxsize=1)  # a command and `watch` open the same capture again and again
 def read(text: str) -> Manifest:
     """Parse a manifest. An older format gives an empty one; invalid lines are left out."""
     lines = text.split("\n")

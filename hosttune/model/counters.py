@@ -6,13 +6,16 @@ compares with them. Without an earlier one they are read twice, some seconds apa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from hosttune.model.evidence import Evidence, Health, KernelEvent
 from hosttune.model.validation import Counted
 from hosttune.model.values import Value
 
 _Counters = Mapping[str, Mapping[str, int]]
+_Reading = tuple[_Counters, _Counters, float, str]  # before and after, seconds between them, and in words
+T = TypeVar("T")
 _Row = tuple[str, Mapping[str, int | None]]
 LATER = "counted-later"  # name of the query of the second reading
 NOT_ERRORS = ("rx_bytes", "carrier_down_count", "rx_dropped", "rx_missed_errors")  # what any port in use counts
@@ -48,6 +51,10 @@ _TABLE: Mapping[str, Callable[[Evidence], Iterable[_Row]]] = {
     ),
     "port": _of_ports,
 }
+
+
+# The record of the kernel log that these counters begin anew. Where it is not known, growth is at least what it says.
+_BEGINS_ANEW = {"replays": "driver-load", "nvlink": "driver-load", "edac": "edac-mc"}
 
 
 def _read(evidence: Evidence, kind: str) -> dict[str, dict[str, int]]:
@@ -86,14 +93,26 @@ def growth(evidence: Evidence, kind: str, *names: str) -> Growth | None:
 
     None: a counter that is not 0 has one reading alone.
     """
+    return growths(evidence, kind, {kind: names})[kind]
+
+
+def growths(evidence: Evidence, kind: str, subjects: Mapping[T, Sequence[str]]) -> dict[T, Growth | None]:
+    """Return the growth of several things of one kind, each with the names of its subjects (see `growth`)."""
     up, now, last = _health(evidence).uptime_seconds, _read(evidence, kind), last_reading(evidence)
-    readings: list[tuple[_Counters, _Counters, float, str]] = []
+    readings: list[_Reading] = []
     if up is not None and last is not None:
-        readings.append((last[1].counters, now, up - last[1].uptime_seconds, f"since the look of {last[0]}"))
+        starts = [event for event in _health(evidence).events or () if event.kind == _BEGINS_ANEW.get(kind)]
+        anew = any((event.last_seconds or 0) > last[1].uptime_seconds for event in starts)
+        was = {name: dict.fromkeys(n, 0) for name, n in last[1].counters.items()} if anew else last[1].counters
+        readings.append((was, now, up - last[1].uptime_seconds, f"since the look of {last[0]}"))
     if up is not None and (later := evidence.counted_later) is not None:
         readings.append((now, later.counters, later.uptime_seconds - up, ""))
+    return {thing: _growth(now, readings, [f"{kind} {name}" for name in names]) for thing, names in subjects.items()}
+
+
+def _growth(now: _Counters, readings: Iterable[_Reading], keys: list[str]) -> Growth | None:
     for before, after, seconds, words in readings:
-        more = [(key, grew(before.get(key, {}), after.get(key, {}))) for key in (f"{kind} {name}" for name in names)]
+        more = [(key, grew(before.get(key, {}), after.get(key, {}))) for key in keys]
         if all(grown and all(word in grown for word, n in now[key].items() if n) for key, grown in more):
             counts = {word: sum(grown.get(word, 0) for _, grown in more) for _, one in more for word in one}
             return Growth(counts=counts, seconds=seconds, words=words or f"within {seconds:.2g} s")

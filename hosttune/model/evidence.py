@@ -33,7 +33,8 @@ class KernelEvent(Value, frozen=True, kw_only=True):
 
     `kind` is one of: xid, sxid, aer, dpc (a port that cut off its link), lost (a GPU off the bus, or one that could not
     be started), mce, edac (`count` memory errors), edac-mc (a memory controller that the kernel monitors: not a fault),
-    link-down (a network interface lost its link), and the kinds of `hosttune.linux.kernellines`.
+    driver-load (the same of a GPU driver), link-down (a network interface lost its link), and the kinds of
+    `hosttune.linux.kernellines`.
     `code` is that of an XID or SXid, or the controller's number. The times of the first and the last line are in
     seconds since boot; `text` is the first line's. `subcode` and `registers` (details, error status, …) are those of
     XID 144 to 150. `recovery` is the action that the driver asks for since an XID 154. `least_seconds_apart`: between

@@ -41,8 +41,9 @@ class Nvlink(Value, frozen=True, kw_only=True):
     @property
     def counters(self) -> Mapping[str, int | None]:
         """The counters that it has, by name."""
-        names = ("replays", "recoveries", "crc_errors")
-        return self.errors if self.errors is not None else {name: getattr(self, name) for name in names}
+        if self.errors is not None:
+            return self.errors
+        return {"replays": self.replays, "recoveries": self.recoveries, "crc_errors": self.crc_errors}
 
 
 class MigProfile(Value, frozen=True, kw_only=True):

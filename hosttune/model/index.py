@@ -61,6 +61,11 @@ class DeviceIndex:
         """The GPUs of known accelerator makers, in the order of the document."""
         return tuple(gpu for gpu in self._gpus if gpu.is_accelerator)
 
+    @cached_property
+    def unidentified(self) -> tuple[str, ...]:
+        """The functions whose class or vendor id was not read: each may be any device."""
+        return tuple(device.address for device in self._functions if not device.is_identified)
+
     def ids(self, address: str) -> str | None:
         """Return the ids "vendor:device" of a function ("10de:2335"); None if the function or one id is unknown."""
         device = self.pci.get(address)

@@ -148,6 +148,8 @@ class GuestIntent(Part, frozen=True, kw_only=True):
     """UEFI firmware with the distributions' keys: the guest loads only signed drivers."""
     tpm: bool = False
     """A TPM 2.0, emulated by swtpm."""
+    watchdog: bool = False
+    """A watchdog that resets the guest where its system stops serving it."""
     accelerator: Literal["kvm", "tcg"] = "kvm"
     """"tcg" is emulation, for tests on machines without KVM."""
     boot: Boot | None = None

@@ -205,6 +205,8 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     """Its firmware loads only signed code."""
     tpm: bool = False
     """It has an emulated TPM 2.0."""
+    watchdog: bool = False
+    """It has a watchdog."""
     accelerator: str = "kvm"
     """kvm or tcg."""
     cpu_vendor: str | None = None

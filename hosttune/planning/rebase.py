@@ -35,7 +35,7 @@ Key = tuple[str, str]  # kind; target, or one CPU of it
 When = Literal["now", "next-start", "after-stop", "reboot"]
 _PER_CPU = {cls.kind: cls for cls in (Governor, EnergyPreference, ResumeLatency)}
 _UNSEEN = (IrqAffinity.kind, LibvirtHook.kind, KernelArguments.kind)  # the host document does not say how they are set
-_NONE_IS_KNOWN = ("driver", "mount", "irqbalance-ban", "apparmor-rule")
+_NONE_IS_KNOWN = ("driver", "mount", "irqbalance-ban", "slice-cpus", "apparmor-rule")
 _RESTART = "libvirt-restart"
 # What apply does for guests and files by itself: no action of a plan.
 _NO_ACTION = ("guest", "adopted-guest", "guest-files", "guest-state", "live-affinity", "drop-in", _RESTART)

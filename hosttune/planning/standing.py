@@ -409,6 +409,7 @@ def _elements(guest: PlannedGuest) -> dict[str, str]:
         "firmware": guest.firmware,
         "Secure Boot": "on" if guest.secure_boot else "off",
         "TPM": "2.0" if guest.tpm else "",
+        "watchdog": "on" if guest.watchdog else "",
         "accelerator": guest.accelerator,
         "boot": to_json(guest.boot).strip() if guest.boot else "",
         "settings inside": value_text(guest.guest_settings, nothing=""),

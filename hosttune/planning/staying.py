@@ -7,7 +7,7 @@ first (`PlanningContext.turns`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
 
@@ -125,7 +125,8 @@ def _place_keeping(
             continue
         here = _beside_old_runs(left, {other: run for other, run in old_runs.items() if other != name}, planned)
         others = [request for request in wants if request is not want and request.guest.name not in found]
-        found[name] = outcome = place_alone(here, _keeping(here, want, others, stay))
+        own = {device.address for had in here.own.values() for device in had.devices}
+        found[name] = outcome = place_alone(here, _keeping(here, want, others, stay, own))
         if isinstance(outcome, Placed):
             planned[name] = outcome.guest
             left = take(left, outcome.guest, exclusive=outcome.exclusive)
@@ -134,7 +135,10 @@ def _place_keeping(
                 left = replace(left, host=host, catalogue=replace(left.catalogue, gpus=host.index.gpus))
     left = _beside_old_runs(left, old_runs, planned)
     rest = [want for want in wants if want.guest.name not in found]
-    again = [_keeping(left, want, [request for request in rest if request is not want], stay) for want in rest]
+    again, last = list[GuestRequest](), {device.address for had in left.own.values() for device in had.devices}
+    for want in rest:
+        again.append(_keeping(left, want, [request for request in rest if request is not want], stay, last))
+        last.update(a for gpus in again[-1].candidates.sets or () for a in gpus)
     outcomes, findings = place_guests(left, again) if again else ((), ())
     found |= {want.guest.name: outcome for want, outcome in zip(again, outcomes, strict=True)}
     for name, had in context.own.items():
@@ -153,8 +157,13 @@ def _beside_old_runs(
     return context
 
 
-def _keeping(context: PlanningContext, want: GuestRequest, others: Sequence[GuestRequest], stay: Names) -> GuestRequest:
-    """Return the request of a guest that keeps its devices, but for those that others name, if it is to `stay`."""
+def _keeping(
+    context: PlanningContext, want: GuestRequest, others: Sequence[GuestRequest], stay: Names, last: Collection[str]
+) -> GuestRequest:
+    """Return the request of a guest that keeps its devices, but for those that others name, if it is to `stay`.
+
+    `last` as in `keeping`.
+    """
     had = context.own.get(want.guest.name)
     if had is None or want.guest.name not in stay:
         return guest_request_of(context, want.asked, want.where)
@@ -169,7 +178,7 @@ def _keeping(context: PlanningContext, want: GuestRequest, others: Sequence[Gues
         key: some[:count] for key, (count, some) in counts.items() if isinstance(count, int) and 0 < count <= len(some)
     }
     again = guest_request_of(context, changed(want.asked, **named), want.where)
-    return replace(again, candidates=keeping(context, again.candidates, free["gpu"]))
+    return replace(again, candidates=keeping(context, again.candidates, free["gpu"], last))
 
 
 def _in_order(guest: PlannedGuest, had: PlannedGuest) -> PlannedGuest:

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from hosttune.model.pci import PCIE_GTS
+
 MEASURED = "measured on H200 SXM in a guest, driver 580.159.04, 2026-11-20"
 ML_ENGINEERING = "stas00/ml-engineering@744d01e network/README.md"
 
 # --- PCIe ------------------------------------------------------------------------------------------------------
 # PCI Express Base Specification: 8b/10b at 2.5 and 5 GT/s, 128b/130b at 8 to 32 GT/s. Faster links are not modelled.
 _OLD_GTS, _MOST_GTS = 5.0, 32.0
-PCIE_SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0)
+PCIE_SPEEDS = tuple(gts for gts in PCIE_GTS.values() if gts <= _MOST_GTS)
 PCIE_WIDTHS = (1, 2, 4, 8, 16)
 COPY_PART, COPY_GTS = 0.88, 32.0  # pinned copies: 55.1 to 55.5 of 63.0 GB/s, PCIe 5.0
 PCIE_SOURCE = "PCI Express Base Specification"

@@ -12,12 +12,12 @@ from hosttune.gpu import VENDORS, Generation, generation_of, model_names
 from hosttune.inventory.pcielink import narrowest
 from hosttune.model.host import Host
 from hosttune.model.measured import Measured, Nics
+from hosttune.model.pci import PCIE_GTS
 from hosttune.predicting.formulas import SOCKET_LINKS, pcie_gb_per_s
 
 _SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # PCI Express Base Specification
 _BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
-_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
 class HostShape(msgspec.Struct, frozen=True):
@@ -129,7 +129,7 @@ def is_card(gpu: str | None) -> bool:
 def slot_of(text: str | None) -> tuple[float, int] | None:
     """Return (GT/s, lanes) of a slot such as "5.0 x16" or "Gen4 x8"; None if there is none that is written so."""
     match = _SLOT.fullmatch((text or "")[:80])
-    return (_GTS[int(match[1])], int(match[2])) if match and int(match[2]) in _WIDTHS else None
+    return (PCIE_GTS[int(match[1])], int(match[2])) if match and int(match[2]) in _WIDTHS else None
 
 
 def slices_of(gpu: str | None) -> tuple[int, int] | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import os
 import textwrap
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from hosttune.model.text import printable
 from hosttune.model.values import Value
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    Page: TypeAlias = "Console | Pipe"
 
 STYLES = {"plain": "", "strong": "bold", "dim": "dim", "warn": "yellow", "error": "bold red"}
 
@@ -22,18 +24,33 @@ NARROW = 100  # columns: longer lines are harder to read than wrapped ones
 FACT = 45  # characters: a longer part between commas is prose
 
 
-def console_of(output: TextIO | None) -> Console:
-    """Return a console with the encoding, width and colours of `output`, which does not write to it: its page is
-    captured. None: a pipe.
+class Pipe:
+    """What a report is printed on that goes to no terminal: lines without colours."""
 
-    rich respects NO_COLOR and COLUMNS, and writes no colours to a pipe.
+    def __init__(self, encoding: str | None) -> None:
+        self.width = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdecimal() else PIPE_WIDTH
+        self.ascii_only = not (encoding or "utf-8").lower().startswith("utf")
+        self.lines: list[str] = []
+
+
+def page_text(output: TextIO | None, print_page: Callable[[Page], None]) -> str:
+    """Return what is printed on a page with the encoding, width and colours of `output`. None: a pipe.
+
+    Only a terminal needs rich, which respects NO_COLOR and FORCE_COLOR.
     """
+    terminal = output is not None and output.isatty()
+    if not terminal and "FORCE_COLOR" not in os.environ:
+        pipe = Pipe(output.encoding if output else None)
+        print_page(pipe)
+        return "".join(f"{line}\n" for line in pipe.lines)
     from rich.console import Console
 
-    terminal = output is not None and output.isatty()
-    width = None if terminal or "COLUMNS" in os.environ else PIPE_WIDTH
     sheet = io.TextIOWrapper(io.BytesIO(), encoding=(output and output.encoding) or "utf-8")
-    return Console(file=sheet, force_terminal=terminal or None, width=width, highlight=False, markup=False, emoji=False)
+    width = None if terminal or "COLUMNS" in os.environ else PIPE_WIDTH
+    page = Console(file=sheet, force_terminal=True, width=width, highlight=False, markup=False, emoji=False)
+    with page.capture() as captured:
+        print_page(page)
+    return captured.get()
 
 
 class Branch(Value, frozen=True, kw_only=True):
@@ -44,14 +61,14 @@ class Branch(Value, frozen=True, kw_only=True):
     children: tuple[Branch, ...] = ()
 
 
-def draw(branches: Iterable[Branch], console: Console) -> None:
+def draw(branches: Iterable[Branch], console: Page) -> None:
     """Print each branch as a tree. Long lines wrap, preferably after a comma, and continue below their own text."""
     for branch in branches:
         _draw(branch, "", "", console)
 
 
-def _draw(branch: Branch, lead: str, below: str, console: Console) -> None:
-    fork, end, bar = ("|-- ", "`-- ", "|   ") if console.options.ascii_only else ("├── ", "└── ", "│   ")
+def _draw(branch: Branch, lead: str, below: str, console: Page) -> None:
+    fork, end, bar = ("|-- ", "`-- ", "|   ") if _ascii_only(console) else ("├── ", "└── ", "│   ")
     first, *rest = wrap(branch.text, console.width - len(lead) - len(bar))
     _print_branch(lead, first, branch.style, console)
     for line in rest:
@@ -61,14 +78,21 @@ def _draw(branch: Branch, lead: str, below: str, console: Console) -> None:
         _draw(child, below + (end if final else fork), below + ("    " if final else bar), console)
 
 
-def _print_branch(lead: str, text: str, style: str, console: Console) -> None:
+def _ascii_only(console: Page) -> bool:
+    return console.ascii_only if isinstance(console, Pipe) else console.options.ascii_only
+
+
+def _print_branch(lead: str, text: str, style: str, console: Page) -> None:
+    if isinstance(console, Pipe):
+        console.lines.append(lead + printable(text))
+        return
     from rich.text import Text
 
     words = Text.assemble((lead, "dim"), (printable(text), STYLES[style]))
     console.print(words, highlight=False, soft_wrap=True)
 
 
-def draw_rows(rows: Iterable[tuple[str, ...]], console: Console, *, indent: int = 2) -> None:
+def draw_rows(rows: Iterable[tuple[str, ...]], console: Page, *, indent: int = 2) -> None:
     """Print rows as aligned columns. The last column wraps at the console's width, below itself."""
     rows = tuple(rows)
     columns = max((len(row) for row in rows), default=1) - 1
@@ -112,14 +136,17 @@ def wrap(text: str, width: int) -> list[str]:
     return lines
 
 
-def say(text: str, console: Console, style: str = "plain") -> None:
+def say(text: str, console: Page, style: str = "plain") -> None:
     """Print one line in a style unchanged, without markup and without wrapping."""
+    if isinstance(console, Pipe):
+        console.lines.append(printable(text))
+        return
     from rich.text import Text
 
     console.print(Text(printable(text), style=STYLES[style]), highlight=False, soft_wrap=True)
 
 
-def prose(text: str, indent: int, console: Console, style: str = "plain", *, hang: int = 0) -> None:
+def prose(text: str, indent: int, console: Page, style: str = "plain", *, hang: int = 0) -> None:
     """Print a paragraph, wrapped between words within the console and NARROW. A longer word (a path) is broken."""
     width = min(console.width, NARROW)
     lead = " " * indent

@@ -203,7 +203,6 @@ def guest_section(guest: PlannedGuest, host: Host, expected: Expectation | None)
     rows: list[tuple[str, str]] = []
     for cell in guest.cells:
         rows += _cell_rows(guest, cell)
-    rows += boot_rows(guest)
     rows.append(("emulator threads", f"host CPUs {short_lists(guest.emulator_cpus or 'none')}"))
     rows += [(f"I/O thread {n}", f"host CPUs {short_lists(cpus)}") for n, cpus in enumerate(guest.iothread_cpus, 1)]
     if guest.fabric_partition is not None:
@@ -220,6 +219,9 @@ def guest_section(guest: PlannedGuest, host: Host, expected: Expectation | None)
         elif guest.ovmf_window_mib is not None:
             facts.append(f"the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}")
         rows.append(("64-bit MMIO", ", ".join(facts)))
+    own = {"Secure Boot": guest.secure_boot, "TPM 2.0": guest.tpm, "watchdog": guest.watchdog}
+    rows.append(("firmware", ", ".join(({"efi": "UEFI"}.get(guest.firmware, "BIOS"), *filter(own.get, own)))))
+    rows += boot_rows(guest)
     blocks: tuple[AnyBlock, ...] = (
         Facts(parts=tuple(rows), whole=True),
         Table(heading="devices", columns=("kind", "address", "where and what"), rows=devices, styles=_MONO, whole=True),
@@ -233,8 +235,8 @@ def guest_section(guest: PlannedGuest, host: Host, expected: Expectation | None)
 
 def boot_rows(guest: PlannedGuest) -> list[tuple[str, str]]:
     """Return (what, which) rows of the kernel, disk and networks that the plan gives a guest."""
-    networks = [network.network or f"bridge {network.bridge}" for network in guest.networks]
-    rows = [("kernel", guest.boot and guest.boot.kernel), ("disk", guest.disk), ("network", ", ".join(networks))]
+    rows = [("kernel", guest.boot and guest.boot.kernel), ("disk", guest.disk)]
+    rows += [("network", network.text) for network in guest.networks]
     return [(what, which) for what, which in rows if which]
 
 

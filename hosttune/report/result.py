@@ -112,7 +112,7 @@ def _ending(result: Result, code: int) -> str:
     if result.verb == "apply":
         if code == SUCCESS:
             return "changed" if result.changed else "nothing to change"
-        if result.changed or all(entry.outcome != "failed" for entry in result.entries):
+        if result.changed or all(entry.outcome in ("already", "pending") for entry in result.entries):
             return f"{'changed' if result.changed else 'nothing changed'}, but NOT COMPLETELY"
         return "FAILED, the host is as it was"
     if code != SUCCESS:

@@ -17,10 +17,10 @@ from hosttune.report.branch import Branch, draw, draw_rows, say, wrap
 from hosttune.report.devices import device_branches, listed, shown
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from hosttune.report.branch import Page
 
 
-def print_host(host: Host, console: Console) -> None:
+def print_host(host: Host, console: Page) -> None:
     """Print the host for an operator: header, one tree per node, guests, problems.
 
     It needs about 100 columns for one line per device; narrower consoles wrap.

@@ -155,6 +155,7 @@ def _settings(row: Mapping[str, Any]) -> Settings | None:
 
 def commands(left: Settings, want: Settings) -> list[tuple[str, ...]]:
     """Return the words of ip-link(8) that set what is not as wanted, one command for what is set together."""
+    want = {**left, **want}  # a plan wants a part of them
     differs = {name for name, value in want.items() if left.get(name) != value}
     words: list[tuple[str, ...]] = []
     if "address" in differs:

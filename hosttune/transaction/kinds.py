@@ -29,6 +29,7 @@ from hosttune.settings.libvirthook import LibvirtHook
 from hosttune.settings.memory import NodeHugePages
 from hosttune.settings.pcie import AccessControl, ReadRequest, RelaxedOrdering
 from hosttune.settings.setting import Setting
+from hosttune.settings.slices import DefaultAffinity, SliceCpus
 from hosttune.settings.sysctl import Sysctl
 from hosttune.settings.vgpu import VgpuTypeSetting
 from hosttune.settings.virtual import VirtualFunction
@@ -39,7 +40,8 @@ _CLASSES: tuple[type[Setting], ...] = (
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
     AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
-    Driver, SriovVfs, VirtualFunction, VgpuTypeSetting, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn,
+    Driver, SriovVfs, VirtualFunction, VgpuTypeSetting, IrqAffinity, IrqbalanceBan, DefaultAffinity,
+    SliceCpus, KernelArguments, DropIn,
     LibvirtHook,
 )  # fmt: skip
 

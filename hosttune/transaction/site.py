@@ -45,12 +45,14 @@ from hosttune.settings import grub, hook, sysctl
 from hosttune.settings.bootloader import STATE as STAGED
 from hosttune.settings.drivers import UDEV_RULES
 from hosttune.settings.dropin import BOOT_UNIT, OURS, ruled
+from hosttune.settings.slices import SLICES, slice_file
 from hosttune.transaction.steps import setting_of_record
 
 # Files that hosttune writes whole: the kind or the target of the setting that has it.
 _FILES = {
     UDEV_RULES: UDEV_RULES, BOOT_UNIT: BOOT_UNIT, grub.DROP_IN: "kernel-argument", STAGED: "kernel-argument",
-    hook.PLACE: "libvirt-hook", **{unit_path(place): place for place in PLACES.values()},
+    hook.PLACE: "libvirt-hook", **{slice_file(name): name for name in SLICES},
+    **{unit_path(place): place for place in PLACES.values()},
 }  # fmt: skip
 _BESIDE = {sysctl.DROP_IN: "sysctl", IRQBALANCE_OURS: "irqbalance-ban"}  # others may have made these
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from hosttune.discovery.kernellog import parse_events
+from hosttune.linux.kernellines import DRIVER_LOAD
 from hosttune.machine.descriptors import let_go
 from hosttune.watch.core import LOST, Event
 from hosttune.watch.source import NoSource, OpenSource
@@ -56,7 +57,7 @@ def event_of_line(text: str) -> Event | None:
     for event in parse_events([(None, text)]):
         subject = f"device {event.address}" if event.address else "host"
         what = "link" if event.kind == "link-down" else event.kind
-        return None if event.kind == "edac-mc" else Event(NAME, what, subject)
+        return None if event.kind in ("edac-mc", DRIVER_LOAD) else Event(NAME, what, subject)
     for what, pattern in _OTHER:
         if match := pattern.match(text):
             address = match.groupdict().get("address")

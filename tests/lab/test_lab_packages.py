@@ -1,4 +1,4 @@
-"""The .deb in a bare Debian root without a checkout: install, first plan, second day, upgrade, purge."""
+"""Packages in a bare Debian root without a checkout: install, first plan, second day, upgrade, purge."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two packages of this tree, of which one says that it is older."""
     out = tmp_path_factory.mktemp("packages")
     build = [sys.executable, "packaging/build.py", "--out", str(out)]
-    subprocess.run([*build, "--only", "deb", "--only", "python"], check=True, cwd=ROOT)
+    subprocess.run([*build, "--only", "deb", "--only", "rpm", "--only", "python"], check=True, cwd=ROOT)
     (wheel,) = out.glob("*.whl")
     subprocess.run([*build, "--only", "deb", "--wheel", str(wheel), "--version", OLDER], check=True, cwd=ROOT)
     new, old = sorted(out.glob("*.deb"), reverse=True)
-    return {"new": new, "old": old}
+    (rpm,) = out.glob("*.rpm")
+    return {"new": new, "old": old, "rpm": rpm}
 
 
 @pytest.fixture
@@ -98,3 +99,16 @@ def test_a_strangers_host(packages: dict[str, Path], root: Path) -> None:
     assert state.is_dir()
     assert not (root / "opt/hosttune").exists()
     assert not (root / "etc/hosttune").exists()
+
+
+def test_the_rpm_and_its_scriptlets(packages: dict[str, Path], root: Path) -> None:
+    """No RHEL: the dependencies are not resolved, all else is rpm's own doing."""
+    rpm = ["rpm", f"--root={root}", "--nodeps"]
+    subprocess.run(["rpmdb", f"--root={root}", "--initdb"], check=True)
+    subprocess.run([*rpm, "--install", packages["rpm"]], check=True)
+    assert "1 guest placed" in inside(root, "hosttune", "plan", "--root", "@example", "--gpu", "0000:41:00.0")
+    assert subprocess.run([*rpm, "--verify", "hosttune"], capture_output=True, text=True, check=True).stdout == ""
+    (root / "var/lib/hosttune").mkdir(parents=True)
+    done = subprocess.run([*rpm, "--erase", "hosttune"], capture_output=True, text=True, check=True)
+    assert "/var/lib/hosttune is kept" in done.stdout + done.stderr
+    assert not (root / "opt/hosttune").exists()

@@ -22,14 +22,15 @@ from typing import Any
 from requirements.wheelhouse import requirement_of, tag_of
 
 ROOT = Path(__file__).resolve().parents[2]
+COLLECTION = ROOT / "playbooks/collections/ansible_collections/hosttune/host"
 HERE = "{}.{}".format(*sys.version_info[:2])
 
 
 def load(path: str) -> ModuleType:
-    """A file below playbooks/ as a module, made anew: it lies where no package is."""
+    """A file of the collection as a module, made anew: it lies where no package is."""
     name = Path(path).stem
-    sys.path.append(str(ROOT / "playbooks" / "module_utils"))  # pull mode has that file beside itself on a host
-    spec = importlib.util.spec_from_file_location(name, ROOT / "playbooks" / path)
+    sys.path.append(str(COLLECTION / "plugins/module_utils"))  # pull mode has that file beside itself on a host
+    spec = importlib.util.spec_from_file_location(name, COLLECTION / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -37,7 +38,7 @@ def load(path: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     finally:
-        sys.path.remove(str(ROOT / "playbooks" / "module_utils"))
+        sys.path.remove(str(COLLECTION / "plugins/module_utils"))
     return module
 
 
@@ -47,7 +48,7 @@ class Refused(Exception):
 
 def settle(prefix: Path, wheelhouse: Path, **options: Any) -> dict[str, Any]:
     """What the installing module does for this wheelhouse, with the archive brought as the playbook brings it."""
-    module = load("library/bootstrap_hosttune.py")
+    module = load("plugins/modules/bootstrap_hosttune.py")
     index = json.loads((wheelhouse / "index.json").read_text())
     archive = index["archives"][tag_of(HERE)]
     prefix.mkdir(mode=0o755, exist_ok=True)
@@ -103,7 +104,9 @@ def play(prefix: Path, wheelhouse: Path, *options: str, **variables: Any) -> Rec
         },
         **{"hosttune_unit_folders": [str(home / "units")], **variables},
     }
-    inventory.write_text(json.dumps({"all": {"hosts": {"host": facts}}}))
+    inventory.write_text(
+        json.dumps({"all": {"hosts": {"host": facts}, "children": {"gpu_hosts": {"hosts": {"host": {}}}}}})
+    )
     tool = Path(sys.executable).with_name("ansible-playbook")
     environment = {
         **{"PATH": f"{tool.parent}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8", "HOME": str(home)},

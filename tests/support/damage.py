@@ -12,15 +12,18 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
+from posixpath import split
 
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.recording import Recording
 from hosttune.machine import manifest
 from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive
+from hosttune.machine.replay import OWN as OWN_FOLDER
+from hosttune.machine.replay import Recorded
 from hosttune.machine.system import COMMANDS, COMPLETE, UNREADABLE
 from hosttune.model.validation import CheckResult, verdict_of
 from hosttune.rules.checks import judge
@@ -37,14 +40,28 @@ class Files:
     dirs: frozenset[str] = frozenset()
     origin: str = "a captured host"
 
+    @cached_property
+    def folders(self) -> dict[str, set[str]]:
+        """The names in each folder."""
+        return Archive(self.files, self.links, self.origin, self.dirs)._dirs
+
     def system(self) -> Archive:
         """The host as discovery reads it."""
-        return Archive(self.files, self.links, self.origin, self.dirs)
+        return _Host(self)
 
     def put(self, texts: Mapping[str, str | bytes]) -> Files:
         """The same with these files."""
         new = {path: text.encode() if isinstance(text, str) else text for path, text in texts.items()}
         return replace(self, files={**self.files, **new})
+
+
+class _Host(Archive):
+    """A captured host whose folders are known: to find them takes longer than to read what one damage changes."""
+
+    def __init__(self, host: Files) -> None:
+        Recorded.__init__(self, host.origin)
+        self._files, self._links, self._dirs, self._real_dirs = host.files, host.links, host.folders, {}
+        self._read_own_facts()
 
 
 @cache
@@ -112,7 +129,7 @@ def _span(start: int, stop: int, new: bytes) -> Callable[[bytes], bytes]:
 
 def with_damage(host: Files, *damages: Damage) -> Files:
     """The host with all of these wrong."""
-    files, links, dirs = dict(host.files), dict(host.links), set(host.dirs)
+    files, links, dirs, folders = dict(host.files), dict(host.links), set(host.dirs), dict(host.folders)
     for damage in sorted(damages, key=lambda one: -one.at):
         if damage.change is not None:
             files[damage.path] = damage.change(files[damage.path])
@@ -120,14 +137,22 @@ def with_damage(host: Files, *damages: Damage) -> Files:
         files.pop(path, None)
         links.pop(path, None)
         dirs.discard(path)
+        parent, name = split(path)
+        if parent in folders:
+            folders[parent] = folders[parent] - {name}
         if path in host.dirs:
+            folders = {at: names for at, names in folders.items() if at != path and not at.startswith(f"{path}/")}
             below = f"{path}/"
             files = {name: data for name, data in files.items() if not name.startswith(below)}
             links = {name: target for name, target in links.items() if not name.startswith(below)}
             dirs = {name for name in dirs if not name.startswith(below)}
     if refused := "".join(f"{damage.path}\tPermission denied\n" for damage in damages if damage.refused):
         files[UNREADABLE] = files.get(UNREADABLE, b"") + refused.encode()
-    return replace(host, files=files, links=links, dirs=frozenset(dirs))
+        folders["/"] = folders["/"] | {OWN_FOLDER.lstrip("/")}
+        folders[OWN_FOLDER] = folders.get(OWN_FOLDER, set()) | {UNREADABLE.rpartition("/")[2]}
+    damaged = replace(host, files=files, links=links, dirs=frozenset(dirs))
+    damaged.__dict__["folders"] = folders
+    return damaged
 
 
 # --- where something can be wrong ----------------------------------------------------------------------------

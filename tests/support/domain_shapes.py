@@ -294,13 +294,14 @@ VGPU_MEDIATED = changed(
 VIRTUAL_FUNCTIONS = changed(
     ONE_GPU,
     name="virtual-functions",
-    networks=(Network(vf_of="0000:31:00.0", vlan=7), Network(network="default"), Network(vf_of="0000:32:00.0")),
+    networks=(Network(vf_of="0000:31:00.0", vlan=7), Network(vf_of="0000:32:00.0")),
     devices=(
         device("0000:31:00.2", "vf", 1, managed=True, network=Network(vf_of="0000:31:00.0", mac=MAC, vlan=7)),
         device("0000:32:00.1", "vf", 2, managed=True, network=Network(vf_of="0000:32:00.0")),
         device("0000:41:00.0", "gpu", 3),
     ),
 )
+WATCHED = changed(ONE_GPU, name="watched", watchdog=True, controllers=flat_bus(7))
 SHAPES = {
     guest.name: guest
     for guest in (
@@ -320,6 +321,7 @@ SHAPES = {
         VGPU_FUNCTIONS,
         VGPU_MEDIATED,
         VIRTUAL_FUNCTIONS,
+        WATCHED,
     )
 }
 

@@ -237,6 +237,12 @@ PCI = (
     ),
     Example("libvirt-hook", {}, (("libvirt-hook", "/etc/libvirt/hooks/qemu.d/hosttune", "installed"),)),
     Example("irqbalance-ban", {}, (("irqbalance-ban", "irqbalance", "2-7"),)),
+    Example("slice-cpus", {}, (("slice-cpus", "system.slice", "0-1"), ("slice-cpus", "user.slice", "0-1"))),
+    Example(
+        "default-irq-affinity",
+        {"proc/irq/default_smp_affinity": "ff,ffffffff\n"},
+        (("default-irq-affinity", "/proc/irq/default_smp_affinity", "0-1,32"),),
+    ),
     Example(
         "irqbalance-ban of a running irqbalance",
         {

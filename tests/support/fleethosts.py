@@ -20,6 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 PLAYBOOKS = ROOT / "playbooks"
+COLLECTION = PLAYBOOKS / "collections/ansible_collections/hosttune/host"
 HOSTTUNE = str(BIN / "hosttune")
 INTENT: dict[str, Any] = {
     "version": 1,
@@ -61,6 +62,8 @@ class Fleet:
     folder: Path
     hosts: Mapping[str, dict[str, Any]]
     variables: dict[str, Any] = field(default_factory=dict)
+    gpu_hosts: tuple[str, ...] = ()  # the group, among other machines of an inventory; without it hosttune_hosts is all
+    config: Path = ROOT / "ansible.cfg"
 
     @property
     def results(self) -> Path:
@@ -72,9 +75,13 @@ class Fleet:
         hosts = {
             name: {"ansible_python_interpreter": self._python(name), **given} for name, given in self.hosts.items()
         }
-        shared = {"ansible_connection": "local", "hosttune_results": str(self.results), "hosttune_command": HOSTTUNE}
+        shared = {
+            "ansible_connection": "local", "hosttune_results": str(self.results), "hosttune_command": HOSTTUNE,
+            **({} if self.gpu_hosts else {"hosttune_report": False, "hosttune_hosts": "all"}),
+        }  # fmt: skip
+        group = {"gpu_hosts": {"hosts": dict.fromkeys(self.gpu_hosts)}} if self.gpu_hosts else {}
         path = self.folder / "inventory.yml"
-        path.write_text(json.dumps({"all": {"hosts": hosts, "vars": {**shared, **self.variables}}}))
+        path.write_text(json.dumps({"all": {"hosts": hosts, "vars": {**shared, **self.variables}, "children": group}}))
         return path
 
     def _python(self, name: str) -> str:
@@ -108,7 +115,7 @@ class Fleet:
             shell.write_text(_SHELL)
             shell.chmod(0o755)
         return {
-            **kept, "HOME": str(self.folder), "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1",
+            **kept, "HOME": str(self.folder), "ANSIBLE_CONFIG": str(self.config), "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_EXECUTABLE": str(shell), "FLEET_COUNTED": str(self.folder / "counted"), "COLUMNS": "200",
             "HOSTTUNE_STATE": str(self.folder / "outside"),
         }  # fmt: skip

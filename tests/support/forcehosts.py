@@ -15,7 +15,9 @@ from hosttune.model.force import GuestInForce, InForce, SettingInForce, Wanted
 from hosttune.model.host import GuestMemory, Host, RunningGuest
 from hosttune.model.plan import Action, Plan
 from hosttune.model.topology import Hugetlbfs
+from hosttune.model.values import CpuSet
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
+from hosttune.settings.slices import HEAD, slice_file
 
 PER_CPU = {
     Governor.kind: (Governor, "governor"),
@@ -142,6 +144,13 @@ def _set(host: Host, action: Action) -> Host:
     if action.kind == "irqbalance-ban":
         known = {path: text for path, text in (host.settings or {}).items() if path != IRQBALANCE[0]}
         return replace(host, settings={**known, **({IRQBALANCE[0]: want} if want is not None else {})})
+    if action.kind == "slice-cpus":
+        path, text = slice_file(action.target), f"{HEAD}{want}"
+        known = {name: one for name, one in (host.settings or {}).items() if name != path}
+        return replace(host, settings={**known, **({path: text} if want is not None else {})})
+    if action.kind == "default-irq-affinity":
+        mask = f"{sum(1 << cpu for cpu in CpuSet.parse(want)):x}"
+        return replace(host, settings={**(host.settings or {}), action.target: mask})
     gpus = {"gpu-persistence": "persistence", "gpu-power-limit": "power_limit_watts"}
     if action.kind in gpus:
         held = tuple(replace(g, **{gpus[action.kind]: want}) if g.address == action.target else g for g in host.gpus)

@@ -18,7 +18,7 @@ from hosttune import Intent, domain_xml, plan
 from hosttune.machine.system import COMMANDS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hgx-h200-8.tar.xz"
-VM = Path(__file__).parents[1] / "hosts" / "h200" / "vm-x4.tar.gz"
+VM = Path(__file__).parents[1] / "hosts" / "older" / "vm-x4.tar.gz"
 _SMI = COMMANDS + "nvidia-smi-q-x"
 GIVEN = "0000:18:00.0"
 
@@ -178,7 +178,7 @@ SICK: Mapping[str, Callable[[], Files]] = {
     "example, faults of settings": settings,
     "example with a guest": with_guest,
     "example with a guest on the far node": guest_on_the_far_node,
-    "h200-vm-x4, faults that NVML tells": guest_that_has_to_remap,
+    "older-vm-x4, faults that NVML tells": guest_that_has_to_remap,
 }
 
 # The same without the faults.
@@ -186,5 +186,5 @@ HEALTHY: Mapping[str, Callable[[], Files]] = {
     "example, faults of GPUs and links": lambda: load(EXAMPLE),
     "example, faults of settings": lambda: load(EXAMPLE),
     "example with a guest on the far node": with_guest,
-    "h200-vm-x4, faults that NVML tells": lambda: load(VM),
+    "older-vm-x4, faults that NVML tells": lambda: load(VM),
 }

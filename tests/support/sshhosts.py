@@ -261,6 +261,8 @@ class SshFleet:
             "ansible_user": "root",
             "ansible_ssh_common_args": f"-F {self.folder}/ssh_config",
             "hosttune_command": str(BIN / "hosttune"),
+            "hosttune_hosts": "all",
+            "hosttune_report": False,
         }
         document = {"all": {"hosts": hosts, "vars": {**everywhere, **variables}}}
         path.write_text(json.dumps(document, indent=1))

@@ -38,8 +38,8 @@ from hosttune.transaction.site import site_of
 QUEUE = "sys/bus/pci/devices/0000:1a:00.0/nvme/nvme0/nvme0n1/queue"
 # Real machines (h200, hwloc, lscpu) and trees derived from real facts; what they lack is unknown there.
 CAPTURES = [
-    "h200/vm-x1",
-    "h200/h200x4",
+    "older/vm-x1",
+    "h200/vm-h200x4",
     "derived/azure-ndv4-8xa100-vm",
     "derived/xe9680-8xh100-lspci",
     "hwloc/20em64t-hybrid-1p6c2t+2ca4co1t",

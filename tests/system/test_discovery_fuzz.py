@@ -48,7 +48,7 @@ def numbers(value: Any) -> list[float]:
     return [] if isinstance(value, str | bool) or value is None else [value]
 
 
-@pytest.mark.parametrize("name", ["ghw/linux-amd64-accel-nvidia", "h200/h200x1", "h200/vm-x1"])
+@pytest.mark.parametrize("name", ["ghw/linux-amd64-accel-nvidia", "h200/vm-h200x1", "older/vm-x1"])
 def test_odd_text_never_breaks_discovery(name: str) -> None:
     recording = Recording(open_root(str(HOSTS / f"{name}.tar.gz")))
     discover(recording)

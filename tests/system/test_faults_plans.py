@@ -60,7 +60,7 @@ guests:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A scratch root of a captured machine with an H200, given what it lacked: an IOMMU group, an answering libvirt."""
     root = tmp_path_factory.mktemp("machine")
-    unpack(HERE / "hosts/h200/vm-x1.tar.gz", root)
+    unpack(HERE / "hosts/older/vm-x1.tar.gz", root)
     files = {
         ".hosttune/scratch": "",
         ".hosttune/commands/virsh-list": " Id   Name   State\n--------------------\n",

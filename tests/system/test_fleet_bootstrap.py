@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from bootstraps import (
+    COLLECTION,
     HERE,
     ROOT,
     Recap,
@@ -43,7 +44,7 @@ from sweeps import FULL, sample
 import hosttune
 from hosttune.fleet.answers import read_answer
 from hosttune.fleet.overview import RunContext, report_of
-from requirements.wheelhouse import PYTHONS, build, lock_text, own_wheel, tag_of, write_archive
+from requirements.wheelhouse import PYTHONS, build, lock_text, own_wheel, sign, tag_of, write_archive
 
 EXAMPLE = ROOT / "examples" / "hgx-h200-8.tar.xz"
 # An installation takes ten seconds of a CPU: `make test` has one, and the modules by themselves (_modules).
@@ -218,7 +219,11 @@ def test_an_install_that_was_killed_is_finished_by_the_next_run(prefix: Path, wh
         **{"python": os.path.realpath(sys.executable), "archive": str(archive)},
     }
     module = subprocess.Popen(
-        [sys.executable, ROOT / "playbooks/library/bootstrap_hosttune.py", json.dumps({"ANSIBLE_MODULE_ARGS": asked})],
+        [
+            sys.executable,
+            COLLECTION / "plugins/modules/bootstrap_hosttune.py",
+            json.dumps({"ANSIBLE_MODULE_ARGS": asked}),
+        ],
         stdout=subprocess.DEVNULL,
     )
     while not list(prefix.glob(".new-*/tree/lib/python*/site-packages/*")):
@@ -248,6 +253,24 @@ def test_a_host_without_a_python_that_is_new_enough_says_so(prefix: Path, wheelh
 
 def test_no_wheelhouse_is_said_before_anything_is_done(prefix: Path) -> None:
     assert "run `make wheelhouse`" in play(prefix, prefix.parent / "nowhere").refusal
+    assert not prefix.exists()
+
+
+def test_a_wheelhouse_must_be_signed_where_signers_are_named(prefix: Path) -> None:
+    """Signed by the key of `make wheelhouse KEY=…`: taken; changed since, or never signed: nothing is done."""
+    folder = prefix.parent / "signed"
+    folder.mkdir(parents=True)
+    key, index = folder / "key", folder / "index.json"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    (folder / "signers").write_text(f"release@example.com {key.with_suffix('.pub').read_text()}")
+    named = {"hosttune_wheelhouse_signers": str(folder / "signers"), "hosttune_pythons": ["python3.99"]}
+    named["hosttune_wheelhouse_identity"] = "release@example.com"
+    index.write_text(json.dumps({"version": "1", "archives": {tag_of(HERE): {"sha256": "ab", "file": "x.tar"}}}))
+    assert "index.json.sig" in play(prefix, folder, **named).refusal
+    sign(index, str(key))
+    assert "python3.99: not there" in play(prefix, folder, **named).refusal
+    index.write_text(index.read_text() + " ")
+    assert "make wheelhouse KEY=FILE" in play(prefix, folder, **named).refusal
     assert not prefix.exists()
 
 
@@ -331,7 +354,7 @@ def test_a_newer_version_takes_over_and_the_one_that_a_boot_unit_runs_stays(
 ) -> None:
     units = prefix.parent / "units" / "multi-user.target.wants"
     units.mkdir(parents=True)
-    prune = load("library/bootstrap_prune.py").prune
+    prune = load("plugins/modules/bootstrap_prune.py").prune
     settle(prefix, wheelhouse)
     old = version_of(wheelhouse)
     unit = units / "hosttune-boot.service"

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bootstraps import ROOT, load
+from bootstraps import COLLECTION, ROOT, load
 
 from hosttune.fleet.answers import read_answer
 from hosttune.fleet.results import host_folder
 from hosttune.model.validation import Validation
 
 TAGS = ["cp311-x86_64", "cp312-x86_64", "cp313-x86_64"]
-install = load("library/bootstrap_hosttune.py")
-prune = load("library/bootstrap_prune.py")
-python = load("library/bootstrap_python.py")
-pull = load("files/bootstrap_pull.py")
+install = load("plugins/modules/bootstrap_hosttune.py")
+prune = load("plugins/modules/bootstrap_prune.py")
+python = load("plugins/modules/bootstrap_python.py")
+pull = load("roles/gpu_host/files/bootstrap_pull.py")
 
 
 def asked(prefix: Path | str, **options: Any) -> Any:
@@ -343,7 +343,7 @@ def test_names_of_hosts_stay_in_the_folder(tmp_path: Path, host: str) -> None:
 
 
 def test_the_timer_starts_the_service_and_the_service_what_is_installed() -> None:
-    files = ROOT / "playbooks" / "files"
+    files = COLLECTION / "roles/gpu_host/files"
     service, timer = ((files / f"hosttune-pull.{kind}").read_text() for kind in ("service", "timer"))
     assert "ExecStart=/usr/bin/python3 -E -s /opt/hosttune/pull/bootstrap_pull.py\n" in service
     assert "WantedBy=timers.target" in timer
@@ -355,10 +355,11 @@ def test_the_timer_starts_the_service_and_the_service_what_is_installed() -> Non
 
 
 def test_every_variable_of_the_playbook_is_in_the_documentation_and_no_other() -> None:
-    places = [ROOT / "playbooks" / "bootstrap.yml", *(ROOT / "playbooks" / "tasks").glob("bootstrap_*.yml")]
+    role = COLLECTION / "roles/gpu_host"
+    places = [role / "vars/main.yml", *(role / "tasks").glob("bootstrap*.yml")]
     names = {name for place in places for name in re.findall(r"\bhosttune_[a-z_]+[a-z]\b", place.read_text())}
     page = (ROOT / "docs" / "bootstrap.md").read_text()
     told = set(re.findall(r"^\| `(hosttune_[a-z_]+)` \|", page, re.M))
-    elsewhere = {"hosttune_root", "hosttune_answer", "hosttune_pull"}  # of all playbooks; a file; in the text
+    elsewhere = {"hosttune_root", "hosttune_hosts", "hosttune_answer", "hosttune_pull"}  # of other pages
     assert names - elsewhere == told
     assert "`hosttune_pull: true`" in page

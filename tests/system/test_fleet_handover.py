@@ -26,7 +26,7 @@ from system.test_fleet_playbooks_waves import hook, logged
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer
 from hosttune.fleet.handed import handed_of
-from hosttune.fleet.inventory import between_tenants
+from hosttune.fleet.inventory import between_tenants, variables_of
 from hosttune.fleet.options import check_variable
 from hosttune.fleet.overview import RunContext, report_of
 from hosttune.fleet.run import FleetRequest, check_request, read_record
@@ -135,9 +135,9 @@ def test_hosts_that_name_devices() -> None:
         "a": {"hosttune_handover": ["0000:41:00.0"], "x": 1}, "b": {"hosttune_handover": []}, "c": {},
         "d": {"hosttune_handover": "vm"}, "e": {"hosttune_handover": None},
     }}, "all": {"children": ["ungrouped"]}}  # fmt: skip
-    assert between_tenants(json.dumps(listed)) == {"a", "d"}
+    assert between_tenants(variables_of(json.dumps(listed))) == {"a", "d"}
     with pytest.raises(BadInput, match="variables cannot be read"):
-        between_tenants("[]")
+        variables_of("[]")
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,18 @@ def test_intents_fit_their_hosts(listed: dict[str, dict[str, dict[str, Any]]], e
     assert len(seen) == {"example": 1, "hgx-h200-8": 3, "h100-16-ib": 2}[name]  # groups and hosts differ
 
 
+def test_the_files_of_a_package_are_a_trial_too(tmp_path: Path) -> None:
+    folder = tmp_path / "fleet"
+    subprocess.run([HOSTTUNE, "fleet", "files", str(folder)], check=True)
+    again = subprocess.run([HOSTTUNE, "fleet", "files", str(folder)], capture_output=True, text=True, check=False)
+    assert (again.returncode, "it is there already" in again.stderr) == (2, True)
+    environment = {**Fleet(tmp_path, {}).environment(), "ANSIBLE_CONFIG": str(folder / "ansible.cfg")}
+    command = [str(BIN / "ansible-playbook"), "playbooks/validate.yml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f'"page: {folder}/hosttune-results/validate.html"' in done.stdout
+
+
 def test_the_example_is_a_harmless_trial(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, {})
     command = [str(BIN / "ansible-playbook"), "-i", str(INVENTORIES / "example"), str(PLAYBOOKS / "validate.yml")]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from applyroots import EXAMPLE, Root
-from fleethosts import BIN, HOSTTUNE, INTENT, PLAYBOOKS, ROOT, Fleet, Played, fleet, simulated, stand_in
+from fleethosts import BIN, COLLECTION, HOSTTUNE, INTENT, PLAYBOOKS, ROOT, Fleet, Played, fleet, simulated, stand_in
 
 from hosttune.cli import run
 from hosttune.model.fleet import Answer
@@ -140,7 +140,7 @@ def test_handover_at_a_level_of_the_operator_says_so(looked_at: Fleet) -> None:
 
 def test_ad_hoc_returns_the_document_and_stores_nothing(looked_at: Fleet) -> None:
     looked_at.variables["hosttune_results"] = None
-    out = looked_at.ansible("ansible", "h1", "-m", "hosttune", "-a", "phase=status").out
+    out = looked_at.ansible("ansible", "h1", "-m", "hosttune.host.hosttune", "-a", "phase=status").out
     assert '"schema": "hosttune.result/v1"' in out
     assert not looked_at.results.exists()
 
@@ -168,20 +168,21 @@ def test_a_broken_inventory_is_an_error_that_names_it(looked_at: Fleet, tmp_path
 
 
 def test_what_ansible_doc_shows_is_a_manual(looked_at: Fleet) -> None:
-    command = [str(BIN / "ansible-doc"), "-M", str(PLAYBOOKS / "library"), "hosttune", "--json"]
+    command = [str(BIN / "ansible-doc"), "--playbook-dir", str(PLAYBOOKS), "hosttune.host.hosttune", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=looked_at.environment(), cwd=ROOT)
-    page = json.loads(done.stdout)["hosttune"]
-    source = "".join((PLAYBOOKS / part / "hosttune.py").read_text() for part in ("library", "action_plugins"))
+    page = json.loads(done.stdout)["hosttune.host.hosttune"]
+    source = "".join((COLLECTION / "plugins" / part / "hosttune.py").read_text() for part in ("modules", "action"))
     assert set(page["doc"]["options"]) >= {"phase", "intent", "results", "gate", "timeout", "rescue"}
     assert [name for name in page["doc"]["options"] if f'"{name}"' not in source] == []  # what is documented is taken
     assert set(page["return"]) >= {"outcome", "why", "verdict", "reboot_required", "file"}
-    assert page["examples"].count("hosttune:") >= 3
+    assert page["examples"].count("hosttune.host.hosttune:") >= 3
     assert INTENT["version"] == 1
 
 
 def test_the_module_is_source_that_old_pythons_of_hosts_read() -> None:
     """RHEL 9's own Python is 3.9; hosttune's is another one, and the module runs in the host's."""
-    for path in (PLAYBOOKS / "library/hosttune.py", PLAYBOOKS / "module_utils/hosttune_answer.py"):
+    for name in ("modules/hosttune.py", "module_utils/hosttune_answer.py"):
+        path = COLLECTION / "plugins" / name
         ast.parse(path.read_text(), feature_version=(3, 9))
         names = {
             name.split(".")[0]
@@ -212,13 +213,14 @@ def test_the_page_names_every_variable_there_is() -> None:
     page = (ROOT / "docs/playbooks.md").read_text()
     tables = " ".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `hosttune_"))
     told = set(re.findall(r"`hosttune_(\w+)`", tables))
-    tree = ast.parse((PLAYBOOKS / "library/hosttune.py").read_text())
+    tree = ast.parse((COLLECTION / "plugins/modules/hosttune.py").read_text())
     manual = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
     options = set(yaml.safe_load(manual)["options"]) - {"phase", "answer", "rescue", "carried", "job"}
     elsewhere = ("bootstrap", "monitoring")  # pages of their own
-    text = "".join(path.read_text() for path in PLAYBOOKS.glob("**/*.yml") if not path.name.startswith(elsewhere))
+    files = [path for path in PLAYBOOKS.glob("**/*.yml") if path.parent.name not in ("meta", "vars")]
+    text = "".join(path.read_text() for path in files if not path.name.startswith(elsewhere))
     # Of the command's own making (see hosttune/fleet), and what a playbook itself registers or groups.
     own = {"keep_before", "keep_course", "course", "course_", "course_no", "course_yes", "pairs_jobs", "pairs_record"}
-    own |= {"collective_jobs", "collective_record"}
+    own |= {"collective_jobs", "collective_record", "watched"}
     used = set(re.findall(r"(?<!_)hosttune_(\w+)", text)) - own
     assert told == options | used | {"templates"}

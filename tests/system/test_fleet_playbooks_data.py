@@ -329,10 +329,10 @@ def test_what_a_host_said_is_no_template(tmp_path: Path) -> None:
   tasks:
     - ansible.builtin.command: printf '%s' '{{ "{{ secret }}" }}'
       register: said
-    - hosttune: {phase: plan}
+    - hosttune.host.hosttune: {phase: plan}
       vars: {hosttune_intent: {version: 1, x: "{{ heard }}", y: "{{ said }}"}, heard: "{{ said }}"}
       ignore_errors: true
-    - hosttune: {phase: plan, intent: {version: 1, x: "{{ said.stdout }}"}}
+    - hosttune.host.hosttune: {phase: plan, intent: {version: 1, x: "{{ said.stdout }}"}}
 """
     )
     fleet.ansible("ansible-playbook", str(play), "-e", "ansible_pipelining=true")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fleethandovers import Between, fleet_of, statement
-from fleethosts import PLAYBOOKS, script
+from fleethosts import COLLECTION, script
 from handovers import SIGNER
 from sweeps import FULL
 from system.test_fleet_playbooks_waves import DONE, PASSED, hook, logged, says
@@ -110,7 +110,7 @@ def test_devices_that_extra_variables_name_are_no_host_s(tmp_path: Path) -> None
 
 def loaded(name: str) -> Any:
     """A module of the playbooks, as the controller loads it."""
-    spec = importlib.util.spec_from_file_location(name, PLAYBOOKS / "module_utils" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, COLLECTION / "plugins/module_utils" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -470,7 +470,10 @@ def test_a_bad_image_is_a_usage_error(root: Path, tmp_path: Path, capsys: pytest
 
 
 def test_a_fleet_names_the_image_on_the_host() -> None:
-    path = Path(__file__).parents[2] / "playbooks/module_utils/hosttune_handover.py"
+    path = (
+        Path(__file__).parents[2]
+        / "playbooks/collections/ansible_collections/hosttune/host/plugins/module_utils/hosttune_handover.py"
+    )
     spec = importlib.util.spec_from_file_location("hosttune_handover", path)
     assert spec is not None
     assert spec.loader is not None

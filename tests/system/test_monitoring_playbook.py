@@ -45,7 +45,7 @@ class Place:
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         found = {
             **{"hosttune_textfiles": str(self.root / "textfiles"), "hosttune_command": "/opt/x/bin/hosttune"},
-            **{"hosttune_monitoring_packages": [], "hosttune_monitoring_start": False},
+            **{"hosttune_monitoring_packages": [], "hosttune_monitoring_start": False, "hosttune_hosts": "all"},
             **{"hosttune_unit_folder": str(self.root / "units")},
             **{"hosttune_node_exporter": str(self.root / "etc/default/prometheus-node-exporter")},
             **{"hosttune_prometheus_folder": str(self.root / "etc/prometheus")},

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 COMMANDS = ROOT / "docs/commands.md"
 PLAN = "hosttune plan --root @example --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default"
-GUEST = "hosttune discover --root tests/hosts/h200/vm-x4.tar.gz"
+GUEST = "hosttune discover --root tests/hosts/h200/vm-h200x4.tar.gz"
 # The README has room for the first lines; docs/plan.md shows all of it.
 LINES = 12
 SHOWN = {

@@ -16,6 +16,7 @@ import applyroots
 import pytest
 from applyroots import GPU, OTHER_GPU, PREFERENCE, STATE, Cli, Root, applied, copied
 from handovers import record
+from xmledits import edited
 
 from hosttune.cli import run
 from hosttune.journal.register import record_devices
@@ -66,6 +67,12 @@ class World:
         if words[0] == "virsh":
             self.virsh(*words[1:])
             return
+        if words[0] == "rm":
+            for path in words[1:]:
+                (self.root.path / path.lstrip("/")).unlink()
+            code, said = self.run("status")
+            assert (code, "unknown" in said) == (0, False), said
+            return
         asks = words[1] in ("apply", "revert") and "--dry-run" not in words
         code, said = self.run(*words[1:], *(["--yes"] if asks else []))
         assert code in (0, 1), said
@@ -79,7 +86,7 @@ class World:
             "snapshot-delete": self.root.path / f"var/lib/libvirt/qemu/snapshot/{name}/{other}.xml",
         }
         if verb == "domrename":
-            text = (commands / f"virsh-dumpxml-{name}").read_text().replace(f"<name>{name}<", f"<name>{other}<")
+            text = edited((commands / f"virsh-dumpxml-{name}").read_text(), "name", other)
             (commands / f"virsh-dumpxml-{name}").unlink()
             self.root.put(f"{COMMANDS}/virsh-dumpxml-{other}", text)
         else:
@@ -237,7 +244,7 @@ STATES = {
     "plan: a guest that is not hosttune's": State(
         World.is_foreign, "plan -f FILE", 2, "hosttune plan --adopt a", again=False
     ),
-    "plan: the state is lost": State(World.state_is_lost, "plan -f FILE", 2, "hosttune plan --adopt a", again=False),
+    "plan: the state is lost": State(World.state_is_lost, "plan -f FILE", 2, "rm [^,]+", again=False),
     "validate: a setting has drifted": State(
         World.drifts, "validate", 1, "hosttune apply --intent FILE", lack="settings-in-force host: warn"
     ),

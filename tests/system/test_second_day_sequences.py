@@ -14,6 +14,7 @@ import pytest
 from applyroots import PREFERENCE, STATE, Root, copied
 from secondday import THP, Answer, Day, Walk, check_back, check_settings
 from sweeps import sample
+from xmledits import edited
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_the_plan_says_what_of_a_definition_by_hand_goes_back(three: Day, memory
     text = three.definitions()["a"]
     cpu = three.places()["a"].cpus[0]
     disk = "<disk type='file' device='disk'><source file='/more.img'/><target dev='vdz' bus='virtio'/></disk>"
-    mine = text.replace("</devices>", f"{disk}</devices>")
+    mine = edited(text, "devices", disk)
     three.root.put(DEFINITION.format("a"), mine)
     assert asked(three, A, B, C).plan("--check").ended()["guests"][0]["change"] == "keep"
     three.root.put(
@@ -164,7 +165,7 @@ def test_a_guest_that_is_left_out_stays_and_is_named(three: Day) -> None:
 def test_guests_that_swapped_names_are_refused_and_the_third_is_planned(three: Day) -> None:
     texts = three.definitions()
     for name, other in (("a", "b"), ("b", "a")):
-        text = texts[other].replace(f"<name>{other}<", f"<name>{name}<")
+        text = edited(texts[other], "name", name)
         three.root.put(DEFINITION.format(name), text)
     answer = asked(three, A, B, {**C, "memory": "8GiB"}).plan()
     assert set(unplaced(answer, 2)) == {"a", "b"}
@@ -175,14 +176,14 @@ def test_guests_that_swapped_names_are_refused_and_the_third_is_planned(three: D
 
 
 def test_a_guest_that_was_renamed_is_refused(three: Day) -> None:
-    text = three.definitions()["b"].replace("<name>b<", "<name>z<")
+    text = edited(three.definitions()["b"], "name", "z")
     (three.root.path / DEFINITION.format("b")).unlink()
     three.root.put(DEFINITION.format("z"), text)
     assert set(unplaced(three.plan(), 2)) == {"b"}
 
 
 def test_apply_of_a_guest_that_was_renamed_is_bad_input_as_its_plan_is(three: Day) -> None:
-    text = three.definitions()["b"].replace("<name>b<", "<name>z<")
+    text = edited(three.definitions()["b"], "name", "z")
     (three.root.path / DEFINITION.format("b")).unlink()
     three.root.put(DEFINITION.format("z"), text)
     assert three.apply().code == 2

@@ -68,13 +68,13 @@ class Builder:
         return [built.get(i) for i in range(len(self._wants))]
 
     def _needed(self, context: PlanningContext) -> Iterator[tuple[str, PlannedGuest]]:
-        """Yield what guests have had, without the CPUs that they do not need there again: those are anybody's."""
+        """Yield what guests have had and can have, without CPUs that they do not need there: those are anybody's."""
         for i, placement in self._placements.items():
             had = context.own.get(self._wants[i].guest.name)
             if had is not None and not placement.sizes.short:
                 pins: list[PlannedPin] = []
                 for node, cell in zip(placement.nodes, placement.sizes.shape.cells, strict=True):
-                    here = {cpu for core in context.resources.nodes[node].cores for cpu in core.siblings}
+                    here = {cpu for core in context.resources.nodes[node].free for cpu in core.cpus}
                     pins += [pin for pin in had.vcpu_pins if int(pin.cpus) in here][: cell.vcpus]
                 yield had.name, msgspec.structs.replace(had, vcpu_pins=tuple(pins))
 

@@ -280,6 +280,7 @@ def build_guest(
         return Unplaced(guest=guest.name, why=(why,), relaxation=("no secure_boot", "a newer libvirt"))
     cell_of = _cells_of(context, devices)
     extra_ports = OWN_PORTS + (guest.disk is not None) + sum(one.vf_of is None for one in guest.networks or ())
+    extra_ports += guest.watchdog and elements.CHIPSET_WATCHDOG in left_out  # for the bridge to conventional PCI
     try:
         tree = build_tree(
             context.catalogue, _cells_of(context, devices, exact=True), len(choice.shape.cells), extra_ports
@@ -330,6 +331,7 @@ def _written(
         firmware=guest.firmware,
         secure_boot=guest.secure_boot,
         tpm=guest.tpm,
+        watchdog=guest.watchdog,
         accelerator=guest.accelerator,
         cpu_vendor=context.host.cpu_model.vendor if context.host.cpu_model else None,
         topology=pinning.topology,

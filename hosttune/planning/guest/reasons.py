@@ -6,7 +6,7 @@ Pure. Reasons name the file or figure that they are based on. If it is unknown, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
@@ -18,6 +18,7 @@ from hosttune.inventory.width import AddressWidth
 from hosttune.inventory.window import Window
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.planning.guest.choice import Choice
 
@@ -100,8 +101,8 @@ def _cell_lines(context: PlanningContext, decision: Decision) -> Iterator[str]:
         caches = len({core.llc for core in chosen})
         isolated = sum(bool(core.isolated) for core in chosen)
         yield (
-            f"cell {i} on node {node}: {_count(demand.vcpus, 'vCPU')} on {_count(len(chosen), 'core')} in"
-            f" {_count(caches, 'last-level cache')}{f', {isolated} of them isolated' if isolated else ''},"
+            f"cell {i} on node {node}: {count(demand.vcpus, 'vCPU')} on {count(len(chosen), 'core')} in"
+            f" {count(caches, 'last-level cache')}{f', {isolated} of them isolated' if isolated else ''},"
             f" {format_size(demand.memory_bytes)}{_distances(context, node, choice.gpus)}"
         )
 
@@ -263,17 +264,28 @@ def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> It
         yield Finding(level="info", text=text, where="guests")
 
 
-def crowded_cores(context: PlanningContext, guests: Iterable[PlannedGuest]) -> Iterator[Finding]:
-    """Yield a finding about nodes where more than two guests share each core of the host."""
+def crowded_cores(context: PlanningContext, guests: Collection[PlannedGuest]) -> Iterator[Finding]:
+    """Yield a finding about nodes where more than two guests share each core of the host.
+
+    More than one where it is known that interrupts of passed devices are not posted to vCPUs: each runs there first.
+    """
+    host = context.host
+    through_host = any(device.kind != "mdev" for guest in guests for device in guest.devices) and False in (
+        host.iommu.interrupt_posting if host.iommu else None,
+        host.switched_on("kvm_intel", "enable_apicv"),
+        host.switched_on("kvm_amd", "avic"),
+    )
     texts = (*(guest.emulator_cpus for guest in context.host.guests or ()), *(guest.emulator_cpus for guest in guests))
     threads = [parse_cpus(text) for text in texts]
     for node in context.resources.nodes.values():
         cpus = CpuSet(cpu for core in node.reserved for cpu in core.cpus) & context.resources.housekeeping
         cores, sharers = len(node.reserved), sum(not cpus.isdisjoint(own) for own in threads)
-        if sharers > MOST_ON_CORE * cores:
+        most = 1 if through_host else MOST_ON_CORE
+        if sharers > most * cores:
             text = (
-                f"emulator, I/O and vhost threads of {sharers} guests share {_count(cores, 'core')} of node {node.id}"
-                f" (CPUs {CpuSet(cpus)}): reserve: {{cores_per_node: {-(-sharers // MOST_ON_CORE)}}} gives them more"
+                f"emulator, I/O and vhost threads of {sharers} guests share {count(cores, 'core')} of node {node.id}"
+                f" (CPUs {CpuSet(cpus)}){', and with them each interrupt of a passed device' * through_host}: reserve:"
+                f" {{cores_per_node: {-(-sharers // most)}}} gives them more"
             )
             yield Finding(level="info", text=text, where="reserve")
 
@@ -294,7 +306,7 @@ def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
         cores = f"{len(resources.free)} of {len(resources.cores)} cores free" if resources.cores else "no CPUs"
         kinds = Counter(len(core.cpus) for core in resources.free)
         if len(kinds) > 1:
-            each_kind = ", ".join(f"{kinds[n]} with {_count(n, 'thread')}" for n in sorted(kinds, reverse=True))
+            each_kind = ", ".join(f"{kinds[n]} with {count(n, 'thread')}" for n in sorted(kinds, reverse=True))
             cores += f" ({each_kind}: a guest gets cores of one kind)"
         give = "no memory" if size == 0 else f"{format_size(room)} to give{limit}"
         level = "warn" if size == 0 or not resources.cores else level
@@ -311,7 +323,3 @@ def _capped(context: PlanningContext, choice: Choice) -> bool:
     share = auto_share(context, choice.sharing, choice.parts, choice.nodes)
     cells = 1 if share.of_host else len(choice.nodes)
     return share.cores * choice.shape.threads * cells > context.vcpus.most
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

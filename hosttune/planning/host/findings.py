@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from hosttune.domain.elements import CLIQUE, DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL
+from hosttune.domain.elements import CHIPSET_WATCHDOG, CLIQUE, DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL
 from hosttune.inventory.cliques import apart, in_words
 from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.vcpus import last_apic_id
@@ -83,8 +83,8 @@ def _elements(stack: Virtualization | None, left_out: Iterable[tuple[str, str]],
         text = "libvirt or QEMU is unknown: only elements that libvirt 9.0 and QEMU 7.2 know are used"
         say("info", text, "virtualization")
     for element, reason in left_out:
-        # `_guest_iommu` and `_peers` report these, for the guests that need them
-        if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL, CLIQUE):
+        # `_guest_iommu` and `_peers` report these, for the guests that need them; of a watchdog there is another model
+        if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL, CLIQUE, CHIPSET_WATCHDOG):
             say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
 
 

@@ -17,6 +17,7 @@ from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.limits import limit
+from hosttune.model.text import count as counted
 from hosttune.model.values import address_key, grouped
 from hosttune.planning.mig.guest import inside_refusal, takes_inside
 
@@ -107,14 +108,17 @@ def gpu_candidates(context: PlanningContext, guest: GuestIntent, others: tuple[s
     candidates = Candidates(count, tuple(_reaches(catalogue, part) for part in parts), bundles=bundles)
     if candidates.first() is not None:
         return candidates
-    what = f"{count} GPU{'' if count == 1 else 's'} wanted" + (f" of model {request.model}" if request.model else "")
+    what = f"{counted(count, 'GPU')} wanted" + (f" of model {request.model}" if request.model else "")
     others_here = {gpu.model for gpu in countable_gpus(context.host, catalogue) if gpu.model}
     models = [f"this host has {', '.join(sorted(others_here))}"] if request.model and not pool and others_here else []
     return Candidates(count, why=(f"{what}, {len(pool)} on this host, {free} free", *models, *excluded))
 
 
-def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet) -> Candidates:
-    """Return the candidates that have as many of these GPUs as they can; all of them if none has."""
+def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet, last: Collection[str]) -> Candidates:
+    """Return the candidates that have as many of these GPUs as they can; all of them if none has.
+
+    `last`: GPUs that other guests keep or may get besides, of which they should not take the same.
+    """
     count, catalogue = candidates.count, context.catalogue
     if candidates.named is not None or not count:
         return candidates
@@ -125,7 +129,7 @@ def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet) -> Ca
                    key=lambda able: len(able.keys() & set(had)))  # fmt: skip
         kept = tuple(address for address in had if address in part)
         rest = [catalogue.gpus[address] for address in part if address not in kept]
-        pool = _reaches(catalogue, rest, {device.address for guest in context.own.values() for device in guest.devices})
+        pool = _reaches(catalogue, rest, last)
         more = max(0, count - len(kept))
         ways = (way for nodes in range(more + 1) for way in _ways(pool, nodes, more))
         added = [[a for node, size in way for a in dict(pool)[node][size]] for way in ways]

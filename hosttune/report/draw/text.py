@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from hosttune.model.listing import some
 from hosttune.model.text import count, printable
 from hosttune.report.blocks import AnyBlock, Cell, Entries, Exact, Facts, Findings, Lines, Report, Table, cut, told
-from hosttune.report.branch import NARROW, console_of, prose, say, wrap
+from hosttune.report.branch import NARROW, page_text, prose, say, wrap
 from hosttune.report.outcomes import SIGNS, WORDS, Mark, subjects_by_check
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from hosttune.report.branch import Page
 
 STYLES = {"fail": "error", "unknown": "warn", "warn": "warn"}
 MANY = 12  # subjects named before "and N more"; other formats name all
@@ -22,13 +22,10 @@ _LEAST = 30  # columns that a cell is wrapped in; with less room it goes below i
 
 def printed(report: Report) -> str:
     """Return a report as standard output shows it: with its width and colours."""
-    page = console_of(sys.stdout)
-    with page.capture() as captured:
-        draw(report, page)
-    return captured.get()
+    return page_text(sys.stdout, lambda page: draw(report, page))
 
 
-def draw(report: Report, console: Console) -> None:
+def draw(report: Report, console: Page) -> None:
     """Print a report."""
     prose(report.title, 0, console, STYLES.get(report.verdict, "strong"))
     if report.meaning:
@@ -57,7 +54,7 @@ def draw(report: Report, console: Console) -> None:
         prose(report.after, 2, console, hang=2)
 
 
-def _block(block: AnyBlock, parts: Any, indent: int, console: Console) -> None:
+def _block(block: AnyBlock, parts: Any, indent: int, console: Page) -> None:
     if isinstance(block, Lines):
         for number, line in enumerate(parts, 1):
             prose(f"{number}. {line}" if block.numbered else line, indent, console, block.style, hang=2)
@@ -77,7 +74,7 @@ def _block(block: AnyBlock, parts: Any, indent: int, console: Console) -> None:
         _entries(block, parts, indent, console)
 
 
-def _entries(block: Entries, parts: Any, indent: int, console: Console) -> None:
+def _entries(block: Entries, parts: Any, indent: int, console: Page) -> None:
     width = max((len(entry.mark.word) for entry in parts if entry.mark), default=0)
     for number, entry in enumerate(parts, 1):
         word = entry.mark.word if entry.mark else ""
@@ -93,7 +90,7 @@ def _entries(block: Entries, parts: Any, indent: int, console: Console) -> None:
             prose(f"{label}: {said}" if label else said, indent + hang + 1, console, hang=2)
 
 
-def _findings(block: Findings, console: Console) -> None:
+def _findings(block: Findings, console: Page) -> None:
     """Print what did not pass in full, passed checks as one line each, and checks that do not apply with the reason."""
     for outcome, members in block.sections:
         say("", console)
@@ -131,7 +128,7 @@ def words(cell: Cell) -> str:
     return cell.signed if isinstance(cell, Mark) else printable(cell)
 
 
-def _table(block: Table, parts: Any, indent: int, console: Console) -> None:
+def _table(block: Table, parts: Any, indent: int, console: Page) -> None:
     """Print aligned columns. The last that fits wraps below itself; those behind it go below the row, with names."""
     names = [block.columns[n] for n in block.used]
     rows = [[row[n] if n < len(row) else "" for n in block.used] for row in parts]

@@ -14,6 +14,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Nic
 from hosttune.model.listing import some
 from hosttune.model.measured import Figure, LinkSeen, Measured, NicLink, Nics, Observations, Setup
+from hosttune.model.pci import PCIE_GTS
 from hosttune.model.validation import Sample, Validation
 from hosttune.model.values import number
 from hosttune.predicting.formulas import pcie_gb_per_s
@@ -252,5 +253,4 @@ def _link(links: Sequence[JudgedLink]) -> tuple[LinkSeen | None, str]:
 
 
 def _slot_words(slot: tuple[float, int]) -> str | None:
-    generations = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-    return f"{generations[slot[0]]}.0 x{slot[1]}" if slot[0] in generations else None
+    return next((f"{generation}.0 x{slot[1]}" for generation, gts in PCIE_GTS.items() if gts == slot[0]), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -113,35 +114,21 @@ class CauseRule(Rule[Case], frozen=True, kw_only=True):
     """
 
     confirm: str
-    tier: str
-    fault_itself: bool
-    unless: tuple[str, ...]
+    tier: str = "machine"
+    fault_itself: bool = False
+    unless: tuple[str, ...] = ()
 
 
-def rule(
-    cause: str,
-    *,
-    source: str,
-    remedy: str,
-    confirm: str,
-    tier: str = "machine",
-    fault_itself: bool = False,
-    unless: tuple[str, ...] = (),
-) -> Callable[[Callable[[Case], Finding | None]], CauseRule]:
-    """Make the decorated function a rule with this declaration. Its docstring says what is wrong."""
+def rule(cause: str, **declaration: Any) -> Callable[[Callable[[Case], Finding | None]], CauseRule]:
+    """Make the decorated function a rule, whose other fields the declaration has. Its docstring says what is wrong."""
 
     def declare(function: Callable[[Case], Finding | None]) -> CauseRule:
         return CauseRule(
             id=cause,
             title=function.__doc__ or "",
             about="figures",
-            source=source,
-            remedy=remedy,
-            confirm=confirm,
-            tier=tier,
-            fault_itself=fault_itself,
-            unless=unless,
             judge=lambda case: filter(None, (function(case),)),
+            **declaration,
         )
 
     return declare

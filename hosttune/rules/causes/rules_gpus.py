@@ -53,8 +53,7 @@ def _at_pcie(case: Case) -> tuple[Judged, str] | None:
 @rule(
     "fabric-manager-not-running",
     tier="stop",
-    source="Fabric Manager user guide: without it, or without the guest's partition, GPUs on NVSwitches have no peer"
-    " access",
+    source="Fabric Manager user guide: GPUs on NVSwitches have no peer access without it, or without their partition",
     remedy="start the fabric's service of the driver's version; of a guest, activate its partition (hosttune plan,"
     " fabric_partition)",
     confirm="hosttune validate (fabric-state)",

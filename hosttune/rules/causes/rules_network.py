@@ -188,8 +188,8 @@ def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
 @rule(
     "roce-config",
     tier="network",
-    source="NIC makers' RoCE guides: PFC or ECN on every switch port, GID of RoCE v2; NCCL user guide,"
-    " NCCL_IB_GID_INDEX, NCCL_IB_TC; NVIDIA/nccl issue 378: 0.x GB/s without flow control",
+    source="NIC makers' RoCE guides: PFC or ECN, GID of RoCE v2; NCCL user guide, NCCL_IB_GID_INDEX, NCCL_IB_TC;"
+    " NVIDIA/nccl issue 378: 0.x GB/s without flow control",
     remedy="set PFC/ECN alike on NICs and switches, and the traffic class (NCCL_IB_TC); leave NCCL_IB_GID_INDEX"
     " unset with a recent library",
     confirm="counters of the NIC during the run: out_of_sequence, rnr_nak_retry_err, packet_seq_err, rx_prio*_pause",
@@ -221,8 +221,7 @@ def roce(case: Case) -> Finding | None:
 @rule(
     "network-congestion-or-routing",
     tier="network",
-    source="InfiniBand and Ethernet fabrics with static routes: flows share links by chance; NCCL user guide,"
-    " NCCL_IB_ADAPTIVE_ROUTING",
+    source="static routes: flows share links by chance; NCCL user guide, NCCL_IB_ADAPTIVE_ROUTING",
     remedy="turn adaptive routing on in the fabric; run on hosts of one leaf switch",
     confirm="the same run on two hosts of one leaf switch; PortXmitWait of the switch ports",
 )

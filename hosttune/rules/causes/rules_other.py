@@ -23,8 +23,7 @@ def impossible(case: Case) -> Finding | None:
 @rule(
     "measurement-artefact",
     tier="run",
-    source="docs/models.md, what is measured: one direction, pinned memory, after warm-up, one size, dense products"
-    " of random data",
+    source="docs/models.md, what is measured",
     remedy="measure one direction, with pinned memory, after a warm-up: hosttune validate --level 1",
     confirm="the same figure from hosttune validate --level 1",
 )

@@ -19,7 +19,7 @@ from hosttune.rules.checks.nvlinks import stays_in_mig
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
-_GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
+_GUIDE = "Fabric Manager user guide"
 
 
 @gpu_check(
@@ -27,7 +27,7 @@ _GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
     title="GPUs registered with the fabric, and healthy on it",
     about="each GPU on an NVSwitch fabric",
     why="CUDA does not start (error 802) until the fabric is set up; a degraded one is slow",
-    source=f"NVIDIA, NVML API reference (nvml.h): nvmlGpuFabricInfoV_t, NVML_GPU_FABRIC_HEALTH_MASK_*; {_GUIDE}",
+    source=f"nvml.h: nvmlGpuFabricInfoV_t, NVML_GPU_FABRIC_HEALTH_MASK_*; {_GUIDE}",
     expected="completed, success, healthy",
 )
 def fabric_state(on: On, gpu: Gpu) -> Finding:

@@ -38,7 +38,7 @@ def _bridges(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
     title="ConnectX functions that carry the NVLink fabric stay with the host",
     about="the host; each such function of HGX B200 and B300",
     why="they look like NICs; given to a guest or reset, they take the NVSwitches behind them along",
-    source="NVIDIA Fabric Manager User Guide, systems with fourth generation NVSwitches (SMDL in the VPD)",
+    source="Fabric Manager user guide, systems with fourth generation NVSwitches (SMDL in the VPD)",
     expected=f"on {DRIVER}: Fabric Manager and the subnet manager reach the NVSwitches through it",
     each=_bridges,
 )

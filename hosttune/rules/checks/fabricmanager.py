@@ -14,7 +14,7 @@ from hosttune.rules.checks.gpufacts import function, module_version
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding, inapplicable
 
-_GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
+_GUIDE = "Fabric Manager user guide"
 _MODES = {
     0: "0 (bare metal or full passthrough)",
     1: "1 (shared NVSwitch)",

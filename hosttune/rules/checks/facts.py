@@ -46,7 +46,7 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
     GPU is kept: what a tool reports about a GPU that is not in the tree proves nothing.
     """
     found: dict[str, Gpu] = {}
-    blank = unidentified(host)
+    blank = host.index.unidentified
     for seen in (seen for source in host.sources or () for seen in source.beyond):
         if seen.kind == "gpu" and (seen.address not in host.index.gpus or seen.address in blank):
             known = found.get(seen.address, Gpu(address=seen.address))
@@ -81,7 +81,7 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
     for seen in (seen for source in host.sources or () for seen in source.beyond):
         if seen.kind is not None or host.pci:
             found.setdefault(seen.address, seen)
-    blank = unidentified(host)
+    blank = host.index.unidentified
     for function in host.pci:
         if function.physfn is None and (not function.is_there or function.address in blank):
             found.setdefault(function.address, SeenDevice(address=function.address, model=function.device_name))
@@ -229,13 +229,8 @@ def unlisted(evidence: Evidence) -> str | None:
     host = evidence.host
     if not host.pci:
         return None if lacks(evidence, sysfs.PCI_DEVICES) else "no PCI function was read"
-    blank = unidentified(host)
+    blank = host.index.unidentified
     return f"what {listed(blank, 3)} is could not be read" if blank else None
-
-
-def unidentified(host: Host) -> list[str]:
-    """Return the functions whose class or vendor id was not read: each may be any device."""
-    return [device.address for device in host.pci if not device.is_identified]
 
 
 def why_switches_exist(evidence: Evidence) -> str | None:

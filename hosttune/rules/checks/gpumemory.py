@@ -15,8 +15,7 @@ from hosttune.rules.checks.gpufacts import by_driver, complete, fact, gpu_check,
 from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 
-_NVML = "NVIDIA, NVML API reference (nvml.h)"
-_REMAP_GUIDE = "NVIDIA, GPU memory error management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
+_REMAP_GUIDE = "GPU memory error management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
 _RMA = "take the GPU out of use and ask its maker for a replacement; run the maker's field diagnostics first"
 
 
@@ -25,7 +24,7 @@ _RMA = "take the GPU out of use and ask its maker for a replacement; run the mak
     title="ECC is on",
     about="each GPU that has ECC",
     why="Without ECC a wrong bit is a wrong result that goes unnoticed",
-    source=f"{_NVML}: nvmlDeviceGetEccMode",
+    source="nvml.h: nvmlDeviceGetEccMode",
     expected="enabled",
 )
 def ecc_mode(on: On, gpu: Gpu) -> Finding:
@@ -54,8 +53,8 @@ def ecc_mode(on: On, gpu: Gpu) -> Finding:
     "ecc-errors",
     title="No uncorrected memory errors",
     about="each GPU that counts them",
-    why="An uncorrected error has already made a result wrong; memory that cannot be repaired will do so again",
-    source=f"{_NVML}: nvmlDeviceGetTotalEccErrors, nvmlDeviceGetRepairStatus; Documentation/gpu/amdgpu/ras.rst;"
+    why="An uncorrected error has made a result wrong; memory that cannot be repaired will again",
+    source="nvml.h: nvmlDeviceGetTotalEccErrors, nvmlDeviceGetRepairStatus; Documentation/gpu/amdgpu/ras.rst;"
     f" {_REMAP_GUIDE}",
     expected="no uncorrected error",
 )
@@ -91,7 +90,7 @@ def ecc_errors(on: On, gpu: Gpu) -> Finding:
     title="No row remap pending or failed",
     about="each GPU that remaps rows",
     why="A pending remap needs a reset before the next tenant; a failed one is a GPU to be replaced",
-    source=f"{_NVML}: nvmlDeviceGetRemappedRows; {_REMAP_GUIDE}",
+    source=f"nvml.h: nvmlDeviceGetRemappedRows; {_REMAP_GUIDE}",
     expected="none pending, none failed",
 )
 def row_remap(on: On, gpu: Gpu) -> Finding:
@@ -122,7 +121,7 @@ def row_remap(on: On, gpu: Gpu) -> Finding:
     title="No page waits to be retired",
     about="each GPU that retires pages (before Ampere)",
     why="A page with a wrong bit stays in use until the reset",
-    source=f"{_NVML}: nvmlDeviceGetRetiredPagesPendingStatus",
+    source="nvml.h: nvmlDeviceGetRetiredPagesPendingStatus",
     expected="none pending",
 )
 def retired_pages(on: On, gpu: Gpu) -> Finding:

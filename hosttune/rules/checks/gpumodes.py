@@ -13,7 +13,6 @@ from hosttune.rules.checks.gpufacts import by_driver, fact, gpu_check
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
-_NVML = "NVIDIA, NVML API reference (nvml.h)"
 _GUIDE = "NVIDIA, Multi-Instance GPU user guide"
 _Place = tuple[str, int | None]  # a profile and its start; None: any, or not reported
 
@@ -22,8 +21,8 @@ _Place = tuple[str, int | None]  # a profile and its start; None: any, or not re
     "persistence",
     title="Persistence mode is on",
     about="each GPU that its driver holds",
-    why="Without it the driver shuts an idle GPU down: the next start takes seconds, and limits and modes are lost",
-    source=f"{_NVML}: nvmlDeviceSetPersistenceMode",
+    why="Without it an idle GPU shuts down: the next start takes seconds, limits and modes are lost",
+    source="nvml.h: nvmlDeviceSetPersistenceMode",
     expected="enabled",
 )
 def persistence(on: On, gpu: Gpu) -> Finding:
@@ -42,7 +41,7 @@ def persistence(on: On, gpu: Gpu) -> Finding:
     title="Compute mode as planned, else the default",
     about="each GPU that its driver holds",
     why="A GPU left in a prohibited or exclusive mode refuses programs",
-    source=f"{_NVML}: nvmlComputeMode_t",
+    source="nvml.h: nvmlComputeMode_t",
     expected="default",
 )
 def compute_mode(on: On, gpu: Gpu) -> Finding:
@@ -69,8 +68,8 @@ def _loaded(evidence: Evidence) -> Iterator[tuple[str, Gpu]]:
     "locked-clocks",
     title="No clock is locked",
     about="each GPU whose clock was read under load",
-    why="A lock (nvidia-smi -lgc) outlives whoever set it while the driver is loaded, and NVML has no question for it",
-    source=f"{_NVML}: nvmlDeviceSetGpuLockedClocks, nvmlDeviceResetGpuLockedClocks; docs/measurements.md",
+    why="A lock (nvidia-smi -lgc) stays while the driver is loaded, and NVML does not tell it",
+    source="nvml.h: nvmlDeviceSetGpuLockedClocks, nvmlDeviceResetGpuLockedClocks; docs/measurements.md",
     expected="near its highest clock, unless it draws all the power that it may",
     reads="the SM clock and power while data was copied and multiplied",
     each=_loaded,
@@ -104,8 +103,8 @@ def _mig(on: On, gpu: Gpu) -> tuple[Mig, str]:
     "mig-mode",
     title="MIG mode as planned, nothing pending",
     about="each GPU that supports MIG",
-    why="A pending mode takes effect with the next reset, unexpectedly; MIG turns NVLink P2P off",
-    source=f"{_NVML}: nvmlDeviceGetMigMode; {_GUIDE}",
+    why="A pending mode comes with the next reset, unexpectedly; MIG turns NVLink P2P off",
+    source=f"nvml.h: nvmlDeviceGetMigMode; {_GUIDE}",
     expected="as planned, and nothing pending",
 )
 def mig_mode(on: On, gpu: Gpu) -> Finding:
@@ -127,7 +126,7 @@ def mig_mode(on: On, gpu: Gpu) -> Finding:
     title="MIG instances as planned",
     about="each GPU in MIG mode",
     why="Instances never survive a reset or reboot; a guest without its instance does not start",
-    source=f"{_NVML}: nvmlDeviceGetGpuInstances; {_GUIDE}",
+    source=f"nvml.h: nvmlDeviceGetGpuInstances; {_GUIDE}",
     expected="the planned instances",
 )
 def mig_instances(on: On, gpu: Gpu) -> Finding:
@@ -180,7 +179,7 @@ def _text(places: Sequence[_Place]) -> str:
     title="No process on the GPU",
     about="each GPU that its driver holds",
     why="A process of the last tenant holds memory and can read what the next one leaves",
-    source=f"{_NVML}: nvmlDeviceGetComputeRunningProcesses",
+    source="nvml.h: nvmlDeviceGetComputeRunningProcesses",
     expected="none before a tenant comes",
 )
 def gpu_processes(on: On, gpu: Gpu) -> Finding:

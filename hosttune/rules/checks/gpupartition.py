@@ -28,7 +28,7 @@ def _dividable(evidence: Evidence) -> Iterator[tuple[str, tuple[Gpu, Partitionin
     "gpu-partition",
     title="Partition modes of GPUs alike",
     about="each GPU of a maker whose GPUs have such modes",
-    why="A guest that expects eight whole GPUs does not start its job on one that is eight devices",
+    why="A guest that expects whole GPUs does not start its job on parts",
     source="drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (current_compute_partition), amdgpu_gmc.c"
     " (current_memory_partition); ROCm/amdsmi, conceptual/partition.md",
     expected="the modes of the other GPUs of its model",

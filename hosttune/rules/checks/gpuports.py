@@ -17,8 +17,8 @@ from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
 _SOURCE = (
-    "docs.habana.ai, Gaudi 3 (21 ports of 200 Gb/s between the cards of a board, 3 for scale-out);"
-    " HabanaAI/Setup_and_Install, intel_gaudi_health_screen: a card with a link that is down is not healthy"
+    "docs.habana.ai, Gaudi 3 (21 ports between cards, 3 for scale-out); HabanaAI/Setup_and_Install,"
+    " intel_gaudi_health_screen"
 )
 
 
@@ -73,7 +73,7 @@ def gpu_ports(on: On, carrier: _Carrier) -> Finding:
     "scale-out-ports",
     title="Scale-out ports of GPUs are up, at their rate",
     about="each GPU that carries network ports",
-    why="A job over several hosts is as fast as its worst port; a port without a cable looks the same as a broken one",
+    why="A job is as fast as its worst port; one without a cable looks like a broken one",
     source=_SOURCE,
     expected="each external port up",
     each=_carriers,

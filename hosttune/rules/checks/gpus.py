@@ -13,15 +13,13 @@ from hosttune.rules.checks.gpufacts import by_driver, complete, fact, function, 
 from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 
-_NVML = "NVIDIA, NVML API reference (nvml.h)"
-
 
 @gpu_check(
     "gpu-driver",
     title="The GPU's driver holds it and answers",
     about="each GPU",
     why="A GPU that its driver does not list is lost; a module and a library of two versions fail every program",
-    source=f"{_NVML}: NVML_ERROR_LIB_RM_VERSION_MISMATCH; Documentation/driver-api/vfio.rst",
+    source="nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH; Documentation/driver-api/vfio.rst",
 )
 def gpu_driver(on: On, gpu: Gpu) -> Finding:
     """Check that a driver that can report the GPU holds it, answers, and is of its library's version."""
@@ -74,7 +72,7 @@ def _answers(on: On, gpu: Gpu, vendor: Vendor) -> Finding:
     title="The driver asks for no reset",
     about="each GPU",
     why="After some errors a GPU works on until it is reset, with results that cannot be trusted",
-    source=f"{_NVML}: nvmlDeviceGpuRecoveryAction_t; Documentation/ABI/testing/sysfs-driver-habanalabs: status",
+    source="nvml.h: nvmlDeviceGpuRecoveryAction_t; Documentation/ABI/testing/sysfs-driver-habanalabs: status",
     expected="operational, nothing asked for",
 )
 def gpu_status(on: On, gpu: Gpu) -> Finding:
@@ -106,8 +104,8 @@ _HELD_DOWN = {
     "clock-reasons",
     title="Nothing holds the clocks down",
     about="each GPU",
-    why="A GPU that is too hot or whose power brake is active runs at a fraction of its clock without any other sign",
-    source=f"{_NVML}: nvmlClocksEventReasons",
+    why="A GPU that is too hot or under power brake runs at a fraction of its clock, without other signs",
+    source="nvml.h: nvmlClocksEventReasons",
     expected="not slowed down by hardware or heat",
 )
 def clock_reasons(on: On, gpu: Gpu) -> Finding:
@@ -131,7 +129,7 @@ def clock_reasons(on: On, gpu: Gpu) -> Finding:
     title="Application clocks at the board's default",
     about="each GPU",
     why="Clocks that were lowered for a test stay lowered while the driver is loaded",
-    source=f"{_NVML}: nvmlDeviceGetApplicationsClock",
+    source="nvml.h: nvmlDeviceGetApplicationsClock",
     expected="the board's default",
 )
 def application_clocks(on: On, gpu: Gpu) -> Finding:
@@ -148,7 +146,7 @@ def application_clocks(on: On, gpu: Gpu) -> Finding:
     title="Power limit as planned, else the board's default",
     about="each GPU",
     why="A limit below the board's own costs clock under load",
-    source=f"{_NVML}: nvmlDeviceGetPowerManagementLimit; Documentation/gpu/amdgpu/thermal.rst: power1_cap",
+    source="nvml.h: nvmlDeviceGetPowerManagementLimit; Documentation/gpu/amdgpu/thermal.rst: power1_cap",
     expected="the board's default",
 )
 def power_limit(on: On, gpu: Gpu) -> Finding:
@@ -170,7 +168,7 @@ def power_limit(on: On, gpu: Gpu) -> Finding:
     title="Not near the temperature at which it slows down",
     about="each GPU",
     why="Heat at rest means fans, air flow or a cold plate that fail under load",
-    source=f"{_NVML}: nvmlDeviceGetMarginTemperature; Documentation/gpu/amdgpu/thermal.rst: temp1_crit",
+    source="nvml.h: nvmlDeviceGetMarginTemperature; Documentation/gpu/amdgpu/thermal.rst: temp1_crit",
     expected="below the temperature at which it slows down",
 )
 def gpu_temperature(on: On, gpu: Gpu) -> Finding:

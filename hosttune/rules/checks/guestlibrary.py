@@ -33,7 +33,7 @@ def _files(evidence: Evidence) -> Iterator[tuple[str, ExpectedLibrary]]:
     "guest-library-file",
     title="The collectives library has the plan's settings",
     about="the library's settings file and that of UCX's devices, where the guest's plan names them",
-    why="a setting of a guide in this file holds for every program: NICs unused, or an algorithm forced",
+    why="a setting in this file holds for every program",
     source="the guest's plan (docs/guest.md); NVIDIA/nccl, src/misc/param.cc",
     expected="what its plan says",
     remedy=_AGAIN,
@@ -48,9 +48,7 @@ def guest_library_file(on: On, library: ExpectedLibrary) -> Finding:
 def _text(on: On) -> str | None:
     """Return the file's text; None: it is proven absent. The check ends if it was not read."""
     files = on.evidence.library_files or {}
-    if on.subject not in files:
-        on.give_up("it could not be read", f"read {on.subject}")
-    return files[on.subject]
+    return files[on.subject] if on.subject in files else on.need(None, "it", on.subject)
 
 
 def _shown(settings: Mapping[str, str]) -> str:
@@ -180,7 +178,7 @@ def guest_gpudirect(on: On, maker: str) -> Finding:
     "guest-memlock",
     title="Programs may lock memory for RDMA",
     about="the guest, where its plan names NICs for a collectives library",
-    why="registering memory with a NIC locks it: with a small limit the library falls back to TCP sockets or fails",
+    why="RDMA locks memory: with a small limit the library falls back to TCP sockets or fails",
     source="rdma-core, Documentation/libibverbs.md; Linux getrlimit(2), RLIMIT_MEMLOCK",
     expected="unlimited",
     remedy="memlock unlimited in /etc/security/limits.d, LimitMEMLOCK=infinity of a service, --ulimit memlock=-1 of"

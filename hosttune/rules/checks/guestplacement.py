@@ -136,7 +136,7 @@ def _cpu_nodes(host: Host, guest: RunningGuest) -> set[int | None]:
     "guest-pins",
     title="Threads where they were pinned",
     about="each running guest",
-    why="XML says what was asked for; an unpinned thread takes time from vCPUs, its own or another guest's",
+    why="an unpinned thread takes time from vCPUs, its own or another guest's",
     source="proc(5), /proc/PID/task/TID/status (Cpus_allowed_list); libvirt formatdomain, CPU Tuning",
     expected="each thread may run where the definition says, and nowhere else",
     look=_ROOT,
@@ -149,17 +149,15 @@ def guest_pins(on: On, guest: RunningGuest) -> Finding:
     """
     process = _process(on, guest)
     on = on.reading(f"/proc/{process.pid}/task/*/status")
-    if guest.vcpu_pins is None:
-        on.give_up("its definition could not be read")
-    if process.threads is None or any(thread.cpus is None for thread in process.threads):
-        on.give_up("the kernel does not show all of its threads")
-    seen = [vcpu for thread in process.threads if (vcpu := vcpu_of(thread)) is not None]
-    if not seen:
-        on.give_up("no thread is named as a vCPU's: which is which is not known")
+    on.need(guest.vcpu_pins, "its definition")
+    threads = on.need(process.threads, "the list of its threads")
+    on.need(None if any(thread.cpus is None for thread in threads) else "", "where each of its threads may run")
+    seen = [vcpu for thread in threads if (vcpu := vcpu_of(thread)) is not None]
+    on.need(seen or None, "the name of a vCPU's thread")
     if (missing := guest.pins.keys() - set(seen)) and not on.evidence.complete:
         on.give_up(f"vCPU {CpuSet(missing)} shows no thread")
     known = online(on.host)
-    differences = compare_threads(guest, process.threads, online=known)
+    differences = compare_threads(guest, threads, online=known)
     wrong = [difference.text for difference in differences if difference.kind == ELSEWHERE]
     loose, place = list(_loose(guest, known)), PLACE.format(guest.name)
     if wrong or (loose and guest.devices):
@@ -200,15 +198,12 @@ def guest_memory(on: On, guest: RunningGuest) -> Finding:
     """Check that the memory of a running guest has the nodes and page size of its definition, by /proc."""
     process, guest = _process(on, guest), _on_only_node(on.host, guest)
     on = on.reading(f"/proc/{process.pid}/numa_maps")
-    if guest.memory is None:
-        on.give_up("its definition could not be read")
-    if all(vcpu_of(thread) is None for thread in process.threads or ()):
-        on.give_up("no thread of its process is named as a vCPU's")
-    if process.memory_by_node is None:
-        on.give_up("the kernel does not show its memory")
+    parts = on.need(guest.memory, "its definition")
+    vcpus = [thread for thread in process.threads or () if vcpu_of(thread) is not None]
+    on.need(vcpus or None, "the name of a vCPU's thread")
     differences = list(compare_memory(guest, process))
-    held = {int(node): size for node, size in process.memory_by_node.items()}
-    huge = sum(part.memory_bytes or 0 for part in guest.memory if part.page_bytes)
+    held = {int(node): size for node, size in on.need(process.memory_by_node, "its memory").items()}
+    huge = sum(part.memory_bytes or 0 for part in parts if part.page_bytes)
     lacking = max(huge - sum(held.values()), 0) or _unplaced(on.evidence, guest, process)
     wrong = [difference.text for difference in differences if difference.kind == ELSEWHERE]
     if guest.has_huge_pages and not lacking:  # all huge pages are present: what one node lacks is on another node
@@ -223,7 +218,7 @@ def guest_memory(on: On, guest: RunningGuest) -> Finding:
         what = "huge pages" if guest.has_huge_pages else "memory"
         hint = "run hosttune validate again, as root: /proc/PID/numa_maps shows all memory that a process has"
         on.give_up(f"no node is shown for {lacking >> 20} MiB of its {what}; {actual}", hint)
-    if not guest.memory or any(part.node is None for part in guest.memory):
+    if not parts or any(part.node is None for part in parts):
         return on.warned(f"{actual}; its definition names no node", PLACE.format(guest.name))
     return on.passed(actual)
 

@@ -30,11 +30,10 @@ from hosttune.rules.engine import Finding, NoValue, inapplicable
 def guest_definition(on: On, guest: RunningGuest) -> Finding:
     """Check that a running guest runs with the definition that its next start would use."""
     started(on, guest)
-    if guest.next_start is None:
-        on.give_up("libvirt did not give both its running and its kept definition (of a transient guest it keeps none)")
-    if guest.next_start:
+    what = "its running or its kept definition (of a transient guest libvirt keeps none)"
+    if differing := on.need(guest.next_start, what):
         hint = f"shut it down and start it again: virsh shutdown {guest.name}, virsh start {guest.name}"
-        return on.warned(f"its next start differs in: {listed(guest.next_start, 4)}", hint)
+        return on.warned(f"its next start differs in: {listed(differing, 4)}", hint)
     return on.passed("it does")
 
 

@@ -31,8 +31,8 @@ def _parts(evidence: Evidence) -> Iterator[tuple[str, _Part]]:
 @check(
     "guest-topology",
     title="A guest's own tree is its plan's",
-    about="each node, each passed function, and each pair of a GPU and a NIC that the guest's plan names",
-    why="NCCL and CUDA place their work by what the guest shows: a NIC that looks far is not used for its GPU",
+    about="each node, passed function, and GPU with a NIC of the guest's plan",
+    why="libraries place their work by what the guest shows: a NIC that looks far is not used for its GPU",
     source="the guest's plan (docs/guest-topology.md); nvidia-smi topo -m, legend; Linux ABI/testing/sysfs-bus-pci",
     expected="what its plan says",
     remedy="shut the guest down, apply its plan again on the host (hosttune apply) and start it",
@@ -65,14 +65,11 @@ def _node(on: On, cell: ExpectedCell) -> Finding:
 def _device(on: On, device: ExpectedDevice) -> Finding:
     path = sysfs.function(device.address)
     on = on.reading(path, _named(device.kind, device.ids, device.node))
-    functions = on.host.index.pci
-    if not functions:
-        on.give_up("no PCI function could be read", "read /sys/bus/pci/devices")
+    functions = on.need(on.host.index.pci or None, "the list of PCI functions", look="lspci -D")
     if device.address not in functions:
         return on.failed("nothing there")
     there = functions[device.address]
-    if device.ids is not None and there.ids is None:
-        on.give_up("its ids are unknown", f"read {path}/vendor and {path}/device")
+    on.need(there.ids if device.ids else "", "what device it is", f"{path}/device")
     actual = _named(device.kind if there.ids == device.ids else "a device", there.ids, there.numa_node)
     if device.ids not in (None, there.ids) or device.node not in (None, there.numa_node):
         return on.failed(actual)

@@ -140,9 +140,7 @@ def disk_health(on: On, drive: Nvme) -> Finding:
     if device is not None and for_vfio(device.driver):
         on.skip(f"on {device.driver}: its guest sees it")
     disks = (on.evidence.health.disks if on.evidence.health else None) or {}
-    words = disks.get(drive.address)
-    if not words:
-        on.give_up("nothing of its state was read", on.look("nvme list, as root"))
+    words = on.need(disks.get(drive.address) or None, "its state", look="nvme list, as root")
     on = on.reading(f"/sys/class/nvme/{drive.controller}, nvme smart-log")
     bad, doubtful = _faults(words)
     hint = f"nvme smart-log /dev/{drive.controller}; replace the drive before a guest depends on it"
@@ -194,7 +192,7 @@ _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")  # of th
     "time-sync",
     title="The clock is kept right",
     about="host",
-    why="Logs of several hosts can only be put in order, and licences and certificates checked, with the right time",
+    why="Order of logs of several hosts, licences and certificates need the right time",
     source="adjtimex(2): STA_UNSYNC; systemd (ntp_synced: an error below 16 s); chrony sys_timex.c (set_sync_status)",
     expected="kept right by a time service",
     inside=True,
@@ -239,7 +237,7 @@ def clocksource(on: On) -> Finding:
     "monitoring-baseline",
     title="Measured before, with this driver",
     about="host",
-    why="Without a measurement of this host a later slowdown has nothing to be compared with",
+    why="Without it a later slowdown has nothing to be compared with",
     source="hosttune's own rule: a host is judged against its own history",
     expected="a stored level 1 validation with this driver",
     reads="the state directory",

@@ -16,7 +16,7 @@ from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
 _GROUPS = sysfs.IOMMU_GROUPS
-_INTEL = "intel_iommu=on"
+_SWITCHED_ON = "intel_iommu=on"
 _OTHER_ARCHES = ("aarch64", "arm", "ia64", "ppc64", "ppc64le", "riscv32", "riscv64", "s390x")
 _YES, _NO = ("Y", "1"), ("N", "0")
 
@@ -58,8 +58,8 @@ def _switch_on(host: Host) -> str:
         "proxmox-boot-tool": "/etc/kernel/cmdline, then proxmox-boot-tool refresh",
     }.get(platform.boot_loader or "", "the kernel's arguments")
     firmware = "VT-d" if vendor == "GenuineIntel" else "the IOMMU"
-    hint = f"switch {firmware} on in the firmware; add {_INTEL} to {place}; reboot"
-    if _INTEL in platform.unused_arguments:
+    hint = f"switch {firmware} on in the firmware; add {_SWITCHED_ON} to {place}; reboot"
+    if _SWITCHED_ON in platform.unused_arguments:
         hint += f". It is in /etc/default/grub, but {platform.boot_loader} boots this host"
     return hint
 
@@ -94,7 +94,7 @@ def interrupt_remapping(on: On) -> Finding:
     "vfio-no-iommu",
     title="VFIO without IOMMU",
     about="the host",
-    why="in this mode a device reaches all memory of the host, and no guest can use it: it has no benefit",
+    why="a device then reaches all memory of the host, and no guest can use it",
     source="Linux drivers/vfio/Kconfig (VFIO_NOIOMMU)",
     for_guests=True,
 )
@@ -198,9 +198,9 @@ def _root_bus(evidence: Evidence, device: PciDevice) -> str:
 @check(
     "iommu-groups",
     title="Whole IOMMU groups",
-    about="each GPU of a known maker, and each device that a guest has or that is bound for one",
-    why="members of a group reach each other past the IOMMU: given to two guests they are not isolated; a group for"
-    " which the firmware keeps memory is refused by VFIO",
+    about="each GPU, and each device of a guest or bound for one",
+    why="members of a group reach each other past the IOMMU; a group for which the firmware keeps memory is refused"
+    " by VFIO",
     source="Linux Documentation/driver-api/vfio (groups; a viable group), ABI/testing/sysfs-kernel-iommu_groups"
     " (reserved_regions), drivers/iommu/iommu.c (require_direct)",
     each=in_groups,

@@ -174,8 +174,7 @@ _NOT_IN_FORCE = ("ignored", "conflict")  # outcomes that `status` reports separa
 @check(
     "settings-in-force",
     title="Applied settings in force",
-    about="the host where something is applied, each setting that has drifted, and TuneD where its active"
-    " profile sets otherwise, or what it sets is not known",
+    about="the host, each setting that has drifted, and TuneD where its profile sets otherwise or is not known",
     why="a later change by something else makes an earlier validation untrue",
     source="hosttune's own journals, read back; TuneD's profiles (hosttune.linux.tuned), tuned-adm verify",
     expected="every applied setting as it was left",

@@ -100,7 +100,7 @@ def _with_xids(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     "xid",
     title="No XID that says a GPU failed",
     about="each NVIDIA GPU, and each device that the log has an XID of",
-    why="The driver reports failing hardware in the kernel log first, and often nowhere else",
+    why="The driver reports failing hardware in the kernel log first, often only there",
     source="NVIDIA, Xid catalogue (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html); NVIDIA/DCGM"
     " modules/health/DcgmHealthWatch.cpp: BuildXidMappings",
     expected=_CLEAN,
@@ -149,7 +149,7 @@ def _with_sxids(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     title="No SXid of an NVSwitch",
     about="each NVSwitch",
     why="A fatal switch error ends every job on the fabric",
-    source="NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide: appendix D",
+    source="Fabric Manager user guide: appendix D",
     expected=_CLEAN,
     each=_with_sxids,
     inside=True,
@@ -177,9 +177,8 @@ def sxid(on: On, events: _Events) -> Finding:
     title="No machine checks, no memory errors",
     about="host",
     why="Uncorrected memory and CPU errors end guests; corrected ones announce them",
-    source="Linux Documentation/admin-guide/ras.rst (any corrected memory error is to be reported), ABI/testing/"
-    "sysfs-devices-edac, filesystems/proc.rst (HardwareCorrupted); UEFI specification, common platform error"
-    " record",
+    source="Linux Documentation/admin-guide/ras.rst, ABI/testing/sysfs-devices-edac, filesystems/proc.rst"
+    " (HardwareCorrupted); UEFI specification, common platform error record",
     expected=_CLEAN,
     remedy="ras-mc-ctl --errors or the BMC's event log names the part: memory module, CPU or PCIe slot",
     inside=True,
@@ -257,7 +256,7 @@ def _named(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     "kernel-log",
     title="Nothing in the kernel log that stops or slows a guest",
     about="host, and each device that the log names",
-    why="Resets that gave up, refused memory, stalls and killed guests are told there first, and often nowhere else",
+    why="Resets that gave up, stalls and killed guests are told there first, often only there",
     source="the kernel's own messages: hosttune/linux/kernellines.py has the file of each",
     expected=_CLEAN,
     each=_named,

@@ -54,9 +54,7 @@ def _guests_unread(evidence: Evidence) -> bool:
 def leftover_mdevs(on: On) -> Finding:
     """Check for mediated devices that belong to no guest: to none in libvirt, and to none of an applied plan."""
     evidence = on.evidence
-    there = evidence.leftovers.mdevs if evidence.leftovers else None
-    if there is None:
-        on.give_up("/sys/bus/mdev was not recorded")
+    there = on.need(evidence.leftovers.mdevs if evidence.leftovers else None, "/sys/bus/mdev")
     known = {device.address.casefold() for guest in planned_guests(evidence).values() for device in guest.devices}
     known.update(uuid.casefold() for guest in guests_known(evidence) or () for uuid in guest.mdevs)
     strange = [f"{uuid} on {of or 'an unknown device'}" for uuid, of in there.items() if uuid.casefold() not in known]
@@ -107,11 +105,9 @@ def _may_have_functions(evidence: Evidence, device: PciDevice) -> bool:
 )
 def leftover_vfs(on: On, physical: tuple[PciDevice, list[PciDevice] | None]) -> Finding:
     """Check for virtual functions without a guest, on a VFIO driver or none; with other drivers the host uses them."""
-    device, functions = physical
+    device, evidence = physical[0], on.evidence
     path = sysfs.function(device.address, "sriov_numvfs")
-    if functions is None:
-        return on.unknown("whether it has virtual functions was not read", f"look with: cat {path}")
-    on, evidence = on.reading(path), on.evidence
+    on, functions = on.reading(path), on.need(physical[1], "whether it has virtual functions", path)
     count, held = max(device.sriov_vfs or 0, len(device.virtfns), len(functions)), holders(evidence)
     idle = [vf.address for vf in functions if vf.address not in held and (vf.driver is None or for_vfio(vf.driver))]
     if len(functions) < count:

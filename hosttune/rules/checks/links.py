@@ -30,12 +30,12 @@ def linked(evidence: Evidence) -> Iterator[tuple[str, PciDevice | None]]:
 @check(
     "pcie-link",
     title="PCIe generation and width, both ends",
-    about="each GPU of a known maker, NIC, NVMe drive and NVSwitch, given to a guest or not",
+    about="each GPU, NIC, NVMe drive and NVSwitch",
     why="a link that trained low costs half its bandwidth or more, and nothing else shows it; a GPU at rest can"
     " only be judged under load (level 1)",
-    source="PCI Express Base 5.0, 7.5.3.6 Link Capabilities and 7.5.3.8 Link Status;"
-    " Linux Documentation/ABI/testing/sysfs-bus-pci (current_link_speed); nvidia-smi documentation: the current"
-    " generation may be reduced when the GPU is not in use",
+    source="PCI Express Base 5.0, 7.5.3.6 Link Capabilities and 7.5.3.8 Link Status; Linux"
+    " Documentation/ABI/testing/sysfs-bus-pci (current_link_speed); nvidia-smi documentation: lower when the GPU is"
+    " not in use",
     expected="the most that both ends can do",
     remedy="reseat the card or its cable, compare with a sister slot, read AER in the kernel log; a speed forced down"
     " in the firmware's settings looks the same",

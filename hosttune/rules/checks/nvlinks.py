@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from hosttune.gpu import hints_for, vendor_of
-from hosttune.model.counters import grew, growth
+from hosttune.model.counters import grew, growths
 from hosttune.model.gpu import Gpu, Nvlink
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import listed
@@ -15,7 +15,7 @@ from hosttune.rules.checks.gpufacts import by_driver, fact, gpu_check, others_of
 from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 
-_GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
+_GUIDE = "Fabric Manager user guide"
 _NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
 _COUNTERS = {"replays": "replays", "recoveries": "recoveries", "crc_errors": "CRC errors"}
 _NOT_FATAL = ("crc_errors",)  # DCGM: an increase of these warns, of every other one it fails
@@ -35,7 +35,7 @@ def stays_in_mig(gpu: Gpu) -> bool:
     title="NVLinks active, all GPUs of a board joined",
     about="each GPU",
     why="A GPU off NVLink slows every job over it to PCIe, and nothing else reports it",
-    source=f"NVIDIA, NVML API reference (nvml.h): nvmlDeviceGetNvLinkState; data sheets: links of a board; {_GUIDE}",
+    source=f"nvml.h: nvmlDeviceGetNvLinkState; data sheets: links of a board; {_GUIDE}",
     expected="as many links and peers as the other GPUs of its model",
 )
 def nvlink(on: On, gpu: Gpu) -> Finding:
@@ -60,9 +60,8 @@ def nvlink(on: On, gpu: Gpu) -> Finding:
     title="Links between GPUs at full speed, without errors",
     about="each GPU with active NVLinks",
     why="A link that replays or retrains stalls every collective over it long before it goes down",
-    source="NVIDIA/DCGM 4.6.0 modules/health/DcgmHealthWatch.cpp (MonitorNVLink4Fields: an increase of replays or"
-    " recoveries fails, one of CRC errors warns, from 100 a second on it fails; MonitorNVLink5Fields: any increase"
-    " fails); nvml.h, NVML_FI_DEV_NVLINK_*",
+    source="NVIDIA/DCGM 4.6.0 modules/health/DcgmHealthWatch.cpp (MonitorNVLink4Fields: replays, recoveries and from"
+    " 100 CRC errors a second on fail, fewer warn; MonitorNVLink5Fields); nvml.h, NVML_FI_DEV_NVLINK_*",
     expected="each active link at full speed, without replays, recoveries and CRC errors",
 )
 def nvlink_errors(on: On, gpu: Gpu) -> Finding:
@@ -80,10 +79,9 @@ def nvlink_errors(on: On, gpu: Gpu) -> Finding:
         later = {link.link: link for link in again or ()}
         faults += [*_later(on, active, later), *_changed(active, later)]
     hint = f"look at them again with {hints_for(gpu).links}; reset the GPU, then reseat it or its baseboard"
-    for outcome, say in (("fail", on.failed), ("unknown", on.unknown), ("warn", on.warned)):
-        texts = [text for word, text in faults if word == outcome]
-        if texts:
-            return say("; ".join(texts), hint)
+    say = {"fail": on.failed, "unknown": on.unknown, "warn": on.warned}
+    if faults:
+        return on.worst(say[outcome](text, hint) for outcome, text in faults)
     speed = f" of {active[0].gb_per_s:g} GB/s" if active and active[0].gb_per_s else ""
     before = "none since the last look" if any(n for link in active for n in link.counters.values()) else "no error"
     return on.passed(f"{len(active)} links{speed}, {before}")
@@ -199,7 +197,7 @@ def _counted(on: On, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Fault]:
     unread = [str(link.link) for link in active if None in link.counters.values()]
     if unread:
         yield "unknown", f"the error counters of link {listed(unread, 3)} were not reported"
-    known = {link.link: growth(on.evidence, "nvlink", f"{gpu.address} {link.link}") for link in active}
+    known = growths(on.evidence, "nvlink", {link.link: (f"{gpu.address} {link.link}",) for link in active})
     alone = {link.link: grew(dict.fromkeys(link.counters, 0), link.counters) for link in active if not known[link.link]}
     said = on.alone("since its driver was loaded")
     yield from ((said.outcome, text) for _, text in _errors(alone, said.text, None))

@@ -72,14 +72,15 @@ class On(msgspec.Struct, frozen=True):
         """Return a known value; otherwise the check ends with why it is not there, and how to look.
 
         The kernel refused it at `path`; it is proven absent there, and `skip` says why the check does not apply then;
-        or it was not read.
+        or it was not read. Without `path` and `look` the check's own `look` is told.
         """
         if value is not None:
             return value
         why = refused(self.evidence, path) if path else None
         if path and skip and why is None and lacks(self.evidence, path):
             self.skip(skip)
-        self.give_up(why or f"{what} was not read", self.look(look or f"cat {path}" if path or look else ""), path)
+        look = look or (f"cat {path}" if path else "")
+        self.give_up(why or f"{what} was not read", self.look(look) if look or not self.check.look else None, path)
 
     def look(self, command: str) -> str:
         """Return how to look at what is not known: with a command, on a machine and in a whole capture."""
@@ -160,22 +161,14 @@ def worst_of(judge: Callable[..., Iterable[Finding]]) -> Callable[..., Finding]:
 def check(
     name: str,
     *,
-    title: str,
-    about: str,
-    why: str,
-    source: str,
-    expected: str = "",
-    remedy: str = "",
-    look: str = "",
     reads: str | None = None,
     each: Callable[[Evidence], Iterable[tuple[str, Any]]] | None = None,
-    inside: bool = False,
-    for_guests: bool = False,
-    none: str | None = None,
-    of_tree: bool = False,
-    since: int = 0,
+    **declaration: Any,
 ) -> Callable[[Callable[..., Finding | Iterable[Finding]]], Check]:
-    """Make the decorated function a `Check` with this declaration. It returns or yields its findings."""
+    """Make the decorated function a `Check`, whose fields the declaration has. It returns or yields its findings.
+
+    `reads`: the source of findings that name none.
+    """
 
     def declare(function: Callable[..., Finding | Iterable[Finding]]) -> Check:
         @wraps(function)
@@ -184,22 +177,6 @@ def check(
             said = function(on) if each is None else function(on, on.thing)
             yield from (said,) if isinstance(said, Finding) else said
 
-        return Check(
-            id=name,
-            title=title,
-            about=about,
-            why=why,
-            source=source,
-            expected=expected,
-            remedy=remedy,
-            look=look,
-            judge=judge,
-            each=each,
-            inside=inside,
-            for_guests=for_guests,
-            none=none,
-            of_tree=of_tree,
-            since=since,
-        )
+        return Check(id=name, judge=judge, each=each, **declaration)
 
     return declare

@@ -46,7 +46,7 @@ def _ports(evidence: Evidence) -> Iterator[tuple[str, list[PciDevice]]]:
 @check(
     "acs",
     title="ACS above devices of guests",
-    about="each root and downstream port above a device that a guest has or that is bound for one",
+    about="each root and downstream port above a device of a guest or bound for one",
     why="the kernel made the IOMMU groups with these bits on; off, devices of two tenants can reach each other",
     source="PCI Express Base 5.0, 6.12 Access Control Services; Linux drivers/iommu/iommu.c (REQ_ACS_FLAGS)",
     expected=f"{' '.join(_REQUIRED)}, as far as the port has them",
@@ -99,7 +99,7 @@ def _with_peers(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
 @check(
     "gpu-cliques",
     title="Peer-to-peer of GPUs in a guest",
-    about="each guest with several GPUs whose driver has to be told which of them may exchange data over PCIe",
+    about="each guest with several GPUs whose driver has to be told their cliques",
     why="without a clique data between two GPUs goes through the guest's memory; within a wrong one it can reach"
     " another device",
     source="QEMU hw/vfio/pci-quirks.c (x-nv-gpudirect-clique); PCI Express Base 5.0, 6.12.1.1",
@@ -150,8 +150,8 @@ def _pairs(evidence: Evidence) -> Iterator[tuple[str, list[str]]]:
     "ats",
     title="ATS for GPUDirect RDMA",
     about="each RDMA NIC whose guest also has a GPU below the same switch",
-    why="a guest's NIC sends the guest's addresses: only requests that ATS translated can stay below the switch,"
-    " and ports that redirect must let them through (DirectTrans)",
+    why="only requests that ATS translated can stay below the switch, where ports that redirect let them through"
+    " (DirectTrans)",
     source="PCI Express Base 5.0, 6.12.1.1 ACS Direct Translated P2P and 10 ATS Specification",
     each=_pairs,
     for_guests=True,

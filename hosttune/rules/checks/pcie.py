@@ -122,7 +122,7 @@ def aspm(on: On, device: PciDevice) -> Finding:
 @check(
     "bar-size",
     title="GPU BARs",
-    about="each GPU of a known maker, given to a guest or not",
+    about="each GPU",
     why="a GPU without its window does not work, with a small one peers and NICs reach only a part of its memory",
     source="Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resource<N>_resize), include/linux/ioport.h",
     expected="its memory within reach of the CPU and of other devices",
@@ -150,9 +150,9 @@ def bar_size(on: On, gpu: Gpu) -> Finding:
         )
     actual = f"largest BAR {format_size(size)}"
     sister = _largest_of_model(on, device)
-    if sister is not None and sister.bars is None:
-        look = f"look with: cat {sysfs.function(sister.address, 'resource')}"
-        on.give_up(f"{actual}; that of {sister.address}, the same card, was not read", look, path)
+    if sister is not None:
+        what = f"{actual}; that of {sister.address}, the same card,"
+        on.need(sister.bars, what, sysfs.function(sister.address, "resource"))
     if sister is not None and _largest(sister) > size:
         hint = "compare the slots' firmware settings (Above 4G Decoding, resizable BAR), and reboot"
         return on.failed(f"{actual}; {sister.address}, the same card, has {format_size(_largest(sister))}", hint)
@@ -161,8 +161,8 @@ def bar_size(on: On, gpu: Gpu) -> Finding:
     limits = on.evidence.bar_limits or {}
     sisters = (functions[name] for name in limits if name in functions and name != address)
     if address not in limits and (size <= _UNRESIZED or any(one.ids == device.ids for one in sisters)):
-        look = f"look with: lspci -vvv -s {address} (Physical Resizable BAR), as root"
-        on.give_up(f"{actual}; how large it can be was not read", look, path)
+        look = f"lspci -vvv -s {address} (Physical Resizable BAR), as root"
+        on.need(None, f"{actual}; how large it can be", path, look=look)
     if (most := limits.get(address, 0)) > size:
         hint = "switch resizable BAR and Above 4G Decoding on in the firmware, and reboot"
         return on.warned(f"{actual}, of {format_size(most)} that it can have", hint)

@@ -20,7 +20,7 @@ _FROM = {
 @check(
     "numa-affinity",
     title="NUMA node of every GPU",
-    about="each GPU of a known maker, given to a guest or not",
+    about="each GPU",
     why="memory and CPUs of another node halve the bandwidth to a GPU; what is unknown cannot be placed",
     source="Linux Documentation/ABI/testing/sysfs-bus-pci (numa_node); ACPI 6.5, 5.2.16 SRAT and 6.2.14 _PXM",
     expected="its NUMA node is known",

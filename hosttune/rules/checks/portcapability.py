@@ -30,8 +30,8 @@ _SPLIT = 2  # lanes: a card limited to half of its rate has all lanes at half th
 @check(
     "port-capability",
     title="Ports run at the fastest rate that they support",
-    about="each NIC, with all its Ethernet and InfiniBand ports that have a link",
-    why="A port that negotiated a lower rate works, only slower, and where all ports do so no other port shows it",
+    about="each NIC, with its ports that have a link",
+    why="A port of a lower rate works, only slower; where all do so no other port shows it",
     source="Linux Documentation/networking/ethtool-netlink.rst, LINKMODES_GET; ethtool(8); InfiniBand Architecture"
     " volume 1, 14.2.5.6 (PortInfo); smpquery(8)",
     expected="each port with a link at the fastest rate that it supports",

@@ -33,8 +33,8 @@ _Port = RdmaPort | Interface
 @check(
     "port-errors",
     title="Few errors on ports, and no flapping link",
-    about="each NIC, with the counters of all its ports",
-    why="A bad cable shows itself in error counters long before it breaks; each retransmission stalls a whole job",
+    about="each NIC, with its ports",
+    why="A bad cable shows itself in counters long before it breaks; each retransmission stalls a whole job",
     source=f"{NVSENTINEL}, link counter detection 4.5; Azure/azurehpc-health-checks azure_ib_link_flapping.nhc;"
     " IEEE 802.3 (bit error rate)",
     expected="no more errors than the sources of ports.toml allow, since the last look and while benchmarks ran",

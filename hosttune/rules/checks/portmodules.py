@@ -20,8 +20,8 @@ _MEND = "look at the cooling, clean the fibre's ends, reseat or swap the module;
 @check(
     "port-module",
     title="Modules in ports are within their own limits",
-    about="each NIC, with the modules in all its Ethernet ports",
-    why="A module that is too hot or gets too little light loses its link under load, hours after the installation",
+    about="each NIC, with the modules in its ports",
+    why="A module that is too hot or gets too little light loses its link under load",
     source="SFF-8472 (table 9-5), SFF-8636 (6.6), CMIS (8.5): alarm and warning thresholds; ethtool(8), --module-info",
     expected="each reading within the limits that the module itself states",
     remedy=_MEND,

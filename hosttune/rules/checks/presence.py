@@ -25,7 +25,6 @@ from hosttune.rules.checks.facts import (
     listed,
     lost_gpus,
     refused,
-    unidentified,
 )
 from hosttune.rules.checks.on import Check, On, check
 from hosttune.rules.engine import Finding
@@ -69,10 +68,10 @@ def _sightings(evidence: Evidence) -> Iterator[tuple[str, Sighting | None]]:
 @check(
     _ID,
     title="Every device that any source knows is there",
-    about="the host; each GPU, NIC, NVMe drive, NVSwitch and device that another source or an expectation names",
+    about="the host; each GPU, NIC, NVMe drive, NVSwitch and expected device",
     why="a GPU that fell off the bus is in no list that a check could fail: only earlier records show it",
-    source="Linux Documentation/ABI/testing/sysfs-bus-pci; NVIDIA, NVML API reference (nvml.h): only GPUs that the"
-    " driver holds; NVIDIA, XID 79 (GPU has fallen off the bus)",
+    source="Linux Documentation/ABI/testing/sysfs-bus-pci; nvml.h: only GPUs that the driver holds; NVIDIA, XID 79"
+    " (GPU has fallen off the bus)",
     expected="in the PCI tree, and in every source that could show it",
     each=_sightings,
     inside=True,
@@ -201,7 +200,7 @@ def _boards(evidence: Evidence) -> Iterator[Row]:
         return
     board = table("boards")["baseboard"]
     ids = {device.address: device.device_id for device in host.pci if device.vendor_id == nvswitches.VENDOR_ID}
-    lost = len({*(gpu.address for gpu in lost_gpus(host)), *unidentified(host)})
+    lost = len({*(gpu.address for gpu in lost_gpus(host)), *host.index.unidentified})
     maker = maker_of(nvswitches.VENDOR_ID)
     hint = _gone(maker.name if maker else None)
     for switch, per_board in table("boards")["switches"].items():
@@ -241,7 +240,7 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
         return
     lost = {gpu.address for gpu in lost_gpus(evidence.host)}
     gone = lost | {device.address for device in evidence.host.pci if device.responds is False}
-    gone.update(unidentified(evidence.host))
+    gone.update(evidence.host.index.unidentified)
     if not gone:
         yield from results
         return

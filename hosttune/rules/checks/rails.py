@@ -59,7 +59,7 @@ def _is_placed(evidence: Evidence, address: str) -> bool:
     "gpu-rail",
     title="Each GPU has the NIC of its rail below its switch",
     about="each GPU of a known maker, on a host",
-    why="traffic between a GPU and a NIC below another switch crosses the root complex, which costs bandwidth",
+    why="traffic to a NIC below another switch crosses the root complex, which costs bandwidth",
     source="PCI Express Base 5.0, 1.3 (switches); NVIDIA/nccl, src/graph/topo.cc (PIX, PXB before PHB and SYS)",
     expected="a NIC with RDMA below its own PCIe switch",
     reads=f"{sysfs.PCI_DEVICES}/*/config (PCI Express port types), /sys/class/infiniband",

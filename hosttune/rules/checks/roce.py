@@ -53,7 +53,7 @@ def _may_be_roce(nic: PhysicalFunction) -> bool:
     "port-roce",
     title="RoCE ports are set as declared",
     about="each NIC with a RoCE port, where an intent declares what must hold",
-    why="One port whose flow control, trust or MTU differs drops packets under load, and slows every job that uses it",
+    why="One port whose flow control, trust or MTU differs drops packets under load",
     source="the intent's declaration; IEEE 802.1Qbb (PFC), Annex A17 of the InfiniBand Architecture (RoCE v2); dcb(8)",
     expected="what is declared",
     look=RECORD,

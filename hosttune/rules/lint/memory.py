@@ -206,7 +206,7 @@ def page_size(scene: GuestOnHost, cell: int | None) -> int | None:
     ADVICE,
     f"{_CELLS}/distances",
     right="the guest sees the distances between its nodes that the host has",
-    why="without them every other node is equally far: libraries and the kernel cannot choose the nearer one",
+    why="without them every other node is equally far",
     source="libvirt formatdomain, Guest NUMA Topology, distances; ACPI SLIT",
     remedy="write <distances> in each <cell>, copied from the host's (numactl --hardware)",
     needs=(NODES, CPU_NODES),

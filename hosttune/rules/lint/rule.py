@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from hosttune.rules.engine import Finding, Need, Rule
 from hosttune.rules.lint.guest_on_host import GuestOnHost
@@ -35,31 +36,7 @@ class LintRule(Rule[GuestOnHost], frozen=True, kw_only=True):
 
 
 def rule(
-    name: str,
-    outcome: str,
-    path: str,
-    *,
-    right: str,
-    why: str,
-    source: str,
-    remedy: str,
-    needs: tuple[Need[GuestOnHost], ...] = (),
-    applies: Callable[[GuestOnHost], bool] = lambda scene: True,
+    name: str, outcome: str, path: str, *, right: str, **declaration: Any
 ) -> Callable[[Callable[[GuestOnHost], Iterable[Finding]]], LintRule]:
-    """Make the decorated function a rule with this declaration. `outcome`: the worst of its findings."""
-
-    def declare(judge: Callable[[GuestOnHost], Iterable[Finding]]) -> LintRule:
-        return LintRule(
-            id=name,
-            outcome=outcome,
-            about=path,
-            title=right,
-            why=why,
-            source=source,
-            remedy=remedy,
-            needs=needs,
-            applies=applies,
-            judge=judge,
-        )
-
-    return declare
+    """Make the decorated function a rule, whose other fields the declaration has. `outcome`: its worst finding's."""
+    return lambda judge: LintRule(id=name, outcome=outcome, about=path, title=right, judge=judge, **declaration)

@@ -223,7 +223,7 @@ def test_small_messages_have_no_reference() -> None:
 def test_real_validations_are_judged_as_before(count: int) -> None:
     """Of real H200 in a guest: what passed passes; figures that had no reference now have one, and pass."""
     validation = Validation.from_json((HERE / f"hosts/h200/vm-x{count}-level1.json").read_text())
-    host = hosttune.discover(str(HERE / f"hosts/h200/vm-x{count}.tar.gz"))
+    host = hosttune.discover(str(HERE / f"hosts/older/vm-x{count}.tar.gz"))
     gpus = [gpu.address for gpu in host.index.accelerators]
     ids = {address: host.index.ids(address) or "" for address in gpus}
     context = JudgingContext(STANDARD, ids, count, links=pair_links(host, gpus), model=model_of(host, gpus, STANDARD))

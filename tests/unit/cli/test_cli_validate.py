@@ -29,7 +29,7 @@ from hosttune.validating import Validated, decide
 
 ROOT = Path(__file__).resolve().parents[3]
 HOSTS = Path(__file__).resolve().parents[2] / "hosts"
-VM = str(HOSTS / "h200" / "vm-x4.tar.gz")
+VM = str(HOSTS / "older" / "vm-x4.tar.gz")
 NO_GPU = str(HOSTS / "hwloc" / "96em64t-4no4pa3ca2co.tar.bz2")
 GPU = "0000:41:00.0"
 FIELDS = {"check", "subject", "outcome", "expected", "actual", "source", "hint", "accepted"}

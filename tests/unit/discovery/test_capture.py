@@ -29,7 +29,9 @@ from hosttune.model.values import to_builtins
 
 HOSTS = Path(__file__).parents[2] / "hosts"
 REAL = sorted(
-    path for path in HOSTS.glob("*/*.tar.*") if path.parent.name in ("derived", "ghw", "h100", "h200", "hwloc", "lscpu")
+    path
+    for path in HOSTS.glob("*/*.tar.*")
+    if path.parent.name in ("derived", "ghw", "h100", "h200", "hwloc", "lscpu", "older")
 )
 
 UUID = "4c4c4544-0043-5910-8052-b4c04f4d3732"

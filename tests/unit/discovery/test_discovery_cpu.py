@@ -247,8 +247,8 @@ def test_cores_without_sibling_lists_are_said_to_be_inferred(rerooted: HostRoot)
     [
         ("ghw/linux-amd64-8581cf3a529e5d8b97ea876eade2f60d", 24, 12, 2, 2),
         ("ghw/linux-amd64-accel-nvidia", 8, 8, 1, 1),
-        ("h200/h200x1", 16, 16, 1, 1),
-        ("h200/h200x4", 64, 64, 1, 1),
+        ("h200/vm-h200x1", 16, 16, 1, 1),
+        ("h200/vm-h200x4", 64, 64, 1, 1),
     ],
 )
 def test_counts(name: str, cpus: int, cores: int, packages: int, nodes: int, host_root: HostRoot) -> None:

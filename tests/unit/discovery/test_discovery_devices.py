@@ -87,7 +87,7 @@ def test_devices_of_a_real_host_with_infiniband_and_an_old_nvme(host_root: Calla
 
 
 def test_the_virtio_interface_of_a_guest(host_root: Callable[[str], Path]) -> None:
-    reader = reader_of(host_root("h200/h200x4"))
+    reader = reader_of(host_root("h200/vm-h200x4"))
     (nic,) = read_nics(reader, read_pci(reader, ()))
     assert (nic.address, nic.kind, nic.interfaces, nic.rate_gbps) == ("0000:00:03.0", "ethernet", ("eth0",), None)
 

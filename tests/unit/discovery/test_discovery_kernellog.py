@@ -168,7 +168,6 @@ def test_what_is_no_uncorrected_error_is_no_event(text: str) -> None:
         "NVRM: Xid (PCI:zz:41:00): 79, no address",
         "NVRM: Xid (PCI:0000:41:00): 99999999, no code",
         "nvidia-nvswitch0: SXid (PCI:0000:41:00.0): 20034, Data {0x1}",
-        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.159.04",
     ],
 )
 def test_a_text_that_is_no_record_is_no_event(text: str) -> None:

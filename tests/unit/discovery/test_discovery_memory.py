@@ -144,7 +144,7 @@ def test_derived_roots(path: Path, host_root: HostRoot) -> None:
     assert set(found.kinds.values()) == {"cpu"}
 
 
-@pytest.mark.parametrize(("name", "node_kb"), [("h200/h200x1", 131981020), ("h200/h200x4", 528231220)])
+@pytest.mark.parametrize(("name", "node_kb"), [("h200/vm-h200x1", 131981020), ("h200/vm-h200x4", 528231220)])
 def test_h200_guests_have_one_flat_node(name: str, node_kb: int, host_root: HostRoot) -> None:
     found = found_in(host_root(name))
     assert [(node.id, node.kind, node.distances) for node in found.nodes] == [(0, "cpu", {"0": 10})]

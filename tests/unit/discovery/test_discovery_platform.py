@@ -179,8 +179,8 @@ def test_am_i_a_guest(case: str) -> None:
 @pytest.mark.parametrize(
     ("name", "hypervisor", "kind"),
     [
-        ("h200/h200x1", True, "unidentified"),
-        ("h200/h200x4", True, "unidentified"),
+        ("h200/vm-h200x1", True, "kvm"),
+        ("older/vm-x4", True, "unidentified"),
         ("hwloc/2pa-pcidomain32bits", True, "kvm"),  # DMI: CloudStack KVM Hypervisor
         ("hwloc/40intel64-2g2n4c+pcilocality", False, None),
         ("hwloc/nvidiagpunumanodes", None, None),
@@ -196,7 +196,7 @@ def test_real_machines_say_whether_they_are_guests(
 
 
 def test_the_h200_guest_says_that_its_topology_is_hidden(host_root: Callable[[str], Path]) -> None:
-    host = discover(open_root(str(host_root("h200/h200x4"))))
+    host = discover(open_root(str(host_root("h200/vm-h200x4"))))
     assert host.hypervisor is True
     assert len(host.gpus) == 4
     hidden = [problem for problem in host.problems if problem.what == "topology hidden"]
@@ -485,5 +485,5 @@ def test_a_host_without_pci_is_discovered(host_root: Callable[[str], Path]) -> N
 
 
 def test_a_document_survives_its_own_text(host_root: Callable[[str], Path]) -> None:
-    host = discover(open_root(str(host_root("h200/h200x4"))))
+    host = discover(open_root(str(host_root("h200/vm-h200x4"))))
     assert type(host).from_json(host.to_json()) == host

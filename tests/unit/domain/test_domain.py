@@ -30,6 +30,7 @@ NEWEST, LEFT_OUT = known_elements("11.3.0", "10.0.2")
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 MEDIATED = changed(ONE_GPU, devices=(device(UUID, "mdev", 1),))
 LIMITED = changed(ONE_GPU, elements=NEWEST, physical_address_limit_bits=39)
+OTHER_MAC = "52:54:00:00:00:01"
 NAMED = changed(ONE_GPU, uuid="955c52bd-010f-5fce-a8bc-904f657d5001")
 
 
@@ -156,10 +157,14 @@ MUTATIONS: tuple[tuple[PlannedGuest, str, Edit, str], ...] = (
     (TWO_CELLS, "devices/interface/source", {"network": "other"}, "interfaces.source"),
     (TWO_CELLS, "devices/disk/target", {"dev": "vdb"}, "disks.target"),
     (TWO_CELLS, "devices/interface/driver", {"queues": "1"}, "interfaces.queues"),
-    (NAMED, "devices/interface/mac", {"address": "52:54:00:00:00:01"}, "interfaces.mac"),
+    (NAMED, "devices/interface/mac", {"address": OTHER_MAC}, "interfaces.mac"),
     (TWO_CELLS, "devices/disk/driver", {"discard": None}, "disks.discard"),
     (TWO_CELLS, "devices/panic", None, "panic"),
     (changed(TWO_CELLS, tpm=True), "devices/tpm", None, "tpm"),
+    (SHAPES["watched"], "devices/watchdog", {"model": "itco"}, "watchdog"),
+    (SHAPES["virtual-functions"], "devices/interface[@type='hostdev']/mac", {"address": OTHER_MAC}, "hostdevs.mac"),
+    (SHAPES["virtual-functions"], "devices/interface[@type='hostdev']/vlan/tag", {"id": "8"}, "hostdevs.vlan"),
+    (SHAPES["virtual-functions"], "devices/interface[@type='hostdev']", {"managed": "no"}, "hostdevs.managed"),
     (SHAPES["secure"], "os/firmware/feature[@name='secure-boot']", {"enabled": "no"}, "secure_boot"),
     (TWO_CELLS, "on_crash", "destroy", "on_crash"),
     (TWO_CELLS, "features/vmcoreinfo", None, "features"),
@@ -317,6 +322,7 @@ def test_elements_follow_the_versions_installed() -> None:
 def test_unknown_versions_count_as_the_oldest_targets(unknown: str | None) -> None:
     assert known_elements(unknown, unknown)[0] == known_elements("9.0", "7.2")[0]
     assert known_elements(unknown, unknown)[1] == (
+        ("itco-watchdog", "needs libvirt 9.1, this one is of unknown version, assumed to be 9.0"),
         ("maxphysaddr-limit", "needs libvirt 9.3, this one is of unknown version, assumed to be 9.0"),
         ("dma-translation", "needs libvirt 10.7, this one is of unknown version, assumed to be 9.0"),
     )

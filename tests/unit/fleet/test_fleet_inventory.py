@@ -36,7 +36,7 @@ def inventory(folder: Path, text: str, name: str = "inventory.yml") -> str:
 
 
 def test_hosts_come_in_the_inventorys_order_with_their_groups(tmp_path: Path) -> None:
-    found = read_inventory([inventory(tmp_path, GROUPS)], None)
+    found = read_inventory([inventory(tmp_path, GROUPS)], "all")
     assert found.hosts == ("z", "b2", "b1", "a1")  # as Ansible would ask them: hosts of outer groups first
     assert found.groups == {
         "b2": ("gpu", "rack2"), "b1": ("gpu", "rack2"), "a1": ("gpu", "rack1"), "z": ("rest",),
@@ -46,6 +46,33 @@ def test_hosts_come_in_the_inventorys_order_with_their_groups(tmp_path: Path) ->
 def test_a_limit_keeps_the_order_and_a_list_of_names_is_an_inventory(tmp_path: Path) -> None:
     assert read_inventory([inventory(tmp_path, GROUPS)], "gpu:!b2").hosts == ("b1", "a1")
     assert read_inventory(["one,two"], None).hosts == ("one", "two")
+
+
+COMPANY = """\
+all:
+  children:
+    web: {hosts: {web1: {}, web2: {}}}
+    %s: {hosts: {g1: {}, g2: {hosttune_level: 1}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("group", "hosts", "told"),
+    [
+        ("gpu_hosts", ("g1", "g2"), "not in the group gpu_hosts: web1, web2; --limit PATTERN"),
+        ("other", ("g2",), "not with hosttune_*: web1, web2, g1; --limit PATTERN"),
+    ],
+)
+def test_other_machines_of_an_inventory_are_left_out(tmp_path: Path, group: str, hosts: tuple[str], told: str) -> None:
+    found = read_inventory([inventory(tmp_path, COMPANY % group)], None)
+    assert found.hosts == hosts
+    assert told in found.told_left_out()
+
+
+def test_an_inventory_that_names_no_host_of_hosttunes(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        read_inventory([inventory(tmp_path, GROUPS)], None)
+    assert "--limit PATTERN (all: every host)" in str(caught.value.hint)
 
 
 @pytest.mark.sweep(most=4)
@@ -138,7 +165,7 @@ def test_a_name_that_a_limit_cannot_carry_is_refused(tmp_path: Path, name: str) 
 
 def test_a_hostile_name_is_a_name(tmp_path: Path) -> None:
     names = ["a b", "web*", "~re", "a:b", "größe", "'\"`$(id)", "{{ x }}", "../up"]
-    found = read_inventory([inventory(tmp_path, json.dumps({"all": {"hosts": {name: {} for name in names}}}))], None)
+    found = read_inventory([inventory(tmp_path, json.dumps({"all": {"hosts": {name: {} for name in names}}}))], "all")
     assert found.hosts == tuple(names)
 
 

@@ -6,10 +6,12 @@ import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-PATH = Path(__file__).resolve().parents[3] / "playbooks/module_utils/hosttune_answer.py"
+COLLECTION = Path(__file__).resolve().parents[3] / "playbooks/collections/ansible_collections/hosttune/host"
+PATH = COLLECTION / "plugins/module_utils/hosttune_answer.py"
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def test_a_diff_names_a_guests_files_and_holds_none_of_them(answer: ModuleType) 
     files = {"seed/user-data": "#cloud-config\nruncmd: []\n", "bundle/run": "#!/bin/sh\nexit\n"}
     entry = {"action": "guest-files:g", "outcome": "planned", "before": None, "want": files}
     (found,) = answer.difference({"entries": [entry]})
-    assert found["after"] == "guest-files:g = 2 files: bundle/run, seed/user-data\n"
+    assert found["prepared"] == "+guest-files:g = 2 files: bundle/run, seed/user-data\n"
     assert "runcmd" not in str(found)
 
 
@@ -92,7 +94,26 @@ def test_a_diff_names_a_guests_files_and_holds_none_of_them(answer: ModuleType) 
 def test_a_rehearsed_revert_shows_the_way_back(answer: ModuleType, verb: str, now: str, then: str) -> None:
     entry = {"action": "pages", "outcome": "done", "before": "0", "want": "512", "after": "512"}
     (found,) = answer.difference({"verb": verb, "entries": [entry]})
-    assert (found["before"], found["after"]) == (f"pages = {now}\n", f"pages = {then}\n")
+    assert found["prepared"] == f"-pages = {now}\n+pages = {then}\n"
+
+
+def test_a_diff_is_a_setting_after_the_other_and_folds_what_is_alike(answer: ModuleType) -> None:
+    """A text of many lines is how long it is; of tables only what differs; nothing is left out that changes."""
+    rows: list[tuple[str, Any, Any]]
+    rows = [(f"driver:0000:{n}1:00.0", "nvidia", "vfio-pci") for n in range(4)]
+    rows += [("guest:a", None, "<domain>\n</domain>"), ("guest:b", "x\ny", "x\nz"), ("same:c", 1, 1)]
+    rows += [("irq-affinity:e", {"1": "0-9", "2": "0-9"}, {"1": "0-9", "2": "3"})]
+    entries = [{"action": name, "outcome": "planned", "before": old, "want": new} for name, old, new in rows]
+    (found,) = answer.difference({"entries": entries})
+    assert found["prepared"].splitlines() == [
+        "-driver:0000:01:00.0, 0000:11:00.0, 0000:21:00.0 and 1 more = nvidia",
+        "+driver:0000:01:00.0, 0000:11:00.0, 0000:21:00.0 and 1 more = vfio-pci",
+        "+guest:a = 2 lines",
+        "-guest:b = 2 lines",
+        "+guest:b = 2 lines (other ones)",
+        '-irq-affinity:e = {"2": "0-9"}',
+        '+irq-affinity:e = {"2": "3"}',
+    ]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ HOSTS: Mapping[str, Callable[[], Files]] = {
     **{name: partial(load, path) for name, path in ARCHIVES.items()},
     **SICK,
 }
-RICH = (EXAMPLE, "h200-vm-x4", *SICK)
+RICH = (EXAMPLE, "older-vm-x4", *SICK)
 RANK = {"pass": 0, "warn": 1, "unknown": 2, "fail": 2}
 
 

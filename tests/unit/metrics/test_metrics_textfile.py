@@ -146,7 +146,7 @@ def test_metrics_of_a_captured_host(cli: Cli) -> None:
 
 
 def test_validate_as_metrics_exits_0_and_tells_the_exit_code(cli: Cli) -> None:
-    capture = str(ROOT / "tests/hosts/h200/vm-x1.tar.gz")
+    capture = str(ROOT / "tests/hosts/older/vm-x1.tar.gz")
     assert cli("validate", "--root", capture)[0] == 1
     code, out, err = cli("validate", "--root", capture, "-o", "prometheus")
     assert (code, err) == (0, "")

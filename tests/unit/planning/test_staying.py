@@ -94,8 +94,9 @@ def test_the_order_of_preference(seed: int) -> None:
     assert best[0] or reached(document, anew, old, new) == best[1:]  # which guest is left out is not judged by moves
 
 
+# 107: two guests grow by GPUs of one node. 241: a guest needs fewer CPUs, and one that runs has taken its first ones.
 @pytest.mark.parametrize("runs", [False, True])
-@pytest.mark.parametrize("seed", sample("more moves", range(300), 4))
+@pytest.mark.parametrize("seed", sorted({*sample("more moves", range(300), 4), 107, 241}))
 def test_the_order_of_preference_of_more_guests(seed: int, runs: bool) -> None:
     """As CP-SAT judges it. A guest that runs takes its place first; then nobody gets what its run or its place has."""
     rng = Random(f"more moves {seed}")
@@ -125,6 +126,17 @@ def test_the_order_of_preference_of_more_guests(seed: int, runs: bool) -> None:
         assert best[0] or reached(document, turn, old, new) == best[1:]
         for name in [one["name"] for one in turn if one["name"] == runner or one["name"] in new]:
             held += entries(document, new.get(name) or old[name], old.get(name))
+
+
+def test_guests_that_grow_by_gpus_of_one_node_keep_theirs() -> None:
+    """Each of them is offered another GPU besides."""
+    cards = [Card(f"0000:{0x21 + 0x10 * n:02x}:00.0", 0, group=n) for n in range(6)]
+    host = Host.from_json(json.dumps(build_host(nodes=1, cores_per_node=8, threads=2, memory_gib=32, cards=cards)))
+    guests = [{"name": name, "gpus": 1, "vcpus": 2, "memory": "2GiB", "hugepages": "2MiB"} for name in "abc"]
+    host, first = planned(replace(host, in_force=InForce(), guests=()), guests)
+    _, second = planned(host, [{**guest, "gpus": 2} for guest in guests])
+    had, has = ({g["name"]: {d["address"] for d in g["devices"]} for g in found["guests"]} for found in (first, second))
+    assert all(had[name] < has[name] for name in "abc"), (had, has)
 
 
 def intent(guests: list[Any]) -> Any:

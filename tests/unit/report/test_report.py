@@ -373,7 +373,7 @@ def test_a_real_host_of_517_functions_stays_readable(host_root: Callable[[str], 
 
 
 def test_a_guest_on_real_hardware_shows_its_gpus_without_a_node(host_root: Callable[[str], Path]) -> None:
-    host = hosttune.discover(str(host_root("h200/h200x4")))
+    host = hosttune.discover(str(host_root("h200/vm-h200x4")))
     *_, unknown = node_branches(host)
     assert unknown.text.startswith("affinity unknown")
     assert repr(unknown).count("NVIDIA H200") == 4

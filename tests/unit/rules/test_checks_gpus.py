@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 from gpuevidence import A, B, C, evidence, evidence_from_smi, function, is_whole, not_well, nvidia, of, results
-from readings import looked_at, read_again
+from readings import UP, looked_at, read_again
 
 from hosttune.bench.runs import loaded_clocks
+from hosttune.discovery.kernellog import parse_events
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.model.evidence import Health
 from hosttune.model.gpu import Gpu, Mig, MigInstance
@@ -405,6 +406,14 @@ def test_replays_of_a_link_of_64_gts_have_no_bound(count: int, expected: str) ->
 def test_replays_by_their_rate(count: int, expected: str) -> None:
     found = looked_at(evidence(nvidia(pcie_replays=count)), {f"replays {A}": {"replays": 0}})
     assert of(found, "pcie-replay", *GPUS)[A].outcome == expected
+
+
+@pytest.mark.parametrize(("loaded", "more"), [(None, "2"), (UP - 1801, "2"), (UP - 1799, "9")])
+def test_replays_of_a_driver_that_was_loaded_since_count_whole(loaded: float | None, more: str) -> None:
+    text = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.159.04"
+    health = Health(events=parse_events([(loaded, text)] if loaded else []))
+    found = looked_at(evidence(nvidia(pcie_replays=9), health=health), {f"replays {A}": {"replays": 7}})
+    assert f", {more} of them since the look" in (of(found, "pcie-replay", *GPUS)[A].actual or "")
 
 
 # --- clocks, power, heat -------------------------------------------------------------------------------------

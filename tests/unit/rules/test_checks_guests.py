@@ -201,9 +201,9 @@ PINS = {
     "an emulator pin of all": ({"emulator_cpus": "0-7"}, PROCESS, "fail", "the emulator's threads are not pinned"),
     "no pins, no device": ({"pins": (), "devices": ()}, PROCESS, "warn", "its vCPUs are not pinned"),
     "no device, but elsewhere": ({"devices": ()}, thread("CPU 1/KVM", "0-7"), "fail", "vCPU 1"),
-    "a list that was none": ({}, thread("CPU 1/KVM", None), "unknown", "does not show all"),
-    "no threads": ({}, _process(threads=None), "unknown", "does not show all"),
-    "no names": ({}, _process(threads=(GuestThread(name="qemu", cpus="0"),)), "unknown", "which is which"),
+    "a list that was none": ({}, thread("CPU 1/KVM", None), "unknown", "each of its threads"),
+    "no threads": ({}, _process(threads=None), "unknown", "list of its threads"),
+    "no names": ({}, _process(threads=(GuestThread(name="qemu", cpus="0"),)), "unknown", "name of a vCPU"),
     "no process": ({}, _process(pid=None), "unknown", "its process is not visible"),
     "nothing of it": ({}, None, "unknown", "its process is not visible"),
     "not yet pinned": (STARTING, thread("CPU 1/KVM", "0-7"), "unknown", "has not ended its start"),
@@ -216,6 +216,11 @@ def test_guest_pins(changes: dict[str, Any], process: GuestProcess | None, expec
     found, actual = outcome("guest-pins", having(running(**changes), process), "a")
     assert found == expected
     assert words in actual
+
+
+def test_what_is_not_read_has_the_remedy_of_its_check() -> None:
+    (found,) = judged("guest-pins", having(running(), _process(threads=None))).values()
+    assert found.hint == "run hosttune validate as root, while libvirt runs"
 
 
 def test_pins_that_name_every_cpu_are_none() -> None:
@@ -291,10 +296,10 @@ MEMORY = {
         {"page_sizes": (), "memory_by_node": {"0": 31 * GIB // 16}, "resident_bytes": 2 * GIB}, "pass", "on node 0",
     ),
     "a process that is not QEMU's": (
-        {}, {"threads": (GuestThread(name="sleep", cpus="0"),)}, "unknown", "no thread of its process is named",
+        {}, {"threads": (GuestThread(name="sleep", cpus="0"),)}, "unknown", "name of a vCPU",
     ),
-    "not shown": ({}, {"memory_by_node": None}, "unknown", "does not show its memory"),
-    "not defined": ({"memory": None}, {}, "unknown", "definition could not be read"),
+    "not shown": ({}, {"memory_by_node": None}, "unknown", "its memory was not read"),
+    "not defined": ({"memory": None}, {}, "unknown", "its definition was not read"),
     "not yet allocated": (STARTING, {"memory_by_node": {"0": GIB}}, "unknown", "has not ended its start"),
 }  # fmt: skip
 

@@ -90,7 +90,7 @@ def test_a_device_that_is_missing_or_another_fails() -> None:
     other = judged(as_planned(at_0000_10_00_0={"device_id": "1234"}))["0000:10:00.0"]
     assert (other.outcome, other.actual) == ("fail", "a device 10de:1234 on node 1")
     unread = judged(as_planned(at_0000_10_00_0={"device_id": None}))["0000:10:00.0"]
-    assert (unread.outcome, unread.actual) == ("unknown", "its ids are unknown")
+    assert (unread.outcome, unread.actual) == ("unknown", "what device it is was not read")
 
 
 @pytest.mark.parametrize(

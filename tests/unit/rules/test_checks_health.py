@@ -397,10 +397,25 @@ def test_memory_errors_of_two_sources(
     assert one(evidence(health=logged(*events, edac=edac)), "machine-check", "host").outcome == expected
 
 
-@pytest.mark.parametrize(("before", "outcome", "grown"), [(1, "warn", "none"), (0, "fail", "1 ue")])
-def test_memory_errors_of_before_the_last_look_do_not_fail_again(before: int, outcome: str, grown: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "loaded", "outcome", "grown"),
+    [
+        (1, 60.0, "warn", "none"),
+        (0, 60.0, "fail", "1 ue"),
+        (
+            1,
+            99_000.0,
+            "fail",
+            "1 ue, 9 ce",
+        ),  # a driver that was loaded since counts from 0, and may be past the old value
+    ],
+)
+def test_memory_errors_of_before_the_last_look_do_not_fail_again(
+    before: int, loaded: float, outcome: str, grown: str
+) -> None:
     old = KernelEvent(kind="edac", code=1, severity="nonfatal", seconds=60.0, last_seconds=60.0)
-    found = evidence(health=logged(old, edac={**MCS, "mc1": {"ue": 1, "ce": 9}}))
+    there = KernelEvent(kind="edac-mc", code=1, seconds=loaded, last_seconds=loaded)
+    found = evidence(health=logged(old, there, edac={**MCS, "mc1": {"ue": 1, "ce": 9}}))
     result = one(looked_at(found, {"edac mc1": {"ue": before, "ce": 9}}), "machine-check", "host")
     assert result.outcome == outcome
     assert result.actual == f"mc1 counts 1 ue, 9 ce, of which {grown} since the look of {LOOKED}"

@@ -39,7 +39,7 @@ SWITCHES = tuple(f"0000:{bus}:00.0" for bus in ("83", "84", "85", "86"))
 LOST = GPUS[2]
 TREE = "/sys/bus/pci/devices"
 SMI, MATRIX = "/.hosttune/commands/nvidia-smi-q-x", "/.hosttune/commands/nvidia-smi-topo-m"
-VM = Path(__file__).parents[2] / "hosts" / "h200" / "vm-x4.tar.gz"
+VM = Path(__file__).parents[2] / "hosts" / "older" / "vm-x4.tar.gz"
 # Checks that have one result for each GPU of the example, and judge what a GPU that is not there cannot tell.
 OF_EACH_GPU = frozenset(
     (

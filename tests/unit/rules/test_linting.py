@@ -11,6 +11,7 @@ import pytest
 from domain_faults import criticise, findings, host_of
 from domain_shapes import ONE_GPU, changed, plan_of
 from system.test_plan_xml import hosts
+from xmledits import edited
 
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput
@@ -101,7 +102,7 @@ def test_of_an_unknown_host_no_rule_that_needs_it_is_silent() -> None:
 def pair(*edits: tuple[str, str]) -> tuple[LintFinding, ...]:
     """Two guests in one call; the second is the first with another name, and edits."""
     first = domain_xml(plan_of(ONE_GPU), "one-gpu")
-    second = first.replace("<name>one-gpu</name>", "<name>second</name>")
+    second = edited(first, "name", "second")
     for old, new in edits:
         assert old in second, old
         second = second.replace(old, new)

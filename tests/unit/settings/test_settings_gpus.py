@@ -92,7 +92,7 @@ def smi_xml() -> str:
 
 @pytest.fixture(scope="module")
 def nvml_json() -> str:
-    return recorded(H200 / "vm-x1.tar.gz", "nvml.json")
+    return recorded(H200.parent / "older" / "vm-x1.tar.gz", "nvml.json")
 
 
 @pytest.fixture(params=["nvidia-smi", "nvml"])
