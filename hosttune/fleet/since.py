@@ -37,6 +37,8 @@ def with_worse(report: FleetReport, results: str, *, keep: bool) -> FleetReport:
             HostLine(host=line.host, folder=line.folder, verdict=line.verdict, checks=line.checks, worse=line.worse)
             for line in hosts
         )
+        asked = {line.host for line in hosts}  # a run of some hosts forgets none of the others
+        lines += tuple(line for line in before.hosts if line.host not in asked)
         replace_file(path, to_json(FleetReport(verb="validate", run=report.run, hosts=lines)).encode())
     return replace(report, hosts=hosts)
 

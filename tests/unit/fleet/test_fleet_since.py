@@ -69,3 +69,11 @@ def test_problem_columns_come_first_and_devices_are_named_with_their_host(tmp_pa
     assert wrong == sorted(wrong, reverse=True)
     assert any(wrong)
     assert re.search(rf"<dt>Devices</dt><dd>[^<]*0000:[0-9a-f:.]+ of {re.escape(HOSTS[1])}", text)
+
+
+def test_a_run_of_some_hosts_forgets_none_of_the_others(tmp_path: Path) -> None:
+    with_worse(run_of(tmp_path, "1"), str(tmp_path), keep=True)
+    some = run_of(tmp_path, "2")
+    with_worse(replace(some, hosts=some.hosts[:1]), str(tmp_path), keep=True)
+    third = with_worse(run_of(tmp_path, "3", unknown=True), str(tmp_path), keep=True)
+    assert {line.host: line.worse for line in third.hosts}[HOSTS[2]] == ("acs: skip -> unknown",)
