@@ -11,6 +11,8 @@ PACKAGES_RUN := pci.ids python3-venv
 PACKAGES_TEST := libvirt-daemon-system libvirt-clients python3-libvirt qemu-system-x86 qemu-utils ovmf
 # The HTML report is clicked through in a browser where the distribution has one as a package (Debian; Ubuntu has a snap).
 PACKAGES_BROWSER := chromium chromium-driver
+# axe-core judges the pages in that browser; npm checks the package against the registry's digest.
+AXE := axe-core@4.14.1
 # Hosts of a fleet are network namespaces that answer over real ssh.
 PACKAGES_SSH := openssh-server openssh-client iproute2 iputils-ping iptables iperf3
 # promtool checks the alerts; the whole sweep runs their queries, and lets an emulated host fire them. Only the programs are
@@ -32,7 +34,7 @@ demo: set-up
 
 set-up: $(STAMP)/compiled $(STAMP)/apt-run
 
-set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP)/apt-ssh $(STAMP)/apt-alerts
+set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP)/axe $(STAMP)/apt-ssh $(STAMP)/apt-alerts
 
 test: set-up-test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10
@@ -192,6 +194,11 @@ $(STAMP)/apt-test: | $(VENV)/bin/python
 $(STAMP)/apt-browser: | $(STAMP)/apt-test
 	@if apt-cache show $(PACKAGES_BROWSER) >/dev/null 2>&1; then $(MAKE) --no-print-directory $(STAMP)/apt-browser-packages; \
 	else echo "no Chromium package here: the HTML report is not tested in a browser"; fi
+	@touch $@
+
+$(STAMP)/axe: | $(VENV)/bin/python
+	@mkdir -p $(VENV)/axe; cd $(VENV)/axe; npm pack --silent $(AXE) >/dev/null 2>&1 && tar -xzf axe-core-*.tgz package/axe.min.js \
+	|| echo "no npm or no axe-core here: the pages are not judged by axe"
 	@touch $@
 
 $(STAMP)/apt-browser-packages: | $(VENV)/bin/python

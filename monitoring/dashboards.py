@@ -25,6 +25,45 @@ COLOURS = {
     **{"none": NEUTRAL, "applied": GOOD, "pending-reboot": MIDDLE, "unfinished": BAD, "needs-person": BAD},
 }
 
+# What each panel shows, where unknown is, and where to go from there. A panel without one is not built.
+DESCRIPTIONS = {
+    "Verdict": "Of the last validation: fail and unknown are no host for a tenant. Next: hosttune validate --brief.",
+    "Applied": "pending-reboot waits for a boot; unfinished needs hosttune recover.",
+    "Age of the metrics": "Yellow from 5 minutes, red from 15: then nothing here is current.",
+    "Devices missing": "What a plan or validation knew and that are gone; hosttune validate names them.",
+    "Results that need attention": "Failed, unknown and warned checks with subjects; remedies: hosttune validate.",
+    "Sources that can be read (1) or not (0)": "A source that cannot be read makes its checks unknown, never passed.",
+    "Devices and guests": "Which guest has which device, by the addresses on the host and in the guest.",
+    "Link speed (GT/s)": "Read at the device. Low at rest may be power saving; lasting is a fault.",
+    "Lanes in use, part of what both ends can do (GPUs)": "Below 100 % lanes are lost: reseat the card or its riser.",
+    "PCIe errors in an hour": "Growth by severity. Uncorrectable ones are a fault; counters start at boot.",
+    "Signs of failing hardware since boot": "Lines of the kernel log by kind, since boot.",
+    "XID messages": "Messages of the GPU's driver by class, since boot; hosttune validate says what each asks for.",
+    "Applied settings": "How many settings are in force, drifted, or wait.",
+    "Drift": "Settings that have another value than the applied one: another writer? hosttune plan, then apply.",
+    "Guests: placement (1 is wrong)": "A guest that does not run as planned. hosttune status names what differs.",
+    "Others on pinned CPUs (part of a CPU)": "CPU time that others take on CPUs that are pinned to a guest.",
+    "Last measurement": "Figures of the last validation with benchmarks.",
+    "Figures, part of their floor": "Below 100 % a figure is below its floor. hosttune diagnose says why.",
+    "Clean since the hand-over (1) or not (0)": "0: started, changed or released since. See hosttune handover status.",
+    "Seconds until the statement expires": "Negative: expired, so the device may not go to a tenant. Sign anew.",
+    "Hosts by verdict": "old: older than 15 minutes. silent: scraped, without metrics of hosttune. Both are unknown.",
+    "Hosts that cannot be scraped": "node_exporter does not answer: power, network or its service.",
+    "Hosts that say nothing": "node_exporter answers, and hosttune has written no metrics: hosttune watch --install.",
+    "GPUs that are there": "GPUs that hosts see; hosts of which that is unknown are left out.",
+    "GPUs that are missing": "GPUs that a plan or validation knew and that are gone.",
+    "Hosts whose GPUs nobody expects": "A GPU that gets lost there is noticed by nobody: validate once, or plan.",
+    "Verdict of each host": "A host's name leads to its own dashboard. old, silent and unknown are never a pass.",
+    "Oldest metrics": "The twenty hosts that have been silent longest.",
+    "Fails by check": "Results that failed on all hosts. hosttune fleet report lists hosts, devices and remedies.",
+    "Unknown by check": "Results that could not be read: never a pass.",
+    "Drift by kind": "Settings with another value than the applied one, on all hosts.",
+    "What is applied": "Hosts by state of what is applied.",
+    "GPUs whose link has fewer lanes than both ends can": "By host; hosttune validate there names GPU and slot.",
+    "PCIe errors in an hour, by host": "Growth in an hour of all devices. Compare hosts of one model.",
+    "Versions": "Versions of hosttune that write metrics.",
+}
+
 
 def pages() -> Mapping[str, str]:
     """Return the dashboards as JSON, by the name of their file."""
@@ -34,6 +73,8 @@ def pages() -> Mapping[str, str]:
 def host() -> db.Dashboard:
     """Return the dashboard of one host."""
     page = _page("hosttune: a host", "hosttune-host").with_variable(_instance())
+    for mark in _marks(f"{{{HOST}}}"):
+        page = page.annotation(mark)
     page = page.with_row(db.Row("State"))
     page = page.with_panel(_names("Verdict", f"hosttune_validation_verdict{{{HOST}}} == 1", "{{verdict}}"))
     page = page.with_panel(_names("Applied", f"hosttune_apply_state{{{HOST}}} == 1", "{{state}}"))
@@ -41,7 +82,7 @@ def host() -> db.Dashboard:
                                    unit="s", steps=(300, 900)))  # fmt: skip
     page = page.with_panel(_number(
         "Devices missing", f"hosttune_devices_expected{{{HOST}}} - hosttune_devices{{{HOST}}}", "{{kind}}",
-        steps=(1, 1)))  # fmt: skip
+        steps=(1,)))  # fmt: skip
     page = page.with_panel(_table("Results that need attention", f"hosttune_check_status{{{HOST}}}",
                                   ("status", "check", "subject")))  # fmt: skip
     page = page.with_panel(_lines("Sources that can be read (1) or not (0)", f"hosttune_source_readable{{{HOST}}}",
@@ -83,19 +124,22 @@ def host() -> db.Dashboard:
 
 def fleet() -> db.Dashboard:
     """Return the dashboard of all hosts."""
-    page = _page("hosttune: the fleet", "hosttune-fleet").with_row(db.Row("Hosts"))
+    page = _page("hosttune: the fleet", "hosttune-fleet")
+    for mark in _marks(""):
+        page = page.annotation(mark)
+    page = page.with_row(db.Row("Hosts"))
     page = page.with_panel(_names("Hosts by verdict", "hosttune:hosts_by_verdict", "{{verdict}}", values=True))
     silent = 'up{job="hosttune"} == 1 unless on (instance, job) hosttune_run_timestamp_seconds'
     page = page.with_panel(_number("Hosts that cannot be scraped", 'count(up{job="hosttune"} == 0) or vector(0)',
-                                   steps=(1, 1)))  # fmt: skip
-    page = page.with_panel(_number("Hosts that say nothing", f"count({silent}) or vector(0)", steps=(1, 1)))
+                                   steps=(1,)))  # fmt: skip
+    page = page.with_panel(_number("Hosts that say nothing", f"count({silent}) or vector(0)", steps=(1,)))
     page = page.with_panel(_number("GPUs that are there", 'sum(hosttune_devices{kind="gpu"} >= 0)'))
     page = page.with_panel(_number(
         "GPUs that are missing", 'sum(hosttune_devices_expected{kind="gpu"} - hosttune_devices{kind="gpu"} >= 0)',
-        steps=(1, 1)))  # fmt: skip
+        steps=(1,)))  # fmt: skip
     page = page.with_panel(_number(
         "Hosts whose GPUs nobody expects",
-        'count(hosttune_source_readable{source="expected-devices"} == 0) or vector(0)', steps=(1, 1)))  # fmt: skip
+        'count(hosttune_source_readable{source="expected-devices"} == 0) or vector(0)', steps=(1,)))  # fmt: skip
     page = page.with_panel(_table("Verdict of each host", "hosttune:host_verdict", ("instance", "verdict")))
     page = page.with_panel(_lines("Hosts by verdict", "hosttune:hosts_by_verdict", "{{verdict}}"))
     page = page.with_panel(_table("Oldest metrics", "topk(20, time() - hosttune_run_timestamp_seconds)",
@@ -121,7 +165,8 @@ def fleet() -> db.Dashboard:
 
 def expressions(page: Mapping[str, Any]) -> list[str]:
     """Return the queries of a dashboard's JSON, also those of its variables."""
-    found = [target["expr"] for panel in page["panels"] for one in (panel, *panel.get("panels", ()))
+    marks = [mark["expr"] for mark in page["annotations"]["list"] if "expr" in mark]
+    found = marks + [target["expr"] for panel in page["panels"] for one in (panel, *panel.get("panels", ()))
              for target in one.get("targets", ())]  # fmt: skip
     return list(dict.fromkeys(found))
 
@@ -132,7 +177,31 @@ def _json(page: db.Dashboard) -> str:
 
 def _page(title: str, uid: str) -> db.Dashboard:
     page = db.Dashboard(title).uid(uid).tags(["hosttune"]).refresh("1m").time("now-6h", "now").timezone("browser")
-    return page.with_variable(db.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    page = page.with_variable(db.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    place = db.TextBoxVariable("runbooks").label("Runbooks (docs/runbooks)").default_value("https://hosttune.dev")
+    page = page.with_variable(place)
+    for name, url in (("All hosts", "/d/hosttune-fleet"), ("A host", "/d/hosttune-host"), ("Runbooks", "${runbooks}")):
+        if not url.endswith(uid):
+            link = db.DashboardLink(name).type(model.DashboardLinkType.LINK).url(url)
+            page = page.link(link.keep_time(url.startswith("/d/")))
+    return page
+
+
+def _annotation(name: str, colour: str, expression: str) -> db.AnnotationQuery:
+    """Return marks on every time series, where an expression has a value."""
+    mark = db.AnnotationQuery().name(name).expr(expression).icon_color(colour)
+    return mark.datasource(SOURCE).enable(True).hide(False)
+
+
+def _marks(of: str) -> tuple[db.AnnotationQuery, ...]:
+    """Return when something was applied or taken back, when hosts booted, and when devices were handed over."""
+    state, boot, signed = (f"{name}{of}" for name in (
+        "hosttune_apply_state", "node_boot_time_seconds", "hosttune_handover_expiry_timestamp_seconds"))  # fmt: skip
+    return (
+        _annotation("Apply", NEUTRAL, f"({state} == 1) unless ({state} offset 2m == 1)"),
+        _annotation("Reboot", "orange", f"changes({boot}[2m]) > 0"),
+        _annotation("Hand-over", "purple", f"(changes({signed}[2m]) > 0) or ({signed} unless {signed} offset 2m)"),
+    )
 
 
 def _instance() -> db.QueryVariable:
@@ -154,16 +223,23 @@ def _unknown() -> list[Any]:
 
 
 def _steps(limits: Sequence[float]) -> db.ThresholdsConfig:
-    colours = (NEUTRAL,) if not limits else (GOOD, MIDDLE, BAD)
+    colours = (NEUTRAL,) if not limits else (GOOD, BAD) if len(limits) == 1 else (GOOD, MIDDLE, BAD)
     steps = [model.Threshold(value=None, color=colours[0])]
-    steps += [model.Threshold(value=limit, color=one) for limit, one in zip(limits, colours[1:], strict=False)]
+    steps += [model.Threshold(value=limit, color=one) for limit, one in zip(limits, colours[1:], strict=True)]
     return db.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
 def _number(
     title: str, expression: str, legend: str = "", *, unit: str = "none", steps: Sequence[float] = ()
 ) -> stat.Panel:
-    panel = stat.Panel().title(title).datasource(SOURCE).with_target(_query(expression, legend)).unit(unit)
+    panel = (
+        stat.Panel()
+        .title(title)
+        .description(DESCRIPTIONS[title])
+        .datasource(SOURCE)
+        .with_target(_query(expression, legend))
+        .unit(unit)
+    )
     panel = panel.height(5).span(6).mappings(_unknown()).thresholds(_steps(steps)).no_value("no data")
     return panel.graph_mode(common.BigValueGraphMode.NONE)
 
@@ -179,15 +255,31 @@ def _names(title: str, expression: str, legend: str, *, values: bool = False) ->
 
 
 def _lines(title: str, expression: str, legend: str, *, unit: str = "short") -> timeseries.Panel:
-    panel = timeseries.Panel().title(title).datasource(SOURCE).with_target(_query(expression, legend)).unit(unit)
+    panel = (
+        timeseries.Panel()
+        .title(title)
+        .description(DESCRIPTIONS[title])
+        .datasource(SOURCE)
+        .with_target(_query(expression, legend))
+        .unit(unit)
+    )
     return panel.height(8).span(12).min(0).no_value("no data")
 
 
 def _table(title: str, expression: str, columns: Sequence[str]) -> table.Panel:
     """Return a table of the newest values with these columns, in this order."""
-    panel = table.Panel().title(title).datasource(SOURCE).with_target(_query(expression, "", instant=True))
+    panel = (
+        table.Panel()
+        .title(title)
+        .description(DESCRIPTIONS[title])
+        .datasource(SOURCE)
+        .with_target(_query(expression, "", instant=True))
+    )
     order = {"include": {"names": list(columns)}}
     places = {"indexByName": {name: place for place, name in enumerate(columns)}}
     panel = panel.with_transformation(model.DataTransformerConfig(id_val="filterFieldsByName", options=order))
     panel = panel.with_transformation(model.DataTransformerConfig(id_val="organize", options=places))
+    if "instance" in columns:
+        link = {"title": "its dashboard", "url": "/d/hosttune-host?var-instance=${__value.text}&${__url_time_range}"}
+        panel = panel.override_by_name("instance", [model.DynamicConfigValue(id_val="links", value=[link])])
     return panel.height(8).span(12).mappings(_unknown()).no_value("none")

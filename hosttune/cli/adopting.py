@@ -190,7 +190,9 @@ def _print(adopted: Adoptions, host: Host, request: AdoptRequest) -> None:
             return
         output = "text"  # why it has no place
     only = {"json": lambda: saved_plan(adopted, consent=request.managed).to_json(), "svg": svg}
-    emit_report(adopted, output, lambda adopted: adoption_report(adopted, host), only)
+    obstacle = _obstacle(adopted, request)
+    following = obstacle[1] if obstacle else "hosttune apply, on the host itself"
+    emit_report(adopted, output, lambda adopted: adoption_report(adopted, host, following), only)
 
 
 def _chosen(adopted: Adoptions, name: str | None) -> Adoption:

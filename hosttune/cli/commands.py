@@ -7,6 +7,7 @@ with `@click.command(cls=Command)`. Listing the commands imports none of these m
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -94,9 +95,14 @@ def read_host(root: str | None, document: str | None) -> Host:
 
 
 def progress() -> Callable[[str], None]:
-    """Return a function that writes each step to stderr if stderr is a terminal or --verbose is given."""
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    return (lambda text: tell(shown(text))) if terminal or Amount.now == VERBOSE else lambda text: None
+    """Return a function that writes each step to stderr if stderr is a terminal or --verbose is given.
+
+    On a terminal each has the time since the command began, so that a person sees what runs and for how long.
+    """
+    begun = time.monotonic()
+    if sys.stderr is not None and sys.stderr.isatty():
+        return lambda text: tell(f"{time.monotonic() - begun:5.0f} s  {shown(text)}")
+    return (lambda text: tell(shown(text))) if Amount.now == VERBOSE else lambda text: None
 
 
 def show_help(ctx: click.Context, _: click.Parameter, asked: bool) -> None:

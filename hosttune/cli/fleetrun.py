@@ -40,7 +40,7 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
     )
     with exiting(context, done.outcome.exit_code):
         try:
-            show(report_of_run(done), output, done.rollout.order.results)
+            show(report_of_run(done), output, done.rollout.order.results, keep=True)
             if output in WITH_ANSWERS:
                 rollout = done.rollout
                 if rollout.verb == "plan":
@@ -135,10 +135,15 @@ def hosts_text(hosts: Sequence[str], of: Sequence[str]) -> str:
     return f"{count(len(hosts), 'host')} ({some(hosts, 8)})" if hosts else "no host"
 
 
-def show(report: FleetReport, output: str, results: str) -> None:
-    """Print a report. For HTML, also write a page into the results folder for each host with problems."""
+def show(report: FleetReport, output: str, results: str, *, keep: bool = False) -> None:
+    """Print a report. For HTML, also write a page into the results folder for each host with problems.
+
+    `keep` a validation's outcomes there, with which the next is compared.
+    """
+    from hosttune.fleet.since import with_worse
     from hosttune.report.fleet import fleet_report
 
+    report = with_worse(report, results, keep=keep)
     emit_report(report, output, lambda report: fleet_report(linked(report, results) if output in PAGES else report))
 
 

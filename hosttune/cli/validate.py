@@ -1,4 +1,4 @@
-"""`validate`: options → one call → a report in one of six formats, and an exit code."""
+"""`validate`: options → one call → a report in one of seven formats, and an exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hosttune.rules.checks.expected import ExpectedDevices
     from hosttune.validating import Validated
 
-FORMATS = ("text", "json", "md", "html", "junit", "prometheus")
+FORMATS = ("text", "json", "md", "html", "junit", "prometheus", "certificate")
 GATES = ("verdict", "worse", "either")
 
 
@@ -51,6 +51,7 @@ GATES = ("verdict", "worse", "either")
 @click.option("--until", metavar="DATE", help="The last day of --accept, as 2026-12-31.")
 @click.option("--accepted", metavar="FILE", hidden=True)  # a fleet's, as JSON: hosttune_accept
 @click.option("--all", "each", is_flag=True, help="Tell each result, also of several that have one reason.")
+@click.option("--brief", is_flag=True, help="One table: what did not pass, and what to do.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def validate(
@@ -74,6 +75,7 @@ def validate(
     \b
     hosttune validate
     hosttune validate --level 1 -o html > report.html
+    hosttune validate --level 1 -o certificate > certificate.html
     hosttune validate --against before.json
     hosttune validate --forget 0000:18:00.0 --why "sent back, RMA 4711"
     hosttune validate --accept numa-affinity --why "cloud VM without nodes" --until 2027-03-31
@@ -84,6 +86,7 @@ def validate(
     from msgspec.structs import replace
 
     from hosttune.machine.archive import open_system
+    from hosttune.report.validation import brief_report
     from hosttune.validating import ValidationRequest, check_request, exit_code
     from hosttune.validating import validate as check
 
@@ -99,10 +102,18 @@ def validate(
     found = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
     code = exit_code(found.validation, gate or "verdict", request.against)
     # The exit code is a metric; the command's own says whether they were written.
-    metrics = {"prometheus": lambda: metrics_of(found, "validate", begun, code)}
-    with exiting(context, 0 if output in metrics else code):
+    only = {
+        "prometheus": lambda: metrics_of(found, "validate", begun, code),
+        "certificate": lambda: certificate_of(found, request.floors),
+    }
+    with exiting(context, 0 if output == "prometheus" else code):
         emit_report(
-            found.validation, output, lambda _: report_of(found, request.against, request.floors, each), metrics
+            found.validation,
+            output,
+            lambda validation: (
+                brief_report(validation) if asked["brief"] else report_of(found, request.against, request.floors, each)
+            ),
+            only,
         )
 
 
@@ -191,6 +202,15 @@ def report_of(found: Validated, before: Validation | None, floors: str | None = 
         diagnosis=(lambda: diagnosed(found)) if found.validation.samples else None,
         each=each,
     )
+
+
+def certificate_of(found: Validated, floors: str | None = None) -> str:
+    """Return the certificate of a validation as a page. Raises BadInput for a fleet's floors."""
+    from hosttune.bench.baselines import with_fleet
+    from hosttune.report.certificate import certificate_report
+    from hosttune.report.draw import drawn
+
+    return drawn(certificate_report(found.validation, found.evidence, with_fleet(floors)), "html")
 
 
 def diagnosed(found: Validated) -> Diagnosis:

@@ -8,45 +8,57 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from hosttune.model.host import Host
-from hosttune.model.plan import Action, AdoptedChange, PlannedGuest
+from hosttune.model.plan import Action, AdoptedChange, GuestChange
 from hosttune.model.text import count
 from hosttune.planning.adopting import LIVE, LIVE_AFFINITY, NEXT_START, Adoption, Adoptions
 from hosttune.report.blocks import Entries, Exact, Lines, Picture, Report, Section, TitledFacts
-from hosttune.report.plan import CAPTION, action_sections, finding_table, guest_blocks
+from hosttune.report.plan import CAPTION, action_sections, finding_table, guest_section, worst
 
 FINDINGS = "Findings (about ports and MMIO: for the PCI tree of a new guest, not for the present one)"
 SETTINGS = "settings of the host that the guests need or gain from (not part of a definition)"
 
 
-def adoption_report(adopted: Adoptions, host: Host) -> Report:
-    """Return what of each definition changes and why. `host`: the host that it was planned for."""
+def adoption_report(adopted: Adoptions, host: Host, following: str) -> Report:
+    """Return what of each definition changes and why. `host`: the host that it was planned for. `following`: what to do
+    next if anything is to change.
+    """
     plan = adopted.plan
-    guests = {guest.name: guest for guest in plan.guests}
+    changing = plan.actions or any(adoption.changes for adoption in adopted.guests)
     alone = len(adopted.guests) == 1
     return Report(
         kind="Plan for guests of a GPU host",
-        verdict="fail" if plan.unplaced else "",
+        verdict=worst(plan),
         headline=guest_verdict(adopted.guests[0]) if alone else verdict(adopted),
         meaning=f"{'Not every guest is placed. ' if plan.unplaced else ''}Nothing has been changed.",
+        after="" if plan.unplaced else f"next: {following}" if changing else "nothing would change",
         blocks=(
+            finding_table("Errors", [finding for finding in plan.findings if finding.level == "error"]),
+            *(_guest(adoption, alone) for adoption in adopted.guests),
             Section(heading="Before and after", blocks=(_pictures(adopted, host),)),
-            *(_guest(adoption, guests.get(adoption.name), host, alone) for adoption in adopted.guests),
+            *(replace(guest_section(guest, host, None), forms=("html",)) for guest in plan.guests),
             *action_sections(settings(adopted), host),
-            finding_table(FINDINGS, plan.findings),
+            finding_table(FINDINGS, [finding for finding in plan.findings if finding.level != "error"]),
         ),
     )
 
 
 def _pictures(adopted: Adoptions, host: Host) -> Picture:
+    changes = {adoption.name: tuple(map(_change, adoption.changes)) for adoption in adopted.guests}
+    guests = tuple(replace(guest, changes=changes.get(guest.name, ())) for guest in adopted.plan.guests)
+
     def draw() -> str:
         from hosttune.report.defined import with_defined
         from hosttune.report.svg import two_plans_sheets
 
         seen = with_defined(host, (adoption.before for adoption in adopted.guests))
-        before, after = two_plans_sheets(seen, None, adopted.plan)
+        before, after = two_plans_sheets(seen, None, replace(adopted.plan, guests=guests))
         return f'<div class="beside"><div><h3>Before</h3>{before}</div><div><h3>After</h3>{after}</div></div>'
 
     return Picture(draw=draw, name="Pictures of the host and its guests before and after", caption=CAPTION)
+
+
+def _change(change: AdoptedChange) -> GuestChange:
+    return GuestChange(element=change.element, was=change.was, becomes=change.becomes, when="next-start")
 
 
 def verdict(adopted: Adoptions) -> str:
@@ -98,9 +110,8 @@ def settings(adopted: Adoptions) -> Sequence[Action]:
     return [action for action in adopted.plan.actions if action.kind != LIVE_AFFINITY]
 
 
-def _guest(adoption: Adoption, guest: PlannedGuest | None, host: Host, alone: bool) -> Section:
-    changes = tuple(TitledFacts(title=what, facts=(("", why),)) for what, why in change_rows(adoption))
-    placed = guest_blocks(guest, host, None) if guest is not None else ()
+def _guest(adoption: Adoption, alone: bool) -> Section:
+    changes = tuple(TitledFacts(title=f"~ {what}", facts=(("", why),)) for what, why in change_rows(adoption))
     return Section(
         heading="What changes" if alone else guest_verdict(adoption),
         blocks=(
@@ -109,6 +120,5 @@ def _guest(adoption: Adoption, guest: PlannedGuest | None, host: Host, alone: bo
             Entries(parts=changes, numbered=False, whole=True),
             Exact(heading="Difference of the definition", parts=tuple(difference(adoption)), fold=True),
             Lines(heading="kept as it is", lines=adoption.kept, whole=True),
-            *(replace(block, forms=("html",)) for block in placed if "html" in block.forms),
         ),
     )

@@ -250,7 +250,8 @@ class Report(Value, frozen=True, kw_only=True):
     """One report: what it is about (`kind`, `name`), its verdict in a `word` and a line, what that means, the occasion,
     and the blocks, worst first. A block outside a section is a section with its own heading.
 
-    `tiles`: results by outcome: (outcome, number, words). `command`: whose report it is.
+    `tiles`: results by outcome: (outcome, number, words). `command`: whose report it is. `data`: JSON documents that a
+    page holds for programs, by name. `after`: what follows, with the next command: last in a terminal, first on a page.
     """
 
     kind: str
@@ -264,6 +265,8 @@ class Report(Value, frozen=True, kw_only=True):
     stopped: str | None = None
     tiles: tuple[tuple[str, int, str], ...] = ()
     blocks: tuple[Section | AnyBlock, ...] = ()
+    data: tuple[tuple[str, str], ...] = ()
+    after: str = ""
 
     @property
     def title(self) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from hosttune.model.fleet import CauseGroup, FleetReport, HostLine, Outlier
+from hosttune.model.listing import some
 from hosttune.model.text import count, number
 from hosttune.model.uniformity import STATES, Spread, State
 from hosttune.model.validation import OUTCOMES, CheckResult, Outcome
@@ -73,6 +74,7 @@ GRADE_WORDS = {
     "possible": "possible: it acts on such figures, and nothing speaks against it",
 }
 MOST_GROUPS = 12  # for one host's row: its own page and its result file have all of them
+DEVICES = 8  # named for one thing to do; each host's row has all of its own
 MOST_WHY = 20  # reasons of one wave
 WARNINGS_SHOWN = 8  # kinds that a page shows at once
 _STATES: Mapping[State, str] = {"differs": "fail", "split": "fail", "unknown": "unknown"}
@@ -112,6 +114,11 @@ def fleet_report(report: FleetReport) -> Report:
                 heading="What to do next",
                 lead="Worst first; the same failure of many hosts is one line.",
                 blocks=_steps(report),
+            ),
+            Table(
+                heading="Worse than in the run before",
+                columns=("host", "what"),
+                rows=tuple((line.host, "; ".join(line.worse)) for line in lines if line.worse),
             ),
             Entries(heading="Done, apart", parts=tuple(_apart(report)), numbered=False),
             Entries(heading="Statements of devices", parts=tuple(_statements(report)), numbered=False),
@@ -180,7 +187,13 @@ def _step(one: Trouble) -> TitledFacts:
         title=one.title,
         mark=Mark(one.outcome, one.outcome),
         note=one.size,
-        facts=_given(("hosts", NameList(one.hosts)), ("expected", one.expected), ("actual", actual), ("do", one.hint)),
+        facts=_given(
+            ("hosts", NameList(one.hosts)),
+            ("devices", some(one.places, DEVICES)),
+            ("expected", one.expected),
+            ("actual", actual),
+            ("do", one.hint),
+        ),
         strong="do",
     )
 
@@ -406,12 +419,15 @@ def _checks(report: FleetReport, lines: tuple[HostLine, ...]) -> tuple[AnyBlock,
     cells = []
     for line in lines:
         nothing = "none" if answer_of(line) in ("ok", "no") else "lost"
-        cells.append([line.checks.get(check, nothing) for check in checks])
-    counted = {check: Counter(row[n] for row in cells) for n, check in enumerate(checks)}
+        cells.append({check: line.checks.get(check, nothing) for check in checks})
+    counted = {check: Counter(row[check] for row in cells) for check in checks}
     order = sorted(checks, key=lambda check: tuple(-counted[check][outcome] for outcome in OUTCOMES[:3]))
     words = {**{outcome: WORDS[outcome] for outcome in OUTCOMES}, "lost": "no answer", "none": "not made"}
     return (
-        Grid(columns=checks, parts=tuple("".join(GRID[cell] for cell in row) for row in cells) if checks else ()),
+        Grid(
+            columns=tuple(order),
+            parts=tuple("".join(GRID[row[check]] for check in order) for row in cells) if checks else (),
+        ),
         Table(
             heading="Hosts by check and outcome",
             columns=("check", *words.values()),

@@ -39,6 +39,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _HOST = "<host>"
 _HOST_ANSWERS = "host-answers"
 NAMED = 3  # checks of one remedy that are named
+_CAUSES = 6  # named in the sentence that answers first
 
 
 class Trouble(Value, frozen=True, kw_only=True):
@@ -57,6 +58,7 @@ class Trouble(Value, frozen=True, kw_only=True):
     hint: str | None = None
     alike: bool = True
     answer: AnswerOutcome | None = None  # for hosts that did not answer: the kind of answer
+    places: tuple[str, ...] = ()  # devices with their hosts
 
     @property
     def title(self) -> str:
@@ -135,18 +137,32 @@ def meaning(report: FleetReport) -> str:
     unchecked = report.verb in ("discover", "plan")  # these verbs give an answer, but judge nothing
     judged = report.verb in ("validate", "handover")  # the only verbs that ask for every check
     warned = sum(1 for line in report.hosts if line.counts.get("warn"))
-    fit = f" {number_of['pass'] + number_of['warn']} of {len(report.hosts)} may go to tenants." if judged else ""
+    fit = f" {_fit(report)}" if judged else ""
     lost = f" {count(number_of['unknown'], 'host')} unknown: that is not a pass." if number_of["unknown"] else ""
     if report.verdict == "fail":
         unfit = "failed" if unchecked else "must not go to a tenant"
-        return f"{count(number_of['fail'], 'host')} {unfit}.{lost}{fit}{_plans_with_errors(report)}"
+        return f"{fit} {count(number_of['fail'], 'host')} {unfit}.{lost}{_plans_with_errors(report)}".strip()
     errors = _plans_with_errors(report)
     warned_of = "." if errors else "; the warnings say what could be better."
     return {
-        "unknown": f"No host failed, but{lost}{fit}{errors}",
+        "unknown": f"{fit} No host failed, but{lost}{errors}".strip(),
         "warn": f"Every host {'succeeded' if unchecked else 'is fit for use'}{warned_of}{errors}",
         "pass": _success(judged, warned),
     }[report.verdict]
+
+
+def _fit(report: FleetReport) -> str:
+    """Return how many hosts may go to tenants, and why not the others: each under the worst that it has."""
+    good = sum(line.verdict in ("pass", "warn") for line in report.hosts)
+    left = {line.host for line in report.hosts if line.verdict not in ("pass", "warn")}
+    causes = []
+    for trouble in troubles(report):
+        if hit := left.intersection(trouble.hosts):
+            causes.append(f"{len(hit)} {trouble.title}")
+            left -= hit
+    causes += [f"{len(left)} without a reason"] if left else []
+    others = f": not {some(causes, _CAUSES, '; ')}" if causes else ""
+    return f"{good} of {count(len(report.hosts), 'host')} may go to tenants{others}."
 
 
 def _plans_with_errors(report: FleetReport) -> str:
@@ -269,6 +285,9 @@ def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
         checks=checks,
         outcome=first.outcome,
         hosts=tuple(dict.fromkeys(of.host for of, _ in members)),
+        places=tuple(
+            dict.fromkeys(f"{result.subject} of {of.host}" for of, result in members if result.subject != "host")
+        ),
         results=len(members),
         expected=first.expected if len(checks) == 1 or len({one for one, _ in texts}) == 1 else None,
         actual=first.actual,

@@ -147,8 +147,7 @@ def meaning(validation: Validation) -> str:
     """Return what the verdict means for the person who has to decide."""
     if not validation.results:
         return "Nothing was checked: this says nothing about the host."
-    unseen = any(result.outcome == "unknown" and result.check in LOOKED for result in validation.results)
-    if unseen and validation.verdict in ("pass", "warn"):
+    if unseen(validation) and validation.verdict in ("pass", "warn"):
         return "Nobody has looked at some facts of GPUs, which a person has accepted: not shown to be fit for use."
     return {
         "fail": "Do not give this host to a tenant until the failures are fixed.",
@@ -156,6 +155,11 @@ def meaning(validation: Validation) -> str:
         "warn": "Fit for use; the warnings say what could be better.",
         "pass": "Every check that applies to this host passed.",
     }[validation.verdict]
+
+
+def unseen(validation: Validation) -> bool:
+    """Return whether nobody has looked at a fact of a GPU's health, accepted or not."""
+    return any(result.outcome == "unknown" and result.check in LOOKED for result in validation.results)
 
 
 def occasion(validation: Validation) -> tuple[str, ...]:

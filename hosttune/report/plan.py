@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
@@ -80,9 +82,10 @@ def plan_report(plan: Plan, host: Host) -> Report:
     facts = verdict(plan)
     errors = [finding for finding in plan.findings if finding.level == "error"]
     others = [finding for finding in plan.findings if finding.level != "error"]
+    actions = tuple(action_sections(plan.actions, host))
     return Report(
         kind="Plan for a GPU host",
-        verdict="fail" if plan.unplaced else "",
+        verdict=worst(plan),
         headline=facts,
         meaning=f"{'Not every guest is placed. ' if plan.unplaced else ''}Nothing has been changed.",
         occasion=(f"CPUs that stay with the host (housekeeping): {short_lists(plan.housekeeping_cpus or 'none')}",),
@@ -90,17 +93,24 @@ def plan_report(plan: Plan, host: Host) -> Report:
             *unplaced_sections(plan.unplaced),
             finding_table("Errors", errors),
             *change_sections(plan),
+            *(replace(section, forms=("html",)) for section in actions),
             Section(heading="The host and its guests", blocks=(_picture(host, plan),)),
             *(
                 guest_section(guest, host, expectation_of(plan, guest.name))
                 for guest in plan.guests
                 if guest.change != "keep"
             ),
-            *action_sections(plan.actions, host),
+            *(replace(section, forms=("text", "md")) for section in actions),
             finding_table("Findings", others),
-            Lines(lines=(_last_line(plan),)),
         ),
+        after=_last_line(plan),
     )
+
+
+def worst(plan: Plan) -> str:
+    """Return the outcome that a plan has: of a guest without a place, else of its worst finding."""
+    levels = {finding.level for finding in plan.findings}
+    return "fail" if plan.unplaced or "error" in levels else "warn" if "warn" in levels else "pass"
 
 
 def change_sections(plan: Plan) -> Iterator[Section]:
@@ -186,11 +196,6 @@ def verdict(plan: Plan) -> str:
 
 def guest_section(guest: PlannedGuest, host: Host, expected: Expectation | None) -> Section:
     """Return what a guest gets and why, and what it can expect; None if the plan does not say."""
-    return Section(heading=guest_title(guest), blocks=guest_blocks(guest, host, expected))
-
-
-def guest_blocks(guest: PlannedGuest, host: Host, expected: Expectation | None) -> tuple[AnyBlock, ...]:
-    """Return the parts of `guest_section`."""
     models = {gpu.address: gpu.model for gpu in host.gpus}
     devices = tuple(device_row(device, host.index.pci, models) for device in guest.devices)
     figures = tuple(expected_rows(expected)) if expected else ()
@@ -216,9 +221,8 @@ def guest_blocks(guest: PlannedGuest, host: Host, expected: Expectation | None) 
         rows.append(("64-bit MMIO", ", ".join(facts)))
     own = {"Secure Boot": guest.secure_boot, "TPM 2.0": guest.tpm, "watchdog": guest.watchdog}
     rows.append(("firmware", ", ".join(({"efi": "UEFI"}.get(guest.firmware, "BIOS"), *filter(own.get, own)))))
-    rows += [("disk", guest.disk)] if guest.disk is not None else []
-    rows += [("network", network.text) for network in guest.networks]
-    return (
+    rows += boot_rows(guest)
+    blocks: tuple[AnyBlock, ...] = (
         Facts(parts=tuple(rows), whole=True),
         Table(heading="devices", columns=("kind", "address", "where and what"), rows=devices, styles=_MONO, whole=True),
         Table(heading=HEADING, columns=("what", "figures", "of"), rows=figures, whole=True),
@@ -226,6 +230,14 @@ def guest_blocks(guest: PlannedGuest, host: Host, expected: Expectation | None) 
         *_steps(guest),
         Lines(heading="why", lines=guest.why, whole=True),
     )
+    return Section(heading=guest_title(guest), blocks=blocks)
+
+
+def boot_rows(guest: PlannedGuest) -> list[tuple[str, str]]:
+    """Return (what, which) rows of the kernel, disk and networks that the plan gives a guest."""
+    rows = [("kernel", guest.boot and guest.boot.kernel), ("disk", guest.disk)]
+    rows += [("network", network.text) for network in guest.networks]
+    return [(what, which) for what, which in rows if which]
 
 
 def _steps(guest: PlannedGuest) -> Iterator[Lines]:

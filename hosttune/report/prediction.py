@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from hosttune.model.devicepath import DevicePath
-from hosttune.model.diagnosis import Cause, Diagnosis
+from hosttune.model.diagnosis import Cause, Diagnosis, JudgedFigure
 from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.prediction import PredictedFigure, Prediction
@@ -28,6 +29,7 @@ from hosttune.report.judged import (
 from hosttune.report.outcomes import Mark
 from hosttune.report.roofline import Roof, RooflineRun, roofline
 
+_FIRST = ("all-reduce-busbw", "p2p", "h2d", "gemm-bf16")  # what is asked for first
 _FAR = 5000.0  # operations per byte
 MANY = 16  # figures that a cause names before "and N more"
 _GRADES = {"proven": "fail", "observed": "fail", "fits": "warn", "indirect": "warn"}
@@ -45,17 +47,27 @@ def prediction_report(found: Sequence[Prediction], host: Host | None = None) -> 
     run = "The run as it was reported, against the models. Each figure follows from a formula, with inputs and source."
     bound = "The bound is what no such machine can exceed"
     typical = "." if reported else "; the typical figure is what such machines give."
+    foremost = _foremost(found[0].figures) if len(found) == 1 and not reported else ""
     return Report(
         kind="Prediction",
-        headline=f"A training run on {of}" if reported else f"What to expect of {of}",
+        headline=f"A training run on {of}" if reported else f"What to expect of {of}{foremost}",
         occasion=(f"{run if reported else measured} {bound}{typical} What has no source is unknown.",),
         blocks=tuple(block for prediction in found for block in _predicted(prediction, host, len(found) > 1)),
     )
 
 
+def _foremost(figures: Sequence[PredictedFigure]) -> str:
+    """Return the figure that most users ask for first, in words; empty if none is known."""
+    for metric in _FIRST:
+        known = [figure for figure in figures if figure.metric == metric and figure.typical]
+        if known:
+            best = max(known, key=lambda one: one.typical or 0.0)
+            return f": {metric} of {best.subject} should reach {number(best.typical)} {best.unit}"
+    return ""
+
+
 def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[Section | AnyBlock]:
     of = f"{found.of or 'guest'}: " if several else ""
-    yield from _roofs(found.roofs, _runs(found), of)
     rows = [(words, members[0]) for words, members in alike(found.figures)]
     value = "value" if any(figure.value is not None for _, figure in rows) else "typical"
     cells = tuple(
@@ -86,6 +98,7 @@ def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[
             Lines(lines=found.notes),
         ),
     )
+    yield from _roofs(found.roofs, _runs(found), of)
     lead = "The slowest path between two GPUs, and from a GPU to its nearest NIC, unless others were asked for."
     yield Section(heading=f"{of}Paths between devices", lead=lead, blocks=path_blocks(found.paths, host))
     yield Table(
@@ -112,9 +125,10 @@ def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | Non
     verdicts = {figure.verdict for figure in found.figures}
     style = "unknown" if verdicts == {"unknown"} or not verdicts else "pass"
     style = "fail" if verdicts & {"low", "impossible"} else "warn" if found.causes else style
+    answer = shortfall(found.figures)
     meaning = "No figure is known to be low, and no fault was observed: no cause is named."
     if found.causes:
-        meaning = f"{counted(found)}."
+        meaning = f"{found.causes[0].sentence}. {counted(found)}." if answer else f"{counted(found)}."
     elif style == "fail":
         meaning = "No cause found: no rule explains what is low."
     elif style == "pass" and found.figures:
@@ -123,7 +137,7 @@ def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | Non
         kind="Diagnosis",
         name=name or (host.hostname if host else None) or "measured figures",
         verdict=style,
-        headline=found.causes[0].sentence if found.causes else counted(found),
+        headline=answer or (found.causes[0].sentence if found.causes else counted(found)),
         meaning=meaning,
         blocks=(
             Section(heading="Causes and figures", blocks=diagnosis_blocks(found)),
@@ -131,6 +145,21 @@ def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | Non
             *_roofs(found.roofs),
         ),
     )
+
+
+def shortfall(figures: Sequence[JudgedFigure]) -> str:
+    """Return the figure that falls short most, with what it should reach; empty if none does."""
+    goals = [(one, one.typical or one.bound or 0.0, one.value or 0.0) for one in figures if one.verdict == "low"]
+    low = [(one, goal, value) for one, goal, value in goals if goal and value]
+    if not low:
+        return ""
+    worst, goal, value = max(low, key=lambda row: abs(math.log(row[2] / row[1])))
+    should = "should reach" if worst.typical else "may reach at most"
+    words = f"{should} {number(goal)} {worst.unit}; reaches {number(value)}"
+    if value > goal:
+        words = f"should be {number(goal)} {worst.unit}; is {number(value)}"
+    others = f", and {len(low) - 1} more low" if len(low) > 1 else ""
+    return f"{worst.metric} of {named(worst)} {words}{others}"
 
 
 def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:

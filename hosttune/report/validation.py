@@ -41,7 +41,18 @@ from hosttune.report.blocks import (
 from hosttune.report.changes import ChangedFigure, Changes, changes
 from hosttune.report.heatmaps import distances, matrices
 from hosttune.report.judged import counted
-from hosttune.report.outcomes import WORDS, Mark, NextStep, counts, headline, meaning, next_steps, occasion
+from hosttune.report.outcomes import (
+    WORDS,
+    Mark,
+    NextStep,
+    counts,
+    folded,
+    groups,
+    headline,
+    meaning,
+    next_steps,
+    occasion,
+)
 from hosttune.report.prediction import diagnosis_blocks, path_blocks
 from hosttune.report.roofline import rooflines, roofs, sides
 from hosttune.rules.checks.on import Check
@@ -94,6 +105,7 @@ def _real_guest(planned: PlannedGuest, host: Host | None, results: tuple[CheckRe
 # --- the report ----------------------------------------------------------------------------------------------
 
 
+KINDS_SHOWN = 12  # rows of results on a page that must stay short
 STEPS_SHOWN = 8  # shown at once, the others on request; steps that fix a failure are always shown
 MANY = 12  # subjects named in the list of steps before "and N more"; the checklist has all of them
 _CHANGE = {"worse": "fail", "better": "pass", "unknown": "unknown", "within noise": "skip"}
@@ -147,7 +159,7 @@ def validation_report(
         word=found.verdict.upper(),
         headline=headline(found),
         meaning=meaning(found),
-        occasion=tuple(line for line in (_machine(host), ", ".join(occasion(found))) if line),
+        occasion=tuple(line for line in (machine_words(host), ", ".join(occasion(found))) if line),
         tiles=tuple((outcome, number, WORDS[outcome]) for outcome, number in number_of.items()),
         blocks=(
             _steps(next_steps(found.results)),
@@ -175,6 +187,43 @@ def validation_report(
             ),
         ),
     )
+
+
+def brief_report(found: Validation) -> Report:
+    """Return the verdict, and one table of what did not pass with what to do."""
+    return Report(
+        kind="Validation of a GPU host",
+        name=found.host or "unnamed host",
+        verdict=found.verdict,
+        word=found.verdict.upper(),
+        headline=headline(found),
+        meaning=meaning(found),
+        blocks=(results_table(found.results, "What did not pass", "fail", "unknown", "warn", most=None),),
+        after="every result: hosttune validate; one page: -o html",
+    )
+
+
+def results_table(
+    results: Iterable[CheckResult], heading: str, *outcomes: str, most: int | None = KINDS_SHOWN
+) -> Table:
+    """Return what has these outcomes, what says the same in one row; at most so many rows, and how many more."""
+    alike = [group for group in folded(groups(results)) if group.outcome in outcomes]
+    rows = [
+        (
+            Mark(group.outcome, group.outcome),
+            some(group.check.split(", "), 1),
+            some(group.subjects, 1),
+            group.actual or "",
+            group.hint or "",
+        )
+        for group in alike[:most]
+    ]
+    if len(rows) < len(alike):
+        rows.append(
+            (Mark(outcomes[-1], "more"), f"{len(alike) - len(rows)} more", "", "the full validation has them", "")
+        )
+    columns = ("outcome", "check", "of", "what was seen", "what to do")
+    return Table(heading=heading, columns=columns, rows=tuple(rows), whole=True)
 
 
 def _suite(found: Validation) -> Suite:
@@ -355,7 +404,7 @@ def _labels(results: Iterable[CheckResult], host: Host | None) -> Mapping[str, s
     }
 
 
-def _machine(host: Host | None) -> str:
+def machine_words(host: Host | None) -> str:
     """Return a description of the machine: product, CPUs, memory, GPUs, kernel; only what is known."""
     if host is None:
         return ""

@@ -69,6 +69,8 @@
   if (!canvas) return;
   const data = JSON.parse(document.getElementById("grid").textContent);
   const names = bodies.map((body) => body.rows[0].cells[1].firstChild.textContent.trim());
+  const domain = /^[^.]+(\..*)?$/.exec(names[0] || "")?.[1] || ""; // what all names end with says nothing
+  const short = names.every((name) => name.endsWith(domain)) ? names.map((name) => name.slice(0, name.length - domain.length)) : names;
   const box = document.getElementById("box");
   const sheet = document.getElementById("sheet");
   const tip = document.getElementById("tip");
@@ -90,10 +92,10 @@
 
   function measure() {
     const narrow = box.clientWidth < 700;
-    const left = narrow ? 110 : 190;
+    const left = narrow ? 110 : Math.min(190, 26 + Math.max(...short.map((name) => name.length)) * 7);
     const rows = Math.max(visible.length, 1);
     const height = fit.checked ? Math.min(16, Math.max(2, Math.floor((MOST - HEAD) / rows))) : 16;
-    const width = Math.max(15, Math.min(26, Math.floor((box.clientWidth - left - SLANT) / Math.max(columns.length, 1))));
+    const width = Math.max(18, Math.min(26, Math.floor((box.clientWidth - left - SLANT) / Math.max(columns.length, 1))));
     size = { left, top: HEAD, width, height };
     sheet.style.width = left + columns.length * width + SLANT + "px";
     sheet.style.height = size.top + rows * height + 2 + "px";
@@ -178,7 +180,7 @@
     context.clip();
     const step = Math.max(1, Math.ceil(14 / height));
     for (let row = Math.ceil(firstRow / step) * step; row < lastRow; row += step) {
-      context.fillText(names[visible[row]], 6, top + row * height - box.scrollTop + Math.max(height, 12) / 2);
+      context.fillText(short[visible[row]], 6, top + row * height - box.scrollTop + Math.max(height, 12) / 2);
     }
     context.restore();
     context.save();
@@ -263,7 +265,7 @@
     redraw();
   }
 
-  fit.checked = bodies.length > 40;
+  fit.checked = bodies.length > 40 && document.body.clientWidth >= 700;
   bad.checked = data.columns.some((_, n) => wrong(n));
   heat.hidden = false;
   pick();

@@ -28,6 +28,8 @@
       body.hidden = !body.querySelector("tr.r:not([hidden])");
     });
     const all = count === rows.length;
+    const checks = document.getElementById("checks");
+    if (checks) checks.classList.toggle("filtered", !all);
     folds.forEach((fold) => {
       const hit = fold.querySelector("tr.r:not([hidden])") !== null;
       fold.hidden = !hit;

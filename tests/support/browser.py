@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,25 @@ from selenium.webdriver.chrome.service import Service
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no Chromium and its driver here")
 _ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
+
+
+# Words of a page that are on two lines. Addresses, paths and other texts with digits or signs may be.
+_SPLIT = """
+  const split = [], range = document.createRange();
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  document.querySelectorAll("details").forEach((one) => { one.open = true; });
+  while (texts.nextNode()) {
+    const node = texts.currentNode;
+    if (node.parentElement.closest("svg, script, .out")) continue;
+    for (const word of node.data.matchAll(/(?<!\\S)[("]*[A-Za-z]{2,24}[).,:;"]*(?!\\S)/g)) {
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const parts = Array.from(range.getClientRects()).filter((one) => one.width > 0.5);
+      if (new Set(parts.map((one) => Math.round(one.top))).size > 1) split.push(word[0]);
+    }
+  }
+  return split;
+"""
 
 
 class Browser:
@@ -39,6 +60,18 @@ class Browser:
     def run(self, script: str) -> Any:
         """What an expression is in the page."""
         return self.driver.execute_script(f"return {script}")
+
+    def split_words(self) -> list[str]:
+        """Words that the page in view breaks inside."""
+        return list(self.driver.execute_script(_SPLIT))
+
+    def sheets(self, path: Path) -> int:
+        """On how many A4 pages a file is printed."""
+        self._command("Emulation.clearDeviceMetricsOverride")
+        self._command("Emulation.setEmulatedMedia", media="", features=[])
+        self.driver.get(path.as_uri())
+        printed = self._command("Page.printToPDF", preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69)
+        return len(re.findall(rb"/Type\s*/Page[^s]", base64.b64decode(printed["data"])))
 
     def click(self, selector: str) -> None:
         """Click the first element that a selector finds, where a reader would."""

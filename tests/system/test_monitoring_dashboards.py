@@ -69,3 +69,25 @@ def test_panels_do_not_overlap_and_have_a_source() -> None:
             if panel["type"] != "row":
                 assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
                 assert all(target["refId"] for target in panel["targets"]), panel["title"]
+
+
+def test_each_panel_says_what_it_shows_and_its_thresholds_can_show() -> None:
+    for path in FOLDER.glob("*.json"):
+        for panel in page(path.name)["panels"]:
+            if panel["type"] == "row":
+                continue
+            assert len(panel["description"].split()) > 5, panel["title"]
+            steps = panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [])
+            limits = [step["value"] for step in steps if step["value"] is not None]
+            assert limits == sorted(set(limits)), panel["title"]
+            assert len({step["color"] for step in steps}) == len(steps), panel["title"]
+
+
+def test_they_lead_to_each_other_and_mark_what_happened() -> None:
+    host, fleet = page("host.json"), page("fleet.json")
+    assert [link["url"] for link in host["links"]] == ["/d/hosttune-fleet", "${runbooks}"]
+    assert [link["url"] for link in fleet["links"]] == ["/d/hosttune-host", "${runbooks}"]
+    assert "/d/hosttune-host?var-instance=" in json.dumps(fleet["panels"])
+    for one in (host, fleet):
+        assert [mark["name"] for mark in one["annotations"]["list"]] == ["Apply", "Reboot", "Hand-over"]
+        assert all(mark["datasource"]["uid"] == "${datasource}" for mark in one["annotations"]["list"])

@@ -15,6 +15,8 @@ from validations import GPUS, faulty
 
 import hosttune
 from hosttune.model.intent import Intent
+from hosttune.report.blocks import Report, Table
+from hosttune.report.draw.html import page as html_of
 from hosttune.report.outcomes import folded, groups
 from hosttune.report.picture.layout import plan_picture
 
@@ -37,13 +39,16 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    paths = {name: folder / f"{name}.html" for name in PAGES}
+    paths = {name: folder / f"{name}.html" for name in (*PAGES, "narrow")}
     for name in DOCUMENTS:
         paths[name].write_text(page(name))
     seen = host(guests=(running(),))
     paths["drawn"].write_text(page_of(faulty(), host=seen, plans=(planned(),)))
     seen, plan = example(), hosttune.plan(example(), Intent.from_yaml(INTENT.read_text()))
     paths["plan"].write_text(plan_html(seen, plan))
+    rows = (("Needed", "reachable", "unreachable", " ".join(["everything"] * 200), "a/long/path" * 60),)
+    crowded = Table(heading="A crowded table", columns=("level", "state", "answer", "text", "path"), rows=rows)
+    paths["narrow"].write_text(html_of(Report(kind="A page", headline="narrow columns", blocks=(crowded,))))
     return paths
 
 
@@ -101,9 +106,22 @@ def test_without_script_all_can_be_opened_and_no_dead_controls(chromium: Browser
 
 
 @pytest.mark.parametrize("script", [True, False])
-def test_on_paper_all_is_open(script: bool, chromium: Browser, saved: dict[str, Path]) -> None:
+def test_on_paper_what_did_not_pass_is_told_and_the_rest_named(
+    script: bool, chromium: Browser, saved: dict[str, Path]
+) -> None:
     chromium.open(saved["faulty"], script=script, paper=True)
-    assert chromium.run(SHOWN) == 15
+    assert chromium.run(SHOWN) == OPEN
+    named = "Array.from(document.querySelectorAll('#checks > .paper')).map(one => one.innerText).join(' ')"
+    quiet = [group for group in groups(faulty().results) if group.outcome in ("pass", "skip")]
+    assert quiet
+    assert all(group.check in chromium.run(named) for group in quiet)
+
+
+def test_on_paper_what_a_filter_chose_is_told(chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved["faulty"], paper=True)
+    chromium.run("document.querySelector('#filters input[value=pass]').click()")
+    assert chromium.run(SHOWN) == 6
+    assert chromium.run("document.querySelectorAll('#checks > .paper')[0].getClientRects().length") == 0
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -114,6 +132,14 @@ def test_nothing_of_a_document_runs_and_nothing_is_fetched(
     assert chromium.run("window.hacked") is None
     assert chromium.run("performance.getEntriesByType('resource').length") == 0
     assert chromium.complaints() == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", [*PAGES, "narrow"])
+def test_no_word_breaks_inside(name: str, width: int, chromium: Browser, saved: dict[str, Path]) -> None:
+    chromium.open(saved[name], width=width)
+    assert chromium.split_words() == []
+    assert chromium.run("document.documentElement.scrollWidth") <= width
 
 
 def test_hostile_subjects_can_be_filtered_by(chromium: Browser, saved: dict[str, Path]) -> None:

@@ -15,7 +15,7 @@ from hosttune.model.text import printable
 from hosttune.model.validation import OUTCOMES
 from hosttune.report.blocks import Findings, Grid, NameList, Report, Roster, cut
 from hosttune.report.heatmaps import STEPS
-from hosttune.report.outcomes import SIGNS, WORDS, Mark
+from hosttune.report.outcomes import SIGNS, WORDS, Mark, subjects_by_check
 from hosttune.report.page import digest, page_templates
 
 if TYPE_CHECKING:
@@ -47,8 +47,12 @@ def page(report: Report) -> str:
 
 
 def _grid(block: Grid) -> str:
-    """Return a grid as JSON that cannot end its HTML element."""
-    text = json.dumps({"columns": [printable(name) for name in block.columns], "rows": block.parts})
+    """Return a grid as JSON."""
+    return json.dumps({"columns": [printable(name) for name in block.columns], "rows": block.parts})
+
+
+def _embedded(text: str) -> str:
+    """Return JSON that cannot end its HTML element."""
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -73,7 +77,10 @@ def _environment() -> Environment:
         FOLDED=("pass", "skip"),  # outcomes of which a page first shows only the number
         STYLE=Markup(shipped_text("templates", "report/style.css")),
         OUTCOMES=OUTCOMES,
+        DELTAS={"+": "added", "~": "changed", "-": "taken away", "=": "stays"},
+        by_check=subjects_by_check,
         grid_data=_grid,
+        embedded=_embedded,
         markup=Markup,
     )
     environment.tests["mark"] = lambda cell: isinstance(cell, Mark)

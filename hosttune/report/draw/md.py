@@ -32,6 +32,7 @@ def markdown(report: Report) -> str:
                 parts.append(f"### {escaped(block.heading)}")
             shown, more = cut(block, block.parts, "md")
             parts += [_block(block, shown), *([more] if more else [])]
+    parts += [f"**{escaped(report.after)}**"] if report.after else []
     return "\n\n".join(parts) + "\n"
 
 

@@ -49,6 +49,9 @@ def draw(report: Report, console: Page) -> None:
             _block(block, parts, indent, console)
             if more:
                 prose(more, indent, console)
+    if report.after:
+        say("", console)
+        prose(report.after, 2, console, hang=2)
 
 
 def _block(block: AnyBlock, parts: Any, indent: int, console: Page) -> None:

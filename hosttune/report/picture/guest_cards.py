@@ -14,6 +14,7 @@ from hosttune.report.picture.host_view import HostView, check_marks
 from hosttune.report.picture.panels import panel
 from hosttune.report.picture.shapes import SMALL, Rect, ShapeBlock, ShapeGroup, flowed, label, text_width
 from hosttune.report.picture.text import Piece, at, below, mark_row, pair, paragraph
+from hosttune.report.plan import boot_rows
 
 _NARROWEST = 270.0  # width of a card
 _GAP = 8.0
@@ -21,7 +22,9 @@ _PAD = 7.0
 MOST_GUESTS = 128  # cards
 MOST_CELLS = 8  # of one card
 MOST_DEVICES = 10  # of one cell
+MOST_CHANGES = 6  # of one guest
 _KINDS = {"gpu": "GPU", "nic": "NIC", "nvme": "NVMe", "nvswitch": "NVSwitch", "vf": "VF", "mdev": "vGPU"}
+_SIGNS = {"create": "+ ", "update": "~ ", "keep": "= "}
 _UPSTREAM = "pcie-switch-upstream-port"
 _DEEPEST = 16  # controllers above a device of a guest
 
@@ -48,16 +51,22 @@ def _card(view: HostView, holder: PictureGuest, wide: float) -> ShapeBlock:
     here = view.plan is not None and holder.planned is None
     badge = max(18.0, text_width(holder.letter, SMALL, bold=True) + 8)
     style = f"on{holder.colour}"
+    second_day = view.plan is not None and view.plan.based_on is not None
+    sign = _SIGNS[holder.planned.change] if second_day and holder.planned else ""
     shapes = (
         Rect(x=0, y=0, width=badge, height=18, style=f"g{holder.colour}", radius=4),
         label(badge / 2, 3, holder.letter, SMALL, most=badge - 4, style=style, bold=True, anchor="middle"),
-        label(badge + 6, 2, holder.name, 12, most=inner - badge - 6, bold=True),
+        label(badge + 6, 2, sign + holder.name, 12, most=inner - badge - 6, bold=True),
     )
     pieces = [
         Piece(width=inner, height=20, shapes=shapes),
         paragraph(f"not in this plan: {text}" if here else text, inner, SMALL),
     ]
-    pieces += _planned(holder.planned, inner) if holder.planned else []
+    if holder.planned:
+        changes = [f"~ {one.element}: {one.was} → {one.becomes}" for one in holder.planned.changes]
+        more = [f"~ and {len(changes) - MOST_CHANGES} more changes"] if len(changes) > MOST_CHANGES else []
+        pieces += [paragraph(text, inner, SMALL, style="strong") for text in (*changes[:MOST_CHANGES], *more)]
+        pieces += _planned(holder.planned, inner)
     whole = below((*pieces, *(mark_row(mark, inner) for mark in marks)), 3)
     outline = Rect(x=0, y=0, width=wide, height=whole.height + 14, style=f"guest o{holder.colour}", radius=6)
     hover_text = (
@@ -83,7 +92,8 @@ def _planned(guest: PlannedGuest, inner: float) -> list[Piece]:
     near = {cell.id for cell in guest.cells}
     stray = [device for device in guest.devices if device.guest_cell not in near]
     cells += [_box("no cell", "", [], guest, stray, inner)] if stray else []
-    facts = [f"emulator threads on CPUs {guest.emulator_cpus}" if guest.emulator_cpus else ""]
+    facts = [f"{what} {which}" for what, which in boot_rows(guest)]
+    facts += [f"emulator threads on CPUs {guest.emulator_cpus}" if guest.emulator_cpus else ""]
     io = CpuSet(CpuSet().union(*map(parse_cpus, guest.iothread_cpus)))
     facts += [f"{count(len(guest.iothread_cpus), 'I/O thread')} on CPUs {short_list(io)}"] if io else []
     facts += [f"fabric partition {guest.fabric_partition}"] if guest.fabric_partition is not None else []

@@ -10,7 +10,7 @@ from hosttune.model.text import count
 from hosttune.model.values import CpuSet, Value, format_size, parse_cpus
 from hosttune.report.plan import guest_facts
 
-GUEST_COLOURS = 16
+GUEST_COLOURS = 12
 
 
 class MemoryShare(Value, frozen=True, kw_only=True):

@@ -89,25 +89,22 @@ ROUTES: tuple[tuple[str, str, str, str], ...] = (
     (".sign.slow", "fill", "#b0127b", "#c2408f"),
 )
 # Fill, text on it, and outline in the light and in the dark picture, of each guest; after these they repeat, and the
-# letter tells the guests apart. Any two fills differ by 18 or more in CIELAB (1976), as seen with normal sight and with
-# each kind of colour blindness in full (Machado, Oliveira and Fernandes 2009, table 1).
+# letter tells the guests apart. Any two fills differ by 16 or more in CIELAB (1976), as seen with normal sight and with
+# each kind of colour blindness in full (Machado, Oliveira and Fernandes 2009, table 1). All are blue, teal or magenta:
+# red, amber, green and violet are those of outcomes.
 GUESTS = (
-    ("#5555f6", "#ffffff", "#5555f6", "#7777f8"),
-    ("#da350b", "#ffffff", "#da350b", "#e15937"),
-    ("#70db86", "#1b2230", "#4c955b", "#70db86"),
-    ("#7b4b9b", "#ffffff", "#7b4b9b", "#9d7ab5"),
-    ("#faa8d9", "#1b2230", "#af7698", "#faa8d9"),
-    ("#8b9b4b", "#1b2230", "#808f45", "#8b9b4b"),
-    ("#790606", "#ffffff", "#790606", "#b47474"),
-    ("#b486f9", "#1b2230", "#9b73d6", "#b486f9"),
-    ("#0909aa", "#ffffff", "#0909aa", "#7f7fd3"),
-    ("#b1da0b", "#1b2230", "#759007", "#b1da0b"),
-    ("#9b5b4b", "#ffffff", "#9b5b4b", "#ad796b"),
-    ("#f65596", "#1b2230", "#e7508d", "#f65596"),
-    ("#661938", "#ffffff", "#661938", "#a67a8c"),
-    ("#e1cec1", "#1b2230", "#90847c", "#e1cec1"),
-    ("#db70c6", "#1b2230", "#c565b2", "#db70c6"),
-    ("#3b2956", "#ffffff", "#3b2956", "#8d839d"),
+    ("#0060cc", "#ffffff", "#0060cc", "#2979d4"),
+    ("#00c0c0", "#1b2230", "#009d9d", "#00c0c0"),
+    ("#c868c8", "#1b2230", "#c060c0", "#c868c8"),
+    ("#002454", "#ffffff", "#002454", "#667c98"),
+    ("#9cccfc", "#1b2230", "#6d8fb0", "#9cccfc"),
+    ("#005454", "#ffffff", "#005454", "#428080"),
+    ("#f0609c", "#1b2230", "#e65c96", "#f0609c"),
+    ("#3c90fc", "#1b2230", "#3b8df7", "#3c90fc"),
+    ("#902490", "#ffffff", "#902490", "#ab59ab"),
+    ("#6cf0f0", "#1b2230", "#459a9a", "#6cf0f0"),
+    ("#c01878", "#ffffff", "#c01878", "#cb4290"),
+    ("#480024", "#ffffff", "#480024", "#956b80"),
 )
 _FIXED = (
     ("text", "font-family: sans-serif"),

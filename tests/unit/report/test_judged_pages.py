@@ -20,7 +20,7 @@ from hosttune import discover
 from hosttune.cli import run
 from hosttune.errors import BadInput
 from hosttune.model.devicepath import DevicePath
-from hosttune.model.diagnosis import Diagnosis
+from hosttune.model.diagnosis import Diagnosis, JudgedFigure
 from hosttune.model.gpu import Peer
 from hosttune.model.host import Host
 from hosttune.model.measured import Figure, Measured
@@ -28,6 +28,7 @@ from hosttune.model.prediction import Prediction
 from hosttune.model.values import to_json
 from hosttune.predicting import Scope, predict
 from hosttune.predicting.paths import path_between
+from hosttune.report.draw import drawn
 from hosttune.report.draw.html import page as html_of
 from hosttune.report.draw.md import markdown
 from hosttune.report.judged import alike, counted, figure_charts, roof_rows
@@ -432,3 +433,23 @@ def test_the_drawing_is_loaded_only_for_a_page() -> None:
         [sys.executable, "-c", code, "/dev/stdin"], input=json.dumps(bare), capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ([("all-reduce-busbw", 180.0, 359.0, 450.0, "GB/s")], "should reach 359 GB/s; reaches 180"),
+        ([("h2d", 50.0, 55.0, 63.0, "GB/s"), ("h2d", 27.0, 55.0, 63.0, "GB/s")], "reaches 27.0, and 1 more low"),
+        ([("memory-latency", 400.0, 100.0, None, "ns")], "should be 100 ns; is 400"),
+        ([("p2p", 30.0, None, 63.0, "GB/s")], "may reach at most 63.0 GB/s; reaches 30.0"),
+    ],
+)
+def test_a_diagnosis_says_the_number_first(figures: list[tuple[Any, ...]], said: str) -> None:
+    judged = tuple(
+        JudgedFigure(metric=metric, subject=f"GPU {n}", value=value, unit=unit, typical=typical, bound=bound,
+                     verdict="low", why="")
+        for n, (metric, value, typical, bound, unit) in enumerate(figures)
+    )  # fmt: skip
+    report = diagnosis_report(Diagnosis(figures=judged))
+    assert said in report.headline
+    assert said in drawn(report, "text").replace("\n", " ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import xml.etree.ElementTree as ET
@@ -17,6 +18,7 @@ from examplehosts import discovered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mighosts import A, B, mig_host
+from msgspec.structs import replace
 from picturehosts import HOSTILE, busy_host, hostile_host, many_gpus
 from planhosts import build_host, wild_intents, wild_shapes
 from sweeps import examples
@@ -28,7 +30,7 @@ from hosttune.cli import run
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, GuestMemory, Host, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin, Unplaced
+from hosttune.model.plan import Cell, Device, Finding, GuestChange, Plan, PlannedGuest, PlannedPin, Unplaced
 from hosttune.model.values import CpuSet, format_size, to_json
 from hosttune.planning.adopting import Definition, adopt
 from hosttune.report.defined import with_defined
@@ -36,7 +38,7 @@ from hosttune.report.draw.html import page as html_of
 from hosttune.report.picture.guests import GUEST_COLOURS, holders_of
 from hosttune.report.picture.layout import Drawing, plan_picture, side_by_side
 from hosttune.report.picture.shapes import SMALL, ShapeGroup, Text
-from hosttune.report.picture.style import GUESTS
+from hosttune.report.picture.style import GUESTS, RULES
 from hosttune.report.plan import plan_report
 from hosttune.report.svg import adoption_svg, host_svg, plan_svg, two_plans_svg
 
@@ -556,11 +558,25 @@ def lab(colour: str, sight: str) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_16_guests_are_told_apart_by_everybody(sight: str) -> None:
+def test_12_guests_are_told_apart_by_everybody(sight: str) -> None:
     fills = [lab(fill, sight) for fill, _, _, _ in GUESTS]
-    assert len(fills) == GUEST_COLOURS == 16
+    assert len(fills) == GUEST_COLOURS == 12
     near = [sum((p - q) ** 2 for p, q in zip(a, b, strict=True)) ** 0.5 for a, b in combinations(fills, 2)]
-    assert min(near) > 18
+    assert min(near) > 16
+
+
+def test_no_guest_looks_like_an_outcome() -> None:
+    """Of the page and of the picture, light and dark: red, amber, violet, green."""
+    style = (Path(__file__).parents[3] / "templates/report/style.css").read_text()
+    outcomes = re.findall(r"--(?:m-)?(?:fail|warn|unknown|pass): (#[0-9a-f]{6})", style)
+    outcomes += [
+        value for name, _, *values in RULES if name.startswith((".sign", ".fault", ".gpu")) for value in values
+    ]
+    assert len(outcomes) > 20
+    for guest in GUESTS:
+        _, a, b = lab(guest[0], "normal")
+        assert 190 < math.degrees(math.atan2(b, a)) % 360 < 290 or math.degrees(math.atan2(b, a)) % 360 > 320, guest
+        assert min(math.dist(lab(guest[0], "normal"), lab(other, "normal")) for other in outcomes) > 16, guest
 
 
 def test_each_coloured_part_has_the_letter_too() -> None:
@@ -573,3 +589,39 @@ def test_each_coloured_part_has_the_letter_too() -> None:
         (group, dict(group.data)["held"]) for group in plan_picture(host, plan).groups if "held" in dict(group.data)
     ]
     assert [group.title for group, held_by in held if not lettered(group, held_by.partition(":")[0])] == []
+
+
+# --- the page around the picture -------------------------------------------------------------------------------
+
+
+def test_the_page_says_first_what_changes_what_is_wrong_and_what_comes_next() -> None:
+    host = example()
+    plan = hosttune.plan(host, Intent.from_yaml(INTENT.read_text()))
+    text = plan_html(host, plan)
+    banner = text[text.index('<div class="verdict warn"') : text.index("<nav")]
+    assert "3 guests placed" in banner
+    assert "3 warnings" in banner
+    assert "to write, 0 to put back" in banner
+    assert "next: plan and apply on the host itself" in banner
+    headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", text)
+    assert headings.index("Actions, effective at once") < headings.index("The host and its guests")
+    error = Finding(level="error", text="no IOMMU groups", where="/sys")
+    text = plan_html(host, replace(plan, findings=(error, *plan.findings)))
+    assert '<div class="verdict fail"' in text
+    assert re.findall(r"<h2[^>]*>([^<]*)</h2>", text)[0] == "Errors"
+    assert '<div class="verdict pass"' in plan_html(host, replace(plan, findings=()))
+
+
+def test_a_card_names_disk_and_networks_and_what_differs() -> None:
+    host = example()
+    plan = hosttune.plan(host, Intent.from_yaml(INTENT.read_text()))
+    change = GuestChange(element="memory", was="512 GiB", becomes="1016 GiB", when="next-start")
+    first, second, third = plan.guests
+    text = plan_svg(host, plan)
+    assert "disk /var/lib/libvirt/images/train-a.qcow2" in text
+    assert "network default" in text
+    assert "~" not in text
+    guests = (replace(first, change="update", changes=(change,)), replace(second, change="keep"), third)
+    text = plan_svg(host, replace(plan, based_on=3, guests=guests))
+    for told in ("~ train-a", "~ memory: 512 GiB &#8594; 1016 GiB", "= train-b", "+ tenant-c"):
+        assert told in text, told

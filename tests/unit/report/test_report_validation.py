@@ -15,11 +15,12 @@ from validations import GPUS, HOSTILE, RULES, clean, everything_unknown, faulty,
 from hosttune.bench.measures import Measure, Scale, figure_rows, measures
 from hosttune.model.text import number, visible
 from hosttune.model.validation import CheckResult, Sample, Validation, verdict_of
+from hosttune.report.draw import drawn
 from hosttune.report.draw.junit import junit
 from hosttune.report.draw.md import markdown
 from hosttune.report.draw.text import draw
-from hosttune.report.outcomes import ANY_SUBJECT, groups, headline, next_steps
-from hosttune.report.validation import validation_report
+from hosttune.report.outcomes import ANY_SUBJECT, folded, groups, headline, next_steps
+from hosttune.report.validation import brief_report, validation_report
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "report"
 DOCUMENTS = {"clean": clean, "faulty": faulty, "unknown": everything_unknown, "hostile": hostile}
@@ -204,3 +205,15 @@ def test_one_reason_of_several_checks_is_told_once_and_all_of_it_on_request() ->
     assert "– no NVSwitch here: nvswitch, sxid" in text
     each = printed(found, each=True)
     assert each.count("which guests there are is unknown") == each.count("no NVSwitch here") == 2
+
+
+def test_the_brief_report_is_one_table() -> None:
+    text = drawn(brief_report(faulty()), "text")
+    assert text.startswith("FAIL  ")
+    assert len(text.splitlines()) < 40
+    lines = [line.split() for line in text.splitlines() if line.startswith(("  ✗", "  ?", "  !"))]
+    assert [line[1] for line in lines] == ["fail"] * 3 + ["unknown"] * 2 + ["warn"] * 2
+    bad = [group for group in folded(groups(faulty().results)) if group.outcome in ("fail", "unknown", "warn")]
+    assert len(bad) == len(lines)
+    assert all(group.check.split(", ")[0] in text and (group.hint or "").split()[0] in text for group in bad)
+    assert "✓" not in text
