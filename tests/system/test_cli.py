@@ -652,8 +652,9 @@ def test_an_unknown_command_is_told_the_commands(cli: Cli, word: str) -> None:
     assert (said["error"], said["do"]) == (
         f"no command {word!r}",
         ("did you mean apply? " if word == "aply" else "")
-        + "give one of: apply, capture, collective, completion, diagnose, discover, fleet, forget-guest, handover,"
-        " history, lint, lint-env, metrics, pairs, plan, predict, recover, revert, schema, status, validate, watch",
+        + "give one of: apply, capture, collective, completion, diagnose, discover, docs, fleet, forget-guest,"
+        " handover, history, lint, lint-env, metrics, pairs, plan, predict, recover, revert, schema, status, validate,"
+        " watch",
     )
 
 

@@ -41,6 +41,7 @@ ROOMS = frozenset(
         "live.py",
         "capture.py",
         "scratch.py",
+        "scratchfunctions.py",
         "archive.py",
         "sealing.py",
         "recording.py",

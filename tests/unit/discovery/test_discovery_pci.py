@@ -128,7 +128,7 @@ def test_ghw_tree(name: str, total: int, without_node: int, host_root: HostRoot)
 @pytest.mark.parametrize("gpus", [1, 4])
 def test_h200_guest(gpus: int, host_root: HostRoot) -> None:
     """A flat guest: every function on bus 00 without a node; the link's other end is not visible, BARs are measured."""
-    root = host_root(f"h200/h200x{gpus}")
+    root = host_root(f"h200/vm-h200x{gpus}")
     pci, _ = discover(root, nodes_of(root))
     assert {(device.parent, device.numa_node, device.numa_source) for device in pci.values()} == {
         (None, None, "unknown")

@@ -37,7 +37,7 @@ def count(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def host(count: int) -> Host:
-    return hosttune.discover(str(HOSTS / f"vm-x{count}.tar.gz"))
+    return hosttune.discover(str(HOSTS.parent / "older" / f"vm-x{count}.tar.gz"))
 
 
 def test_it_is_a_guest_that_hides_its_topology(host: Host, count: int) -> None:
