@@ -89,13 +89,8 @@ def _peers(text: str) -> Measured:
     pairs = [(value, off.get(pair)) for pair, value in cells.items() if value and pair[0] != pair[1]]
     same = bool(pairs) and all(other and abs(value / other - 1) < _SAME for value, other in pairs)
     slow = bool(pairs) and all(other and value * 2 < other for value, other in pairs)
-    said = (
-        "CANNOT Access Peer Device"
-        if access == {"CANNOT"}
-        else "P2P=Enabled gives what P2P=Disabled gives"
-        if same
-        else ""
-    )
+    said = "P2P=Enabled gives what P2P=Disabled gives" if same else ""
+    said = "CANNOT Access Peer Device" if access == {"CANNOT"} else said
     return Measured(
         version=1,
         setup=Setup(
@@ -146,7 +141,8 @@ def _copies(text: str) -> Measured:
 
 
 NVIDIA_LOGS = (
-    LogReader(name="p2pBandwidthLatencyTest", sign=rf"(?m)P2P \(Peer-to-Peer\) GPU Bandwidth|{_PEER_TITLE.pattern}|{_PEER_ACCESS.pattern[4:]}",
+    LogReader(name="p2pBandwidthLatencyTest",
+              sign=rf"(?m)P2P \(Peer-to-Peer\) GPU Bandwidth|{_PEER_TITLE.pattern}|{_PEER_ACCESS.pattern[4:]}",
               machine=_peers, begin=r"^\[P2P \(Peer-to-Peer\) GPU"),
     LogReader(name="bandwidthTest", sign=rf"(?m)^\[CUDA Bandwidth Test|{_COPY.pattern}", machine=_copies,
               begin=r"^(?:.*\bnumactl\b.*\n)?\[?CUDA Bandwidth Test"),

@@ -1,4 +1,4 @@
-"""QEMU that nobody's manager started, read from /proc: the same facts as QEMU says of itself; and a guest of libvirt."""
+"""QEMU that somebody started by hand, read from /proc: the facts that it says of itself; and a guest of libvirt."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ LINES = {
     " -numa node,nodeid=0,memdev=ram0 -numa node,nodeid=1,memdev=ram1"
     " -numa cpu,node-id=0,socket-id=1 -numa cpu,node-id=1,socket-id=0"
     " -device pxb-pcie,id=far,bus=pcie.0,bus_nr=64,numa_node=1,addr=0x6"
-    " -device pcie-root-port,id=p1,bus=far,chassis=1,addr=0x0 -device pcie-root-port,id=p2,bus=pcie.0,chassis=2,addr=0x3",
-    "passing": f"{Q35} -m 64 -smp 1 -bios /usr/share/ovmf/OVMF.fd -device pcie-root-port,id=up,bus=pcie.0,chassis=1,addr=0x4"
+    " -device pcie-root-port,id=p1,bus=far,chassis=1,addr=0x0"
+    " -device pcie-root-port,id=p2,bus=pcie.0,chassis=2,addr=0x3",
+    "passing": f"{Q35} -m 64 -smp 1 -bios /usr/share/ovmf/OVMF.fd"
+    " -device pcie-root-port,id=up,bus=pcie.0,chassis=1,addr=0x4"
     f" -device vfio-pci,id=passed,host={PASSED},bus=up,addr=0x0,rombar=0",
     "switched": f"{Q35} -m 64 -smp 3,maxcpus=4 -drive file=/run/switched.raw,format=raw,if=none,id=d"
     " -device pcie-root-port,id=r,bus=pcie.0,chassis=1,addr=0x2.0x0 -device x3130-upstream,id=u,bus=r"
@@ -97,7 +99,7 @@ def read(lab: LabMachine) -> Iterator[Read]:
         lab.shell(PIN)
         lab.shell("virsh define /dev/stdin", stdin=XML)
         lab.shell(f"virsh start {LIBVIRT} --paused")
-        guests = json.loads(lab.shell(f"python3 /mnt/tree/tests/lab/inside.py running"))
+        guests = json.loads(lab.shell("python3 /mnt/tree/tests/lab/inside.py running"))
         oracle = seen(lab, list(LINES))
         running, defined = (
             json.loads(lab.shell(f"hosttune lint {what} -o json", check=False, timeout=COMMAND_SECONDS))

@@ -136,7 +136,8 @@ def logs() -> tuple[Log, ...]:
         Log("NCCL_DEBUG=INFO", r"(?m)\bNCCL (?:INFO (?!Launch mode)|WARN )", _nccl_debug,
             lines=r".*\bNCCL (?:INFO|WARN|TRACE|version)\b", everyone=True),
         Log("environment variables", rf"(?m)^(?:{_SETS})", _variables, lines=_SETS, everyone=True),
-        Log("perftest", rf"(?m)^.*{_PORT_TEST}", _perftest, begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
+        Log("perftest", rf"(?m)^.*{_PORT_TEST}", _perftest,
+            begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.*(?:Bandwidth|Message Rate) Test", _osu,
             begin=r"^(?:.*\bosu_\w*bw\b.*\n)?# OSU MPI", lines=r"\d{1,12}[ \t]+\d{1,9}\.\d{2}[ \t]*$"),
         Log("CUDA", _NO_FABRIC, _cuda, lines=rf".*(?:{_NO_FABRIC})"),
@@ -246,9 +247,8 @@ def _nvbandwidth(text: str) -> Measured:
     named = [one or other for one, other in re.findall(pattern, text)]
     setup = Setup(gpu=named[0] if len(set(named)) == 1 else None, hosts=1)
     # A test between GPUs is waived where their memory cannot be mapped (testcase.cpp), and on one GPU.
-    waived = len(named) > 1 and re.search(
-        r'Waiving device_to_device\w+|device_to_device\w+",\s*"status": "Waived', text
-    )
+    form = r'Waiving device_to_device\w+|device_to_device\w+",\s*"status": "Waived'
+    waived = re.search(form, text) if len(named) > 1 else None
     figures = () if waived and "SUM " not in text and "{" not in text else _figures(nvbandwidth.parse(text))
     seen = Observations(p2p="off", said={"p2p": waived[0]}) if waived else Observations()
     return Measured(version=1, setup=setup, figures=figures, observations=seen)
