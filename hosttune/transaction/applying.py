@@ -146,7 +146,7 @@ def apply(
             return msgspec.structs.replace(done, pending=_pending_guests(host, plan, prepared)), SUCCESS
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
-        refuse_removal(site.system, removed)
+        refuse_removal(site, removed)
         refuse_busy(
             site.system, host, [one for one in todo if not one.step.gives_up and not one.is_noted], options.disrupt
         )
