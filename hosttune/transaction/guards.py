@@ -204,7 +204,8 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
 
 def busy_lines(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> tuple[str, ...]:
     """Return what `refuse_busy` refuses, one line each. Raises Unreadable."""
-    return (*_disruptive(system, todo, disrupt), *_of_guests(system, host, todo, disrupt), *_held(system, host, todo))
+    lines = (*_disruptive(system, todo, disrupt), *_of_guests(system, host, todo, disrupt), *_held(system, host, todo))
+    return tuple(dict.fromkeys(lines))  # two settings may take one device
 
 
 def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:

@@ -70,12 +70,13 @@ class Root:
         """A file's text without its line end."""
         return (self.path / name).read_text().rstrip("\n")
 
-    def activate(self, partition: int) -> None:
-        """Activate a partition of the NVSwitch fabric, as `fmpm -a` would."""
+    def activate(self, partition: int, *, active: bool = True) -> None:
+        """Activate a partition of the NVSwitch fabric, as `fmpm -a` would, or deactivate it."""
         name = ".hosttune/commands/fabric-manager-partitions"
         listed = json.loads(self.get(name))
         for row in listed["partitionInfo"]:
-            row["isActive"] |= row["partitionId"] == partition
+            if row["partitionId"] == partition:
+                row["isActive"] = int(active)
         self.put(name, json.dumps(listed))
 
     def driver(self, address: str) -> str:
