@@ -77,7 +77,7 @@ class Root:
         for row in listed["partitionInfo"]:
             if row["partitionId"] == partition:
                 row["isActive"] = int(active)
-        self.put(name, json.dumps(listed))
+        self.put(name, json.dumps(listed, indent=3) + "\n")  # as it prints it
 
     def driver(self, address: str) -> str:
         """The driver that holds a function."""
