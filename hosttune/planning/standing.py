@@ -356,6 +356,8 @@ def _elements(guest: PlannedGuest) -> dict[str, str]:
             f"{assignment.profile} at {assignment.start} of {assignment.gpu}" for assignment in guest.mig
         ),
         "disk": guest.disk or "",
+        "image": guest.image or "",
+        "login": ", ".join((*filter(None, (guest.user,)), *guest.ssh_keys)),
         "networks": ", ".join(networks),
         "firmware": guest.firmware,
         "Secure Boot": "on" if guest.secure_boot else "off",

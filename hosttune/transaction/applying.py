@@ -55,6 +55,7 @@ from hosttune.transaction.guests import (
     apart,
     guest_actions,
     guest_verdicts,
+    refuse_images,
     refuse_variables,
     removal_steps,
     running_notes,
@@ -215,6 +216,7 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
         for one in prepare(site.system, waits, told)
     )
     prepared = guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
+    refuse_images(site.system, prepared)
     refuse_variables(site.system, prepared, host)
     return (*prepared, *waiting)
 

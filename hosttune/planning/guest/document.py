@@ -345,6 +345,9 @@ def _written(
         iommu_eim=needs_iommu(len(pinning.cpus), pinning.topology),
         allocation_threads=min(ALLOCATION_THREADS, len(pinning.cpus)),
         disk=guest.disk,
+        image=guest.image,
+        user=guest.user,
+        ssh_keys=guest.ssh_keys or (),
         networks=guest.networks or (),
         boot=guest.boot,
     )
