@@ -175,7 +175,7 @@ def manage_functions(system: System, gpu: str, *, on: bool) -> None:
     for left in reversed(range(_TRIES)):
         try:
             system.change(argv, timeout=100.0)
-            return
+            break
         except CommandFailed as error:
             if _BUSY not in error.output or not left:
                 raise WriteFailed(" ".join(argv), _said(error)) from error

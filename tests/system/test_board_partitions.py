@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import boardroots
+import msgspec
 import pytest
 from applyroots import Cli, Root, outcomes
 from board import CONFIG, Board
 from boardroots import asked, clean, devices_of, ends, started_by_others, starts, with_board
+from boardtrace import trace_of
+from courses import handed, passing
 from fabrichosts import H200
 from sweeps import sample
+
+from hosttune.handover.targets import Asked
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
 pytestmark = pytest.mark.sweep(most=12)  # a story costs most of a second
@@ -45,6 +50,27 @@ def test_two_tenants_come_and_go(cli: Cli, board: Board, tmp_path: Path) -> None
     ends(board, "b")
     cli.json("revert", "--yes")
     assert untouched(board)
+    clean(cli.root)
+
+
+def test_a_hand_over_keeps_the_order(cli: Cli, board: Board, tmp_path: Path) -> None:
+    """All GPUs of a partition together: inactive, active for the test, and at the end as apply has it in force."""
+    gpus = ["0000:41:00.0", "0000:56:00.0"]
+    board.plant(order=1)
+    cli.json("apply", "--intent", want(tmp_path, a=gpus), "--yes", "--start")
+    ends(board, "a")
+    alone = handed(cli.root.path, Asked(devices=(gpus[0],)))
+    assert (alone.clean, board.active) == (False, [3])
+    results = tuple(result for gpu in gpus for result in passing(1, gpu).results)
+    tested = msgspec.structs.replace(passing(1), results=results)
+    found = handed(cli.root.path, Asked(devices=tuple(gpus)), validate=lambda level: tested)
+    assert found.clean, [device.unclean for device in found.statement.predicate.devices]
+    assert [row["words"][-2:] for row in trace_of(cli.root.path) if row["words"][:1] == ["fmpm"]] == [
+        [word, "3"] for word in ("-a", "-d", "-a", "-d", "-a")
+    ]
+    assert board.active == [3]
+    assert cli.json("status")["drift"] == []
+    starts(board, "a")
     clean(cli.root)
 
 
