@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from applyroots import Cli, Root, outcomes
 from board import CONFIG, Board
-from boardroots import asked, clean, devices_of, ends, started_by_others, starts, with_board
+from boardroots import asked, clean, devices_of, ends, started_by_others, starts, with_board, with_nvlink5
 from boardtrace import trace_of
 from courses import handed, passing
 from fabrichosts import H200
@@ -71,6 +71,35 @@ def test_a_hand_over_keeps_the_order(cli: Cli, board: Board, tmp_path: Path) -> 
     assert board.active == [3]
     assert cli.json("status")["drift"] == []
     starts(board, "a")
+    clean(cli.root)
+
+
+@pytest.fixture
+def nvlink5(root: Root) -> Board:
+    return with_nvlink5(root.path)
+
+
+def test_gpus_are_reset_after_the_managers_start(cli: Cli, nvlink5: Board, tmp_path: Path) -> None:
+    """NVIDIA/gpu-driver-container#909: by the bus, with what shows it; also those on vfio-pci after a restart."""
+    board, wanted = nvlink5, want(tmp_path, a=["0000:41:00.0", "0000:56:00.0"])
+    done = cli.json("apply", "--intent", wanted, "--yes", "--start")
+    (entry,) = [row for row in done["entries"] if KIND in row["action"]]
+    assert "0000:41:00.0: bus reset, 10de:2901 answered" in entry["why"]
+    assert (board.active, [*Board(board.root).guests]) == ([3], ["a"])
+    ends(board, "a")
+    board.restart_manager()
+    assert "fmpm -a 3 failed" in started_by_others(board, "a")  # the hook resets nothing
+    assert outcomes(cli.json("apply", "--intent", wanted, "--yes", "--start"))["guest-state:a"] == "done"
+    assert {board.text(gpu, "reset_method") for gpu in board.state["gpus"]} == {"flr bus"}
+    clean(cli.root, order=False)  # the hook
+
+
+@pytest.mark.parametrize("fault", ["0000:56:00.0", "0000:56:00.0 silently"])
+def test_a_gpu_stays_away_after_its_reset(cli: Cli, nvlink5: Board, tmp_path: Path, fault: str) -> None:
+    nvlink5.plant(away=fault)
+    code, out, _ = cli("apply", "--intent", want(tmp_path, a=["0000:41:00.0", "0000:56:00.0"]), "--yes", "--start")
+    assert (code, nvlink5.active, Board(nvlink5.root).guests) == (1, [], {})
+    assert "0000:56:00.0" in out
     clean(cli.root)
 
 
