@@ -148,6 +148,9 @@ def test_a_quarantined_device_is_not_reverted(cli: Cli, plan: Path) -> None:
         ("driver", GPU, "nvidia", True),
         ("driver", OTHER_GPU, "nvidia", False),
         ("sriov-vfs", PHYSICAL, 0, True),  # the quarantined function would be gone, and not clean
+        ("fabric-partition", f"3@{OTHER_GPU}+{GPU}", "inactive", True),
+        ("mig-instance", f"{GPU} 1g.18gb:4", False, True),
+        ("mig-instance", f"{OTHER_GPU} 1g.18gb:4", False, False),
         ("guest", "a", DEFINED, True),
         ("guest", "a", "<domain>", True),  # a definition that cannot be read may have it
         ("guest", "a", None, False),
