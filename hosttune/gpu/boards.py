@@ -18,6 +18,7 @@ from hosttune.model.host import FabricPartition, Gpu, Host
 
 _GPUS = 8  # on every kind of board
 _NVLINKS = 18  # of each GPU in a partition of several GPUs, on Hopper and Blackwell; 0 in a partition of one GPU
+NVLINK5 = frozenset(("2901", "3182"))  # B200, B300: their NVSwitches are no PCI functions
 # Cards for a PCI Express slot. They are never on a baseboard, whatever else the host has (pci.ids).
 _CARDS = frozenset(
     (
@@ -55,9 +56,7 @@ _KINDS = {
     # H100, H200, H800, H20: four NVSwitches.
     "hopper": _Kind(switches=frozenset(("22a3",)), partitions=(*_HALVES, (1, 3), (2, 4), (5, 7), (6, 8), *_SINGLES)),
     # B200, B300: no NVSwitch is a PCI function.
-    "blackwell": _Kind(
-        gpus=frozenset(("2901", "3182")), first_id=1, partitions=(*_HALVES, (1, 2), (3, 4), (5, 6), (7, 8), *_SINGLES)
-    ),
+    "blackwell": _Kind(gpus=NVLINK5, first_id=1, partitions=(*_HALVES, (1, 2), (3, 4), (5, 6), (7, 8), *_SINGLES)),
 }
 
 

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hosttune.domain.xml import parse
-from hosttune.errors import CommandFailed, Unreadable
+from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.hypervisor.connection import ask
+from hosttune.hypervisor.disk import image_here
 from hosttune.machine.system import System
 from hosttune.model.plan import NO_BOOT, PlannedGuest
 
@@ -87,7 +88,12 @@ def no_system(system: System, guest: PlannedGuest) -> str | None:
         return NO_BOOT
     known = not system.captured or system.scratch  # a capture has no guests' disks
     absent = known and guest.disk and (system.lacks(guest.disk) or (system.scratch and not system.exists(guest.disk)))
-    if absent:
+    if absent and guest.image is not None:
+        try:
+            image_here(system, guest.image)
+        except BadInput as error:
+            return f"{error.where}, of which its disk is to be a copy: {error.what}"
+    elif absent:
         return f"there is no {guest.disk}, which should be its disk: make it, or give another path"
     if known and guest.tpm and system.lacks(_SWTPM):
         return f"there is no {_SWTPM}, which its TPM needs: install swtpm and swtpm-tools"

@@ -13,6 +13,7 @@ from hosttune.errors import BadInput
 from hosttune.model.hints import did_you_mean, too_few_bytes_hint
 from hosttune.model.jsontext import check_version, plain_json
 from hosttune.model.limits import check_count, check_size, limit
+from hosttune.model.login import check_login, is_file_path
 from hosttune.model.networkintent import NetworkIntent, Part, Roce, check_fabric
 from hosttune.model.text import decoding_problem, either, refuse_surrogates, refuse_unwritable
 from hosttune.model.values import (
@@ -156,6 +157,12 @@ class GuestIntent(Part, frozen=True, kw_only=True):
     """Boot this kernel directly."""
     disk: str | None = None
     """Path of its disk."""
+    image: str | None = None
+    """Path of an image on the host, of which apply makes the disk if it is not there."""
+    user: str | None = None
+    """A user that its seed makes, with `ssh_keys`; left out: the keys are of the image's own user."""
+    ssh_keys: tuple[str, ...] | None = None
+    """Public SSH keys of that user."""
     networks: tuple[Network, ...] | None = None
     """Its virtual NICs."""
     seed: bool = False
@@ -344,6 +351,8 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
     _check_sizes(guest, at)
     _check_lengths(guest, at)
     _check_firmware(guest, at)
+    _check_image(guest, at)
+    check_login(guest.user, guest.ssh_keys or (), at)
     check_count(len(guest.networks or ()), "networks", f"{at}.networks")
     check_count(len(guest.sysctl or ()), "sysctls", f"{at}.sysctl")
     for n, network in enumerate(guest.networks or ()):
@@ -430,9 +439,21 @@ def _check_firmware(guest: GuestIntent, at: str) -> None:
         _refuse("Secure Boot of a kernel that QEMU loads", f"{at}.secure_boot", "boot from a disk, or take it out")
 
 
+def _check_image(guest: GuestIntent, at: str) -> None:
+    if guest.image is None:
+        return
+    for key, path in (("image", guest.image), ("disk", guest.disk)):
+        if path is None:
+            _refuse("an image without a disk to copy it to", f"{at}.image", "give the path of the new disk: disk")
+        if not is_file_path(path):
+            _refuse(f"{path!r} is not the path of a file", f"{at}.{key}", "write it in full, as /images/NAME.qcow2")
+    if guest.image == guest.disk:
+        _refuse("the image is the disk itself", f"{at}.image", "give the disk another path, or take image out")
+
+
 def _check_lengths(guest: GuestIntent, at: str) -> None:
     """Refuse names of things on the host or in the guest that are longer than the kernel accepts."""
-    texts = [("disk", guest.disk, "path")]
+    texts = [("disk", guest.disk, "path"), ("image", guest.image, "path")]
     if guest.boot is not None:
         texts += [("boot.kernel", guest.boot.kernel, "path"), ("boot.initrd", guest.boot.initrd, "path")]
         texts += [("boot.cmdline", guest.boot.cmdline, "kernel command line")]

@@ -45,7 +45,8 @@ def result_report(result: Result) -> Report:
         unfinished = (Lines(lines=(left,), style="error"), Exact(parts=(f"its journal: {opened.journal}",)))
     reboot = ("a reboot is required: what is staged takes effect then",) if result.reboot_required else ()
     notes = tuple(line for note in result.notes for line in note.split("\n"))
-    notes += ("hosttune apply --intent FILE sets again what has drifted",) if result.drift else ()
+    settable = any(drift.hint is None for drift in result.drift)
+    notes += ("hosttune apply --intent FILE sets again what has drifted",) if settable else ()
     return Report(
         kind=f"hosttune {result.verb}",
         verdict="" if code == SUCCESS else "fail",
@@ -129,7 +130,7 @@ def _standing(entry: Entry, drift: Drift | None) -> tuple[str, Entry]:
     """Return the word for what is in force, and its entry; of one that has drifted, with what it was and what it is."""
     if drift is not None:
         why = drift.why or f"it was {short_value(drift.expected)}, and is {short_value(drift.actual)} now"
-        return "drifted", replace(entry, why=why)
+        return "drifted", replace(entry, why=f"{why}: {drift.hint}" if drift.hint else why)
     return "in force" if entry.outcome == "done" else entry.outcome, entry
 
 

@@ -55,6 +55,7 @@ from hosttune.transaction.guests import (
     apart,
     guest_actions,
     guest_verdicts,
+    refuse_images,
     refuse_variables,
     removal_steps,
     running_notes,
@@ -146,7 +147,7 @@ def apply(
             return msgspec.structs.replace(done, pending=_pending_guests(host, plan, prepared)), SUCCESS
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
-        refuse_removal(site.system, removed)
+        refuse_removal(site, removed)
         refuse_busy(
             site.system, host, [one for one in todo if not one.step.gives_up and not one.is_noted], options.disrupt
         )
@@ -215,6 +216,7 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
         for one in prepare(site.system, waits, told)
     )
     prepared = guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
+    refuse_images(site.system, prepared)
     refuse_variables(site.system, prepared, host)
     return (*prepared, *waiting)
 

@@ -148,9 +148,10 @@ def take_away(here: Here, names: Sequence[str], options: ApplyOptions, *, confir
     profile = host.in_force.profile or "guest"
     plan = decide(beside, Intent(version=1, profile=profile, guests=absent), where="--guest")
     removals = (*plan.removals, *(Removal(name=guest.name, uuid=guest.uuid) for guest in adopted))
+    if kept := [left_out for left_out in plan.unplaced if left_out.guest in names]:
+        why = "; ".join(f"guest {left_out.guest}: {left_out.why[0]}" for left_out in kept)
+        raise Refused(f"cannot be taken away: {why}", where="--guest", hint="; ".join(kept[0].relaxation))
     plan = msgspec.structs.replace(plan, unplaced=(), removals=removals)  # a guest without a place is left as it is
-    if {removal.name for removal in removals} != set(names):
-        raise Refused("the plan does not take them away", where="plan: removals", hint="hosttune revert takes back all")
     if dry_run:
         rehearsed, code = dryrun.rehearse_apply(site, plan, options, discover)
         return _with_code((msgspec.structs.replace(rehearsed, verb="revert"), code))

@@ -15,6 +15,7 @@ from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.definition import PlannedDefinition
+from hosttune.hypervisor.disk import CopiedDisk
 from hosttune.hypervisor.hugemount import Mount
 from hosttune.hypervisor.partition import FabricPartitionState
 from hosttune.hypervisor.state import GuestState
@@ -40,7 +41,8 @@ from hosttune.transaction.guestfiles import FilesOfGuest
 _CLASSES: tuple[type[Setting], ...] = (
     NodeHugePages, Governor, EnergyPreference, ResumeLatency,
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
-    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
+    AppArmorRule, Mount, LibvirtRestart, CopiedDisk, FilesOfGuest,
+    PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
     FabricPartitionState, Driver, SriovVfs, VirtualFunction, MigInstanceSetting, VgpuFunctions, VgpuTypeSetting,
     MediatedDevice, IrqAffinity, IrqbalanceBan, DefaultAffinity, SliceCpus, KernelArguments, DropIn, LibvirtHook,

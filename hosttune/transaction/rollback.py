@@ -215,7 +215,7 @@ def _gone(setting: Setting, record: Record, now: Any, same_boot: bool) -> str:
         left = "" if now == freeze(record.old) else f", it is {text} since"
         return f"the reboot had undone it{left}: nothing was written"
     if now != freeze(record.old) and is_original(setting, now, freeze(record.old)):
-        return f"{text} serves as well as its original: nothing was written"
+        return f"it is {text} now, and may stay: nothing was written"
     if now != freeze(record.old):
         return f"what it is now, {text}, is not hosttune's: nothing was written"
     return "it was at its original: nothing was written"

@@ -33,8 +33,8 @@ _ENDPOINTS = ("gpu", "nic", "nvme")
 
 
 def seed_path(guest: GuestIntent) -> str | None:
-    """Return the path of the seed image of a guest that asks for one or creates MIG instances; else None."""
-    return f"{GUESTS_FOLDER}/{guest.name}/seed.iso" if guest.seed or counts_inside(guest) else None
+    """Return the path of the seed image of a guest that asks for one, has keys or creates MIG instances; else None."""
+    return f"{GUESTS_FOLDER}/{guest.name}/seed.iso" if guest.seed or guest.ssh_keys or counts_inside(guest) else None
 
 
 def guest_settings(intent: Intent, guest: GuestIntent) -> Mapping[str, Any] | None:
