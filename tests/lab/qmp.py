@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lab import facts
@@ -27,11 +26,16 @@ for name in sys.argv[1:]:
                 if "event" not in answer:
                     return answer.get("return", answer)
         ask("qmp_capabilities")
-        for command in ("query-name", "query-uuid", "query-cpus-fast", "query-iothreads", "query-memdev",
-                        "query-memory-size-summary", "query-pci", "query-named-block-nodes"):
+        for command in ("query-uuid", "query-cpus-fast", "query-iothreads", "query-memdev",
+                        "query-memory-size-summary", "query-named-block-nodes"):
             said[command] = ask(command)
         said["type"] = ask("qom-get", path="/machine", property="type")
-        said["host"] = ask("qom-get", path="/machine/peripheral/passed", property="host")
+        said["devices"] = {}
+        for device in ask("qom-list", path="/machine/peripheral"):
+            path = "/machine/peripheral/" + device["name"]
+            said["devices"][device["name"]] = {
+                key: ask("qom-get", path=path, property=key) for key in ("type", "addr", "parent_bus", "bus_nr", "host")
+            }
     process = int(open(f"/run/{name}.pid").read())
     threads = [one["thread-id"] for key in ("query-cpus-fast", "query-iothreads") for one in said[key]]
     said["pid"] = process
@@ -44,7 +48,10 @@ _POLICIES = {"bind": "strict", "preferred": "preferred", "interleave": "interlea
 
 
 class Seen(NamedTuple):
-    """A guest's facts. CPUs and nodes are lists as the kernel writes them, sizes bytes; `tree`: IDs by path."""
+    """A guest's facts. CPUs and nodes are lists as the kernel writes them, sizes bytes.
+
+    `tree`: the types of devices that have a name, by their path from a root bus down ("00/02.0/00.0").
+    """
 
     uuid: str | None
     machine: str
@@ -69,7 +76,7 @@ def seen(machine: LabMachine, names: list[str]) -> dict[str, Seen]:
 
 def _seen(machine: LabMachine, said: dict[str, Any]) -> Seen:
     uuid = said["query-uuid"]["UUID"]
-    cpus, processors = said["cpus"], said["query-cpus-fast"]
+    cpus, processors, devices = said["cpus"], said["query-cpus-fast"], said["devices"]
     memory = {one.get("id", ""): one for one in said["query-memdev"]}
     cells: dict[int, tuple[set[int], int | None]] = {}
     for one in processors:
@@ -90,14 +97,16 @@ def _seen(machine: LabMachine, said: dict[str, Any]) -> Seen:
             for name, one in memory.items()
             if one["policy"] in _POLICIES and one["host-nodes"]
         },
-        {path: ids for bus in said["query-pci"] for path, ids in _below(bus["devices"], f"{bus['bus']:02x}")},
-        said["host"] if isinstance(said["host"], str) else None,
+        {_path(devices, name): one["type"] for name, one in devices.items() if isinstance(one["addr"], str)},
+        next((one["host"] for one in devices.values() if one["type"] == "vfio-pci"), None),
         {one["file"] for one in said["query-named-block-nodes"] if one["drv"] == "file"},
     )
 
 
-def _below(devices: list[dict[str, Any]], above: str) -> Iterator[tuple[str, str]]:
-    for one in devices:
-        path = f"{above}/{one['slot']:02x}.{one['function']}"
-        yield path, f"{one['id']['vendor']:04x}:{one['id']['device']:04x}"
-        yield from _below(one.get("pci_bridge", {}).get("devices", []), path)
+def _path(devices: dict[str, Any], name: str) -> str:
+    # query-pci shows nothing below a bridge that no firmware has numbered yet.
+    above = devices[name]["parent_bus"].split("/")
+    owner = above[above.index("peripheral") + 1] if "peripheral" in above else None
+    if owner is None or devices[owner]["type"] == "pxb-pcie":
+        return f"{devices[owner]['bus_nr'] if owner else 0:02x}/{devices[name]['addr']}"
+    return f"{_path(devices, owner)}/{devices[name]['addr']}"

@@ -197,10 +197,9 @@ def _perftest(text: str) -> Measured:
     device = re.search(r"(?m)\bDevice\s*:\s*(\S{1,64})", text)
     title, layer = re.search(_PORT_TEST, text), re.search(r"(?m)^ *Link type *: (IB|Ethernet)", text)
     gpu = re.search(r"device name = \[([^]\n]{1,80})\]", text)
-    words = [device[1] if device else "port"]
-    words += ["reads"] if title and title[0].startswith("RDMA_Read") else []
-    words += ["both directions"] if title and title[1] else []
-    words += ["GPU memory"] if gpu else []
+    reads, both = title and title[0].startswith("RDMA_Read"), title and title[1]
+    rows = ((reads, "reads"), (both, "both directions"), (gpu, "GPU memory"))
+    words = [device[1] if device else "port", *(row for holds, row in rows if holds)]
     kind = ("infiniband" if layer[1] == "IB" else "roce") if layer else None
     setup = Setup(gpu=gpu[1] if gpu else None, nics=Nics(kind=kind) if kind else None)  # type: ignore[arg-type]
     (figure,) = _figures(tools.parse_perftest(text, ", ".join(words)))

@@ -92,11 +92,8 @@ def _ring_kept(case: Case) -> tuple[Judged, str] | None:
 def p2p_disabled(case: Case) -> Finding | None:
     """GPUs copy to each other through host memory."""
     variables = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_P2P_LEVEL=("0", "LOC"))
-    words = [*variables]
-    if case.seen.p2p == "off":
-        words.append(case.told("p2p", "peer access is off"))
-    if case.seen.transport == "shm":
-        words.append(case.told("transport", "its channels go via SHM"))
+    told = (("p2p", "off", "peer access is off"), ("transport", "shm", "its channels go via SHM"))
+    words = [*variables, *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value)]
     kept = _at_pcie(case)
     if words:
         about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else ())

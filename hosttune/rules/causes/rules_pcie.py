@@ -212,6 +212,7 @@ def translation(case: Case) -> Finding | None:
     source="NIC makers' tuning guides (4096 bytes); no source says what it costs alone",
     remedy="hosttune plan with profile host, or settings {read_request_bytes: 4096}",
     confirm="lspci -vv: DevCtl MaxReadReq of the NIC, then the same run with 4096",
+    unread=("max_read_request_bytes", ("rdma-write",), "the NIC's largest read request was not read", "possible"),
 )
 def read_request(case: Case) -> Finding | None:
     """A NIC may read only little at once."""
@@ -219,8 +220,7 @@ def read_request(case: Case) -> Finding | None:
     if size is not None and size < 4096:
         strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
         return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
-    low = case.low(("rdma-write",)) if size is None else ()
-    return supports("possible", ("the NIC's largest read request was not read",), low) if low else None
+    return None
 
 
 @rule(
