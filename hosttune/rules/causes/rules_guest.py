@@ -64,7 +64,8 @@ def topology_hidden(case: Case) -> Finding | None:
     rows = (
         (seen.guest_topology == "flat", "the guest's PCI tree is flat"),
         (seen.guest_numa is False, "the guest has no NUMA cells"),
-        (virtual and seen.topology_file is False and seen.guest_topology != "mirrored", "the guest has no topology file"),
+        (virtual and seen.topology_file is False and seen.guest_topology != "mirrored",
+         "no topology file in the guest"),
         (virtual and path in ("PHB", "NODE", "SYS") and seen.guest_topology is None,
          f"the guest sees the path {path} from GPU to NIC"),
     )  # fmt: skip
