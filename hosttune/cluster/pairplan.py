@@ -167,11 +167,11 @@ def rails(plan: PairsPlan, pair: Pairing) -> list[tuple[Port, Port]]:
 
 def measured_ports(one: PlannedHost, options: PairsOptions) -> list[Port]:
     """Return the ports of a host that can be measured."""
-    return [port for port in one.ports if _usable(port, options.tool) and (port.gpu is None or _with_gpus(options))]
-
-
-def _usable(port: Port, tool: Tool) -> bool:
-    return not_measured(port, tool) is None
+    return [
+        port
+        for port in one.ports
+        if not_measured(port, options.tool) is None and (port.gpu is None or (options.tool == "rdma" and options.gpu))
+    ]
 
 
 def not_measured(port: Port, tool: Tool) -> str | None:
@@ -185,10 +185,6 @@ def not_measured(port: Port, tool: Tool) -> str | None:
     if tool == "tcp":
         return f"it is {port.state}" if port.state in _DOWN else None
     return "it has no RDMA device" if port.rdma is None else None
-
-
-def _with_gpus(options: PairsOptions) -> bool:
-    return options.tool == "rdma" and options.gpu
 
 
 def _is_address(text: str) -> bool:

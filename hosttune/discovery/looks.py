@@ -98,20 +98,17 @@ def _recorded(reader: Reader, folder: str) -> list[GuestRun] | None:
     for name in reader.names(LOGS):
         log = _LOG.fullmatch(name)
         if log is not None:
-            runs += of_log(log[1], _text(reader, f"{LOGS}/{name}"))
+            # The text of a log, which logrotate may have compressed; a part of it is a problem
+            path = f"{LOGS}/{name}"
+            try:
+                data = unpacked(io.BytesIO(reader.data(path) or b"")).read(_MOST + 1)
+            except (lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+                data = b""
+                reader.problem("unreadable", path, str(error))
+            if len(data) > _MOST:
+                reader.problem("unreadable", path, f"more than {_MOST >> 20} MiB")
+            runs += of_log(log[1], data.decode("utf-8", "replace"))
     return None if len(reader.problems) > known else runs
-
-
-def _text(reader: Reader, path: str) -> str:
-    """Return the text of a log, which logrotate may have compressed; a part of it is a problem."""
-    try:
-        data = unpacked(io.BytesIO(reader.data(path) or b"")).read(_MOST + 1)
-    except (lzma.LZMAError, zlib.error, EOFError, OSError) as error:
-        data = b""
-        reader.problem("unreadable", path, str(error))
-    if len(data) > _MOST:
-        reader.problem("unreadable", path, f"more than {_MOST >> 20} MiB")
-    return data.decode("utf-8", "replace")
 
 
 def of_log(guest: str, text: str) -> Iterable[GuestRun]:

@@ -103,7 +103,14 @@ class XmlText:
         self._data, self._at = data, 0
         self._stack: list[Element] = []
         self.root: Element
-        self._read(where)
+        parser = expat.ParserCreate(namespace_separator="}")
+        parser.StartElementHandler = lambda tag, attributes: self._started(parser, tag, attributes)
+        parser.EndElementHandler = lambda tag: self._ended(parser)
+        parser.StartDoctypeDeclHandler = lambda *_: _refuse_type(where)
+        try:
+            parser.Parse(self._data, True)
+        except (expat.ExpatError, LookupError, ValueError) as error:
+            raise BadInput(f"not an XML document: {error}", where=where, hint="correct it") from error
         self.newline = b"\r\n" if b"\r\n" in data else b"\n"
 
     def __bytes__(self) -> bytes:
@@ -139,16 +146,6 @@ class XmlText:
             if kept.endswith(b"\n"):
                 parent.parts[at - 1] = kept.removesuffix(b"\n").removesuffix(b"\r")
         del parent.parts[at]
-
-    def _read(self, where: str) -> None:
-        parser = expat.ParserCreate(namespace_separator="}")
-        parser.StartElementHandler = lambda tag, attributes: self._started(parser, tag, attributes)
-        parser.EndElementHandler = lambda tag: self._ended(parser)
-        parser.StartDoctypeDeclHandler = lambda *_: _refuse_type(where)
-        try:
-            parser.Parse(self._data, True)
-        except (expat.ExpatError, LookupError, ValueError) as error:
-            raise BadInput(f"not an XML document: {error}", where=where, hint="correct it") from error
 
     def _started(self, parser: Any, tag: str, attributes: dict[str, str]) -> None:
         begin = parser.CurrentByteIndex

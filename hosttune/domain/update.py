@@ -270,7 +270,11 @@ class _Update(msgspec.Struct):
         parent = root.find(_COMMANDLINE)
         arguments = list(parent.children) if parent else []
         for pair in gone:
-            at = next(n for n in range(len(arguments)) if _values(arguments[n : n + 2]) == pair)
+            at = next(
+                n
+                for n in range(len(arguments))
+                if tuple(element.attributes.get("value", "") for element in arguments[n : n + 2]) == pair
+            )
             for element in arguments[at : at + 2]:
                 self.text.remove(parent or root, element)
             del arguments[at : at + 2]
@@ -488,10 +492,6 @@ def _clique(device: Element) -> tuple[str, str] | None:
 
 def _is_ours(pair: tuple[str, ...]) -> bool:
     return pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and WINDOW.fullmatch(pair[1]) is not None)
-
-
-def _values(arguments: Iterable[Element]) -> tuple[str, ...]:
-    return tuple(element.attributes.get("value", "") for element in arguments)
 
 
 def _as_text(pairs: Iterable[tuple[str, ...]]) -> str:

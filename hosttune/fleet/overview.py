@@ -229,7 +229,9 @@ def _line(
     host: str, seen: _Seen, machine: HostHardware | None, asked: RunContext, shared: dict[str, str], why: Diagnosed
 ) -> HostLine:
     made = seen.validation.results if seen.validation is not None else ()
-    handed = tuple(_short(one) for one in seen.handed)
+    handed = tuple(
+        msgspec.structs.replace(one, why=tuple(_cut(text) for text in one.why[:MOST_TOLD])) for one in seen.handed
+    )
     course = next((one for one in seen.answers if one.phase == COURSE and not asked.check), None)
     monitored = () if asked.metrics is None else (asked.metrics.of(host),)
     held = () if asked.declared is None or seen.validation is None else of_validation(asked.declared, seen.validation)
@@ -248,7 +250,9 @@ def _line(
         devices=machine.devices if machine is not None else None,
         wave=asked.wave_of.get(host),
         groups=tuple(asked.groups.get(host, ())),
-        answers=tuple(_told(answer, asked) for answer in seen.answers),
+        answers=tuple(
+            msgspec.structs.replace(answer, why=told(answer, asked.record, asked.stopped)) for answer in seen.answers
+        ),
         checks=_checks(results, shared),
         counts=_counts(results),
         told=tuple(_kept(result, shared) for result in notable[:MOST_TOLD]),
@@ -259,16 +263,6 @@ def _line(
         causes=why.causes,
         handed=handed,
     )
-
-
-def _told(answer: Answer, asked: RunContext) -> Answer:
-    """Return an answer with its reason as the report tells it."""
-    return msgspec.structs.replace(answer, why=told(answer, asked.record, asked.stopped))
-
-
-def _short(one: HandedLine) -> HandedLine:
-    """Return the line of a device with the texts of the host cut."""
-    return msgspec.structs.replace(one, why=tuple(_cut(text) for text in one.why[:MOST_TOLD]))
 
 
 def _results_of_answers(seen: _Seen, made: Sequence[CheckResult], asked: RunContext) -> tuple[CheckResult, ...]:

@@ -266,7 +266,7 @@ def _profiles(nvml: _Nvml, handle: object, mode: Any) -> dict[str, Any]:
                 facts[f"profile{number}"] = info
             continue
         facts[f"profile{number}"] = {
-            **_structure(nvml, info),
+            **{name: nvml.guard(partial(getattr, info, name)) for name, *_ in info._fields_},
             "placements": nvml.guard(partial(_placements, nvml, handle, info.id)),
         }
         if mig_on:
@@ -279,11 +279,6 @@ def _profiles(nvml: _Nvml, handle: object, mode: Any) -> dict[str, Any]:
         facts.setdefault("migInstances", instances)
         facts["migUuids"] = nvml.guard(partial(_mig_uuids, nvml, handle))
     return facts
-
-
-def _structure(nvml: _Nvml, info: Any) -> dict[str, Any]:
-    """Return a ctypes structure of numbers and texts as a dictionary."""
-    return {name: nvml.guard(partial(getattr, info, name)) for name, *_ in info._fields_}
 
 
 def _placements(nvml: _Nvml, handle: object, profile: int) -> Any:

@@ -63,7 +63,7 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
     If everything is in a single directory (`host1/sys`, `host1/proc`), that one is used. `@example` is the example host
     that is shipped with hosttune (a directory of that name is `./@example`). Raises BadInput.
     """
-    place = _example() if path == EXAMPLE else path
+    place = f"{folder('examples')}/hgx-h200-8.tar.xz" if path == EXAMPLE else path
     try:
         status = os.stat(place)
         if stat.S_ISDIR(status.st_mode):
@@ -90,10 +90,6 @@ def _archive_of(place: str, origin: str, limits: Limits, file: tuple[int, ...]) 
     """Read the archive at `place`. A command asks for its capture several times; `file` tells that it is the same."""
     with open(place, "rb") as stream:
         return _load(stream, origin, limits)
-
-
-def _example() -> str:
-    return f"{folder('examples')}/hgx-h200-8.tar.xz"
 
 
 _HINT = "give the directory that holds sys/ and proc/, or a tar of it (hosttune capture writes one)"

@@ -343,7 +343,10 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
     _check_devices(guest, at)
     _check_sizes(guest, at)
     _check_lengths(guest, at)
-    _check_firmware(guest, at)
+    if guest.secure_boot and guest.firmware != "efi":
+        _refuse("Secure Boot without UEFI", f"{at}.secure_boot", "take firmware: bios out")
+    if guest.secure_boot and guest.boot is not None:
+        _refuse("Secure Boot of a kernel that QEMU loads", f"{at}.secure_boot", "boot from a disk, or take it out")
     check_count(len(guest.networks or ()), "networks", f"{at}.networks")
     check_count(len(guest.sysctl or ()), "sysctls", f"{at}.sysctl")
     for n, network in enumerate(guest.networks or ()):
@@ -421,13 +424,6 @@ def _check_memory(size: int | str, at: str) -> None:
     found = parse_size(size, where=at)
     if found < LEAST_MEMORY:
         _refuse(f"{found} bytes of memory: less than 1 MiB", at, too_few_bytes_hint(size))
-
-
-def _check_firmware(guest: GuestIntent, at: str) -> None:
-    if guest.secure_boot and guest.firmware != "efi":
-        _refuse("Secure Boot without UEFI", f"{at}.secure_boot", "take firmware: bios out")
-    if guest.secure_boot and guest.boot is not None:
-        _refuse("Secure Boot of a kernel that QEMU loads", f"{at}.secure_boot", "boot from a disk, or take it out")
 
 
 def _check_lengths(guest: GuestIntent, at: str) -> None:

@@ -20,7 +20,7 @@ from hosttune.model.devicepath import DevicePath, Hop
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Nic
 from hosttune.predicting.formulas import pcie_gb_per_s
-from hosttune.predicting.pairs import Join, join
+from hosttune.predicting.pairs import join
 from hosttune.predicting.shape import of_host
 
 _REDIRECT, _DIRECT = "ReqRedir", "DirectTrans"
@@ -44,7 +44,11 @@ def path_between(host: Host, one: str, other: str, standard: Standard | None = N
     if _gpu(host, one) is not None and _gpu(host, other) is not None:
         joined = join(host, one, other, standard or shipped_peaks())
         if joined.linked:
-            return _marked(one, other, [_links(one, other, joined)], [])
+            rate = joined.estimate.bound
+            carried = None if rate is None else round(rate, 1)
+            return _marked(
+                one, other, [Hop(kind="links", start=one, end=other, gb_per_s=carried, words=joined.words)], []
+            )
     hops, notes = _over_pcie(host, one, other)
     first, last = _nic(host, one), _nic(host, other)
     hops = [*([_port(first, last=False)] if first else []), *hops, *([_port(last, last=True)] if last else [])]
@@ -115,12 +119,6 @@ def _marked(one: str, other: str, hops: Sequence[Hop], notes: Sequence[str]) -> 
     words = [f"not known: what the link from {', '.join(unknown)} carries"] if unknown else []
     marked = (msgspec.structs.replace(hop, slowest=n == first) for n, hop in enumerate(hops))
     return DevicePath(start=one, end=other, at_most_gb_per_s=least, hops=tuple(marked), notes=(*notes, *words))
-
-
-def _links(one: str, other: str, joined: Join) -> Hop:
-    rate = joined.estimate.bound
-    carried = None if rate is None else round(rate, 1)
-    return Hop(kind="links", start=one, end=other, gb_per_s=carried, words=joined.words)
 
 
 def _perhaps(path: DevicePath) -> DevicePath:

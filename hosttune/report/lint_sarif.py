@@ -22,20 +22,23 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def lint_sarif(findings: Sequence[LintFinding], rules: Sequence[LintRule]) -> str:
     """Return one SARIF log with one run, ending in a newline."""
     places = {rule.id: n for n, rule in enumerate(rules)}
-    driver = {"name": "hosttune", "version": __version__, "rules": [_rule(rule) for rule in rules]}
+    driver = {
+        "name": "hosttune",
+        "version": __version__,
+        "rules": [
+            {
+                "id": rule.id,
+                "shortDescription": {"text": rule.title},
+                "fullDescription": {"text": f"{rule.why} ({rule.source})"},
+                "help": {"text": rule.remedy},
+                "defaultConfiguration": {"level": LEVEL_WORDS[LEVEL[rule.outcome]]},
+            }
+            for rule in rules
+        ],
+    }
     results = [_result(finding, places[finding.rule]) for finding in findings]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
-
-
-def _rule(rule: LintRule) -> dict[str, Any]:
-    return {
-        "id": rule.id,
-        "shortDescription": {"text": rule.title},
-        "fullDescription": {"text": f"{rule.why} ({rule.source})"},
-        "help": {"text": rule.remedy},
-        "defaultConfiguration": {"level": LEVEL_WORDS[LEVEL[rule.outcome]]},
-    }
 
 
 def _result(one: LintFinding, place: int) -> dict[str, Any]:

@@ -79,7 +79,10 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
             if setting_of_record(record).scope != RUNTIME:
                 continue
             before = tuple(
-                transaction for transaction in kept if transaction.header.verb == AGAIN and _is_of(transaction, record)
+                transaction
+                for transaction in kept
+                if transaction.header.verb == AGAIN
+                and any((one.kind, one.target) == (record.kind, record.target) for one in transaction.records)
             )
             turn = _again(site, store, number, record, before, say)
             found += turn.entries
@@ -192,10 +195,6 @@ def _without_old(site: Site, store: Store, say: Say) -> None:
 
 def _of_earlier_boot(site: Site, transaction: Transaction) -> bool:
     return site.boot_id is not None and transaction.header.boot_id != site.boot_id
-
-
-def _is_of(transaction: Transaction, record: Record) -> bool:
-    return any((one.kind, one.target) == (record.kind, record.target) for one in transaction.records)
 
 
 def _again(

@@ -111,7 +111,11 @@ class Site(msgspec.Struct, frozen=True):
         records = [setting.record for setting in (*rows.in_force, *rows.dropped, *rows.left_alone)]
         records += (record for transaction in known for record in transaction.records if record.change == "given-up")
         names = {name for record in records for name in (record.kind, record.target)}
-        ours = [p for p, name in {**_FILES, **_BESIDE}.items() if name not in names and _is_ours(self.system, p)]
+        ours = [
+            p
+            for p, name in {**_FILES, **_BESIDE}.items()
+            if name not in names and (OURS in _text(self.system, p)[:100] or (p == STAGED and self.system.exists(p)))
+        ]
         paths = [path for path in ours if path in _FILES]
         rules = "".join(record.after or "" for record in records if record.target == UDEV_RULES)
         newer = sorted(ruled(_text(self.system, UDEV_RULES)).keys() - ruled(rules)) if UDEV_RULES in names else []
@@ -248,10 +252,6 @@ class Site(msgspec.Struct, frozen=True):
             elif transaction.header.boot_id in (None, self.boot_id) and transaction.state != "reverted":
                 records += transaction.retired
         return records
-
-
-def _is_ours(system: System, path: str) -> bool:
-    return OURS in _text(system, path)[:100] or (path == STAGED and system.exists(path))
 
 
 def _text(system: System, path: str) -> str:

@@ -267,7 +267,23 @@ class Agent:
         self.notifier.send("WATCHDOG=1")  # with --keep there are two looks and a transaction in one turn of the loop
         self._looking = True
         try:
-            seen = self.looker.look(self._state(), self._foreign)
+            state = AgentState(
+                interval=self.interval,
+                looks=dict(self._looks),
+                failed=False,
+                events={slot.name: slot.events for slot in self._slots},
+                lost={slot.name: slot.lost for slot in self._slots},
+                up={slot.name: slot.up for slot in self._slots if not slot.absent},
+                cpu_seconds=self._own.cpu_seconds,
+                resident_bytes=self._own.resident_bytes,
+                keeping=self.keep is not None,
+                corrections=dict(self._corrections),
+                given_up=tuple(
+                    (setting.kind, setting.target) for setting in self._kept.settings if setting.outcome == "given-up"
+                ),
+                refused=self._kept.refused is not None,
+            )
+            seen = self.looker.look(state, self._foreign)
         except KeyboardInterrupt:
             return None
         finally:
@@ -313,24 +329,6 @@ class Agent:
         closed = [slot.name for slot in self._slots if not slot.up and not slot.absent]
         events = f"; no events of {', '.join(closed)}" if closed else ""
         return f"verdict {self._verdict or 'unknown'}{events}"
-
-    def _state(self) -> AgentState:
-        return AgentState(
-            interval=self.interval,
-            looks=dict(self._looks),
-            failed=False,
-            events={slot.name: slot.events for slot in self._slots},
-            lost={slot.name: slot.lost for slot in self._slots},
-            up={slot.name: slot.up for slot in self._slots if not slot.absent},
-            cpu_seconds=self._own.cpu_seconds,
-            resident_bytes=self._own.resident_bytes,
-            keeping=self.keep is not None,
-            corrections=dict(self._corrections),
-            given_up=tuple(
-                (setting.kind, setting.target) for setting in self._kept.settings if setting.outcome == "given-up"
-            ),
-            refused=self._kept.refused is not None,
-        )
 
     # --- others on pinned CPUs -------------------------------------------------------------------------------
 

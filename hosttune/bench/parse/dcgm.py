@@ -43,6 +43,9 @@ def _metadata(found: dict[str, Any]) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+_HINT = "dcgmi diag says why; NVIDIA's DCGM guide lists its error codes"
+
+
 def _test(test: dict[str, Any]) -> Iterator[CheckResult]:
     name = part(test.get("name"), str, TOOL, "name")
     check = "dcgm-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "test")
@@ -53,7 +56,18 @@ def _test(test: dict[str, Any]) -> Iterator[CheckResult]:
         status = part(part(row, dict, TOOL, "a result").get("status"), str, TOOL, f"status of {name}")
         words = _words(row)
         for subject in _subjects(row):
-            yield _result(check, subject, status, words)
+            outcome = _OUTCOMES.get(status.lower())
+            if outcome == "pass" and re.search(r"error|fail|unable|could not|insufficient", words, re.IGNORECASE):
+                outcome = "warn"
+            yield CheckResult(
+                check=check,
+                subject=subject,
+                outcome=outcome or "unknown",
+                expected=None if outcome == "skip" else "Pass",
+                actual=f"{status}: {words}" if words else status,
+                source=TOOL,
+                hint=None if outcome in ("pass", "skip") else _HINT,
+            )
 
 
 def _subjects(row: dict[str, Any]) -> list[str]:
@@ -71,17 +85,3 @@ def _words(row: dict[str, Any]) -> str:
     return "; ".join(str(value.get("warning", value)) if isinstance(value, dict) else str(value) for value in values)[
         :500
     ]
-
-
-def _result(check: str, subject: str, status: str, words: str) -> CheckResult:
-    outcome = _OUTCOMES.get(status.lower())
-    if outcome == "pass" and (re.search(r"error|fail|unable|could not|insufficient", words, re.IGNORECASE) is not None):
-        outcome = "warn"
-    actual = f"{status}: {words}" if words else status
-    if outcome is None:
-        outcome = "unknown"
-    hint = None if outcome in ("pass", "skip") else "dcgmi diag says why; NVIDIA's DCGM guide lists its error codes"
-    expected = None if outcome == "skip" else "Pass"
-    return CheckResult(
-        check=check, subject=subject, outcome=outcome, expected=expected, actual=actual, source=TOOL, hint=hint
-    )

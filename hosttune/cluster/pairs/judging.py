@@ -128,7 +128,7 @@ def _judged(
     port = pair.rate_gbps if "rate" in against else None
     beside = of_host if pair.memory == "gpu" else None
     middles = (medians.get((pair.memory, pair.rate_gbps)), medians.get(pair.rail)) if "median" in against else ()
-    figures = (_least(port, limit), *middles, beside)
+    figures = ((port if port is None or limit is None else min(port, limit)), *middles, beside)
     known = [floor * value for value in figures if value is not None]
     expected = max(known, default=None)
     state: PairState = "unknown"
@@ -144,10 +144,6 @@ def _judged(
     else:
         state = "good"
     return replace(pair, state=state, expected=expected, why=why)
-
-
-def _least(port: float | None, limit: float | None) -> float | None:
-    return port if port is None or limit is None else min(port, limit)
 
 
 _Medians = Mapping[tuple[Memory, float | None] | str, float]

@@ -35,7 +35,9 @@ def survey(system: System, host: Host, named: Sequence[str] = (), *, version: st
     chosen = [port for name in named for port in _named(system, host, name, addresses)]
     found = tuple(dict.fromkeys(chosen)) if named else _all(system, host, addresses)
     guests = running_guests(host.guests, host.problems)
-    tools = tuple(tool for tool, program in TOOLS.items() if _installed(system, program))
+    tools = tuple(
+        tool for tool, program in TOOLS.items() if any(system.exists(f"{folder}/{program}") for folder in _FOLDERS)
+    )
     return Ends(
         host=host.hostname,
         version=version,
@@ -65,10 +67,6 @@ def running_guests(guests: Sequence[RunningGuest] | None, problems: Sequence[Pro
         return None
     told = tuple(guest.name for guest in guests if guest.state != "shut off")
     return told + tuple(problem.what for problem in problems if problem.what.startswith(OUTSIDE))
-
-
-def _installed(system: System, program: str) -> bool:
-    return any(system.exists(f"{folder}/{program}") for folder in _FOLDERS)
 
 
 def addresses_of(system: System) -> Mapping[str, str] | None:

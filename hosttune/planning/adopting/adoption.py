@@ -101,13 +101,12 @@ def _plan_staying(whole: PlanningContext, intent: Intent, own: Mapping[str, CpuS
         return off_pins([found[want.guest.name] for want in wants]), findings
 
     host = whole.host
-    pinned = (RunningGuest(name=name, vcpu_pins=_as_pins(cpus)) for name, cpus in own.items())
+    pinned = (
+        RunningGuest(name=name, vcpu_pins=tuple(VcpuPin(vcpu=n, cpus=str(cpu)) for n, cpu in enumerate(sorted(cpus))))
+        for name, cpus in own.items()
+    )
     with_own = read_resources(changed(host, guests=(*(host.guests or ()), *pinned)), intent.reserve)
     return plan(host, intent, where=where, context=reserving(whole, with_own), place=place)
-
-
-def _as_pins(cpus: CpuSet) -> tuple[VcpuPin, ...]:
-    return tuple(VcpuPin(vcpu=n, cpus=str(cpu)) for n, cpu in enumerate(sorted(cpus)))
 
 
 def _place_on(context: PlanningContext, want: GuestRequest, own: CpuSet) -> Outcome:

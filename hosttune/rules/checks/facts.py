@@ -11,7 +11,7 @@ from hosttune.gpu import maker_of
 from hosttune.model import pciclass, platform, sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.gpu import OTHER, Gpu
-from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
+from hosttune.model.host import Host, Nic, PciDevice, RunningGuest, SeenDevice
 from hosttune.model.listing import some
 from hosttune.model.pci import for_vfio
 from hosttune.model.plan import PlannedGuest
@@ -77,7 +77,13 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
         for device in devices:
             function = functions.get(device.address)
             if function is None or function.physfn is None:
-                found[device.address] = _seen(device, kind, function)
+                found[device.address] = SeenDevice(
+                    address=device.address,
+                    kind=kind,
+                    vendor=device.vendor if isinstance(device, Gpu) else None,
+                    model=None if isinstance(device, Nic) else device.model,
+                    id=function.ids if function and function.is_there else None,
+                )
     for seen in (seen for source in host.sources or () for seen in source.beyond):
         if seen.kind is not None or host.pci:
             found.setdefault(seen.address, seen)
@@ -86,16 +92,6 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
         if function.physfn is None and (not function.is_there or function.address in blank):
             found.setdefault(function.address, SeenDevice(address=function.address, model=function.device_name))
     return found
-
-
-def _seen(device: Gpu | Nic | Nvme | NvSwitch, kind: str, function: PciDevice | None) -> SeenDevice:
-    return SeenDevice(
-        address=device.address,
-        kind=kind,
-        vendor=device.vendor if isinstance(device, Gpu) else None,
-        model=None if isinstance(device, Nic) else device.model,
-        id=function.ids if function and function.is_there else None,
-    )
 
 
 def _maker(pci_id: str | None) -> str | None:

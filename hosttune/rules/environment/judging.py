@@ -134,7 +134,7 @@ def judge(text: str, *, where: str, host: Host | None = None) -> JudgedEnvironme
 
 
 def _line(setting: VariableSetting, host: Host | None) -> EnvironmentLine:
-    rule = rule_of(_plain(setting.name))
+    rule = rule_of(_CONTAINER.sub("", setting.name or "", count=1))
     finding = _unruled(setting)
     if finding is None and rule is None:
         finding = Finding("no source is known that says what it does", outcome="unknown")
@@ -150,10 +150,6 @@ def _line(setting: VariableSetting, host: Host | None) -> EnvironmentLine:
         source=finding.source,
         setting=rule.row.setting if rule else None,
     )
-
-
-def _plain(name: str | None) -> str:
-    return _CONTAINER.sub("", name or "", count=1)
 
 
 def _unruled(setting: VariableSetting) -> Finding | None:
