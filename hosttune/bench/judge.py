@@ -12,11 +12,11 @@ from statistics import median, median_low
 import msgspec
 
 from hosttune.bench.baselines import ABOVE_PEAK, Baseline, Standard
+from hosttune.bench.compare import runs_of
 from hosttune.bench.link import SPEED, WIDTH
 from hosttune.bench.metrics import Metric, metric_of
 from hosttune.bench.modelled import Model, Modelled, against_model, no_model
 from hosttune.bench.parse.answer import Lost
-from hosttune.bench.runs import runs_of
 from hosttune.gpu import maker_of
 from hosttune.gpu.vendor import Hints
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation

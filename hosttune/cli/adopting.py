@@ -204,7 +204,7 @@ def _chosen(adopted: Adoptions, name: str | None) -> Adoption:
 def write_bytes(data: bytes) -> None:
     """Write bytes to stdout as they are. Raises BadInput if stdout cannot be written."""
     from hosttune.cli.output import standard_output, unwritable
-    from hosttune.machine.descriptors import drop
+    from hosttune.machine.files import drop
 
     output = standard_output()
     raw = getattr(output, "buffer", None)

@@ -113,8 +113,7 @@ def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Non
 
 def show_plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> None:
     """Print the plans, those of alike hosts once, and how many have errors: a plan can be made and still not work."""
-    from hosttune.fleet.changelines import has_errors
-    from hosttune.fleet.rehearsal import plans
+    from hosttune.fleet.rehearsal import has_errors, plans
     from hosttune.model.text import count
 
     found = plans(results, run, hosts, check=check)
@@ -140,7 +139,7 @@ def show(report: FleetReport, output: str, results: str, *, keep: bool = False) 
 
     `keep` a validation's outcomes there, with which the next is compared.
     """
-    from hosttune.fleet.since import with_worse
+    from hosttune.fleet.reporting import with_worse
     from hosttune.report.fleet import fleet_report
 
     report = with_worse(report, results, keep=keep)

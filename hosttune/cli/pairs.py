@@ -37,8 +37,7 @@ def answer(root: str | None, document: str | None, job: Job) -> Ends:
 
     from hosttune import __version__
     from hosttune.cli.commands import read_document
-    from hosttune.cluster.pairs.counters import look
-    from hosttune.cluster.pairs.ends import check_job, measure
+    from hosttune.cluster.pairs.ends import check_job, look, measure
     from hosttune.cluster.pairs.ports import present, survey
     from hosttune.discovery import discover
     from hosttune.machine.archive import open_system

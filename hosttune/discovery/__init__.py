@@ -15,9 +15,8 @@ from hosttune.discovery.memory import read_memory_settings, read_nodes
 from hosttune.discovery.pci import judged_links, read_pci
 from hosttune.discovery.pci_names import load as load_pci_ids
 from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
-from hosttune.discovery.settings import read_settings
+from hosttune.discovery.settings import read_settings, read_tuned
 from hosttune.discovery.sources import problems, read_sources
-from hosttune.discovery.tuned import read_tuned
 from hosttune.disks import read_nodes as read_device_nodes
 from hosttune.errors import BadInput, Unreadable
 from hosttune.gpu import begin, read_gpus

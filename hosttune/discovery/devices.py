@@ -23,7 +23,7 @@ from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
 from hosttune.machine.reader import Reader
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
-from hosttune.model.rates import believed_gbps
+from hosttune.model.ports import believed_gbps
 from hosttune.settings.virtual import Settings, read_functions, uplink
 
 _DEVICES = sysfs.PCI_DEVICES

@@ -24,7 +24,7 @@ from hosttune.discovery.libvirtd import (
     read_version,
     read_versions,
 )
-from hosttune.discovery.qemu import qemu_lines
+from hosttune.discovery.running import qemu_lines
 from hosttune.domain.compare import same_guest
 from hosttune.domain.defined import as_defined
 from hosttune.domain.elements import in_schema
@@ -37,9 +37,9 @@ from hosttune.linux.hugetlbfs import default_page_bytes
 from hosttune.machine.reader import Reader, number
 from hosttune.machine.system import COMMANDS, System
 from hosttune.model.host import DomainCapabilities, RunningGuest, Virtualization
+from hosttune.model.hostfields import LIST_UNREAD, NO_DEFINITION, OUTSIDE
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.limits import check_size
-from hosttune.model.problems import LIST_UNREAD, NO_DEFINITION, OUTSIDE
 
 if TYPE_CHECKING:
     from lxml.etree import _Element

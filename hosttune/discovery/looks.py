@@ -21,9 +21,9 @@ from hosttune.machine.archive import unpacked
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
 from hosttune.model.clock import now_text, seconds_of
+from hosttune.model.evidence import GuestRun, Look
 from hosttune.model.host import Host
 from hosttune.model.jsontext import typed_json
-from hosttune.model.looks import GuestRun, Look
 from hosttune.model.pci import for_vfio
 from hosttune.model.starts import GUEST, STARTS
 from hosttune.model.values import to_json

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from hosttune.discovery.answers import tool_answer
-from hosttune.discovery.portfiles import NET
+from hosttune.discovery.portfiles import NET, tool_answer
 from hosttune.machine.reader import Reader
 from hosttune.model.host import Host
 from hosttune.model.ports import LinkModes, PortDetail, Reading, Transceiver

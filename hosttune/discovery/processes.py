@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from hosttune.discovery.qemu import MAX_PID, QEMU_COMMS, qemu_processes
+from hosttune.discovery.running import MAX_PID, QEMU_COMMS, qemu_processes
 from hosttune.discovery.sets import parsed
 from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs

@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from hosttune.discovery.answers import tool_answer, unchanged
-from hosttune.discovery.portfiles import NET, RDMA
+from hosttune.discovery.portfiles import NET, RDMA, tool_answer, unchanged
 from hosttune.discovery.ports import represents
 from hosttune.errors import BadInput
 from hosttune.machine.reader import Reader

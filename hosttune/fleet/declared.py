@@ -20,7 +20,7 @@ from hosttune.fleet.uniformity import LONGEST_NAME, MachineModel, model_of, too_
 from hosttune.journal.state import load_text
 from hosttune.model.configuration import FACT_KINDS, Fact, sane, sort_key
 from hosttune.model.declared import Declared, DeclaredHosts, Range, Wanted, wanted_words
-from hosttune.model.uniformity import Spread
+from hosttune.model.fleet import Spread
 from hosttune.model.validation import CheckResult, Machine, Outcome, Validation
 from hosttune.model.values import grouped
 

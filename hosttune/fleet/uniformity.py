@@ -15,8 +15,8 @@ import msgspec
 
 from hosttune.fleet.hardware import HostHardware
 from hosttune.model.configuration import FACT_KINDS, KIND, Fact, sane
+from hosttune.model.fleet import STATES, Holder, Spread, State, ValueGroup
 from hosttune.model.listing import some
-from hosttune.model.uniformity import STATES, Holder, Spread, State, ValueGroup
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from hosttune.gpu.idling import IDLING_DRIVERS
+from hosttune.gpu.vendor import IDLING_DRIVERS
 from hosttune.model import pciclass
 from hosttune.model.host import Link, PciDevice
 from hosttune.model.index import DeviceIndex

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from hosttune.errors import BadInput, HosttuneError
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 from hosttune.model.jsontext import typed_json
 
 T = TypeVar("T")

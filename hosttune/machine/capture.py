@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 from hosttune.machine.replay import Recorded
 from hosttune.machine.system import MAX_LINKS, SCRATCH, Folder, clean_name, clean_names, join_link, unless_absent
 from hosttune.model.limits import LIMITS, check_size, file_limit

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
 from hosttune.errors import ChildDied, CommandFailed, HosttuneError, Stuck, WriteFailed
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GRACE_SECONDS = 1.0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 from hosttune.machine.locked import LockedReads
 from hosttune.machine.system import (
     MAX_FILE_BYTES,

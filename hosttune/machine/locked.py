@@ -16,7 +16,7 @@ import struct
 
 from hosttune.errors import Unreadable
 from hosttune.machine.child import start_child
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 
 SECONDS = 5.0
 _LENGTH = struct.Struct("=i")  # length of the data; less than 0: an errno instead

@@ -15,9 +15,8 @@ from msgspec.structs import replace as changed
 from hosttune.domain.defined import as_planned
 from hosttune.errors import BadInput
 from hosttune.inventory.bare import bare_host, runs
-from hosttune.inventory.devices import identity, read_catalogue, same_device
+from hosttune.inventory.devices import identity, quarantined_devices, read_catalogue, same_device
 from hosttune.inventory.pages import guest_shares, reserve_bytes
-from hosttune.inventory.quarantine import quarantined_devices
 from hosttune.inventory.resources import place_cpus
 from hosttune.knobs.registry import intent_in_force
 from hosttune.model.force import GuestInForce, InForce

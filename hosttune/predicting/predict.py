@@ -15,11 +15,10 @@ from hosttune.inventory.pcielink import narrowest
 from hosttune.model.host import Host, Nic
 from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.predicting import formulas
-from hosttune.predicting.estimates import Question, estimate
+from hosttune.predicting.estimates import Question, estimate, roofs_of
 from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.pairs import join
 from hosttune.predicting.paths import MOST_PAIRS, path_between, worst_paths
-from hosttune.predicting.roofs import roofs_of
 from hosttune.predicting.shape import HostShape, of_host
 
 _SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8 << 30}

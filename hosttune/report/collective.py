@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from hosttune.model.collective import CollectiveReport, GroupState, HostGroup, Member, Scaling
 from hosttune.model.listing import some
 from hosttune.model.text import count
-from hosttune.report.between import unmeasured_hosts
 from hosttune.report.blocks import Lines, Report, Table
+from hosttune.report.outcomes import unmeasured_hosts
 
 _STATES: tuple[GroupState, ...] = ("good", "low", "failed", "unknown")
 _WORST_FIRST = ("failed", "low", "unknown", "good")

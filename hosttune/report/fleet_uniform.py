@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hosttune.model.configuration import KERNEL_ARGUMENTS, argument_difference
-from hosttune.model.fleet import FleetReport
+from hosttune.model.fleet import FleetReport, Holder, Spread, State, ValueGroup
 from hosttune.model.listing import some
-from hosttune.model.uniformity import Holder, Spread, State, ValueGroup
 
 STATE_WORDS: dict[State, str] = {
     "differs": "differing",

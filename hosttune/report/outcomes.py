@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from hosttune.model.collective import CollectiveReport
+from hosttune.model.pairs import PairsReport
 from hosttune.model.validation import ACCEPTED, OUTCOMES, Acceptance, CheckResult, Validation, worst_first
 from hosttune.model.values import Value, grouped
 from hosttune.rules.checks.looks import LOOKED
@@ -204,3 +206,13 @@ def _group(members: Sequence[CheckResult]) -> Group:
 def remedy(hints: Sequence[str | None], of: str) -> str | None:
     """Return what to do about alike results: for the first of them (`of`), and likewise where others differ."""
     return hints[0] if len(set(hints)) == 1 else f"{hints[0]} (so for {of}; likewise for the others)"
+
+
+# --- hosts that were not measured -----------------------------------------------------------------------------
+
+
+def unmeasured_hosts(report: PairsReport | CollectiveReport) -> Iterator[str]:
+    """Yield a line for each host that was not measured."""
+    for host in report.hosts:
+        if host.outcome != "ok":
+            yield f"host {host.host}: not measured: {host.outcome}: {host.why}"

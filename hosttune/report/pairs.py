@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from hosttune.model.listing import some
 from hosttune.model.pairs import GPU_RAIL, Ends, Fault, Pair, PairsReport, Port
 from hosttune.model.text import count
-from hosttune.report.between import unmeasured_hosts
 from hosttune.report.blocks import Lines, Maps, Report, Table
 from hosttune.report.heatmaps import HeatCell, Matrix, cell_step, colour_range
+from hosttune.report.outcomes import unmeasured_hosts
 
 MOST_IN_MAP = 128  # hosts; above, only those with a pair that is not good, as many as fit
 _SIGNS = {"cut": "cut", "unknown": "?"}

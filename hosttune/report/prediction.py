@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from hosttune.model.devicepath import DevicePath
+from hosttune.model.devicepath import DevicePath, GpuRoof
 from hosttune.model.diagnosis import Cause, Diagnosis, JudgedFigure
 from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.prediction import PredictedFigure, Prediction
-from hosttune.model.roof import GpuRoof
 from hosttune.model.text import number
 from hosttune.report.blocks import AnyBlock, Charts, Entries, Lines, Picture, Plots, Report, Section, Table, TitledFacts
 from hosttune.report.judged import (

@@ -19,9 +19,8 @@ from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.force import InForce
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
-from hosttune.settings.explains import Explains
 from hosttune.settings.hook import recording_of
-from hosttune.settings.setting import BOOT, Divisible, EditedInPlace, MayGiveLess, Setting, WrittenTogether
+from hosttune.settings.setting import BOOT, Divisible, EditedInPlace, Explains, MayGiveLess, Setting, WrittenTogether
 from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import (

@@ -15,8 +15,7 @@ from hosttune.journal import Journal, JournalFailed, read_transaction
 from hosttune.machine.system import System
 from hosttune.model.listing import some
 from hosttune.model.values import freeze
-from hosttune.settings.explains import Explains
-from hosttune.settings.setting import MayGiveLess
+from hosttune.settings.setting import Explains, MayGiveLess
 from hosttune.transaction.rehearsal import CountingSystem
 from hosttune.transaction.rollback import close, put_back, roll_back_records
 from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, SettingStep, shown_text

@@ -86,7 +86,7 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
 
     Raises Refused with every device, BadInput for a register that cannot be read.
     """
-    from hosttune.inventory.quarantine import quarantined_devices
+    from hosttune.inventory.devices import quarantined_devices
 
     register = read_register(store.folder) if store is not None else None
     guests = (*plan.guests, *(adopted.guest for adopted in plan.adoptions))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hosttune.errors import BadInput, HosttuneError
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 from hosttune.metrics import write_textfile
 from hosttune.model.clock import since_boot
 from hosttune.transaction.keeping import Keeping

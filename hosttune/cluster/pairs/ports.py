@@ -13,10 +13,10 @@ from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model.host import Host, Nic, Problem, RunningGuest
+from hosttune.model.hostfields import OUTSIDE
 from hosttune.model.jsontext import plain_json
 from hosttune.model.pairs import Ends, Port, Tool
-from hosttune.model.problems import OUTSIDE
-from hosttune.model.rates import believed_gbps
+from hosttune.model.ports import believed_gbps
 
 TOOLS: Mapping[Tool, str] = {"tcp": "iperf3", "rdma": "ib_write_bw"}
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")

@@ -24,8 +24,18 @@ from hosttune.planning.search.ledger import Ledger, Totals
 from hosttune.planning.search.needs import GuestNeeds, instances_left, is_dead, need_of, weight
 from hosttune.planning.search.options import PlacementOptions
 from hosttune.planning.search.placements import Placement, PlacementStream
-from hosttune.planning.search.problem import PlacementProblem, read_problem
-from hosttune.planning.search.rank import LEFT_OUT, NEXT, NOTHING, Rank, minus, plus, times, total
+from hosttune.planning.search.problem import (
+    LEFT_OUT,
+    NEXT,
+    NOTHING,
+    PlacementProblem,
+    Rank,
+    minus,
+    plus,
+    read_problem,
+    times,
+    total,
+)
 
 # --- bounds --------------------------------------------------------------------------------------------------
 # Pure. No plan is better than its bound, so a branch whose bound is no better than the best plan found can be left.

@@ -13,7 +13,7 @@ from itertools import combinations, islice
 
 import msgspec
 
-from hosttune.planning.search.fragmentation import Fragmentation, joined
+from hosttune.planning.search.problem import Fragmentation, joined
 
 
 class CellCosts(msgspec.Struct, frozen=True):

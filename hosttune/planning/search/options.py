@@ -15,8 +15,7 @@ from hosttune.planning.mig.instances import is_vgpu_guest
 from hosttune.planning.request.resource_pool import ResourcePool
 from hosttune.planning.search.ledger import Ledger, places_of_node
 from hosttune.planning.search.placements import Placement, PlacementStream
-from hosttune.planning.search.problem import PlacementProblem
-from hosttune.planning.search.rank import NOTHING, Rank
+from hosttune.planning.search.problem import NOTHING, PlacementProblem, Rank
 
 MemoryNeed = tuple[int | None, int, bool]  # page size, bytes, whether the next boot reserves the pages
 

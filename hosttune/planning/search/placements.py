@@ -23,11 +23,8 @@ from hosttune.model.values import parse_cpus
 from hosttune.planning.mig.instances import MigSlot, mig_share
 from hosttune.planning.request.nearest import dealt, shared_bridges
 from hosttune.planning.request.resource_pool import ResourcePool, slots_use
-from hosttune.planning.search.fragmentation import Fragmentation
-from hosttune.planning.search.lazy_sequence import LazySequence
 from hosttune.planning.search.node_sets import CellCosts, Cells, NodeSet, node_sets
-from hosttune.planning.search.problem import PlacementProblem
-from hosttune.planning.search.rank import NEXT, Rank, plus
+from hosttune.planning.search.problem import NEXT, Fragmentation, LazySequence, PlacementProblem, Rank, plus
 from hosttune.planning.search.selections import Node, Partial, Picks, Selection, Selections, View, ways_to_take
 
 # --- nearness of NICs and drives -----------------------------------------------------------------------------

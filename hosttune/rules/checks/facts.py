@@ -12,10 +12,10 @@ from hosttune.model import pciclass, platform, sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import Host, Nic, PciDevice, RunningGuest, SeenDevice
+from hosttune.model.hostfields import LIST_UNREAD, OUTSIDE
 from hosttune.model.listing import some
 from hosttune.model.pci import for_vfio
 from hosttune.model.plan import PlannedGuest
-from hosttune.model.problems import LIST_UNREAD, OUTSIDE
 from hosttune.model.values import CpuSet, address_key, grouped, parse_cpus
 from hosttune.rules.checks.data import table
 from hosttune.rules.engine import Finding

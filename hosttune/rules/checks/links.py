@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.gpu.idling import LOADED_DRIVERS
+from hosttune.gpu.vendor import LOADED_DRIVERS
 from hosttune.inventory.pcielink import IN_THE_ROOT, SOFTWARE, JudgedLink, link_of, uplinks
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence

@@ -12,12 +12,11 @@ import msgspec
 
 from hosttune.gpu import vendor_of
 from hosttune.machine.system import KEPT_GPUS
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import Evidence, Look, SeenRun
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.index import is_another
 from hosttune.model.listing import some
-from hosttune.model.looks import Look, SeenRun
 from hosttune.model.pci import for_vfio
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import grouped

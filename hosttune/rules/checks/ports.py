@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from hosttune.model.pcitree import shared_switch
-from hosttune.model.ports import RdmaPort
-from hosttune.model.rates import believed_gbps
+from hosttune.model.ports import RdmaPort, believed_gbps
 from hosttune.rules.checks.facts import RECORD, listed
 from hosttune.rules.checks.nics import (
     CABLE,

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from hosttune.assets import read_table
-from hosttune.model.environment import OUTCOME_OF, VERDICT_OF, EnvironmentLine, JudgedEnvironment, Verdict
 from hosttune.model.host import Host
+from hosttune.model.lint import OUTCOME_OF, VERDICT_OF, EnvironmentLine, JudgedEnvironment, Verdict
 from hosttune.model.values import MAX_SIZE, Value
 from hosttune.rules.engine import Finding, Rule
 from hosttune.rules.environment.onhost import FACTS, has_maker
