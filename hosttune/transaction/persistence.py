@@ -65,7 +65,7 @@ def _is_lost_at_reboot(kind: str) -> bool:
     return found.scope == RUNTIME and found.stage not in OF_GUESTS  # libvirt's autostart starts guests, as defined
 
 
-# --- what the hook makes at a guest's start ---------------------------------------------------------------------------
+# --- what the hook makes at a guest's start -------------------------------------------------------------------
 
 # One line each: the guest, the kind of the setting, and what the hook needs (`templates/libvirt-hook.sh`).
 
