@@ -79,11 +79,11 @@ def _change(
         )
     effect = second / first - 1
     source = random.Random(20261120)
-    found = sorted(
+    differences = sorted(
         median(source.choices(new, k=len(new))) / median(source.choices(old, k=len(old))) - 1 for _ in range(_RESAMPLES)
     )
     cut = _RESAMPLES // 40  # 2.5 %
-    low, high = found[cut], found[-1 - cut]
+    low, high = differences[cut], differences[-1 - cut]
     verdict: Trend = "within noise"
     if abs(effect) >= LEAST and rank_test(old, new) <= LEVEL:
         family = metric_of(metric)

@@ -96,7 +96,7 @@ def judge(samples: Iterable[Sample], context: JudgingContext) -> tuple[CheckResu
 
 def missing(lost: Iterable[Lost]) -> tuple[CheckResult, ...]:
     """Return an unknown result for each missing figure, one per metric and subject."""
-    found = {(row.metric, row.subject): row for row in lost}
+    lost_rows = {(row.metric, row.subject): row for row in lost}
     return tuple(
         CheckResult(
             check=f"bench-{row.metric}",
@@ -106,7 +106,7 @@ def missing(lost: Iterable[Lost]) -> tuple[CheckResult, ...]:
             actual=row.why,
             hint="run it again; the kernel log (dmesg) may say more",
         )
-        for row in found.values()
+        for row in lost_rows.values()
     )
 
 
@@ -258,12 +258,12 @@ def _behind(value: float, own: float, family: Metric) -> bool:
 
 def _own(metric: str, subject: str, context: JudgingContext) -> float | None:
     """Return the median of the medians of this figure in the host's stored validations; None without any."""
-    found = [
+    medians = [
         median(values)
         for validation in context.history
         if (values := runs_of(validation.samples).get((metric, subject))) and len(values) >= FEWEST_RUNS
     ]
-    return median(found) if found else None
+    return median(medians) if medians else None
 
 
 def _count(metric: str, subject: str, values: list[float], device: str | None) -> CheckResult:

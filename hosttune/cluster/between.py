@@ -308,14 +308,14 @@ def read_plan(results: str, kind: type[PlanT], run: str) -> PlanT | None:
     if data is None:
         return None
     try:
-        found = typed_json(data, kind)
+        plan = typed_json(data, kind)
     except BadInput as error:
         raise BadInput(f"the plan cannot be read: {error.what}", where=path, hint="begin a new run") from error
-    if found.run != run or found.schema != kind.SCHEMA:
+    if plan.run != run or plan.schema != kind.SCHEMA:
         return None
-    if (why := found.contradiction()) is not None:
+    if (why := plan.contradiction()) is not None:
         raise BadInput(f"the plan contradicts itself: {why}", where=path, hint="begin a new run")
-    return found
+    return plan
 
 
 def write_plan(results: str, plan: BetweenPlan) -> None:

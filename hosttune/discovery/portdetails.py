@@ -49,9 +49,9 @@ def parse_link_modes(text: str) -> LinkModes:
     lists: dict[str, str | None] = {}
     name = ""
     for line in text.splitlines()[:_MOST_LINES]:
-        found, colon, value = line.partition(":")
+        label, colon, value = line.partition(":")
         if colon:
-            name = found.strip()
+            name = label.strip()
             lists[name] = value.strip() if lists.get(name, value.strip()) == value.strip() else None
         elif name in lists and lists[name] is not None and line.strip():
             lists[name] = f"{lists[name]} {line.strip()}"

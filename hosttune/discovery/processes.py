@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from hosttune.discovery.running import MAX_PID, QEMU_COMMS, qemu_processes
+from hosttune.discovery.qemu import MAX_PID, QEMU_COMMS, qemu_processes
 from hosttune.discovery.sets import parsed
 from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
@@ -152,7 +152,7 @@ def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:
         )
     maps = () if unread is not None else tuple(parse_maps(text))
     # Each thread of a process shows the same; the one with the process's id is read.
-    found = set(_RESIDENT.findall(reader.text(f"/proc/{pid}/task/{pid}/status") or ""))
+    resident = set(_RESIDENT.findall(reader.text(f"/proc/{pid}/task/{pid}/status") or ""))
     # By cell and node; None if no mapping names a cell.
     held: dict[str, dict[str, int]] = {}
     for mapped in maps:
@@ -169,7 +169,7 @@ def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:
         memory_by_node=_by_node(maps),
         page_sizes=tuple(sorted({mapped.page_bytes for mapped in maps if mapped.huge and mapped.page_bytes})),
         memory_by_cell=held or None,
-        resident_bytes=int(found.pop()) << 10 if len(found) == 1 else None,
+        resident_bytes=int(resident.pop()) << 10 if len(resident) == 1 else None,
         started=number(fields[19]) if len(fields) > 19 else None,
     )
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
 
 import msgspec
 from msgspec.structs import replace
 
 from hosttune.discovery.processes import numa_maps, parse_maps, read_threads, unread_line
+from hosttune.discovery.qemu import qemu_processes
 from hosttune.domain.running import Running
 from hosttune.errors import BadInput
 from hosttune.linux.qemuline import Option, read_options
-from hosttune.machine.reader import Reader, number
+from hosttune.machine.reader import Reader
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import Value, to_json
 
@@ -161,42 +161,3 @@ def _running(reader: Reader, process: Process) -> Running:
         if maps
         else None,
     )
-
-
-# --- QEMU processes -------------------------------------------------------------------------------------------
-
-PROCESSES = "qemu-processes"
-MAX_PID = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
-QEMU_COMMS = ("qemu-", "kvm")  # the kernel cuts process names to 15 bytes: qemu-system-x86, qemu-kvm, kvm
-
-
-def qemu_lines(reader: Reader) -> list[str]:
-    """Return one line "PID NAME" for each QEMU process; NAME is from its option -name, empty without one."""
-    return (reader.query(PROCESSES, lambda: _find(reader)) or "").splitlines()
-
-
-def qemu_processes(reader: Reader) -> list[tuple[int, str]]:
-    """Return the id of each QEMU process with the name of its guest (its option -name; empty without one)."""
-    rows = [line.partition(" ") for line in qemu_lines(reader)]
-    return [(process, name) for text, _, name in rows if (process := number(text, MAX_PID))]
-
-
-def _find(reader: Reader) -> str:
-    found = []
-    for process in reader.names("/proc"):
-        if process.isdecimal() and (reader.text(f"/proc/{process}/comm") or "").startswith(QEMU_COMMS):
-            arguments = (reader.text(f"/proc/{process}/cmdline") or "").split("\0")
-            program = arguments[0].rpartition("/")[2]
-            # To find out what QEMU can do, libvirt starts one without a machine.
-            if program.startswith(("qemu-system", "qemu-kvm", "kvm")) and not any(
-                option == "-machine" and value.startswith("none") for option, value in pairwise(arguments)
-            ):
-                name = arguments[arguments.index("-name") + 1] if "-name" in arguments[:-1] else ""
-                found.append(f"{process} {_guest_name(name)}")
-    return "\n".join(found)
-
-
-def _guest_name(option: str) -> str:
-    """Return the name in QEMU's option -name ("guest=a,debug-threads=on"); a comma in the name is doubled."""
-    name = re.match(r"(?:guest=)?((?:[^,]|,,)*)", option, re.DOTALL)
-    return " ".join(name[1].replace(",,", ",").splitlines()) if name else ""

@@ -200,26 +200,26 @@ def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     """
     if not reader.system.captured or reader.system.complete:
         return
-    found: set[str] = set()
+    addresses: set[str] = set()
     inner = [f"{_DEVICES}/{name}" for name in reader.names(_DEVICES) if _ROOT.fullmatch(name)]
     while inner:
         path = inner.pop()
         below = [name for name in reader.names_of_open_folder(path) if sysfs.is_function(name)]
-        found.update(below)
+        addresses.update(below)
         inner += [f"{path}/{name}" for name in below]
-    if found:
-        seen = (SeenDevice(address=address) for address in found)
+    if addresses:
+        seen = (SeenDevice(address=address) for address in addresses)
         yield _source("the functions' folders", f"{_DEVICES}/pci*", seen, tree)
 
 
 def _classed(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     for folder, kind in _CLASSES:
-        found = set()
+        addresses = set()
         for name in reader.names(folder):
             target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device") or ""
-            found.update(sysfs.functions_in(target)[-1:])
-        if found:
-            seen = (SeenDevice(address=address, kind=kind) for address in found)
+            addresses.update(sysfs.functions_in(target)[-1:])
+        if addresses:
+            seen = (SeenDevice(address=address, kind=kind) for address in addresses)
             yield _source(f"the class {folder.rpartition('/')[2]}", folder, seen, tree)
 
 

@@ -67,9 +67,9 @@ class Element(msgspec.Struct, eq=False):
 
     def set(self, name: str, value: str) -> None:
         """Set an attribute: in its place and its quotes, or behind the others. The element must not have a prefix."""
-        found = next((attribute for attribute in _attributes(self.start) if attribute[1] == name.encode()), None)
-        if found is not None:
-            _, _, at, quote, close = found
+        written = next((attribute for attribute in _attributes(self.start) if attribute[1] == name.encode()), None)
+        if written is not None:
+            _, _, at, quote, close = written
             self.start = self.start[: at + 1] + _escaped(value, quote) + self.start[close:]
         else:
             known = _attributes(self.start)
@@ -221,8 +221,8 @@ class XmlText:
     def _step(self) -> bytes:
         """Return the indentation of one level: that of the root's first child."""
         at = next((n for n, part in enumerate(self.root.parts) if isinstance(part, Element)), None)
-        found = b"" if at is None else self._indent_before(self.root, at).lstrip(b"\r\n")
-        return found or b"  "
+        indent = b"" if at is None else self._indent_before(self.root, at).lstrip(b"\r\n")
+        return indent or b"  "
 
 
 def _rank(order: Sequence[str], element: Element) -> int:

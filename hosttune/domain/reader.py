@@ -260,9 +260,9 @@ _ONCE_AN_ID = (
 def _check_once(root: _Element) -> None:
     """Raise Malformed for an element that occurs twice: readers could use either of the two."""
     for path in _ONCE:
-        found = root.findall(path)
-        if len(found) > 1:
-            raise Malformed(found[1], "is there more than once")
+        elements = root.findall(path)
+        if len(elements) > 1:
+            raise Malformed(elements[1], "is there more than once")
     for path, of in _ONCE_AN_ID:
         seen: set[int] = set()
         for element in root.iterfind(path):

@@ -47,18 +47,18 @@ def changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Rehearse
 
 def courses(results: str, run: str, hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return what each host would do with its devices, a line each, and what is in the way of it."""
-    found = {host: _document(Result, results, host, COURSE, run, check=True) for host in hosts}
-    return {host: result.notes for host, result in found.items() if result is not None}
+    results_of = {host: _document(Result, results, host, COURSE, run, check=True) for host in hosts}
+    return {host: result.notes for host, result in results_of.items() if result is not None}
 
 
 def plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> dict[tuple[str, ...], list[str]]:
     """Return the hosts of each distinct plan, by its lines (`plan_lines`), in the order of the first host of each."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    by_lines: dict[tuple[str, ...], list[str]] = {}
     for host in hosts:
         plan = _document(Plan, results, host, "plan", run, check=check, outcomes=("ok", "no"))
         if plan is not None:
-            found.setdefault(plan_lines(plan), []).append(host)
-    return found
+            by_lines.setdefault(plan_lines(plan), []).append(host)
+    return by_lines
 
 
 def of_plan(results: str, host: str, answer: Answer) -> tuple[CheckResult, ...]:

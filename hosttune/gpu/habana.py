@@ -152,13 +152,13 @@ def _lists(reader: Reader) -> tuple[Listing, ...]:
 
 def _classed(reader: Reader) -> list[str]:
     """Return the PCI addresses that the driver's class devices name (`pci_addr`, Documentation/ABI/testing)."""
-    found: set[str] = set()
+    addresses: set[str] = set()
     for kind in ("accel", "habanalabs"):
         for name in reader.names(f"/sys/class/{kind}"):
             for folder in (f"/sys/class/{kind}/{name}/device", f"/sys/class/{kind}/{name}"):
                 with contextlib.suppress(BadInput):
-                    found.add(parse_address(reader.text(f"{folder}/pci_addr") or "", where=folder))
-    return sorted(found)
+                    addresses.add(parse_address(reader.text(f"{folder}/pci_addr") or "", where=folder))
+    return sorted(addresses)
 
 
 def _nodes(reader: Reader, address: str, driver: str) -> list[str]:

@@ -261,8 +261,8 @@ def parse_smi_text(text: str) -> VendorAnswer:
 
 def _one_of(values: Iterable[str]) -> str:
     """Return the text that all values are; "" (which is not a value) if there is none, or if they differ."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else ""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else ""
 
 
 def _text_at(flat: Flat, path: str) -> str:
@@ -359,13 +359,15 @@ def _reasons(flat: Flat, places: _Places) -> tuple[str, ...] | None:
     active. A reason that occurs more than once, also under its older name, is active if any occurrence says so. If its
     occurrences differ in another way, it is unknown.
     """
-    found: dict[str, set[str]] = {}
+    by_reason: dict[str, set[str]] = {}
     for path, values in flat.items():
         if path.startswith(places.reasons):
             name = re.sub(r"^clocks_(event|throttle)_reason_", "", path.rpartition("/")[2])
             name = name.casefold().replace(" ", "_")
-            found.setdefault(_ALIASES.get(name, name), set()).update(values)
-    active = {name: "Active" in words for name, words in found.items() if "Active" in words or words == {"Not Active"}}
+            by_reason.setdefault(_ALIASES.get(name, name), set()).update(values)
+    active = {
+        name: "Active" in words for name, words in by_reason.items() if "Active" in words or words == {"Not Active"}
+    }
     if not active or not (any(map(active.get, _HARD)) or all(name in active for name in _HARD)):
         return None
     named = tuple(name for name in CLOCK_REASONS if active.get(name))

@@ -270,11 +270,11 @@ def _profiles(nvml: _Nvml, handle: object, mode: Any) -> dict[str, Any]:
             "placements": nvml.guard(partial(_placements, nvml, handle, info.id)),
         }
         if mig_on:
-            found = nvml.guard(partial(_instances, nvml, handle, info))
-            if failed(found):
-                facts["migInstances"] = found
+            of_profile = nvml.guard(partial(_instances, nvml, handle, info))
+            if failed(of_profile):
+                facts["migInstances"] = of_profile
             else:
-                instances += found
+                instances += of_profile
     if mig_on:
         facts.setdefault("migInstances", instances)
         facts["migUuids"] = nvml.guard(partial(_mig_uuids, nvml, handle))

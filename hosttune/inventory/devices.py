@@ -319,8 +319,8 @@ def _facts(identity: str) -> dict[str, str]:
     words = identity.split(" ")
     facts = {"address": words[0], "ids": words[1] if len(words) > 1 else ""}
     for word in words[2:]:
-        name, found, value = word.partition("=")
-        if found:
+        name, equals, value = word.partition("=")
+        if equals:
             facts[name] = value
     return facts
 
@@ -338,7 +338,7 @@ def quarantined_devices(host: Host, register: Register | None = None) -> Mapping
     A device that was moved is known by its serial numbers or UUID. A physical function and its virtual functions are
     quarantined together, because a guest that has one can reach what the other has left.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     lost = unread_register(host.problems) if register is None and host.handover is None else None
     if lost is not None:
         why = f"may be quarantined: {lost.what}: {lost.why} ({lost.where})"
@@ -347,10 +347,10 @@ def quarantined_devices(host: Host, register: Register | None = None) -> Mapping
     for record in known.quarantined:
         why = f"is quarantined since {record.since} ({record.why}): {record.ways_out}"
         for address in _places(host, record):
-            found.setdefault(address, f"{address} {why}")
+            reasons.setdefault(address, f"{address} {why}")
             for other in _relatives(host, address):
-                found.setdefault(other, f"{other} belongs with {address}, which {why}")
-    return found
+                reasons.setdefault(other, f"{other} belongs with {address}, which {why}")
+    return reasons
 
 
 def _places(host: Host, record: DeviceRecord) -> Iterator[str]:

@@ -70,9 +70,9 @@ def drop_torn_line(fd: int) -> None:
     size = kept = os.fstat(fd).st_size
     while kept:
         start = max(0, kept - _BLOCK)
-        found = os.pread(fd, kept - start, start).rfind(b"\n")
-        if found >= 0:
-            kept = start + found + 1
+        newline = os.pread(fd, kept - start, start).rfind(b"\n")
+        if newline >= 0:
+            kept = start + newline + 1
             break
         kept = start
     if kept != size:

@@ -136,11 +136,11 @@ def decode(config: bytes) -> ConfigFacts:
     if not _answers(config):
         return _GONE if len(config) >= _HEADER else _NOTHING
     doubts: list[str] = []
-    found = _capabilities(config, doubts)
-    facts = _header(config, found)
-    if CAP_EXPRESS in found:
-        _express(config, found[CAP_EXPRESS], facts)
-    if len(config) > _EXT_START + 4 and CAP_EXPRESS in found:
+    capabilities = _capabilities(config, doubts)
+    facts = _header(config, capabilities)
+    if CAP_EXPRESS in capabilities:
+        _express(config, capabilities[CAP_EXPRESS], facts)
+    if len(config) > _EXT_START + 4 and CAP_EXPRESS in capabilities:
         facts["acs"] = _NO_ACS
         before = len(doubts)
         order: list[int] = []
@@ -150,7 +150,7 @@ def decode(config: bytes) -> ConfigFacts:
                 _extended_capability(config, kind, at, facts)
         facts["extended_capabilities"] = tuple(order)
         facts["aer"] = _EXT_AER in order or (False if len(doubts) == before else None)
-    return ConfigFacts(capabilities=tuple(found), doubts=tuple(doubts), **facts)
+    return ConfigFacts(capabilities=tuple(capabilities), doubts=tuple(doubts), **facts)
 
 
 def capability_at(config: bytes, kind: int) -> int | None:

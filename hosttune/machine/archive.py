@@ -209,12 +209,12 @@ class _Bounded(io.RawIOBase):
 
     def block(self, offset: int) -> bytes:
         """Return the tar block at an offset that was read recently; shorter if the stream ends before."""
-        found = b""
+        data_of_block = b""
         for start, data in self._recent:
-            at = offset + len(found) - start
-            if 0 <= at < len(data) and len(found) < _BLOCK:
-                found += data[at : at + _BLOCK - len(found)]
-        return found
+            at = offset + len(data_of_block) - start
+            if 0 <= at < len(data) and len(data_of_block) < _BLOCK:
+                data_of_block += data[at : at + _BLOCK - len(data_of_block)]
+        return data_of_block
 
     def drain(self) -> None:
         """Read to the end, so that truncation and wrong checksums are detected."""

@@ -79,16 +79,16 @@ class Declared(Part, frozen=True, kw_only=True):
         check_version(document, DECLARED_VERSION, "a declared baseline (docs/fleet-uniformity.md)", where)
         refuse_unwritable(document, where)
         try:
-            found = msgspec.convert(document, cls)
+            declared = msgspec.convert(document, cls)
         except (msgspec.ValidationError, RecursionError) as error:
             raise _named(error, where) from error
-        _check(found, where)
+        _check(declared, where)
         replace = msgspec.structs.replace
         return replace(
-            found,
+            declared,
             hosts=tuple(
                 replace(hosts, gpus=tuple(sorted(hosts.gpus)), facts={n: _form(n, v) for n, v in hosts.facts.items()})
-                for hosts in found.hosts
+                for hosts in declared.hosts
             ),
         )
 
@@ -213,8 +213,8 @@ class Checked(Document, frozen=True, kw_only=True):
     def headline(self) -> str:
         """How many hosts are as declared, differ, or are unknown."""
         counts = {word: sum(host.verdict == word for host in self.hosts) for word in ("pass", "fail", "unknown")}
-        found = f"{counts['pass']} of {len(self.hosts)} hosts are as declared"
-        return f"{found}, different: {counts['fail']}, unknown: {counts['unknown']} ({self.answers})"
+        alike = f"{counts['pass']} of {len(self.hosts)} hosts are as declared"
+        return f"{alike}, different: {counts['fail']}, unknown: {counts['unknown']} ({self.answers})"
 
     @property
     def exit_code(self) -> int:

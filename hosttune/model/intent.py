@@ -421,9 +421,9 @@ def _check_sizes(guest: GuestIntent, at: str) -> None:
 
 
 def _check_memory(size: int | str, at: str) -> None:
-    found = parse_size(size, where=at)
-    if found < LEAST_MEMORY:
-        _refuse(f"{found} bytes of memory: less than 1 MiB", at, too_few_bytes_hint(size))
+    size_bytes = parse_size(size, where=at)
+    if size_bytes < LEAST_MEMORY:
+        _refuse(f"{size_bytes} bytes of memory: less than 1 MiB", at, too_few_bytes_hint(size))
 
 
 def _check_lengths(guest: GuestIntent, at: str) -> None:

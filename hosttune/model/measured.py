@@ -167,16 +167,16 @@ class Measured(Part, frozen=True, kw_only=True):
         check_version(document, MEASURED_VERSION, "measured figures (docs/diagnose.md)", where)
         refuse_surrogates(document, where)
         try:
-            found = msgspec.convert(without_nulls(document, cls), cls)
+            measured = msgspec.convert(without_nulls(document, cls), cls)
         except (msgspec.ValidationError, RecursionError) as error:
             raise _named(error, where) from error
-        for path, value, least in _numbers(found):
+        for path, value, least in _numbers(measured):
             if value is None:
                 continue
             if not math.isfinite(value) or value < least or (least == 0 and value < 0):
                 what = f"{value:g} is not possible here"
                 raise BadInput(what, where=f"{where}: {path}", hint="correct it, or leave it out if it is not known")
-        return found
+        return measured
 
     def to_json(self) -> str:
         """Return the document as JSON that `from_yaml` can read."""

@@ -64,9 +64,9 @@ def _texts(value: object, at: str) -> list[tuple[str, str]]:
     if isinstance(value, str):
         return [(at, value)]
     if isinstance(value, Mapping):
-        found = [(f"{at}.{key}".lstrip("."), part) for key, part in value.items()]
+        parts = [(f"{at}.{key}".lstrip("."), part) for key, part in value.items()]
         keys = [(at or "key", str(key)) for key in value]
-        return keys + [text for path, part in found for text in _texts(part, path)]
+        return keys + [text for path, part in parts for text in _texts(part, path)]
     if isinstance(value, list | tuple):
         return [text for n, part in enumerate(value) for text in _texts(part, f"{at}[{n}]")]
     return []

@@ -111,15 +111,15 @@ def home_nodes(
     `distances` are those of the host's own table, from a node with CPUs to the other. A node is left out if its nearest
     is unknown: there are several nodes with CPUs and a distance is missing, or there is none.
     """
-    found: dict[int, int] = {}
+    homes: dict[int, int] = {}
     for node in nodes:
         if node in with_cpus:
-            found[node] = node
+            homes[node] = node
         elif len(with_cpus) == 1 or all((other, node) in distances for other in with_cpus):
             nearest = min(with_cpus, key=lambda other: (distances.get((other, node), 0), other), default=None)
             if nearest is not None:
-                found[node] = nearest
-    return found
+                homes[node] = nearest
+    return homes
 
 
 def table_of(nodes: Iterable[NumaNode]) -> dict[tuple[int, int], int]:

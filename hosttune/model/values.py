@@ -138,10 +138,10 @@ class CpuSet(frozenset[int]):
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Return the values of each key; keys and values in the order of the pairs."""
-    found: dict[K, list[V]] = {}
+    groups: dict[K, list[V]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def parse_cpus(cpus: str | Iterable[int] | None) -> CpuSet:
@@ -341,11 +341,13 @@ def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T
     """
     check_size(len(text), "document", where)
     head = plain_json(text, where=where, hint=f"give a {schema} document", once=True)
-    found = head.get("schema") if isinstance(head, dict) else None
-    if found != schema:
-        older = isinstance(found, str) and found.partition("/")[0] == schema.partition("/")[0]
+    schema_there = head.get("schema") if isinstance(head, dict) else None
+    if schema_there != schema:
+        older = isinstance(schema_there, str) and schema_there.partition("/")[0] == schema.partition("/")[0]
         raise BadInput(
-            f"not a {schema} document" if found is None else f"a document of schema {found!r}, not {schema!r}",
+            f"not a {schema} document"
+            if schema_there is None
+            else f"a document of schema {schema_there!r}, not {schema!r}",
             where=where,
             hint="write it again with this version of hosttune" if older else f"give a {schema} document",
         )

@@ -59,15 +59,15 @@ def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
 
 def _document(events: Iterator[Any], most: int) -> Any:
     reader = _Values(events, most)
-    found: Any = None
+    document: Any = None
     documents = 0
     for event in events:
         if isinstance(event, kinds.DocumentStartEvent):
             documents += 1
             if documents > 1:
                 raise _Refused("a second document")
-            found = reader.value(next(events), 0)
-    return found
+            document = reader.value(next(events), 0)
+    return document
 
 
 class _Values:
@@ -94,22 +94,22 @@ class _Values:
         return self._list(depth + 1) if kind == "seq" else self._mapping(depth + 1)
 
     def _list(self, depth: int) -> list[Any]:
-        found = []
+        items = []
         while not isinstance(event := next(self._events), kinds.SequenceEndEvent):
-            found.append(self.value(event, depth))
-        return found
+            items.append(self.value(event, depth))
+        return items
 
     def _mapping(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         while not isinstance(event := next(self._events), kinds.MappingEndEvent):
             key = self.value(event, depth)
             line = event.start_mark.line + 1
             if not isinstance(key, str):
                 raise _Refused(f"key {key!r} is not a text, at line {line}")
-            if key in found:
+            if key in mapping:
                 raise _Refused(f"key {key!r} is there twice, at line {line}")
-            found[key] = self.value(next(self._events), depth)
-        return found
+            mapping[key] = self.value(next(self._events), depth)
+        return mapping
 
 
 def _scalar(event: Any) -> Any:

@@ -334,8 +334,8 @@ def roofs_of(
         models.setdefault(host.index.ids(address) or address, address)
     if measured and len(models) > 1:
         raise BadInput("the GPUs are of several models", where="measured peaks", hint="choose one guest or plan")
-    found = (roof_of(of_host(host, (address,), standard), measured) for address in models.values())
-    return tuple(roof for roof in found if roof is not None)
+    roofs = (roof_of(of_host(host, (address,), standard), measured) for address in models.values())
+    return tuple(roof for roof in roofs if roof is not None)
 
 
 def roof_of(shape: HostShape, measured: Mapping[str, float] | None = None) -> GpuRoof | None:

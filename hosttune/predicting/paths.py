@@ -157,7 +157,7 @@ def _over_pcie(host: Host, one: str, other: str) -> tuple[list[Hop], list[str]]:
 
 def _redirecting(host: Host, one: str, other: str, common: str) -> list[str]:
     """Return the ports where the two ways meet that send requests up instead of to each other."""
-    found = []
+    addresses = []
     functions = [host.index.pci[end] for end in (one, other) if end in host.index.pci]
     translated = any(function.ats_enabled for function in functions)
     for end in (one, other):
@@ -166,8 +166,8 @@ def _redirecting(host: Host, one: str, other: str, common: str) -> list[str]:
         acs = port.acs if port is not None and port.is_bridge else None
         direct = acs is not None and translated and _DIRECT in acs.enabled
         if port is not None and acs is not None and _REDIRECT in acs.enabled and not direct:
-            found.append(port.address)
-    return found
+            addresses.append(port.address)
+    return addresses
 
 
 def _up(host: Host, address: str, top: str | None) -> Iterator[Hop]:

@@ -68,8 +68,8 @@ def others(one: Spread) -> tuple[ValueGroup, ...]:
 
 def notable(report: FleetReport) -> tuple[Spread, ...]:
     """Return the facts that a reader must look at, by machine model."""
-    found = (spread for spread in report.uniformity if spread.state not in ("alike", "single"))
-    return tuple(sorted(found, key=machine_words))
+    spreads = (spread for spread in report.uniformity if spread.state not in ("alike", "single"))
+    return tuple(sorted(spreads, key=machine_words))
 
 
 def some_unknown(one: Spread) -> tuple[Holder, ...]:

@@ -74,8 +74,8 @@ class NextStep(Value, frozen=True, kw_only=True):
 
 def counts(results: Iterable[CheckResult]) -> dict[str, int]:
     """Return how many results have each outcome, worst first, including zeros; then those that are accepted, if any."""
-    found = Counter(result.standing for result in results)
-    return {outcome: found[outcome] for outcome in (*OUTCOMES, *([ACCEPTED] if found[ACCEPTED] else []))}
+    standings = Counter(result.standing for result in results)
+    return {outcome: standings[outcome] for outcome in (*OUTCOMES, *([ACCEPTED] if standings[ACCEPTED] else []))}
 
 
 def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:

@@ -41,10 +41,10 @@ def boot_loader(system: System) -> BootLoader | None:
             return None
         if kernel_install:
             return kernel_install
-    found = Grubby.found(system) or Grub.found(system) or (kernel_install if entries_folder(system) else None)
-    if found is None and system.captured and not system.list("/boot"):
+    loader = Grubby.found(system) or Grub.found(system) or (kernel_install if entries_folder(system) else None)
+    if loader is None and system.captured and not system.list("/boot"):
         return Grub("/usr/sbin/update-grub")
-    return found
+    return loader
 
 
 # --- kernel arguments ----------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
     """
     from hosttune.transaction.applying import WantedSteps, due, look
 
-    found: list[Entry] = []
+    rows: list[Entry] = []
     known = site.transactions()
     tried = [one for one in known if (one.header.verb, one.header.boot_id) == (LATER, site.boot_id)]
     targets = {record.target for one in tried for record in one.records}
@@ -142,10 +142,10 @@ def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
             refuse_between_tenants(
                 site.system, store, [prepared.step.origin for prepared in todo if prepared.step.origin]
             )
-            found += _finished(site, store, next_number(known), todo, say)
-    if found:
+            rows += _finished(site, store, next_number(known), todo, say)
+    if rows:
         site.keep_holders(site.transactions())
-    return found, any(row.outcome not in (*_FINE, "reverted", "clamped") for row in found)
+    return rows, any(row.outcome not in (*_FINE, "reverted", "clamped") for row in rows)
 
 
 def _finished(site: Site, store: Store, number: int, todo: Sequence[Prepared], say: Say) -> Iterable[Entry]:

@@ -127,9 +127,14 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
         old=one.live,
         new=step.want,
     )
-    found = made[number] = _changed(system, step, one.live)
+    made_now = made[number] = _changed(system, step, one.live)
     journal.write(
-        "done", step=number, outcome=found.outcome, value=found.after, why=found.why, untouched=found.untouched
+        "done",
+        step=number,
+        outcome=made_now.outcome,
+        value=made_now.after,
+        why=made_now.why,
+        untouched=made_now.untouched,
     )
 
 

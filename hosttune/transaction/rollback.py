@@ -121,14 +121,14 @@ def restored(
     counted = CountingSystem(system)
     kept = True
     try:
-        found = freeze(setting.read(system))
-        target, foreign = _value_to_restore(setting, record, found, same_boot=same_boot, force=force)
-        kept = begin(found, target)
-        if target == found:
+        now = freeze(setting.read(system))
+        target, foreign = _value_to_restore(setting, record, now, same_boot=same_boot, force=force)
+        kept = begin(now, target)
+        if target == now:
             made = (
-                _foreign(setting, found, foreign)
+                _foreign(setting, now, foreign)
                 if foreign
-                else Made("already", found, _gone(setting, record, found, same_boot))
+                else Made("already", now, _gone(setting, record, now, same_boot))
             )
         else:
             note = write(counted, setting, target)

@@ -336,18 +336,18 @@ class Agent:
         """Count the time of others since the last look; name suspects where there is enough of it to matter."""
         system = self.looker.system()
         now = sample(system, self._guests, self.clock()) if system is not None else None
-        found = advance(self._counters, self._guests, self._sample, now)
-        self._counters = {guest.name: found[guest.name] or self._counters.get(guest.name) or Counter()
+        counters = advance(self._counters, self._guests, self._sample, now)
+        self._counters = {guest.name: counters[guest.name] or self._counters.get(guest.name) or Counter()
                           for guest in self._guests}  # fmt: skip
-        self._foreign = {name: None if counter is None else counter.shown for name, counter in found.items()}
+        self._foreign = {name: None if counter is None else counter.shown for name, counter in counters.items()}
         self._sample = now
-        loud = [guest for guest in self._guests if (counter := found[guest.name]) and counter.share > _NOTICED_SHARE]
+        loud = [guest for guest in self._guests if (counter := counters[guest.name]) and counter.share > _NOTICED_SHARE]
         cpus = {cpu for guest in loud for cpu in guest.cpus}
         ran = processes(cpus) if loud else None
         for guest in loud if self._ran is not None and ran is not None else ():
             own = {one.pid for one in self._guests} | {os.getpid()}
             names = suspects(self._ran or {}, ran or {}, guest.cpus, own)
-            share = found[guest.name].share  # type: ignore[union-attr]  # loud: not None
+            share = counters[guest.name].share  # type: ignore[union-attr]  # loud: not None
             words = ", ".join(names) or "no process: interrupts, or threads of the kernel"
             self.say(f"guest {guest.name}: others used {share:.0%} of a CPU on its pinned CPUs: {words}")
         self._ran = ran

@@ -21,8 +21,8 @@ _OUTCOMES: dict[str, Outcome] = {"pass": "pass", "fail": "fail", "warn": "warn",
 
 def parse(text: str) -> ParsedOutput:
     """Return one result for each test and entity. Raises NotUnderstood."""
-    found = document(text, TOOL)
-    root = next((found[name] for name in _ROOTS if name in found), None)
+    report = document(text, TOOL)
+    root = next((report[name] for name in _ROOTS if name in report), None)
     root = part(root, dict, TOOL, " or ".join(_ROOTS))
     if root.get("runtime_error"):
         raise NotUnderstood(TOOL, f"it says: {str(root['runtime_error'])[:200]}")
@@ -34,7 +34,7 @@ def parse(text: str) -> ParsedOutput:
     )
     if not results:
         raise NotUnderstood(TOOL, "no test in it")
-    version = root.get("version") or _metadata(found).get("version")
+    version = root.get("version") or _metadata(report).get("version")
     return ParsedOutput((), worst_of_each(results), (), {"dcgm": str(version)} if version else {})
 
 

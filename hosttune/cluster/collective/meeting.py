@@ -243,8 +243,8 @@ def _hear(link: socket.socket, seconds: float) -> dict[str, Any]:
         data += chunk
         if len(data) > _MOST_BYTES or time.monotonic() > deadline:
             raise ValueError("no line of at most 4 KiB")
-    found = plain_json(data, where="member")
-    return found if isinstance(found, dict) else {}
+    said = plain_json(data, where="member")
+    return said if isinstance(said, dict) else {}
 
 
 def hear(link: socket.socket) -> dict[str, Any] | None:

@@ -33,7 +33,7 @@ def survey(system: System, host: Host, named: Sequence[str] = (), *, version: st
     """
     addresses = addresses_of(system)
     chosen = [port for name in named for port in _named(system, host, name, addresses)]
-    found = tuple(dict.fromkeys(chosen)) if named else _all(system, host, addresses)
+    ports = tuple(dict.fromkeys(chosen)) if named else _all(system, host, addresses)
     guests = running_guests(host.guests, host.problems)
     tools = tuple(
         tool for tool, program in TOOLS.items() if any(system.exists(f"{folder}/{program}") for folder in _FOLDERS)
@@ -44,7 +44,7 @@ def survey(system: System, host: Host, named: Sequence[str] = (), *, version: st
         machine=host.boot_id,
         guests=guests,
         tools=tools,
-        ports=with_gpus(system, host, found) if "rdma" in tools else found,
+        ports=with_gpus(system, host, ports) if "rdma" in tools else ports,
         notes=() if addresses is not None else ("addresses are unknown: `ip -j address show` gave no answer",),
     )
 
@@ -80,14 +80,16 @@ def addresses_of(system: System) -> Mapping[str, str] | None:
 
 
 def _best(row: Mapping[str, Any]) -> str | None:
-    found = [one["local"] for one in row.get("addr_info") or () if one.get("scope") == "global" and one.get("local")]
-    return min(found, key=lambda text: ipaddress.ip_address(text).version, default=None)
+    global_addresses = [
+        one["local"] for one in row.get("addr_info") or () if one.get("scope") == "global" and one.get("local")
+    ]
+    return min(global_addresses, key=lambda text: ipaddress.ip_address(text).version, default=None)
 
 
 def _all(system: System, host: Host, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:
     nics = (nic for nic in host.nics if nic.physfn is None and not nic.fabric_bridge)
-    found = (port for nic in nics for port in _of_nic(system, nic, addresses))
-    return tuple(port for port in found if port.rdma or port.address)
+    ports = (port for nic in nics for port in _of_nic(system, nic, addresses))
+    return tuple(port for port in ports if port.rdma or port.address)
 
 
 def _named(system: System, host: Host, name: str, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:

@@ -123,7 +123,7 @@ class PlacementOptions:
     @cached_property
     def touching(self) -> dict[int, int]:
         """For each node, the placements that take something of it."""
-        found = {}
+        bits_of = {}
         for node, places in self._places.items():
             bits = 0
             for amounts in (self._of_amount.get(index, {}) for index in places):
@@ -131,8 +131,8 @@ class PlacementOptions:
                     bits |= some
             for some in self._of_memory.get(node, {}).values():
                 bits |= some
-            found[node] = bits
-        return found
+            bits_of[node] = bits
+        return bits_of
 
     def fitting(self, ledger: Ledger) -> int:
         """Return the placements that fit what is left."""

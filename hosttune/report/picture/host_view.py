@@ -132,8 +132,8 @@ def marks_of(view: HostView, address: str) -> tuple[PictureMark, ...]:
 def check_marks(view: HostView, subjects: Iterable[str]) -> tuple[PictureMark, ...]:
     """Return one mark per outcome for checks of these subjects that did not pass, then slowest links of paths."""
     subjects = tuple(subjects)
-    found = [result for subject in subjects for result in view.results.get(subject, ())]
-    marks = [mark for outcome in _SIGNS if (mark := _mark(outcome, found))]
+    results = [result for subject in subjects for result in view.results.get(subject, ())]
+    marks = [mark for outcome in _SIGNS if (mark := _mark(outcome, results))]
     for number, path in enumerate(view.paths, 1):
         if path.slowest is not None and marked_at(view.host, path.slowest).intersection(subjects):
             name = f"path {number}" if len(path.hops) == 1 else f"slowest link of path {number}"

@@ -246,10 +246,10 @@ _JUDGED = {line.kind: line for line in reversed(KERNEL_LINES) if line.outcome}
 def _named(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     """Yield the host, and each device that a line names, with the events; a drive's line has its controller's name."""
     drives = {drive.controller: drive.address for drive in evidence.host.nvme}
-    found = grouped(
+    by_subject = grouped(
         (event.address or drives.get(f"nvme{event.code}") or HOST, event) for event in _events(evidence, *_JUDGED)
     )
-    yield from ((subject, list(found.get(subject, ()))) for subject in dict.fromkeys([HOST, *found]))
+    yield from ((subject, list(by_subject.get(subject, ()))) for subject in dict.fromkeys([HOST, *by_subject]))
 
 
 @check(

@@ -250,7 +250,7 @@ def _limits(module: Transceiver, quantity: str) -> tuple[float, ...] | None:
     """Return low alarm, low warning, high warning, high alarm; () if the module states none (all are 0, or it has no
     flags and no limits), None if one was not read."""
     stated: Mapping[str, float | None] = module.limits.get(quantity, {})
-    found = tuple(value for value in map(stated.get, _ORDER) if value is not None)
-    if len(found) == len(_ORDER):
-        return found if any(found) else ()
+    limits = tuple(value for value in map(stated.get, _ORDER) if value is not None)
+    if len(limits) == len(_ORDER):
+        return limits if any(limits) else ()
     return () if not module.limits and module.flagged is False else None

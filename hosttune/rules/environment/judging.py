@@ -197,9 +197,9 @@ def _as_number(value: str) -> str:
     """
     if not value:
         return ""
-    found = _NUMBER.match(value)
-    if found is None:
+    match = _NUMBER.match(value)
+    if match is None:
         return "0"
-    sign, hexadecimal, octal, decimal = found.groups()
+    sign, hexadecimal, octal, decimal = match.groups()
     number = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
     return f"{'-' if sign == '-' and number else ''}{min(number, MAX_SIZE)}"  # strtoll ends there

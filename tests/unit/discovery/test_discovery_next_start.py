@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from hosttune.discovery.guests import read_guests
-from hosttune.discovery.running import qemu_processes
+from hosttune.discovery.qemu import qemu_processes
 from hosttune.machine.capture import Archive
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import COMMANDS

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hosttune.discovery.running import PROCESSES, read_running, strip_running
+from hosttune.discovery.qemu import PROCESSES
+from hosttune.discovery.running import read_running, strip_running
 from hosttune.discovery.scrub import Scrub
 from hosttune.machine.capture import Archive
 from hosttune.machine.reader import Reader
