@@ -145,14 +145,14 @@ def _result(metric: str, subject: str, values: list[float], context: JudgingCont
     doubt = _doubt(rows, middle, links, port)
     if doubt is not None:
         what, hint = doubt
-        expected = "; ".join(map(_words, rows)) or "a floor"
+        expected = "; ".join(map(_baseline_text, rows)) or "a floor"
         return _unknown(metric, subject, expected, f"{actual}; {what}", hint)
     if not rows and own is None:
         why = _NO_FLOOR_OF_A_PART if subject in context.pieces else _no_floor(links, port)
         if modelled.why and modelled.most is not None:
             why += f"; no typical figure of this shape has a source ({modelled.why})"
         return CheckResult(check=f"bench-{metric}", subject=subject, outcome="skip", actual=f"{actual}; {why}")
-    return _judged(metric, subject, family, values, actual, rows, own)
+    return _judge_figure(metric, subject, family, values, actual, rows, own)
 
 
 def _exceeded(middle: float, family: Metric, peak: float | None, modelled: Modelled) -> str | None:
@@ -206,7 +206,7 @@ def loaded_links(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
     return links
 
 
-def _judged(
+def _judge_figure(
     metric: str,
     subject: str,
     family: Metric,
@@ -216,7 +216,9 @@ def _judged(
     own: float | None,
 ) -> CheckResult:
     middle = median(values)
-    expected = "; ".join([*(_words(row) for row in rows), *([f"{own:.4g} {family.unit} before"] if own else [])])
+    expected = "; ".join(
+        [*(_baseline_text(row) for row in rows), *([f"{own:.4g} {family.unit} before"] if own else [])]
+    )
     source = "; ".join([*(row.source for row in rows), *(["this host's history"] if own else [])])
     floors = [row for row in rows if row.kind == "floor" and not _reached(middle, row)]
     weaker = [row for row in rows if row.kind != "floor" and not _reached(middle, row)]
@@ -235,7 +237,7 @@ def _judged(
     )
 
 
-def _words(row: Baseline) -> str:
+def _baseline_text(row: Baseline) -> str:
     sign = ">=" if row.direction == "higher" else "<="
     kind = {
         "floor": "floor",

@@ -286,7 +286,7 @@ def _named(error: Exception, where: str) -> BadInput:
 
 def _value_hint(problem: str, path: str) -> str:
     """Return what to write at a path whose value has the wrong type, or is not one of the key's words."""
-    words = _words(path)
+    words = _allowed_words(path)
     match = re.fullmatch(r"Invalid enum value '(.*)'", problem, re.DOTALL)
     given = match[1] if match else ""
     kinds = re.fullmatch(r"Expected `([^`]*\bint\b[^`]*)`, got `str`", problem)
@@ -300,7 +300,7 @@ def _value_hint(problem: str, path: str) -> str:
     return "see docs/intent.md for the keys"
 
 
-def _words(path: str) -> list[str]:
+def _allowed_words(path: str) -> list[str]:
     """Return the words that a key may have, after "a number" if it may be one; none for a key without such words."""
     above, _, key = path.rpartition(".")
     part = _PARTS.get(above.rpartition(".")[2].partition("[")[0], Intent)

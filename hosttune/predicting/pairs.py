@@ -42,10 +42,10 @@ def join(host: Host, one: str, other: str, standard: Standard) -> Join:
         return Join(False, 0, pair)
     if kind is None and not (shape.links and shape.switched):
         return Join(None, None, pair)
-    return Join(True, count, pair, _words(host, shape, count, read=kind is not None))
+    return Join(True, count, pair, _links_text(host, shape, count, read=kind is not None))
 
 
-def _words(host: Host, shape: HostShape, count: int | None, *, read: bool) -> str:
+def _links_text(host: Host, shape: HostShape, count: int | None, *, read: bool) -> str:
     switched = ", over switches" if host.nvswitches or host.fabric is not None or not read else ""
     if not read:
         return f"{shape.links} links{switched}, as boards of this model have them; this pair was not read"

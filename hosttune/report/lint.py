@@ -124,7 +124,7 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
                         *(
                             Mark(OUTCOME_OF[environment_line.verdict], environment_line.verdict),
                             str(environment_line.line),
-                            _said(environment_line),
+                            _line_text(environment_line),
                             environment_line.why,
                         ),
                         *(environment_line.setting or "", environment_line.source or ""),
@@ -138,7 +138,7 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
     )
 
 
-def _said(one: EnvironmentLine) -> str:
+def _line_text(one: EnvironmentLine) -> str:
     return (one.value or "") if one.name is None else one.name if one.value is None else f"{one.name}={one.value}"
 
 

@@ -137,7 +137,7 @@ def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
     for step in steps_of(action for action, held in site.waiting(known) if not held and action.target not in targets):
         known = site.transactions()
         wanted = WantedSteps(Plan(intent=Intent(version=1)), (step,), ())
-        todo = due([_judged(site, prepared) for prepared in look(site, wanted, Host(guests=()), known)])
+        todo = due([_unless_in_use(site, prepared) for prepared in look(site, wanted, Host(guests=()), known)])
         with contextlib.suppress(BadInput, Refused):  # a device between two tenants: its hand-over is first
             refuse_between_tenants(
                 site.system, store, [prepared.step.origin for prepared in todo if prepared.step.origin]
@@ -204,7 +204,7 @@ def _again(
 
     `before`: journals of earlier re-applies of this record. This one replaces them.
     """
-    prepared = _judged(site, prepare(site.system, [step_of(record)])[0])
+    prepared = _unless_in_use(site, prepare(site.system, [step_of(record)])[0])
     if prepared.verdict != TODO:
         rows = entry(prepared)
         return _RecordAtBoot(rows, all(row.outcome in _FINE or row.outcome == record.outcome for row in rows))
@@ -224,7 +224,7 @@ def _again(
     )
 
 
-def _judged(site: Site, one: Prepared) -> Prepared:
+def _unless_in_use(site: Site, one: Prepared) -> Prepared:
     """Return the step, or a step that writes nothing if its device is in use or there are more pages than wanted."""
     setting = one.step.setting
     if one.verdict != TODO:

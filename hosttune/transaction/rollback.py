@@ -132,7 +132,9 @@ def restored(
             )
         else:
             note = write(counted, setting, target)
-            made = _judged(setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0)
+            made = _made_of_undo(
+                setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0
+            )
         if made.outcome in ("reverted", "already"):
             for path in setting.places(system):
                 system.tidy(path)
@@ -191,7 +193,7 @@ def same(setting: Setting, one: Any, other: Any) -> bool:
     return bool(one == other) or setting.agrees(one, other)
 
 
-def _judged(
+def _made_of_undo(
     setting: Setting, target: Any, now: Any, foreign: Mapping[str, Any], note: str | None, *, wrote: bool
 ) -> Made:
     if target != now and not is_original(setting, now, target):

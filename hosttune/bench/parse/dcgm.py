@@ -54,7 +54,7 @@ def _test(test: dict[str, Any]) -> Iterator[CheckResult]:
         raise NotUnderstood(TOOL, f"{name} has no results")
     for row in rows:
         status = part(part(row, dict, TOOL, "a result").get("status"), str, TOOL, f"status of {name}")
-        words = _words(row)
+        words = _warnings_text(row)
         for subject in _subjects(row):
             outcome = _OUTCOMES.get(status.lower())
             if outcome == "pass" and re.search(r"error|fail|unable|could not|insufficient", words, re.IGNORECASE):
@@ -79,7 +79,7 @@ def _subjects(row: dict[str, Any]) -> list[str]:
     return [f"dcgm gpu {name.strip()}" for name in str(ids).split(",")] if ids is not None else ["host"]
 
 
-def _words(row: dict[str, Any]) -> str:
+def _warnings_text(row: dict[str, Any]) -> str:
     rows = [row.get(key) or [] for key in ("warnings", "warning", "info")]
     values = [value for row in rows for value in (row if isinstance(row, list) else [row])]
     return "; ".join(str(value.get("warning", value)) if isinstance(value, dict) else str(value) for value in values)[

@@ -178,7 +178,7 @@ def judged(groups: Sequence[HostGroup], standard: CollectiveStandard) -> tuple[H
         for n, host_group in enumerate(groups)
     ]
     medians = _medians(host_group for host_group in now if not host_group.repeated)
-    return tuple(_judged(host_group, standard, medians) for host_group in now)
+    return tuple(_judge_group(host_group, standard, medians) for host_group in now)
 
 
 def _made_up_for(group: HostGroup, later: Sequence[HostGroup]) -> bool:
@@ -204,7 +204,9 @@ def _medians(groups: Iterable[HostGroup]) -> Mapping[tuple[str, int, int], float
     return {key: median(values) for key, values in medians.items() if len(values) >= LEAST_FOR_MEDIAN}
 
 
-def _judged(group: HostGroup, standard: CollectiveStandard, medians: Mapping[tuple[str, int, int], float]) -> HostGroup:
+def _judge_group(
+    group: HostGroup, standard: CollectiveStandard, medians: Mapping[tuple[str, int, int], float]
+) -> HostGroup:
     if group.outcome != "measured":
         return replace(group, state="failed" if group.outcome in FAILED else "unknown")
     largest = max(figure.size_bytes for figure in group.figures)

@@ -115,11 +115,11 @@ def judged(
     medians = _medians(pairs)
     of_host = {(pair.sender, pair.receiver, pair.rail): pair.gbps for pair in pairs if pair.memory == "host"}
     return tuple(
-        _judged(pair, medians, floor, against, limit_gbps, of_host.get(pair.with_host_memory)) for pair in pairs
+        _judge_pair(pair, medians, floor, against, limit_gbps, of_host.get(pair.with_host_memory)) for pair in pairs
     )
 
 
-def _judged(
+def _judge_pair(
     pair: Pair, medians: _Medians, floor: float, against: Sequence[str], limit: float | None, of_host: float | None
 ) -> Pair:
     """Return a pair with its state. `of_host`: its figure with host memory."""

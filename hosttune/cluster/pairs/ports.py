@@ -32,7 +32,7 @@ def survey(system: System, host: Host, named: Sequence[str] = (), *, version: st
     fabric of the GPUs uses. Raises BadInput for a name that the host does not have.
     """
     addresses = addresses_of(system)
-    chosen = [port for name in named for port in _named(system, host, name, addresses)]
+    chosen = [port for name in named for port in _named_ports(system, host, name, addresses)]
     ports = tuple(dict.fromkeys(chosen)) if named else _all(system, host, addresses)
     guests = running_guests(host.guests, host.problems)
     tools = tuple(
@@ -92,7 +92,7 @@ def _all(system: System, host: Host, addresses: Mapping[str, str] | None) -> tup
     return tuple(port for port in ports if port.rdma or port.address)
 
 
-def _named(system: System, host: Host, name: str, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:
+def _named_ports(system: System, host: Host, name: str, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:
     """Return the ports that the operator named. Raises BadInput if there are none."""
     nic = next((nic for nic in host.nics if name in nic.interfaces or name.partition("/")[0] == nic.rdma), None)
     ports = _of_nic(system, nic, addresses) if nic is not None else []

@@ -97,12 +97,12 @@ if TYPE_CHECKING:
 
 def page_templates(**names: Any) -> Environment:
     """Return jinja2 for the templates of pages, which can use these names."""
-    environment = templates("report", finalize=_shown)
+    environment = templates("report", finalize=_printed)
     environment.globals.update(names)
     return environment
 
 
-def _shown(value: Any) -> Any:
+def _printed(value: Any) -> Any:
     """Return a printed value: None as "unknown", which it means in every document, and no control characters."""
     if value is None:
         return "unknown"

@@ -41,7 +41,7 @@ def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> ShapeBlock
     """Return the node's CPUs as text, with the cells below. `cpus` are the online ones, at least one."""
     caches = grouped((cpu.llc, cpu) for cpu in cpus)
     step = -(-len(cores_of(cpus)) // MOST_CELLS)
-    words = _words(cpus, caches) + (f", one cell is {step} cores" if step > 1 else "")
+    words = _cores_text(cpus, caches) + (f", one cell is {step} cores" if step > 1 else "")
     letters = {holder.letter for holder in view.guests if holder.cpus and len(holder.letter) <= _LONGEST_LETTER}
     cell, number = (
         max((CELL, *(text_width(letter, SMALL, bold=True) + 2 for letter in letters))),
@@ -56,7 +56,7 @@ def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> ShapeBlock
     return stacked((lines, flowed(strips, width, 4)), 3)
 
 
-def _words(cpus: tuple[Cpu, ...], caches: Iterable[int | None]) -> str:
+def _cores_text(cpus: tuple[Cpu, ...], caches: Iterable[int | None]) -> str:
     facts = [f"CPUs {short_list(cpu.id for cpu in cpus)}"]
     if all(cpu.core is not None for cpu in cpus):
         cores = len(cores_of(cpus))
