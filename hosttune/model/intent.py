@@ -13,9 +13,17 @@ from hosttune.errors import BadInput
 from hosttune.model.hints import did_you_mean, too_few_bytes_hint
 from hosttune.model.jsontext import check_version, plain_json
 from hosttune.model.limits import check_count, check_size, limit
-from hosttune.model.networkintent import NetworkIntent, Part, Roce, check_fabric
-from hosttune.model.text import decoding_problem, either, refuse_surrogates, refuse_unwritable
+from hosttune.model.networkintent import NetworkIntent, Roce, check_fabric
+from hosttune.model.text import (
+    below_root,
+    decoding_fault,
+    decoding_problem,
+    either,
+    refuse_surrogates,
+    refuse_unwritable,
+)
 from hosttune.model.values import (
+    Part,
     close_mappings,
     parse_address,
     parse_size,
@@ -248,13 +256,12 @@ def _convert(document: object, where: str) -> Intent:
     try:
         intent = msgspec.convert(without_nulls(document, Intent), Intent)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise _named(error, where) from error
+        raise _refusal(error, where) from error
     check(intent, where=where)
     return intent
 
 
 _NUMBER = "a number"
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _PARTS: Mapping[str, type[Part]] = {
     "reserve": Reserve,
     "guests": GuestIntent,
@@ -269,19 +276,18 @@ _PARTS: Mapping[str, type[Part]] = {
 }
 
 
-def _named(error: Exception, where: str) -> BadInput:
+def _refusal(error: Exception, where: str) -> BadInput:
     """Return a decoding error with the path of its key. For an unknown key, list the keys that are known there."""
-    problem, _, path = str(error).partition(" - at ")
-    path = path.strip("`").removeprefix("$").removeprefix(".")
-    unknown = _UNKNOWN.fullmatch(problem)
+    problem, path, unknown = decoding_fault(error)
+    path = below_root(path)
     if unknown is None:
         at = f"{where}: {path}" if path else where
         return BadInput(decoding_problem(problem), where=at, hint=_value_hint(problem, path))
     part = _PARTS.get(path.rpartition(".")[2].partition("[")[0], Intent)
-    key = f"{path}.{unknown[1]}" if path else unknown[1]
+    key = f"{path}.{unknown}" if path else unknown
     known = ", ".join(part.__struct_fields__)
-    hint = did_you_mean(unknown[1], part.__struct_fields__, f"known here: {known}")
-    return BadInput(f"unknown key {unknown[1]!r}", where=f"{where}: {key}", hint=hint)
+    hint = did_you_mean(unknown, part.__struct_fields__, f"known here: {known}")
+    return BadInput(f"unknown key {unknown!r}", where=f"{where}: {key}", hint=hint)
 
 
 def _value_hint(problem: str, path: str) -> str:

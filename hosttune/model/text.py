@@ -76,9 +76,24 @@ _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "
           "object": "a mapping", "null": "nothing"}  # fmt: skip
 
 
+_UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
 def either(words: Sequence[str]) -> str:
     """Return words as a choice: "a, b or c"."""
     return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
+def decoding_fault(error: Exception) -> tuple[str, str, str | None]:
+    """Return what msgspec says of a document, the path from its root (`$`), and the key if it is not known."""
+    problem, _, path = str(error).partition(" - at ")
+    unknown = _UNKNOWN_KEY.fullmatch(problem)
+    return problem, path.strip("`") or "$", unknown and unknown[1]
+
+
+def below_root(path: str) -> str:
+    """Return a path of `decoding_fault` without the root: "" for the whole document."""
+    return path.removeprefix("$").removeprefix(".")
 
 
 def decoding_problem(message: str) -> str:

@@ -15,7 +15,7 @@ from hosttune.model.hints import size_hint
 from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import check_size
 from hosttune.model.sysfs import is_function
-from hosttune.model.text import decoding_problem, json_escaped
+from hosttune.model.text import decoding_fault, decoding_problem, json_escaped
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -220,6 +220,10 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of every part of a document: frozen, and created with keyword arguments only."""
 
 
+class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base class of every part of a document that a person writes: a key that is not known is an error, by its name."""
+
+
 class Document(Value, frozen=True, kw_only=True):
     """Base class of a whole document."""
 
@@ -354,9 +358,8 @@ def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T
     try:
         return msgspec.convert(without_nulls(head, kind), kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        problem, _, path = str(error).partition(" - at ")
-        at = f"{where}: {path.strip('`') or '$'}"
-        raise BadInput(decoding_problem(problem), where=at, hint="correct the field") from error
+        problem, path, _ = decoding_fault(error)
+        raise BadInput(decoding_problem(problem), where=f"{where}: {path}", hint="correct the field") from error
 
 
 def without_nulls(document: object, kind: type) -> object:

@@ -18,8 +18,9 @@ import yaml
 from yaml import events as kinds
 
 from hosttune.errors import BadInput
-from hosttune.model.jsontext import MAX_DEPTH, plain_json, refuse_long
+from hosttune.model.jsontext import MAX_DEPTH, check_version, plain_json, refuse_long
 from hosttune.model.limits import check_size, limit
+from hosttune.model.text import refuse_surrogates
 
 _PLAIN = (
     (re.compile(r"~|null|Null|NULL|"), lambda text: None),
@@ -54,6 +55,19 @@ def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
         why = " ".join(re.sub(r'in "<[a-z ]+>", ', "at ", str(error)).split())
         raise BadInput(f"not a YAML document: {why}", where=where, hint="correct the syntax") from error
     refuse_long(document, where)
+    return document
+
+
+def load_versioned(text: str | bytes, version: int, what: str, where: str) -> dict[str, Any]:
+    """Return the mapping of a YAML text that a person wrote, of this version. `what`: what it is, and where to read.
+
+    Raises BadInput.
+    """
+    document = load_yaml(text, where)
+    if not isinstance(document, dict):
+        raise BadInput("not a mapping", where=where, hint=f"begin with `version: {version}`")
+    check_version(document, version, what, where)
+    refuse_surrogates(document, where)
     return document
 
 
