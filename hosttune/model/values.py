@@ -59,6 +59,11 @@ def is_address(text: str) -> bool:
     return int(rest[3:5], 16) < 32 and (len(domain) == 4 or domain[0] != "0")
 
 
+def addresses_in(target: str) -> set[str]:
+    """Return the PCI functions that the target of a setting names ("7@0000:41:00.0+0000:43:00.0")."""
+    return {word for word in re.split(r"[\s@,+/]", target) if is_address(word)}
+
+
 @cache
 def address_key(address: str) -> tuple[int, ...]:
     """Return the sort key of a PCI address. Domains may have more than four digits."""

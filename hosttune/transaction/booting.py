@@ -205,6 +205,8 @@ def _again(
     `before`: journals of earlier re-applies of this record. This one replaces them.
     """
     prepared = _unless_in_use(site, prepare(site.system, [step_of(record)])[0])
+    if prepared.is_noted:
+        prepared = with_verdict(prepared, ALREADY, "as wanted, and the journal has it")
     if prepared.verdict != TODO:
         rows = entry(prepared)
         return _RecordAtBoot(rows, all(row.outcome in _FINE or row.outcome == record.outcome for row in rows))

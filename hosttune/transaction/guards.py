@@ -19,6 +19,7 @@ from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.plan import Plan
 from hosttune.model.quarantine import DeviceRecord
+from hosttune.model.values import addresses_in
 from hosttune.settings.drivers import virtual_functions
 from hosttune.settings.setting import Disturbing, FreesDevice, MayGiveLess, TakesDevice
 from hosttune.transaction.site import Site
@@ -93,7 +94,7 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
     named = {
         *(device.address for guest in guests for device in guest.devices),
         *(assignment.gpu for guest in plan.guests for assignment in guest.mig),
-        *(action.target for action in plan.actions),
+        *(address for action in plan.actions for address in addresses_in(action.target)),
     }
     reasons = quarantined_devices(host, register)
     adopted = {adopted_guest.name for adopted_guest in plan.adoptions}
@@ -153,7 +154,7 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
 
     setting = setting_of_record(record)
     if not isinstance(setting, GuestDefinition) or record.old is None:
-        return [held[record.target]] if record.target in held else []
+        return [held[address] for address in addresses_in(record.target) if address in held]
     try:
         facts = setting.facts_of(record.old)
         sources = [*facts.functions, *(device.source for device in facts.hostdevs if device.source is not None)]
@@ -206,7 +207,8 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
 
 def busy_lines(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> tuple[str, ...]:
     """Return what `refuse_busy` refuses, one line each. Raises Unreadable."""
-    return (*_disruptive(system, todo, disrupt), *_of_guests(system, host, todo, disrupt), *_held(system, host, todo))
+    lines = (*_disruptive(system, todo, disrupt), *_of_guests(system, host, todo, disrupt), *_held(system, host, todo))
+    return tuple(dict.fromkeys(lines))  # two settings may take one device
 
 
 def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:

@@ -264,7 +264,7 @@ def killed_at(lab: Lab, at: int) -> Job:
 def whole_host() -> Example:
     """Most kinds in one transaction; not two ways to the same thing, and no driver taken from a GPU that is set."""
     guests = {"guest redefined", "guest-files", "adopted-guest", "live-affinity"}
-    left_out = guests | {"aspm by registers", "irqbalance-ban"}
+    left_out = guests | {"aspm by registers", "irqbalance-ban", "virtual-function"}
     several = ("driver", "sriov-vfs", "kernel-argument", "irq-affinity", "sysctl beside")
     chosen = [one for name, one in EXAMPLES.items() if name not in left_out and not name.startswith(several)]
     return together(*chosen, EXAMPLES["kernel-argument by GRUB"])

@@ -222,18 +222,18 @@ PCI = (
         _links(_GPU, GPU, "nvidia"),
     ),
     Example(
-        "mig-instance",
-        {**_function(_GPU), f".hosttune/commands/mig-lgi-{GPU}": "No GPU instances found: Not Found\n"},
-        (("mig-instance", f"{GPU} 1g.18gb:4", True),),
-        _links(_GPU, GPU, "nvidia"),
-    ),
-    Example(
         "vgpu-functions",
         {
             **_function(_GPU, sriov_numvfs="0\n", sriov_totalvfs="16\n"),
             f".hosttune/commands/mig-lgi-{GPU}": "No GPU instances found: Not Found\n",
         },
         (("vgpu-functions", GPU, True),),
+        _links(_GPU, GPU, "nvidia"),
+    ),
+    Example(
+        "mig-instance",
+        {**_function(_GPU), f".hosttune/commands/mig-lgi-{GPU}": "No GPU instances found: Not Found\n"},
+        (("mig-instance", f"{GPU} 1g.18gb:4", True),),
         _links(_GPU, GPU, "nvidia"),
     ),
     Example(

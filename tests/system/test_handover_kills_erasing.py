@@ -141,8 +141,8 @@ def erased_once(drive: MortalDrive) -> bool:
 
 
 @pytest.mark.skipif(not FULL, reason="minutes of CPU time: only in a full sweep")
-def test_killed_anywhere_a_gpu_is_quarantined_or_covered(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    with_guest(cli.root.path, plan, tmp_path / "with-hook.json")
+def test_killed_anywhere_a_gpu_is_quarantined_or_covered(cli: Cli, plan: Path) -> None:
+    with_guest(cli.root.path, plan)
     start = cli.root.path
     asked = Asked(devices=(GPU,))
 

@@ -232,8 +232,8 @@ def plan_actions(
     ]
     of_guests, about_guests = split_findings(plan_guests_knobs(ctx))
     of_host, about_host = split_findings(plan_host_knobs(ctx))
-    kinds = {action.kind for action in (*of_guests, *of_host)}
-    if any(action.kind in _OF_STARTS for action in needed) and LibvirtHook.kind not in kinds:
+    if any(action.kind in _OF_STARTS for action in needed):
+        of_host = [action for action in of_host if action.kind != LibvirtHook.kind]  # of a setting that names it
         why = "a start by another program finds what the guest's devices need, or is refused"
         needed.append(make_action(LibvirtHook.kind, HOOK, None, INSTALLED, why, needed=True))
     inside = [finding for guest in guests for finding in inside_findings(intent, host, catalogue, guest)]

@@ -166,9 +166,9 @@ def test_what_needs_no_partition(cli: Cli) -> None:
     assert (found.proven, found.evidence) == (True, {"mode": 0, "active": None})
 
 
-def test_a_gpu_on_the_fabric_goes_the_whole_way(cli: Cli, plan: Path, tmp_path: Path) -> None:
+def test_a_gpu_on_the_fabric_goes_the_whole_way(cli: Cli, plan: Path) -> None:
     """Its partition is active while it is erased and tested, and at no other time."""
-    with_guest(cli.root.path, plan, tmp_path / "with-hook.json")
+    with_guest(cli.root.path, plan)
     number = exactly_of(cli.root.path, {1})
     activate(cli.root.path, number)
     told = lines_of(here(cli.root.path), Asked(guest="gpu-guest"))
@@ -199,8 +199,8 @@ class Dying(Mortal):
 
 
 @pytest.mark.skipif(not FULL, reason="13 seconds of CPU time: only in a full sweep")
-def test_killed_around_a_command_it_ends_inactive(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    with_guest(cli.root.path, plan, tmp_path / "with-hook.json")
+def test_killed_around_a_command_it_ends_inactive(cli: Cli, plan: Path) -> None:
+    with_guest(cli.root.path, plan)
     number = exactly_of(cli.root.path, {1})
     places = [f"{when}fmpm {word} {number}" for word in ("-d", "-a") for when in ("", "after ")]
     for place in places:

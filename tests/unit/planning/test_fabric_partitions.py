@@ -31,6 +31,7 @@ from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_builtins
 from hosttune.planning.fabric.guest import not_startable
+from hosttune.settings.hook import PLACE
 
 Json = dict[str, Any]
 
@@ -370,6 +371,14 @@ def test_a_partition_is_activated_before_its_gpus_leave_their_driver() -> None:
     partition = next(action for action in found.actions if action.kind == "fabric-partition")
     assert (partition.current, partition.want, partition.effect) == ("inactive", "active: modules 1, 3", "now")
     assert found.guests[0].steps == ()
+
+
+@pytest.mark.parametrize("value", [True, "keep"])
+def test_the_hook_is_one_needed_action_whatever_the_intent_says_of_it(value: object) -> None:
+    found = decide(board(shared()), {"gpus": [AT[1], AT[3]]}, libvirt_hook=value)
+    assert [(action.kind, action.needed) for action in found.actions if action.target == PLACE] == [
+        ("libvirt-hook", True)
+    ]
 
 
 def test_a_partition_that_is_active_is_in_force_from_then_on() -> None:
