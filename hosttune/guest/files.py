@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.guest.bundle import EXPECTED, make_bundle, notes_of
+from hosttune.guest.bundle import EXPECTED, library, make_bundle, notes_of
 from hosttune.guest.iso import make_image
-from hosttune.guest.libraries import library
 from hosttune.guest.nccl import FILE, is_gpu, is_nic, topology
 from hosttune.guest.places import ids_of, places
 from hosttune.guest.seed import VOLUME, meta_data, user_data

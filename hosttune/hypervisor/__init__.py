@@ -16,8 +16,8 @@ from hosttune.hypervisor.connection import (
     read_state,
     unread_guests,
 )
+from hosttune.hypervisor.definition import canonical, xml_difference
 from hosttune.hypervisor.running import verify_running
-from hosttune.hypervisor.texts import canonical, xml_difference
 
 __all__ = [
     "canonical",

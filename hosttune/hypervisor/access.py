@@ -74,7 +74,7 @@ def unreachable(system: System, guest: PlannedGuest, *, base: str | None = None)
         return ()
     try:
         reader = _reader(system)
-        return tuple(text for file in given for text in _judged(system, reader, file))
+        return tuple(text for file in given for text in _reasons_unreachable(system, reader, file))
     except Unreadable as error:
         return (f"whether QEMU can read its files is unknown: {error.what}",)
 
@@ -127,7 +127,7 @@ def _reader(system: System) -> FileUser:
     return FileUser(int(found[1]), int(found[2]), tuple(name for name in models if name != "dac"), owns)
 
 
-def _judged(system: System, reader: FileUser, file: GuestFile) -> Iterator[str]:
+def _reasons_unreachable(system: System, reader: FileUser, file: GuestFile) -> Iterator[str]:
     path = os.path.normpath(file.path)
     who = f"QEMU (user {reader.user}, group {reader.group})"
     if not system.exists(path):

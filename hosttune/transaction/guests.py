@@ -202,7 +202,12 @@ class Starting(msgspec.Struct, frozen=True):
             reasons = (*startable(self.discover(), guest), *unreachable(self.system, guest))
             return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
         if stage == AFTER_START_STAGE:
-            self._await_interrupts(one)
+            # Wait until a driver in the guest has requested vfio interrupts. Waits only once, not for each device.
+            seconds = 0.0 if self.system.captured or self.found else INTERRUPT_SECONDS
+            deadline = time.monotonic() + seconds
+            while one.step.setting.waits_for(self.system) is not None and time.monotonic() < deadline:
+                time.sleep(1.0)
+            self.found["waited"] = "yes"
         if stage == AFTER_START_STAGE or one.verdict == PENDING or isinstance(one.step.setting, MadeByAnother):
             return prepare(self.system, [one.step])[0]
         if one.step.setting.kind == DEFINITION and not one.step.back:
@@ -214,14 +219,6 @@ class Starting(msgspec.Struct, frozen=True):
         guest = self.plan.guest(one.step.setting.target)
         reasons = ready(self.discover(), guest) if any(device.network for device in guest.devices) else ()
         return with_verdict(one, PENDING, "; ".join(reasons)) if reasons else one
-
-    def _await_interrupts(self, one: Prepared) -> None:
-        """Wait until a driver in the guest has requested vfio interrupts. Waits only once, not for each device."""
-        seconds = 0.0 if self.system.captured or self.found else INTERRUPT_SECONDS
-        deadline = time.monotonic() + seconds
-        while one.step.setting.waits_for(self.system) is not None and time.monotonic() < deadline:
-            time.sleep(1.0)
-        self.found["waited"] = "yes"
 
 
 def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterable[str]:

@@ -56,10 +56,10 @@ def kinds() -> Mapping[str, type[Setting]]:
 
 def kind_class(kind: str, where: str) -> type[Setting]:
     """Return the class of a kind. Raises BadInput for a kind that this version does not know."""
-    found = kinds().get(kind)
-    if found is None:
+    setting = kinds().get(kind)
+    if setting is None:
         raise BadInput(f"unknown setting kind {kind!r}", where=where, hint="plan again with this version of hosttune")
-    return found
+    return setting
 
 
 def setting_of(kind: str, target: str) -> Setting:
