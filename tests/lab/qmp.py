@@ -97,7 +97,7 @@ def _seen(machine: LabMachine, said: dict[str, Any]) -> Seen:
             for name, one in memory.items()
             if one["policy"] in _POLICIES and one["host-nodes"]
         },
-        {_path(devices, name): one["type"] for name, one in devices.items() if isinstance(one["addr"], str)},
+        {_path(devices, name): one["type"] for name, one in devices.items() if isinstance(one["addr"], int)},
         next((one["host"] for one in devices.values() if one["type"] == "vfio-pci"), None),
         {one["file"] for one in said["query-named-block-nodes"] if one["drv"] == "file"},
     )
@@ -107,6 +107,7 @@ def _path(devices: dict[str, Any], name: str) -> str:
     # query-pci shows nothing below a bridge that no firmware has numbered yet.
     above = devices[name]["parent_bus"].split("/")
     owner = above[above.index("peripheral") + 1] if "peripheral" in above else None
+    place = f"{devices[name]['addr'] >> 3:02x}.{devices[name]['addr'] & 7}"
     if owner is None or devices[owner]["type"] == "pxb-pcie":
-        return f"{devices[owner]['bus_nr'] if owner else 0:02x}/{devices[name]['addr']}"
-    return f"{_path(devices, owner)}/{devices[name]['addr']}"
+        return f"{devices[owner]['bus_nr'] if owner else 0:02x}/{place}"
+    return f"{_path(devices, owner)}/{place}"
