@@ -104,10 +104,9 @@ def _seen(machine: LabMachine, said: dict[str, Any]) -> Seen:
 
 
 def _path(devices: dict[str, Any], name: str) -> str:
-    # query-pci shows nothing below a bridge that no firmware has numbered yet.
-    above = devices[name]["parent_bus"].split("/")
-    owner = above[above.index("peripheral") + 1] if "peripheral" in above else None
+    # query-pci shows nothing below a bridge that no firmware has numbered yet. A bus has the name of its device.
+    above = devices[name]["parent_bus"].rpartition("/")[2]
     place = f"{devices[name]['addr'] >> 3:02x}.{devices[name]['addr'] & 7}"
-    if owner is None or devices[owner]["type"] == "pxb-pcie":
-        return f"{devices[owner]['bus_nr'] if owner else 0:02x}/{place}"
-    return f"{_path(devices, owner)}/{place}"
+    if above not in devices or devices[above]["type"] == "pxb-pcie":
+        return f"{devices[above]['bus_nr'] if above in devices else 0:02x}/{place}"
+    return f"{_path(devices, above)}/{place}"
