@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from hosttune.bench.baselines import Standard
 from hosttune.bench.compare import middle_of, runs_of
 from hosttune.gpu import VENDORS
 from hosttune.inventory.pcielink import JudgedLink, path
@@ -66,7 +67,7 @@ def figures_of(samples: Sequence[Sample]) -> Iterator[Figure]:
 def of_host_facts(host: Host) -> Measured:
     """Return what a host document shows of its GPUs, their links, NICs and bridges. Pure; no figures."""
     gpus = host.index.accelerators
-    shape = of_host(host, [gpu.address for gpu in gpus], _no_standard())
+    shape = of_host(host, [gpu.address for gpu in gpus], Standard({}, ()))
     nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and nic.kind == "infiniband"]
     functions = [host.index.pci[nic.address] for nic in nics if nic.address in host.index.pci]
     partial = of_gpus(gpus)
@@ -76,7 +77,9 @@ def of_host_facts(host: Host) -> Measured:
         virtual=host.hypervisor,
         nvswitch=shape.switched,
         nics=_nics(nics),
-        pcie=None if shape.slot is None else _slot_words(shape.slot),
+        pcie=next((f"{g}.0 x{shape.slot[1]}" for g, gts in PCIE_GTS.items() if gts == shape.slot[0]), None)
+        if shape.slot
+        else None,
         cpu=host.cpu_model.model if host.cpu_model else None,
     )
     loaded = _modules(host)
@@ -100,12 +103,6 @@ def of_host_facts(host: Host) -> Measured:
         },
     )
     return msgspec.structs.replace(partial, setup=setup, observations=seen)
-
-
-def _no_standard() -> Any:
-    from hosttune.bench.baselines import Standard
-
-    return Standard({}, ())
 
 
 def of_gpus(gpus: Sequence[Gpu]) -> Measured:
@@ -250,7 +247,3 @@ def _link(links: Sequence[JudgedLink]) -> tuple[LinkSeen | None, str]:
         if worst is None or part < worst[0]:
             worst = (part, seen, judged.end.address)
     return (worst[1], worst[2]) if worst else (None, "")
-
-
-def _slot_words(slot: tuple[float, int]) -> str | None:
-    return next((f"{generation}.0 x{slot[1]}" for generation, gts in PCIE_GTS.items() if gts == slot[0]), None)
