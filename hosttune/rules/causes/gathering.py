@@ -82,7 +82,7 @@ def of_host_facts(host: Host) -> Measured:
         else None,
         cpu=host.cpu_model.model if host.cpu_model else None,
     )
-    loaded = _modules(host)
+    modules = host.platform.modules if host.platform else None
     link, place = _link([link for gpu in gpus for link in path(host.index, gpu.address)])
     redirecting = _redirecting(host, gpus, nics)
     seen = msgspec.structs.replace(
@@ -93,7 +93,7 @@ def of_host_facts(host: Host) -> Measured:
         relaxed_ordering=_all(function.relaxed_ordering for function in functions),
         max_read_request_bytes=_least(function.read_request_bytes for function in functions),
         gpu_nic_path=_path(host, gpus, nics),
-        peer_memory_module=_peer_memory(gpus, loaded),
+        peer_memory_module=_peer_memory(gpus, {module.name for module in modules or ()}),
         link=link,
         nic_link=_nic_link(nics),
         said={
@@ -215,16 +215,11 @@ def _between(host: Host, one: str, other: str) -> int:
     return _PATHS.index("NODE") if nodes[0] is not None and nodes[0] == nodes[1] else _PATHS.index("SYS")
 
 
-def _modules(host: Host) -> set[str] | None:
-    modules = host.platform.modules if host.platform else None
-    return None if modules is None else {module.name for module in modules}
-
-
-def _peer_memory(gpus: Sequence[Gpu], loaded: set[str] | None) -> bool | None:
+def _peer_memory(gpus: Sequence[Gpu], loaded: set[str]) -> bool | None:
     """Return True if a module is loaded that lets NICs reach these GPUs. The list of modules does not prove absence."""
     makers = {gpu.vendor for gpu in gpus}
     wanted = {name for vendor in VENDORS if vendor.name in makers for name in vendor.peer_memory}
-    return True if loaded and wanted & loaded else None
+    return True if wanted & loaded else None
 
 
 def _link(links: Sequence[JudgedLink]) -> tuple[LinkSeen | None, str]:
