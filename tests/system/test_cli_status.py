@@ -79,7 +79,7 @@ def test_the_result_is_what_its_schema_says(applied: Cli, capsys: pytest.Capture
     assert set(fields) >= RESULT
     assert set(json.loads(text)) == set(fields)
     assert set(schema["$defs"]["Entry"]["properties"]) == ENTRY
-    assert set(schema["$defs"]["Drift"]["properties"]) == {"action", "expected", "actual", "why"}
+    assert set(schema["$defs"]["Drift"]["properties"]) == {"action", "expected", "actual", "why", "hint"}
     assert set(schema["$defs"]["OpenTransaction"]["properties"]) == {"number", "verb", "state", "journal"}
     words = schema["$defs"]["Entry"]["properties"]["outcome"]["enum"]
     assert {"done", "already", "clamped", "ignored", "stuck", "failed", "reverted", "conflict", "pending"} <= set(words)
