@@ -15,10 +15,9 @@ from msgspec.structs import replace as changed
 from hosttune.domain.defined import as_planned
 from hosttune.errors import BadInput
 from hosttune.inventory.bare import bare_host, runs
-from hosttune.inventory.devices import identity, read_catalogue, same_device
+from hosttune.inventory.devices import identity, quarantined_devices, read_catalogue, same_device
 from hosttune.inventory.names import mistaken, resident_of, unknown_ours
 from hosttune.inventory.pages import guest_shares, reserve_bytes
-from hosttune.inventory.quarantine import quarantined_devices
 from hosttune.inventory.resources import place_cpus
 from hosttune.knobs.registry import intent_in_force
 from hosttune.model.force import GuestInForce, InForce
@@ -172,13 +171,13 @@ def _check_names(host: Host, intent: Intent, force: InForce, others: Collection[
 def _lost(host: Host, guest: GuestInForce) -> list[str]:
     """Return which devices of a guest it cannot have any more: they are gone, or between two tenants."""
     quarantined = quarantined_devices(host)
-    found = []
+    reasons = []
     for device in guest.places.devices:
         if device.kind != "mdev" and device.address not in host.index.pci:
-            found.append(f"{device.address} is gone: this host has no such device now")
+            reasons.append(f"{device.address} is gone: this host has no such device now")
         elif device.address in quarantined:
-            found.append(quarantined[device.address])
-    return found
+            reasons.append(quarantined[device.address])
+    return reasons
 
 
 def _as_it_is(host: Host, guest: GuestInForce, wanted: GuestIntent) -> GuestInForce | Unplaced | Finding:
@@ -241,17 +240,17 @@ def same_request(host: Host, guest: GuestInForce, wanted: GuestIntent, reserve: 
 
 def _meaning(host: Host, guest: GuestIntent, reserve: Reserve) -> dict[str, Any]:
     """Return a request so that equal values ask for the same: sizes in bytes, addresses in one form and order."""
-    found = {name: getattr(guest, name) for name in guest.__struct_fields__ if name not in ("name", "state")}
-    found |= {name: _devices(found[name]) for name in ("gpus", "nics", "nvme")}
+    fields = {name: getattr(guest, name) for name in guest.__struct_fields__ if name not in ("name", "state")}
+    fields |= {name: _devices(fields[name]) for name in ("gpus", "nics", "nvme")}
     if isinstance(guest.numa, tuple):
         cells = [(cell.vcpus, parse_size(cell.memory, where="numa")) for cell in guest.numa]
-        found |= {"numa": cells, "vcpus": sum(cpus for cpus, _ in cells), "memory": sum(size for _, size in cells)}
+        fields |= {"numa": cells, "vcpus": sum(cpus for cpus, _ in cells), "memory": sum(size for _, size in cells)}
     elif guest.memory != "auto":
-        found["memory"] = parse_size(guest.memory, where="memory")
-    found["networks"] = guest.networks or ()
-    found["sysctl"] = {name: str(value) for name, value in (guest.sysctl or {}).items()}
+        fields["memory"] = parse_size(guest.memory, where="memory")
+    fields["networks"] = guest.networks or ()
+    fields["sysctl"] = {name: str(value) for name, value in (guest.sysctl or {}).items()}
     kept = [reserve_bytes(reserve, node.memory_bytes) for node in host.numa_nodes]
-    return {**found, "reserve": (reserve.cores_per_node, kept)}
+    return {**fields, "reserve": (reserve.cores_per_node, kept)}
 
 
 def _devices(value: object) -> object:
@@ -356,6 +355,8 @@ def _elements(guest: PlannedGuest) -> dict[str, str]:
             f"{assignment.profile} at {assignment.start} of {assignment.gpu}" for assignment in guest.mig
         ),
         "disk": guest.disk or "",
+        "image": guest.image or "",
+        "login": ", ".join((*filter(None, (guest.user,)), *guest.ssh_keys)),
         "networks": ", ".join(networks),
         "firmware": guest.firmware,
         "Secure Boot": "on" if guest.secure_boot else "off",

@@ -19,9 +19,8 @@ from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.force import InForce
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
-from hosttune.settings.explains import Explains
 from hosttune.settings.hook import recording_of
-from hosttune.settings.setting import BOOT, Divisible, EditedInPlace, MayGiveLess, Setting, WrittenTogether
+from hosttune.settings.setting import BOOT, Divisible, EditedInPlace, Explains, MayGiveLess, Setting, WrittenTogether
 from hosttune.transaction.guards import renamed
 from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
@@ -225,9 +224,9 @@ def applied_state(site: Site, rows: Iterable[StandingSetting]) -> tuple[list[Ent
     entries: list[Entry] = []
     for row in rows:
         if (record := _not_back(site, row.record)) is not None:
-            found = _look(site, record)
-            drift += _drifted(record, found)
-            entries += _standing(record, found)
+            state = _look(site, record)
+            drift += _drifted(record, state)
+            entries += _standing(record, state)
     return entries, drift
 
 
@@ -237,8 +236,8 @@ def drifted_records(site: Site, rows: Iterable[StandingSetting]) -> Iterable[Rec
     Not included: what cannot be read, and what waits for a boot or a guest.
     """
     for row in rows:
-        found = _look(site, row.record)
-        if isinstance(found, Drift) and not (found.why or "").startswith(UNREAD):
+        state = _look(site, row.record)
+        if isinstance(state, Drift) and not (state.why or "").startswith(UNREAD):
             yield row.record
 
 

@@ -62,16 +62,18 @@ def apply(
     site, discover = here
     if not dry_run:
         writable_store(site)
-    found = asked()
-    if isinstance(found, Intent):
-        found = PlanRequest(found)
-    if isinstance(found, PlanRequest):
+    asked_plan = asked()
+    if isinstance(asked_plan, Intent):
+        asked_plan = PlanRequest(asked_plan)
+    if isinstance(asked_plan, PlanRequest):
         from hosttune.planning import plan as decide  # a saved plan, `status` and `revert` do not need the planner
 
         refuse_open(() if dry_run else site.transactions())  # what it has done is not in force yet
-        where = (found.source and found.source.name) or "intent"
-        found = decide(discover(), found.intent, where=where, source=found.source, prune=found.prune)
-    wanted = found if found is not None else _saved_plan(site)
+        where = (asked_plan.source and asked_plan.source.name) or "intent"
+        asked_plan = decide(
+            discover(), asked_plan.intent, where=where, source=asked_plan.source, prune=asked_plan.prune
+        )
+    wanted = asked_plan if asked_plan is not None else _saved_plan(site)
 
     def known() -> Host:
         host = discover()

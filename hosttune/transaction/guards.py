@@ -88,7 +88,7 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
 
     Raises Refused with every device, BadInput for a register that cannot be read.
     """
-    from hosttune.inventory.quarantine import quarantined_devices
+    from hosttune.inventory.devices import quarantined_devices
 
     register = read_register(store.folder) if store is not None else None
     guests = (*plan.guests, *(adopted.guest for adopted in plan.adoptions))
@@ -97,7 +97,7 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
         *(assignment.gpu for guest in plan.guests for assignment in guest.mig),
         *(address for action in plan.actions for address in addresses_in(action.target)),
     }
-    found = quarantined_devices(host, register)
+    reasons = quarantined_devices(host, register)
     adopted = {adopted_guest.name for adopted_guest in plan.adoptions}
     paths = [
         planned_guest.disk for planned_guest in guests if planned_guest.disk and planned_guest.disk.startswith("/dev/")
@@ -110,8 +110,10 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
     ]
     disks = {path: host.index.functions_under(path) for path in paths}
     named |= {address for functions in disks.values() for address in functions or ()}
-    lines = [f"  {found[address]}" for address in sorted(named & found.keys())]
-    lines += [f"  {path} may be on one: what it is on is unknown" for path, on in disks.items() if found and on is None]
+    lines = [f"  {reasons[address]}" for address in sorted(named & reasons.keys())]
+    lines += [
+        f"  {path} may be on one: what it is on is unknown" for path, on in disks.items() if reasons and on is None
+    ]
     if lines:
         hint = "finish its hand-over (hosttune handover), or free it (hosttune handover release BDF --why TEXT)"
         raise Refused("devices between two tenants:\n" + "\n".join(lines), where="plan", hint=hint)
@@ -273,10 +275,10 @@ def _functions_changing_driver(system: System, record: Record) -> tuple[str, ...
 
 def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
     """Report settings that still have hosttune's value if more is in use than the original value would provide."""
-    found: dict[tuple[str, str], list[Record]] = {}
+    by_setting: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        found.setdefault((record.kind, record.target), []).append(record)
-    for changes in found.values():
+        by_setting.setdefault((record.kind, record.target), []).append(record)
+    for changes in by_setting.values():
         setting = setting_of_record(changes[0])
         if not isinstance(setting, MayGiveLess):
             continue

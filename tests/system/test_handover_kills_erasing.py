@@ -168,8 +168,8 @@ def test_killed_anywhere_a_gpu_is_quarantined_or_covered(cli: Cli, plan: Path) -
         again = run(fresh(), asked, Cleaning(), passing)
         if again is None or not again.clean or Root(start).driver(GPU) != "vfio-pci":
             wrong.append(f"{place}: a second hand-over does not end it: {states(start)}, {Root(start).driver(GPU)}")
-        if active(start):
-            wrong.append(f"{place}: partitions {active(start)} are left active")
+        if active(start) != [partition]:
+            wrong.append(f"{place}: partitions {active(start)} are active")
     assert wrong == []
 
 

@@ -297,7 +297,9 @@ def test_the_remedy_of_the_state_works(name: str, cli: Cli, tmp_path: Path) -> N
     assert code == state.code, said
     told = re.search(state.remedy, said)
     assert told is not None, said
-    line = told[0].replace("OTHER", "other").replace("NAME", "c" if "device is gone" in name else "a").replace("BDF", GPU)
+    line = (
+        told[0].replace("OTHER", "other").replace("NAME", "c" if "device is gone" in name else "a").replace("BDF", GPU)
+    )
     for part in re.split(r"; |, then ", line):
         if (option := re.search(r"--[a-z].*", part)) and not part.startswith(("hosttune", "virsh")):
             part = shlex.join(

@@ -70,12 +70,12 @@ def guest_cells(resources: Resources, choice: Choice, at: str) -> tuple[tuple[Ce
 
 def _cell_text(resources: Resources, a: int, b: int, at: str) -> tuple[int, Finding | None]:
     """Return the distance to write between the cells of two host nodes, and a finding if it differs from the host's."""
-    found = resources.distance(a, b)
-    value = LOCAL_DISTANCE if a == b else min(max(found, NEAREST_REMOTE), FARTHEST)
-    if value == found:
+    distance = resources.distance(a, b)
+    value = LOCAL_DISTANCE if a == b else min(max(distance, NEAREST_REMOTE), FARTHEST)
+    if value == distance:
         return value, None
     most = f"{LOCAL_DISTANCE} within a cell and {NEAREST_REMOTE} to {FARTHEST} between cells"
-    text = f"the host's distance {found} from node {a} to node {b} is written as {value}: libvirt accepts {most}"
+    text = f"the host's distance {distance} from node {a} to node {b} is written as {value}: libvirt accepts {most}"
     return value, Finding(level="info", text=text, where=at)
 
 
@@ -345,6 +345,9 @@ def _written(
         iommu_eim=needs_iommu(len(pinning.cpus), pinning.topology),
         allocation_threads=min(ALLOCATION_THREADS, len(pinning.cpus)),
         disk=guest.disk,
+        image=guest.image,
+        user=guest.user,
+        ssh_keys=guest.ssh_keys or (),
         networks=guest.networks or (),
         boot=guest.boot,
     )
@@ -400,13 +403,13 @@ def _of_networks(context: PlanningContext, guest: GuestIntent, guest_uuid: str) 
     One of InfiniBand has none.
     """
     kinds = {nic.address: nic.kind for nic in context.host.nics}
-    found = {}
+    networks = {}
     rows = zip(context.functions.get(guest.name, ()), vf_networks(guest.networks), strict=True)
     for address, (number, network, physical) in rows:
         infiniband = network.guid is not None or kinds.get(physical) == "infiniband"
         mac = network.mac or (None if infiniband else mac_of(guest_uuid, number))
-        found[address] = msgspec.structs.replace(network, vf_of=physical, mac=mac and mac.lower())
-    return found
+        networks[address] = msgspec.structs.replace(network, vf_of=physical, mac=mac and mac.lower())
+    return networks
 
 
 def _devices(

@@ -414,8 +414,10 @@ def test_a_partition_whose_state_is_not_told_is_not_activated() -> None:
 
 
 def test_gpus_without_nvswitch_functions_want_a_reset_after_the_fabric_manager() -> None:
-    found = decide(board(shared(B200), device_id="2901", switches=()), {"gpus": [AT[1], AT[2]]})
-    (step,) = found.guests[0].steps
+    """What apply activates, it resets before."""
+    asked = {"gpus": [AT[1], AT[2]]}
+    assert decide(board(shared(B200), device_id="2901", switches=()), asked).guests[0].steps == ()
+    step = decide(board({"mode": 1}, device_id="2901", switches=()), asked).guests[0].steps[0]
     assert all(f"nvidia-smi -i {AT[module]} -r" in step.text for module in (1, 2))
 
 
