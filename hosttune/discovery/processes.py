@@ -152,7 +152,7 @@ def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:
         )
     maps = () if unread is not None else tuple(parse_maps(text))
     # Each thread of a process shows the same; the one with the process's id is read.
-    found = set(_RESIDENT.findall(reader.text(f"/proc/{pid}/task/{pid}/status") or ""))
+    resident = set(_RESIDENT.findall(reader.text(f"/proc/{pid}/task/{pid}/status") or ""))
     # By cell and node; None if no mapping names a cell.
     held: dict[str, dict[str, int]] = {}
     for mapped in maps:
@@ -161,6 +161,7 @@ def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:
             of_cell = held.setdefault(named[1], {})
             for node, pages in mapped.pages.items():
                 of_cell[node] = of_cell.get(node, 0) + pages * mapped.page_bytes
+    fields = (reader.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()  # the name may have any characters
     return GuestProcess(
         guest=name,
         pid=pid,
@@ -168,15 +169,9 @@ def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:
         memory_by_node=_by_node(maps),
         page_sizes=tuple(sorted({mapped.page_bytes for mapped in maps if mapped.huge and mapped.page_bytes})),
         memory_by_cell=held or None,
-        resident_bytes=int(found.pop()) << 10 if len(found) == 1 else None,
-        started=_started(reader, pid),
+        resident_bytes=int(resident.pop()) << 10 if len(resident) == 1 else None,
+        started=number(fields[19]) if len(fields) > 19 else None,
     )
-
-
-def _started(reader: Reader, pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot: proc(5), stat, field 22."""
-    fields = (reader.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()  # the name may have any characters
-    return number(fields[19]) if len(fields) > 19 else None
 
 
 def pid_of(reader: Reader, name: str) -> int | None:

@@ -67,8 +67,8 @@ def board_of(host: Host) -> Board | None:
     """
     switches = {host.index.device_id(switch.address) for switch in host.nvswitches}
     gpus = {host.index.device_id(gpu.address) for gpu in host.gpus}
-    found = [name for name, kind in _KINDS.items() if switches & kind.switches or gpus & kind.gpus]
-    return _board(found[0]) if len(found) == 1 else None
+    boards = [name for name, kind in _KINDS.items() if switches & kind.switches or gpus & kind.gpus]
+    return _board(boards[0]) if len(boards) == 1 else None
 
 
 @cache
@@ -112,14 +112,14 @@ def fabric_gpus(host: Host) -> tuple[Gpu, ...]:
     if not has_fabric(host):
         return ()
     functions = host.index.pci
-    found = []
+    gpus = []
     for gpu in host.gpus:
         vendor, device = vendor_of(gpu.vendor), functions.get(gpu.address)
         if vendor is None or not vendor.fabric or (device and (device.physfn or device.device_id in _CARDS)):
             continue
         if gpu.fabric_state is not None or "fabric_state" not in (gpu.lacks or ()):
-            found.append(gpu)
-    return tuple(found)
+            gpus.append(gpu)
+    return tuple(gpus)
 
 
 def waits_for_partition(host: Host, gpu: Gpu) -> bool | None:

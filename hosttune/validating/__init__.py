@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune import __version__
-from hosttune.bench.runs import loaded_clocks
+from hosttune.bench.compare import loaded_clocks
 from hosttune.discovery.configuration import configuration_of
 from hosttune.discovery.ports import read_ports
 from hosttune.errors import BadInput, Refused

@@ -375,6 +375,11 @@ GUESTS = (
     ),
     Example("guest-state", _NO_GUESTS, guests=(VM,), start=True),
     Example(
+        "guest-disk",
+        {**_NO_GUESTS, "srv/image.qcow2": "an image"},
+        guests=(changed(VM, disk="/srv/disk.qcow2", image="/srv/image.qcow2"),),
+    ),
+    Example(
         "guest-files",
         _NO_GUESTS,
         guests=(

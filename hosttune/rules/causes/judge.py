@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.errors import BadInput
+from hosttune.model.devicepath import GpuRoof
 from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, Doubt
 from hosttune.model.limits import check_count
 from hosttune.model.measured import Figure, Measured, Observations
-from hosttune.model.roof import GpuRoof
 from hosttune.model.values import grouped
-from hosttune.predicting.roofs import OWN_METRICS, roof_of
+from hosttune.predicting.estimates import OWN_METRICS, roof_of
 from hosttune.predicting.shape import HostShape, shape_of, slot_of
 from hosttune.rules.causes.equals import SPREAD, compared
 from hosttune.rules.causes.rule import TIERS, Case, CauseRule
