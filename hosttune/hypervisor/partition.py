@@ -164,7 +164,7 @@ def _reset(system: System, gpu: str) -> str:
         offered = " ".join(methods or ()) or "none"
         raise WriteFailed(f"GPU {gpu}", f"it is not alone below its port: of the resets the kernel offers {offered}")
     if driver_of(system, gpu) != VFIO and GpuPersistence(gpu).read(system):
-        raise InUse(f"GPU {gpu}", f"persistence mode holds it (nvidia-smi -i {gpu} -pm 0)")
+        raise InUse(f"GPU {gpu}", "persistence mode holds it: switch it off first")
     Driver(gpu).write(system, VFIO)
     done = reset(system, gpu, _BUS, methods)
     if not done.answers or done.ids != ids:
