@@ -19,7 +19,7 @@ from hosttune.model.gpu import Fabric, FabricPartition, Gpu, Mig, Peer
 from hosttune.model.host import Module, NvSwitch, PciDevice, Platform
 from hosttune.model.validation import CheckResult
 
-FABRIC = ("nvlinks", "fabric", "fabricmanager", "fabricpartition")
+FABRIC = ("nvlinks", "fabric")
 SWITCHES = ("0000:83:00.0", "0000:84:00.0", "0000:85:00.0", "0000:86:00.0")
 
 
