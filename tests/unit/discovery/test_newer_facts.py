@@ -18,7 +18,7 @@ from hosttune.machine.system import COMPLETE, System
 from hosttune.rules.checks import on, results_of
 from hosttune.rules.engine import Finding
 
-NEWER = FactReader("clocks", "cpu", "read_clocks", since=FACTS + 1)
+NEWER = FactReader("clocks", "clocks", "read_clocks", since=FACTS + 1)
 
 
 def newer_of(system: System) -> tuple[str, ...]:
