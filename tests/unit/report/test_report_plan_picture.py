@@ -569,9 +569,7 @@ def test_no_guest_looks_like_an_outcome() -> None:
     """Of the page and of the picture, light and dark: red, amber, violet, green."""
     style = (Path(__file__).parents[3] / "templates/report/style.css").read_text()
     outcomes = re.findall(r"--(?:m-)?(?:fail|warn|unknown|pass): (#[0-9a-f]{6})", style)
-    outcomes += [
-        value for name, _, *values in RULES if name.startswith((".sign", ".fault")) for value in values
-    ]
+    outcomes += [value for name, _, *values in RULES if name.startswith((".sign", ".fault")) for value in values]
     assert len(outcomes) > 20
     for guest in GUESTS:
         _, a, b = lab(guest[0], "normal")
