@@ -247,7 +247,9 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
     found = list(results)
     silent = lost - {result.subject for result in found} if check.of_tree else set()
     for result in found:
-        if result.subject in gone and result.outcome in ("pass", "warn", "skip"):
+        # What is unknown of a GPU that is not there has remedies for one that is.
+        unasked = result.outcome == "unknown" and result.subject in lost
+        if result.subject in gone and (unasked or result.outcome in ("pass", "warn", "skip")):
             yield msgspec.structs.replace(_not_there(check, result.subject, result.expected), source=result.source)
         elif not (silent and result.subject == HOST and result.outcome == "skip"):
             yield result
