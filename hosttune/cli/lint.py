@@ -11,6 +11,7 @@ from hosttune.cli.commands import Command, completing, host_options, read_docume
 from hosttune.cli.output import emit_report, exiting
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
+from hosttune.model.lint import Linted
 from hosttune.rules.lint import BY_HAND, LintedDefinition, Manager, rules
 from hosttune.rules.lint import lint as find
 
@@ -161,4 +162,5 @@ def judge(
     with exiting(context, 1 if any(finding.level in failing for finding in findings) else 0):
         files = [definition.file for definition in definitions]
         only = {"sarif": lambda: lint_sarif(findings, rules())}
-        emit_report(findings, output, lambda _: lint_report(findings, files, rules(), fail_on), only)
+        document = Linted(findings=tuple(findings))
+        emit_report(document, output, lambda _: lint_report(findings, files, rules(), fail_on), only)

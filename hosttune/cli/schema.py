@@ -21,6 +21,7 @@ from hosttune.model.handover import Statement
 from hosttune.model.history import History
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
+from hosttune.model.lint import Linted
 from hosttune.model.measured import Measured
 from hosttune.model.pairs import Ends, PairsReport
 from hosttune.model.plan import Plan
@@ -49,6 +50,7 @@ DOCUMENTS: dict[str, type[Value]] = {
     "collective": CollectiveReport,
     "member": Member,
     "history": History,
+    "lint": Linted,
 }
 
 

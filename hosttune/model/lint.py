@@ -1,4 +1,4 @@
-"""What a rule found in an existing domain XML: the rows of `hosttune lint -o json`."""
+"""The lint document (`hosttune.lint/v1`): what rules found in existing domain XML."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 
 from hosttune.model.values import Document, Value
 
+LINT_SCHEMA = "hosttune.lint/v1"
 LEVELS = ("error", "warn", "info")  # worst first
 LEVEL_WORDS = {"error": "error", "warn": "warning", "info": "note"}  # for people, and in SARIF
 
@@ -31,6 +32,13 @@ class LintFinding(Value, frozen=True, kw_only=True):
     remedy: str
     source: str
     judged: bool = True
+
+
+class Linted(Document, frozen=True, kw_only=True):
+    """The findings of several definitions, judged together; the worst first within each."""
+
+    schema: str = LINT_SCHEMA
+    findings: tuple[LintFinding, ...] = ()
 
 
 # --- lines of an environment file -----------------------------------------------------------------------------

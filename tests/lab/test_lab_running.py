@@ -101,7 +101,7 @@ def read(lab: LabMachine) -> Iterator[Read]:
         guests = json.loads(lab.shell("python3 /mnt/tree/tests/lab/inside.py running"))
         oracle = seen(lab, list(LINES))
         running, defined = (
-            json.loads(lab.shell(f"hosttune lint {what} -o json", check=False, timeout=COMMAND_SECONDS))
+            json.loads(lab.shell(f"hosttune lint {what} -o json", check=False, timeout=COMMAND_SECONDS))["findings"]
             for what in ("--running", LIBVIRT)
         )
         yield Read(guests, oracle, running, defined)

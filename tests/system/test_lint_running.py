@@ -147,7 +147,7 @@ def test_the_command_judges_it_and_changes_nothing(process: tuple[int, Qmp]) -> 
         timeout=120,
     )
     assert done.returncode in (0, 1), done.stderr
-    assert {one["file"] for one in json.loads(done.stdout)} >= {f"process {pid} (started by hand)"}
+    assert {one["file"] for one in json.loads(done.stdout)["findings"]} >= {f"process {pid} (started by hand)"}
     assert qmp.ask("query-status")["status"] == "prelaunch"
 
 

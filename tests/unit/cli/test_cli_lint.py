@@ -74,7 +74,7 @@ def test_check_xml_is_the_same_and_takes_several_files(cli: Cli) -> None:
     words = ("--host", "host.json")
     both = ("--check-xml", "missing.xml", "--check-xml", "loose.xml")
     assert cli("plan", *words, *both) == cli("lint", *words, "missing.xml", "loose.xml")
-    found = json.loads(cli("plan", *words, *both, "-o", "json")[1])
+    found = json.loads(cli("plan", *words, *both, "-o", "json")[1])["findings"]
     assert {one["file"] for one in found} == {"missing.xml", "loose.xml"}
     assert {"level", "text", "where"} <= found[0].keys()
 
@@ -154,7 +154,7 @@ def root(tmp_path: Path) -> Path:
 def test_a_name_is_a_guest_of_libvirt(cli: Cli, root: Path) -> None:
     _, out, err = cli("lint", "--root", str(root), "two-cells", "-o", "json")
     assert err == ""
-    found = json.loads(out)
+    found = json.loads(out)["findings"]
     assert {one["file"] for one in found} == {"libvirt:two-cells"}
     assert {one["guest"] for one in found} == {"two-cells"}
     assert any("belongs to guest one-gpu (running)" in one["text"] for one in found)
@@ -163,7 +163,7 @@ def test_a_name_is_a_guest_of_libvirt(cli: Cli, root: Path) -> None:
 def test_all_guests_are_judged_together(cli: Cli, root: Path) -> None:
     code, out, _ = cli("lint", "--root", str(root), "--all", "-o", "json")
     assert code == 1
-    shared = {one["file"] for one in json.loads(out) if one["rule"] == "cpus-shared"}
+    shared = {one["file"] for one in json.loads(out)["findings"] if one["rule"] == "cpus-shared"}
     assert shared == {"libvirt:one-gpu", "libvirt:two-cells"}
     assert cli("lint", "--root", str(root), "one-gpu", "two-cells", "-o", "json") == (code, out, "")
 

@@ -633,7 +633,7 @@ def test_the_command(small: Path, capsys: pytest.CaptureFixture[str], tmp_path: 
         (("--yes",), "command line"),
         ((), "command line"),
         (("--device", "gpu0"), "--device"),
-        (("--device", NIC, "--test-guest", "image.qcow2"), "--test-guest"),
+        (("--device", NIC, "--test-guest", "image.qcow2"), "image.qcow2"),
         (("--device", NIC, "--out", "/none/statement.json", "--yes"), "--out"),
         (("--device", NIC, "--level", "3"), "--level"),
         (("--erase", ""), "--erase"),

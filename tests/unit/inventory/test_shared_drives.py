@@ -127,7 +127,7 @@ def test_another_partition_or_volume_of_the_drive_may_be_another_guests(named: C
     path = named.root.path / "new.xml"
     path.write_text(domain(disk("/dev/nvme1n1p3"), "new", "bb"))
     _, out, _ = named("lint", str(path), "-o", "json")
-    assert [one for one in json.loads(out) if one["rule"] in ("device-shared", "device-quarantined")] == []
+    assert [one for one in json.loads(out)["findings"] if one["rule"] in ("device-shared", "device-quarantined")] == []
 
 
 def test_guests_of_one_intent_do_not_get_each_others_drives(named: Cli) -> None:
@@ -171,7 +171,7 @@ def test_a_guest_with_a_volume_beside_a_quarantined_drive(named: Cli) -> None:
     path = named.root.path / "new.xml"
     path.write_text(domain(volume("data"), "new", "bb"))
     _, out, _ = named("lint", str(path), "-o", "json")
-    told = [one for one in json.loads(out) if one["rule"] == "device-quarantined"]
+    told = [one for one in json.loads(out)["findings"] if one["rule"] == "device-quarantined"]
     assert [(one["level"], "which device volume data is on" in str(one)) for one in told] == [("info", True)], told
 
 
@@ -232,7 +232,7 @@ def lint(cli: Cli, xml: str, rule: str = "device-quarantined") -> list[dict[str,
     path = cli.root.path / "new.xml"
     path.write_text(xml)
     _, out, _ = cli("lint", str(path), "-o", "json")
-    return [one for one in json.loads(out) if one["rule"] == rule]
+    return [one for one in json.loads(out)["findings"] if one["rule"] == rule]
 
 
 @pytest.mark.sweep(most=10)
