@@ -172,13 +172,22 @@ def expressions(page: Mapping[str, Any]) -> list[str]:
 
 
 def _json(page: db.Dashboard) -> str:
-    return json.dumps(page.build(), cls=JSONEncoder, sort_keys=True, indent=1) + "\n"
+    built = json.loads(json.dumps(page.build(), cls=JSONEncoder))
+    # What the builder writes and Grafana's schema does not have.
+    del built["style"]
+    for variable in built["templating"]["list"]:
+        for name in ("auto", "auto_count", "auto_min", "id"):
+            del variable[name]
+    for panel in built["panels"]:
+        if panel.get("options", {}) is None:
+            del panel["options"]
+    return json.dumps(built, sort_keys=True, indent=1) + "\n"
 
 
 def _page(title: str, uid: str) -> db.Dashboard:
     page = db.Dashboard(title).uid(uid).tags(["hosttune"]).refresh("1m").time("now-6h", "now").timezone("browser")
     page = page.with_variable(db.DatasourceVariable("datasource").label("Data source").type("prometheus"))
-    place = db.TextBoxVariable("runbooks").label("Runbooks (docs/runbooks)").default_value("https://hosttune.dev")
+    place = db.TextBoxVariable("runbooks").label("Runbooks").default_value("https://hosttune.dev/runbooks/")
     page = page.with_variable(place)
     for name, url in (("All hosts", "/d/hosttune-fleet"), ("A host", "/d/hosttune-host"), ("Runbooks", "${runbooks}")):
         if not url.endswith(uid):

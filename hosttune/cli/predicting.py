@@ -199,8 +199,8 @@ def diagnose(
 
     Several sources are read together; a fact in which two of them differ is not used. Logs are taken as they are
     pasted, also of several tools and with labels: nccl-tests, NCCL_DEBUG=INFO, the GPU tool's topology matrix and
-    query, p2pBandwidthLatencyTest, bandwidthTest, rocm_bandwidth_test, lspci -vvv, ib_write_bw, nvbandwidth, fio
-    (JSON).
+    query, p2pBandwidthLatencyTest, bandwidthTest, rocm_bandwidth_test, TransferBench, lspci -vvv, perftest, osu_bw,
+    nvbandwidth, fio (JSON).
 
     \b
     hosttune diagnose --measured figures.yaml

@@ -181,9 +181,8 @@ def tool(name: str) -> str:
 
 def not_installed() -> BadInput:
     """Return the error for an installation without the extra `fleet`."""
-    return BadInput(
-        "ansible is not installed beside this hosttune", where="hosttune fleet", hint="pip install 'hosttune[fleet]'"
-    )
+    hint = "pip install 'hosttune[fleet]' in a virtual environment; or hosttune fleet files, for an Ansible of your own"
+    return BadInput("ansible is not installed beside this hosttune", where="hosttune fleet", hint=hint)
 
 
 def _ask(name: str, arguments: Sequence[str], sources: Sequence[str], limit: str | None) -> str:

@@ -22,6 +22,7 @@ from hosttune.gpu.boards import NVLINK5
 from hosttune.gpu.fmpm import INACTIVE, KIND, active_as, client, modules_of, partitions_now, parts_of
 from hosttune.gpu.nvswitches import MANAGER_CONFIG
 from hosttune.gpu.nvswitches import MODULE as MANAGER_DRIVER
+from hosttune.gpu.settings import GpuPersistence
 from hosttune.machine.system import STATE_INSIDE, System, state_directory
 from hosttune.model import sysfs
 from hosttune.model.gpu import FabricPartition
@@ -162,6 +163,8 @@ def _reset(system: System, gpu: str) -> str:
     if _BUS not in (methods or ()):
         offered = " ".join(methods or ()) or "none"
         raise WriteFailed(f"GPU {gpu}", f"it is not alone below its port: of the resets the kernel offers {offered}")
+    if driver_of(system, gpu) != VFIO and GpuPersistence(gpu).read(system):
+        raise InUse(f"GPU {gpu}", "persistence mode holds it: switch it off first")
     Driver(gpu).write(system, VFIO)
     done = reset(system, gpu, _BUS, methods)
     if not done.answers or done.ids != ids:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hosttune.model.configuration import Fact
-from hosttune.model.gpu import Gpu, GpuPort
+from hosttune.model.gpu import FabricManager, Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
 from hosttune.model.networkintent import Roce
@@ -16,9 +16,6 @@ from hosttune.model.validation import CheckResult, Counted, Validation
 from hosttune.model.values import Value, close_lists, close_mappings
 from hosttune.model.verification import Verification
 
-# On vfio-pci and in a guest a host sees nothing of it. The looks are kept beside the identities of the GPUs
-# (`gpus.json` in the state directory).
-
 
 class SeenRun(Value, frozen=True, kw_only=True):
     """A guest that hosttune saw running with a GPU: its boot and its process ("PID.TICKS"), None if not known."""
@@ -28,6 +25,7 @@ class SeenRun(Value, frozen=True, kw_only=True):
     process: str | None = None
 
 
+# What a host saw of a GPU before it went to vfio-pci or into a guest, where it sees nothing. Kept in `gpus.json`.
 class Look(Value, frozen=True, kw_only=True):
     """What the checks of a GPU's health concluded at a time (UTC, ISO 8601), in a boot.
 
@@ -58,21 +56,6 @@ class GuestRun(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_lists(self)
-
-
-class FabricManager(Value, frozen=True, kw_only=True):
-    """The state of NVIDIA's Fabric Manager.
-
-    `mode` is FABRIC_MODE: 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU. `state` is systemd's word for
-    its service (active, inactive, failed, …).
-    """
-
-    installed: bool | None = None
-    running: bool | None = None
-    state: str | None = None
-    version: str | None = None
-    mode: int | None = None
-    active_partitions: tuple[int, ...] | None = None
 
 
 LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps libvirt's answers; missing if it has none

@@ -110,6 +110,7 @@ class Observations(Part, frozen=True, kw_only=True):
     acs_redirect: bool | None = None
     ats: bool | None = None
     p2p: Literal["nvlink", "pcie", "off"] | None = None
+    peer_copies_slow: bool | None = None
     gpudirect_rdma: bool | None = None
     peer_memory_module: bool | None = None
     gpu_nic_path: Literal["PIX", "PXB", "PHB", "NODE", "SYS"] | None = None

@@ -149,7 +149,14 @@ def _figure(metric: str, members: list[Measure]) -> tuple[Mark | str, ...]:
         outcome = {None: "skip", True: "fail", False: "pass"}[worst.below_floor]
         figure = Mark(outcome, text)
     floor = f"{least} {number(scale.floor)}" if scale and scale.floor is not None else "none"
-    return metric, f"{len(members)} ×", figure, worst.subject, floor, (scale and scale.source) or ""
+    return (
+        metric,
+        f"{len(members)} ×",
+        figure,
+        worst.subject.replace("->", " → "),
+        floor,
+        (scale and scale.source) or "",
+    )
 
 
 def _accepted(found: Validation) -> Section:

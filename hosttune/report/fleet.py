@@ -361,11 +361,11 @@ def _roster(report: FleetReport, lines: tuple[HostLine, ...]) -> Roster:
         Facet(label="Group", values=tuple(line.groups for line in lines)),
         Facet(label="Machine", values=tuple((_machine(line),) if _machine(line) else () for line in lines)),
     )
-    columns = ("Answer", "Failed", "Unknown", "Warnings", *(("Wave",) if waved else ()), "Machine")
+    columns = (*(("Wave",) if waved else ()), "Machine")
     return Roster(
         noun="host",
         columns=columns,
-        styles=dict.fromkeys(("Failed", "Unknown", "Warnings", "Wave"), "num"),
+        styles={"Wave": "num"},
         parts=tuple(_member(line, waved) for line in lines),
         facets=tuple(facet for facet in facets if len(facet.options) > 1),
     )
@@ -388,26 +388,33 @@ def _member(line: HostLine, waved: bool) -> RosterRow:
             strong="do",
         )
         for group in alike[:MOST_GROUPS]
+        if group.outcome != "warn"
     ]
     entries += [TitledFacts(title=figure.words, mark=Mark("fail", figure.verdict)) for figure in line.low]
+    notes = [
+        f"{group.check} of {', '.join(group.subjects)}: {group.actual or 'no reason given'}"
+        for group in alike[:MOST_GROUPS]
+        if group.outcome == "warn" and group.subjects != ("host",)
+    ]
     causes = (f"{one.cause} ({one.grade}: {'; '.join(one.evidence)})" for one in line.causes)
-    notes = [f"and {line.low_untold} more low figures"] if line.low_untold else []
+    notes += [f"and {line.low_untold} more low figures"] if line.low_untold else []
     notes += [f"why: {', then '.join(causes)}"] if line.low and line.causes else []
     notes += [f"and {more} more results in the host's own file"] if more else []
     answers = (
         f"{answer.phase}: {answer.outcome}" + (f" in {number(answer.seconds)} s" if answer.seconds is not None else "")
         for answer in line.answers
     )
-    wrong = (str(line.counts.get(outcome, 0) or "–") for outcome in OUTCOMES[:3])
     wave = (str(line.wave) if line.wave is not None else "–",) if waved else ()
     return RosterRow(
         name=line.host,
         outcome=line.verdict,
         note=line.hostname if line.hostname and line.hostname != line.host else "",
-        cells=(answer_of(line), *wrong, *wave, _machine(line)),
+        cells=(*wave, _machine(line)),
         summary=summary(line) or "nothing to fix",
         entries=tuple(entries),
-        notes=(*notes, " · ".join(filter(None, (line.product, ", ".join(answers))))) if entries or line.page else (),
+        notes=(*notes, " · ".join(filter(None, (line.product, ", ".join(answers)))))
+        if entries or notes or line.page
+        else (),
         page=quote(line.page, safe="/") if line.page else None,
     )
 

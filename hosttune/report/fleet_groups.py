@@ -155,13 +155,14 @@ def _fit(report: FleetReport) -> str:
     """Return how many hosts may go to tenants, and why not the others: each under the worst that it has."""
     good = sum(line.verdict in ("pass", "warn") for line in report.hosts)
     left = {line.host for line in report.hosts if line.verdict not in ("pass", "warn")}
-    causes = []
+    causes: Counter[str] = Counter()
     for trouble in troubles(report):
-        if hit := left.intersection(trouble.hosts):
-            causes.append(f"{len(hit)} {trouble.title}")
-            left -= hit
-    causes += [f"{len(left)} without a reason"] if left else []
-    others = f": not {some(causes, _CAUSES, '; ')}" if causes else ""
+        hit = left.intersection(trouble.hosts)
+        causes[trouble.title] += len(hit)
+        left -= hit
+    causes["no reason given"] += len(left)
+    named = [f"{title} ({hosts})" for title, hosts in causes.items() if hosts]
+    others = f"; the others: {some(named, _CAUSES)}" if named else ""
     return f"{good} of {count(len(report.hosts), 'host')} may go to tenants{others}."
 
 

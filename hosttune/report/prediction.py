@@ -129,7 +129,7 @@ def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | Non
     verdicts = {figure.verdict for figure in found.figures}
     style = "unknown" if verdicts == {"unknown"} or not verdicts else "pass"
     style = "fail" if verdicts & {"low", "impossible"} else "warn" if found.causes else style
-    answer = shortfall(found.figures)
+    answer = shortfall(found.figures, found.causes[0].explains if found.causes else ())
     meaning = "No figure is known to be low, and no fault was observed: no cause is named."
     if found.causes:
         meaning = f"{found.causes[0].sentence}. {counted(found)}." if answer else f"{counted(found)}."
@@ -151,13 +151,17 @@ def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | Non
     )
 
 
-def shortfall(figures: Sequence[JudgedFigure]) -> str:
-    """Return the figure that falls short most, with what it should reach; empty if none does."""
+def shortfall(figures: Sequence[JudgedFigure], explained: Sequence[str]) -> str:
+    """Return the figure that falls short most, with what it should reach; empty if none does.
+
+    Of figures that the first cause explains where there are any: the sentence of that cause follows.
+    """
     goals = [(one, one.typical or one.bound or 0.0, one.value or 0.0) for one in figures if one.verdict == "low"]
     low = [(one, goal, value) for one, goal, value in goals if goal and value]
     if not low:
         return ""
-    worst, goal, value = max(low, key=lambda row: abs(math.log(row[2] / row[1])))
+    first = [row for row in low if f"{row[0].metric}: {row[0].subject}" in explained] or low
+    worst, goal, value = max(first, key=lambda row: abs(math.log(row[2] / row[1])))
     should = "should reach" if worst.typical else "may reach at most"
     words = f"{should} {number(goal)} {worst.unit}; reaches {number(value)}"
     if value > goal:

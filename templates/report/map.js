@@ -13,7 +13,7 @@
     const numbers = heads[column].classList.contains("num");
     const keys = bodies.map((body, n) => { // the page's own order is worst first
       const text = body.rows[0].cells[column].textContent;
-      return !column ? n : numbers ? Number(text.replace("–", heads[column].textContent === "Wave" ? "Infinity" : "0")) : text;
+      return !column ? n : numbers ? Number(text.replace("–", "Infinity")) : text;
     });
     const order = bodies.map((_, n) => n).sort((a, b) => {
       const less = column && !numbers ? collator.compare(keys[a], keys[b]) : keys[a] - keys[b];
@@ -43,10 +43,10 @@
     });
   });
   heads[0].setAttribute("aria-sort", "ascending");
-  bodies.forEach((body, n) => { body.dataset.place = n; });
+  bodies.forEach((body, n) => { body.place = n; });
 
   function look() {
-    visible = Array.from(list.tBodies).filter((body) => !body.hidden).map((body) => Number(body.dataset.place));
+    visible = Array.from(list.tBodies).filter((body) => !body.hidden).map((body) => body.place);
     redraw();
   }
   document.addEventListener("filtered", look);

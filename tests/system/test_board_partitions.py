@@ -12,13 +12,15 @@ import msgspec
 import pytest
 from applyroots import Cli, Root, outcomes
 from board import CONFIG, Board
-from boardroots import asked, clean, devices_of, ends, started_by_others, starts, with_board, with_nvlink5
+from boardroots import BoardRoot, asked, clean, devices_of, ends, started_by_others, starts, with_board, with_nvlink5
 from boardtrace import trace_of
 from courses import handed, passing
 from fabrichosts import H200
 from sweeps import sample
 
+from hosttune.discovery import discover
 from hosttune.handover.targets import Asked
+from hosttune.validating.fabric import connected
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
 pytestmark = pytest.mark.sweep(most=12)  # a story costs most of a second
@@ -100,6 +102,32 @@ def test_a_gpu_stays_away_after_its_reset(cli: Cli, nvlink5: Board, tmp_path: Pa
     code, out, _ = cli("apply", "--intent", want(tmp_path, a=["0000:41:00.0", "0000:56:00.0"]), "--yes", "--start")
     assert (code, nvlink5.active, Board(nvlink5.root).guests) == (1, [], {})
     assert "0000:56:00.0" in out
+    clean(cli.root)
+
+
+def test_a_measurement_has_a_partition_and_puts_it_back(cli: Cli, board: Board) -> None:
+    """Levels 1 to 3, of the GPUs that wait for one; also if the measurement fails, and if a change is cut off."""
+    system, said = BoardRoot(str(cli.root.path)), list[str]()
+    with connected(system, discover(system), said.append):
+        assert board.active == [0]
+    assert (board.active, said) == ([], [])
+    board.run(("fmpm", "-a", "3"))
+    system.forget()
+
+    def fails() -> None:
+        with connected(system, discover(system), said.append):
+            assert board.active == [2, 3, 4]  # modules 5 to 8, and 2 with 4
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
+    assert (board.active, said) == ([3], [])
+    board.plant(busy=1)
+    system.forget()
+    with connected(system, discover(system), said.append):
+        assert board.active == [3, 4]
+    assert board.active == [3]
+    assert "partition 2 of the NVSwitch fabric is not active: modules 5, 6, 7, 8" in said[0]
     clean(cli.root)
 
 

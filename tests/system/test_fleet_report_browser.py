@@ -145,10 +145,12 @@ def test_hosts_are_sorted_by_any_column_both_ways(
     assert chromium.run("document.querySelector('#list th:nth-child(2)').getAttribute('aria-sort')") == "ascending"
     chromium.click("#list th:nth-child(2) button")
     assert chromium.run(HOSTS) == [line.host for line in reversed(lines)]
-    chromium.click("#list th:nth-child(4) button")
-    failed = chromium.run(f"{ROWS}.map(body => Number(body.rows[0].cells[3].textContent) || 0)")
-    assert failed == sorted(failed, reverse=True)
-    assert max(failed) > 0
+    chromium.click("#list th:nth-child(3) button")
+    what = chromium.run(f"{ROWS}.map(body => body.rows[0].cells[2].textContent)")
+    assert what == chromium.driver.execute_script(
+        "return arguments[0].slice().sort(new Intl.Collator('en', {numeric: true}).compare)", what
+    )
+    assert len(set(what)) > 1
     assert chromium.run("document.querySelectorAll('[aria-sort]').length") == 1
 
 
@@ -299,7 +301,7 @@ def test_no_page_scrolls_sideways(name: str, width: int, chromium: Browser, save
 
 def test_1000_hosts_stay_light(chromium: Browser, saved: dict[str, Path]) -> None:
     chromium.open(saved["large"])
-    assert chromium.run("document.querySelectorAll('*').length") < 45_000
+    assert chromium.run("document.querySelectorAll('*').length") < 8_000
     assert chromium.run("document.getElementById('canvas').height") < 2_000
 
 

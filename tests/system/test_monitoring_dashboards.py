@@ -11,11 +11,13 @@ import dashboards
 import pytest
 import yaml
 from exposed import needs_promtool, promtool
+from jsonschema import Draft7Validator
 from system.test_monitoring import OTHERS
 
 from hosttune.metrics.families import FAMILIES
 
 FOLDER = Path(__file__).resolve().parents[2] / "monitoring" / "dashboards"
+CASES = Path(__file__).resolve().parents[1] / "cases" / "grafana"
 
 
 def page(name: str) -> dict[str, Any]:
@@ -34,6 +36,27 @@ def test_the_files_are_what_is_built(request: pytest.FixtureRequest) -> None:
         for name, text in made.items():
             (FOLDER / name).write_text(text)
     assert {path.name: path.read_text() for path in FOLDER.glob("*.json")} == made
+
+
+def test_they_keep_to_grafanas_schema() -> None:
+    judge = Draft7Validator(json.loads((CASES / "dashboard.schema.json").read_text()))
+    for path in FOLDER.glob("*.json"):
+        found = page(path.name)
+        for mark in found["annotations"]["list"]:
+            assert mark.pop("expr", None) or mark.get("builtIn"), (
+                "its query, which the schema leaves to the data source"
+            )
+        assert [f"{list(wrong.absolute_path)}: {wrong.message}"[:300] for wrong in judge.iter_errors(found)] == []
+        found["panels"][-1]["title"] = 7
+        assert not judge.is_valid(found)
+
+
+def test_the_runbooks_are_where_the_site_has_them() -> None:
+    site = yaml.safe_load((FOLDER.parents[1] / "mkdocs.yml").read_text())["site_url"]
+    for path in FOLDER.glob("*.json"):
+        text = next(one for one in page(path.name)["templating"]["list"] if one["name"] == "runbooks")
+        assert text["query"] == f"{site}/runbooks/"
+    assert (FOLDER.parents[1] / "docs/runbooks/README.md").exists()
 
 
 @needs_promtool

@@ -77,7 +77,7 @@ def _from_text(text: str) -> ParsedOutput:
                     if len(row) != len(header) + 1:
                         raise NotUnderstood(TOOL, f"a row of {name} has {len(row) - 1} cells of {len(header)}")
                 samples += _figures(name, [list(row[1:]) for row in body], match[2], names)
-        elif name is not None and (line.startswith((" ", "\t")) and line.strip()):
+        elif name is not None and re.match(r"\s*\d+(?:\s|$)", line):
             rows.append(line.split())
     if not samples:
         raise NotUnderstood(TOOL, "no figures in it")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hosttune.assets import shipped_text, templates
 from hosttune.model.text import printable
 from hosttune.model.validation import OUTCOMES
-from hosttune.report.blocks import Findings, Grid, NameList, Report, Roster, cut
+from hosttune.report.blocks import Findings, Grid, NameList, Report, Roster, cut, told
 from hosttune.report.heatmaps import STEPS
 from hosttune.report.outcomes import SIGNS, WORDS, Mark, subjects_by_check
 
@@ -81,6 +81,7 @@ def _environment() -> Environment:
         DELTAS={"+": "added", "~": "changed", "-": "taken away", "=": "stays"},
         by_check=subjects_by_check,
         grid_data=_grid,
+        told=told,
         embedded=_embedded,
         markup=Markup,
     )

@@ -8,8 +8,8 @@ from hosttune.gpu import nvswitches, vendor_of
 from hosttune.gpu.boards import fabric_gpus, waits_for_partition
 from hosttune.gpu.bridges import DRIVER, has_bridges, may_be_bridge
 from hosttune.model import sysfs
-from hosttune.model.evidence import Evidence, FabricManager
-from hosttune.model.gpu import Gpu
+from hosttune.model.evidence import Evidence
+from hosttune.model.gpu import FabricManager, Gpu
 from hosttune.model.host import NvSwitch, PciDevice
 from hosttune.model.pci import for_vfio
 from hosttune.rules.checks import subjects

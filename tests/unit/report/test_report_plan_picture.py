@@ -569,14 +569,22 @@ def test_no_guest_looks_like_an_outcome() -> None:
     """Of the page and of the picture, light and dark: red, amber, violet, green."""
     style = (Path(__file__).parents[3] / "templates/report/style.css").read_text()
     outcomes = re.findall(r"--(?:m-)?(?:fail|warn|unknown|pass): (#[0-9a-f]{6})", style)
-    outcomes += [
-        value for name, _, *values in RULES if name.startswith((".sign", ".fault", ".gpu")) for value in values
-    ]
+    outcomes += [value for name, _, *values in RULES if name.startswith((".sign", ".fault")) for value in values]
     assert len(outcomes) > 20
     for guest in GUESTS:
         _, a, b = lab(guest[0], "normal")
         assert 190 < math.degrees(math.atan2(b, a)) % 360 < 290 or math.degrees(math.atan2(b, a)) % 360 > 320, guest
         assert min(math.dist(lab(guest[0], "normal"), lab(other, "normal")) for other in outcomes) > 16, guest
+
+
+def test_no_kind_of_device_looks_like_an_outcome() -> None:
+    """Grey, blue or teal: what is green, amber, violet or red was judged."""
+    kinds = (".gpu", ".nic", ".nvme", ".nvswitch", ".fabric", ".joint", ".memory", ".pair", ".core", ".switch")
+    colours = [value for name, _, *values in RULES if name.startswith(kinds) for value in values if value != "none"]
+    assert len(colours) > 30
+    for colour in colours:
+        _, a, b = lab(colour, "normal")
+        assert math.hypot(a, b) < 8 or 190 < math.degrees(math.atan2(b, a)) % 360 < 290, colour
 
 
 def test_each_coloured_part_has_the_letter_too() -> None:

@@ -23,7 +23,7 @@ from hosttune.rules.checks import FAMILIES
 from hosttune.rules.checks.gpumemory import errors_allowed
 from hosttune.rules.checks.looks import LOOKED
 
-OURS = ("gpus", "gpumemory", "gpumodes", "nvlinks", "fabric", "fabricmanager", "kernelevents", "health")
+OURS = ("gpus", "gpumemory", "gpumodes", "nvlinks", "fabric", "kernelevents", "health")
 GPUS = OURS[:3]
 HOSTS = Path(__file__).resolve().parents[2] / "hosts"
 
