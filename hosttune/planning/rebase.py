@@ -88,6 +88,7 @@ def rebase(
         busy=_busy(standing, guests),
         gone=had - host.index.pci.keys(),
         had_mig={guest.name: guest.places.mig for guest in force.guests},
+        same=all(guest.change == "keep" for guest in guests),
     )
     rows: dict[tuple[Any, ...], tuple[Action, list[str]]] = {}
     for alike, action, part in (*beside.sets(desired), *beside.backs(host, force, desired, guests)):
@@ -98,7 +99,7 @@ def rebase(
 class _Beside(msgspec.Struct, frozen=True):
     """What the actions are compared with. `gone`: devices that the host lost, whose guests are left as they are.
 
-    `had_mig`: the instances of each guest in force.
+    `had_mig`: the instances of each guest in force. `same`: no guest changes.
     """
 
     standing: StandingIntent
@@ -107,6 +108,7 @@ class _Beside(msgspec.Struct, frozen=True):
     busy: Mapping[str, Mapping[str, int]]
     gone: Collection[str]
     had_mig: Mapping[str, Collection[MigAssignment]]
+    same: bool
 
     def sets(self, desired: Iterable[Action]) -> Iterator[_Row]:
         """Yield the actions that set something else than there is."""
@@ -116,10 +118,9 @@ class _Beside(msgspec.Struct, frozen=True):
                 was = self.held.get((action.kind, part))
                 now = self.live.get((action.kind, part), was.after if was else action.current)
                 # Somebody else may have written what is wanted from now on: that it is wanted is then all there is to
-                # do.
-                noted = (action.kind not in _AS_FOUND if was is None else was.want == action.want) or action.kind in (
-                    NodeHugePages.kind,
-                    IrqbalanceBan.kind,
+                # do. Guests of others change what is wanted of pages and the ban, too.
+                noted = (action.kind not in _AS_FOUND if was is None else was.want == action.want) or (
+                    self.same and action.kind in (NodeHugePages.kind, IrqbalanceBan.kind)
                 )
                 if (now == action.want == action.current and noted) or not self._is_due(action, part):
                     continue

@@ -251,7 +251,8 @@ def _prepare(system: System, step: SettingStep, record: Record | None) -> Prepar
     if step.back:  # it is a step even where nothing has to be written: the journal must say that it is back
         return Prepared(step, TODO, live, effective)
     changed = any(action.current == step.want for action in step.actions) or step.holders
-    later = changed and record is not None and freeze(record.new) != step.want  # the journal must say it
+    other = setting.kind == "guest" and record is not None and not setting.agrees(live, freeze(record.new))
+    later = other or (changed and record is not None and freeze(record.new) != step.want)  # the journal must say it
     kept: tuple[str, ...] = ()
     if isinstance(setting, EditedInPlace) and live is not None:
         whole, kept = setting.edited(record and freeze(record.new), live, step.want)

@@ -355,3 +355,17 @@ def test_what_is_only_noted_as_wanted_is_said(three: Day) -> None:
     done = three("apply", "--intent", str(three.file), "--yes")
     assert "always as before, only noted as wanted" in done.out, done.out
     assert three.apply().ended()["changed"] is False
+
+
+def test_what_somebody_did_by_hand_and_the_intent_wants_now_is_in_force(three: Day) -> None:
+    """A definition and a pool that are already as wanted: the next status calls nothing drifted."""
+    before = three.root.path.parent / "backup"
+    shutil.copytree(three.root.path / STATE, before)
+    asked(three, {**A, "memory": "32GiB"}, B, C).apply().ended()
+    shutil.rmtree(three.root.path / STATE)
+    shutil.move(before, three.root.path / STATE)
+    assert len(three("status", "-o", "json").ended(1)["drift"]) >= 2
+    three.apply().ended()
+    assert three("status", "-o", "json").ended()["drift"] == []
+    assert three.apply().ended()["changed"] is False
+    check_back(three)
