@@ -72,7 +72,7 @@ lab-test: set-up-test $(STAMP)/apt-lab
 # What the other two take a sample of, whole, in parts (PART=NAME, without it all in this order); CI does not run it.
 PARTS := planner faults evidence handover rest lab machines
 PLANNER := tests/unit/planning tests/unit/guest
-FAULTS := tests/system/test_faults_*.py tests/unit/transaction
+FAULTS := tests/system/test_faults_*.py tests/system/test_board_*.py tests/unit/transaction
 EVIDENCE := tests/system/test_evidence_*.py tests/unit/rules tests/unit/metrics
 HANDOVER := tests/system/test_handover_*.py tests/unit/handover
 # Those of the lab that boot machines of their own.

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 import msgspec  # noqa: E402 (this checkout's hosttune first)
 
-from hosttune.cluster.collective.expected import expected, machines  # noqa: E402
 from hosttune.cluster.collective.judging import CollectiveStandard, WantedGroup, figures, joined, judged  # noqa: E402
+from hosttune.cluster.collectiveanswers import expected, machines  # noqa: E402
 from hosttune.model.collective import HostGroup, Member, Task  # noqa: E402
 
 _MAIN = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from hosttune.cli import main; main()"

@@ -25,6 +25,7 @@ from bounds import bounds
 from models import models
 from online import online
 from rows import HOSTTUNE, PYTHON, Row, interleaved
+from running import running
 from watching import watching
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -137,7 +138,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as target:
         root = unpack(target)
         rows = [*start_up(), *discovery(root), *peak_memory(root), *planning(root), *applying(Path(target)), *batches()]
-        rows += [*models(root), *online(), *bounds(), *watching(Path(root))]
+        rows += [*models(root), *online(), *bounds(), *watching(Path(root)), *running()]
     print("| measured | figure | bound |\n|---|---|---|")
     for row in rows:
         print(f"| {row.what} | {row.figure}{'' if row.holds else ' **missed**'} | {row.bound} |")

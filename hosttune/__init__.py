@@ -387,6 +387,8 @@ def validate(
 ) -> Validation:
     """Check that a host is fit for a tenant, and measure it. Changes no setting.
 
+    While it measures, GPUs of an NVSwitch fabric that wait for a partition have one.
+
     A validation of this machine is kept in the state directory, where root asks or it has measured: a later one expects
     the same devices and compares its figures.
 

@@ -48,8 +48,8 @@ def drive_serial(names: Callable[[str], Sequence[str]], read: Callable[[str], st
     `names` and `read`: of a System, where what the kernel refuses is an error, or of a Reader, where it is a problem.
     """
     folder = sysfs.function(address, "nvme")
-    found = names(folder)
-    return (read(f"{folder}/{found[0]}/serial") or "").strip() or None if len(found) == 1 else None
+    controllers = names(folder)
+    return (read(f"{folder}/{controllers[0]}/serial") or "").strip() or None if len(controllers) == 1 else None
 
 
 def namespace_of(name: str) -> str | None:

@@ -157,7 +157,7 @@ def build_collection(stage: Path, out: Path) -> Path:
     """The Ansible collection: that of the playbooks, with the playbooks themselves and what they copy to hosts."""
     shutil.copytree(ROOT / "playbooks/collections/ansible_collections/hosttune/host", stage)
     shutil.copytree(ROOT / "playbooks", stage / "playbooks", ignore=shutil.ignore_patterns("collections"))
-    shutil.copytree(ROOT / "monitoring", stage / "monitoring")
+    shutil.copytree(ROOT / "monitoring", stage / "monitoring", ignore=shutil.ignore_patterns("tests"))
     (stage / "docs").mkdir()
     for name in ("LICENSE", "CHANGELOG.md", "docs/playbooks.md", "docs/bootstrap.md", "docs/monitoring.md"):
         shutil.copy(ROOT / name, stage / name)

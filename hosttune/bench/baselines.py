@@ -149,14 +149,14 @@ def pair_links(host: Host, measured: Sequence[str]) -> dict[str, int]:
     Pairs with an unknown number of links are left out; for links of other makers the number is not known. The key
     "2 GPUs" is the pair that is `measured` together.
     """
-    found: dict[str, int] = {}
+    links_of: dict[str, int] = {}
     for gpu in host.gpus:
         for peer in gpu.peers or ():
             links = 0 if peer.kind == "pcie" else peer.links
             if links is not None:
-                found[f"{gpu.address}->{peer.address}"] = links
+                links_of[f"{gpu.address}->{peer.address}"] = links
     pair = "->".join(measured)
-    return {**found, "2 GPUs": found[pair]} if pair in found else found
+    return {**links_of, "2 GPUs": links_of[pair]} if pair in links_of else links_of
 
 
 def shipped() -> Standard:

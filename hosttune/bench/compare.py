@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal
 
 import msgspec
 
 from hosttune.bench.metrics import metric_of
-from hosttune.bench.runs import runs_of
-from hosttune.model.validation import Validation
+from hosttune.model.validation import Sample, Validation
+from hosttune.model.values import grouped
 
 LEVEL = 0.01
 LEAST = 0.01
@@ -79,11 +79,11 @@ def _change(
         )
     effect = second / first - 1
     source = random.Random(20261120)
-    found = sorted(
+    differences = sorted(
         median(source.choices(new, k=len(new))) / median(source.choices(old, k=len(old))) - 1 for _ in range(_RESAMPLES)
     )
     cut = _RESAMPLES // 40  # 2.5 %
-    low, high = found[cut], found[-1 - cut]
+    low, high = differences[cut], differences[-1 - cut]
     verdict: Trend = "within noise"
     if abs(effect) >= LEAST and rank_test(old, new) <= LEVEL:
         family = metric_of(metric)
@@ -133,3 +133,29 @@ def rank_test(old: Sequence[float], new: Sequence[float]) -> float:
                 ways[size][total + rank] = ways[size].get(total + rank, 0) + number
     far = sum(number for total, number in ways[count].items() if abs(total - centre) >= distance)
     return far / math.comb(all_runs, count)
+
+
+# --- runs -----------------------------------------------------------------------------------------------------
+
+
+def runs_of(samples: Iterable[Sample]) -> dict[tuple[str, str], list[float]]:
+    """Return the runs by (metric, subject), in order. Samples without a value are left out."""
+    return grouped(((sample.metric, sample.subject), sample.value) for sample in samples if sample.value is not None)
+
+
+def loaded_clocks(samples: Iterable[Sample]) -> dict[str, tuple[float, float]]:
+    """Return by GPU the highest SM clock (MHz) and the highest power (W) under load.
+
+    A reading's power is no measure of its own clock: the driver tells the average of a second.
+    """
+    runs = runs_of(samples)
+    clocks = {subject: max(values) for (metric, subject), values in runs.items() if metric == "load-sm-clock"}
+    powers = {subject: max(values) for (metric, subject), values in runs.items() if metric == "load-power"}
+    return {subject: (clock, powers[subject]) for subject, clock in clocks.items() if subject in powers}
+
+
+def middle_of(runs: Sequence[float]) -> float:
+    """Return the median of one run or more."""
+    ordered = sorted(runs)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -226,8 +226,8 @@ def _found(
     metrics = [metric for kind in sorted(kinds & GIVES.keys() - BETWEEN) for metric in GIVES[kind]]
     if options.alone is not None:
         why = _not_alone(rows, options) if "devices" in document else _UNASKED
-        found = () if why else (_device(rows[0], options.alone, places.get(options.gpus) or {}, options.gpus),)
-        return found, [{"error": why, "metrics": metrics, "subject": options.alone}] if why else []
+        devices_found = () if why else (_device(rows[0], options.alone, places.get(options.gpus) or {}, options.gpus),)
+        return devices_found, [{"error": why, "metrics": metrics, "subject": options.alone}] if why else []
     devices = _devices(rows, options.gpus, places)
     wanted = [] if options.gpus == "all" else options.gpus.split(",")
     names = dict.fromkeys(str((places.get(name) or {}).get("name", name)) for name in wanted)

@@ -167,14 +167,14 @@ def _link(address: str, copy: Callable[[], object]) -> Iterator[Record]:
 def where_of(host: Any, size: int, node: int | None) -> list[int] | None:
     """Return the nodes that hold the buffer. Raises NotPlaced if it is not on the requested node."""
     try:
-        found = sorted(nodes_of(host.data_ptr(), size))
+        nodes_found = sorted(nodes_of(host.data_ptr(), size))
     except NotPlaced:
         if node is not None:
             raise
         return None
-    if node is not None and found != [node]:
-        raise NotPlaced(f"memory requested on node {node} is on {found}")
-    return found
+    if node is not None and nodes_found != [node]:
+        raise NotPlaced(f"memory requested on node {node} is on {nodes_found}")
+    return nodes_found
 
 
 def device_copy(options: dict[str, Any]) -> Iterator[Record]:
@@ -273,11 +273,11 @@ def _together(work: Mapping[int, Callable[[], object]], count: int) -> dict[int,
                 product()
             end.record()
             pairs[index] = (begin, end)
-    found = {}
+    seconds_of = {}
     for index, (begin, end) in pairs.items():
         end.synchronize()
-        found[index] = float(begin.elapsed_time(end)) / 1000
-    return found
+        seconds_of[index] = float(begin.elapsed_time(end)) / 1000
+    return seconds_of
 
 
 def burn(options: dict[str, Any]) -> Iterator[Record]:

@@ -56,17 +56,17 @@ def choose(system: System, host: Host) -> Chosen:
     parts: list[MeasuredPart] = []
     unknown: list[tuple[Gpu, str]] = []
     for gpu in fit:
-        found = bench.parts(gpu) if bench is not None else None
+        gpu_parts = bench.parts(gpu) if bench is not None else None
         if maker is not None and gpu.vendor != maker.name:
             reasons[gpu.address] = f"GPUs of {maker.name} are measured here, and one Python has one maker's library"
-        elif isinstance(found, str):
-            unknown.append((gpu, found))
-        elif found is None:
+        elif isinstance(gpu_parts, str):
+            unknown.append((gpu, gpu_parts))
+        elif gpu_parts is None:
             gpus.append(gpu)
-        elif not found:
+        elif not gpu_parts:
             reasons[gpu.address] = "it is divided into instances, and there is none: nothing on it can be loaded"
         else:
-            parts += found
+            parts += gpu_parts
     loaded = {gpu.address for gpu in gpus} | {part.address for part in parts}
     _refuse_used(system, host, tuple(gpu for gpu in fit if gpu.address in loaded))
     left_out = tuple((gpu, why) for gpu in host.gpus if (why := reasons.get(gpu.address)) is not None)

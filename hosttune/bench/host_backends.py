@@ -32,14 +32,14 @@ def _quiet(tool: str | None, system: System, ask: Ask) -> str | None:
 def _memory(ask: Ask, groups: frozenset[str]) -> tuple[BackendCommand, ...]:
     usable = {cpu.id for cpu in ask.host.cpus if cpu.online and cpu.allowed is not False}
     cpus = {node.id: sorted(parse_cpus(node.cpus) & usable) for node in ask.host.numa_nodes if node.cpus}
-    cpus = {node: _one_a_core(ask, found) for node, found in cpus.items() if found}
+    cpus = {node: _one_a_core(ask, node_cpus) for node, node_cpus in cpus.items() if node_cpus}
     memory = [node.id for node in ask.host.numa_nodes if node.memory_bytes and node.kind != "gpu"]
     pairs = len(cpus) * len(memory)
     if not pairs:
         return ()
     seconds = 0.1 if ask.level == 1 else 0.5
     budget = 15 + pairs * (1.0 if ask.level == 1 else 10.0)
-    nodes = json.dumps({"cpus": {str(node): list(found) for node, found in cpus.items()}, "memory": memory})
+    nodes = json.dumps({"cpus": {str(node): list(node_cpus) for node, node_cpus in cpus.items()}, "memory": memory})
     argv = (
         *(sys.executable, "-P", "-m", "hosttune.bench.memory_child", "--nodes", nodes),
         *("--run-seconds", f"{seconds:g}", "--budget", f"{budget:g}"),

@@ -12,11 +12,11 @@ from statistics import median, median_low
 import msgspec
 
 from hosttune.bench.baselines import ABOVE_PEAK, Baseline, Standard
+from hosttune.bench.compare import runs_of
 from hosttune.bench.link import SPEED, WIDTH
 from hosttune.bench.metrics import Metric, metric_of
 from hosttune.bench.modelled import Model, Modelled, against_model, no_model
 from hosttune.bench.parse.answer import Lost
-from hosttune.bench.runs import runs_of
 from hosttune.gpu import maker_of
 from hosttune.gpu.vendor import Hints
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
@@ -96,7 +96,7 @@ def judge(samples: Iterable[Sample], context: JudgingContext) -> tuple[CheckResu
 
 def missing(lost: Iterable[Lost]) -> tuple[CheckResult, ...]:
     """Return an unknown result for each missing figure, one per metric and subject."""
-    found = {(row.metric, row.subject): row for row in lost}
+    lost_rows = {(row.metric, row.subject): row for row in lost}
     return tuple(
         CheckResult(
             check=f"bench-{row.metric}",
@@ -106,7 +106,7 @@ def missing(lost: Iterable[Lost]) -> tuple[CheckResult, ...]:
             actual=row.why,
             hint="run it again; the kernel log (dmesg) may say more",
         )
-        for row in found.values()
+        for row in lost_rows.values()
     )
 
 
@@ -145,14 +145,14 @@ def _result(metric: str, subject: str, values: list[float], context: JudgingCont
     doubt = _doubt(rows, middle, links, port)
     if doubt is not None:
         what, hint = doubt
-        expected = "; ".join(map(_words, rows)) or "a floor"
+        expected = "; ".join(map(_baseline_text, rows)) or "a floor"
         return _unknown(metric, subject, expected, f"{actual}; {what}", hint)
     if not rows and own is None:
         why = _NO_FLOOR_OF_A_PART if subject in context.pieces else _no_floor(links, port)
         if modelled.why and modelled.most is not None:
             why += f"; no typical figure of this shape has a source ({modelled.why})"
         return CheckResult(check=f"bench-{metric}", subject=subject, outcome="skip", actual=f"{actual}; {why}")
-    return _judged(metric, subject, family, values, actual, rows, own)
+    return _judge_figure(metric, subject, family, values, actual, rows, own)
 
 
 def _exceeded(middle: float, family: Metric, peak: float | None, modelled: Modelled) -> str | None:
@@ -206,7 +206,7 @@ def loaded_links(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
     return links
 
 
-def _judged(
+def _judge_figure(
     metric: str,
     subject: str,
     family: Metric,
@@ -216,7 +216,9 @@ def _judged(
     own: float | None,
 ) -> CheckResult:
     middle = median(values)
-    expected = "; ".join([*(_words(row) for row in rows), *([f"{own:.4g} {family.unit} before"] if own else [])])
+    expected = "; ".join(
+        [*(_baseline_text(row) for row in rows), *([f"{own:.4g} {family.unit} before"] if own else [])]
+    )
     source = "; ".join([*(row.source for row in rows), *(["this host's history"] if own else [])])
     floors = [row for row in rows if row.kind == "floor" and not _reached(middle, row)]
     weaker = [row for row in rows if row.kind != "floor" and not _reached(middle, row)]
@@ -235,7 +237,7 @@ def _judged(
     )
 
 
-def _words(row: Baseline) -> str:
+def _baseline_text(row: Baseline) -> str:
     sign = ">=" if row.direction == "higher" else "<="
     kind = {
         "floor": "floor",
@@ -258,12 +260,12 @@ def _behind(value: float, own: float, family: Metric) -> bool:
 
 def _own(metric: str, subject: str, context: JudgingContext) -> float | None:
     """Return the median of the medians of this figure in the host's stored validations; None without any."""
-    found = [
+    medians = [
         median(values)
         for validation in context.history
         if (values := runs_of(validation.samples).get((metric, subject))) and len(values) >= FEWEST_RUNS
     ]
-    return median(found) if found else None
+    return median(medians) if medians else None
 
 
 def _count(metric: str, subject: str, values: list[float], device: str | None) -> CheckResult:

@@ -28,11 +28,11 @@ def under_load(
     `work` queues copies for some tenths of a second; `busy` returns whether they are still running. A reading is valid
     only if copies are running before and after it.
     """
-    found: list[tuple[float, float]] = []
+    readings: list[tuple[float, float]] = []
     known = sysfs.is_function(address)
     why = "the copies ended before the link was read" if known else "its PCI address is not known"
     until = time.monotonic() + _MOST_SECONDS
-    while known and len(found) < RUNS and time.monotonic() < until:
+    while known and len(readings) < RUNS and time.monotonic() < until:
         if not busy():
             work()
         time.sleep(_PAUSE_SECONDS)
@@ -42,12 +42,12 @@ def under_load(
             why = f"{_FOLDER}/{address}/current_link_*: {error}"
             break
         if busy():
-            found.append(reading)
-    if len(found) < RUNS:
+            readings.append(reading)
+    if len(readings) < RUNS:
         yield {"metric": SPEED, "subject": address, "skip": why}
         return
-    yield {"metric": SPEED, "subject": address, "unit": "GT/s", "values": [speed for speed, _ in found]}
-    yield {"metric": WIDTH, "subject": address, "unit": "lanes", "values": [width for _, width in found]}
+    yield {"metric": SPEED, "subject": address, "unit": "GT/s", "values": [speed for speed, _ in readings]}
+    yield {"metric": WIDTH, "subject": address, "unit": "lanes", "values": [width for _, width in readings]}
 
 
 def _reading(address: str, read: Callable[[str], str]) -> tuple[float, float]:

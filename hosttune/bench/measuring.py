@@ -97,9 +97,9 @@ def _of_maker(system: System, chosen: Chosen) -> dict[str, Any]:
     bench = chosen.bench
     if bench is None:
         return {}
-    found = system.run((sys.executable, "-P", "-c", _FIND, *bench.libraries), timeout=30).split()
+    located = system.run((sys.executable, "-P", "-c", _FIND, *bench.libraries), timeout=30).split()
     return {
-        "lacking": tuple(name for name in bench.libraries if name not in found),
+        "lacking": tuple(name for name in bench.libraries if name not in located),
         "backends": bench.backends,
         "watch": bench.watch,
     }
@@ -238,6 +238,6 @@ def _carries(link: Link | None) -> float | None:
 
 
 def _versions(host: Host) -> dict[str, str]:
-    found = {"kernel": host.kernel} if host.kernel else {}
+    versions = {"kernel": host.kernel} if host.kernel else {}
     drivers = sorted({gpu.driver_version for gpu in host.gpus if gpu.driver_version})
-    return {**found, **({"driver": ", ".join(drivers)} if drivers else {})}
+    return {**versions, **({"driver": ", ".join(drivers)} if drivers else {})}

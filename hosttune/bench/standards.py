@@ -34,11 +34,11 @@ def scales(
             if measure.median is not None:
                 medians.setdefault((measure.metric, measure.subject), []).append(measure.median)
     before = {key: median(values) for key, values in medians.items()}
-    found = (
+    known_scales = (
         _scale(metric, subject, kinds, standard, before, links.get(subject))
         for metric, subject in dict.fromkeys((sample.metric, sample.subject) for sample in samples)
     )
-    return tuple(scale for scale in found if scale)
+    return tuple(scale for scale in known_scales if scale)
 
 
 def device_kinds(host: Host | None) -> dict[str, str]:

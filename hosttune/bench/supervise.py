@@ -165,8 +165,8 @@ def end_worker(pid: int) -> str | None:
     """
     for attempt in range(200):
         with contextlib.suppress(ChildProcessError):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
+            if ended_pid:
                 code = os.waitstatus_to_exitcode(status)
                 if code < 0:
                     return f"the worker was ended by signal {-code} ({signal.Signals(-code).name})"

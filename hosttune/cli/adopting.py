@@ -114,7 +114,7 @@ def _definitions(host: Host, request: AdoptRequest) -> Iterator[Definition]:
             hint = "change its intent, then hosttune plan -f FILE"
             raise BadInput(f"guest {name!r} is in force here as hosttune defined it", where="--adopt", hint=hint)
         system = open_system(request.root)
-        yield from (_named(system, host, name) for name in request.names)
+        yield from (_definition_of(system, host, name) for name in request.names)
 
 
 def _each(system: System, name: str) -> Definition:
@@ -127,7 +127,7 @@ def _each(system: System, name: str) -> Definition:
     return libvirt or Definition(b"", name, name, ("it is transient: libvirt keeps no definition of it",))
 
 
-def _named(system: System, host: Host, name: str) -> Definition:
+def _definition_of(system: System, host: Host, name: str) -> Definition:
     """Return the definition of a guest of this name. Raises BadInput, Unreadable."""
     libvirt = _of_libvirt(system, name)
     if libvirt is None:
@@ -204,7 +204,7 @@ def _chosen(adopted: Adoptions, name: str | None) -> Adoption:
 def write_bytes(data: bytes) -> None:
     """Write bytes to stdout as they are. Raises BadInput if stdout cannot be written."""
     from hosttune.cli.output import standard_output, unwritable
-    from hosttune.machine.descriptors import drop
+    from hosttune.machine.files import drop
 
     output = standard_output()
     raw = getattr(output, "buffer", None)

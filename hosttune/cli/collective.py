@@ -55,12 +55,12 @@ def answer(root: str | None, document: str | None, job: CollectiveJob) -> Member
         there = {} if root is not None or document is not None else os.environ
         host = read_document(root, document) or discover(system)
         return listed(system, host, job, version=__version__, variables=there)
-    found = answering(system, version=__version__)
-    refuse_guests(found.guests, disrupt=job.disrupt)
+    member = answering(system, version=__version__)
+    refuse_guests(member.guests, disrupt=job.disrupt)
     if job.task.device == "gpu":
         refuse_used_gpus(system)
     return take_part(
-        job.task, found, lambda argv, limit: system.run(argv, timeout=limit), python=job.python
+        job.task, member, lambda argv, limit: system.run(argv, timeout=limit), python=job.python
     )  # fmt: skip
 
 
@@ -75,12 +75,12 @@ def refuse_used_gpus(system: System) -> None:
 
     for last in (False, False, True):
         try:
-            found = choose(system, discover(system))
+            chosen = choose(system, discover(system))
             break
         except Refused:
             if last:
                 raise
         time.sleep(_AGAIN_SECONDS)
-    if not found.gpus and not found.parts:
+    if not chosen.gpus and not chosen.parts:
         what = "no GPU is known here that may be loaded"
         raise Refused(what, where="GPUs", hint="hosttune discover shows them, and the driver of each")

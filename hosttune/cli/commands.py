@@ -157,8 +157,8 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See click.ParamType."""
-        found = super().convert(value, param, ctx)
-        return found if found == found else self.fail(f"{value!r} is not a {self.name}.", param, ctx)
+        converted = super().convert(value, param, ctx)
+        return converted if converted == converted else self.fail(f"{value!r} is not a {self.name}.", param, ctx)
 
 
 class Number(Seconds):
@@ -195,8 +195,8 @@ def completing(name: str) -> Callable[[click.Context, click.Parameter, str], lis
     """Return the function of `hosttune.cli.complete` with this name, which is imported when a shell asks."""
 
     def complete(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
-        found: list[CompletionItem] = getattr(import_module("hosttune.cli.complete"), name)(context, param, begun)
-        return found
+        items: list[CompletionItem] = getattr(import_module("hosttune.cli.complete"), name)(context, param, begun)
+        return items
 
     return complete
 
@@ -258,8 +258,12 @@ class CommandGroup(Command, click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click.Group."""
-        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, one.get_short_help_str(limit=1000)) for name, one in found if one is not None and not one.hidden]
+        subcommands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [
+            (name, one.get_short_help_str(limit=1000))
+            for name, one in subcommands
+            if one is not None and not one.hidden
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -298,8 +302,8 @@ class Commands(CommandGroup):
 def command(name: str) -> click.Command:
     """Import and return a command of the table."""
     module, _ = COMMANDS[name]
-    found: click.Command = getattr(import_module(f"hosttune.cli.{module}"), name.replace("-", "_"))
-    return found
+    loaded: click.Command = getattr(import_module(f"hosttune.cli.{module}"), name.replace("-", "_"))
+    return loaded
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)

@@ -63,20 +63,20 @@ def script(shell: str, command: click.Command, variable: str) -> str:
 
 def gpus(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the addresses of GPUs that begin with `begun`, those of domain 0000 without it if it was left out."""
-    found: list[str] = []
+    addresses: list[str] = []
     with contextlib.suppress(HosttuneError, OSError):
-        found = list(_gpus(_system(context)))
-    short = [address.removeprefix("0000:") for address in found]
-    near = [address for address in found if address.startswith(begun)]
+        addresses = list(_gpus(_system(context)))
+    short = [address.removeprefix("0000:") for address in addresses]
+    near = [address for address in addresses if address.startswith(begun)]
     return [CompletionItem(address) for address in near or (one for one in short if one.startswith(begun))]
 
 
 def guests(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the names of guests that begin with `begun`."""
-    found: list[str] = []
+    names: list[str] = []
     with contextlib.suppress(HosttuneError, OSError):
-        found = _guests(context)
-    return [CompletionItem(name) for name in found if name.startswith(begun)]
+        names = _guests(context)
+    return [CompletionItem(name) for name in names if name.startswith(begun)]
 
 
 def gpus_or_guests(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:

@@ -41,9 +41,9 @@ def defaults(context: click.Context, arguments: Sequence[str]) -> dict[str, Any]
     if any(word.startswith(ELSEWHERE) for word in arguments):
         return {}
     path = os.environ.get(VARIABLE, PLACE)
-    found = read(path, needed=VARIABLE in os.environ) if path else {}
+    settings = read(path, needed=VARIABLE in os.environ) if path else {}
     values = {}
-    for key, value in found.get(table, {}).items():
+    for key, value in settings.get(table, {}).items():
         param = option(context.command, key)
         if param is None or (key == "inventory" and verb[0] not in ASKING):
             continue
@@ -63,9 +63,9 @@ def read(path: str, *, needed: bool) -> dict[str, dict[str, Any]]:
         if not needed:
             return {}
         raise BadInput("no such file", where=f"{VARIABLE}={path}", hint="correct the variable, or unset it")
-    found = plain_toml(data, where=path, hint="correct it, or move the file away")
-    found.pop(ACCEPT, None)  # of `accepted`
-    for table, values in found.items():
+    tables = plain_toml(data, where=path, hint="correct it, or move the file away")
+    tables.pop(ACCEPT, None)  # of `accepted`
+    for table, values in tables.items():
         known(table, TABLES, path)
         if not isinstance(values, dict):
             raise BadInput(f"{table} is not a table", where=path, hint=f"write [{table}], and its keys below")
@@ -79,7 +79,7 @@ def read(path: str, *, needed: bool) -> dict[str, dict[str, Any]]:
             if type(value) is not kind or not all(isinstance(one, str) and one for one in items):
                 words = {str: "a text", int: "a whole number", list: "a list of texts"}[kind]
                 raise BadInput(f"{value!r} is not {words}", where=place, hint=f"give {words}")
-    return found
+    return tables
 
 
 def accepted() -> tuple[Acceptance, ...]:

@@ -82,8 +82,8 @@ def measuring(asked: dict[str, Any], kind: type[CollectiveOptions]) -> Mapping[s
     if "kinds" in given:
         given["kinds"] = tuple(dict.fromkeys(given["kinds"]))
     if "sizes" in given:
-        found = sorted({parse_size(text, where="--size") for text in given["sizes"]})
-        if len(found) > _MOST_SIZES or not all(1 << 10 <= size <= 64 << 30 for size in found):
-            raise BadInput(f"{len(found)} sizes", where="--size", hint=f"at most {_MOST_SIZES}, 1KiB to 64GiB each")
-        given["sizes"] = tuple(found)
+        sizes = sorted({parse_size(text, where="--size") for text in given["sizes"]})
+        if len(sizes) > _MOST_SIZES or not all(1 << 10 <= size <= 64 << 30 for size in sizes):
+            raise BadInput(f"{len(sizes)} sizes", where="--size", hint=f"at most {_MOST_SIZES}, 1KiB to 64GiB each")
+        given["sizes"] = tuple(sizes)
     return given

@@ -50,11 +50,10 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
                 elif rollout.check and rollout.verb == "course":
                     from hosttune.fleet.rehearsal import courses
 
-                    found = courses(rollout.order.results, rollout.run, rollout.hosts)
-                    emit(
-                        f"\nwhat would be handed over on {hosts_text(tuple(found), rollout.hosts)}; nothing was written"
-                    )
-                    for host, course in found.items():
+                    courses_of = courses(rollout.order.results, rollout.run, rollout.hosts)
+                    where = hosts_text(tuple(courses_of), rollout.hosts)
+                    emit(f"\nwhat would be handed over on {where}; nothing was written")
+                    for host, course in courses_of.items():
                         emit(shown("\n  ".join([host, *course])))
         finally:
             print_end(done, reasons=output not in WITH_ANSWERS)
@@ -113,16 +112,16 @@ def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Non
 
 def show_plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> None:
     """Print the plans, those of alike hosts once, and how many have errors: a plan can be made and still not work."""
-    from hosttune.fleet.changelines import has_errors
-    from hosttune.fleet.rehearsal import plans
+    from hosttune.fleet.rehearsal import has_errors, plans
     from hosttune.model.text import count
 
-    found = plans(results, run, hosts, check=check)
-    for lines, alike in found.items():
+    hosts_by_plan = plans(results, run, hosts, check=check)
+    for lines, alike in hosts_by_plan.items():
         emit(shown("\n  ".join([f"\nplan of {hosts_text(alike, hosts)}", *lines])))
-    wrong = sum(len(alike) for lines, alike in found.items() if has_errors(lines))
+    wrong = sum(len(alike) for lines, alike in hosts_by_plan.items() if has_errors(lines))
     if wrong:
-        emit(f"\n{count(wrong, 'plan')} of {sum(map(len, found.values()))} with errors: see to them before fleet apply")
+        plans_in_all = sum(map(len, hosts_by_plan.values()))
+        emit(f"\n{count(wrong, 'plan')} of {plans_in_all} with errors: see to them before fleet apply")
 
 
 def hosts_text(hosts: Sequence[str], of: Sequence[str]) -> str:
@@ -140,7 +139,7 @@ def show(report: FleetReport, output: str, results: str, *, keep: bool = False) 
 
     `keep` a validation's outcomes there, with which the next is compared.
     """
-    from hosttune.fleet.since import with_worse
+    from hosttune.fleet.reporting import with_worse
     from hosttune.report.fleet import fleet_report
 
     report = with_worse(report, results, keep=keep)

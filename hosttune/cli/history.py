@@ -25,7 +25,7 @@ def history(root: str | None, document: str | None, number: int | None, intent: 
     hosttune history 3
     hosttune history 3 --intent > then.yaml && hosttune apply --intent then.yaml
     """
-    from hosttune.report.history import history_report
+    from hosttune.report.result import history_report
 
     site = place(root, document)[0]
     if not intent:

@@ -154,8 +154,7 @@ def judge(
     context: click.Context, host: Host, definitions: Sequence[LintedDefinition], output: str, fail_on: str
 ) -> None:
     """Print the findings, then exit: with 1 if one has the level `fail_on` or a worse one, else with 0."""
-    from hosttune.report.lint import lint_report
-    from hosttune.report.lint_sarif import lint_sarif
+    from hosttune.report.lint import lint_report, lint_sarif
 
     findings = find(host, definitions)
     failing = ("error", "warn") if fail_on == "warn" else ("error",)

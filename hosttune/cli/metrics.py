@@ -43,8 +43,8 @@ def metrics(root: str | None, document: str | None, guest: bool, expect: str | N
         check_textfile(textfile)  # before anything is read
     begun = time.time()
     request = ValidationRequest(guest=guest, expect=expected, accepted=accepted_of(root or document), keep=False)
-    found = validate(place, request, tell=tell)
-    text = metrics_of(found, "metrics", begun, 0)
+    validated = validate(place, request, tell=tell)
+    text = metrics_of(validated, "metrics", begun, 0)
     if textfile is None:
         emit(text)
     else:

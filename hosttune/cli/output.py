@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from hosttune.errors import BadInput, HosttuneError, Refused
-from hosttune.machine.descriptors import drop
+from hosttune.machine.files import drop
 
 if TYPE_CHECKING:
     import click

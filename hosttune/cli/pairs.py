@@ -27,8 +27,8 @@ def pairs(root: str | None, document: str | None, job: str | None, output: str) 
     """
     from hosttune.report.pairs import ends_report
 
-    found = answer(root, document, read_job(job, Job, "pairs"))
-    emit_report(found, output, ends_report)
+    ends = answer(root, document, read_job(job, Job, "pairs"))
+    emit_report(ends, output, ends_report)
 
 
 def answer(root: str | None, document: str | None, job: Job) -> Ends:
@@ -37,8 +37,7 @@ def answer(root: str | None, document: str | None, job: Job) -> Ends:
 
     from hosttune import __version__
     from hosttune.cli.commands import read_document
-    from hosttune.cluster.pairs.counters import look
-    from hosttune.cluster.pairs.ends import check_job, measure
+    from hosttune.cluster.pairs.ends import check_job, look, measure
     from hosttune.cluster.pairs.ports import present, survey
     from hosttune.discovery import discover
     from hosttune.machine.archive import open_system
@@ -50,12 +49,12 @@ def answer(root: str | None, document: str | None, job: Job) -> Ends:
     system = open_system(root)
     if not job.ends:
         return survey(system, read_document(root, document) or discover(system), job.ports, version=__version__)
-    found = present(system, version=__version__)
-    refuse_guests(found.guests, disrupt=job.disrupt)
+    ends = present(system, version=__version__)
+    refuse_guests(ends.guests, disrupt=job.disrupt)
     done = measure(
         job.ends,
         lambda argv, limit: system.run(argv, timeout=limit),
         together=job.together,
         look=lambda end: look(Reader(system), end),
     )
-    return replace(found, ends=done)
+    return replace(ends, ends=done)

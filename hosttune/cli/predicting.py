@@ -93,13 +93,13 @@ def replace_all(found: Sequence[Scope], **changes: Any) -> list[Scope]:
 
 def pairs(between: Sequence[str]) -> list[tuple[str, str]]:
     """Return the ends of each --between. Raises BadInput."""
-    found = []
+    ends_of_paths = []
     for text in between:
         ends = [part.strip() for part in text.split(",")]
         if len(ends) != 2 or not all(ends):
             raise BadInput(f"{text!r} is not two devices", where="--between", hint="write 0000:18:00.0,0000:9a:00.0")
-        found.append((ends[0], ends[1]))
-    return found
+        ends_of_paths.append((ends[0], ends[1]))
+    return ends_of_paths
 
 
 def peaks_of_host(measured: str | None, validation: str | None) -> OwnPeaks | None:
@@ -143,26 +143,26 @@ def show(found: Sequence[Prediction], output: str, host: Host | None = None) -> 
 def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, hosts: int) -> list[Scope]:
     """Return what is asked about: the host, or the guests of an intent, a plan or this machine. Raises BadInput."""
 
-    found: dict[str, Scope] = {}
+    by_name: dict[str, Scope] = {}
     if intent is not None or plan is not None:
         from hosttune.predicting.expecting import scope_of
 
-        found = {guest.name: scope_of(guest, hosts) for guest in planned(host, intent, plan)}
+        by_name = {guest.name: scope_of(guest, hosts) for guest in planned(host, intent, plan)}
     elif name is not None:
-        found = {
+        by_name = {
             guest.name: Scope(guest.name, guest.devices, hosts, cliques=dict(guest.cliques))
             for guest in host.guests or ()
         }
     else:
         return [Scope(host.hostname or "unnamed host", None, hosts)]
     if name is not None:
-        if name not in found:
-            known = ", ".join(found) or "none is known"
+        if name not in by_name:
+            known = ", ".join(by_name) or "none is known"
             raise BadInput(f"no guest {name!r}", where="--guest", hint=f"give one of: {known}")
-        found = {name: found[name]}
-    if not found:
+        by_name = {name: by_name[name]}
+    if not by_name:
         raise BadInput("no guest is placed", where=intent or plan or "plan", hint="hosttune plan says why")
-    return list(found.values())
+    return list(by_name.values())
 
 
 def planned(host: Host, intent: str | None, plan: str | None) -> tuple[PlannedGuest, ...]:
@@ -199,8 +199,8 @@ def diagnose(
 
     Several sources are read together; a fact in which two of them differ is not used. Logs are taken as they are
     pasted, also of several tools and with labels: nccl-tests, NCCL_DEBUG=INFO, the GPU tool's topology matrix and
-    query, p2pBandwidthLatencyTest, bandwidthTest, rocm_bandwidth_test, lspci -vvv, ib_write_bw, nvbandwidth, fio
-    (JSON).
+    query, p2pBandwidthLatencyTest, bandwidthTest, rocm_bandwidth_test, TransferBench, lspci -vvv, perftest, osu_bw,
+    nvbandwidth, fio (JSON).
 
     \b
     hosttune diagnose --measured figures.yaml

@@ -92,8 +92,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    found = {FLAGS[word] for word in arguments[:end] if word in FLAGS}
-    flags, words = found, [*(word for word in arguments[:end] if word not in FLAGS), *arguments[end:]]
+    given = {FLAGS[word] for word in arguments[:end] if word in FLAGS}
+    flags, words = given, [*(word for word in arguments[:end] if word not in FLAGS), *arguments[end:]]
     try:
         set_amount(quiet="--quiet" in flags, verbose="--verbose" in flags)
         return invoke(words)

@@ -202,9 +202,9 @@ def place(root: str | None, document: str | None) -> Here:
 
     detail(f"reading the host: {document or root or 'this machine'}")
     host = read_document(root, document)
-    found = open_site(root, host, document or "")
-    detail(f"state: {found[0].store.folder if found[0].store else 'none, this is a captured host'}")
-    return found
+    opened = open_site(root, host, document or "")
+    detail(f"state: {opened[0].store.folder if opened[0].store else 'none, this is a captured host'}")
+    return opened
 
 
 def asked_plan(plan: str | None, intent: str | None, *, prune: bool) -> Plan | PlanRequest | None:

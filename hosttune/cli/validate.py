@@ -99,19 +99,21 @@ def validate(
         request, **files_of(against, gate, asked), accepted=accepted_of(root or document, asked["accepted"])
     )
     begun = time.time()
-    found = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
-    code = exit_code(found.validation, gate or "verdict", request.against)
+    checked = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
+    code = exit_code(checked.validation, gate or "verdict", request.against)
     # The exit code is a metric; the command's own says whether they were written.
     only = {
-        "prometheus": lambda: metrics_of(found, "validate", begun, code),
-        "certificate": lambda: certificate_of(found, request.floors),
+        "prometheus": lambda: metrics_of(checked, "validate", begun, code),
+        "certificate": lambda: certificate_of(checked, request.floors),
     }
     with exiting(context, 0 if output == "prometheus" else code):
         emit_report(
-            found.validation,
+            checked.validation,
             output,
             lambda validation: (
-                brief_report(validation) if asked["brief"] else report_of(found, request.against, request.floors, each)
+                brief_report(validation)
+                if asked["brief"]
+                else report_of(checked, request.against, request.floors, each)
             ),
             only,
         )
@@ -178,10 +180,10 @@ def list_checks(inside: bool, output: str) -> None:
 
     if output not in REPORTS:
         raise BadInput(f"--list as {output}", where="--output", hint=f"give one of {', '.join(REPORTS)}")
-    found = checks(inside)
+    listed = checks(inside)
     names = {"id": "id", "title": "title", "subjects": "about", "why": "why", "source": "source", "inside": "inside"}
-    rows = [{name: getattr(check, field) for name, field in names.items()} for check in found]
-    emit_report(rows, output, lambda _: rules_report("Checks of a host", found))
+    rows = [{name: getattr(check, field) for name, field in names.items()} for check in listed]
+    emit_report(rows, output, lambda _: rules_report("Checks of a host", listed))
 
 
 def report_of(found: Validated, before: Validation | None, floors: str | None = None, each: bool = False) -> Report:

@@ -205,7 +205,8 @@ def run_between(
     """Measure between the hosts of an inventory. `tell` gets a line a step. Raises BadInput and Refused."""
     request = asked.base
     check_request(request)
-    _check_window(asked.window)
+    if asked.window is not None and _WINDOW.fullmatch(asked.window) is None:
+        raise BadInput(f"{asked.window!r} is no time window", where="--window", hint="write HH:MM-HH:MM")
     past = past_of(request)
     if past is not None:
         request = with_recorded_request(request, past)
@@ -215,7 +216,9 @@ def run_between(
     inventory = reader(request.inventories, request.limit, handed_on.vault(request.options))
     if inventory.left_out:
         tell(inventory.told_left_out())
-    _check_named(asked.disrupt, inventory)
+    unknown = sorted(set(asked.disrupt) - set(inventory.hosts))
+    if unknown:
+        raise BadInput(f"no host {unknown[0]!r} in this run", where="--disrupt", hint="name hosts of the inventory")
     if past is not None:
         _check_same(past, inventory)
     with held(order.results) as journal, interruptible() as stop:
@@ -228,17 +231,6 @@ def run_between(
             journal.add(encode(line))
         journal.sync()
         return _carried_out(verb, current, plan, inventory, journal)
-
-
-def _check_window(window: str | None) -> None:
-    if window is not None and _WINDOW.fullmatch(window) is None:
-        raise BadInput(f"{window!r} is no time window", where="--window", hint="write HH:MM-HH:MM")
-
-
-def _check_named(disrupt: Sequence[str], inventory: Inventory) -> None:
-    unknown = sorted(set(disrupt) - set(inventory.hosts))
-    if unknown:
-        raise BadInput(f"no host {unknown[0]!r} in this run", where="--disrupt", hint="name hosts of the inventory")
 
 
 def _opening(request: FleetRequest, inventory: Inventory, run: str) -> Iterator[Line]:
@@ -316,14 +308,14 @@ def read_plan(results: str, kind: type[PlanT], run: str) -> PlanT | None:
     if data is None:
         return None
     try:
-        found = typed_json(data, kind)
+        plan = typed_json(data, kind)
     except BadInput as error:
         raise BadInput(f"the plan cannot be read: {error.what}", where=path, hint="begin a new run") from error
-    if found.run != run or found.schema != kind.SCHEMA:
+    if plan.run != run or plan.schema != kind.SCHEMA:
         return None
-    if (why := found.contradiction()) is not None:
+    if (why := plan.contradiction()) is not None:
         raise BadInput(f"the plan contradicts itself: {why}", where=path, hint="begin a new run")
-    return found
+    return plan
 
 
 def write_plan(results: str, plan: BetweenPlan) -> None:

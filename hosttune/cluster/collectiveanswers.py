@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
+import msgspec
 from msgspec.structs import replace
 
-from hosttune.cluster.collective.expected import Machines, expected, machines
 from hosttune.cluster.collective.groups import GroupFindings, Trial, counts, findings, search, series
 from hosttune.cluster.collective.judging import (
     CollectiveStandard,
@@ -32,9 +32,22 @@ from hosttune.cluster.collectiveplan import (
 )
 from hosttune.fleet.answers import has_answer_file, read_document
 from hosttune.fleet.membership import other_machine, unwatched
-from hosttune.model.collective import CollectiveFault, CollectiveHost, CollectiveReport, HostGroup, Member
+from hosttune.gpu import generation_of
+from hosttune.model.collective import (
+    CollectiveFault,
+    CollectiveHost,
+    CollectiveReport,
+    Device,
+    HostGroup,
+    Kind,
+    Member,
+    Wiring,
+)
 from hosttune.model.listing import some
 from hosttune.model.text import count
+from hosttune.predicting.estimates import Question, estimate
+from hosttune.predicting.formulas import Estimate
+from hosttune.predicting.shape import HostShape
 
 Known = dict[int, tuple[HostGroup, ...]]
 _TRIES = 2  # of a group in one call, if its hosts answer and it gives nothing
@@ -252,3 +265,67 @@ def _left(results: str, plan: CollectivePlan, step: PlannedStep, group: PlannedG
     _, member = read_document(results, group.hosts[0], record_name(step.number), plan.run, Member)
     for note in member.notes if member is not None else ():
         yield f"{count(len(group.hosts), 'host')}: {note}"
+
+
+# --- what is expected -----------------------------------------------------------------------------------------
+
+# The shape is that of the first host: hosts of other shapes are in no group. Where no host has RDMA, or a variable
+# turns it off, the library goes over TCP, and the prediction is that of TCP over the port where the hosts meet.
+
+_OFF = {"NCCL_IB_DISABLE": ("1",), "NCCL_NET": ("socket",)}
+
+
+class Machines(msgspec.Struct, frozen=True):
+    """The hosts of a run as the prediction needs them: `ranks` on each, and how they reach each other.
+
+    `tcp`: not over RDMA. `rate_gbps`: of the port where they meet, the lowest; None: unknown.
+    """
+
+    wiring: Wiring | None
+    ranks: int
+    device: Device
+    tcp: bool
+    rate_gbps: float | None
+
+
+def machines(members: Sequence[Member], ranks: int, device: Device) -> Machines:
+    """Return the machines of these hosts. Where they differ, only what they have in common is known."""
+    wirings = [member.wiring for member in members]
+    alike = bool(wirings) and all(one == wirings[0] for one in wirings)
+    rates = [member.place.rate_gbps if member.place is not None else None for member in members]
+    known = [rate for rate in rates if rate is not None]
+    least = min(known) if known and len(known) == len(rates) else None
+    tcp = all(member.rdma is False or _switched_off(member.environment) for member in members)
+    return Machines(wirings[0] if alike else None, ranks, device, tcp, least)
+
+
+def _switched_off(variables: Mapping[str, str]) -> bool:
+    return any(variables.get(name, "").strip().lower() in values for name, values in _OFF.items())
+
+
+def expected(of: Machines, kind: Kind, hosts: int, size_bytes: int) -> Estimate | None:
+    """Return bound and typical bus bandwidth in GB/s of one operation over so many hosts; None without a model."""
+    wiring = of.wiring
+    if wiring is None or of.device == "cpu" or wiring.gpu is None:
+        return None
+    tcp = hosts > 1 and of.tcp
+    ports, rate = wiring.nics, wiring.nic_gb_per_s
+    if wiring.per_host and of.ranks != wiring.per_host:  # the ports of the GPUs that take part
+        ports = ports * of.ranks // wiring.per_host if ports and ports * of.ranks % wiring.per_host == 0 else None
+    if tcp:
+        ports, rate = 1, of.rate_gbps / 8 if of.rate_gbps else None
+    shape = HostShape(
+        gpu=wiring.gpu,
+        generation=generation_of(wiring.gpu),
+        peaks=dict(wiring.peaks),
+        slot=wiring.slot,
+        links=wiring.links,
+        switched=wiring.switched,
+        per_host=of.ranks,
+        hosts=hosts,
+        nics=ports,
+        nic_gb_per_s=rate,
+        cpu=wiring.cpu,
+        virtual=wiring.virtual,
+    )
+    return estimate(Question(f"{kind}-busbw", of.ranks * hosts, hosts, size_bytes, tcp=tcp), shape)

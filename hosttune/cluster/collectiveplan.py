@@ -121,8 +121,8 @@ class CollectivePlan(BetweenPlan, frozen=True, kw_only=True):
             return f"{self.ranks} ranks, {self.most_hosts} hosts at once, {len(self.options.sizes)} sizes"
         if self.cores < 1:
             return f"{self.cores} cores"
-        found = (groups_of_known_hosts((g.hosts for g in step.groups), self.members) for step in self.steps)
-        return next((why for why in found if why is not None), None)
+        reasons = (groups_of_known_hosts((g.hosts for g in step.groups), self.members) for step in self.steps)
+        return next((why for why in reasons if why is not None), None)
 
     def wait(self, hosts: int) -> int:
         """Return how long the hosts of a step wait: ansible reaches the last one later than the first."""

@@ -36,20 +36,20 @@ def raw_pairs(results: str, plan: PairsPlan) -> tuple[Pair, ...]:
 
     A pair that did not connect, and did the other way round in another round, is `one-way`.
     """
-    found: dict[tuple[str, str, str], Pair] = {}
+    by_ends: dict[tuple[str, str, str], Pair] = {}
     worked: dict[tuple[str, str, str], Pair] = {}  # by those who would be sender and receiver the other way round
     for planned in plan.rounds:
         for pair in planned.pairs:
             for one in _of_pair(results, plan, planned, pair):
                 if not planned.again:
-                    found[one.sender, one.receiver, one.rail] = one
+                    by_ends[one.sender, one.receiver, one.rail] = one
                 if one.outcome == "measured":
                     worked[one.receiver, one.sender, one.rail] = one
-    for key, one in found.items():
+    for key, one in by_ends.items():
         if one.outcome in NO_ANSWER and (back := worked.get(key)) is not None:
             why = f"only {back.sender} to {back.receiver} connects ({back.gbps:.3g} Gb/s)"
-            found[key] = msgspec.structs.replace(one, outcome="one-way", why=why)
-    return tuple(found.values())
+            by_ends[key] = msgspec.structs.replace(one, outcome="one-way", why=why)
+    return tuple(by_ends.values())
 
 
 def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing) -> Iterator[Pair]:
@@ -118,8 +118,8 @@ def _joined(pair: Pairing, answers: Sequence[_Answered], rail: str) -> JudgedPai
 def again(results: str, plan: PairsPlan) -> tuple[PlannedRound, ...]:
     """Return rounds in which those who did not connect try the other way round; none for pairs that have tried."""
     tried = {pair for planned in plan.rounds for pair in planned.pairs}
-    found = [(p.receiver, p.sender) for p in raw_pairs(results, plan) if p.outcome in NO_ANSWER]
-    made = regrouped(pair for pair in found if pair not in tried)
+    reversed_pairs = [(p.receiver, p.sender) for p in raw_pairs(results, plan) if p.outcome in NO_ANSWER]
+    made = regrouped(pair for pair in reversed_pairs if pair not in tried)
     first = max((planned.number for planned in plan.rounds), default=0) + 1
     return tuple(PlannedRound(number=number, pairs=pairs, again=True) for number, pairs in enumerate(made, first))
 
@@ -132,8 +132,8 @@ def settled(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing)
 def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str | None = None) -> PairsReport:
     """Return the report of a plan from the files. `check`: nothing was measured, and all of it is unknown."""
     options = plan.options
-    found = () if check else raw_pairs(results, plan)
-    pairs = judged(found, floor=options.floor, against=options.against, limit_gbps=options.rate_gbps)
+    raw = () if check else raw_pairs(results, plan)
+    pairs = judged(raw, floor=options.floor, against=options.against, limit_gbps=options.rate_gbps)
     unmeasured, lacking = (*_unmeasured(plan), *_unwatched(plan)), (*_lacking(plan), *_without_gpus(plan))
     measured = [planned for planned in plan.rounds if not planned.again]
     there = sum(host.outcome == "ok" for host in plan.hosts)
@@ -157,7 +157,7 @@ def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str |
         rails=rail_figures(pairs),
         faults=blame(pairs),
         pairs=pairs,
-        notes=(*unmeasured, *lacking, *limit, *_not_read(pairs), *remarks(found)),
+        notes=(*unmeasured, *lacking, *limit, *_not_read(pairs), *remarks(raw)),
         stopped=stopped,
     )
 
@@ -182,12 +182,12 @@ def _not_read(pairs: Sequence[Pair]) -> Iterator[str]:
     blind = [f"{pair.sender} to {pair.receiver} on {pair.rail}" for pair in measured if pair.errors is None]
     if blind:
         yield f"error counters of a port were not read: {some(blind, 8)}"
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for pair in measured:
         if pair.path_mtu.state == "unknown":
             named = f"{pair.sender} to {pair.receiver} on {pair.rail}"
-            found.setdefault(pair.path_mtu.why or "the sender did not tell", []).append(named)
-    for why, names in found.items():
+            by_reason.setdefault(pair.path_mtu.why or "the sender did not tell", []).append(named)
+    for why, names in by_reason.items():
         yield f"whether packets of the ports' MTU arrive whole is not known: {why} ({some(names, 8)})"
 
 
@@ -245,14 +245,14 @@ def _lacking(plan: PairsPlan) -> Iterator[str]:
 
 def _without_gpus(plan: PairsPlan) -> Iterator[str]:
     """Yield which ports with a GPU on their rail are not measured with its memory, and why."""
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     alone = {rail for rail, there in hosts_by_rail(plan.hosts, plan.options).items() if len(there) == 1}
     for planned_host in plan.hosts if plan.options.tool == "rdma" else ():
         for port in planned_host.ports if planned_host.outcome == "ok" else ():
             if port.gpu is not None and (not plan.options.gpu or port.rail in alone):
                 why = "no other host has such a port" if plan.options.gpu else "--no-gpu"
-                found.setdefault(why, []).append(f"{planned_host.host} {port.rail.removesuffix(GPU_RAIL)}")
+                by_reason.setdefault(why, []).append(f"{planned_host.host} {port.rail.removesuffix(GPU_RAIL)}")
             elif port.gpu_why is not None:
-                found.setdefault(port.gpu_why, []).append(f"{planned_host.host} {port.rail}")
-    for why, ports in found.items():
+                by_reason.setdefault(port.gpu_why, []).append(f"{planned_host.host} {port.rail}")
+    for why, ports in by_reason.items():
         yield f"GPU memory (GPUDirect) is not measured on {some(ports, 8)}: {why}"

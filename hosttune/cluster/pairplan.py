@@ -91,8 +91,8 @@ class PairsPlan(BetweenPlan, frozen=True, kw_only=True, dict=True):
         if self.cores < 1 or self.most_hosts < 2:
             return f"{self.cores} cores, {self.most_hosts} hosts at once"
         known = [planned_host.host for planned_host in self.hosts if planned_host.outcome == "ok"]
-        found = (groups_of_known_hosts(planned_round.pairs, known) for planned_round in self.rounds)
-        return next((why for why in found if why is not None), None)
+        reasons = (groups_of_known_hosts(planned_round.pairs, known) for planned_round in self.rounds)
+        return next((why for why in reasons if why is not None), None)
 
     @property
     def measuring(self) -> float:
@@ -167,11 +167,11 @@ def rails(plan: PairsPlan, pair: Pairing) -> list[tuple[Port, Port]]:
 
 def measured_ports(one: PlannedHost, options: PairsOptions) -> list[Port]:
     """Return the ports of a host that can be measured."""
-    return [port for port in one.ports if _usable(port, options.tool) and (port.gpu is None or _with_gpus(options))]
-
-
-def _usable(port: Port, tool: Tool) -> bool:
-    return not_measured(port, tool) is None
+    return [
+        port
+        for port in one.ports
+        if not_measured(port, options.tool) is None and (port.gpu is None or (options.tool == "rdma" and options.gpu))
+    ]
 
 
 def not_measured(port: Port, tool: Tool) -> str | None:
@@ -187,10 +187,6 @@ def not_measured(port: Port, tool: Tool) -> str | None:
     return "it has no RDMA device" if port.rdma is None else None
 
 
-def _with_gpus(options: PairsOptions) -> bool:
-    return options.tool == "rdma" and options.gpu
-
-
 def _is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -201,11 +197,11 @@ def _is_address(text: str) -> bool:
 
 def hosts_by_rail(hosts: Sequence[PlannedHost], options: PairsOptions) -> Mapping[str, list[str]]:
     """Return the rails that can be measured, by name, each with its hosts."""
-    found: dict[str, list[str]] = {}
+    by_rail: dict[str, list[str]] = {}
     for planned_host in hosts:
         for port in measured_ports(planned_host, options) if planned_host.outcome == "ok" else ():
-            found.setdefault(port.rail, []).append(planned_host.host)
-    return dict(sorted(found.items()))
+            by_rail.setdefault(port.rail, []).append(planned_host.host)
+    return dict(sorted(by_rail.items()))
 
 
 def other_fabric(first: Port, second: Port) -> bool:

@@ -15,9 +15,8 @@ from hosttune.discovery.memory import read_memory_settings, read_nodes
 from hosttune.discovery.pci import judged_links, read_pci
 from hosttune.discovery.pci_names import load as load_pci_ids
 from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
-from hosttune.discovery.settings import read_settings
+from hosttune.discovery.settings import read_settings, read_tuned
 from hosttune.discovery.sources import problems, read_sources
-from hosttune.discovery.tuned import read_tuned
 from hosttune.disks import read_nodes as read_device_nodes
 from hosttune.errors import BadInput, Unreadable
 from hosttune.gpu import begin, read_gpus
@@ -108,21 +107,23 @@ def _read_nodes(
     paths = [path for guest in guests for path in guest.host_paths]
     try:
         text = reader.system.derive(NODES, lambda: to_json(read_device_nodes(reader, paths)))
-        found = typed_json(text, dict[str, tuple[str, ...]])
+        nodes_of = typed_json(text, dict[str, tuple[str, ...]])
     except (Unreadable, BadInput) as error:
         reader.problem("nodes of devices not understood", f"{COMMANDS}{NODES}", str(error))
         return {}
     named = DeviceIndex((), used=known).nodes
-    return {path: on for path, on in found.items() if on != functions_under(named, path)}
+    return {path: on for path, on in nodes_of.items() if on != functions_under(named, path)}
 
 
 def strip_nodes(text: str, scrubbed: Callable[[str], str]) -> str | None:
     """Return the recorded answer with scrubbed paths; None if it is no such answer."""
     try:
-        found = typed_json(text, dict[str, tuple[str, ...]])
+        nodes_of = typed_json(text, dict[str, tuple[str, ...]])
     except BadInput:
         return None
-    return to_json({scrubbed(path): [scrubbed(one) if "/" in one else one for one in on] for path, on in found.items()})
+    return to_json(
+        {scrubbed(path): [scrubbed(one) if "/" in one else one for one in on] for path, on in nodes_of.items()}
+    )
 
 
 def _own_pci_ids() -> bytes | None:

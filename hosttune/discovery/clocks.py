@@ -25,8 +25,10 @@ def read_clocks(reader: Reader, host: Host) -> Clocks:
     cpus = [cpu.id for cpu in host.cpus if cpu.online and cpu.governor is not None]
     # If the first CPU lacks the table, all CPUs lack it: the kernel has one driver for all.
     table = bool(cpus) and _TABLE in reader.names(f"{sysfs.CPUS}/cpu{cpus[0]}/cpufreq")
-    found = grouped((_clock(reader, f"{sysfs.CPUS}/cpu{cpu}/cpufreq", table=table), cpu) for cpu in cpus)
-    limits = tuple(ClockLimit(cpus=str(CpuSet(ids)), limit_khz=at, highest_khz=top) for (at, top), ids in found.items())
+    by_limit = grouped((_clock(reader, f"{sysfs.CPUS}/cpu{cpu}/cpufreq", table=table), cpu) for cpu in cpus)
+    limits = tuple(
+        ClockLimit(cpus=str(CpuSet(ids)), limit_khz=at, highest_khz=top) for (at, top), ids in by_limit.items()
+    )
     return Clocks(limits=limits, percent=reader.count(sysfs.MAX_PERF_PERCENT))
 
 

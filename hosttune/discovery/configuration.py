@@ -65,7 +65,7 @@ def _live(system: System) -> str | None:
 
 def modules_of(table: bytes) -> str | None:
     """Return the memory modules of an SMBIOS table; None if it lists none, is cut, or has a module of unknown size."""
-    found: Counter[tuple[int, int]] = Counter()
+    modules: Counter[tuple[int, int]] = Counter()
     ended = False
     for kind, area in _structures(table):
         ended = ended or kind == _END
@@ -74,10 +74,10 @@ def modules_of(table: bytes) -> str | None:
             if size is None:
                 return None
             speed = _dmi_number(area, 0x20, 2)
-            found[size, _dmi_number(area, 0x58, 4) & 0x7FFFFFFF if speed == 0xFFFF else speed] += size > 0
-    if not ended or not any(found.values()):
+            modules[size, _dmi_number(area, 0x58, 4) & 0x7FFFFFFF if speed == 0xFFFF else speed] += size > 0
+    if not ended or not any(modules.values()):
         return None
-    rows = sorted(((count, *module) for module, count in found.items() if count), reverse=True)
+    rows = sorted(((count, *module) for module, count in modules.items() if count), reverse=True)
     return ", ".join(
         f"{count} x {size} MiB at {f'{speed} MT/s' if speed else 'unknown speed'}" for count, size, speed in rows
     )
@@ -136,13 +136,13 @@ def read_driver_info(reader: Reader, interface: str) -> Mapping[str, str]:
         return {}
     answer = reader.query(f"ethtool-i-{interface}", lambda: _ask(interface)) or ""
     rows = (line.partition(": ") for line in answer.splitlines())
-    found: dict[str, str] = {}
+    info: dict[str, str] = {}
     for name, colon, value in rows:
-        if name in found:
+        if name in info:
             return {}  # a line that is there twice: it is unknown which of the two is true
         if colon and value.strip() not in ("", "N/A"):
-            found[name] = value.strip()
-    return found
+            info[name] = value.strip()
+    return info
 
 
 def _ask(interface: str) -> str | None:
@@ -204,11 +204,11 @@ def _file(reader: Reader, name: str, path: str) -> Fact:
 def _microcode(reader: Reader) -> Fact:
     """Return the revisions of all CPUs. No value if a CPU has none, or if CPU 0's own file has another one."""
     text = read_cpuinfo(reader)
-    found = values_of(text, "microcode")
+    revisions = values_of(text, "microcode")
     cpus, lines = (len(re.findall(rf"^{key}[ \t]*:", text, re.MULTILINE)) for key in ("processor", "microcode"))
     own = reader.text(_MICROCODE)
-    whole = bool(found) and "" not in found and cpus == lines and (own is None or own in found)
-    value = sane(" and ".join(sorted(found))) if whole else None
+    whole = bool(revisions) and "" not in revisions and cpus == lines and (own is None or own in revisions)
+    value = sane(" and ".join(sorted(revisions))) if whole else None
     return Fact(name="microcode", value=value, source="/proc/cpuinfo")
 
 

@@ -58,8 +58,8 @@ def ids_of(blocks: Mapping[int, Mapping[str, str]], key: str) -> dict[int, int]:
 
     CPUs without that number are left out.
     """
-    found = ((cpu, number(block.get(key, ""), MAX_ID)) for cpu, block in blocks.items())
-    return {cpu: value for cpu, value in found if value is not None}
+    ids = ((cpu, number(block.get(key, ""), MAX_ID)) for cpu, block in blocks.items())
+    return {cpu: value for cpu, value in ids if value is not None}
 
 
 def vendor_of(block: Mapping[str, str]) -> str | None:

@@ -23,7 +23,7 @@ from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
 from hosttune.machine.reader import Reader
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
-from hosttune.model.rates import believed_gbps
+from hosttune.model.ports import believed_gbps
 from hosttune.settings.virtual import Settings, read_functions, uplink
 
 _DEVICES = sysfs.PCI_DEVICES
@@ -50,11 +50,11 @@ def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
     rdmas = by_address(reader, RDMA)
     routed, unread = _routed(reader)
     bridges = _fabric_bridges(reader, pci)
-    found = [
+    listed = [
         _nic(reader, device, interfaces.get(device.address, ()), rdmas.get(device.address, ()), routed)
         for device in devices
     ]
-    nics = [_doubted(reader, nic, unread) for nic in found] if unread is not None else found
+    nics = [_doubted(reader, nic, unread) for nic in listed] if unread is not None else listed
     if unread is not None and any(nic.use_unknown for nic in nics):
         reader.problem(
             "routes unknown", unread, "not read; whether a NIC carries the host's default route is not known"
@@ -92,13 +92,13 @@ def _fabric_bridges(reader: Reader, pci: tuple[PciDevice, ...]) -> dict[str, boo
 
 def by_address(reader: Reader, folder: str) -> dict[str, tuple[str, ...]]:
     """Return the entries of a class folder by the PCI function that their (`device`) link leads through."""
-    found: dict[str, tuple[str, ...]] = {}
+    names_of: dict[str, tuple[str, ...]] = {}
     for name in reader.names(folder):
         target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device")
         functions = sysfs.functions_in(target or "")
         if functions:
-            found[functions[-1]] = (*found.get(functions[-1], ()), name)
-    return found
+            names_of[functions[-1]] = (*names_of.get(functions[-1], ()), name)
+    return names_of
 
 
 def _nic(
@@ -194,16 +194,16 @@ def _routed(reader: Reader) -> tuple[frozenset[str], str | None]:
 
     Every host lists IPv4 routes, if only in a heading; one without IPv6 has no list of IPv6 routes.
     """
-    found: set[str] = set()
+    interfaces: set[str] = set()
     routes, routes6 = reader.text(ROUTES), reader.text(ROUTES6)
     unread = ROUTES if not routes else ROUTES6 if routes6 is None and not reader.lacks(ROUTES6) else None
     for words in (line.split() for line in (routes or "").splitlines()[1:]):
         if len(words) > 7 and words[1] == words[7] == "00000000":
-            found.add(words[0])
+            interfaces.add(words[0])
     for words in (line.split() for line in (routes6 or "").splitlines()):
         if len(words) == 10 and words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo":
-            found.add(words[9])
-    return frozenset(found), unread
+            interfaces.add(words[9])
+    return frozenset(interfaces), unread
 
 
 def _network_use(reader: Reader, interfaces: tuple[str, ...], routed: frozenset[str]) -> str | None:
@@ -230,13 +230,13 @@ def _busy(reader: Reader, interfaces: tuple[str, ...]) -> str | None:
 
 def _stacked_interfaces(reader: Reader, interface: str) -> tuple[str, ...]:
     """Return the interfaces stacked on this one (bond, bridge, VLAN), nearest first."""
-    found: list[str] = []
+    stacked: list[str] = []
     layer = [interface]
     while layer:
         above = [name[6:] for lower in layer for name in reader.names(f"{NET}/{lower}") if name.startswith("upper_")]
-        layer = [name for name in dict.fromkeys(above) if name not in found]
-        found += layer
-    return tuple(found)
+        layer = [name for name in dict.fromkeys(above) if name not in stacked]
+        stacked += layer
+    return tuple(stacked)
 
 
 # --- NVMe ----------------------------------------------------------------------------------------------------

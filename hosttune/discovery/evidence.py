@@ -67,7 +67,7 @@ READERS: tuple[FactReader, ...] = (
     FactReader("port_details", "portdetails", "read_port_details"),
     FactReader("port_info", "portinfo", "read_port_info"),
     FactReader("roce", "roce", "read_roce"),
-    FactReader("tuned_verified", "tuned", "read_tuned_verified"),
+    FactReader("tuned_verified", "settings", "read_tuned_verified"),
     FactReader("security", "security", "read_security", since=2),
 )
 FACTS = 2  # what a capture of today holds; from 1 on: the lines of `linux.kernellines`

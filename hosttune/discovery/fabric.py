@@ -20,7 +20,7 @@ from hosttune.gpu.boards import board_of, has_fabric
 from hosttune.gpu.fmpm import LIST, ask_list, parse_partitions
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
-from hosttune.model.fabricmanager import FabricManager
+from hosttune.model.gpu import FabricManager
 from hosttune.model.host import Fabric, FabricPartition, Gpu, Host, PciDevice
 from hosttune.model.index import DeviceIndex, is_another
 from hosttune.model.jsontext import recorded_json

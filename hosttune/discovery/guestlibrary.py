@@ -57,7 +57,7 @@ def read_rdma_access(reader: Reader, host: Host) -> RdmaAccess | None:
 
 def _memlock(reader: Reader) -> int | None:
     """Return the soft limit of locked memory of this process in bytes, or UNLIMITED (proc(5), /proc/PID/limits)."""
-    found = re.findall(r"^Max locked memory +(unlimited|[0-9]{1,19}) ", reader.text(_LIMITS) or "", re.MULTILINE)
-    if len(found) != 1:
+    limits = re.findall(r"^Max locked memory +(unlimited|[0-9]{1,19}) ", reader.text(_LIMITS) or "", re.MULTILINE)
+    if len(limits) != 1:
         return None
-    return UNLIMITED if found[0] == "unlimited" else int(found[0])
+    return UNLIMITED if limits[0] == "unlimited" else int(limits[0])

@@ -37,9 +37,9 @@ from hosttune.linux.hugetlbfs import default_page_bytes
 from hosttune.machine.reader import Reader, number
 from hosttune.machine.system import COMMANDS, System
 from hosttune.model.host import DomainCapabilities, RunningGuest, Virtualization
+from hosttune.model.hostfields import LIST_UNREAD, NO_DEFINITION, OUTSIDE
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.limits import check_size
-from hosttune.model.problems import LIST_UNREAD, NO_DEFINITION, OUTSIDE
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -374,20 +374,20 @@ def _listed(text: str) -> list[tuple[str, str]] | None:
     lines = [line for line in text.splitlines() if line.strip()]
     below = [line for line in lines if line.split() != ["Id", "Name", "State"] and set(line.strip()) != {"-"}]
     rows = [re.fullmatch(r"\s*(?:-|[0-9]+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
-    found = [(row[1], row[2]) for row in rows if row]
-    return found if lines and all(rows) and len({name for name, _ in found}) == len(found) else None
+    guests = [(row[1], row[2]) for row in rows if row]
+    return guests if lines and all(rows) and len({name for name, _ in guests}) == len(guests) else None
 
 
 def _kvm(reader: Reader) -> bool | None:
     """Return whether KVM works here: there is its device, and a module for this CPU. None if that cannot be seen."""
-    found = reader.exists("/dev/kvm")
-    if found:
+    exists = reader.exists("/dev/kvm")
+    if exists:
         modules = reader.names("/sys/module")
         makers = [name for name in modules if name in ("kvm_intel", "kvm_amd")]
         # Other architectures build KVM into the kernel without a vendor module. x86 has such a module, loaded or built
         # in.
         return True if makers or "kvm" not in modules else None
-    return False if found is False and reader.system.complete else None
+    return False if exists is False and reader.system.complete else None
 
 
 def _report_unlisted_qemu(reader: Reader, lines: Iterable[str], guests: tuple[RunningGuest, ...]) -> None:

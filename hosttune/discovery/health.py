@@ -141,8 +141,8 @@ def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, i
     None if a capture holds no counts and may have lost them, or was not made for a validation.
     """
     files = {device.address: _aer_files(reader, device.address) for device in host.pci}
-    found = {address: counts for address, of in files.items() if (counts := _aer_of(of))}
-    return found if found or (reader.system.complete and recorded) else None
+    counters = {address: counts for address, of in files.items() if (counts := _aer_of(of))}
+    return counters if counters or (reader.system.complete and recorded) else None
 
 
 def _aer_files(reader: Reader, address: str) -> dict[str, dict[str, int | None]]:
@@ -255,10 +255,10 @@ def _sensor(reader: Reader, controller: str) -> dict[str, str]:
         alarm = reader.text(f"{place}/temp1_alarm")
         degrees += [] if value is None else [value]
         alarms += [] if value is None and alarm is None else [alarm or "not read"]
-    found = {"temperature_c": f"{max(degrees) / 1000:g}"} if degrees else {}
+    readings = {"temperature_c": f"{max(degrees) / 1000:g}"} if degrees else {}
     if alarms:
-        found["alarm"] = max(alarms, key=lambda alarm: (alarm == "1", alarm != "0"))
-    return found
+        readings["alarm"] = max(alarms, key=lambda alarm: (alarm == "1", alarm != "0"))
+    return readings
 
 
 def _monitors(reader: Reader, folder: str) -> list[str]:
@@ -328,7 +328,7 @@ def _ask_clock() -> str | None:
             ("rest", ctypes.c_long * 40),
         )
 
-    found = Timex()
-    if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(found)) < 0:
+    clock = Timex()
+    if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(clock)) < 0:
         return None
-    return f"status {found.status} maxerror {max(found.maxerror, 0)}\n"
+    return f"status {clock.status} maxerror {max(clock.maxerror, 0)}\n"

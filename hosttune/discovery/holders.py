@@ -155,7 +155,7 @@ class _Opened(msgspec.Struct, frozen=True):
 def _opened(reader: Reader, nodes: Mapping[str, Iterable[str]]) -> _Opened:
     """Check all processes once. A process that ends during the check is left out."""
     wanted = frozenset(node for names in nodes.values() for node in names)
-    found: dict[int, frozenset[str]] = {}
+    opened: dict[int, frozenset[str]] = {}
     hidden: list[int] = []
     reasons: list[str] = []
     pids = sorted(int(name) for name in reader.names("/proc") if name.isdecimal()) if wanted else []
@@ -167,8 +167,8 @@ def _opened(reader: Reader, nodes: Mapping[str, Iterable[str]]) -> _Opened:
             reasons.append(error.reason)
             continue
         if has:
-            found[pid] = has
-    return _Opened(found, tuple(hidden), len(pids) if wanted else -1, tuple(dict.fromkeys(reasons)))
+            opened[pid] = has
+    return _Opened(opened, tuple(hidden), len(pids) if wanted else -1, tuple(dict.fromkeys(reasons)))
 
 
 def _files(system: System, pid: int) -> Iterator[str]:

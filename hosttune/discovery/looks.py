@@ -21,9 +21,9 @@ from hosttune.machine.archive import unpacked
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
 from hosttune.model.clock import now_text, seconds_of
+from hosttune.model.evidence import GuestRun, Look
 from hosttune.model.host import Host
 from hosttune.model.jsontext import typed_json
-from hosttune.model.looks import GuestRun, Look
 from hosttune.model.pci import for_vfio
 from hosttune.model.starts import GUEST, STARTS
 from hosttune.model.values import to_json
@@ -98,20 +98,17 @@ def _recorded(reader: Reader, folder: str) -> list[GuestRun] | None:
     for name in reader.names(LOGS):
         log = _LOG.fullmatch(name)
         if log is not None:
-            runs += of_log(log[1], _text(reader, f"{LOGS}/{name}"))
+            # The text of a log, which logrotate may have compressed; a part of it is a problem
+            path = f"{LOGS}/{name}"
+            try:
+                data = unpacked(io.BytesIO(reader.data(path) or b"")).read(_MOST + 1)
+            except (lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+                data = b""
+                reader.problem("unreadable", path, str(error))
+            if len(data) > _MOST:
+                reader.problem("unreadable", path, f"more than {_MOST >> 20} MiB")
+            runs += of_log(log[1], data.decode("utf-8", "replace"))
     return None if len(reader.problems) > known else runs
-
-
-def _text(reader: Reader, path: str) -> str:
-    """Return the text of a log, which logrotate may have compressed; a part of it is a problem."""
-    try:
-        data = unpacked(io.BytesIO(reader.data(path) or b"")).read(_MOST + 1)
-    except (lzma.LZMAError, zlib.error, EOFError, OSError) as error:
-        data = b""
-        reader.problem("unreadable", path, str(error))
-    if len(data) > _MOST:
-        reader.problem("unreadable", path, f"more than {_MOST >> 20} MiB")
-    return data.decode("utf-8", "replace")
 
 
 def of_log(guest: str, text: str) -> Iterable[GuestRun]:

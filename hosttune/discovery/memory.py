@@ -109,8 +109,8 @@ def _hugetlbfs(reader: Reader, default_bytes: int | None) -> tuple[Hugetlbfs, ..
 
 def _libvirt_uses(reader: Reader, path: str) -> bool | None:
     """Return whether the libvirt daemon has found this hugetlbfs; None if that cannot be seen."""
-    found = reader.exists(libvirts_folder(path))
-    return found if found or reader.system.complete else None
+    there = reader.exists(libvirts_folder(path))
+    return there if there or reader.system.complete else None
 
 
 def _read_node(reader: Reader, node: int, columns: Sequence[int], gpu_nodes: frozenset[int]) -> NumaNode:

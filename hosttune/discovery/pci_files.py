@@ -6,8 +6,11 @@ import re
 from functools import lru_cache
 
 from hosttune.errors import Unreadable
+from hosttune.gpu import nvswitches
+from hosttune.linux.pciconfig import ConfigFacts, decode
 from hosttune.machine.reader import Reader, number
 from hosttune.machine.system import Folder
+from hosttune.model import pciclass
 
 _DIGITS = re.compile(r"[0-9a-f]+")
 
@@ -66,3 +69,71 @@ def is_whole(data: bytes | None) -> bool:
     The kernel ends each with a line break, even an empty list.
     """
     return data is not None and data.endswith(b"\n")
+
+
+# --- what tells a function's ids ------------------------------------------------------------------------------
+
+_NOT_READ = ConfigFacts()  # also of a device that reading it would wake
+_MATTER = (*pciclass.GPUS, pciclass.NETWORK, pciclass.NVME)
+_UNCORE = ("08", "11")  # system peripherals, signal processing
+
+Ids = tuple[str | None, str | None, str | None]  # vendor, device, class
+
+
+@lru_cache(maxsize=128)  # hundreds of functions have the same ids
+def matters(vendor: str | None, device: str | None, class_code: str | None) -> bool:
+    """Return whether guests or tuning need a function of these ids and this class."""
+    return (class_code or "").startswith(_MATTER) or nvswitches.is_known(vendor, device)
+
+
+def is_uncore(class_code: str | None) -> bool:
+    """Return whether a class is one of those that a processor's own functions have: a server has hundreds of them."""
+    return (class_code or "")[:2] in _UNCORE
+
+
+def read_config(files: FunctionFiles, power_state: str | None, runtime_status: str | None) -> ConfigFacts:
+    """Return the configuration space, unless reading it would wake the device: the kernel resumes a device in D3cold.
+
+    (drivers/pci/pci.c, pci_config_pm_runtime_get. A suspended device whose power state is unknown may be in D3cold.)
+    """
+    if power_state == "D3cold" or (power_state is None and runtime_status == "suspended"):
+        return _NOT_READ
+    data = files.data("config")
+    if data is None:
+        return _NOT_READ
+    facts = decode(data)
+    if facts.doubts:
+        files.reader.problem("configuration space doubtful", f"{files.path}/config", "; ".join(facts.doubts))
+    return facts
+
+
+def read_ids(files: FunctionFiles, config: ConfigFacts) -> Ids:
+    """Return vendor, device and class.
+
+    The files are preferred to the header, because the header differs for a kernel quirk or a virtual function. For
+    uncore functions whose class agrees only the header is used, since the kernel takes the files from it.
+    """
+    header = (config.vendor_id, config.device_id, config.class_code)
+    vendor = device = None
+    class_code = hex_digits(files.data("class"), 6)
+    uncore = config.vendor_id is not None and is_uncore(config.class_code) and not matters(*header)
+    if not uncore or class_code not in (None, config.class_code):
+        vendor, device = hex_digits(files.data("vendor"), 4), hex_digits(files.data("device"), 4)
+    return vendor or config.vendor_id, device or config.device_id, class_code or config.class_code
+
+
+def read_subsystem(
+    files: FunctionFiles, config: ConfigFacts, vendor: str | None
+) -> tuple[str | None, str | None, str | None]:
+    """Return subsystem vendor, subsystem device and revision.
+
+    The kernel takes all from the header, so if the header agrees, three files need not be read.
+    """
+    if vendor is not None and vendor == config.vendor_id and not config.is_bridge:
+        return config.subsystem_vendor_id, config.subsystem_device_id, config.revision
+    subsystem_vendor = hex_digits(files.data("subsystem_vendor"), 4)
+    subsystem_device = hex_digits(files.data("subsystem_device"), 4)
+    revision = hex_digits(files.data("revision"), 2) or config.revision
+    if subsystem_vendor in (None, "0000", "ffff"):
+        return None, None, revision
+    return subsystem_vendor, subsystem_device, revision

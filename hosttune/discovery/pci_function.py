@@ -13,8 +13,17 @@ from functools import lru_cache
 
 from msgspec.structs import asdict
 
-from hosttune.discovery.pci_files import FunctionFiles, decimal, is_whole, line
-from hosttune.discovery.pci_ids import is_uncore, matters, read_config, read_ids, read_subsystem
+from hosttune.discovery.pci_files import (
+    FunctionFiles,
+    decimal,
+    is_uncore,
+    is_whole,
+    line,
+    matters,
+    read_config,
+    read_ids,
+    read_subsystem,
+)
 from hosttune.discovery.sets import parsed, read_set
 from hosttune.linux.pciconfig import WIDTHS, ConfigFacts
 from hosttune.machine.reader import Reader, number

@@ -288,10 +288,10 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
         present = None if groups is None else False
     # The domain type of most groups: DMA, DMA-FQ, identity, … (ABI/testing/sysfs-kernel-iommu_groups).
     types = {device.iommu_group: device.iommu_group_type for device in pci if device.iommu_group is not None}
-    found: Iterable[str | None] = types.values()
+    kinds: Iterable[str | None] = types.values()
     if not types:
-        found = [reader.text(f"{sysfs.IOMMU_GROUPS}/{group}/type") for group in (groups or ())]
-    counted = Counter(sorted(kind for kind in found if kind))
+        kinds = [reader.text(f"{sysfs.IOMMU_GROUPS}/{group}/type") for group in (groups or ())]
+    counted = Counter(sorted(kind for kind in kinds if kind))
     return Iommu(
         present=present,
         mode=counted.most_common(1)[0][0] if counted else None,

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from hosttune.discovery.answers import tool_answer
-from hosttune.discovery.portfiles import NET
+from hosttune.discovery.portfiles import NET, tool_answer
 from hosttune.machine.reader import Reader
 from hosttune.model.host import Host
 from hosttune.model.ports import LinkModes, PortDetail, Reading, Transceiver
@@ -50,9 +49,9 @@ def parse_link_modes(text: str) -> LinkModes:
     lists: dict[str, str | None] = {}
     name = ""
     for line in text.splitlines()[:_MOST_LINES]:
-        found, colon, value = line.partition(":")
+        label, colon, value = line.partition(":")
         if colon:
-            name = found.strip()
+            name = label.strip()
             lists[name] = value.strip() if lists.get(name, value.strip()) == value.strip() else None
         elif name in lists and lists[name] is not None and line.strip():
             lists[name] = f"{lists[name]} {line.strip()}"

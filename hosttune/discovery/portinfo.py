@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import TypeVar
 
-from hosttune.discovery.answers import tool_answer
 from hosttune.discovery.devices import by_address
-from hosttune.discovery.portfiles import RDMA, link_layer
+from hosttune.discovery.portfiles import RDMA, link_layer, tool_answer
 from hosttune.machine.reader import Reader
 from hosttune.model.host import Host
 from hosttune.model.ports import PortInfo

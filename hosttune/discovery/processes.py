@@ -8,7 +8,8 @@ file alone proves nothing: it stays when libvirt dies, and the kernel reuses ids
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from hosttune.discovery.qemu import MAX_PID, QEMU_COMMS, qemu_processes
 from hosttune.discovery.sets import parsed
@@ -17,15 +18,16 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host
 from hosttune.model.text import unescaped
-from hosttune.model.values import Value, close_mappings
 
 # --- the text of numa_maps -----------------------------------------------------------------------------------
 
 
-_ON_NODE = re.compile(r"N([0-9]{1,4})=([0-9]{1,15})")
+_COUNTED = re.compile(r" (?:N[0-9]|anon=|dirty=|mapped=)")  # half of the mappings have no pages
+_FIELD = re.compile(r" (N[0-9]{1,4}|anon|dirty|mapped|kernelpagesize_kB)=([0-9]{1,15})(?![^ ])")
+_FILE = re.compile(r" (?:file=(\S+)|(heap|stack)\b)")
 
 
-class Mapped(Value, frozen=True, kw_only=True):
+class Mapped(NamedTuple):
     """One mapping: its memory policy ("bind:0"), the file behind it, and the number of its pages in memory by node.
 
     `file` is None for anonymous memory, and a name in brackets for heap and stack. `page_bytes` None: unknown.
@@ -33,53 +35,39 @@ class Mapped(Value, frozen=True, kw_only=True):
 
     policy: str
     pages: Mapping[str, int]
-    page_bytes: int | None = None
-    huge: bool = False
-    file: str | None = None
-
-    def __post_init__(self) -> None:
-        close_mappings(self, "pages")
+    page_bytes: int | None
+    huge: bool
+    file: str | None
 
 
-def unread_line(text: str) -> str | None:
-    """Return the first incomplete line: its pages by node do not add up to its total. None if every line is complete.
+def parse_maps(text: str) -> tuple[list[Mapped], str | None]:
+    """Return the mappings that have pages, and the first incomplete line.
 
-    A line of an address that an earlier line has is not complete either: each mapping has one.
-
-    The total is `mapped`. The kernel leaves `mapped` out if it equals `anon` or `dirty`, which are parts of it; it
-    leaves out all three if there are no pages (show_numa_map, fs/proc/task_mmu.c).
+    Its pages by node do not add up to its total, or an earlier line has its address. The total is `mapped`. The kernel
+    leaves `mapped` out if it equals `anon` or `dirty`, which are parts of it; it leaves out all three if there are no
+    pages (show_numa_map, fs/proc/task_mmu.c). It escapes blanks in file names ("\\040").
     """
+    maps: list[Mapped] = []
+    unread: str | None = None
     seen: set[str] = set()
     for line in text.splitlines():
-        words = line.split()
-        if words and words[0] in seen:
-            return line
-        seen.update(words[:1])
-        fields = dict(word.partition("=")[::2] for word in words[2:])
-        totals = {name: number(fields[name]) for name in ("anon", "dirty", "mapped") if name in fields}
-        every = totals.get("mapped", max((count or 0 for count in totals.values()), default=0))
-        by_node = sum(int(match[2]) for word in words[2:] if (match := _ON_NODE.fullmatch(word)))
-        if len(words) < 2 or None in totals.values() or by_node != every:
-            return line
-    return None
-
-
-def parse_maps(text: str) -> Iterator[Mapped]:
-    """Yield one value for each line that has pages. The kernel escapes blanks in file names ("\\040")."""
-    for line in text.splitlines():
-        words = line.split()
-        pages = {match[1]: int(match[2]) for word in words[2:] if (match := _ON_NODE.fullmatch(word))}
+        address, _, rest = line.partition(" ")
+        if address in seen or not rest.strip():
+            unread = unread or line
+        seen.add(address)
+        if not _COUNTED.search(rest):
+            continue
+        fields = dict(_FIELD.findall(rest))
+        pages = {key[1:]: int(count) for key, count in fields.items() if key[0] == "N"}
+        every = fields.get("mapped") or max(fields.get("anon", "0"), fields.get("dirty", "0"), key=int)
+        if sum(pages.values()) != int(every):
+            unread = unread or line
         if pages:
-            fields = dict(word.partition("=")[::2] for word in words[2:])
-            size = fields.get("kernelpagesize_kB", "")
-            place = next((f"[{name}]" for name in ("heap", "stack") if name in words), None)
-            yield Mapped(
-                policy=words[1],
-                pages=pages,
-                page_bytes=None if (kibibytes := number(size, 10**11)) is None else kibibytes << 10,
-                huge="huge" in words,
-                file=fields.get("file", place),
-            )
+            place = _FILE.search(rest)
+            file = place[1] or f"[{place[2]}]" if place else None
+            size = int(fields["kernelpagesize_kB"]) << 10 if "kernelpagesize_kB" in fields else None
+            maps.append(Mapped(rest.split(" ", 1)[0], pages, size, " huge " in f"{rest} ", file))
+    return maps, unread
 
 
 # --- processes -----------------------------------------------------------------------------------------------
@@ -128,7 +116,7 @@ def _memory_of_another(name: str, text: str) -> str | None:
     libvirt puts huge pages into a folder with the guest's id and the first 20 characters of its name (domain_conf.c,
     virDomainDefGetShortName).
     """
-    files = (mapped.file for mapped in parse_maps(text) if mapped.file)
+    files = (mapped.file for mapped in parse_maps(text)[0] if mapped.file)
     owners = {unescaped(match[1]) for file in files if (match := _OWNER.search(file))}
     others = sorted(owner for owner in owners if owner != name[:_SHORT])
     return f"its memory is in the folder of guest {others[0]!r}" if others else None
@@ -143,16 +131,16 @@ def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
 
 
 def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:
-    unread = unread_line(text)
+    maps, unread = parse_maps(text)
     if unread is not None:
         reader.problem(
             "not a line of numa_maps",
             f"/proc/{pid}/numa_maps",
             f"reads {unread[:60]!r}: where its memory is, is unknown",
         )
-    maps = () if unread is not None else tuple(parse_maps(text))
+        maps = []
     # Each thread of a process shows the same; the one with the process's id is read.
-    found = set(_RESIDENT.findall(reader.text(f"/proc/{pid}/task/{pid}/status") or ""))
+    resident = set(_RESIDENT.findall(reader.text(f"/proc/{pid}/task/{pid}/status") or ""))
     # By cell and node; None if no mapping names a cell.
     held: dict[str, dict[str, int]] = {}
     for mapped in maps:
@@ -161,6 +149,7 @@ def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:
             of_cell = held.setdefault(named[1], {})
             for node, pages in mapped.pages.items():
                 of_cell[node] = of_cell.get(node, 0) + pages * mapped.page_bytes
+    fields = (reader.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()  # the name may have any characters
     return GuestProcess(
         guest=name,
         pid=pid,
@@ -168,15 +157,9 @@ def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:
         memory_by_node=_by_node(maps),
         page_sizes=tuple(sorted({mapped.page_bytes for mapped in maps if mapped.huge and mapped.page_bytes})),
         memory_by_cell=held or None,
-        resident_bytes=int(found.pop()) << 10 if len(found) == 1 else None,
-        started=_started(reader, pid),
+        resident_bytes=int(resident.pop()) << 10 if len(resident) == 1 else None,
+        started=number(fields[19]) if len(fields) > 19 else None,
     )
-
-
-def _started(reader: Reader, pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot: proc(5), stat, field 22."""
-    fields = (reader.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()  # the name may have any characters
-    return number(fields[19]) if len(fields) > 19 else None
 
 
 def pid_of(reader: Reader, name: str) -> int | None:

@@ -109,17 +109,17 @@ class Recording(System):
     def exists(self, path: str) -> bool:
         """See System."""
         try:
-            found = self.inner.exists(path)
+            there = self.inner.exists(path)
         except Unreadable as error:
             self._keep_refusal(path, error)
             raise
         if not self._asking:
             real = self._resolve(path)
-            if found:
+            if there:
                 self.present.add(real)
             else:
                 self._miss(path)
-        return found
+        return there
 
     def lacks(self, path: str) -> bool:
         """See System."""
@@ -253,12 +253,12 @@ def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -
     files = {file.removeprefix(COMMANDS): data for file, data in recording.files.items() if file.startswith(COMMANDS)}
     answers = {name: data.decode("utf-8", "replace") for name, data in files.items()} | recording.answers
     for name, answer in answers.items():
-        found = _answer(name, answer, scrub)
-        if found is None:
+        content = _answer(name, answer, scrub)
+        if content is None:
             say(f"left out: {COMMANDS}{name}, which is not what hosttune writes there")
             entries.pop(COMMANDS + name, None)
         else:
-            entries[COMMANDS + name] = found
+            entries[COMMANDS + name] = content
         if name.startswith(DEFINITION):
             say(f"of {COMMANDS}{name} only CPUs, memory and host devices are kept")
     for path in [path for path, entry in entries.items() if f"{path}/".startswith(COMMANDS) and entry is None]:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from hosttune.discovery.answers import tool_answer, unchanged
-from hosttune.discovery.portfiles import NET, RDMA
+from hosttune.discovery.portfiles import NET, RDMA, tool_answer, unchanged
 from hosttune.discovery.ports import represents
 from hosttune.errors import BadInput
 from hosttune.machine.reader import Reader
@@ -36,12 +35,12 @@ _ACTIVE = re.compile(r"port:\s*1\s*\n(?:(?!\s*port:).*\n){0,60}?\s*active_mtu:\s
 def read_roce(reader: Reader, host: Host) -> dict[str, RoceState]:
     """Return by address how the RoCE port of each physical NIC is set. NICs of which a guest or VFIO has the driver
     have no RDMA device here."""
-    found: dict[str, RoceState] = {}
+    states: dict[str, RoceState] = {}
     for nic in host.nics:
         named = nic.rdma is not None and _NAME.fullmatch(nic.rdma)
         if named and nic.physfn is None and not nic.fabric_bridge and nic.link_layer == "Ethernet":
-            found[nic.address] = _state(reader, nic, nic.rdma or "")
-    return found
+            states[nic.address] = _state(reader, nic, nic.rdma or "")
+    return states
 
 
 def _state(reader: Reader, nic: Nic, device: str) -> RoceState:
@@ -50,8 +49,8 @@ def _state(reader: Reader, nic: Nic, device: str) -> RoceState:
     why: dict[str, str] = {}
     trust, pfc = _priorities(reader, interface, why)
     text, error = _answer(reader, f"{DEVINFO}{device}", ("ibv_devinfo", "-d", device), strip_devinfo)
-    found = parse_active_mtu(text or "")
-    if found is None:
+    active_mtu = parse_active_mtu(text or "")
+    if active_mtu is None:
         why["active_mtu"] = f"ibv_devinfo: {error or 'not understood'}"
     # The types of GIDs up to the first of RoCE v2. An index without a GID has no type: reading it fails.
     folder = f"{RDMA}/{device}/ports/1/gid_attrs/types"
@@ -66,7 +65,7 @@ def _state(reader: Reader, nic: Nic, device: str) -> RoceState:
     return RoceState(
         device=device,
         interface=interface,
-        active_mtu=found,
+        active_mtu=active_mtu,
         gid_types=tuple(types) or None,
         trust=trust,
         pfc=pfc,
@@ -123,16 +122,16 @@ def _priorities(
 
 def parse_trust(text: str) -> str | None:
     """Return the trust state of `mlnx_qos -i NAME`; None if it is not there once."""
-    found = set(_TRUST.findall(text))
-    return found.pop() if len(found) == 1 else None
+    words = set(_TRUST.findall(text))
+    return words.pop() if len(words) == 1 else None
 
 
 def parse_pfc(text: str) -> tuple[int, ...] | None:
     """Return the priorities that `mlnx_qos -i NAME` shows as enabled; None if it does not show all eight, once."""
-    found = _PFC.findall(text)
-    if len(found) != 1 or tuple(found[0][0].split()) != _PRIORITIES or len(found[0][1].split()) != len(_PRIORITIES):
+    rows = _PFC.findall(text)
+    if len(rows) != 1 or tuple(rows[0][0].split()) != _PRIORITIES or len(rows[0][1].split()) != len(_PRIORITIES):
         return None
-    return tuple(number for number, word in enumerate(found[0][1].split()) if word == "1")
+    return tuple(number for number, word in enumerate(rows[0][1].split()) if word == "1")
 
 
 def parse_dcb_pfc(text: str) -> tuple[int, ...] | None:
@@ -157,8 +156,8 @@ def parse_apptrust(text: str) -> str | None:
 
 def parse_active_mtu(text: str) -> int | None:
     """Return the active MTU of the first port in `ibv_devinfo -d DEVICE`."""
-    found = set(_ACTIVE.findall(text))
-    return int(found.pop()) if len(found) == 1 else None
+    sizes = set(_ACTIVE.findall(text))
+    return int(sizes.pop()) if len(sizes) == 1 else None
 
 
 def _member(text: str, name: str) -> object:

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.discovery.processes import numa_maps, parse_maps, read_threads, unread_line
+from hosttune.discovery.processes import numa_maps, parse_maps, read_threads
 from hosttune.discovery.qemu import qemu_processes
 from hosttune.domain.running import Running
 from hosttune.errors import BadInput
@@ -144,8 +144,8 @@ def strip_running(answer: str, scrub_node: Callable[[str], str], scrub_words: Ca
 
 def _running(reader: Reader, process: Process) -> Running:
     pid = process.pid
-    text = numa_maps(reader, pid)
-    maps = () if unread_line(text) is not None else tuple(parse_maps(text))
+    maps, unread = parse_maps(numa_maps(reader, pid))
+    maps = maps if unread is None else []
     most = max(maps, key=lambda one: sum(one.pages.values()) * (one.page_bytes or 0), default=None)
     nodes = _NODES.search(reader.text(f"/proc/{pid}/task/{pid}/status") or "")
     return Running(

@@ -132,7 +132,7 @@ class Scrub:
         if name in _ID_FILES and value:
             return text.replace(value, self._identifier(value))
         if path == "/proc/cmdline":
-            text = self._cmdline(text)
+            text = re.sub(r'(?:[^\s"]|"[^"]*(?:"|$))+', lambda match: self._argument(match[0]), text)
         elif path == "/proc/version":
             text = re.sub(r"\(\S+@\S+\)", "(scrubbed)", text)
         elif path.startswith("/proc/") and name in _MOUNT_FILES:
@@ -248,9 +248,6 @@ class Scrub:
         if not value[8:].strip("0") or value.startswith("fd005c2b"):
             return value  # a default route, loopback or link-local prefix identifies no host
         return f"fd005c2b{self._hex('ipv6', value, 24)}"
-
-    def _cmdline(self, text: str) -> str:
-        return re.sub(r'(?:[^\s"]|"[^"]*(?:"|$))+', lambda match: self._argument(match[0]), text)
 
     def _argument(self, argument: str) -> str:
         key, equals, value = argument.partition("=")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from hosttune.gpu import VENDORS, maker_of, nvswitches
-from hosttune.gpu.vendor import Listing, Vendor
+from hosttune.gpu.vendor import Listing
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.host import DeviceSource, Host, PciDevice, Problem, SeenDevice
@@ -100,32 +100,28 @@ def _source(
 
 def _makers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     for vendor in VENDORS:
-        yield from _maker(reader, host, tree, vendor)
-
-
-def _maker(reader: Reader, host: Host, tree: Tree, vendor: Vendor) -> Iterator[DeviceSource]:
-    """Yield what one maker's driver and tools list of the functions that the driver holds.
-
-    A sleeping GPU is not asked, so it is not expected in a list.
-    """
-    functions = [tree[gpu.address] for gpu in host.gpus if gpu.vendor == vendor.name and gpu.address in tree]
-    held = [device for device in functions if device.driver == vendor.driver and device.physfn is None]
-    awake = [device.address for device in held if device.runtime_status != "suspended"]
-    listings = list(vendor.lists(reader))
-    reported = tuple(gpu for gpu in host.gpus if gpu.vendor == vendor.name and gpu.source not in (None, "sysfs"))
-    named = [listing for listing in listings if listing.count is None]
-    if not named and reported:  # live: the library reported them one by one
-        listings.append(Listing(name=reported[0].source or "", read=reported[0].source or "", gpus=reported))
-    lost = {gpu.address for listing in listings for gpu in listing.gpus} - tree.keys()
-    for listing in listings:
-        if listing.count is not None:
-            yield _counted(listing, listing.count, len(held), len(functions) + len(lost))
-            continue
-        seen = (SeenDevice(address=gpu.address, kind="gpu", vendor=gpu.vendor, model=gpu.model) for gpu in listing.gpus)
-        yield _source(listing.name, listing.read, seen, tree, awake if listing.whole else ())
-    if vendor.must_list and awake and not named and not reported:
-        name = f"{vendor.driver}'s own list"
-        yield DeviceSource(name=name, read="its library, tool or /proc", could=len(awake), lacking=tuple(awake))
+        # What one maker's driver and tools list of the functions that the driver holds. A sleeping GPU is not asked, so
+        # it is not expected in a list.
+        functions = [tree[gpu.address] for gpu in host.gpus if gpu.vendor == vendor.name and gpu.address in tree]
+        held = [device for device in functions if device.driver == vendor.driver and device.physfn is None]
+        awake = [device.address for device in held if device.runtime_status != "suspended"]
+        listings = list(vendor.lists(reader))
+        reported = tuple(gpu for gpu in host.gpus if gpu.vendor == vendor.name and gpu.source not in (None, "sysfs"))
+        named = [listing for listing in listings if listing.count is None]
+        if not named and reported:  # live: the library reported them one by one
+            listings.append(Listing(name=reported[0].source or "", read=reported[0].source or "", gpus=reported))
+        lost = {gpu.address for listing in listings for gpu in listing.gpus} - tree.keys()
+        for listing in listings:
+            if listing.count is not None:
+                yield _counted(listing, listing.count, len(held), len(functions) + len(lost))
+                continue
+            seen = (
+                SeenDevice(address=gpu.address, kind="gpu", vendor=gpu.vendor, model=gpu.model) for gpu in listing.gpus
+            )
+            yield _source(listing.name, listing.read, seen, tree, awake if listing.whole else ())
+        if vendor.must_list and awake and not named and not reported:
+            name = f"{vendor.driver}'s own list"
+            yield DeviceSource(name=name, read="its library, tool or /proc", could=len(awake), lacking=tuple(awake))
 
 
 def _counted(listing: Listing, count: int, held: int, here: int) -> DeviceSource:
@@ -204,26 +200,26 @@ def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     """
     if not reader.system.captured or reader.system.complete:
         return
-    found: set[str] = set()
+    addresses: set[str] = set()
     inner = [f"{_DEVICES}/{name}" for name in reader.names(_DEVICES) if _ROOT.fullmatch(name)]
     while inner:
         path = inner.pop()
         below = [name for name in reader.names_of_open_folder(path) if sysfs.is_function(name)]
-        found.update(below)
+        addresses.update(below)
         inner += [f"{path}/{name}" for name in below]
-    if found:
-        seen = (SeenDevice(address=address) for address in found)
+    if addresses:
+        seen = (SeenDevice(address=address) for address in addresses)
         yield _source("the functions' folders", f"{_DEVICES}/pci*", seen, tree)
 
 
 def _classed(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     for folder, kind in _CLASSES:
-        found = set()
+        addresses = set()
         for name in reader.names(folder):
             target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device") or ""
-            found.update(sysfs.functions_in(target)[-1:])
-        if found:
-            seen = (SeenDevice(address=address, kind=kind) for address in found)
+            addresses.update(sysfs.functions_in(target)[-1:])
+        if addresses:
+            seen = (SeenDevice(address=address, kind=kind) for address in addresses)
             yield _source(f"the class {folder.rpartition('/')[2]}", folder, seen, tree)
 
 

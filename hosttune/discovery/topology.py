@@ -94,8 +94,8 @@ def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], c
 
 def _read_ids(reader: Reader, cpus: Iterable[int], name: str) -> dict[int, int]:
     """Return one number of each CPU's topology directory. The kernel's -1 means unknown and is left out."""
-    found = ((cpu, reader.identifier(f"{CPUS}/cpu{cpu}/topology/{name}")) for cpu in cpus)
-    return {cpu: value for cpu, value in found if value is not None}
+    ids = ((cpu, reader.identifier(f"{CPUS}/cpu{cpu}/topology/{name}")) for cpu in cpus)
+    return {cpu: value for cpu, value in ids if value is not None}
 
 
 def _read_siblings(reader: Reader, online: CpuSet, name: str | None) -> dict[int, CpuSet]:

@@ -20,7 +20,6 @@ from hosttune.domain.guest import (
     GuestCpu,
     GuestInterface,
     HostDevice,
-    MemoryBacking,
     VirtualIommu,
 )
 from hosttune.domain.reader import domain_facts, read_tree
@@ -115,6 +114,8 @@ def _comparable(facts: Guest) -> Guest:
     Left out are the UUID, the PIT, which is in `_SECTIONS`, and how the memory's nodes were chosen (placement).
     """
     cpu, numatune = facts.cpu, facts.numatune
+    pages = (replace(page, cells=page.cells or None) for page in facts.backing.pages or ())
+    in_order = tuple(sorted(pages, key=lambda page: (page.cells or "", page.size_bytes or 0)))
     return replace(
         facts,
         uuid=None,
@@ -124,7 +125,7 @@ def _comparable(facts: Guest) -> Guest:
         vcpu_placement=facts.vcpu_placement or "static",
         emulator_cpus=facts.emulator_cpus or None,
         current_memory_bytes=facts.current_memory_bytes or facts.memory_bytes,
-        backing=_backing(facts.backing),
+        backing=replace(facts.backing, pages=None if facts.backing.pages is None else in_order),
         numatune=replace(
             numatune, placement=None, memnodes=tuple(sorted(numatune.memnodes, key=lambda memnode: memnode.cell))
         ),
@@ -135,12 +136,6 @@ def _comparable(facts: Guest) -> Guest:
         disks=tuple(replace(disk, readonly=disk.readonly or disk.device == "cdrom") for disk in facts.disks),
         channels=tuple(sorted(facts.channels)),
     )
-
-
-def _backing(backing: MemoryBacking) -> MemoryBacking:
-    pages = (replace(page, cells=page.cells or None) for page in backing.pages or ())
-    in_order = tuple(sorted(pages, key=lambda page: (page.cells or "", page.size_bytes or 0)))
-    return replace(backing, pages=None if backing.pages is None else in_order)
 
 
 def _hostdev(device: HostDevice) -> HostDevice:

@@ -67,9 +67,9 @@ class Element(msgspec.Struct, eq=False):
 
     def set(self, name: str, value: str) -> None:
         """Set an attribute: in its place and its quotes, or behind the others. The element must not have a prefix."""
-        found = next((attribute for attribute in _attributes(self.start) if attribute[1] == name.encode()), None)
-        if found is not None:
-            _, _, at, quote, close = found
+        written = next((attribute for attribute in _attributes(self.start) if attribute[1] == name.encode()), None)
+        if written is not None:
+            _, _, at, quote, close = written
             self.start = self.start[: at + 1] + _escaped(value, quote) + self.start[close:]
         else:
             known = _attributes(self.start)
@@ -103,7 +103,14 @@ class XmlText:
         self._data, self._at = data, 0
         self._stack: list[Element] = []
         self.root: Element
-        self._read(where)
+        parser = expat.ParserCreate(namespace_separator="}")
+        parser.StartElementHandler = lambda tag, attributes: self._started(parser, tag, attributes)
+        parser.EndElementHandler = lambda tag: self._ended(parser)
+        parser.StartDoctypeDeclHandler = lambda *_: _refuse_type(where)
+        try:
+            parser.Parse(self._data, True)
+        except (expat.ExpatError, LookupError, ValueError) as error:
+            raise BadInput(f"not an XML document: {error}", where=where, hint="correct it") from error
         self.newline = b"\r\n" if b"\r\n" in data else b"\n"
 
     def __bytes__(self) -> bytes:
@@ -139,16 +146,6 @@ class XmlText:
             if kept.endswith(b"\n"):
                 parent.parts[at - 1] = kept.removesuffix(b"\n").removesuffix(b"\r")
         del parent.parts[at]
-
-    def _read(self, where: str) -> None:
-        parser = expat.ParserCreate(namespace_separator="}")
-        parser.StartElementHandler = lambda tag, attributes: self._started(parser, tag, attributes)
-        parser.EndElementHandler = lambda tag: self._ended(parser)
-        parser.StartDoctypeDeclHandler = lambda *_: _refuse_type(where)
-        try:
-            parser.Parse(self._data, True)
-        except (expat.ExpatError, LookupError, ValueError) as error:
-            raise BadInput(f"not an XML document: {error}", where=where, hint="correct it") from error
 
     def _started(self, parser: Any, tag: str, attributes: dict[str, str]) -> None:
         begin = parser.CurrentByteIndex
@@ -224,8 +221,8 @@ class XmlText:
     def _step(self) -> bytes:
         """Return the indentation of one level: that of the root's first child."""
         at = next((n for n, part in enumerate(self.root.parts) if isinstance(part, Element)), None)
-        found = b"" if at is None else self._indent_before(self.root, at).lstrip(b"\r\n")
-        return found or b"  "
+        indent = b"" if at is None else self._indent_before(self.root, at).lstrip(b"\r\n")
+        return indent or b"  "
 
 
 def _rank(order: Sequence[str], element: Element) -> int:

@@ -210,12 +210,12 @@ def compare_threads(
 
 
 def _numbered(threads: Sequence[GuestThread], form: re.Pattern[str]) -> dict[int, list[GuestThread]]:
-    found: dict[int, list[GuestThread]] = defaultdict(list)
+    by_number: dict[int, list[GuestThread]] = defaultdict(list)
     for thread in threads:
         named = form.fullmatch(thread.name)
         if named:
-            found[int(named[1])].append(thread)
-    return found
+            by_number[int(named[1])].append(thread)
+    return by_number
 
 
 def _pinned(
@@ -290,11 +290,11 @@ def compare_memory(expected: RunningGuest, process: GuestProcess, *, planned: bo
         yield Difference(kind=UNREAD, text="memory: where it is, is unknown")
         return
     wanted = {part.page_bytes for part in expected.memory or () if part.page_bytes}
-    found = set(process.page_sizes)
-    if wanted and not (found and found <= wanted):
-        yield Difference(kind=ELSEWHERE, text=f"memory: on {_kib(found)}, expected {_kib(wanted)}")
-    if found and not wanted and planned:
-        yield Difference(kind=UNEXPECTED, text=f"memory: on {_kib(found)}, expected {_kib(())}")
+    sizes = set(process.page_sizes)
+    if wanted and not (sizes and sizes <= wanted):
+        yield Difference(kind=ELSEWHERE, text=f"memory: on {_kib(sizes)}, expected {_kib(wanted)}")
+    if sizes and not wanted and planned:
+        yield Difference(kind=UNEXPECTED, text=f"memory: on {_kib(sizes)}, expected {_kib(())}")
     held = {int(node): size for node, size in process.memory_by_node.items()}
     yield from _unexpected_memory(expected, held, huge=bool(process.page_sizes))
     yield from _shortage(expected, held)
@@ -333,10 +333,10 @@ def _shortage(expected: RunningGuest, held: Mapping[int, int]) -> Iterator[Diffe
             wanted[part.node] += part.memory_bytes or 0
     bound = wanted.total() - wanted[None]
     for node, size in _in_order(wanted):
-        found = max(sum(held.values()) - bound, 0) if node is None else held.get(node, 0)
-        if found < size:
-            text = f"memory: {found >> 20} MiB on node {_node(node)}, expected {size >> 20} MiB"
-            yield Difference(kind=MISSING, text=text, size_bytes=size - found)
+        there = max(sum(held.values()) - bound, 0) if node is None else held.get(node, 0)
+        if there < size:
+            text = f"memory: {there >> 20} MiB on node {_node(node)}, expected {size >> 20} MiB"
+            yield Difference(kind=MISSING, text=text, size_bytes=size - there)
 
 
 def _cells(expected: RunningGuest, process: GuestProcess) -> Iterator[Difference]:

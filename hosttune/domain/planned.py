@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Literal
 
 from hosttune.domain import elements
 from hosttune.domain.guest import (
@@ -236,7 +237,7 @@ def _disks(planned: PlannedGuest) -> Iterator[Disk]:
     if planned.disk:
         yield Disk(
             source=planned.disk, target="vda", bus="virtio", type="block" if is_node(planned.disk) else "file",
-            format="qcow2" if planned.disk.endswith(".qcow2") and not is_node(planned.disk) else "raw",
+            format=disk_format(planned.disk),
             cache="none", io="native", iothread=1 if planned.iothread_cpus else None, boot_order=1, device="disk",
             discard="unmap" if elements.DISCARD in planned.elements else None,
         )  # fmt: skip
@@ -244,6 +245,11 @@ def _disks(planned: PlannedGuest) -> Iterator[Disk]:
         yield Disk(
             source=planned.seed, target="sda", bus="sata", type="file", format="raw", device="cdrom", readonly=True
         )
+
+
+def disk_format(path: str) -> Literal["qcow2", "raw"]:
+    """Return the format of a disk, which its path says."""
+    return "qcow2" if path.endswith(".qcow2") and not is_node(path) else "raw"
 
 
 def is_node(path: str) -> bool:

@@ -260,9 +260,9 @@ _ONCE_AN_ID = (
 def _check_once(root: _Element) -> None:
     """Raise Malformed for an element that occurs twice: readers could use either of the two."""
     for path in _ONCE:
-        found = root.findall(path)
-        if len(found) > 1:
-            raise Malformed(found[1], "is there more than once")
+        elements = root.findall(path)
+        if len(elements) > 1:
+            raise Malformed(elements[1], "is there more than once")
     for path, of in _ONCE_AN_ID:
         seen: set[int] = set()
         for element in root.iterfind(path):
@@ -326,7 +326,7 @@ def _threads(root: _Element) -> dict[str, Any]:
         "vcpu_placement": attribute(vcpu, "placement"),
         "vcpu_pins": _pins(root, "vcpupin", "vcpu"),
         "emulator_cpus": cpu_list(pin, attribute(pin, "cpuset")),
-        "iothreads": _iothreads(root),
+        "iothreads": max(_count(root.find("iothreads"), 0), len(root.findall("iothreadids/iothread"))),
         "iothread_pins": _pins(root, "iothreadpin", "iothread"),
     }
 
@@ -394,11 +394,6 @@ def _pins(root: _Element, tag: str, of: str) -> tuple[Pin, ...]:
         for pin in root.iterfind(f"cputune/{tag}")
     )
     return tuple(sorted(pins, key=lambda pin: pin.id))
-
-
-def _iothreads(root: _Element) -> int:
-    """Return the number of I/O threads as written, or the number of listed ids if that is higher."""
-    return max(_count(root.find("iothreads"), 0), len(root.findall("iothreadids/iothread")))
 
 
 def _backing(backing: _Element | None) -> MemoryBacking:

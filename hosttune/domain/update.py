@@ -177,7 +177,7 @@ class _Update(msgspec.Struct):
             and (want.tag, name) != ("os", "firmware")
         ]
         if new or gone:
-            self._note(at, _said(now, (*new, *gone)), _said(want, (*new, *gone)))
+            self._note(at, _attributes_text(now, (*new, *gone)), _attributes_text(want, (*new, *gone)))
         for name in gone:
             now.unset(name)
         for name, value in new.items():
@@ -250,7 +250,9 @@ class _Update(msgspec.Struct):
                 continue
             if place is not None and (place in places or place[1] in buses):
                 for address in list(child.all("address", type="pci")):
-                    self._note(f"{_label(child)} address", _said(address, address.attributes), "chosen by libvirt")
+                    self._note(
+                        f"{_label(child)} address", _attributes_text(address, address.attributes), "chosen by libvirt"
+                    )
                     self.text.remove(child, address)
             for target in list(child.all("target")):
                 if child.tag == "controller" and target.attributes.get("chassis") in chassis:
@@ -270,7 +272,11 @@ class _Update(msgspec.Struct):
         parent = root.find(_COMMANDLINE)
         arguments = list(parent.children) if parent else []
         for pair in gone:
-            at = next(n for n in range(len(arguments)) if _values(arguments[n : n + 2]) == pair)
+            at = next(
+                n
+                for n in range(len(arguments))
+                if tuple(element.attributes.get("value", "") for element in arguments[n : n + 2]) == pair
+            )
             for element in arguments[at : at + 2]:
                 self.text.remove(parent or root, element)
             del arguments[at : at + 2]
@@ -434,7 +440,7 @@ def _bytes(element: Element, value: str) -> int | None:
     return None if count is None or scale is None else count * scale
 
 
-def _said(element: Element, names: Iterable[str]) -> str:
+def _attributes_text(element: Element, names: Iterable[str]) -> str:
     known = element.attributes
     return " ".join(f"{name}={known[name]}" for name in names if name in known) or NONE
 
@@ -442,7 +448,7 @@ def _said(element: Element, names: Iterable[str]) -> str:
 def _summary(element: Element) -> str:
     """Return an element in a few words: its attributes and text, or those of its first children."""
     own = [*(f"{name}={value}" for name, value in element.attributes.items()), _text(element)]
-    below = [f"{child.tag} {_said(child, child.attributes)}" for child in element.children[:3]]
+    below = [f"{child.tag} {_attributes_text(child, child.attributes)}" for child in element.children[:3]]
     return " ".join(filter(None, own)) or ", ".join(below) or "there"
 
 
@@ -488,10 +494,6 @@ def _clique(device: Element) -> tuple[str, str] | None:
 
 def _is_ours(pair: tuple[str, ...]) -> bool:
     return pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and WINDOW.fullmatch(pair[1]) is not None)
-
-
-def _values(arguments: Iterable[Element]) -> tuple[str, ...]:
-    return tuple(element.attributes.get("value", "") for element in arguments)
 
 
 def _as_text(pairs: Iterable[tuple[str, ...]]) -> str:

@@ -64,11 +64,15 @@ def read_host(results: str, host: str, validation: Validation) -> Host | None:
     """Return the host document beside a validation; None if there is none, or if it is of another machine."""
     try:
         data = read_file(answer_path(results, host, "discover"))
-        found = Host.from_json(data, where=host) if data is not None else None
+        host_document = Host.from_json(data, where=host) if data is not None else None
     except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # the phase `discover` has its own answer
     known = validation.machine.digest if validation.machine is not None else None
-    return None if found is None or (known and found.digest and known != found.digest) else found
+    return (
+        None
+        if host_document is None or (known and host_document.digest and known != host_document.digest)
+        else host_document
+    )
 
 
 def groups_of(lines: Sequence[HostLine], unexplained: dict[str, str]) -> tuple[CauseGroup, ...]:
@@ -76,11 +80,11 @@ def groups_of(lines: Sequence[HostLine], unexplained: dict[str, str]) -> tuple[C
 
     `unexplained`: what to measure next, of hosts without a cause.
     """
-    found: dict[str | None, list[HostLine]] = {}
+    by_cause: dict[str | None, list[HostLine]] = {}
     for line in lines:
         if line.low or line.causes:
-            found.setdefault(line.causes[0].cause if line.causes else None, []).append(line)
-    groups = [_group(cause, members, unexplained) for cause, members in found.items()]
+            by_cause.setdefault(line.causes[0].cause if line.causes else None, []).append(line)
+    groups = [_group(cause, members, unexplained) for cause, members in by_cause.items()]
     return tuple(sorted(groups, key=lambda one: (one.cause is None, -len(one.hosts), one.cause or "")))
 
 

@@ -20,7 +20,7 @@ from hosttune.fleet.uniformity import LONGEST_NAME, MachineModel, model_of, too_
 from hosttune.journal.state import load_text
 from hosttune.model.configuration import FACT_KINDS, Fact, sane, sort_key
 from hosttune.model.declared import Declared, DeclaredHosts, Range, Wanted, wanted_words
-from hosttune.model.uniformity import Spread
+from hosttune.model.fleet import Spread
 from hosttune.model.validation import CheckResult, Machine, Outcome, Validation
 from hosttune.model.values import grouped
 
@@ -196,12 +196,12 @@ def baseline_text(spreads: Iterable[Spread], *, source: str) -> str:
         "version: 1",
         "hosts:",
     ]
-    found = 0
+    entries = 0
     for model, facts in sorted(by_model.items(), key=lambda one: (one[0].product or "", one[0].gpus)):
         lines = list(_model_lines(model, facts))
         blocks += lines
-        found += any(not line.lstrip().startswith("#") for line in lines)
-    if not found:
+        entries += any(not line.lstrip().startswith("#") for line in lines)
+    if not entries:
         hint = "hosttune fleet validate first, with this version on all hosts"
         raise BadInput("no host gives a fact that could be declared", where="results", hint=hint)
     return "\n".join(blocks) + "\n"

@@ -116,7 +116,7 @@ def exit_code(host_statuses: Iterable[HostStatus]) -> int:
 
     4 if a host needs a person; else 1 if a host is not good, or its verdict is fail or unknown; else 0.
     """
-    found = list(host_statuses)
-    if any(host_status.outcome == "needs-person" for host_status in found):
+    statuses = list(host_statuses)
+    if any(host_status.outcome == "needs-person" for host_status in statuses):
         return 4
-    return int(any(not status.good or status.verdict in ("fail", "unknown") for status in found))
+    return int(any(not status.good or status.verdict in ("fail", "unknown") for status in statuses))

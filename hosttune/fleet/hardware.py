@@ -57,11 +57,11 @@ class HostHardware(msgspec.Struct, frozen=True):
 
 def machine_of(validation: Validation) -> HostHardware | None:
     """Return the machine that a validation names; None if an older hosttune made the validation."""
-    found = validation.machine
-    if found is None:
+    machine = validation.machine
+    if machine is None:
         return None
-    gpus = {gpu.address: (gpu.model or "GPU", gpu.id) for gpu in found.gpus}
-    return HostHardware(validation.host, Hardware(gpus, found.product))
+    gpus = {gpu.address: (gpu.model or "GPU", gpu.id) for gpu in machine.gpus}
+    return HostHardware(validation.host, Hardware(gpus, machine.product))
 
 
 def read_machine(results: str, host: str) -> HostHardware | None:
@@ -72,17 +72,19 @@ def read_machine(results: str, host: str) -> HostHardware | None:
     """
     try:
         data = read_file(answer_path(results, host, "discover"))
-        found = typed_json(data, _Host) if data is not None else None
+        document = typed_json(data, _Host) if data is not None else None
     except BadInput:
         return None  # the phase `discover` has its own answer; here the hardware is just unknown
-    if found is None or found.gpus is None:
+    if document is None or document.gpus is None:
         return None
     ids = {
-        one.address: f"{one.vendor_id}:{one.device_id}" for one in found.pci or () if one.vendor_id and one.device_id
+        one.address: f"{one.vendor_id}:{one.device_id}" for one in document.pci or () if one.vendor_id and one.device_id
     }
     gpus = {
         gpu.address: (gpu.model or f"{gpu.vendor} GPU", ids.get(gpu.address))
-        for gpu in found.gpus
+        for gpu in document.gpus
         if gpu.vendor not in (None, OTHER)
     }
-    return HostHardware(found.hostname, Hardware(gpus, found.platform.product if found.platform is not None else None))
+    return HostHardware(
+        document.hostname, Hardware(gpus, document.platform.product if document.platform is not None else None)
+    )

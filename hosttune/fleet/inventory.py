@@ -88,7 +88,7 @@ def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[st
             hint="give it a name without spaces at its ends, line breaks, or a leading !, & or @",
         )
     if not hosts:
-        raise BadInput("it has no host", where=_named(sources, limit), hint="check for an empty group or file")
+        raise BadInput("it has no host", where=_sources_text(sources, limit), hint="check for an empty group or file")
     refuse_names(hosts)
     listed = _ask("ansible-inventory", ["--list", *given, *vault], sources, limit)
     groups, variables = groups_of(listed, hosts), variables_of(listed)
@@ -96,7 +96,7 @@ def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[st
     if not asked:
         hint = f"put the GPU hosts into a group {GPU_HOSTS}, or name hosts or groups: --limit PATTERN (all: every host)"
         what = f"it has no group {GPU_HOSTS}, and no host has a hosttune_* variable"
-        raise BadInput(what, where=_named(sources, limit), hint=hint)
+        raise BadInput(what, where=_sources_text(sources, limit), hint=hint)
     return Inventory(asked, groups, between_tenants(variables), tuple(host for host in hosts if host not in set(asked)))
 
 
@@ -181,9 +181,8 @@ def tool(name: str) -> str:
 
 def not_installed() -> BadInput:
     """Return the error for an installation without the extra `fleet`."""
-    return BadInput(
-        "ansible is not installed beside this hosttune", where="hosttune fleet", hint="pip install 'hosttune[fleet]'"
-    )
+    hint = "pip install 'hosttune[fleet]' in a virtual environment; or hosttune fleet files, for an Ansible of your own"
+    return BadInput("ansible is not installed beside this hosttune", where="hosttune fleet", hint=hint)
 
 
 def _ask(name: str, arguments: Sequence[str], sources: Sequence[str], limit: str | None) -> str:
@@ -193,11 +192,11 @@ def _ask(name: str, arguments: Sequence[str], sources: Sequence[str], limit: str
         return LiveMachine().run(("/usr/bin/env", *given, tool(name), *arguments), timeout=_SECONDS)
     except CommandFailed as error:
         raise BadInput(
-            _reason(error, sources), where=_named(sources, limit), hint="correct the inventory, or --limit"
+            _reason(error, sources), where=_sources_text(sources, limit), hint="correct the inventory, or --limit"
         ) from error
 
 
-def _named(sources: Sequence[str], limit: str | None) -> str:
+def _sources_text(sources: Sequence[str], limit: str | None) -> str:
     return f"inventory {', '.join(sources)}" + (f", --limit {limit}" if limit is not None else "")
 
 

@@ -77,7 +77,10 @@ def rows_of(samples: Iterable[Sample], hardware: Hardware) -> tuple[HostFigures,
     for (metric, subject, unit), values in runs.items():
         kind = _kind(metric, subject, unit, hardware)
         if kind is not None:
-            rows.setdefault(kind, {})[subject] = _in_unit(median(values), unit, kind.unit)
+            value = median(values)
+            rows.setdefault(kind, {})[subject] = (
+                value if unit == kind.unit else converted(value, unit, kind.unit, "sample")
+            )
     return tuple(HostFigures(kind, tuple(figures), array("d", figures.values())) for kind, figures in rows.items())
 
 
@@ -92,7 +95,12 @@ def fleet_medians(hosts: Iterable[tuple[str, Sequence[HostFigures]]]) -> tuple[t
         one = _median(kind, by_kind[kind])
         medians.append(one)
         if one.hosts >= FEWEST_HOSTS:
-            outliers += _outliers(one, by_kind[kind])
+            outliers += [
+                _outlier(host, subject, value, one)
+                for host, row in by_kind[kind]
+                for subject, value in zip(row.subjects, row.values, strict=True)
+                if is_far(value, one.median, one.mad)
+            ]
     return tuple(medians), tuple(sorted(outliers, key=_far_first))
 
 
@@ -168,10 +176,6 @@ def _convertible(unit: str, wanted: str) -> bool:
     return True
 
 
-def _in_unit(value: float, unit: str, wanted: str) -> float:
-    return value if unit == wanted else converted(value, unit, wanted, "sample")
-
-
 def _order(kind: FigureKind) -> tuple[str, str, str, int, str]:
     return (kind.model, kind.device or "", kind.metric, kind.gpus or 0, kind.subject or "")
 
@@ -194,15 +198,6 @@ def _median(kind: FigureKind, rows: Sequence[tuple[str, HostFigures]]) -> Median
 
 
 # --- outliers ------------------------------------------------------------------------------------------------
-
-
-def _outliers(one: Median, rows: Sequence[tuple[str, HostFigures]]) -> list[Outlier]:
-    return [
-        _outlier(host, subject, value, one)
-        for host, row in rows
-        for subject, value in zip(row.subjects, row.values, strict=True)
-        if is_far(value, one.median, one.mad)
-    ]
 
 
 def is_far(value: float, middle: float, mad: float) -> bool:

@@ -99,11 +99,11 @@ def _names(text: str, where: str) -> Sequence[str]:
     import yaml
 
     try:  # only the names: values may have tags of Ansible's own
-        found = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        document = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"variables that are not YAML: {reason}", where=where, hint="write KEY=VALUE") from error
-    return [str(name.value) for name, _ in found.value] if isinstance(found, yaml.MappingNode) else ()
+    return [str(name.value) for name, _ in document.value] if isinstance(document, yaml.MappingNode) else ()
 
 
 def vault(words: Sequence[str]) -> tuple[str, ...]:

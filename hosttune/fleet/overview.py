@@ -181,17 +181,17 @@ def _look(results: str, host: str, asked: RunContext) -> _Seen:
     asked_in = phases(asked.verb, check=asked.check)
     # If no run is named, use the one that wrote last. Files that other runs left in the folder prove nothing about it.
     run = asked.run or read_answer(results, host, asked.verb, None, check=asked.check).run
-    found = {phase: read_answer(results, host, phase, run, check=asked.check) for phase in asked_in}
+    answers = {phase: read_answer(results, host, phase, run, check=asked.check) for phase in asked_in}
     judge = judge_of(asked.verb, check=asked.check)
     validation = None
-    if judge is not None and found[judge].outcome in ("ok", "no"):  # only these have a document that can be trusted
+    if judge is not None and answers[judge].outcome in ("ok", "no"):  # only these have a document that can be trusted
         validation, doubt = _validation(results, host, judge, asked)
         if doubt is not None:
-            found[judge] = msgspec.structs.replace(found[judge], outcome="unknown", why=doubt)
-    kept = [answer for phase, answer in found.items() if phase == asked.verb or has_answer_file(answer)]
+            answers[judge] = msgspec.structs.replace(answers[judge], outcome="unknown", why=doubt)
+    kept = [answer for phase, answer in answers.items() if phase == asked.verb or has_answer_file(answer)]
     stated = asked.verb == COURSE and not asked.check
-    planned = of_plan(results, host, found["plan"]) if asked.verb == "plan" else ()
-    return _Seen(tuple(kept), validation, handed_of(results, host, found) if stated else (), planned)
+    planned = of_plan(results, host, answers["plan"]) if asked.verb == "plan" else ()
+    return _Seen(tuple(kept), validation, handed_of(results, host, answers) if stated else (), planned)
 
 
 def judge_of(verb: str, *, check: bool = False) -> str | None:
@@ -229,7 +229,9 @@ def _line(
     host: str, seen: _Seen, machine: HostHardware | None, asked: RunContext, shared: dict[str, str], why: Diagnosed
 ) -> HostLine:
     made = seen.validation.results if seen.validation is not None else ()
-    handed = tuple(_short(one) for one in seen.handed)
+    handed = tuple(
+        msgspec.structs.replace(one, why=tuple(_cut(text) for text in one.why[:MOST_TOLD])) for one in seen.handed
+    )
     course = next((one for one in seen.answers if one.phase == COURSE and not asked.check), None)
     monitored = () if asked.metrics is None else (asked.metrics.of(host),)
     held = () if asked.declared is None or seen.validation is None else of_validation(asked.declared, seen.validation)
@@ -248,7 +250,9 @@ def _line(
         devices=machine.devices if machine is not None else None,
         wave=asked.wave_of.get(host),
         groups=tuple(asked.groups.get(host, ())),
-        answers=tuple(_told(answer, asked) for answer in seen.answers),
+        answers=tuple(
+            msgspec.structs.replace(answer, why=told(answer, asked.record, asked.stopped)) for answer in seen.answers
+        ),
         checks=_checks(results, shared),
         counts=_counts(results),
         told=tuple(_kept(result, shared) for result in notable[:MOST_TOLD]),
@@ -259,16 +263,6 @@ def _line(
         causes=why.causes,
         handed=handed,
     )
-
-
-def _told(answer: Answer, asked: RunContext) -> Answer:
-    """Return an answer with its reason as the report tells it."""
-    return msgspec.structs.replace(answer, why=told(answer, asked.record, asked.stopped))
-
-
-def _short(one: HandedLine) -> HandedLine:
-    """Return the line of a device with the texts of the host cut."""
-    return msgspec.structs.replace(one, why=tuple(_cut(text) for text in one.why[:MOST_TOLD]))
 
 
 def _results_of_answers(seen: _Seen, made: Sequence[CheckResult], asked: RunContext) -> tuple[CheckResult, ...]:
@@ -363,12 +357,12 @@ def _verdict(seen: _Seen, asked: RunContext, results: Sequence[CheckResult]) -> 
 
     It is at best unknown if the verb needs a validation and there is none.
     """
-    found: list[Verdict] = [verdict_of(results)]
+    verdicts: list[Verdict] = [verdict_of(results)]
     if seen.validation is not None:
-        found.append(seen.validation.verdict if seen.validation.results else "unknown")
+        verdicts.append(seen.validation.verdict if seen.validation.results else "unknown")
     elif judge_of(asked.verb, check=asked.check) is not None:
-        found.append("unknown")
-    return _worst(found)
+        verdicts.append("unknown")
+    return _worst(verdicts)
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:

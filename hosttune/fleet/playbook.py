@@ -190,22 +190,20 @@ def _pass_event(event: Mapping[str, Any], heard: Callable[[TaskEvent], None], me
     elif kind == "runner_on_start":
         heard(TaskEvent("start", str(data.get("host", "")), str(data.get("task", ""))))
     elif kind in _TASK_EVENTS:
-        heard(_task_event(kind, data))
+        result = data.get("res")
+        result = result if isinstance(result, Mapping) else {}
+        phase, outcome, why = (result.get(name) for name in ("phase", "outcome", "why"))
+        heard(
+            TaskEvent(
+                kind.removeprefix("runner_on_"),
+                str(data.get("host", "")),
+                str(data.get("task", "")),
+                phase if isinstance(phase, str) else None,
+                outcome if isinstance(outcome, str) else None,
+                why if isinstance(why, str) else None,
+            )
+        )
     return False
-
-
-def _task_event(kind: str, data: Mapping[str, Any]) -> TaskEvent:
-    result = data.get("res")
-    result = result if isinstance(result, Mapping) else {}
-    phase, outcome, why = (result.get(name) for name in ("phase", "outcome", "why"))
-    return TaskEvent(
-        kind.removeprefix("runner_on_"),
-        str(data.get("host", "")),
-        str(data.get("task", "")),
-        phase if isinstance(phase, str) else None,
-        outcome if isinstance(outcome, str) else None,
-        why if isinstance(why, str) else None,
-    )
 
 
 def first_error(messages: Sequence[str]) -> str | None:

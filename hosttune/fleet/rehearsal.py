@@ -9,14 +9,16 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer
-from hosttune.fleet.changelines import change_lines, plan_lines
 from hosttune.fleet.gate import COURSE
 from hosttune.fleet.missing import HINTS
 from hosttune.fleet.results import answer_path, read_file
 from hosttune.model.fleet import PLAN_ERRORS, Answer, AnswerOutcome
-from hosttune.model.plan import Plan
+from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.result import Result
+from hosttune.model.settingtext import setting_text, setting_value, short_lists, short_value
+from hosttune.model.text import count
 from hosttune.model.validation import CheckResult
+from hosttune.model.values import format_size
 
 T = TypeVar("T", Plan, Result)
 
@@ -45,18 +47,18 @@ def changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Rehearse
 
 def courses(results: str, run: str, hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return what each host would do with its devices, a line each, and what is in the way of it."""
-    found = {host: _document(Result, results, host, COURSE, run, check=True) for host in hosts}
-    return {host: result.notes for host, result in found.items() if result is not None}
+    results_of = {host: _document(Result, results, host, COURSE, run, check=True) for host in hosts}
+    return {host: result.notes for host, result in results_of.items() if result is not None}
 
 
 def plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> dict[tuple[str, ...], list[str]]:
     """Return the hosts of each distinct plan, by its lines (`plan_lines`), in the order of the first host of each."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    by_lines: dict[tuple[str, ...], list[str]] = {}
     for host in hosts:
         plan = _document(Plan, results, host, "plan", run, check=check, outcomes=("ok", "no"))
         if plan is not None:
-            found.setdefault(plan_lines(plan), []).append(host)
-    return found
+            by_lines.setdefault(plan_lines(plan), []).append(host)
+    return by_lines
 
 
 def of_plan(results: str, host: str, answer: Answer) -> tuple[CheckResult, ...]:
@@ -120,3 +122,52 @@ def _document(
         return kind.from_json(data, where=path) if data is not None else None
     except BadInput:
         return None  # the report shows the error
+
+
+# --- lines of changes -----------------------------------------------------------------------------------------
+
+_ERROR = "error: "
+
+
+def change_lines(result: Result) -> tuple[str, ...]:
+    """Return each change of a dry run, its outcome where it is not planned, and each note. Values are cut short."""
+    lines = []
+    for entry in result.entries:
+        if entry.outcome == "already":
+            continue
+        kind = entry.action.partition(":")[0]
+        before, want = (short_value(setting_value(kind, value)) for value in (entry.before, entry.want))
+        before = before if entry.before is not None or entry.before_known else "unknown"
+        outcome = "" if entry.outcome == "planned" else f"{entry.outcome}: "
+        lines.append(f"{outcome}{setting_text(entry.action)}: {before} -> {want}")
+    # That nothing was written is said once for all hosts.
+    notes = [short_lists(note.split("\n")[0]) for note in result.notes if not note.startswith("dry run: ")]
+    reboot = ["a reboot is required"] if result.reboot_required else []
+    return (*dict.fromkeys([*lines, *notes, *reboot]),)
+
+
+def plan_lines(plan: Plan) -> tuple[str, ...]:
+    """Return each guest with its size, places and devices, each guest without a place, actions and findings."""
+    needed = sum(action.needed for action in plan.actions)
+    reboots = sum(action.effect == "reboot" for action in plan.actions)
+    lines = [_guest(guest) for guest in plan.guests]
+    lines += [f"guest {left_out.guest}: NOT PLACED: {'; '.join(left_out.why[:1])}" for left_out in plan.unplaced]
+    lines.append(f"{count(len(plan.actions), 'action')} ({needed} needed, {reboots} with a reboot)")
+    lines += [f"{finding.level}: {finding.text}" for finding in plan.findings if finding.level != "info"]
+    return tuple(lines)
+
+
+def has_errors(lines: Sequence[str]) -> bool:
+    """Whether the lines of a plan have a finding of the level error."""
+    return any(line.startswith(_ERROR) for line in lines)
+
+
+def _guest(guest: PlannedGuest) -> str:
+    memory = format_size(sum(cell.memory_bytes for cell in guest.cells))
+    pages = f" in {format_size(guest.page_bytes)} pages" if guest.page_bytes else ""
+    nodes = ",".join(dict.fromkeys(cell.host_nodes for cell in guest.cells if cell.host_nodes))
+    given = ", ".join(f"{device.kind} {device.address}" for device in guest.devices)
+    place = f"; node {nodes}" if nodes else ""
+    return f"guest {guest.name}: {count(len(guest.vcpu_pins), 'vCPU')}, {memory}{pages}{place}" + (
+        f"; {given}" if given else ""
+    )

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 
 from hosttune.errors import BadInput, Refused
 from hosttune.journal.jsonlines import JsonLines, drop_torn_line
-from hosttune.machine.descriptors import let_go
-from hosttune.machine.files import read_all, write_new, write_whole
+from hosttune.machine.files import let_go, read_all, write_new, write_whole
 from hosttune.model.limits import check_size
 
 RECORD = "run.jsonl"

@@ -270,15 +270,11 @@ def check_request(request: FleetRequest) -> None:
     parse_sizes(request.waves if request.waves is not None else DEFAULT_WAVES)
     handed_on.checked(request.options)
     for word in request.extra:
-        _check_extra(word)
-
-
-def _check_extra(word: str) -> None:
-    if word.startswith("@"):
-        load(word[1:], what="a file of variables (YAML or JSON)")
-    elif "=" not in word and not word.lstrip().startswith("{"):
-        raise BadInput(f"{word[:80]!r} is not a variable", where="-e", hint="write KEY=VALUE, or @FILE")
-    handed_on.check_variable(word)
+        if word.startswith("@"):
+            load(word[1:], what="a file of variables (YAML or JSON)")
+        elif "=" not in word and not word.lstrip().startswith("{"):
+            raise BadInput(f"{word[:80]!r} is not a variable", where="-e", hint="write KEY=VALUE, or @FILE")
+        handed_on.check_variable(word)
 
 
 def read_intent(path: str | None) -> str | None:

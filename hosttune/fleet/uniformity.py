@@ -15,8 +15,8 @@ import msgspec
 
 from hosttune.fleet.hardware import HostHardware
 from hosttune.model.configuration import FACT_KINDS, KIND, Fact, sane
+from hosttune.model.fleet import STATES, Holder, Spread, State, ValueGroup
 from hosttune.model.listing import some
-from hosttune.model.uniformity import STATES, Holder, Spread, State, ValueGroup
 
 T = TypeVar("T")
 
@@ -79,11 +79,11 @@ class Gathering:
 
     def spreads(self) -> tuple[Spread, ...]:
         """Return every fact of every machine model, those that differ first."""
-        found = [spread for key, model in self._models.items() for spread in _spreads(key, model)]
+        every = [spread for key, model in self._models.items() for spread in _spreads(key, model)]
         order = {name: place for place, name in enumerate(FACT_KINDS)}
         return tuple(
             sorted(
-                found,
+                every,
                 key=lambda one: (STATES.index(one.state), one.product or "", one.gpus, order[one.fact], one.kind or ""),
             )
         )
@@ -129,11 +129,11 @@ def _whole(facts: Iterable[Fact]) -> Iterator[tuple[str, str | None, str | None,
             labels.setdefault((fact.name, kind), label[:LONGEST_NAME])
         for subject in fact.subjects or ("",):
             values.setdefault((fact.name, kind, subject[:LONGEST_NAME]), set()).add(sane(fact.value))
-    found: dict[tuple[str, str | None, str | None], list[str]] = {}
+    subjects_of: dict[tuple[str, str | None, str | None], list[str]] = {}
     for (name, kind, subject), given in values.items():
         value = next(iter(given)) if len(given) == 1 else None
-        found.setdefault((name, kind, value), []).append(subject)
-    for (name, kind, value), subjects in found.items():
+        subjects_of.setdefault((name, kind, value), []).append(subject)
+    for (name, kind, value), subjects in subjects_of.items():
         yield name, kind, value, tuple(one for one in subjects if one), labels.get((name, kind))
 
 

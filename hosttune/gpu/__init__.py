@@ -107,13 +107,13 @@ def model_names() -> dict[str, str]:
 def generation_of(model: str | None) -> Generation | None:
     """Return the generation of a GPU from the name of its model, in any maker's or operator's form; None if unknown."""
     text = re.sub(r"[^a-z0-9]+", " ", (model or "")[:200].lower())
-    found = (
+    matching = (
         generation
         for vendor in VENDORS
         for generation in vendor.generations
         if re.search(rf"\b(?:{generation.names})\b", text)
     )
-    return next(found, None)
+    return next(matching, None)
 
 
 def vendor_of(name: str) -> Vendor | None:

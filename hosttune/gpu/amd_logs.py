@@ -1,8 +1,10 @@
-"""Output of AMD's rocm_bandwidth_test that an operator saved, for a diagnosis."""
+"""Output of AMD's rocm_bandwidth_test and TransferBench that an operator saved, for a diagnosis."""
 
 from __future__ import annotations
 
 import re
+
+import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.gpu.matrices import between, matrices, within
@@ -12,6 +14,8 @@ from hosttune.model.measured import Figure, Measured, Observations, Setup
 _DEVICE = re.compile(r"(?m)^[ \t]*Device: (\d{1,4}),  ?([^,\n]{1,120})(,.*)?$")  # a GPU has a bus address behind
 _TITLE = re.compile(r"[ \t]{0,40}Unidirectional (?:copy )?peak bandwidth GB/s[ \t]{0,40}$")
 
+# The word before: of TransferBench, whose executor (GFX, DMA) is that of the transfers that a GPU makes.
+_TRANSFERS = re.compile(r"[ \t]{0,40}Unidirectional copy peak bandwidth GB/s \[(Local|Remote) read")
 _SIGN = rf"(?m)RocmBandwidthTest Version|^{_TITLE.pattern}"
 
 
@@ -45,7 +49,36 @@ def _bandwidth(text: str) -> Measured:
     )
 
 
+_GPU = 1000  # what is added to the number of a GPU: CPUs have numbers of their own
+
+
+def _transfers(text: str) -> Measured:
+    """Read `TransferBench p2p`, one way (TransferBench, Presets/PeerToPeer.hpp). Raises BadInput.
+
+    A CPU's threads, not a GPU, do the copies from its memory ("remote read": to it): those say nothing of the link.
+    """
+    plain = re.sub(r"\b([CG])PU (\d{2,3})\b", lambda at: str(int(at[2]) + _GPU * (at[1] == "G")), text)
+    rows = (line for line in plain.split("\n") if not re.search(r" (?:min|max| sd|<-|<->) ", line))
+    figures: list[Figure] = []
+    count, size = 0, re.search(r"Bytes Per Direction (\d{1,15})\b", text)
+    for title, cells in matrices("\n".join(rows).replace("->", " "), _TRANSFERS):
+        gpus = {device: f"gpu{device - _GPU}" for pair in cells for device in pair if device >= _GPU}
+        count = len(gpus)
+        figures += between(cells, gpus, False)
+        figures += [msgspec.structs.replace(one, value=2 * (one.value or 0)) for one in within(cells, gpus)]
+        for (here, there), value in cells.items():
+            gpu, cpu, metric = (there, here, "h2d") if title[1] == "Remote" else (here, there, "d2h")
+            if value and gpu in gpus and cpu not in gpus:
+                figures.append(Figure(metric=metric, subject=f"{gpus[gpu]}, CPU {cpu}", value=value, unit="GB/s"))
+    if not figures:
+        raise BadInput("no whole matrix in it", where="TransferBench", hint="save the whole output of its p2p preset")
+    sized = tuple(msgspec.structs.replace(one, size_bytes=int(size[1]) if size else None) for one in figures)
+    return Measured(version=1, setup=Setup(gpus_per_host=count, hosts=1), figures=sized)
+
+
 AMD_LOGS = (
+    LogReader(name="TransferBench", sign=rf"(?m)^[ \t]*TransferBench v|^{_TRANSFERS.pattern}", machine=_transfers,
+              begin=r"^[ \t]*TransferBench v"),
     LogReader(name="rocm_bandwidth_test", sign=_SIGN, machine=_bandwidth,
               begin=r"^[ \t]*RocmBandwidthTest Version"),
 )  # fmt: skip

@@ -147,15 +147,15 @@ def with_static(reader: Reader, devices: Iterable[PciDevice], facts: Mapping[str
     for problem in report.problems:
         reader.problem(problem.what, problem.where, problem.why)
     told = {gpu.address: gpu for gpu in report.told}
-    found = {}
+    by_address = {}
     for address, gpu in facts.items():
         if report.told and address not in told and mine[address].physfn is None:
             why = "amdgpu holds it, and amd-smi lists other GPUs and not this one"
             reader.problem("GPU facts unknown", address, why)
         unread = address not in told or address in report.unread
         known = structs.replace(gpu, ecc_uncorrected=gpu.ecc_uncorrected or None) if unread else gpu
-        found[address] = fill(known, told[address]) if address in told else known
-    return found
+        by_address[address] = fill(known, told[address]) if address in told else known
+    return by_address
 
 
 def _run(reader: Reader) -> str | None:

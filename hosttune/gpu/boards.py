@@ -18,6 +18,7 @@ from hosttune.model.host import FabricPartition, Gpu, Host
 
 _GPUS = 8  # on every kind of board
 _NVLINKS = 18  # of each GPU in a partition of several GPUs, on Hopper and Blackwell; 0 in a partition of one GPU
+NVLINK5 = frozenset(("2901", "3182"))  # B200, B300: their NVSwitches are no PCI functions
 # Cards for a PCI Express slot. They are never on a baseboard, whatever else the host has (pci.ids).
 _CARDS = frozenset(
     (
@@ -55,9 +56,7 @@ _KINDS = {
     # H100, H200, H800, H20: four NVSwitches.
     "hopper": _Kind(switches=frozenset(("22a3",)), partitions=(*_HALVES, (1, 3), (2, 4), (5, 7), (6, 8), *_SINGLES)),
     # B200, B300: no NVSwitch is a PCI function.
-    "blackwell": _Kind(
-        gpus=frozenset(("2901", "3182")), first_id=1, partitions=(*_HALVES, (1, 2), (3, 4), (5, 6), (7, 8), *_SINGLES)
-    ),
+    "blackwell": _Kind(gpus=NVLINK5, first_id=1, partitions=(*_HALVES, (1, 2), (3, 4), (5, 6), (7, 8), *_SINGLES)),
 }
 
 
@@ -68,8 +67,8 @@ def board_of(host: Host) -> Board | None:
     """
     switches = {host.index.device_id(switch.address) for switch in host.nvswitches}
     gpus = {host.index.device_id(gpu.address) for gpu in host.gpus}
-    found = [name for name, kind in _KINDS.items() if switches & kind.switches or gpus & kind.gpus]
-    return _board(found[0]) if len(found) == 1 else None
+    boards = [name for name, kind in _KINDS.items() if switches & kind.switches or gpus & kind.gpus]
+    return _board(boards[0]) if len(boards) == 1 else None
 
 
 @cache
@@ -113,14 +112,14 @@ def fabric_gpus(host: Host) -> tuple[Gpu, ...]:
     if not has_fabric(host):
         return ()
     functions = host.index.pci
-    found = []
+    gpus = []
     for gpu in host.gpus:
         vendor, device = vendor_of(gpu.vendor), functions.get(gpu.address)
         if vendor is None or not vendor.fabric or (device and (device.physfn or device.device_id in _CARDS)):
             continue
         if gpu.fabric_state is not None or "fabric_state" not in (gpu.lacks or ()):
-            found.append(gpu)
-    return tuple(found)
+            gpus.append(gpu)
+    return tuple(gpus)
 
 
 def waits_for_partition(host: Host, gpu: Gpu) -> bool | None:

@@ -58,23 +58,23 @@ def kept_bridges(pci: Iterable[PciDevice], nics: Iterable[Nic]) -> dict[str, Kep
     if not has_bridges(functions.values()):
         return {}
     is_bridge = {nic.address: nic.fabric_bridge for nic in nics}
-    found: dict[str, KeptFunction] = {}
+    kept: dict[str, KeptFunction] = {}
     for address, device in functions.items():
         if not may_be_bridge(device) or is_bridge.get(address) is False:
             continue
         if is_bridge.get(address):
             why = "carries the NVLink fabric of the GPUs (SMDL=SW_MNG in its VPD, or in that of its slot)"
-            found[address] = KeptFunction(True, why)
+            kept[address] = KeptFunction(True, why)
         else:
             why = (
                 "may carry the NVLink fabric of the GPUs: its vital product data was not read (as root, look with:"
                 f" grep -a SMDL /sys/bus/pci/devices/{address}/vpd)"
             )
-            found[address] = KeptFunction(False, why)
+            kept[address] = KeptFunction(False, why)
     for device in functions.values():
-        physical = found.get(device.physfn or "")
+        physical = kept.get(device.physfn or "")
         if physical is not None:
-            found[device.address] = KeptFunction(
+            kept[device.address] = KeptFunction(
                 physical.known, f"is a virtual function of {device.physfn}, which {physical.why}"
             )
-    return found
+    return kept

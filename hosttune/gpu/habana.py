@@ -66,24 +66,23 @@ def parse_hl_smi(text: str) -> VendorAnswer:
         if cells[0] == "index":
             continue
         try:
-            gpus.append(_row(dict(zip(COLUMNS, cells, strict=True))))
+            row = dict(zip(COLUMNS, cells, strict=True))
+            module, (memory, _, unit) = row["module_id"], row["memory.total"].partition(" ")
+            mebibytes = number(memory, MAX_SIZE >> 20) if unit in ("", "MiB") else None
+            gpus.append(
+                Gpu(
+                    address=parse_address(row["bus_id"], where=QUERY),
+                    power_default_watts=POWER_CLASSES.get(row["name"]),
+                    power_max_watts=MOST_WATTS.get(row["name"]),
+                    power_min_watts=LEAST_WATTS.get(row["name"]),
+                    uuid=None if row["uuid"] in ("", "N/A") else row["uuid"],
+                    module_id=number(module, MAX_ID),
+                    memory_bytes=None if mebibytes is None else mebibytes << 20,
+                )
+            )
         except (ValueError, BadInput):
             problems.append(Problem(what="not a row of hl-smi", where=QUERY, why=f"reads {line[:60]!r}"))
     return without_conflicting_gpus(VendorAnswer(gpus=tuple(gpus), problems=tuple(problems)), "hl-smi")
-
-
-def _row(row: dict[str, str]) -> Gpu:
-    module, (memory, _, unit) = row["module_id"], row["memory.total"].partition(" ")
-    mebibytes = number(memory, MAX_SIZE >> 20) if unit in ("", "MiB") else None
-    return Gpu(
-        address=parse_address(row["bus_id"], where=QUERY),
-        power_default_watts=POWER_CLASSES.get(row["name"]),
-        power_max_watts=MOST_WATTS.get(row["name"]),
-        power_min_watts=LEAST_WATTS.get(row["name"]),
-        uuid=None if row["uuid"] in ("", "N/A") else row["uuid"],
-        module_id=number(module, MAX_ID),
-        memory_bytes=None if mebibytes is None else mebibytes << 20,
-    )
 
 
 def _sysfs(reader: Reader, address: str) -> Gpu:
@@ -153,13 +152,13 @@ def _lists(reader: Reader) -> tuple[Listing, ...]:
 
 def _classed(reader: Reader) -> list[str]:
     """Return the PCI addresses that the driver's class devices name (`pci_addr`, Documentation/ABI/testing)."""
-    found: set[str] = set()
+    addresses: set[str] = set()
     for kind in ("accel", "habanalabs"):
         for name in reader.names(f"/sys/class/{kind}"):
             for folder in (f"/sys/class/{kind}/{name}/device", f"/sys/class/{kind}/{name}"):
                 with contextlib.suppress(BadInput):
-                    found.add(parse_address(reader.text(f"{folder}/pci_addr") or "", where=folder))
-    return sorted(found)
+                    addresses.add(parse_address(reader.text(f"{folder}/pci_addr") or "", where=folder))
+    return sorted(addresses)
 
 
 def _nodes(reader: Reader, address: str, driver: str) -> list[str]:

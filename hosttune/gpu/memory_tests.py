@@ -41,8 +41,10 @@ def _picked(text: str) -> str | None:
     number = re.findall(r"^Picking device No\. ([0-9]{1,3})$", text, re.MULTILINE)
     if len(number) != 1:
         return None
-    found = re.findall(rf"^CUDA device {number[0]}: PCIe address is ([0-9A-F]{{2}}:[0-9A-F]{{2}})$", text, re.MULTILINE)
-    return found[0].lower() if len(found) == 1 else None
+    addresses = re.findall(
+        rf"^CUDA device {number[0]}: PCIe address is ([0-9A-F]{{2}}:[0-9A-F]{{2}})$", text, re.MULTILINE
+    )
+    return addresses[0].lower() if len(addresses) == 1 else None
 
 
 def _by_uuid(address: str, uuid: str | None) -> _Chosen | None:
@@ -52,8 +54,8 @@ def _by_uuid(address: str, uuid: str | None) -> _Chosen | None:
 
 def _using(text: str) -> str | None:
     """Return the bus of the ROCm device that was used; it prints no more of its address."""
-    found = re.findall(r"^Using ROCm Device with ID: .*, PCI Bus ID: 0x([0-9a-f]{1,2}),", text, re.MULTILINE)
-    return f"{int(found[0], 16):02x}:" if len(found) == 1 else None
+    buses = re.findall(r"^Using ROCm Device with ID: .*, PCI Bus ID: 0x([0-9a-f]{1,2}),", text, re.MULTILINE)
+    return f"{int(buses[0], 16):02x}:" if len(buses) == 1 else None
 
 
 CUDA = MemoryTest(

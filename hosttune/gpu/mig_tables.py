@@ -21,7 +21,7 @@ from hosttune.model.host import Gpu, MigProfile, PciDevice
 # A GPU instance profile as nvidia-smi names it: compute slices, memory, attributes ("1g.18gb+me", "1g.24gb-me").
 _NAME = re.compile(r"([1-9][0-9]?)g\.([1-9][0-9]{0,3})gb((?:[+-][a-z]+(?:\.[a-z]+)*)*)")
 _NVIDIA = "10de"
-SLICES = 8  # memory slices of a GPU; no product has more
+SLICES = 12  # memory slices of a GPU; no product has more (RTX PRO 6000; most have 8, by nvidia-smi mig -lgipp)
 MIG_GUIDE = "MIG user guide, Supported MIG Profiles"
 
 
@@ -75,7 +75,7 @@ def offer_of(gpu: Gpu, device: PciDevice | None) -> GpuProfiles:
 
 
 def _fits(profile: MigProfile) -> bool:
-    """Return whether a listed profile has a valid name, and its known placements fit on eight memory slices."""
+    """Return whether a listed profile has a valid name, and its known placements fit on a GPU's memory slices."""
     places = [(start, start + (profile.size or 1)) for start in profile.starts or ()]
     return is_profile_name(profile.name) and all(0 <= start < end <= SLICES for start, end in places)
 

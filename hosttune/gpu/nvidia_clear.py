@@ -35,8 +35,8 @@ _MOST = 300  # characters of a reason
 
 def version(text: str) -> str | None:
     """Return the version that an answer begins with; None if it is not this tool's."""
-    found = re.match(r"NVIDIA GPU Tools version (\S{1,40})\n", text)
-    return found[1] if found else None
+    match = re.match(r"NVIDIA GPU Tools version (\S{1,40})\n", text)
+    return match[1] if match else None
 
 
 def version_of_help(text: str) -> str | None:

@@ -66,6 +66,7 @@ def _worst_path(matrix: TopoMatrix) -> Literal["PIX", "PXB", "PHB", "NODE", "SYS
 
 _PEER_DEVICE = re.compile(r"(?m)^Device: (\d{1,3}), ([^,\n]{1,120}), pciBusID")
 _PEER_ACCESS = re.compile(r"(?m)^Device=\d{1,3} (CAN|CANNOT) Access Peer Device=\d{1,3}")
+_SAME = 0.05  # two runs of a copy differ by less
 _PEER_TITLE = re.compile(
     r"(Uni|Bi)directional P2P=(Enabled|Disabled) Bandwidth(?: \(P2P (Writes|Reads)\))? Matrix \(GB/s\)"
 )
@@ -83,7 +84,13 @@ def _peers(text: str) -> Measured:
     cells = peers[best] if best else {}
     names = {row: f"gpu{row}" for row, _ in cells}
     one_way = cells if best and best[0] == "Uni" else {}
-    none = access == {"CANNOT"}
+    # Without peer access the copies of P2P=Enabled go through the host's memory, as those of P2P=Disabled do.
+    off = peers.get((best[0], "Disabled", "Writes"), {}) if best and best[1] == "Enabled" else {}
+    pairs = [(value, off.get(pair)) for pair, value in cells.items() if value and pair[0] != pair[1]]
+    same = bool(pairs) and all(other and abs(value / other - 1) < _SAME for value, other in pairs)
+    slow = bool(pairs) and all(other and value * 2 < other for value, other in pairs)
+    said = "P2P=Enabled gives what P2P=Disabled gives" if same else ""
+    said = "CANNOT Access Peer Device" if access == {"CANNOT"} else said
     return Measured(
         version=1,
         setup=Setup(
@@ -93,7 +100,7 @@ def _peers(text: str) -> Measured:
         ),
         figures=(*between(cells, names, best is not None and best[0] == "Bi"), *within(one_way, names)),
         observations=Observations(
-            p2p="off" if none else None, said={"p2p": "CANNOT Access Peer Device"} if none else {}
+            p2p="off" if said else None, peer_copies_slow=slow or None, said={"p2p": said} if said else {}
         ),
     )
 
@@ -106,7 +113,8 @@ _COPY_UNIT = re.compile(r"Bandwidth ?\(([GM]B/s)\)")
 def _copies(text: str) -> Measured:
     """Read bandwidthTest of the CUDA samples: the largest transfer of each direction. Raises BadInput."""
     devices = dict(re.findall(r"(?m)^[ \t]*Device (\d{1,3}): (\S[^\n]{0,120}?)[ \t]*$", text))
-    subject = f"gpu{next(iter(devices))}" if len(devices) == 1 else "GPU"
+    bound = re.search(r"\bnumactl\b[^\n]{0,200}?(?:-N|-m|--cpunodebind|--membind)[ =]?(\d{1,4})\b", text)
+    subject = (f"gpu{next(iter(devices))}" if len(devices) == 1 else "GPU") + (f", node {bound[1]}" if bound else "")
     figures: dict[str, Figure] = {}
     metric, unit, pageable = None, "", False
     for line in text.split("\n"):
@@ -133,10 +141,11 @@ def _copies(text: str) -> Measured:
 
 
 NVIDIA_LOGS = (
-    LogReader(name="p2pBandwidthLatencyTest", sign=rf"P2P \(Peer-to-Peer\) GPU Bandwidth|{_PEER_TITLE.pattern}",
+    LogReader(name="p2pBandwidthLatencyTest",
+              sign=rf"(?m)P2P \(Peer-to-Peer\) GPU Bandwidth|{_PEER_TITLE.pattern}|{_PEER_ACCESS.pattern[4:]}",
               machine=_peers, begin=r"^\[P2P \(Peer-to-Peer\) GPU"),
-    LogReader(name="bandwidthTest", sign=rf"CUDA Bandwidth Test|{_COPY.pattern}", machine=_copies,
-              begin=r"^\[CUDA Bandwidth Test"),
+    LogReader(name="bandwidthTest", sign=rf"(?m)^\[CUDA Bandwidth Test|{_COPY.pattern}", machine=_copies,
+              begin=r"^(?:.*\bnumactl\b.*\n)?\[?CUDA Bandwidth Test"),
     LogReader(name="nvidia-smi topo -m", machine=_topology,
               sign=r"(?m)^[ \t]+(?:\x1b\[\w+)?GPU0\b.*\bCPU Affinity\b|^[ \t]+GPU0[ \t]+GPU1\b"),
     LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),

@@ -46,15 +46,15 @@ class _Device:
 
     def allocate(self) -> list[tuple[int, int]]:
         """Allocate all memory that can be had; return (address, bytes) of each piece."""
-        found: list[tuple[int, int]] = []
+        places: list[tuple[int, int]] = []
         size = _CHUNK
         while size >= _LEAST:
             place = ctypes.c_uint64()
             if self._cuda.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(size)) == 0:
-                found.append((place.value, size))
+                places.append((place.value, size))
             else:
                 size //= 2
-        return found
+        return places
 
     def write(self, place: int, size: int, pattern: bytes) -> None:
         """Fill a piece with the pattern."""
@@ -91,14 +91,14 @@ class _Device:
 
 def count_aligned(data: bytes, pattern: bytes) -> int:
     """Return how often the pattern occurs at multiples of its length."""
-    found, at = 0, data.find(pattern)
+    count, at = 0, data.find(pattern)
     while at >= 0:
         if at % len(pattern) == 0:
-            found += 1
+            count += 1
             at = data.find(pattern, at + len(pattern))
         else:
             at = data.find(pattern, at + 1)
-    return found
+    return count
 
 
 def main(words: list[str]) -> int:

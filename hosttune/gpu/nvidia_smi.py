@@ -18,7 +18,6 @@ from xml.etree.ElementTree import Element
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.gpu.nvidia_smi_fabric import Flat, fabric_health
 from hosttune.gpu.nvidia_smi_rows import (
     ROWS,
     Row,
@@ -36,6 +35,63 @@ from hosttune.gpu.vendor import NO_ADDRESS, VendorAnswer, without_conflicting_gp
 from hosttune.model.host import Gpu, Mig, MigInstance, Problem
 from hosttune.model.limits import check_count
 from hosttune.model.values import parse_address
+
+Flat = dict[str, list[str]]  # the texts at each path, in the order of the document
+
+# The words of each element of the fabric's health: where there is no fault, and where there is one (nvml.h, in
+# nvidia-smi's words: NVML_GPU_FABRIC_HEALTH_…). For "incorrect configuration", any other word is a fault too.
+_FLAG = (("false",), ("true",))
+_FABRIC_WORDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "summary": (("healthy",), ("unhealthy", "limited capacity")),
+    "bandwidth": (("full",), ("degraded",)),
+    "route recovery in progress": _FLAG,
+    "route unhealthy": _FLAG,
+    "access timeout recovery": _FLAG,
+    "incorrect configuration": (("none",), ()),
+    "partition assigned": (("false", "true"), ()),
+}
+# A driver that reports one of these reports all of them. Older drivers report only the bandwidth.
+_FABRIC_CORE = frozenset(("bandwidth", "route recovery in progress", "route unhealthy", "access timeout recovery"))
+
+
+class FabricHealth(NamedTuple):
+    """The faults of the fabric's health, the elements that have a known word, and whether an element has none."""
+
+    faults: tuple[str, ...]
+    reported: frozenset[str]
+    doubted: bool
+
+
+def fabric_health(flat: Flat, folder: str) -> FabricHealth:
+    """Return the faults of a GPU's connection to the fabric; `folder` is the path of its health in this form.
+
+    "N/A" is not a doubt: most GPUs are on no such fabric.
+    """
+    faults: list[str] = []
+    reported: set[str] = set()
+    lacking: set[str] = set()
+    doubted = False
+    for path, values in flat.items():
+        if not path.startswith(folder):
+            continue
+        name = path.removeprefix(folder).casefold().replace("_", " ")
+        good, bad = _FABRIC_WORDS.get(name, ((), ("true",)))
+        for value in dict.fromkeys(values):
+            word = value.casefold()
+            if is_lacking(value):
+                lacking.add(name)
+            elif word in good:
+                reported.add(name)
+            elif word in bad or (name == "incorrect configuration" and text_of(value)):
+                reported.add(name)
+                faults.append(name if word == "true" else f"{name} {word}" if bad else word)
+            else:
+                doubted = doubted or name in _FABRIC_WORDS
+    core = reported & _FABRIC_CORE
+    cut = bool(core) and core != {"bandwidth"} and not (reported | lacking).issuperset(_FABRIC_CORE)
+    doubted = doubted or cut or bool(reported & lacking)
+    return FabricHealth(tuple(faults), frozenset(reported & _FABRIC_WORDS.keys()), doubted)
+
 
 _DEPTH = 8  # nvidia-smi itself nests at most 4 levels
 # Every driver since 384 prints all of these (nvidia-smi(1), "Clocks Event Reasons").
@@ -205,8 +261,8 @@ def parse_smi_text(text: str) -> VendorAnswer:
 
 def _one_of(values: Iterable[str]) -> str:
     """Return the text that all values are; "" (which is not a value) if there is none, or if they differ."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else ""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else ""
 
 
 def _text_at(flat: Flat, path: str) -> str:
@@ -303,13 +359,15 @@ def _reasons(flat: Flat, places: _Places) -> tuple[str, ...] | None:
     active. A reason that occurs more than once, also under its older name, is active if any occurrence says so. If its
     occurrences differ in another way, it is unknown.
     """
-    found: dict[str, set[str]] = {}
+    by_reason: dict[str, set[str]] = {}
     for path, values in flat.items():
         if path.startswith(places.reasons):
             name = re.sub(r"^clocks_(event|throttle)_reason_", "", path.rpartition("/")[2])
             name = name.casefold().replace(" ", "_")
-            found.setdefault(_ALIASES.get(name, name), set()).update(values)
-    active = {name: "Active" in words for name, words in found.items() if "Active" in words or words == {"Not Active"}}
+            by_reason.setdefault(_ALIASES.get(name, name), set()).update(values)
+    active = {
+        name: "Active" in words for name, words in by_reason.items() if "Active" in words or words == {"Not Active"}
+    }
     if not active or not (any(map(active.get, _HARD)) or all(name in active for name in _HARD)):
         return None
     named = tuple(name for name in CLOCK_REASONS if active.get(name))

@@ -59,7 +59,7 @@ def parse_topo_matrix(text: str) -> TopoMatrix | None:
     if top is None:
         return None
     devices = [name for name in _HEADING.findall(lines[top]) if name not in _AFFINITY]
-    rows = [cells[0] for line in lines if _words(cells := line.split(), devices) is not None]
+    rows = [cells[0] for line in lines if _row_words(cells := line.split(), devices) is not None]
     if len(set(rows)) != len(rows) or len(set(devices)) != len(devices):
         return None
     paths: dict[str, Mapping[str, str]] = {}
@@ -67,7 +67,7 @@ def parse_topo_matrix(text: str) -> TopoMatrix | None:
         cells = line.split()
         if not cells or cells[0] not in devices:
             break
-        words = _words(cells, devices)
+        words = _row_words(cells, devices)
         if words is None:
             continue
         paths[cells[0]] = {name: word for name, word in zip(devices, words, strict=True) if word != "X"}
@@ -76,7 +76,7 @@ def parse_topo_matrix(text: str) -> TopoMatrix | None:
     return TopoMatrix(gpus=gpus, nics=nics, paths=paths, legend=_legend(lines))
 
 
-def _words(cells: list[str], devices: list[str]) -> list[str] | None:
+def _row_words(cells: list[str], devices: list[str]) -> list[str] | None:
     """Return the words of a row of the matrix; None for any other line."""
     words = cells[1 : len(devices) + 1]
     whole = bool(cells) and cells[0] in devices and len(words) == len(devices) and all(map(_PATH.fullmatch, words))

@@ -266,24 +266,19 @@ def _profiles(nvml: _Nvml, handle: object, mode: Any) -> dict[str, Any]:
                 facts[f"profile{number}"] = info
             continue
         facts[f"profile{number}"] = {
-            **_structure(nvml, info),
+            **{name: nvml.guard(partial(getattr, info, name)) for name, *_ in info._fields_},
             "placements": nvml.guard(partial(_placements, nvml, handle, info.id)),
         }
         if mig_on:
-            found = nvml.guard(partial(_instances, nvml, handle, info))
-            if failed(found):
-                facts["migInstances"] = found
+            of_profile = nvml.guard(partial(_instances, nvml, handle, info))
+            if failed(of_profile):
+                facts["migInstances"] = of_profile
             else:
-                instances += found
+                instances += of_profile
     if mig_on:
         facts.setdefault("migInstances", instances)
         facts["migUuids"] = nvml.guard(partial(_mig_uuids, nvml, handle))
     return facts
-
-
-def _structure(nvml: _Nvml, info: Any) -> dict[str, Any]:
-    """Return a ctypes structure of numbers and texts as a dictionary."""
-    return {name: nvml.guard(partial(getattr, info, name)) for name, *_ in info._fields_}
 
 
 def _placements(nvml: _Nvml, handle: object, profile: int) -> Any:

@@ -81,8 +81,8 @@ def ask_health(nvml: Asker, handle: object) -> dict[str, Any]:
 
 def _banks(nvml: Asker, handle: object) -> Any:
     """Return [banks with few spare rows, banks with none]."""
-    found = nvml.ask("nvmlDeviceGetRowRemapperHistogram", handle)
-    return found if isinstance(found, str) else [found.low, found.none]
+    histogram = nvml.ask("nvmlDeviceGetRowRemapperHistogram", handle)
+    return histogram if isinstance(histogram, str) else [histogram.low, histogram.none]
 
 
 def _sram(nvml: Asker, handle: object) -> Any:
@@ -135,17 +135,17 @@ def incomplete_fabric_masks(entries: Mapping[str, Mapping[str, Any]]) -> frozens
 def _lacks(raw: Mapping[str, Any], health: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the fields for which NVML answers "Not Supported". A fabric state of 0 means the same (nvml.h)."""
     named = {**_NUMBERS, **_FLAGS, "remapBanks": "remap_banks_none", "recoveryAction": "recovery_action"}
-    found = {field for name, field in named.items() if health.get(name) == _MISSING}
+    lacking = {field for name, field in named.items() if health.get(name) == _MISSING}
     if health.get("repairs") == _MISSING:
-        found.update(("channel_repair_pending", "tpc_repair_pending"))
+        lacking.update(("channel_repair_pending", "tpc_repair_pending"))
     for name, fields in _OTHERS.items():
-        found.update(fields if raw.get(name) == _MISSING else ())
+        lacking.update(fields if raw.get(name) == _MISSING else ())
     fabric = raw.get("fabricInfo")
     if fabric == _MISSING or (isinstance(fabric, dict) and fabric.get("state") == 0):
-        found.add("fabric_state")
+        lacking.add("fabric_state")
     if has_no_counters(raw.get("nvlinks")):
-        found.add("nvlinks")
-    return tuple(sorted(found)) or None
+        lacking.add("nvlinks")
+    return tuple(sorted(lacking)) or None
 
 
 def _number(value: object, within: range = _COUNT) -> int | None:

@@ -396,3 +396,13 @@ def _fill_mig(mig: Mig, more: Mig) -> Mig:
             for profile in mig.profiles
         )
     return msgspec.structs.replace(mig, **lacking)
+
+
+# --- idle GPUs ------------------------------------------------------------------------------------------------
+
+# NVIDIA says that generation and width "may be reduced" while idle (nvidia-smi documentation). The others use runtime
+# power management or dynamic link speeds (amdgpu's pcie_gen_cap; i915 and xe suspend the device).
+IDLING_DRIVERS = frozenset(("nvidia", "nouveau", "amdgpu", "radeon", "i915", "xe"))
+
+# Those drivers whose GPUs a level 1 validation loads; it reads their link speed under load (hosttune.bench.guard).
+LOADED_DRIVERS = frozenset(("nvidia",))

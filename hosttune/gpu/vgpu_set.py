@@ -9,6 +9,7 @@ Documentation/driver-api/vfio-mediated-device.rst. Proven on stand-ins, not on a
 from __future__ import annotations
 
 import re
+import time
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
@@ -17,15 +18,27 @@ from hosttune.machine.system import System
 from hosttune.model.gpu import MigInstance
 from hosttune.model.values import is_address
 from hosttune.model.vgpu import is_type_id
-from hosttune.settings.drivers import virtual_functions
+from hosttune.settings.drivers import Driver, virtual_functions
 from hosttune.settings.files import one_of
-from hosttune.settings.setting import DEVICES, ByService, OfFunction, Setting, TakesDevice, driver_of, refuse
+from hosttune.settings.setting import (
+    DEVICES,
+    ByService,
+    MadeByAnother,
+    OfFunction,
+    Setting,
+    TakesDevice,
+    driver_of,
+    refuse,
+)
 
 _DRIVER = "nvidia"
 _MDEVS = "/sys/bus/mdev/devices"
 _PROFILE = r"[0-9]g\.[0-9]{1,4}gb[a-z0-9.+-]{0,16}"
 # "|   0  MIG 3g.20gb       9        1          4:4     |": GPU, name, ids of profile and instance, start and size.
 _ROW = re.compile(r"\|\s*[0-9]+\s+MIG\s+(\S+)\s+[0-9]+\s+([0-9]{1,9})\s+([0-9]{1,4}):([0-9]{1,4})\s*\|")
+_BUSY = "unbindLock"  # sriov-manage: "Cannot obtain unbindLock", while a process has the GPU open
+_TRIES, _PAUSE_SECONDS = 5, 2.0
+_LEFT = "without a driver"
 _NONE = re.compile(r"No GPU instances found|No MIG-enabled devices found")
 
 
@@ -46,10 +59,11 @@ def instances_of(system: System, address: str) -> tuple[MigInstance, ...]:
     return tuple(MigInstance(profile=name, id=int(n), start=int(at), size=int(size)) for name, n, at, size in rows)
 
 
-class MigInstanceSetting(Setting):
+class MigInstanceSetting(MadeByAnother):
     """A GPU instance at its place. Target: "0000:41:00.0 1g.18gb:4". Value: whether it is there.
 
     It is made without compute instance: the vGPU's guest gets one. None: the driver nvidia does not hold the GPU.
+    `sriov-manage` would end it: so it is made once the GPU has its virtual functions.
     """
 
     kind: ClassVar[str] = "mig-instance"
@@ -68,6 +82,16 @@ class MigInstanceSetting(Setting):
     def gpu(self) -> str:
         """Return its GPU."""
         return self.target.partition(" ")[0]
+
+    @property
+    def made_by(self) -> tuple[str, str]:
+        """See MadeByAnother."""
+        return VgpuFunctions.kind, self.gpu
+
+    def waits_for(self, system: System) -> str | None:
+        """See Setting."""
+        there = VgpuFunctions(self.gpu).read(system)
+        return None if there in (None, True) else f"{self.gpu} has no virtual functions, and making them would end it"
 
     def check(self, value: Any) -> None:
         """See Setting."""
@@ -104,10 +128,14 @@ class MigInstanceSetting(Setting):
 
 
 class VgpuFunctions(ByService, OfFunction, TakesDevice):
-    """Whether a GPU has its virtual functions, all that it can. Only `sriov-manage` makes and removes them."""
+    """Whether a GPU has its virtual functions, all that it can. Only `sriov-manage` makes and removes them.
+
+    Cut off, it can leave the GPU without a driver: then the value is neither.
+    """
 
     kind: ClassVar[str] = "vgpu-functions"
     limit_seconds: ClassVar[float | None] = 240.0
+    may_stop_midway: ClassVar[bool] = True
     in_force_as_found: ClassVar[bool] = True
 
     def check(self, value: Any) -> None:
@@ -118,32 +146,48 @@ class VgpuFunctions(ByService, OfFunction, TakesDevice):
         """See TakesDevice. The driver is taken from the GPU for a moment."""
         return (self.target, *virtual_functions(system, self.target))
 
-    def read(self, system: System) -> bool | None:
-        """See Setting. None if the driver nvidia does not hold it, or it has no such functions."""
-        text = system.read(f"{self.path}/sriov_numvfs")
-        if driver_of(system, self.target) != _DRIVER or text is None or not text.isdecimal():
+    def read(self, system: System) -> bool | str | None:
+        """See Setting. None if another driver than nvidia holds it, or it has no such functions."""
+        text, driver = system.read(f"{self.path}/sriov_numvfs"), driver_of(system, self.target)
+        if driver not in (None, _DRIVER) or text is None or not text.isdecimal():
             return None
-        return text != "0"
+        return text != "0" if driver else _LEFT
 
     def write(self, system: System, value: Any) -> None:
         """See Setting. It would end every GPU instance (bigstack-oss/cubecos, measured), so there must be none."""
+        _with_driver(system, self.target)
         if self.read(system) is value:
             return
         instances = instances_of(system, self.target)
         if instances:
             command = f"nvidia-smi mig -i {self.target} -dci, then -dgi"
             raise InUse(f"GPU {self.target}", f"{len(instances)} GPU instances would end with it: {command}")
-        manage_functions(system, self.target, on=value)
+        manage_functions(system, self.target, on=value is True)
 
 
 def manage_functions(system: System, gpu: str, *, on: bool) -> None:
-    """Make or remove a GPU's virtual functions. Raises WriteFailed."""
+    """Make or remove a GPU's virtual functions. Raises WriteFailed.
+
+    A GPU that a process has open is tried again for some seconds (bigstack-oss/cubecos, RunSriovManageWithRetry). One
+    that is left without a driver (stackhpc/ansible-collection-linux#37) gets it back.
+    """
     argv = (SRIOV_MANAGE, "-e" if on else "-d", gpu)
-    try:
-        system.change(argv, timeout=100.0)
-    except CommandFailed as error:
-        raise WriteFailed(" ".join(argv), _said(error)) from error
-    finally:
+    for left in reversed(range(_TRIES)):
+        try:
+            system.change(argv, timeout=100.0)
+            break
+        except CommandFailed as error:
+            if _BUSY not in error.output or not left:
+                raise WriteFailed(" ".join(argv), _said(error)) from error
+        finally:
+            system.forget()
+            _with_driver(system, gpu)
+        time.sleep(0.0 if system.captured else _PAUSE_SECONDS)
+
+
+def _with_driver(system: System, gpu: str) -> None:
+    if driver_of(system, gpu) is None:
+        Driver(gpu).write(system, _DRIVER)
         system.forget()
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.guest.bundle import EXPECTED, make_bundle, notes_of
+from hosttune.guest.bundle import EXPECTED, library, make_bundle, notes_of
 from hosttune.guest.iso import make_image
-from hosttune.guest.libraries import library
 from hosttune.guest.nccl import FILE, is_gpu, is_nic, topology
 from hosttune.guest.places import ids_of, places
 from hosttune.guest.seed import VOLUME, meta_data, user_data
@@ -20,6 +19,7 @@ from hosttune.model.guestplan import ExpectedCell, ExpectedDevice, ExpectedPair,
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import is_guest_name
+from hosttune.model.login import check_login
 from hosttune.model.networkintent import Roce
 from hosttune.model.pcitree import grade
 from hosttune.model.plan import Device, PciController, Plan, PlannedGuest
@@ -220,6 +220,7 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
         )
     if guest.uuid is not None and not _UUID.fullmatch(guest.uuid):
         raise BadInput(f"{guest.uuid!r} is not a UUID", where=f"{where}.uuid", hint="plan the guest again")
+    check_login(guest.user, guest.ssh_keys, where)
     wanted = read_wanted(guest)
     devices = places(guest)
     notes = notes_of(wanted, devices)
@@ -235,11 +236,11 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
     bundle = make_bundle(
         guest.name, wanted, devices, notes, found if text is None else found | {FILE: text}, library(guest, roce)
     )
-    user = user_data(bundle)
+    user = user_data(bundle, guest.user, guest.ssh_keys)
     return GuestFiles(
         name=guest.name,
         bundle=bundle,
-        meta_data=meta_data(guest.name, guest.uuid, user),
+        meta_data=meta_data(guest.name, guest.uuid, user, hostname=bool(guest.ssh_keys)),
         user_data=user,
         notes=notes,
     )

@@ -6,7 +6,7 @@ Source: cloud-init, "NoCloud" (a filesystem labelled cidata with the files meta-
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hosttune.guest.bundle import EXECUTABLE, INSTALL
@@ -16,22 +16,34 @@ FOLDER = "/usr/local/share/hosttune-guest"  # the bundle's folder inside the gue
 _HASH_DIGITS = 16
 
 
-def meta_data(name: str, uuid: str | None, user: str) -> str:
+def meta_data(name: str, uuid: str | None, user: str, *, hostname: bool = False) -> str:
     """Return the meta-data. The instance id is the guest's UUID (or its name) and a hash of its user-data.
+
+    `hostname`: the guest gets its name as host name.
 
     cloud-init runs its once-per-instance modules again when the id changes. So a changed seed is installed, and an
     unchanged seed is not installed again.
     """
     digest = hashlib.sha256(user.encode()).hexdigest()[:_HASH_DIGITS]
-    return _yaml({"instance-id": f"hosttune-{(uuid or name).lower()}-{digest}"})
+    host = {"local-hostname": name.replace("_", "-")} if hostname else {}
+    return _yaml({"instance-id": f"hosttune-{(uuid or name).lower()}-{digest}", **host})
 
 
-def user_data(bundle: Mapping[str, str]) -> str:
+def user_data(bundle: Mapping[str, str], user: str | None = None, keys: Sequence[str] = ()) -> str:
     """Return a #cloud-config that writes the bundle and runs its installer. PyYAML quotes the values.
 
     `ssh_deletekeys: false`: the guest must keep its SSH host keys when its instance id changes (cloud-init, cc_ssh).
+    `user`: whom `keys` let in, as any user by sudo; None: the image's own user. Without keys nobody.
     """
-    return _config(bundle, [["sh", f"{FOLDER}/{INSTALL}"]])
+    return _config(bundle, [["sh", f"{FOLDER}/{INSTALL}"]], _login(user, keys) if keys else None)
+
+
+def _login(user: str | None, keys: Sequence[str]) -> dict[str, Any]:
+    """Return what lets a user in. Source: cloud-init, "Users and Groups" and "SSH"; passwords stay locked."""
+    if user is None:
+        return {"ssh_authorized_keys": [*keys]}
+    sudo = "ALL=(ALL) NOPASSWD:ALL"
+    return {"users": [{"name": user, "shell": "/bin/bash", "sudo": sudo, "ssh_authorized_keys": [*keys]}]}
 
 
 def asking_user_data(bundle: Mapping[str, str], order: str, refusal: str, channel: str) -> str:
@@ -49,7 +61,7 @@ def asking_user_data(bundle: Mapping[str, str], order: str, refusal: str, channe
     return _config(files, [["sh", f"{FOLDER}/{INSTALL}"], ["sh", "-c", command]])
 
 
-def _config(texts: Mapping[str, str], commands: list[list[str]]) -> str:
+def _config(texts: Mapping[str, str], commands: list[list[str]], login: Mapping[str, Any] | None = None) -> str:
     files = [
         {
             "path": f"{FOLDER}/{name}",
@@ -59,7 +71,7 @@ def _config(texts: Mapping[str, str], commands: list[list[str]]) -> str:
         }
         for name, text in texts.items()
     ]
-    document = {"ssh_deletekeys": False, "write_files": files, "runcmd": commands}
+    document = {**(login or {}), "ssh_deletekeys": False, "write_files": files, "runcmd": commands}
     return f"#cloud-config\n{_yaml(document)}"
 
 

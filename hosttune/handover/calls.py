@@ -13,7 +13,6 @@ from hosttune.handover.kept import keep as keep_statement
 from hosttune.handover.kept import kept
 from hosttune.handover.network import settle
 from hosttune.handover.record import course_status, original_methods, running_with, state_lock
-from hosttune.handover.resets import methods_now, restore_methods
 from hosttune.handover.revoked import given, lists, remember
 from hosttune.handover.signing import SUFFIX, check_list, signature_reasons
 from hosttune.handover.statement import epoch_of
@@ -27,6 +26,7 @@ from hosttune.model.quarantine import DeviceRecord, Recording
 from hosttune.model.starts import REVOKED
 from hosttune.model.verification import DeviceStatus, HandoverStatus, Verification
 from hosttune.settings.hook import recording_of
+from hosttune.settings.resets import methods_now, restore_methods
 from hosttune.transaction.site import Site, writable_store
 
 Here = tuple[Site, Callable[[], Host]]  # where to work, and how to discover the host there

@@ -20,7 +20,7 @@ from hosttune.errors import HosttuneError, Refused
 from hosttune.handover import binding, memoryclear, record, remains, resets, testing, timelimits
 from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
-from hosttune.handover.partitions import WAIT_SECONDS, Confirm, Partitions
+from hosttune.handover.partitions import SET_SECONDS, WAIT_SECONDS, Confirm, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.handover.targets import Target, identity_now, joined, refuse_other
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
@@ -40,6 +40,7 @@ from hosttune.settings.setting import driver_of
 from hosttune.transaction.site import Site
 from hosttune.transaction.writing import Say
 
+_GOOD = ("done", "not-needed")
 _FOUND = "validation "  # the beginning of a child's answer that has one
 
 
@@ -177,12 +178,13 @@ class Course:
         return step
 
     def _waiting(self, target: Target) -> float:
-        """Return how long a step may wait for a person, in seconds."""
-        return WAIT_SECONDS if target.kind == "gpu" and self.tools.confirm is not None else 0.0
+        """Return how long a step may wait for a GPU's partition, and a person who sets it, in seconds."""
+        seconds = 2 * SET_SECONDS + (WAIT_SECONDS if self.tools.confirm is not None else 0.0)
+        return seconds if target.kind == "gpu" else 0.0
 
     @property
     def _partitions(self) -> Partitions:
-        return Partitions(self.site.system, self.tools.discover, self.targets, self.tools.confirm)
+        return Partitions(self.site, self.store, self.tools.discover, self._left(), self.tools.confirm)
 
     def _take_back(self, target: Target) -> Callable[[], HandoverStep]:
         def work() -> HandoverStep:
@@ -197,7 +199,7 @@ class Course:
             if handover_step.outcome == "done":
                 self._recognize(target)
             opened = self._partitions.open(target) if handover_step.outcome == "done" else None
-            return closed.told(handover_step, opened)
+            return closed.told(handover_step, for_the_test=opened)
 
         return work
 
@@ -221,7 +223,10 @@ class Course:
             with record.state_lock(self.store):
                 step = binding.give_back(self.site.system, target)
             self.tools.cleaning.after_driver(self.site, target, erased=self._is(target, "erased"))
-            return closed.told(step)
+            done = {one for one, steps in self.steps.items() if all(of.outcome in _GOOD for of in steps)}
+            returned = {one for one in done if one == target.address or self.steps[one][-1].step == "returned"}
+            again = self._partitions.as_in_force(target, returned) if closed.proven else None
+            return closed.told(step, in_force=again)
 
         return work
 

@@ -1,33 +1,34 @@
 """The fabric partition of a GPU between two tenants: inactive after the reset, active for the test, inactive again.
 
-What is carried out has a source: a partition is deactivated once its guest has ended and its GPUs are reset, and
-activated before CUDA is used (Fabric Manager user guide, "Shared NVSwitch virtualization model"; docs/fabric.md), with
-`fmpm -d ID` and `fmpm -a ID` (NVIDIA/Fabric-Manager-Client, README.md); that it happened is read from `fmpm -l`. This
-is done in the shared model alone (FABRIC_MODE=1), where the list can be read on this host, and only to a partition
-whose GPUs all belong to the hand-over. Anything else is printed and waited for; what the list does not show then is
-unproven.
+It is the setting of apply (`hypervisor.partition`), with its order, its refusals and its read-back. It is set in the
+shared model alone (FABRIC_MODE=1), where the list can be read on this host, and only if all GPUs of the partition are
+in the hand-over and were reset. One that apply has in force is active again at the end. Anything else is printed and
+waited for; what the list does not show then is unproven.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from hosttune.errors import CommandFailed
-from hosttune.gpu.fmpm import client
-from hosttune.gpu.nvswitches import MANAGER_CONFIG
+from hosttune.errors import HosttuneError
+from hosttune.gpu.fmpm import INACTIVE, active_as, target_of
+from hosttune.handover import record
+from hosttune.handover.resets import reason
 from hosttune.handover.targets import Target
+from hosttune.hypervisor.partition import FabricPartitionState
 from hosttune.inventory.partitions import SHARED, HostFabric, exactly, read_fabric
-from hosttune.machine.system import System
+from hosttune.journal import Store
+from hosttune.machine.child import in_child
 from hosttune.model.handover import HandoverStep, StepName, StepOutcome
 from hosttune.model.host import Host
 from hosttune.settings.setting import driver_of
+from hosttune.transaction.site import Site
 
 WAIT_SECONDS = 600.0  # for a person
-_COMMAND_SECONDS, _LOOK_SECONDS = 60.0, 1.0
+SET_SECONDS = FabricPartitionState.limit_seconds or 0.0
 # Shows a person what to do, and waits at most so many seconds for the answer. False: nobody can be asked, or no.
 Confirm = Callable[[str, float], bool]
 
@@ -45,11 +46,14 @@ class PartitionOutcome(msgspec.Struct, frozen=True):
         outcome: StepOutcome = "failed" if self.failed else "unknown"
         return HandoverStep(step=name, outcome=outcome, evidence={"fabric": self.evidence}, why=self.why)
 
-    def told(self, found: HandoverStep, opened: Mapping[str, Any] | None = None) -> HandoverStep:
-        """Return a step with what became of the partitions; one that is done is not, if that is not proven."""
+    def told(self, found: HandoverStep, **opened: Mapping[str, Any] | None) -> HandoverStep:
+        """Return a step with what became of the partitions; one that is done is not, if that is not proven.
+
+        `opened`: what was activated afterwards, by what it was for.
+        """
         if self.evidence is None:
             return found
-        fabric = {**self.evidence, **({} if opened is None else {"for_the_test": opened})}
+        fabric = {**self.evidence, **{what: one for what, one in opened.items() if one is not None}}
         told = msgspec.structs.replace(found, evidence={**(found.evidence or {}), "fabric": fabric})
         if self.proven or found.outcome != "done":
             return told
@@ -60,21 +64,18 @@ _NOTHING = PartitionOutcome(None, proven=True)
 
 
 class Partitions:
-    """The fabric of a host during a hand-over of `targets`. `discover` returns the host as it is now.
-
-    `settle_seconds`: how long the list may show the old state after a command.
-    """
+    """The fabric of a host during a hand-over of `targets`. `discover` returns the host as it is now."""
 
     def __init__(
         self,
-        system: System,
+        site: Site,
+        store: Store,
         discover: Callable[[], Host],
         targets: Sequence[Target],
         confirm: Confirm | None,
-        settle_seconds: float = 10.0,
     ) -> None:
-        self._system, self._discover, self._targets, self._confirm = system, discover, targets, confirm
-        self._settle_seconds = settle_seconds
+        self._site, self._store = site, store
+        self._discover, self._targets, self._confirm = discover, targets, confirm
 
     def close(self, target: Target) -> PartitionOutcome:
         """Deactivate every active partition that has a GPU. Without a fabric nothing is done. Raises HosttuneError."""
@@ -102,13 +103,11 @@ class Partitions:
             )
         if active and fabric.mode != SHARED:
             return self._asked(target, fabric, f"it is active, and in FABRIC_MODE {fabric.mode} no source says how")
-        said = [text for number in active if (text := self._command("-d", number))]
-        gone = self._settled(lambda now: not _of(now, target.address)) if active else True
-        evidence |= {"active": list(active), "commands": [f"fmpm -d {number}" for number in active]}
-        if gone:
-            return PartitionOutcome({**evidence, "active": []}, proven=True)
-        why = f"partition {', '.join(map(str, active))} is still active after fmpm -d, or that cannot be read"
-        return PartitionOutcome(evidence, proven=False, failed=True, why="; ".join([why, *said]))
+        at = {module: address for address, module in fabric.modules.items()}
+        settings = [FabricPartitionState(target_of(n, (at[module] for module in fabric.active[n]))) for n in active]
+        why = "; ".join(text for setting in settings if (text := self._set(setting, INACTIVE)))
+        evidence |= {"active": list(active) if why else [], "commands": [f"fmpm -d {number}" for number in active]}
+        return PartitionOutcome(evidence, proven=not why, failed=bool(why), why=why or None)
 
     def open(self, target: Target) -> Mapping[str, Any] | None:
         """Activate the partition of exactly the guest's GPUs, once the host's driver has all of them; return evidence.
@@ -122,14 +121,39 @@ class Partitions:
         if target.address not in fabric.members or fabric.mode != SHARED or _unknown(host, fabric, target.address):
             return None
         gpus = [one for one in self._targets if one.kind == "gpu" and one.guest == target.guest]
-        if any(one.driver is None or driver_of(self._system, one.address) != one.driver for one in gpus):
+        if any(one.driver is None or driver_of(self._site.system, one.address) != one.driver for one in gpus):
             return None  # the last one of them does it
         partition = exactly(fabric, [one.address for one in gpus])
         if partition is None:
             return {"activated": None, "why": "no partition has exactly these GPUs: CUDA cannot use them"}
-        said = None if partition.active else self._command("-a", partition.id)
-        done = self._settled(lambda now: partition.id in now.active)
-        return {"activated": partition.id if done else None, "command": f"fmpm -a {partition.id}", "why": said}
+        why = self._set(FabricPartitionState(target_of(partition.id, partition.gpus)), active_as(partition.modules))
+        return {"activated": None if why else partition.id, "command": f"fmpm -a {partition.id}", "why": why}
+
+    def as_in_force(self, target: Target, returned: Collection[str]) -> Mapping[str, Any] | None:
+        """Activate what apply has in force, once all GPUs of it were proven and returned; return evidence.
+
+        None: there is nothing to activate. One that fails makes the statement void.
+        """
+        for standing in self._site.standings(self._site.transactions()).in_force:
+            kind, name = standing.key
+            if kind == FabricPartitionState.kind and target.address in name and standing.record.new != INACTIVE:
+                setting = FabricPartitionState.of(name)
+                if {*setting.gpus} <= {*returned}:
+                    why = self._set(setting, standing.record.new)
+                    return {"activated": None if why else setting.number, "why": why}
+        return None
+
+    def _set(self, setting: FabricPartitionState, value: str) -> str | None:
+        """Set a partition; return why it is not as wanted."""
+        system = self._site.system
+        try:
+            with record.state_lock(self._store):
+                in_child(lambda: setting.write(system, value), SET_SECONDS, f"partition {setting.number}")
+            system.forget()
+            now = setting.read(system)
+        except HosttuneError as error:
+            return f"partition {setting.number}: {reason(error)}"
+        return None if now == value else f"partition {setting.number} is {now or 'not listed'}, not {value}"
 
     def _strange(self, fabric: HostFabric, number: int) -> str | None:
         """Return why a partition must not be deactivated: GPUs of it are not part of this hand-over."""
@@ -139,8 +163,8 @@ class Partitions:
             return None
         listed = ", ".join(map(str, others))
         return (
-            f"partition {number} joins it with module ids {listed}, which are not part of this hand-over: hand over all"
-            f" GPUs of the partition together, or stop their guests and run fmpm -d {number}"
+            f"partition {number} joins it with module ids {listed}, which are not part of this hand-over or were not"
+            f" reset: hand over all GPUs of the partition together, or stop their guests and run fmpm -d {number}"
         )
 
     def _asked(self, target: Target, fabric: HostFabric, why: str) -> PartitionOutcome:
@@ -159,28 +183,6 @@ class Partitions:
             return PartitionOutcome(evidence, proven=True)
         word = "a person confirmed it, and it cannot be read" if confirmed else "nobody confirmed it"
         return PartitionOutcome(evidence, proven=False, why=f"{text}; {word if unknown else 'it is still active'}")
-
-    def _command(self, word: str, number: int) -> str | None:
-        """Give fmpm a command; return what it said against it."""
-        argv = (*client(self._system.read(MANAGER_CONFIG)), word, str(number))
-        try:
-            self._system.change(argv, timeout=_COMMAND_SECONDS)
-        except CommandFailed as error:
-            return f"{' '.join(argv)}: {error.reason}"
-        finally:
-            self._system.forget()
-        return None
-
-    def _settled(self, there: Callable[[HostFabric], bool]) -> bool:
-        """Return whether the list shows something, at the latest after some seconds."""
-        deadline = time.monotonic() + self._settle_seconds
-        while True:
-            host = self._discover()
-            if host.fabric is not None and host.fabric.partitions is not None and there(read_fabric(host)):
-                return True
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_LOOK_SECONDS)
 
 
 def active_partitions(host: Host, address: str) -> tuple[int, ...]:

@@ -6,10 +6,11 @@ time limit, a lock), so no step needs a limit of its own.
 
 from __future__ import annotations
 
-from hosttune.handover import binding, gpumemory, memoryclear, network, record, resets
+from hosttune.handover import binding, gpumemory, memoryclear, network, record
 from hosttune.handover.erasing import SPARE_SECONDS
 from hosttune.handover.targets import Target
 from hosttune.machine.system import System
+from hosttune.settings import resets
 
 Times = tuple[float, float]  # limit, estimate
 

@@ -3,7 +3,8 @@ planned. Above `discovery` (whose records it reads) and `domain` (which writes, 
 
 Kinds of setting: `definition.PlannedDefinition`, the persistent definition; `adopted.AdoptedDefinition`, that of a
 guest that was not made by hosttune; `state.GuestState`, whether it runs; `hugemount.Mount`, a file system for its
-pages; `daemon.LibvirtRestart`, whether libvirt has found that file system.
+pages; `daemon.LibvirtRestart`, whether libvirt has found that file system; `disk.CopiedDisk`,
+whether a disk that is copied from an image is there.
 """
 
 from hosttune.hypervisor.access import no_system, unreachable
@@ -15,8 +16,8 @@ from hosttune.hypervisor.connection import (
     read_state,
     unread_guests,
 )
+from hosttune.hypervisor.definition import canonical, xml_difference
 from hosttune.hypervisor.running import verify_running
-from hosttune.hypervisor.texts import canonical, xml_difference
 
 __all__ = [
     "canonical",

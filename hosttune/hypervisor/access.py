@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hosttune.domain.xml import parse
-from hosttune.errors import CommandFailed, Unreadable
+from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.hypervisor.connection import ask
+from hosttune.hypervisor.disk import image_here
 from hosttune.machine.system import System
 from hosttune.model.plan import NO_BOOT, PlannedGuest
 
@@ -73,7 +74,7 @@ def unreachable(system: System, guest: PlannedGuest, *, base: str | None = None)
         return ()
     try:
         reader = _reader(system)
-        return tuple(text for file in given for text in _judged(system, reader, file))
+        return tuple(text for file in given for text in _reasons_unreachable(system, reader, file))
     except Unreadable as error:
         return (f"whether QEMU can read its files is unknown: {error.what}",)
 
@@ -87,7 +88,12 @@ def no_system(system: System, guest: PlannedGuest) -> str | None:
         return NO_BOOT
     known = not system.captured or system.scratch  # a capture has no guests' disks
     absent = known and guest.disk and (system.lacks(guest.disk) or (system.scratch and not system.exists(guest.disk)))
-    if absent:
+    if absent and guest.image is not None:
+        try:
+            image_here(system, guest.image)
+        except BadInput as error:
+            return f"{error.where}, of which its disk is to be a copy: {error.what}"
+    elif absent:
         return f"there is no {guest.disk}, which should be its disk: make it, or give another path"
     if known and guest.tpm and system.lacks(_SWTPM):
         return f"there is no {_SWTPM}, which its TPM needs: install swtpm and swtpm-tools"
@@ -121,7 +127,7 @@ def _reader(system: System) -> FileUser:
     return FileUser(int(found[1]), int(found[2]), tuple(name for name in models if name != "dac"), owns)
 
 
-def _judged(system: System, reader: FileUser, file: GuestFile) -> Iterator[str]:
+def _reasons_unreachable(system: System, reader: FileUser, file: GuestFile) -> Iterator[str]:
     path = os.path.normpath(file.path)
     who = f"QEMU (user {reader.user}, group {reader.group})"
     if not system.exists(path):

@@ -87,8 +87,8 @@ class LiveAffinity(WrittenTogether):
 
     def effective(self, system: System) -> Any:
         """See Setting. The CPUs alone, as the kernel has them."""
-        found = ((name, affinity_of(system, name, libvirts=False)) for name in self.names)
-        return FrozenMap({name: affinity.without_notes() for name, affinity in found if affinity is not None})
+        pairs = ((name, affinity_of(system, name, libvirts=False)) for name in self.names)
+        return FrozenMap({name: affinity.without_notes() for name, affinity in pairs if affinity is not None})
 
     def agrees(self, live: Any, want: Any) -> bool:
         """See Setting. Also for one guest's part."""
@@ -163,9 +163,9 @@ class _Guest(msgspec.Struct, frozen=True):
     def refuse_forbidden(self, system: System) -> None:
         """Raise WriteFailed if its cpuset lacks a CPU that a thread is to have."""
         wanted = CpuSet(cpu for one in self.want.cpus if self.differs(one) for cpu in _all_of(self.want.cpus[one]))
-        found = cpuset_of_guest(Reader(system), _process(self.now)) if wanted else None
-        if found is not None and (forbidden := wanted - found[1]):
-            group, cpus = found
+        allowed = cpuset_of_guest(Reader(system), _process(self.now)) if wanted else None
+        if allowed is not None and (forbidden := wanted - allowed[1]):
+            group, cpus = allowed
             hint = f"systemctl set-property --runtime {group.rpartition('/')[2]} AllowedCPUs={cpus | wanted}"
             what = f"its control group {group} has only CPUs {cpus}, so no thread can run on {forbidden}: {hint}"
             raise WriteFailed(f"guest {self.name}", what)
@@ -200,16 +200,16 @@ def _cpus_of(system: System, process: int) -> Mapping[str, str]:
     """Return the CPUs by thread, without offline ones, which the kernel may or may not list. Raises Unreadable."""
     reader = Reader(system)
     online = _online(reader)
-    found: dict[str, set[str]] = {}
+    by_thread: dict[str, set[str]] = {}
     for thread in read_threads(reader, process) or ():
         word = thread_of(thread.name)
         if word is not None:
             cpus = parse_cpus(thread.cpus)
-            found.setdefault(word, set()).add(str(cpus & (online or cpus)))
+            by_thread.setdefault(word, set()).add(str(cpus & (online or cpus)))
     unread = "; ".join(f"{problem.where}: {problem.why}" for problem in reader.problems)
-    if unread or EMULATOR not in found or any("" in cpus for cpus in found.values()):
+    if unread or EMULATOR not in by_thread or any("" in cpus for cpus in by_thread.values()):
         raise Unreadable(f"/proc/{process}/task", unread or "the CPUs of its threads are not all known")
-    return FrozenMap({word: "|".join(sorted(cpus)) for word, cpus in found.items()})
+    return FrozenMap({word: "|".join(sorted(cpus)) for word, cpus in by_thread.items()})
 
 
 def _online(reader: Reader) -> CpuSet | None:

@@ -30,10 +30,10 @@ def daemon_unit(system: System) -> str | None:
     """
     if not system.captured and _uri() != DEFAULT_URI:
         return None
-    found = [unit for unit, socket in _SOCKETS.items() if system.exists(socket)]
-    if not found:
+    units = [unit for unit, socket in _SOCKETS.items() if system.exists(socket)]
+    if not units:
         return "libvirtd.service" if system.captured else None
-    return next((unit for unit in found if len(found) > 1 and _is_active(system, unit)), found[0])
+    return next((unit for unit in units if len(units) > 1 and _is_active(system, unit)), units[0])
 
 
 def _uri() -> str:

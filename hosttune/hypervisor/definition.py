@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import abstractmethod
 from collections.abc import Collection
 from typing import Any, ClassVar, Self
@@ -28,8 +29,7 @@ from hosttune.hypervisor.connection import (
 from hosttune.hypervisor.removed import drop, give_back, keep
 from hosttune.machine.system import System
 from hosttune.model.intent import is_guest_name
-from hosttune.settings.explains import Explains
-from hosttune.settings.setting import FILE, GUEST_STAGE, EditedInPlace, Setting, refuse
+from hosttune.settings.setting import FILE, GUEST_STAGE, EditedInPlace, Explains, Setting, refuse
 
 _TYPES = {
     "domain": ("kvm", "qemu"),
@@ -204,3 +204,40 @@ def _undefine(system: System, name: str, kept: Collection[str]) -> None:
     if uuid is not None:
         tpm = ("--keep-tpm",) if any("/swtpm/" in path for path in kept) else ()
         system.change(virsh("undefine", "--keep-nvram", *tpm, uuid), timeout=CHANGE_SECONDS)
+
+
+# --- definitions as text --------------------------------------------------------------------------------------
+
+
+def canonical(xml: str) -> str:
+    """Return the XML indented by two spaces, without comments, with sorted attributes, ending in a newline.
+
+    Raises lxml's XMLSyntaxError or ValueError for a text that is not XML.
+    """
+    from lxml import etree
+
+    root = parse(xml)
+    for element in root.iter():
+        if element.tail is not None:
+            element.tail = None
+        if len(element) and not (element.text or "").strip():
+            element.text = None
+        ordered = sorted(element.items())
+        element.attrib.clear()
+        element.attrib.update(ordered)
+    etree.indent(root, space="  ")
+    return str(etree.tostring(root, encoding="unicode")) + "\n"
+
+
+def xml_difference(old: str | None, new: str | None) -> str:
+    """Return a unified diff of two definitions in canonical form; None = no definition. Empty if they are equal.
+
+    Raises as `canonical` does.
+    """
+    lines = difflib.unified_diff(
+        canonical(old).splitlines(keepends=True) if old is not None else [],
+        canonical(new).splitlines(keepends=True) if new is not None else [],
+        fromfile="defined now" if old is not None else "not defined",
+        tofile="defined then" if new is not None else "not defined",
+    )
+    return "".join(lines)

@@ -90,8 +90,8 @@ class Mount(NowAndAtBoot, ServedByOthers):
                 )
             if mounted not in (None, page_size_of(self.target)):
                 raise WriteFailed(self.target, "pages of another size are mounted there: unmount them first")
-            found = system.exists(self.target) if held is None else FOLDER_FOUND in held
-            system.replace(unit_path(self.target), unit_text(self.target, folder_found=found).encode(), 0o644)
+            folder_there = system.exists(self.target) if held is None else FOLDER_FOUND in held
+            system.replace(unit_path(self.target), unit_text(self.target, folder_found=folder_there).encode(), 0o644)
             system.change(("systemctl", "daemon-reload"), timeout=_SECONDS)
             system.change(("systemctl", "enable", unit_name(self.target)), timeout=_SECONDS)
             system.change(("systemctl", "start", unit_name(self.target)), timeout=_SECONDS)
@@ -116,8 +116,8 @@ class Mount(NowAndAtBoot, ServedByOthers):
         if text is None:
             raise Unreadable(MOUNTS[0], "it is not there")
         default_bytes = default_page_bytes(system.read("/proc/meminfo") or "")
-        found = {mount.path: mount.size_bytes for mount in read_hugetlbfs(text, default_bytes)}
-        return (found[self.target] or 0) if self.target in found else None
+        mounts = {mount.path: mount.size_bytes for mount in read_hugetlbfs(text, default_bytes)}
+        return (mounts[self.target] or 0) if self.target in mounts else None
 
     def _unit(self, system: System) -> int | str | None:
         held = self._held(system)

@@ -40,10 +40,10 @@ def record_start(system: System, name: str) -> None:
 def record_devices_start(system: System, name: str, addresses: Iterable[str]) -> None:
     """Record that a guest without a definition is about to start with these functions. Raises WriteFailed."""
     folder = STATE_INSIDE if system.captured else state_directory()
-    found = dict.fromkeys(addresses, GUEST)
-    for address in tuple(found):
-        _with_parent(system, address, found)
-    _record(system, folder, name, found)
+    devices = dict.fromkeys(addresses, GUEST)
+    for address in tuple(devices):
+        _with_parent(system, address, devices)
+    _record(system, folder, name, devices)
 
 
 def _look(system: System, folder: str, name: str) -> None:

@@ -24,17 +24,17 @@ def verify_running(system: System, guest: PlannedGuest, process: int) -> tuple[s
     """
     expected, reader = as_planned(guest), Reader(system)
     running = read_process(reader, guest.name, process)
-    found = [f"{problem.what}: {problem.where}: {problem.why}" for problem in reader.problems]
+    differences = [f"{problem.what}: {problem.where}: {problem.why}" for problem in reader.problems]
     if running.threads is None:
-        found.append(f"threads: unknown, process {process} shows none")
+        differences.append(f"threads: unknown, process {process} shows none")
     else:
-        found += [difference.text for difference in compare_threads(expected, running.threads, planned=True)]
-    found += [difference.text for difference in compare_memory(expected, running, planned=True)]
+        differences += [difference.text for difference in compare_threads(expected, running.threads, planned=True)]
+    differences += [difference.text for difference in compare_memory(expected, running, planned=True)]
     try:
-        found += _devices(system, guest, process)
+        differences += _devices(system, guest, process)
     except Unreadable as error:
-        found.append(f"devices: unknown, {error.what}")
-    return tuple(found)
+        differences.append(f"devices: unknown, {error.what}")
+    return tuple(differences)
 
 
 def _devices(system: System, guest: PlannedGuest, process: int) -> Iterator[str]:

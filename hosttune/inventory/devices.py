@@ -12,7 +12,6 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.gpu.bridges import KeptFunction, kept_bridges
 from hosttune.inventory.partitions import HostFabric, read_fabric
-from hosttune.inventory.quarantine import quarantined_devices
 from hosttune.model import pciclass
 from hosttune.model.hints import did_you_mean_address
 from hosttune.model.host import Gpu, Host, PciDevice
@@ -20,6 +19,8 @@ from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.listing import some
 from hosttune.model.pci import DIRECT_REMEDY
+from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
+from hosttune.model.starts import unread_register
 from hosttune.model.values import address_key, parse_address, slot_of
 
 # Parts of a device's identity that are compared only if both sides could read them: a GPU on vfio-pci reports no UUID.
@@ -318,7 +319,56 @@ def _facts(identity: str) -> dict[str, str]:
     words = identity.split(" ")
     facts = {"address": words[0], "ids": words[1] if len(words) > 1 else ""}
     for word in words[2:]:
-        name, found, value = word.partition("=")
-        if found:
+        name, equals, value = word.partition("=")
+        if equals:
             facts[name] = value
     return facts
+
+
+# --- quarantine -----------------------------------------------------------------------------------------------
+
+_OF_ONE_DEVICE = ("dsn=", "serial=", "uuid=")  # parts of an identity that no other device has
+
+
+def quarantined_devices(host: Host, register: Register | None = None) -> Mapping[str, str]:
+    """Return why a device is quarantined, by address: those of the register, and what belongs to them.
+
+    `register`: as it is now; None: that of the host document, or none if the document does not know it.
+
+    A device that was moved is known by its serial numbers or UUID. A physical function and its virtual functions are
+    quarantined together, because a guest that has one can reach what the other has left.
+    """
+    reasons: dict[str, str] = {}
+    lost = unread_register(host.problems) if register is None and host.handover is None else None
+    if lost is not None:
+        why = f"may be quarantined: {lost.what}: {lost.why} ({lost.where})"
+        return {function.address: f"{function.address} {why}" for function in host.pci}
+    known = register or (host.handover.register if host.handover else Register())
+    for record in known.quarantined:
+        why = f"is quarantined since {record.since} ({record.why}): {record.ways_out}"
+        for address in _places(host, record):
+            reasons.setdefault(address, f"{address} {why}")
+            for other in _relatives(host, address):
+                reasons.setdefault(other, f"{other} belongs with {address}, which {why}")
+    return reasons
+
+
+def _places(host: Host, record: DeviceRecord) -> Iterator[str]:
+    yield record.address
+    marks = {word for word in record.identity.split(" ") if word.startswith(_OF_ONE_DEVICE)}
+    if marks & _marks(host, record.address):
+        return  # it is still there
+    yield from (gpu.address for gpu in host.gpus if marks & _marks(host, gpu.address))
+    serials = (host.handover.serials if host.handover else None) or {}
+    yield from (address for address, serial in serials.items() if drive_mark(serial) in marks)
+
+
+def _marks(host: Host, address: str) -> set[str]:
+    return {f"{name}={value}" for name, value in host.index.identity(address).items()}
+
+
+def _relatives(host: Host, address: str) -> Iterator[str]:
+    function = host.index.pci.get(address)
+    yield from host.index.virtuals.get(address, ())
+    if function is not None and function.physfn is not None:
+        yield function.physfn

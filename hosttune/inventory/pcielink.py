@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from hosttune.gpu.idling import IDLING_DRIVERS
+from hosttune.gpu.vendor import IDLING_DRIVERS
 from hosttune.model import pciclass
 from hosttune.model.host import Link, PciDevice
 from hosttune.model.index import DeviceIndex
@@ -87,10 +87,14 @@ def _link_of(index: DeviceIndex, address: str, loaded: tuple[float, int] | None)
         return None
     if loaded is not None:
         link = replace(device.link, speed_gts=loaded[0], width=loaded[1])
-        return _judged(index, device, link, resting=False)
+        return _judge_link(index, device, link, resting=False)
     if device.power_state == "D3cold":
         return JudgedLink(end=device, link=device.link, state="unknown", why="in D3cold: not read, that would wake it")
-    return _below_port(index, device, device.link) if faces_down(index, device) else _judged(index, device, device.link)
+    return (
+        _below_port(index, device, device.link)
+        if faces_down(index, device)
+        else _judge_link(index, device, device.link)
+    )
 
 
 def _on_the_wire(index: DeviceIndex, device: PciDevice) -> PciDevice | None:
@@ -113,7 +117,7 @@ def uplinks(index: DeviceIndex, address: str) -> Iterator[JudgedLink]:
     """
     for bridge in () if index.inside else index.bridges(address):
         if bridge.parent and bridge.vendor_id not in SOFTWARE and not faces_down(index, bridge):
-            yield link_of(index, bridge.address) or _judged(index, bridge, Link())
+            yield link_of(index, bridge.address) or _judge_link(index, bridge, Link())
 
 
 def path(index: DeviceIndex, address: str) -> tuple[JudgedLink, ...]:
@@ -175,7 +179,7 @@ def _below_port(index: DeviceIndex, port: PciDevice, link: Link) -> JudgedLink:
     )
     if lower is None or lower.link is None:
         return JudgedLink(end=port, link=link, state="unknown", why="nothing answers below the port")
-    judged = replace(_judged(index, lower, lower.link), end=port, link=link, port=None)
+    judged = replace(_judge_link(index, lower, lower.link), end=port, link=link, port=None)
     if judged.state not in ("full", "by-design"):
         return judged
     if (link.speed_gts, link.width) == (link.max_speed_gts, link.max_width):
@@ -184,7 +188,7 @@ def _below_port(index: DeviceIndex, port: PciDevice, link: Link) -> JudgedLink:
     return replace(judged, state="by-design", why=f"{lower.address} below can do {most}")
 
 
-def _judged(index: DeviceIndex, device: PciDevice, link: Link, *, resting: bool = True) -> JudgedLink:
+def _judge_link(index: DeviceIndex, device: PciDevice, link: Link, *, resting: bool = True) -> JudgedLink:
     """Judge the link between a function and the port above it. `resting`: it may be idle, and then a lower speed too.
 
     If a slot has several functions, the first one shows what the slot can do: another may claim more lanes.

@@ -11,10 +11,10 @@ from functools import cached_property
 
 import msgspec
 
-from hosttune.model.homes import home_nodes, table_of
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
 from hosttune.model.intent import Reserve
 from hosttune.model.plan import Finding
+from hosttune.model.topology import home_nodes, table_of
 from hosttune.model.values import CpuSet, grouped, parse_cpus
 
 LOCAL_DISTANCE = 10

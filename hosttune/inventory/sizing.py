@@ -100,13 +100,13 @@ class PlanningContext(msgspec.Struct, frozen=True, dict=True):
 
         All others are 1, and not in it.
         """
-        found: dict[int | str, int] = {}
+        turn_of: dict[int | str, int] = {}
         for other in sorted(self.own, key=lambda other: other == name):
             places = self.own[other]
             turn = 0 if other == name else 2
-            found |= {int(pin.cpus): turn for pin in places.vcpu_pins}
-            found |= {device.address: turn for device in places.devices}
-        return found
+            turn_of |= {int(pin.cpus): turn for pin in places.vcpu_pins}
+            turn_of |= {device.address: turn for device in places.devices}
+        return turn_of
 
     @cached_property
     def thread_options(self) -> tuple[int, ...]:

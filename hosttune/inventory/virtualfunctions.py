@@ -88,7 +88,7 @@ def allotted(
     """
     had = {name: [device for device in guest.devices if device.network] for name, guest in own.items()}
     gone = {device.address for devices in had.values() for device in devices} | {*taken}
-    found: dict[str, tuple[str, ...]] = {}
+    by_guest: dict[str, tuple[str, ...]] = {}
     for guest in intent.present:
         mine: list[str] = []
         for _, _, physical in vf_networks(guest.networks):
@@ -96,8 +96,8 @@ def allotted(
             there = (one for one in functions_of(host, physical, limit("networks")) if one in host.index.pci)
             mine += [one for one in (*kept, *(one for one in there if one not in gone)) if one not in mine][:1]
         gone.update(mine)
-        found[guest.name] = tuple(mine)
-    return found
+        by_guest[guest.name] = tuple(mine)
+    return by_guest
 
 
 def lacking(host: Host, guest: GuestIntent, mine: Collection[str]) -> Iterator[str]:

@@ -242,7 +242,7 @@ def remedies(
     firmware: Firmware,
 ) -> tuple[str, ...]:
     """Return what makes a refused window fit: less memory, fewer GPUs (those with the smallest BARs stay), or both."""
-    found: list[str] = []
+    texts: list[str] = []
     by_size = sorted(gpus, key=lambda address: add_bars(catalogue, (address,)).total)
     for count in range(len(gpus), min(len(gpus), 1) - 1, -1):
         dropped = {slot_of(address) for address in by_size[count:]}
@@ -250,10 +250,10 @@ def remedies(
         room = _memory_room(catalogue, kept, width, firmware)
         fewer = [f"gpus: {count}"] if count < len(gpus) else []
         if room >= memory_bytes:
-            return (*found, *fewer)
-        if room >= GIB and not found:
-            found.append(" and ".join((*fewer, f"memory: at most {format_size(room)}")))
-    return tuple(found)
+            return (*texts, *fewer)
+        if room >= GIB and not texts:
+            texts.append(" and ".join((*fewer, f"memory: at most {format_size(room)}")))
+    return tuple(texts)
 
 
 def _memory_room(catalogue: Catalogue, devices: Sequence[str], width: AddressWidth, firmware: Firmware) -> int:

@@ -14,9 +14,9 @@ import msgspec
 from hosttune.errors import BadInput, Refused
 from hosttune.journal.state import load, mode_of, save
 from hosttune.machine.system import KEPT_GPUS
+from hosttune.model.evidence import Look
 from hosttune.model.host import Host
 from hosttune.model.jsontext import plain_json
-from hosttune.model.looks import Look
 from hosttune.model.values import FrozenMap, to_json
 from hosttune.settings.drivers import merged_identities
 

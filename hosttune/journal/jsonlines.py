@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from hosttune.errors import BadInput, HosttuneError
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 from hosttune.model.jsontext import typed_json
 
 T = TypeVar("T")
@@ -70,9 +70,9 @@ def drop_torn_line(fd: int) -> None:
     size = kept = os.fstat(fd).st_size
     while kept:
         start = max(0, kept - _BLOCK)
-        found = os.pread(fd, kept - start, start).rfind(b"\n")
-        if found >= 0:
-            kept = start + found + 1
+        newline = os.pread(fd, kept - start, start).rfind(b"\n")
+        if newline >= 0:
+            kept = start + newline + 1
             break
         kept = start
     if kept != size:

@@ -7,9 +7,8 @@ import stat
 from collections.abc import Mapping
 
 from hosttune.errors import BadInput, state_remedy
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go, read_all, remove_abandoned, write_whole
 from hosttune.machine.files import make_folder as make_folders
-from hosttune.machine.files import read_all, remove_abandoned, write_whole
 from hosttune.machine.system import KEPT_GPUS, MADE_FOLDERS, STATE_INSIDE
 from hosttune.model.limits import check_size
 

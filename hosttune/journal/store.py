@@ -14,8 +14,7 @@ from hosttune.errors import HosttuneError, Refused, WriteFailed, state_remedy
 from hosttune.journal.jsonlines import JsonLines, drop_torn_line
 from hosttune.journal.records import JOURNAL_SCHEMA, Header, Line, Transaction, read_transaction
 from hosttune.journal.state import mode_of
-from hosttune.machine.descriptors import let_go
-from hosttune.machine.files import make_folder, open_new, read_whole, sync_folder
+from hosttune.machine.files import let_go, make_folder, open_new, read_whole, sync_folder
 from hosttune.machine.system import put_file
 from hosttune.model.clock import now_text
 from hosttune.model.values import Value, to_builtins

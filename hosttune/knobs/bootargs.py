@@ -18,8 +18,8 @@ Change = tuple[str, str | None, str | None]
 
 def values(arguments: Sequence[str] | None, name: str) -> list[str]:
     """Return the comma-separated values of an argument; if the argument is repeated, the values of all of them."""
-    found = (a for a in arguments or () if a.partition("=")[0] == name)
-    return list(dict.fromkeys(value for argument in found for value in options(argument)))
+    named = (a for a in arguments or () if a.partition("=")[0] == name)
+    return list(dict.fromkeys(value for argument in named for value in options(argument)))
 
 
 # --- pages ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from hosttune.settings.kernelargs import KernelArguments
 
 def all_knobs() -> Mapping[str, Knob[Any]]:
     """Return every knob by its name in an intent, in the order of the manual."""
-    found: tuple[Knob[Any], ...] = (
+    knobs: tuple[Knob[Any], ...] = (
         *cpus.KNOBS,
         *interrupts.KNOBS,
         *files.KNOBS,
@@ -30,7 +30,7 @@ def all_knobs() -> Mapping[str, Knob[Any]]:
         *gpus.KNOBS,
         *handover.KNOBS,
     )
-    return {knob.name: knob for knob in found}
+    return {knob.name: knob for knob in knobs}
 
 
 def check_settings(intent: Intent, where: str = "intent") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, by_name
 from hosttune.model.host import Host
@@ -15,17 +15,14 @@ _BY_PROFILE = {
 }
 
 
-def _changes(name: str) -> Callable[[Host, int], Iterable[Change]]:
+def _knob(name: str) -> Knob[Host]:
+    brought = name in _BY_PROFILE
+    unit = " in seconds" if name == "vm.stat_interval" else ""
+
     def changes(host: Host, value: int) -> Iterable[Change]:
         text = (host.settings or {}).get(sysctl_path(name))
         yield Change(name, None if text is None else " ".join(text.split()), str(value))
 
-    return changes
-
-
-def _knob(name: str) -> Knob[Host]:
-    brought = name in _BY_PROFILE
-    unit = " in seconds" if name == "vm.stat_interval" else ""
     return Knob(
         name=name,
         kept=True,
@@ -33,7 +30,7 @@ def _knob(name: str) -> Knob[Host]:
         profiles=HOST if brought else BY_NAME,
         value=0 if brought else None,
         numbers=NAMES[name],
-        changes=_changes(name),
+        changes=changes,
         sets=f"sysctl{unit}, now and in `{DROP_IN}`{'' if brought else ', by name only'}",
         why=_BY_PROFILE.get(name, by_name(name)),
         source=f"Documentation/admin-guide/sysctl/{name.partition('.')[0]}",

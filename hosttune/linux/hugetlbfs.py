@@ -115,6 +115,6 @@ def unit_text(path: str, *, folder_found: bool) -> str:
     """Return the unit that mounts one of PLACES. `folder_found`: its folder existed before hosttune, and stays."""
     size = page_size_of(path)
     assert size is not None, path
-    found = FOLDER_FOUND if folder_found else ""
+    mark = FOLDER_FOUND if folder_found else ""
     text = "1 GiB" if size == GIB else f"{size // MIB} MiB"
-    return _UNIT.format(found=found, size=text, kib=size >> 10, path=path, option=_OPTION[size], target=_WANTED_BY)
+    return _UNIT.format(found=mark, size=text, kib=size >> 10, path=path, option=_OPTION[size], target=_WANTED_BY)

@@ -136,13 +136,21 @@ def decode(config: bytes) -> ConfigFacts:
     if not _answers(config):
         return _GONE if len(config) >= _HEADER else _NOTHING
     doubts: list[str] = []
-    found = _capabilities(config, doubts)
-    facts = _header(config, found)
-    if CAP_EXPRESS in found:
-        _express(config, found[CAP_EXPRESS], facts)
-    if len(config) > _EXT_START + 4 and CAP_EXPRESS in found:
-        _extended(config, facts, doubts)
-    return ConfigFacts(capabilities=tuple(found), doubts=tuple(doubts), **facts)
+    capabilities = _capabilities(config, doubts)
+    facts = _header(config, capabilities)
+    if CAP_EXPRESS in capabilities:
+        _express(config, capabilities[CAP_EXPRESS], facts)
+    if len(config) > _EXT_START + 4 and CAP_EXPRESS in capabilities:
+        facts["acs"] = _NO_ACS
+        before = len(doubts)
+        order: list[int] = []
+        for kind, at in _extended_capabilities(config, doubts):
+            if kind not in order:
+                order.append(kind)
+                _extended_capability(config, kind, at, facts)
+        facts["extended_capabilities"] = tuple(order)
+        facts["aer"] = _EXT_AER in order or (False if len(doubts) == before else None)
+    return ConfigFacts(capabilities=tuple(capabilities), doubts=tuple(doubts), **facts)
 
 
 def capability_at(config: bytes, kind: int) -> int | None:
@@ -239,18 +247,6 @@ def _express(config: bytes, at: int, facts: dict[str, Any]) -> None:
         vector = _U32(config, at + 0x2C)[0] >> 1 & 0x7F
         if vector:
             facts["max_speed_gts"] = PCIE_GTS.get(vector.bit_length())
-
-
-def _extended(config: bytes, facts: dict[str, Any], doubts: list[str]) -> None:
-    facts["acs"] = _NO_ACS
-    before = len(doubts)
-    order: list[int] = []
-    for kind, at in _extended_capabilities(config, doubts):
-        if kind not in order:
-            order.append(kind)
-            _extended_capability(config, kind, at, facts)
-    facts["extended_capabilities"] = tuple(order)
-    facts["aer"] = _EXT_AER in order or (False if len(doubts) == before else None)
 
 
 def _extended_capabilities(config: bytes, doubts: list[str]) -> Iterator[tuple[int, int]]:

@@ -63,7 +63,7 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
     If everything is in a single directory (`host1/sys`, `host1/proc`), that one is used. `@example` is the example host
     that is shipped with hosttune (a directory of that name is `./@example`). Raises BadInput.
     """
-    place = _example() if path == EXAMPLE else path
+    place = f"{folder('examples')}/hgx-h200-8.tar.xz" if path == EXAMPLE else path
     try:
         status = os.stat(place)
         if stat.S_ISDIR(status.st_mode):
@@ -90,10 +90,6 @@ def _archive_of(place: str, origin: str, limits: Limits, file: tuple[int, ...]) 
     """Read the archive at `place`. A command asks for its capture several times; `file` tells that it is the same."""
     with open(place, "rb") as stream:
         return _load(stream, origin, limits)
-
-
-def _example() -> str:
-    return f"{folder('examples')}/hgx-h200-8.tar.xz"
 
 
 _HINT = "give the directory that holds sys/ and proc/, or a tar of it (hosttune capture writes one)"
@@ -213,12 +209,12 @@ class _Bounded(io.RawIOBase):
 
     def block(self, offset: int) -> bytes:
         """Return the tar block at an offset that was read recently; shorter if the stream ends before."""
-        found = b""
+        data_of_block = b""
         for start, data in self._recent:
-            at = offset + len(found) - start
-            if 0 <= at < len(data) and len(found) < _BLOCK:
-                found += data[at : at + _BLOCK - len(found)]
-        return found
+            at = offset + len(data_of_block) - start
+            if 0 <= at < len(data) and len(data_of_block) < _BLOCK:
+                data_of_block += data[at : at + _BLOCK - len(data_of_block)]
+        return data_of_block
 
     def drain(self) -> None:
         """Read to the end, so that truncation and wrong checksums are detected."""

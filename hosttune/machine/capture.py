@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 from hosttune.machine.replay import Recorded
 from hosttune.machine.system import MAX_LINKS, SCRATCH, Folder, clean_name, clean_names, join_link, unless_absent
 from hosttune.model.limits import LIMITS, check_size, file_limit
@@ -80,7 +80,12 @@ class Capture(Recorded):
         try:
             data = os.read(fd, _PAGE)
             if len(data) == _PAGE:
-                data = self._rest(path, fd, data)
+                chunks, size = [data], len(data)
+                while chunk := os.read(fd, 1 << 20):
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    check_size(size, file_limit(path), f"{self.origin}: {path}")
+                data = b"".join(chunks)
         except OSError as error:
             unless_absent(path, error)
             return None
@@ -96,18 +101,6 @@ class Capture(Recorded):
         if self._left < 0:
             why = LIMITS["accesses to a capture"].why
             raise self._bad("more names and files to read than any host has", f"see docs/limits.md: {why}")
-
-    def _check_file(self, size: int, path: str) -> None:
-        check_size(size, file_limit(path), f"{self.origin}: {path}")
-
-    def _rest(self, path: str, fd: int, data: bytes) -> bytes:
-        """Return the whole file, which begins with `data` and is longer."""
-        chunks, size = [data], len(data)
-        while chunk := os.read(fd, 1 << 20):
-            chunks.append(chunk)
-            size += len(chunk)
-            self._check_file(size, path)
-        return b"".join(chunks)
 
     def list(self, path: str) -> list[str]:
         """See System."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
 from hosttune.errors import ChildDied, CommandFailed, HosttuneError, Stuck, WriteFailed
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GRACE_SECONDS = 1.0
@@ -97,23 +97,19 @@ def _be_child(life: Callable[[], None], keep: Collection[int], parent: int, held
 
 def _tell(writer: int, work: Callable[[], str | None]) -> None:
     with contextlib.suppress(OSError):
-        os.write(writer, _packed(work))
+        import json
 
-
-def _packed(work: Callable[[], str | None]) -> bytes:
-    import json
-
-    try:
-        answer: dict[str, Any] = {"note": work()}
-    except WriteFailed as error:
-        answer = {"write": [error.path, error.reason, error.errno]}
-    except CommandFailed as error:
-        answer = {"command": [list(error.argv), error.reason, error.output[-2000:]]}
-    except HosttuneError as error:
-        answer = {"other": [error.where, error.what]}
-    except Exception as error:  # reported to the parent, which raises it as a defect
-        answer = {"internal": f"{type(error).__name__}: {error}"}
-    return json.dumps(answer).encode() + b"\n"
+        try:
+            answer: dict[str, Any] = {"note": work()}
+        except WriteFailed as error:
+            answer = {"write": [error.path, error.reason, error.errno]}
+        except CommandFailed as error:
+            answer = {"command": [list(error.argv), error.reason, error.output[-2000:]]}
+        except HosttuneError as error:
+            answer = {"other": [error.where, error.what]}
+        except Exception as error:  # reported to the parent, which raises it as a defect
+            answer = {"internal": f"{type(error).__name__}: {error}"}
+        os.write(writer, json.dumps(answer).encode() + b"\n")
 
 
 def _answer(reader: int, seconds: float) -> bytes | None:

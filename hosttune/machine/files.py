@@ -12,8 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
-
-from hosttune.machine.descriptors import let_go
+from typing import TextIO
 
 
 def write_whole(
@@ -160,3 +159,25 @@ def read_all(fd: int, taken: Callable[[int], None] = lambda size: None) -> bytes
         size += len(chunk)
         taken(size)
     return b"".join(chunks)
+
+
+# --- descriptors ----------------------------------------------------------------------------------------------
+
+
+def let_go(fd: int) -> None:
+    """Close a file that was only read. An error here (a quota, a network disk) does not concern hosttune's data.
+
+    Do not use it for a written file: there a close that fails is a write that failed.
+    """
+    try:  # noqa: SIM105 - thousands of times a discovery: `suppress` takes longer than the close
+        os.close(fd)
+    except OSError:
+        pass
+
+
+def drop(stream: TextIO) -> None:
+    """Discard what a failed stream still holds; otherwise Python would fail on it again at exit (exit code 120)."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a file descriptor, as in tests
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 from hosttune.machine.locked import LockedReads
 from hosttune.machine.system import (
     MAX_FILE_BYTES,
@@ -100,11 +100,11 @@ class LiveMachine(System):
     def link_number(self, path: str) -> str | None:
         """See System."""
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except OSError as error:
             unless_absent(path, error)
             return None
-        return str(found.st_ino) if stat.S_ISLNK(found.st_mode) else None
+        return str(status.st_ino) if stat.S_ISLNK(status.st_mode) else None
 
     def exists(self, path: str) -> bool:
         """See System."""

@@ -16,7 +16,7 @@ import struct
 
 from hosttune.errors import Unreadable
 from hosttune.machine.child import start_child
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 
 SECONDS = 5.0
 _LENGTH = struct.Struct("=i")  # length of the data; less than 0: an errno instead
@@ -34,7 +34,14 @@ class LockedReads:
     def read(self, path: str) -> bytes:
         """Return the file's bytes. Raises Unreadable if no response comes in time, OSError as open and read do."""
         if self._owner != os.getpid():  # a forked child needs its own pipes
-            self._start()
+            question, self._questions = os.pipe()
+            self._answers, answer = os.pipe()
+            owner = os.getpid()
+            self._child, held = start_child(lambda: _serve(question, answer, owner), (question, answer))
+            let_go(question)
+            let_go(answer)
+            self._owner = owner
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         os.write(self._questions, path.encode() + b"\n")
         head = self._some(_LENGTH.size, path)
         (length,) = _LENGTH.unpack(head)
@@ -48,30 +55,17 @@ class LockedReads:
             ready, _, _ = select.select([self._answers], [], [], SECONDS)
             more = os.read(self._answers, count - len(data)) if ready else b""
             if not more:
-                self._leave()
+                # Abandon the child: it is killed, and ends when the kernel lets it
+                let_go(self._questions)
+                let_go(self._answers)
+                self._owner = 0
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._child, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(self._child, os.WNOHANG)
                 raise Unreadable(path, "no answer: an unbind of the device hangs in the kernel (dmesg)")
             data += more
         return data
-
-    def _start(self) -> None:
-        question, self._questions = os.pipe()
-        self._answers, answer = os.pipe()
-        owner = os.getpid()
-        self._child, held = start_child(lambda: _serve(question, answer, owner), (question, answer))
-        let_go(question)
-        let_go(answer)
-        self._owner = owner
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
-
-    def _leave(self) -> None:
-        """Abandon the child: it is killed, and ends when the kernel lets it."""
-        let_go(self._questions)
-        let_go(self._answers)
-        self._owner = 0
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._child, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._child, os.WNOHANG)
 
 
 def _serve(question: int, answer: int, parent: int) -> None:

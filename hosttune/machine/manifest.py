@@ -157,17 +157,17 @@ def read(text: str) -> Manifest:
 
 def _by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
     """Return names by directory; the directories themselves are also names of theirs."""
-    found: dict[str, set[str]] = {}
+    by_folder: dict[str, set[str]] = {}
     for path in paths:
         while path != "/":
             parent, _, name = path.rpartition("/")
             parent = parent or "/"
-            names = found.setdefault(parent, set())
+            names = by_folder.setdefault(parent, set())
             if name in names:
                 break
             names.add(name)
             path = parent
-    return found
+    return by_folder
 
 
 def _writable(name: str) -> bool:

@@ -69,6 +69,11 @@ class Scratch(ScratchFunctions):
             for path in (mount.path for mount in self._hugetlbfs() if mount.path in PLACES.values()):
                 os.makedirs(os.path.dirname(self.inside(f"{path}/libvirt/qemu/guest")), exist_ok=True)
             self.forget()
+        elif argv[:2] == ("qemu-img", "convert"):
+            self.replace(argv[-1], self.read_bytes(argv[-2]) or b"")
+        elif argv[0] == "mv":
+            os.rename(self.inside(argv[-2]), self.inside(argv[-1]))
+            self.forget()
         elif argv[:4] == ("ip", "link", "set", "dev") and argv[5] == "vf":
             self.set_function(argv[4], int(argv[6]), argv[7:])
         elif argv[0] == "rmdir":

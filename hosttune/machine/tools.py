@@ -31,10 +31,10 @@ def link_of(system: System, interface: str) -> Mapping[str, Any] | None:
     if not INTERFACE.fullmatch(interface):
         return None
     text = ask(system, f"ip-link-{interface}", ("ip", "-j", "-d", "link", "show", "dev", interface))
-    found = json_of(text)
-    if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], dict):
+    links = json_of(text)
+    if not isinstance(links, list) or len(links) != 1 or not isinstance(links[0], dict):
         return None
-    return found[0] if found[0].get("ifname") == interface else None
+    return links[0] if links[0].get("ifname") == interface else None
 
 
 def json_of(text: str | None) -> Any:

@@ -113,14 +113,14 @@ def expiry_group(evidence: Evidence) -> Group:
 
     A device without one that is kept here has no point.
     """
-    found = {
+    expiries = {
         address: 0.0 if verification.verdict == "void" else _seconds(verification.expires_at)
         for verification in evidence.statements or ()
         for address in verification.devices
     }
     lost = [problem for problem in evidence.problems if problem.what == UNREAD_STATEMENT]
     unknown = [record.address for record in (evidence.host.handover or HandoverState()).devices if lost]
-    points = dict.fromkeys(unknown) | found
+    points = dict.fromkeys(unknown) | expiries
     soonest_first = sorted(points.items(), key=lambda row: (row[1] or 0.0, row[0]))
     return f.HANDOVER_EXPIRY, tuple(Point(labels={"device": one}, value=value) for one, value in soonest_first)
 

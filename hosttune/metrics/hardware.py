@@ -104,14 +104,14 @@ def link_groups(evidence: Evidence, validation: Validation | None) -> tuple[tupl
     gpus = [gpu.address for gpu in accelerators(evidence.host)]
     others = [a for a, device in sorted(known_devices(evidence.host).items(), key=_order) if a not in gpus]
     first = {slot_of(address): address for address in reversed(others)}  # functions of one slot share the link
-    found: dict[str, JudgedLink | None] = {}
+    links: dict[str, JudgedLink | None] = {}
     for address in (*gpus, *(a for a in others if first[slot_of(a)] == a)):
         link = link_of(evidence.host.index, address)
         if judged.get(address) != "skip" and (link is not None or address in judged):
-            found[address] = link
+            links[address] = link
     return (
-        _links({a: link for a, link in found.items() if a in gpus}, both=True),
-        _links({a: link for a, link in found.items() if a not in gpus}, both=False),
+        _links({a: link for a, link in links.items() if a in gpus}, both=True),
+        _links({a: link for a, link in links.items() if a not in gpus}, both=False),
     )
 
 

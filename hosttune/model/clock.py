@@ -18,10 +18,10 @@ def seconds_of(text: str) -> float | None:
     from datetime import datetime
 
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found.timestamp() if found.tzinfo is not None else None
+    return moment.timestamp() if moment.tzinfo is not None else None
 
 
 def since_boot() -> float:

@@ -173,7 +173,7 @@ def alike_arguments(arguments: Iterable[str]) -> str:
     """
     words = list(arguments)
     end = words.index("--") if "--" in words else len(words)
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     size = ""
     for argument in words[:end]:
         name, equals, _ = argument.partition("=")
@@ -188,8 +188,8 @@ def alike_arguments(arguments: Iterable[str]) -> str:
         )
         if name == "hugepagesz":
             continue
-        found.append((name, f"{size} {text}" if name == "hugepages" and size.startswith("hugepagesz") else text))
-    ordered = [text for _, text in sorted(found, key=lambda one: one[0])]
+        pairs.append((name, f"{size} {text}" if name == "hugepages" and size.startswith("hugepagesz") else text))
+    ordered = [text for _, text in sorted(pairs, key=lambda one: one[0])]
     return " ".join((*ordered, *words[end:])) or "(none)"
 
 

@@ -5,7 +5,6 @@ It is not one of the baselines of benchmarks (`hosttune.bench.baselines`), which
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -14,18 +13,13 @@ from hosttune.errors import BadInput
 from hosttune.model.configuration import FACT_KINDS, KIND, normal_value, sane, sort_key
 from hosttune.model.hints import did_you_mean
 from hosttune.model.jsontext import check_version
-from hosttune.model.text import refuse_unwritable
+from hosttune.model.text import below_root, decoding_fault, refuse_unwritable
 from hosttune.model.validation import CheckResult, Verdict
-from hosttune.model.values import Document, Value, close_lists, close_mappings, to_builtins, to_json
+from hosttune.model.values import Document, Part, Value, close_lists, close_mappings, to_builtins, to_json
 from hosttune.model.yamltext import load_yaml
 
 DECLARED_VERSION = 1
 CHECKED_SCHEMA = "hosttune.declared-check/v1"
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-
-
-class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of the parts of the document: unknown keys are refused by name."""
 
 
 class Range(Part, frozen=True, kw_only=True):
@@ -79,16 +73,16 @@ class Declared(Part, frozen=True, kw_only=True):
         check_version(document, DECLARED_VERSION, "a declared baseline (docs/fleet-uniformity.md)", where)
         refuse_unwritable(document, where)
         try:
-            found = msgspec.convert(document, cls)
+            declared = msgspec.convert(document, cls)
         except (msgspec.ValidationError, RecursionError) as error:
-            raise _named(error, where) from error
-        _check(found, where)
+            raise _refusal(error, where) from error
+        _check(declared, where)
         replace = msgspec.structs.replace
         return replace(
-            found,
+            declared,
             hosts=tuple(
                 replace(hosts, gpus=tuple(sorted(hosts.gpus)), facts={n: _form(n, v) for n, v in hosts.facts.items()})
-                for hosts in found.hosts
+                for hosts in declared.hosts
             ),
         )
 
@@ -97,15 +91,13 @@ class Declared(Part, frozen=True, kw_only=True):
         return to_json(self)
 
 
-def _named(error: Exception, where: str) -> BadInput:
-    problem, _, path = str(error).partition(" - at ")
-    at = path.strip("`").removeprefix("$").lstrip(".") or "$"
-    unknown = _UNKNOWN.fullmatch(problem)
-    if unknown:
+def _refusal(error: Exception, where: str) -> BadInput:
+    problem, path, unknown = decoding_fault(error)
+    at = f"{where}: {below_root(path) or path}"
+    if unknown is not None:
         hint = "known are version, hosts; product, gpus, facts, devices; kind, facts; min, max"
-        return BadInput(f"unknown key {unknown[1][:80]!r}", where=f"{where}: {at}", hint=hint)
-    hint = "write versions in quotation marks; docs/fleet-uniformity.md has the keys"
-    return BadInput(problem, where=f"{where}: {at}", hint=hint)
+        return BadInput(f"unknown key {unknown[:80]!r}", where=at, hint=hint)
+    return BadInput(problem, where=at, hint="write versions in quotation marks; docs/fleet-uniformity.md has the keys")
 
 
 def _check(declared: Declared, where: str) -> None:
@@ -213,8 +205,8 @@ class Checked(Document, frozen=True, kw_only=True):
     def headline(self) -> str:
         """How many hosts are as declared, differ, or are unknown."""
         counts = {word: sum(host.verdict == word for host in self.hosts) for word in ("pass", "fail", "unknown")}
-        found = f"{counts['pass']} of {len(self.hosts)} hosts are as declared"
-        return f"{found}, different: {counts['fail']}, unknown: {counts['unknown']} ({self.answers})"
+        alike = f"{counts['pass']} of {len(self.hosts)} hosts are as declared"
+        return f"{alike}, different: {counts['fail']}, unknown: {counts['unknown']} ({self.answers})"
 
     @property
     def exit_code(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-from hosttune.model.values import Value, close_lists
+from hosttune.model.values import Value, close_lists, close_mappings
 
 # links   links between GPUs (NVLink, XGMI), direct or over switches
 # pcie    a PCIe link between a function and the port above it
@@ -49,3 +50,31 @@ class DevicePath(Value, frozen=True, kw_only=True):
     def slowest(self) -> Hop | None:
         """The link that is marked as the slowest; None if all carry the same, or none is known."""
         return next((hop for hop in self.hops if hop.slowest), None)
+
+
+# --- the roof of a GPU ----------------------------------------------------------------------------------------
+
+# measured: figures of this host; model: the typical figures of docs/models.md
+OwnIs = Literal["measured", "model"]
+
+
+class GpuRoof(Value, frozen=True, kw_only=True):
+    """`peaks` and `own` have "memory" in GB/s (read + written) and dense products by number type in TFLOP/s.
+
+    `peaks` are the data sheet's (`source`); `own` is what this host reaches, and `own_is` how that is known (None: it
+    is not).
+    """
+
+    gpu: str
+    peaks: Mapping[str, float] = {}
+    own: Mapping[str, float] = {}
+    own_is: OwnIs | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "peaks", "own")
+
+    def ridge(self, kind: str) -> float | None:
+        """Return where this host's own roof bends for a number type, in operations per byte; None if not known."""
+        memory, compute = self.own.get("memory"), self.own.get(kind)
+        return compute * 1000 / memory if memory and compute else None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from hosttune.model.devicepath import DevicePath
-from hosttune.model.roof import GpuRoof
+from hosttune.model.devicepath import DevicePath, GpuRoof
 from hosttune.model.text import number
 from hosttune.model.values import Document, Value, close_lists, from_json
 

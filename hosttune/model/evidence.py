@@ -5,18 +5,58 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hosttune.model.configuration import Fact
-from hosttune.model.fabricmanager import FabricManager
-from hosttune.model.gpu import Gpu, GpuPort
+from hosttune.model.gpu import FabricManager, Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
-from hosttune.model.looks import GuestRun, Look
 from hosttune.model.networkintent import Roce
 from hosttune.model.plan import Plan
 from hosttune.model.ports import NicPorts, PortDetail, PortInfo, RoceState
 from hosttune.model.result import Result
-from hosttune.model.validation import Counted, Validation
+from hosttune.model.validation import CheckResult, Counted, Validation
 from hosttune.model.values import Value, close_lists, close_mappings
 from hosttune.model.verification import Verification
+
+
+class SeenRun(Value, frozen=True, kw_only=True):
+    """A guest that hosttune saw running with a GPU: its boot and its process ("PID.TICKS"), None if not known."""
+
+    guest: str
+    boot_id: str | None = None
+    process: str | None = None
+
+
+# What a host saw of a GPU before it went to vfio-pci or into a guest, where it sees nothing. Kept in `gpus.json`.
+class Look(Value, frozen=True, kw_only=True):
+    """What the checks of a GPU's health concluded at a time (UTC, ISO 8601), in a boot.
+
+    `device`, `dsn`, `uuid` and `serial` tell the GPU from another one at its address (`DeviceIndex.identity`). `seen`:
+    the guests that hosttune saw with it since.
+    """
+
+    at: str
+    boot_id: str | None = None
+    device: str | None = None
+    dsn: str | None = None
+    uuid: str | None = None
+    serial: str | None = None
+    results: tuple[CheckResult, ...] = ()
+    seen: tuple[SeenRun, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
+class GuestRun(Value, frozen=True, kw_only=True):
+    """One start of a guest with these functions, as `source` recorded it. Each source has a start once."""
+
+    guest: str
+    at: str
+    devices: tuple[str, ...]
+    source: str
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
 
 LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps libvirt's answers; missing if it has none
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"

@@ -203,3 +203,18 @@ class Fabric(Value, frozen=True, kw_only=True):
     partitions: tuple[FabricPartition, ...] | None = None
     generation: str | None = None
     source: str | None = None
+
+
+class FabricManager(Value, frozen=True, kw_only=True):
+    """The state of NVIDIA's Fabric Manager.
+
+    `mode` is FABRIC_MODE: 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU. `state` is systemd's word for
+    its service (active, inactive, failed, …).
+    """
+
+    installed: bool | None = None
+    running: bool | None = None
+    state: str | None = None
+    version: str | None = None
+    mode: int | None = None
+    active_partitions: tuple[int, ...] | None = None

@@ -24,7 +24,7 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import check_size
-from hosttune.model.text import decoding_problem, refuse_surrogates
+from hosttune.model.text import decoding_fault, decoding_problem, refuse_surrogates
 from hosttune.model.validation import Verdict
 from hosttune.model.values import Document, Value, close_lists, close_mappings, is_address, to_builtins
 
@@ -191,9 +191,8 @@ class Statement(Document, frozen=True, kw_only=True):
         try:
             statement = msgspec.convert(plain, cls)
         except (msgspec.ValidationError, RecursionError) as error:
-            problem, _, path = str(error).partition(" - at ")
-            at = f"{where}: {path.strip('`') or '$'}"
-            raise BadInput(decoding_problem(problem), where=at, hint=_HINT) from error
+            problem, path, _ = decoding_fault(error)
+            raise BadInput(decoding_problem(problem), where=f"{where}: {path}", hint=_HINT) from error
         for n, subject in enumerate(statement.subject):
             if not _HEX64.fullmatch(subject.digest.sha256):
                 raise BadInput("not a sha256 in hex", where=f"{where}: $.subject[{n}].digest.sha256", hint=_HINT)

@@ -14,7 +14,6 @@ from functools import cached_property
 from hosttune.model.check import check_host
 from hosttune.model.devices import DeviceSource, Nic, Nvme, NvSwitch, SeenDevice
 from hosttune.model.gpu import Fabric, FabricPartition, Gpu, GpuPort, Mig, MigInstance, MigProfile, Peer
-from hosttune.model.homes import homes_of
 from hosttune.model.hostfields import HOST_SCHEMA, HostFields, Problem
 from hosttune.model.index import DeviceIndex
 from hosttune.model.pci import Acs, Bar, Irq, Link, LinkEnd, LinkFigures, PciDevice
@@ -29,7 +28,7 @@ from hosttune.model.platform import (
     VcpuPin,
     Virtualization,
 )
-from hosttune.model.topology import Cpu, CpuModel, HugePages, Hugetlbfs, MemorySettings, NumaNode
+from hosttune.model.topology import Cpu, CpuModel, HugePages, Hugetlbfs, MemorySettings, NumaNode, homes_of
 from hosttune.model.values import from_json, to_json
 from hosttune.model.vgpu import Vgpu, VgpuFunction
 

@@ -67,3 +67,10 @@ class HostFields(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         close_mappings(self, "settings", "nodes")
         close_lists(self)
+
+
+# --- texts of problems that checks look for -------------------------------------------------------------------
+
+LIST_UNREAD = "list of guests unknown"  # there may be more guests than the known ones
+NO_DEFINITION = "no definition"  # of a guest: what it has is unknown
+OUTSIDE = "a QEMU guest outside libvirt"  # beginning of the text: a process of a guest that libvirt does not list

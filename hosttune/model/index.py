@@ -127,8 +127,8 @@ class DeviceIndex:
     def users(self) -> Mapping[str, Mapping[str, str]]:
         """The guests that share a device, running or only defined, by its address; each with the path of its part."""
         rows = ((guest.name, path) for guest in self._guests for path in guest.host_paths)
-        found = grouped((one, row) for row in rows for one in self.functions_under(row[1]) or ())
-        return {address: dict(pairs) for address, pairs in found.items()}
+        by_function = grouped((one, row) for row in rows for one in self.functions_under(row[1]) or ())
+        return {address: dict(pairs) for address, pairs in by_function.items()}
 
     @cached_property
     def untold(self) -> Mapping[str, str]:
@@ -142,25 +142,25 @@ class DeviceIndex:
     def groups(self) -> Mapping[int, tuple[PciDevice, ...]]:
         """The functions of each IOMMU group. Bridges, which no guest gets, are left out."""
         members = (device for device in self._functions if not device.is_bridge)
-        found = grouped((function.iommu_group, function) for function in members if function.iommu_group is not None)
-        return {number: tuple(members) for number, members in found.items()}
+        by_group = grouped((function.iommu_group, function) for function in members if function.iommu_group is not None)
+        return {number: tuple(members) for number, members in by_group.items()}
 
     @cached_property
     def virtuals(self) -> Mapping[str, tuple[str, ...]]:
         """The virtual functions of each physical function. Either of the two may be the one that names the other."""
-        found: dict[str, set[str]] = {}
+        by_physical: dict[str, set[str]] = {}
         for device in self._functions:
             if device.virtfns:
-                found.setdefault(device.address, set()).update(device.virtfns)
+                by_physical.setdefault(device.address, set()).update(device.virtfns)
             if device.physfn:
-                found.setdefault(device.physfn, set()).add(device.address)
-        return {address: tuple(sorted(virtual, key=address_key)) for address, virtual in found.items()}
+                by_physical.setdefault(device.physfn, set()).add(device.address)
+        return {address: tuple(sorted(virtual, key=address_key)) for address, virtual in by_physical.items()}
 
     @cached_property
     def below(self) -> Mapping[str, tuple[PciDevice, ...]]:
         """The functions directly below each bridge, and those of each slot of a root bus ("0000:00:1f")."""
-        found = grouped((device.parent or slot_of(device.address), device) for device in self._functions)
-        return {place: tuple(members) for place, members in found.items()}
+        by_place = grouped((device.parent or slot_of(device.address), device) for device in self._functions)
+        return {place: tuple(members) for place, members in by_place.items()}
 
     def siblings(self, device: PciDevice) -> tuple[PciDevice, ...]:
         """Return the functions below the same bridge as a function, including the function itself.
@@ -175,12 +175,12 @@ class DeviceIndex:
         The last one may be missing in the document. If the parents form a loop, the result ends where the loop closes.
         """
         if (known := self._above.get(address)) is None:
-            found: dict[str, None] = {}
+            bridges: dict[str, None] = {}
             device = self.pci.get(address)
-            while device is not None and device.parent and device.parent not in found and device.parent != address:
-                found[device.parent] = None
+            while device is not None and device.parent and device.parent not in bridges and device.parent != address:
+                bridges[device.parent] = None
                 device = self.pci.get(device.parent)
-            known = self._above[address] = tuple(found)
+            known = self._above[address] = tuple(bridges)
         return known
 
     def bridges(self, address: str) -> tuple[PciDevice, ...]:

@@ -13,9 +13,18 @@ from hosttune.errors import BadInput
 from hosttune.model.hints import did_you_mean, too_few_bytes_hint
 from hosttune.model.jsontext import check_version, plain_json
 from hosttune.model.limits import check_count, check_size, limit
-from hosttune.model.networkintent import NetworkIntent, Part, Roce, check_fabric
-from hosttune.model.text import decoding_problem, either, refuse_surrogates, refuse_unwritable
+from hosttune.model.login import check_login, is_file_path
+from hosttune.model.networkintent import NetworkIntent, Roce, check_fabric
+from hosttune.model.text import (
+    below_root,
+    decoding_fault,
+    decoding_problem,
+    either,
+    refuse_surrogates,
+    refuse_unwritable,
+)
 from hosttune.model.values import (
+    Part,
     close_mappings,
     parse_address,
     parse_size,
@@ -156,6 +165,12 @@ class GuestIntent(Part, frozen=True, kw_only=True):
     """Boot this kernel directly."""
     disk: str | None = None
     """Path of its disk."""
+    image: str | None = None
+    """Path of an image on the host, of which apply makes the disk if it is not there."""
+    user: str | None = None
+    """A user that its seed makes, with `ssh_keys`; left out: the keys are of the image's own user."""
+    ssh_keys: tuple[str, ...] | None = None
+    """Public SSH keys of that user."""
     networks: tuple[Network, ...] | None = None
     """Its virtual NICs."""
     seed: bool = False
@@ -248,13 +263,12 @@ def _convert(document: object, where: str) -> Intent:
     try:
         intent = msgspec.convert(without_nulls(document, Intent), Intent)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise _named(error, where) from error
+        raise _refusal(error, where) from error
     check(intent, where=where)
     return intent
 
 
 _NUMBER = "a number"
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _PARTS: Mapping[str, type[Part]] = {
     "reserve": Reserve,
     "guests": GuestIntent,
@@ -269,24 +283,23 @@ _PARTS: Mapping[str, type[Part]] = {
 }
 
 
-def _named(error: Exception, where: str) -> BadInput:
+def _refusal(error: Exception, where: str) -> BadInput:
     """Return a decoding error with the path of its key. For an unknown key, list the keys that are known there."""
-    problem, _, path = str(error).partition(" - at ")
-    path = path.strip("`").removeprefix("$").removeprefix(".")
-    unknown = _UNKNOWN.fullmatch(problem)
+    problem, path, unknown = decoding_fault(error)
+    path = below_root(path)
     if unknown is None:
         at = f"{where}: {path}" if path else where
         return BadInput(decoding_problem(problem), where=at, hint=_value_hint(problem, path))
     part = _PARTS.get(path.rpartition(".")[2].partition("[")[0], Intent)
-    key = f"{path}.{unknown[1]}" if path else unknown[1]
+    key = f"{path}.{unknown}" if path else unknown
     known = ", ".join(part.__struct_fields__)
-    hint = did_you_mean(unknown[1], part.__struct_fields__, f"known here: {known}")
-    return BadInput(f"unknown key {unknown[1]!r}", where=f"{where}: {key}", hint=hint)
+    hint = did_you_mean(unknown, part.__struct_fields__, f"known here: {known}")
+    return BadInput(f"unknown key {unknown!r}", where=f"{where}: {key}", hint=hint)
 
 
 def _value_hint(problem: str, path: str) -> str:
     """Return what to write at a path whose value has the wrong type, or is not one of the key's words."""
-    words = _words(path)
+    words = _allowed_words(path)
     match = re.fullmatch(r"Invalid enum value '(.*)'", problem, re.DOTALL)
     given = match[1] if match else ""
     kinds = re.fullmatch(r"Expected `([^`]*\bint\b[^`]*)`, got `str`", problem)
@@ -300,7 +313,7 @@ def _value_hint(problem: str, path: str) -> str:
     return "see docs/intent.md for the keys"
 
 
-def _words(path: str) -> list[str]:
+def _allowed_words(path: str) -> list[str]:
     """Return the words that a key may have, after "a number" if it may be one; none for a key without such words."""
     above, _, key = path.rpartition(".")
     part = _PARTS.get(above.rpartition(".")[2].partition("[")[0], Intent)
@@ -343,7 +356,12 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
     _check_devices(guest, at)
     _check_sizes(guest, at)
     _check_lengths(guest, at)
-    _check_firmware(guest, at)
+    _check_image(guest, at)
+    check_login(guest.user, guest.ssh_keys or (), at)
+    if guest.secure_boot and guest.firmware != "efi":
+        _refuse("Secure Boot without UEFI", f"{at}.secure_boot", "take firmware: bios out")
+    if guest.secure_boot and guest.boot is not None:
+        _refuse("Secure Boot of a kernel that QEMU loads", f"{at}.secure_boot", "boot from a disk, or take it out")
     check_count(len(guest.networks or ()), "networks", f"{at}.networks")
     check_count(len(guest.sysctl or ()), "sysctls", f"{at}.sysctl")
     for n, network in enumerate(guest.networks or ()):
@@ -418,21 +436,26 @@ def _check_sizes(guest: GuestIntent, at: str) -> None:
 
 
 def _check_memory(size: int | str, at: str) -> None:
-    found = parse_size(size, where=at)
-    if found < LEAST_MEMORY:
-        _refuse(f"{found} bytes of memory: less than 1 MiB", at, too_few_bytes_hint(size))
+    size_bytes = parse_size(size, where=at)
+    if size_bytes < LEAST_MEMORY:
+        _refuse(f"{size_bytes} bytes of memory: less than 1 MiB", at, too_few_bytes_hint(size))
 
 
-def _check_firmware(guest: GuestIntent, at: str) -> None:
-    if guest.secure_boot and guest.firmware != "efi":
-        _refuse("Secure Boot without UEFI", f"{at}.secure_boot", "take firmware: bios out")
-    if guest.secure_boot and guest.boot is not None:
-        _refuse("Secure Boot of a kernel that QEMU loads", f"{at}.secure_boot", "boot from a disk, or take it out")
+def _check_image(guest: GuestIntent, at: str) -> None:
+    if guest.image is None:
+        return
+    for key, path in (("image", guest.image), ("disk", guest.disk)):
+        if path is None:
+            _refuse("an image without a disk to copy it to", f"{at}.image", "give the path of the new disk: disk")
+        if not is_file_path(path):
+            _refuse(f"{path!r} is not the path of a file", f"{at}.{key}", "write it in full, as /images/NAME.qcow2")
+    if guest.image == guest.disk:
+        _refuse("the image is the disk itself", f"{at}.image", "give the disk another path, or take image out")
 
 
 def _check_lengths(guest: GuestIntent, at: str) -> None:
     """Refuse names of things on the host or in the guest that are longer than the kernel accepts."""
-    texts = [("disk", guest.disk, "path")]
+    texts = [("disk", guest.disk, "path"), ("image", guest.image, "path")]
     if guest.boot is not None:
         texts += [("boot.kernel", guest.boot.kernel, "path"), ("boot.initrd", guest.boot.initrd, "path")]
         texts += [("boot.cmdline", guest.boot.cmdline, "kernel command line")]

@@ -78,13 +78,13 @@ def typed_json(
     Ten times as fast as `plain_json`, and values are not counted: for what hosttune has written, by lines or hosts.
     """
     try:
-        found = msgspec.json.decode(data, type=kind)
+        document = msgspec.json.decode(data, type=kind)
         plain = data.encode() if isinstance(data, str) else data
         if _LONG in plain.translate(_DIGITS):
             refuse_long(msgspec.json.decode(plain), where)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise BadInput(str(error), where=where, hint=hint) from error
-    return found
+    return document
 
 
 def plain_toml(text: str | bytes, *, where: str, hint: str) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hosttune.model.values import Value
+from collections.abc import Mapping
+from typing import Literal
+
+from hosttune.model.values import Document, Value
 
 LEVELS = ("error", "warn", "info")  # worst first
 LEVEL_WORDS = {"error": "error", "warn": "warning", "info": "note"}  # for people, and in SARIF
@@ -28,3 +31,34 @@ class LintFinding(Value, frozen=True, kw_only=True):
     remedy: str
     source: str
     judged: bool = True
+
+
+# --- lines of an environment file -----------------------------------------------------------------------------
+
+VERDICTS = ("harmful", "useless", "right", "unknown")  # worst first
+Verdict = Literal["harmful", "useless", "right", "unknown"]
+# Outcome of a rule -> its word in this document.
+VERDICT_OF: Mapping[str, Verdict] = {"fail": "harmful", "warn": "useless", "pass": "right", "unknown": "unknown"}
+OUTCOME_OF = {verdict: outcome for outcome, verdict in VERDICT_OF.items()}
+
+
+class EnvironmentLine(Value, frozen=True, kw_only=True):
+    """One variable of an environment, or a line that was not understood (`name` is then None, `value` its text).
+
+    `value` None: the line gives none (`unset`, `export NAME`). `source` None: no source is known, and the verdict is
+    unknown. `line` counts from 1. `setting`: hosttune's own for what the line sets.
+    """
+
+    line: int
+    name: str | None
+    value: str | None
+    verdict: Verdict
+    why: str
+    source: str | None = None
+    setting: str | None = None
+
+
+class JudgedEnvironment(Document, frozen=True, kw_only=True):
+    """All lines of an environment that say something, in the file's order."""
+
+    lines: tuple[EnvironmentLine, ...] = ()

@@ -7,17 +7,15 @@ does not fit its metric makes that figure unknown, and is no reason to refuse th
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.model.jsontext import check_version
-from hosttune.model.text import refuse_surrogates
-from hosttune.model.values import Value, close_lists, close_mappings, to_json, without_nulls
-from hosttune.model.yamltext import load_yaml
+from hosttune.model.text import below_root, decoding_fault
+from hosttune.model.values import Part, close_lists, close_mappings, to_json, without_nulls
+from hosttune.model.yamltext import load_versioned
 
 MEASURED_VERSION = 1
 Transport = Literal["ib", "roce", "socket", "shm", "p2p", "nvls", "libfabric"]
@@ -36,10 +34,6 @@ METRICS: Mapping[str, str] = {
     "link-speed-gts": "transfers per second",
     "link-width": "link width",
 }
-
-
-class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of the parts of the document: unknown keys are refused by name."""
 
 
 class Nics(Part, frozen=True, kw_only=True):
@@ -116,6 +110,7 @@ class Observations(Part, frozen=True, kw_only=True):
     acs_redirect: bool | None = None
     ats: bool | None = None
     p2p: Literal["nvlink", "pcie", "off"] | None = None
+    peer_copies_slow: bool | None = None
     gpudirect_rdma: bool | None = None
     peer_memory_module: bool | None = None
     gpu_nic_path: Literal["PIX", "PXB", "PHB", "NODE", "SYS"] | None = None
@@ -161,36 +156,26 @@ class Measured(Part, frozen=True, kw_only=True):
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "measured") -> Measured:
         """Read the document from YAML or JSON. Raises BadInput with the path of the key that is wrong."""
-        document = load_yaml(text, where)
-        if not isinstance(document, dict):
-            raise BadInput("not a mapping", where=where, hint="begin with `version: 1`")
-        check_version(document, MEASURED_VERSION, "measured figures (docs/diagnose.md)", where)
-        refuse_surrogates(document, where)
+        document = load_versioned(text, MEASURED_VERSION, "measured figures (docs/diagnose.md)", where)
         try:
-            found = msgspec.convert(without_nulls(document, cls), cls)
+            measured = msgspec.convert(without_nulls(document, cls), cls)
         except (msgspec.ValidationError, RecursionError) as error:
-            raise _named(error, where) from error
-        for path, value, least in _numbers(found):
+            problem, path, unknown = decoding_fault(error)
+            what = problem if unknown is None else f"unknown key {unknown[:80]!r}"
+            hint = "docs/diagnose.md lists the keys"
+            hint = f"correct the value; {hint}" if unknown is None else hint
+            raise BadInput(what, where=f"{where}: {below_root(path) or path}", hint=hint) from error
+        for path, value, least in _numbers(measured):
             if value is None:
                 continue
             if not math.isfinite(value) or value < least or (least == 0 and value < 0):
                 what = f"{value:g} is not possible here"
                 raise BadInput(what, where=f"{where}: {path}", hint="correct it, or leave it out if it is not known")
-        return found
+        return measured
 
     def to_json(self) -> str:
         """Return the document as JSON that `from_yaml` can read."""
         return to_json(self)
-
-
-def _named(error: Exception, where: str) -> BadInput:
-    problem, _, path = str(error).partition(" - at ")
-    at = path.strip("`").removeprefix("$").lstrip(".")
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
-    if unknown:
-        name = unknown[1][:80]
-        return BadInput(f"unknown key {name!r}", where=f"{where}: {at or '$'}", hint="docs/diagnose.md lists the keys")
-    return BadInput(problem, where=f"{where}: {at or '$'}", hint="correct the value; docs/diagnose.md lists the keys")
 
 
 def _numbers(measured: Measured) -> Iterator[tuple[str, float | None, float]]:

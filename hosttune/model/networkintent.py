@@ -6,15 +6,11 @@ from typing import Literal
 
 from hosttune.errors import BadInput
 from hosttune.model.limits import check_count
-from hosttune.model.values import Value, parse_address
+from hosttune.model.values import Part, parse_address
 
 RDMA_MTUS = (256, 512, 1024, 2048, 4096)  # enum ibv_mtu (rdma-core, verbs.h)
 _MTU = (1280, 65535)  # the least that IPv6 allows (RFC 8200, 5); the most of an Ethernet interface in Linux
 _PRIORITIES = range(8)  # IEEE 802.1Q
-
-
-class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of an intent. A key that hosttune does not know is an error; it is never ignored."""
 
 
 class Roce(Part, frozen=True, kw_only=True):

@@ -231,6 +231,12 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     """It has an IOMMU device with extended interrupt mode, for more than 255 vCPUs."""
     disk: str | None = None
     """Path of its disk."""
+    image: str | None = None
+    """Path of the image of which apply makes the disk if it is not there."""
+    user: str | None = None
+    """The user that its seed makes; null: the image's own."""
+    ssh_keys: tuple[str, ...] = ()
+    """The public keys with which that user may log in."""
     networks: tuple[Network, ...] = ()
     """Its virtual NICs."""
     boot: Boot | None = None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hosttune.model.devicepath import DevicePath
-from hosttune.model.roof import GpuRoof
+from hosttune.model.devicepath import DevicePath, GpuRoof
 from hosttune.model.values import Document, Value, close_lists, from_json
 
 PREDICTION_SCHEMA = "hosttune.prediction/v1"

@@ -58,12 +58,16 @@ class Entry(Value, frozen=True, kw_only=True):
 
 
 class Drift(Value, frozen=True, kw_only=True):
-    """An applied setting that has another value now: `expected` is the applied value, `actual` the present one."""
+    """An applied setting that has another value now: `expected` is the applied value, `actual` the present one.
+
+    `hint`: what to do where applying the intent does not set it again.
+    """
 
     action: str
     expected: Any = None
     actual: Any = None
     why: str | None = None
+    hint: str | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "expected", "actual")

@@ -64,9 +64,9 @@ def _texts(value: object, at: str) -> list[tuple[str, str]]:
     if isinstance(value, str):
         return [(at, value)]
     if isinstance(value, Mapping):
-        found = [(f"{at}.{key}".lstrip("."), part) for key, part in value.items()]
+        parts = [(f"{at}.{key}".lstrip("."), part) for key, part in value.items()]
         keys = [(at or "key", str(key)) for key in value]
-        return keys + [text for path, part in found for text in _texts(part, path)]
+        return keys + [text for path, part in parts for text in _texts(part, path)]
     if isinstance(value, list | tuple):
         return [text for n, part in enumerate(value) for text in _texts(part, f"{at}[{n}]")]
     return []
@@ -76,9 +76,24 @@ _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "
           "object": "a mapping", "null": "nothing"}  # fmt: skip
 
 
+_UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
 def either(words: Sequence[str]) -> str:
     """Return words as a choice: "a, b or c"."""
     return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
+def decoding_fault(error: Exception) -> tuple[str, str, str | None]:
+    """Return what msgspec says of a document, the path from its root (`$`), and the key if it is not known."""
+    problem, _, path = str(error).partition(" - at ")
+    unknown = _UNKNOWN_KEY.fullmatch(problem)
+    return problem, path.strip("`") or "$", unknown and unknown[1]
+
+
+def below_root(path: str) -> str:
+    """Return a path of `decoding_fault` without the root: "" for the whole document."""
+    return path.removeprefix("$").removeprefix(".")
 
 
 def decoding_problem(message: str) -> str:

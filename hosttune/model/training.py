@@ -8,22 +8,21 @@ from typing import Literal
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.model.jsontext import check_version
-from hosttune.model.text import refuse_surrogates
-from hosttune.model.values import Value, close_lists, without_nulls
-from hosttune.model.yamltext import load_yaml
+from hosttune.model.text import below_root, decoding_fault
+from hosttune.model.values import Part, Value, close_lists, without_nulls
+from hosttune.model.yamltext import load_versioned
 
 TRAINING_VERSION = 1
 
 
-class Run(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Run(Part, frozen=True, kw_only=True):
     """One run of the same model on so many GPUs."""
 
     gpus: int
     tokens_per_second: float
 
 
-class Claims(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Claims(Part, frozen=True, kw_only=True):
     """What a report says of the run, to be held against the models.
 
     `mfu` and `network_share` are fractions; `peak_tflops` is of one GPU; `bus_gb_per_s` of an all-reduce;
@@ -38,7 +37,7 @@ class Claims(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ridge: float | None = None
 
 
-class Training(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Training(Part, frozen=True, kw_only=True):
     """The whole document (YAML or JSON).
 
     `parameters` is N; `layers` L, `heads` H, `head_size` Q and `sequence` T count the attention. `batch_tokens`: tokens
@@ -73,17 +72,13 @@ class Training(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "training") -> Training:
         """Read the document. Raises BadInput with the path of the key that is wrong."""
-        document = load_yaml(text, where)
-        if not isinstance(document, dict):
-            raise BadInput("not a mapping", where=where, hint="begin with `version: 1`")
-        check_version(document, TRAINING_VERSION, "a training run (docs/models.md)", where)
-        refuse_surrogates(document, where)
+        document = load_versioned(text, TRAINING_VERSION, "a training run (docs/models.md)", where)
         try:
             training = msgspec.convert(without_nulls(document, cls), cls)
         except (msgspec.ValidationError, RecursionError) as error:
-            problem, _, path = str(error).partition(" - at ")
-            at = path.strip("`").removeprefix("$").lstrip(".") or "$"
-            raise BadInput(problem, where=f"{where}: {at}", hint="docs/models.md lists the keys") from error
+            problem, path, _ = decoding_fault(error)
+            at = f"{where}: {below_root(path) or path}"
+            raise BadInput(problem, where=at, hint="docs/models.md lists the keys") from error
         _check(training, where, "")
         return training
 

@@ -192,9 +192,9 @@ def verdict_of(results: Iterable[CheckResult]) -> Verdict:
 
     What is accepted does not count.
     """
-    found = {result.standing for result in results}
+    standings = {result.standing for result in results}
     for outcome in ("fail", "unknown", "warn"):
-        if outcome in found:
+        if outcome in standings:
             return outcome
     return "pass"
 

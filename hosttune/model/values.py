@@ -15,7 +15,7 @@ from hosttune.model.hints import size_hint
 from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import check_size
 from hosttune.model.sysfs import is_function
-from hosttune.model.text import decoding_problem, json_escaped
+from hosttune.model.text import decoding_fault, decoding_problem, json_escaped
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -57,6 +57,11 @@ def is_address(text: str) -> bool:
         return False
     domain, _, rest = text.partition(":")
     return int(rest[3:5], 16) < 32 and (len(domain) == 4 or domain[0] != "0")
+
+
+def addresses_in(target: str) -> set[str]:
+    """Return the PCI functions that the target of a setting names ("7@0000:41:00.0+0000:43:00.0")."""
+    return {word for word in re.split(r"[\s@,+/]", target) if is_address(word)}
 
 
 @cache
@@ -138,10 +143,10 @@ class CpuSet(frozenset[int]):
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Return the values of each key; keys and values in the order of the pairs."""
-    found: dict[K, list[V]] = {}
+    groups: dict[K, list[V]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def parse_cpus(cpus: str | Iterable[int] | None) -> CpuSet:
@@ -218,6 +223,10 @@ def freeze(value: Any) -> Any:
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of every part of a document: frozen, and created with keyword arguments only."""
+
+
+class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base class of every part of a document that a person writes: a key that is not known is an error, by its name."""
 
 
 class Document(Value, frozen=True, kw_only=True):
@@ -341,20 +350,21 @@ def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T
     """
     check_size(len(text), "document", where)
     head = plain_json(text, where=where, hint=f"give a {schema} document", once=True)
-    found = head.get("schema") if isinstance(head, dict) else None
-    if found != schema:
-        older = isinstance(found, str) and found.partition("/")[0] == schema.partition("/")[0]
+    schema_there = head.get("schema") if isinstance(head, dict) else None
+    if schema_there != schema:
+        older = isinstance(schema_there, str) and schema_there.partition("/")[0] == schema.partition("/")[0]
         raise BadInput(
-            f"not a {schema} document" if found is None else f"a document of schema {found!r}, not {schema!r}",
+            f"not a {schema} document"
+            if schema_there is None
+            else f"a document of schema {schema_there!r}, not {schema!r}",
             where=where,
             hint="write it again with this version of hosttune" if older else f"give a {schema} document",
         )
     try:
         return msgspec.convert(without_nulls(head, kind), kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        problem, _, path = str(error).partition(" - at ")
-        at = f"{where}: {path.strip('`') or '$'}"
-        raise BadInput(decoding_problem(problem), where=at, hint="correct the field") from error
+        problem, path, _ = decoding_fault(error)
+        raise BadInput(decoding_problem(problem), where=f"{where}: {path}", hint="correct the field") from error
 
 
 def without_nulls(document: object, kind: type) -> object:

@@ -18,8 +18,9 @@ import yaml
 from yaml import events as kinds
 
 from hosttune.errors import BadInput
-from hosttune.model.jsontext import MAX_DEPTH, plain_json, refuse_long
+from hosttune.model.jsontext import MAX_DEPTH, check_version, plain_json, refuse_long
 from hosttune.model.limits import check_size, limit
+from hosttune.model.text import refuse_surrogates
 
 _PLAIN = (
     (re.compile(r"~|null|Null|NULL|"), lambda text: None),
@@ -57,17 +58,30 @@ def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
     return document
 
 
+def load_versioned(text: str | bytes, version: int, what: str, where: str) -> dict[str, Any]:
+    """Return the mapping of a YAML text that a person wrote, of this version. `what`: what it is, and where to read.
+
+    Raises BadInput.
+    """
+    document = load_yaml(text, where)
+    if not isinstance(document, dict):
+        raise BadInput("not a mapping", where=where, hint=f"begin with `version: {version}`")
+    check_version(document, version, what, where)
+    refuse_surrogates(document, where)
+    return document
+
+
 def _document(events: Iterator[Any], most: int) -> Any:
     reader = _Values(events, most)
-    found: Any = None
+    document: Any = None
     documents = 0
     for event in events:
         if isinstance(event, kinds.DocumentStartEvent):
             documents += 1
             if documents > 1:
                 raise _Refused("a second document")
-            found = reader.value(next(events), 0)
-    return found
+            document = reader.value(next(events), 0)
+    return document
 
 
 class _Values:
@@ -94,22 +108,22 @@ class _Values:
         return self._list(depth + 1) if kind == "seq" else self._mapping(depth + 1)
 
     def _list(self, depth: int) -> list[Any]:
-        found = []
+        items = []
         while not isinstance(event := next(self._events), kinds.SequenceEndEvent):
-            found.append(self.value(event, depth))
-        return found
+            items.append(self.value(event, depth))
+        return items
 
     def _mapping(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         while not isinstance(event := next(self._events), kinds.MappingEndEvent):
             key = self.value(event, depth)
             line = event.start_mark.line + 1
             if not isinstance(key, str):
                 raise _Refused(f"key {key!r} is not a text, at line {line}")
-            if key in found:
+            if key in mapping:
                 raise _Refused(f"key {key!r} is there twice, at line {line}")
-            found[key] = self.value(next(self._events), depth)
-        return found
+            mapping[key] = self.value(next(self._events), depth)
+        return mapping
 
 
 def _scalar(event: Any) -> Any:

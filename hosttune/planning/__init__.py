@@ -6,8 +6,8 @@ One search decides all guests of an intent. The rooms, in the order of the work:
    is cut into cells. `fabric`: NVSwitch partitions. `mig`: MIG instances and vGPUs.
 2. `request`: the sets of GPUs that a guest may have, the nearest NICs and drives, and the resources that guests compete
    for.
-3. `search`: `placements` draws every placement of a guest, the best first; `rank` is the order of preference;
-   `fragmentation` decides between equal ranks; `ledger` and `needs` bound what the remaining guests can still reach;
+3. `search`: `placements` draws every placement of a guest, the best first; `Rank` is the order of preference;
+   `Fragmentation` decides between equal ranks; `ledger` and `needs` bound what the remaining guests can still reach;
    `branch_and_bound` finds the best plan.
 4. `guest` and `pcie`: amounts become addresses: pins, cells, PCIe tree, MMIO window, and a reason for each.
 5. `standing`: which guests in force stay exactly where they are; `staying`: what the changed ones keep; `rebase`: what

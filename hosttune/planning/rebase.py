@@ -42,7 +42,10 @@ _AS_FOUND = (fmpm.KIND, *(cls.kind for cls in (GpuMigMode, MigInstanceSetting, V
 _NONE_IS_KNOWN = (MediatedDevice.kind, "driver", "mount", "irqbalance-ban", "slice-cpus", "apparmor-rule")
 _RESTART = "libvirt-restart"
 # What apply does for guests and files by itself: no action of a plan.
-_NO_ACTION = ("guest", "adopted-guest", "guest-files", "guest-state", "live-affinity", "drop-in", _RESTART)
+_NO_ACTION = (
+    *("guest", "adopted-guest", "guest-disk", "guest-files", "guest-state", "live-affinity", "drop-in"),
+    _RESTART,
+)
 _SHORT = ("clamped", "ignored", "stuck")
 _BACK = "nothing in force asks for it any more: back to what it was before hosttune's first write"
 

@@ -15,9 +15,9 @@ from msgspec.structs import replace as changed
 from hosttune.domain.defined import as_planned
 from hosttune.errors import BadInput
 from hosttune.inventory.bare import bare_host, runs
-from hosttune.inventory.devices import identity, read_catalogue, same_device
+from hosttune.inventory.devices import identity, quarantined_devices, read_catalogue, same_device
+from hosttune.inventory.names import mistaken, resident_of, unknown_ours
 from hosttune.inventory.pages import guest_shares, reserve_bytes
-from hosttune.inventory.quarantine import quarantined_devices
 from hosttune.inventory.resources import place_cpus
 from hosttune.knobs.registry import intent_in_force
 from hosttune.model.force import GuestInForce, InForce
@@ -70,17 +70,18 @@ def compare(
     _check_options(intent, source, prune=prune, replan=replan)
     ours = {guest.name: guest for guest in force.guests if guest.adopted is None}
     asked = {guest.name: guest for guest in intent.guests}
-    mistaken = {name: left_out for name in (*ours, *asked) if (left_out := _mistaken(host, force, name)) is not None}
-    _check_names(host, intent, force, mistaken, where)
-    residents = {name: there for name, guest in ours.items() if (there := _resident(host, guest)) is not None}
-    out = {name: mistaken[name] for name in asked if name in mistaken}
+    here = host.guests or ()
+    others = {name: left_out for name in (*ours, *asked) if (left_out := mistaken(here, force, name)) is not None}
+    _check_names(host, intent, force, others, where)
+    residents = {name: there for name, guest in ours.items() if (there := resident_of(here, guest)) is not None}
+    out = {name: others[name] for name in asked if name in others}
     gone = [
         guest
         for name, guest in ours.items()
-        if name not in mistaken
+        if name not in others
         and (asked[name].state == "absent" if name in asked else prune and _from_file(guest.source))
     ]
-    fixed, moving, findings = [], {}, []
+    fixed, moving, findings = [], {}, list(unknown_ours(host, force) if host.in_force else ())
     for guest in [guest for guest in ours.values() if guest not in gone]:
         wanted = asked.get(guest.name)
         if wanted is None or guest.name in out:
@@ -149,7 +150,7 @@ def _unnamed(
 # --- which guest it is ------------------------------------------------------------------------------------------
 
 
-def _check_names(host: Host, intent: Intent, force: InForce, mistaken: Collection[str], where: str) -> None:
+def _check_names(host: Host, intent: Intent, force: InForce, others: Collection[str], where: str) -> None:
     """Check that hosttune defined each guest of the host that has a name of the intent. Raises BadInput."""
     known = {guest.name: guest for guest in force.guests}
     there = {guest.name for guest in host.guests or ()}
@@ -158,70 +159,25 @@ def _check_names(host: Host, intent: Intent, force: InForce, mistaken: Collectio
         if other is not None and other.adopted is not None:
             hint = f"hosttune plan --adopt {guest.name} plans it anew; hosttune revert --guest {guest.name} gives it up"
             raise BadInput(f"guest {guest.name!r} is an adopted one: its definition decides", where=at, hint=hint)
-        if other is None and guest.name in there and guest.name not in mistaken:
+        if other is None and guest.name in there and guest.name not in others:
             what = f"a guest named {guest.name!r} exists on this host"
             why = "no journal says that hosttune defined it" if host.in_force else "what is in force here is unknown"
             hint = f"choose another name, or plan that guest: hosttune plan --adopt {guest.name} ({why})"
+            hint = next((one.text for one in unknown_ours(host, force) if one.where == f"guest {guest.name}"), hint)
             lost = next((problem.why for problem in host.problems if problem.what == FORCE_UNKNOWN), hint)
             raise BadInput(what, where=at, hint=lost)
-
-
-def _resident(host: Host, guest: GuestInForce) -> RunningGuest | None:
-    """Return the guest of the host that a guest in force is: the one with its UUID, whatever its name is now."""
-    for running_guest in host.guests or ():
-        if guest.uuid is not None and (running_guest.uuid or "").lower() == guest.uuid.lower():
-            return running_guest
-    return next(
-        (
-            running_guest
-            for running_guest in host.guests or ()
-            if running_guest.name == guest.name and not (running_guest.uuid and guest.uuid)
-        ),
-        None,
-    )
-
-
-def _mistaken(host: Host, force: InForce, name: str) -> Unplaced | None:
-    """Return why the guest that libvirt has by a name is not the one in force by it; None if it is, or if none has it.
-
-    libvirt renames only a guest that is shut off, and to a name that is free.
-    """
-    names = {
-        running_guest.name: owner.name
-        for owner in force.guests
-        if (running_guest := _resident(host, owner)) is not None
-    }
-    there = {running_guest.name for running_guest in host.guests or ()}
-    known = any(guest_in_force.name == name for guest_in_force in force.guests)
-    now = next((given for given, owner in names.items() if owner == name), None)
-    if now == name or not (now or name in names or (known and name in there)):
-        return None
-    own, given = (name, now) if now else (names.get(name), name)
-    if own is None:
-        what = f"the guest that libvirt has as {name!r} is another one: its UUID is not that of the guest in force"
-        steps = [(name, f"{name}-other")]
-    elif names.get(own) == given:
-        what = f"guests {own!r} and {given!r} have each other's name in libvirt"
-        first, second = sorted((own, given))
-        steps = [(first, f"{first}-other"), (second, first), (f"{first}-other", second)]
-    else:
-        what = f"guest {own!r} has the name {given!r} in libvirt"
-        steps = [*([(own, f"{own}-other")] if own in there else ()), (given, own)]
-    hint = "; ".join(f"virsh domrename {old} {new}" for old, new in steps)
-    hint = f"while they are shut off: {hint}; then plan again"
-    return Unplaced(guest=name, why=(what, "it is left as it is"), relaxation=(hint,), refused=True)
 
 
 def _lost(host: Host, guest: GuestInForce) -> list[str]:
     """Return which devices of a guest it cannot have any more: they are gone, or between two tenants."""
     quarantined = quarantined_devices(host)
-    found = []
+    reasons = []
     for device in guest.places.devices:
         if device.kind != "mdev" and device.address not in host.index.pci:
-            found.append(f"{device.address} is gone: this host has no such device now")
+            reasons.append(f"{device.address} is gone: this host has no such device now")
         elif device.address in quarantined:
-            found.append(quarantined[device.address])
-    return found
+            reasons.append(quarantined[device.address])
+    return reasons
 
 
 def _as_it_is(host: Host, guest: GuestInForce, wanted: GuestIntent) -> GuestInForce | Unplaced | Finding:
@@ -284,17 +240,17 @@ def same_request(host: Host, guest: GuestInForce, wanted: GuestIntent, reserve: 
 
 def _meaning(host: Host, guest: GuestIntent, reserve: Reserve) -> dict[str, Any]:
     """Return a request so that equal values ask for the same: sizes in bytes, addresses in one form and order."""
-    found = {name: getattr(guest, name) for name in guest.__struct_fields__ if name not in ("name", "state")}
-    found |= {name: _devices(found[name]) for name in ("gpus", "nics", "nvme")}
+    fields = {name: getattr(guest, name) for name in guest.__struct_fields__ if name not in ("name", "state")}
+    fields |= {name: _devices(fields[name]) for name in ("gpus", "nics", "nvme")}
     if isinstance(guest.numa, tuple):
         cells = [(cell.vcpus, parse_size(cell.memory, where="numa")) for cell in guest.numa]
-        found |= {"numa": cells, "vcpus": sum(cpus for cpus, _ in cells), "memory": sum(size for _, size in cells)}
+        fields |= {"numa": cells, "vcpus": sum(cpus for cpus, _ in cells), "memory": sum(size for _, size in cells)}
     elif guest.memory != "auto":
-        found["memory"] = parse_size(guest.memory, where="memory")
-    found["networks"] = guest.networks or ()
-    found["sysctl"] = {name: str(value) for name, value in (guest.sysctl or {}).items()}
+        fields["memory"] = parse_size(guest.memory, where="memory")
+    fields["networks"] = guest.networks or ()
+    fields["sysctl"] = {name: str(value) for name, value in (guest.sysctl or {}).items()}
     kept = [reserve_bytes(reserve, node.memory_bytes) for node in host.numa_nodes]
-    return {**found, "reserve": (reserve.cores_per_node, kept)}
+    return {**fields, "reserve": (reserve.cores_per_node, kept)}
 
 
 def _devices(value: object) -> object:
@@ -399,6 +355,8 @@ def _elements(guest: PlannedGuest) -> dict[str, str]:
             f"{assignment.profile} at {assignment.start} of {assignment.gpu}" for assignment in guest.mig
         ),
         "disk": guest.disk or "",
+        "image": guest.image or "",
+        "login": ", ".join((*filter(None, (guest.user,)), *guest.ssh_keys)),
         "networks": ", ".join(networks),
         "firmware": guest.firmware,
         "Secure Boot": "on" if guest.secure_boot else "off",

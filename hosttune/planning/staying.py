@@ -93,8 +93,10 @@ def place_again(
 ) -> Placement:
     """Place guests of which some have had places (`context.own`): the most guests first, then the fewest moves.
 
-    Of two guests that cannot both keep their devices, the first does. The search itself counts moves of cells and
-    vCPUs. `old_runs`: guests that run now and are changed or taken away; no other guest gets what they have.
+    Where not all fit, the moves are the fewest of those that are placed; who is left out is not chosen by moves (such a
+    plan is not applied). Of two guests that cannot both keep their devices, the first does. The search itself counts
+    moves of cells and vCPUs. `old_runs`: guests that run now and are changed or taken away; no other guest
+    gets what they have.
     """
     own = tuple(want.guest.name for want in wants if want.guest.name in context.own)
     known: dict[Names, Placement] = {}

@@ -68,23 +68,23 @@ def relaxations(
 
     At most MOST_RELEASES guests are named whose release would help: enough for a choice, not hundreds.
     """
-    found: list[str] = []
+    texts: list[str] = []
     for text, changed in _changes(context, guest, candidates):
         kind = text.partition(":")[0]
-        if not any(known.startswith(f"{kind}:") for known in found) and fits_with_change(context, changed):
-            found.append(text)
+        if not any(known.startswith(f"{kind}:") for known in texts) and fits_with_change(context, changed):
+            texts.append(text)
     if context.boot_pages is not True and fits_with_change(msgspec.structs.replace(context, boot_pages=True), guest):
-        found.append("settings: {boot_pages: true} (a reboot reserves its 1 GiB pages)")
+        texts.append("settings: {boot_pages: true} (a reboot reserves its 1 GiB pages)")
     released = 0
     for other in context.host.guests or ():
         left = tuple(g for g in context.host.guests or () if g.name != other.name)
         freed = read_field(msgspec.structs.replace(context.host, guests=left), context.reserve, context.boot_pages)
         if fits_with_change(freed, guest):
-            found.append(f"release guest {other.name}")
+            texts.append(f"release guest {other.name}")
             released += 1
             if released == MOST_RELEASES:
                 break
-    return tuple(found)
+    return tuple(texts)
 
 
 def _changes(context: PlanningContext, guest: GuestIntent, candidates: Candidates) -> Iterator[tuple[str, GuestIntent]]:
@@ -140,7 +140,7 @@ def _lower_vcpus(context: PlanningContext, guest: GuestIntent, wanted: int, cand
 
 def _lower_memory(context: PlanningContext, guest: GuestIntent, wanted: int, candidates: Candidates) -> list[int]:
     """Return, for every number of cells, the most memory below `wanted` that fits, in whole pages; largest first."""
-    found = set()
+    sizes = set()
     for unit in {page or SMALL_PAGE for page in page_sizes(context.host, guest.hugepages)}:
         for cells in _cell_counts(context, guest, candidates):
 
@@ -148,8 +148,8 @@ def _lower_memory(context: PlanningContext, guest: GuestIntent, wanted: int, can
                 changed = msgspec.structs.replace(guest, memory=pages * unit)
                 return _has_room(context, changed, candidates, cells)
 
-            found.add(unit * _largest((wanted - 1) // unit, room))
-    return sorted(found - {0}, reverse=True)
+            sizes.add(unit * _largest((wanted - 1) // unit, room))
+    return sorted(sizes - {0}, reverse=True)
 
 
 def _has_room(context: PlanningContext, guest: GuestIntent, candidates: Candidates, cells: int) -> bool:

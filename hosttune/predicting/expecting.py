@@ -79,24 +79,26 @@ def _alike(rows: Sequence[PredictedFigure], noun: str, where: str = "") -> Itera
 def _worse(host: Host, guest: PlannedGuest, gpus: Sequence[str], standard: Standard) -> Iterator[WorsePlacement]:
     """Yield what would be lost on another node, by NICs of another socket, and by GPUs that fewer links join."""
     if sum(1 for node in host.numa_nodes if node.cpus) > 1:
-        yield _far(host, gpus, standard)
+        shape = replace(of_host(host, gpus, standard), slot=narrowest(host.index, gpus, now=True))
+        near, far = (estimate(Question("h2d", far=far), shape) for far in (False, True))
+        why = "; ".join(far.because[1:]) or "; ".join(far.because)
+        price = shape.socket_gb_per_s
+        if price:
+            why += f"; the library counts {price:g} GB/s for the link between sockets"
+        here, there = near.typical, far.typical
+        yield WorsePlacement(
+            placement="memory and vCPUs on the far node",
+            metric="h2d",
+            here=_rounded(here),
+            there=_rounded(there),
+            unit="GB/s",
+            loses=_lost(here, there),
+            why=why,
+            source=formulas.COPY_SOURCE,
+        )
         yield from _far_nic(host, guest)
     if len(gpus) > 1:
         yield from _worse_pair(host, gpus, standard)
-
-
-def _far(host: Host, gpus: Sequence[str], standard: Standard) -> WorsePlacement:
-    shape = replace(of_host(host, gpus, standard), slot=narrowest(host.index, gpus, now=True))
-    near, far = (estimate(Question("h2d", far=far), shape) for far in (False, True))
-    why = "; ".join(far.because[1:]) or "; ".join(far.because)
-    price = shape.socket_gb_per_s
-    if price:
-        why += f"; the library counts {price:g} GB/s for the link between sockets"
-    here, there = near.typical, far.typical
-    return WorsePlacement(
-        placement="memory and vCPUs on the far node", metric="h2d", here=_rounded(here), there=_rounded(there),
-        unit="GB/s", loses=_lost(here, there), why=why, source=formulas.COPY_SOURCE,
-    )  # fmt: skip
 
 
 def _far_nic(host: Host, guest: PlannedGuest) -> Iterator[WorsePlacement]:

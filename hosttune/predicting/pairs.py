@@ -37,15 +37,15 @@ def join(host: Host, one: str, other: str, standard: Standard) -> Join:
     has_none = shape.links == 0 or (shape.generation is not None and shape.generation.links == 0)
     if peer is None and has_none:
         count = 0
-    found = pair_estimate(shape, count, kind)
+    pair = pair_estimate(shape, count, kind)
     if kind is None and count == 0:
-        return Join(False, 0, found)
+        return Join(False, 0, pair)
     if kind is None and not (shape.links and shape.switched):
-        return Join(None, None, found)
-    return Join(True, count, found, _words(host, shape, count, read=kind is not None))
+        return Join(None, None, pair)
+    return Join(True, count, pair, _links_text(host, shape, count, read=kind is not None))
 
 
-def _words(host: Host, shape: HostShape, count: int | None, *, read: bool) -> str:
+def _links_text(host: Host, shape: HostShape, count: int | None, *, read: bool) -> str:
     switched = ", over switches" if host.nvswitches or host.fabric is not None or not read else ""
     if not read:
         return f"{shape.links} links{switched}, as boards of this model have them; this pair was not read"

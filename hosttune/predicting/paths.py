@@ -20,7 +20,7 @@ from hosttune.model.devicepath import DevicePath, Hop
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Nic
 from hosttune.predicting.formulas import pcie_gb_per_s
-from hosttune.predicting.pairs import Join, join
+from hosttune.predicting.pairs import join
 from hosttune.predicting.shape import of_host
 
 _REDIRECT, _DIRECT = "ReqRedir", "DirectTrans"
@@ -44,7 +44,11 @@ def path_between(host: Host, one: str, other: str, standard: Standard | None = N
     if _gpu(host, one) is not None and _gpu(host, other) is not None:
         joined = join(host, one, other, standard or shipped_peaks())
         if joined.linked:
-            return _marked(one, other, [_links(one, other, joined)], [])
+            rate = joined.estimate.bound
+            carried = None if rate is None else round(rate, 1)
+            return _marked(
+                one, other, [Hop(kind="links", start=one, end=other, gb_per_s=carried, words=joined.words)], []
+            )
     hops, notes = _over_pcie(host, one, other)
     first, last = _nic(host, one), _nic(host, other)
     hops = [*([_port(first, last=False)] if first else []), *hops, *([_port(last, last=True)] if last else [])]
@@ -117,12 +121,6 @@ def _marked(one: str, other: str, hops: Sequence[Hop], notes: Sequence[str]) -> 
     return DevicePath(start=one, end=other, at_most_gb_per_s=least, hops=tuple(marked), notes=(*notes, *words))
 
 
-def _links(one: str, other: str, joined: Join) -> Hop:
-    rate = joined.estimate.bound
-    carried = None if rate is None else round(rate, 1)
-    return Hop(kind="links", start=one, end=other, gb_per_s=carried, words=joined.words)
-
-
 def _perhaps(path: DevicePath) -> DevicePath:
     """Return the path over PCIe of two GPUs that links may join: it bounds nothing then, and says so."""
     most = "" if path.at_most_gb_per_s is None else f", which carries at most {path.at_most_gb_per_s:g} GB/s"
@@ -159,7 +157,7 @@ def _over_pcie(host: Host, one: str, other: str) -> tuple[list[Hop], list[str]]:
 
 def _redirecting(host: Host, one: str, other: str, common: str) -> list[str]:
     """Return the ports where the two ways meet that send requests up instead of to each other."""
-    found = []
+    addresses = []
     functions = [host.index.pci[end] for end in (one, other) if end in host.index.pci]
     translated = any(function.ats_enabled for function in functions)
     for end in (one, other):
@@ -168,8 +166,8 @@ def _redirecting(host: Host, one: str, other: str, common: str) -> list[str]:
         acs = port.acs if port is not None and port.is_bridge else None
         direct = acs is not None and translated and _DIRECT in acs.enabled
         if port is not None and acs is not None and _REDIRECT in acs.enabled and not direct:
-            found.append(port.address)
-    return found
+            addresses.append(port.address)
+    return addresses
 
 
 def _up(host: Host, address: str, top: str | None) -> Iterator[Hop]:

@@ -15,11 +15,10 @@ from hosttune.inventory.pcielink import narrowest
 from hosttune.model.host import Host, Nic
 from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.predicting import formulas
-from hosttune.predicting.estimates import Question, estimate
+from hosttune.predicting.estimates import Question, estimate, roofs_of
 from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.pairs import join
 from hosttune.predicting.paths import MOST_PAIRS, path_between, worst_paths
-from hosttune.predicting.roofs import roofs_of
 from hosttune.predicting.shape import HostShape, of_host
 
 _SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8 << 30}
@@ -120,16 +119,16 @@ def _pairs(
     for one, other in combinations(gpus, 2):
         joined = join(host, one, other, standard)
         nodes = [host.index.pci[address].numa_node if address in host.index.pci else None for address in (one, other)]
-        found = joined.estimate
+        between_two = joined.estimate
         if joined.count == 0 and None not in nodes and host.home(nodes[0]) != host.home(nodes[1]):
             words = f"the pair is on nodes {nodes[0]} and {nodes[1]}" + (
                 f"; the library counts {price:g} GB/s for the link between sockets" if price else ""
             )
-            found = replace(found, because=(*found.because, words))
+            between_two = replace(between_two, because=(*between_two.because, words))
         if {one, other} in without and not joined.linked:
             words = "no peer-to-peer: the two are in no clique of the guest, and data goes through its memory"
-            found = replace(found, because=(*found.because, words))
-        yield _row("p2p", f"{one}->{other}", found)
+            between_two = replace(between_two, because=(*between_two.because, words))
+        yield _row("p2p", f"{one}->{other}", between_two)
 
 
 def _collectives(shape: HostShape, count: int, hosts: int) -> Iterator[PredictedFigure]:
@@ -144,8 +143,8 @@ def _collectives(shape: HostShape, count: int, hosts: int) -> Iterator[Predicted
             yield from _between_hosts(metric, replace(shape, hosts=hosts, per_host=count), count, hosts)
     ring = replace(shape, generation=_without_switch(shape)) if count > 2 else None
     if ring is not None and ring.generation is not shape.generation:
-        found = estimate(Question("all-reduce-busbw", count, 1), ring)
-        yield _row("all-reduce-busbw", f"{count} GPUs, ring (NVLS off)", found)
+        by_ring = estimate(Question("all-reduce-busbw", count, 1), ring)
+        yield _row("all-reduce-busbw", f"{count} GPUs, ring (NVLS off)", by_ring)
 
 
 def _between_hosts(metric: str, shape: HostShape, count: int, hosts: int) -> Iterator[PredictedFigure]:
@@ -196,8 +195,8 @@ def _unknown(drives: Sequence[str], nodes: Sequence[int]) -> Iterator[PredictedF
     missing = "not known: kind, number and rate of the memory modules"
     for cpus in nodes:
         for memory in nodes:
-            found = Estimate("GB/s", "channels × rate of a module", NO_SOURCE, because=(missing,))
-            yield _row("memory-copy", f"node{cpus}->node{memory}", found)
+            no_estimate = Estimate("GB/s", "channels × rate of a module", NO_SOURCE, because=(missing,))
+            yield _row("memory-copy", f"node{cpus}->node{memory}", no_estimate)
     for drive in drives:
         because = ("not known: what this drive can do (its data sheet)",)
         yield _row("disk-read", drive, Estimate("GB/s", "data sheet of the drive", NO_SOURCE, because=because))

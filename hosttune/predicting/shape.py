@@ -147,19 +147,19 @@ def peaks_of(gpu: str | None, pci_id: str | None, standard: Standard) -> list[Pe
         return [row]
     names = model_names()
     named = {
-        device: [_words(text) for text in (names.get(device), row.model) if text]
+        device: [_model_words(text) for text in (names.get(device), row.model) if text]
         for device, row in standard.peaks.items()
     }
     vocabulary = {word for texts in named.values() for words in texts for word in words}
-    wanted = _words((gpu or "")[:200]) & vocabulary
+    wanted = _model_words((gpu or "")[:200]) & vocabulary
     exact = [device for device, texts in named.items() if wanted in texts]
     if not exact and not any(re.fullmatch(r"[a-z]+[0-9]+[a-z]?", word) for word in wanted):  # "H200", not "80gb"
         return []
-    found = exact or [device for device, texts in named.items() if any(wanted <= words for words in texts)]
-    return [standard.peaks[device] for device in found]
+    devices = exact or [device for device, texts in named.items() if any(wanted <= words for words in texts)]
+    return [standard.peaks[device] for device in devices]
 
 
-def _words(text: str) -> frozenset[str]:
+def _model_words(text: str) -> frozenset[str]:
     joined = re.sub(r"\b([0-9]+) ?gb\b", r"\1gb", re.sub(r"sxm[2-6]", "sxm", text.lower()))
     makers = {vendor.name for vendor in VENDORS}
     return frozenset(re.findall(r"[a-z0-9]+", joined)) - makers
@@ -167,8 +167,8 @@ def _words(text: str) -> frozenset[str]:
 
 def agreed(rows: Iterable[Peaks]) -> dict[str, float]:
     """Return the peaks in which all rows agree: of a model that comes in several forms, what they have in common."""
-    found = [dict(row.values) for row in rows]
-    first, *others = found or [{}]
+    rows_of = [dict(row.values) for row in rows]
+    first, *others = rows_of or [{}]
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 

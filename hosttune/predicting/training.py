@@ -13,12 +13,12 @@ import msgspec
 from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.errors import BadInput
 from hosttune.gpu import generation_of
+from hosttune.model.devicepath import GpuRoof
 from hosttune.model.prediction import PredictedFigure, Prediction
-from hosttune.model.roof import GpuRoof
 from hosttune.model.training import Training
 from hosttune.predicting import formulas
+from hosttune.predicting.estimates import roof_of
 from hosttune.predicting.formulas import MFU_SOURCE, MOST_MFU, TYPICAL_MFU
-from hosttune.predicting.roofs import roof_of
 from hosttune.predicting.shape import HostShape, agreed, peaks_of
 
 PALM = "PaLM, arXiv 2204.02311, appendix B; dense peak: baselines/roofline.toml"

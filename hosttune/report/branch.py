@@ -68,7 +68,8 @@ def draw(branches: Iterable[Branch], console: Page) -> None:
 
 
 def _draw(branch: Branch, lead: str, below: str, console: Page) -> None:
-    fork, end, bar = ("|-- ", "`-- ", "|   ") if _ascii_only(console) else ("├── ", "└── ", "│   ")
+    ascii_only = console.ascii_only if isinstance(console, Pipe) else console.options.ascii_only
+    fork, end, bar = ("|-- ", "`-- ", "|   ") if ascii_only else ("├── ", "└── ", "│   ")
     first, *rest = wrap(branch.text, console.width - len(lead) - len(bar))
     _print_branch(lead, first, branch.style, console)
     for line in rest:
@@ -76,10 +77,6 @@ def _draw(branch: Branch, lead: str, below: str, console: Page) -> None:
     for number, child in enumerate(branch.children, 1):
         final = number == len(branch.children)
         _draw(child, below + (end if final else fork), below + ("    " if final else bar), console)
-
-
-def _ascii_only(console: Page) -> bool:
-    return console.ascii_only if isinstance(console, Pipe) else console.options.ascii_only
 
 
 def _print_branch(lead: str, text: str, style: str, console: Page) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from hosttune.model.collective import CollectiveReport, GroupState, HostGroup, Member, Scaling
 from hosttune.model.listing import some
 from hosttune.model.text import count
-from hosttune.report.between import unmeasured_hosts
 from hosttune.report.blocks import Lines, Report, Table
+from hosttune.report.outcomes import unmeasured_hosts
 
 _STATES: tuple[GroupState, ...] = ("good", "low", "failed", "unknown")
 _WORST_FIRST = ("failed", "low", "unknown", "good")
@@ -76,10 +76,10 @@ def headline(report: CollectiveReport) -> str:
         numbers = " → ".join(map(str, report.series)) or "none"
         return f"PLAN  {count(hosts, 'host')}, groups of {numbers} hosts; nothing was measured"
     states = Counter(group.state for group in report.groups if not group.repeated)
-    found = ", ".join(f"{states[state]} {state}" for state in _STATES if states[state])
+    counts = ", ".join(f"{states[state]} {state}" for state in _STATES if states[state])
     kinds = Counter(fault.kind for fault in report.faults)
     told = ", ".join(f"{number} × {kind}" for kind, number in kinds.items())
-    return f"{report.verdict.upper()}  groups of hosts: {found or 'none'}" + (f"; at fault: {told}" if told else "")
+    return f"{report.verdict.upper()}  groups of hosts: {counts or 'none'}" + (f"; at fault: {told}" if told else "")
 
 
 def occasion(report: CollectiveReport) -> Iterator[str]:
@@ -137,12 +137,12 @@ def group_words(group: HostGroup) -> str:
 def unmeasured(report: CollectiveReport) -> Iterator[str]:
     """Yield the hosts that were not measured, and the reasons of unknown groups, alike ones together."""
     yield from unmeasured_hosts(report)
-    found: dict[tuple[str, str | None], list[HostGroup]] = {}
+    by_reason: dict[tuple[str, str | None], list[HostGroup]] = {}
     for group in report.groups:
         if group.state == "unknown" and not group.repeated:
-            found.setdefault((group.outcome, group.why), []).append(group)
+            by_reason.setdefault((group.outcome, group.why), []).append(group)
     lines = []
-    for (outcome, why), groups in found.items():
+    for (outcome, why), groups in by_reason.items():
         what = f"{outcome}, not judged" if outcome == "measured" else outcome
         steps = [f"step {step}" for step in dict.fromkeys(group.step for group in groups)]
         reason = f": {why}" if why else ""

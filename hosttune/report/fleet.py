@@ -8,10 +8,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from hosttune.model.fleet import CauseGroup, FleetReport, HostLine, Outlier
+from hosttune.model.fleet import STATES, CauseGroup, FleetReport, HostLine, Outlier, Spread, State
 from hosttune.model.listing import some
 from hosttune.model.text import count, number
-from hosttune.model.uniformity import STATES, Spread, State
 from hosttune.model.validation import OUTCOMES, CheckResult, Outcome
 from hosttune.model.values import grouped
 from hosttune.model.verification import StatementState

@@ -77,22 +77,22 @@ class Trouble(Value, frozen=True, kw_only=True):
 
 def answer_of(line: HostLine) -> AnswerOutcome:
     """Return a host's answer in one word: the worst of its phases. A host without any answer is unknown."""
-    found = [
+    outcomes = [
         answer.outcome for answer in line.answers if not (answer.phase == "before" and answer.outcome in ("ok", "no"))
     ]
-    return min(found, key=_ORDER.index, default="unknown")
+    return min(outcomes, key=_ORDER.index, default="unknown")
 
 
 def answers_worst_first(report: FleetReport) -> dict[AnswerOutcome, int]:
     """Return how many hosts gave each answer, worst first. Answers that no host gave are left out."""
-    found = Counter(answer_of(line) for line in report.hosts)
-    return {word: found[word] for word in _ORDER if found[word]}
+    counts = Counter(answer_of(line) for line in report.hosts)
+    return {word: counts[word] for word in _ORDER if counts[word]}
 
 
 def verdicts(report: FleetReport) -> dict[str, int]:
     """Return how many hosts have each verdict, worst first, including zeros."""
-    found = Counter(line.verdict for line in report.hosts)
-    return {verdict: found[verdict] for verdict in VERDICTS}  # type: ignore[index]  # the four words of a verdict
+    counts = Counter(line.verdict for line in report.hosts)
+    return {verdict: counts[verdict] for verdict in VERDICTS}  # type: ignore[index]  # the four words of a verdict
 
 
 def hosts_worst_first(lines: Iterable[HostLine]) -> tuple[HostLine, ...]:
@@ -118,9 +118,9 @@ def headline(report: FleetReport) -> str:
     """Return how many hosts have which verdict, in one sentence."""
     if not report.hosts:
         return "no hosts"
-    found = [f"{number_of} {VERDICT_WORDS[verdict]}" for verdict, number_of in verdicts(report).items() if number_of]
-    found += [f"update pending on {len(waits)}"] if (waits := pending(report)) else []
-    return f"{count(len(report.hosts), 'host')}: {', '.join(found)}"
+    parts = [f"{number_of} {VERDICT_WORDS[verdict]}" for verdict, number_of in verdicts(report).items() if number_of]
+    parts += [f"update pending on {len(waits)}"] if (waits := pending(report)) else []
+    return f"{count(len(report.hosts), 'host')}: {', '.join(parts)}"
 
 
 def pending(report: FleetReport) -> dict[str, tuple[str, ...]]:
@@ -226,8 +226,8 @@ def troubles(report: FleetReport) -> tuple[Trouble, ...]:
     """
     members = grouped((_key(line, result), (line, result)) for line in report.hosts for result in line.told)
     remedies = grouped((_remedy(key, same), same) for key, same in members.items())
-    found = [_trouble([one for same in alike for one in same]) for alike in remedies.values()]
-    return tuple(sorted(found, key=_worst_first))
+    every = [_trouble([one for same in alike for one in same]) for alike in remedies.values()]
+    return tuple(sorted(every, key=_worst_first))
 
 
 def _worst_first(one: Trouble) -> tuple[object, ...]:
@@ -262,8 +262,8 @@ def _answer(line: HostLine, result: CheckResult) -> AnswerOutcome | None:
     """Return the host's answer in the phase that a result is about; None if the result is that of a check."""
     if result.check != _HOST_ANSWERS:
         return next((answer.outcome for answer in line.answers if answer.phase == result.check), None)
-    found = {answer.phase: answer.outcome for answer in line.answers}
-    return found.get(result.subject, answer_of(line) if answer_of(line) not in ("ok", "no") else "unknown")
+    outcome_of = {answer.phase: answer.outcome for answer in line.answers}
+    return outcome_of.get(result.subject, answer_of(line) if answer_of(line) not in ("ok", "no") else "unknown")
 
 
 def _general(line: HostLine, result: CheckResult, text: str | None) -> str | None:

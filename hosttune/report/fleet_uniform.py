@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hosttune.model.configuration import KERNEL_ARGUMENTS, argument_difference
-from hosttune.model.fleet import FleetReport
+from hosttune.model.fleet import FleetReport, Holder, Spread, State, ValueGroup
 from hosttune.model.listing import some
-from hosttune.model.uniformity import Holder, Spread, State, ValueGroup
 
 STATE_WORDS: dict[State, str] = {
     "differs": "differing",
@@ -69,8 +68,8 @@ def others(one: Spread) -> tuple[ValueGroup, ...]:
 
 def notable(report: FleetReport) -> tuple[Spread, ...]:
     """Return the facts that a reader must look at, by machine model."""
-    found = (spread for spread in report.uniformity if spread.state not in ("alike", "single"))
-    return tuple(sorted(found, key=machine_words))
+    spreads = (spread for spread in report.uniformity if spread.state not in ("alike", "single"))
+    return tuple(sorted(spreads, key=machine_words))
 
 
 def some_unknown(one: Spread) -> tuple[Holder, ...]:

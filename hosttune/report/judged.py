@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from hosttune.bench.measures import percent
+from hosttune.model.devicepath import GpuRoof
 from hosttune.model.diagnosis import Diagnosis, JudgedFigure
 from hosttune.model.prediction import PredictedFigure
-from hosttune.model.roof import GpuRoof
 from hosttune.model.text import number
 from hosttune.model.values import format_size, grouped
 from hosttune.report.bars import BarRow, Chart

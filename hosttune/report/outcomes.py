@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from hosttune.model.collective import CollectiveReport
+from hosttune.model.pairs import PairsReport
 from hosttune.model.validation import ACCEPTED, OUTCOMES, Acceptance, CheckResult, Validation, worst_first
 from hosttune.model.values import Value, grouped
 from hosttune.rules.checks.looks import LOOKED
@@ -72,8 +74,8 @@ class NextStep(Value, frozen=True, kw_only=True):
 
 def counts(results: Iterable[CheckResult]) -> dict[str, int]:
     """Return how many results have each outcome, worst first, including zeros; then those that are accepted, if any."""
-    found = Counter(result.standing for result in results)
-    return {outcome: found[outcome] for outcome in (*OUTCOMES, *([ACCEPTED] if found[ACCEPTED] else []))}
+    standings = Counter(result.standing for result in results)
+    return {outcome: standings[outcome] for outcome in (*OUTCOMES, *([ACCEPTED] if standings[ACCEPTED] else []))}
 
 
 def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
@@ -204,3 +206,13 @@ def _group(members: Sequence[CheckResult]) -> Group:
 def remedy(hints: Sequence[str | None], of: str) -> str | None:
     """Return what to do about alike results: for the first of them (`of`), and likewise where others differ."""
     return hints[0] if len(set(hints)) == 1 else f"{hints[0]} (so for {of}; likewise for the others)"
+
+
+# --- hosts that were not measured -----------------------------------------------------------------------------
+
+
+def unmeasured_hosts(report: PairsReport | CollectiveReport) -> Iterator[str]:
+    """Yield a line for each host that was not measured."""
+    for host in report.hosts:
+        if host.outcome != "ok":
+            yield f"host {host.host}: not measured: {host.outcome}: {host.why}"

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from hosttune.model.listing import some
 from hosttune.model.pairs import GPU_RAIL, Ends, Fault, Pair, PairsReport, Port
 from hosttune.model.text import count
-from hosttune.report.between import unmeasured_hosts
 from hosttune.report.blocks import Lines, Maps, Report, Table
 from hosttune.report.heatmaps import HeatCell, Matrix, cell_step, colour_range
+from hosttune.report.outcomes import unmeasured_hosts
 
 MOST_IN_MAP = 128  # hosts; above, only those with a pair that is not good, as many as fit
 _SIGNS = {"cut": "cut", "unknown": "?"}
@@ -57,8 +57,8 @@ def headline(report: PairsReport) -> str:
     kinds = Counter(fault.kind for fault in report.faults)
     told = ", ".join(count(number, kind) for kind, number in kinds.items())
     states = Counter(pair.state for pair in report.pairs)
-    found = ", ".join(f"{states[state]} {state}" for state in ("good", "low", "cut", "unknown") if states[state])
-    return f"{report.verdict.upper()}  pairs: {found or 'none'}" + (f"; at fault: {told}" if told else "")
+    counts = ", ".join(f"{states[state]} {state}" for state in ("good", "low", "cut", "unknown") if states[state])
+    return f"{report.verdict.upper()}  pairs: {counts or 'none'}" + (f"; at fault: {told}" if told else "")
 
 
 def occasion(report: PairsReport) -> Iterator[str]:
@@ -84,34 +84,36 @@ def rail_lines(report: PairsReport) -> Iterator[str]:
 def unmeasured(report: PairsReport) -> Iterator[str]:
     """Yield the hosts that were not measured, and the reasons of unknown pairs, alike ones together."""
     yield from unmeasured_hosts(report)
-    found: dict[tuple[str, str | None], list[str]] = {}
+    by_reason: dict[tuple[str, str | None], list[str]] = {}
     for pair in report.pairs:
         if pair.state == "unknown":
-            found.setdefault((pair.outcome, pair.why), []).append(f"{pair.sender} to {pair.receiver} on {pair.rail}")
+            by_reason.setdefault((pair.outcome, pair.why), []).append(
+                f"{pair.sender} to {pair.receiver} on {pair.rail}"
+            )
     lines = [
         f"unknown: {outcome}{f': {why}' if why else ''}: {count(len(names), 'pair')} ({some(names, 4)})"
-        for (outcome, why), names in found.items()
+        for (outcome, why), names in by_reason.items()
     ]
     yield from lines
 
 
 def counted(report: PairsReport) -> Iterator[str]:
     """Yield what ports counted while their pair was measured, worst pairs first."""
-    found = [(pair, pair.errors) for pair in report.pairs if pair.errors]
-    found.sort(key=lambda one: -len(one[1]))
-    lines = [f"errors: {one.sender} to {one.receiver} on {one.rail}: {some(errors, 4)}" for one, errors in found]
+    with_errors = [(pair, pair.errors) for pair in report.pairs if pair.errors]
+    with_errors.sort(key=lambda one: -len(one[1]))
+    lines = [f"errors: {one.sender} to {one.receiver} on {one.rail}: {some(errors, 4)}" for one, errors in with_errors]
     yield from lines
 
 
 def smaller_paths(report: PairsReport) -> Iterator[str]:
     """Yield the paths that do not carry packets as large as the sender's MTU, alike ones together."""
-    found: dict[tuple[str, str | None], list[str]] = {}
+    by_rail: dict[tuple[str, str | None], list[str]] = {}
     for pair in report.pairs:
         if pair.path_mtu.state == "smaller":
-            found.setdefault((pair.rail, pair.path_mtu.why), []).append(f"{pair.sender} to {pair.receiver}")
+            by_rail.setdefault((pair.rail, pair.path_mtu.why), []).append(f"{pair.sender} to {pair.receiver}")
     lines = [
         f"MTU of the path on {rail}: {why}: the peer's port or a switch has less ({some(names, 8)})"
-        for (rail, why), names in found.items()
+        for (rail, why), names in by_rail.items()
     ]
     yield from lines
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from hosttune.model.devicepath import DevicePath
+from hosttune.model.devicepath import DevicePath, GpuRoof
 from hosttune.model.diagnosis import Cause, Diagnosis, JudgedFigure
 from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.prediction import PredictedFigure, Prediction
-from hosttune.model.roof import GpuRoof
 from hosttune.model.text import number
 from hosttune.report.blocks import AnyBlock, Charts, Entries, Lines, Picture, Plots, Report, Section, Table, TitledFacts
 from hosttune.report.judged import (
@@ -84,7 +83,12 @@ def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[
         for words, figure in rows
     )
     told = tuple(
-        (figure.metric, _told(figure), words, "; ".join(figure.because) if figure.bound is None or figure.value else "")
+        (
+            figure.metric,
+            _figure_text(figure),
+            words,
+            "; ".join(figure.because) if figure.bound is None or figure.value else "",
+        )
         for words, figure in rows
     )
     columns = ("metric", value, "at most", "unit", "of", "inputs")
@@ -109,7 +113,7 @@ def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[
     )
 
 
-def _told(one: PredictedFigure) -> str:
+def _figure_text(one: PredictedFigure) -> str:
     """Return value or typical figure, and the bound, in words."""
     if one.value is not None:
         most = f", at most {one.bound:,.4g}" if one.bound is not None and one.bound != one.value else ""

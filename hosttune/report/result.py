@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from hosttune.model.history import History, PastTransaction
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.settingtext import NOTHING, change_text, setting_value, short_lists, short_value, targets_text
 from hosttune.model.text import count
 from hosttune.model.values import grouped
-from hosttune.report.blocks import AnyBlock, Entries, Exact, Lines, Report, Section
+from hosttune.report.blocks import AnyBlock, Entries, Exact, Lines, Report, Section, Table
 from hosttune.report.blocks import TitledFacts as Row
 from hosttune.report.outcomes import Mark
 
@@ -45,7 +46,8 @@ def result_report(result: Result) -> Report:
         unfinished = (Lines(lines=(left,), style="error"), Exact(parts=(f"its journal: {opened.journal}",)))
     reboot = ("a reboot is required: what is staged takes effect then",) if result.reboot_required else ()
     notes = tuple(line for note in result.notes for line in note.split("\n"))
-    notes += ("hosttune apply --intent FILE sets again what has drifted",) if result.drift else ()
+    settable = any(drift.hint is None for drift in result.drift)
+    notes += ("hosttune apply --intent FILE sets again what has drifted",) if settable else ()
     return Report(
         kind=f"hosttune {result.verb}",
         verdict="" if code == SUCCESS else "fail",
@@ -129,7 +131,7 @@ def _standing(entry: Entry, drift: Drift | None) -> tuple[str, Entry]:
     """Return the word for what is in force, and its entry; of one that has drifted, with what it was and what it is."""
     if drift is not None:
         why = drift.why or f"it was {short_value(drift.expected)}, and is {short_value(drift.actual)} now"
-        return "drifted", replace(entry, why=why)
+        return "drifted", replace(entry, why=f"{why}: {drift.hint}" if drift.hint else why)
     return "in force" if entry.outcome == "done" else entry.outcome, entry
 
 
@@ -155,3 +157,32 @@ def _values(entry: Entry) -> str:
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
         return f"{before} -> {want}, {'still' if entry.after == entry.before else 'now'} {after}"
     return change_text(before, want)
+
+
+# --- history --------------------------------------------------------------------------------------------------
+
+_COLUMNS = ("no.", "at", "by", "what", "settings", "guests")
+
+
+def history_report(history: History) -> Report:
+    """Return the history as a report, oldest transaction first."""
+    parts = entry_rows((row.outcome, row) for transaction in history.transactions for row in transaction.entries or ())
+    return Report(
+        kind="hosttune history",
+        verdict="",
+        headline=count(len(history.transactions), "transaction"),
+        blocks=(
+            Table(columns=_COLUMNS, rows=tuple(map(_row, history.transactions)), whole=True),
+            Entries(heading="what it changed", parts=parts, numbered=False, whole=True),
+        ),
+    )
+
+
+def _row(one: PastTransaction) -> tuple[str | Mark, ...]:
+    by = one.by
+    who = "" if by is None else f"{by.sudo_user or by.login}{'' if by.via == 'shell' else f', {by.via}'}"
+    source = "" if one.source is None else one.source.name or one.source.kind
+    signs = (("+", one.guests.created), ("~", one.guests.updated), ("-", one.guests.removed))
+    guests = " ".join(f"{sign}{name}" for sign, names in signs for name in names)
+    at = f"{one.at[:16].replace('T', ' ')}Z" if one.at.endswith("+00:00") else one.at
+    return str(one.number), at, who, f"{one.verb} {source}".rstrip(), f"{one.settings} {one.outcome}", guests

@@ -157,7 +157,9 @@ def roofline(
     ]
     top = max(*levels, *(run.tflops for run in runs), 0.0)
     known = {kind: intensity(kind, sides[kind]) for _, kind in products if kind in sides}
-    axes = _axes(memory, top, [*known.values(), *(run.intensity for run in runs if run.intensity)])
+    # Axes that show the highest roof or figure, all operations per byte, and where the roofs bend.
+    most = max([*known.values(), *(run.intensity for run in runs if run.intensity), top / memory])
+    axes = _Axes(low_x=1.0, high_x=most * 3, low_y=memory * 0.5, high_y=top * 2)
     own_is = MEASURED if measured_roof(found) else roof.own_is
     lines = [*_grid(axes), *_roofs(axes, memory, peaks), *_own(axes, memory, own, own_is, top)]
     return Plot(
@@ -185,14 +187,6 @@ def measured_roof(found: Iterable[Measure]) -> dict[str, float]:
         if measure.median and (match or measure.metric == COPY):
             groups.setdefault(match[1] if match else "memory", []).append(measure.median)
     return {name: median(values) for name, values in groups.items()} if set(groups) - {"memory"} else {}
-
-
-def _axes(memory: float, top: float, intensities: Iterable[float]) -> _Axes:
-    """Return axes that show the highest roof or figure (`top`), all operations per byte, and where the roofs bend.
-
-    `memory`: TFLOP/s at one operation a byte.
-    """
-    return _Axes(low_x=1.0, high_x=max([*intensities, top / memory]) * 3, low_y=memory * 0.5, high_y=top * 2)
 
 
 def _ridge(own: Mapping[str, float], peaks: Mapping[str, float], memory: float) -> str:

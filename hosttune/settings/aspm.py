@@ -109,8 +109,8 @@ class Aspm(OfRegister):
         """Return the ASPM states of each end that reports them."""
         if system.link(f"{DEVICES}/{self.target}/physfn") is not None:
             return {}
-        found = {end: decode(config_of(system, end)).aspm for end in self.ends(system)}
-        return {end: states for end, states in found.items() if states is not None}
+        states_of = {end: decode(config_of(system, end)).aspm for end in self.ends(system)}
+        return {end: states for end, states in states_of.items() if states is not None}
 
     def _folder(self, system: System) -> str:
         """Return the folder with the kernel's switches for this link, of the first function that has it; "" if none."""

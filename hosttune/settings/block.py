@@ -53,12 +53,12 @@ class NvmeQueue(Setting):
         if folder is None:
             return None
         text = (system.read(f"{folder}/{SCHEDULER}") or "").strip()
-        found = {
+        values = {
             SCHEDULER: chosen_word(system, f"{folder}/{SCHEDULER}") or text or None,
             REQUESTS: whole_number(system, f"{folder}/{REQUESTS}"),
             AFFINITY: whole_number(system, f"{folder}/{AFFINITY}"),
         }
-        return FrozenMap({name: value for name, value in found.items() if value is not None}) or None
+        return FrozenMap({name: value for name, value in values.items() if value is not None}) or None
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting. The scheduler is written first, because it resets the number of requests."""

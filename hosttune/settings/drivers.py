@@ -273,14 +273,14 @@ def _is_card(card: str | None, of: str) -> str:
 
 def cards(system: System, addresses: Iterable[str]) -> dict[str, str]:
     """Return the ids of functions as `udev_rules` takes them, without those that cannot be read. Raises BadInput."""
-    found: dict[str, str] = {}
+    cards_of: dict[str, str] = {}
     for address in (Driver.of(address).target for address in addresses):
         with contextlib.suppress(Unreadable):
             words = [system.read(f"{DEVICES}/{address}/{name}") or "" for name in ("vendor", "device")]
             card = ":".join(word.removeprefix("0x") for word in words)
             if _IDS.fullmatch(card):
-                found[address] = card
-    return found
+                cards_of[address] = card
+    return cards_of
 
 
 # --- identities of GPUs on vfio-pci --------------------------------------------------------------------------

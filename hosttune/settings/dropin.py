@@ -92,8 +92,8 @@ def ruled(text: str) -> dict[str, str | None]:
 
 
 def _is_rules(text: str) -> bool:
-    found = ruled(text)
-    return text != "" and text == udev_rules(found, found)
+    ruled_devices = ruled(text)
+    return text != "" and text == udev_rules(ruled_devices, ruled_devices)
 
 
 def _is_own_unit(text: str) -> bool:

@@ -52,8 +52,8 @@ class IrqAffinity(OfFunction):
 
     def read(self, system: System) -> Mapping[str, str]:
         """See Setting. Empty while the device has no interrupts, or is a virtual function that is yet to be made."""
-        found = {str(irq): system.read(_affinity(irq)) for irq in self._irqs(system)}
-        return FrozenMap({irq: cpu_list(cpus) or cpus for irq, cpus in found.items() if cpus is not None})
+        cpus_of = {str(irq): system.read(_affinity(irq)) for irq in self._irqs(system)}
+        return FrozenMap({irq: cpu_list(cpus) or cpus for irq, cpus in cpus_of.items() if cpus is not None})
 
     def waits_for(self, system: System) -> str | None:
         """See Setting."""
@@ -127,8 +127,8 @@ def _for_one(value: Any, irq: str) -> str | None:
     if not isinstance(value, Mapping):
         return str(value)
     cpus = set(value.values())
-    found = value.get(irq, next(iter(cpus)) if len(cpus) == 1 else None)
-    return None if found is None else str(found)
+    cpu = value.get(irq, next(iter(cpus)) if len(cpus) == 1 else None)
+    return None if cpu is None else str(cpu)
 
 
 def _counted(irqs: list[str]) -> str:

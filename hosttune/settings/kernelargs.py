@@ -41,10 +41,10 @@ def boot_loader(system: System) -> BootLoader | None:
             return None
         if kernel_install:
             return kernel_install
-    found = Grubby.found(system) or Grub.found(system) or (kernel_install if entries_folder(system) else None)
-    if found is None and system.captured and not system.list("/boot"):
+    loader = Grubby.found(system) or Grub.found(system) or (kernel_install if entries_folder(system) else None)
+    if loader is None and system.captured and not system.list("/boot"):
         return Grub("/usr/sbin/update-grub")
-    return found
+    return loader
 
 
 # --- kernel arguments ----------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class KernelArguments(WrittenTogether):
         """See Setting."""
         loader = boot_loader(system)
         staged = loader.read(system) if loader else Staged({})
-        return self.joined({name: _shown(staged, name) for name in self.names})
+        return self.joined({name: _staged_text(staged, name) for name in self.names})
 
     def effective(self, system: System) -> Any:
         """See Setting. Read from /proc/cmdline."""
@@ -127,7 +127,7 @@ def _allowed(name: str, text: str) -> bool:
     return bool(text) and all(WORD.fullmatch(word) and word.startswith(f"{name}=") for word in text.split(" "))
 
 
-def _shown(staged: Staged, name: str) -> str | None:
+def _staged_text(staged: Staged, name: str) -> str | None:
     """Return the staged text of a name, as a value."""
     text = staged.arguments.get(name, NOT_STAGED)
     return f"{_UNFINISHED}{_REMOVAL if text is None else text}" if name in staged.unfinished else text

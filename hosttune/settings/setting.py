@@ -350,3 +350,14 @@ def driver_of(system: System, address: str) -> str | None:
     """Return the driver that holds a function; None for none. Raises Unreadable."""
     target = system.link(f"{DEVICES}/{address}/driver")
     return None if target is None else target.rpartition("/")[2]
+
+
+# --- settings that explain ------------------------------------------------------------------------------------
+
+
+class Explains(ABC):
+    """A setting that compares its values itself and describes the differences for people."""
+
+    @abstractmethod
+    def differences(self, live: Any, want: Any) -> tuple[str, ...]:
+        """Return how the live value differs from the wanted one, one text each; empty if they mean the same."""

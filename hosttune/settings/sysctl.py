@@ -80,10 +80,10 @@ def sysctl_path(name: str) -> str:
 
 def _lines(system: System) -> dict[str, str]:
     """Return all assignments in the drop-in; those that others added to hosttune's file are kept."""
-    found = (
+    pairs = (
         line.partition("=") for line in (system.read(DROP_IN) or "").splitlines() if not line.lstrip().startswith("#")
     )
-    return {name.strip(): value.strip() for name, equals, value in found if equals}
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
 
 def _put(system: System, lines: Mapping[str, str]) -> None:

@@ -138,7 +138,7 @@ def _settings(row: Mapping[str, Any]) -> Settings | None:
     if not isinstance(vlans, list) or len(vlans) > 1 or not isinstance(rate, dict):
         return None
     vlan = vlans[0] if vlans and isinstance(vlans[0], dict) else {}
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "address": row.get("address"),
         "vlan": vlan.get("vlan", 0),
         "qos": vlan.get("qos", 0),
@@ -147,10 +147,10 @@ def _settings(row: Mapping[str, Any]) -> Settings | None:
         "min_tx": rate.get("min_tx"),
         "link_state": row.get("link_state"),
     }
-    found |= {name: row[name] for name in (*FLAGS, *GUIDS) if name in row}
+    values |= {name: row[name] for name in (*FLAGS, *GUIDS) if name in row}
     texts = dict.fromkeys(("address", "protocol", "link_state", *GUIDS), str)
     kinds: dict[str, type] = {**texts, **dict.fromkeys(FLAGS, bool)}
-    return FrozenMap(found) if all(type(value) is kinds.get(name, int) for name, value in found.items()) else None
+    return FrozenMap(values) if all(type(value) is kinds.get(name, int) for name, value in values.items()) else None
 
 
 def commands(left: Settings, want: Settings) -> list[tuple[str, ...]]:

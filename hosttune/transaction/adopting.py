@@ -44,9 +44,9 @@ def _action(system: System, adopted: AdoptedGuest, host: Host, applied: Mapping[
         now = read_definition(system, adopted.name, secure=True)
         if now is None:
             raise _stale(adopted, ["it is not defined any more"])
-        found = read_domain(now, where=f"guest {adopted.name}").uuid
-        if found != adopted.uuid:
-            raise _stale(adopted, [f"it has UUID {found} now, and {adopted.uuid} was planned: it is another guest"])
+        uuid = read_domain(now, where=f"guest {adopted.name}").uuid
+        if uuid != adopted.uuid:
+            raise _stale(adopted, [f"it has UUID {uuid} now, and {adopted.uuid} was planned: it is another guest"])
         plain = read_definition(system, name)
         saved = has_managed_save(system, name)
     except Unreadable as error:
@@ -83,18 +83,18 @@ def _stale(adopted: AdoptedGuest, lines: Iterable[str]) -> Refused:
 def _moved(planned: Iterable[AdoptedChange], needed: Iterable[AdoptedChange]) -> Iterable[str]:
     """Yield what of a definition is not as it was planned, as far as the plan is about it."""
     then, now = ({change.element: change for change in changes} for changes in (planned, needed))
-    found = False
+    seen = False
     for element in dict.fromkeys((*then, *now)):
         was = then[element].was if element in then else None
         present = now[element].was if element in now else None
         if was == present:
             continue
-        found = True
+        seen = True
         if was is None:
             yield f"{element}: {present} now, which the plan did not have to change"
         else:
             yield f"{element}: planned from {was}, now {present or 'it needs no change'}"
-    if not found:
+    if not seen:
         yield "something that the plan does not change is different in its definition"
 
 

@@ -19,9 +19,9 @@ from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.force import InForce
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
-from hosttune.settings.explains import Explains
 from hosttune.settings.hook import recording_of
-from hosttune.settings.setting import BOOT, Divisible, EditedInPlace, MayGiveLess, Setting, WrittenTogether
+from hosttune.settings.setting import BOOT, Divisible, EditedInPlace, Explains, MayGiveLess, Setting, WrittenTogether
+from hosttune.transaction.guards import renamed
 from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import (
@@ -38,6 +38,7 @@ from hosttune.transaction.writing import Made
 
 SUCCESS, NO, PERSON = 0, 1, 4
 UNREAD = "cannot be read: "  # the beginning of the reason of a drift whose value is unknown
+_OF_GONE = "change the devices of its guest and apply, or take it away: hosttune revert --guest NAME"
 
 
 def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
@@ -223,9 +224,9 @@ def applied_state(site: Site, rows: Iterable[StandingSetting]) -> tuple[list[Ent
     entries: list[Entry] = []
     for row in rows:
         if (record := _not_back(site, row.record)) is not None:
-            found = _look(site, record)
-            drift += _drifted(record, found)
-            entries += _standing(record, found)
+            state = _look(site, record)
+            drift += _drifted(record, state)
+            entries += _standing(record, state)
     return entries, drift
 
 
@@ -235,8 +236,8 @@ def drifted_records(site: Site, rows: Iterable[StandingSetting]) -> Iterable[Rec
     Not included: what cannot be read, and what waits for a boot or a guest.
     """
     for row in rows:
-        found = _look(site, row.record)
-        if isinstance(found, Drift) and not (found.why or "").startswith(UNREAD):
+        state = _look(site, row.record)
+        if isinstance(state, Drift) and not (state.why or "").startswith(UNREAD):
             yield row.record
 
 
@@ -246,12 +247,17 @@ def _look(site: Site, record: Record) -> Drift | str | None:
     if isinstance(setting, EditedInPlace) and record.outcome == "done":  # what others have in it is nobody's drift
         record = msgspec.structs.replace(record, after=record.new)
     expected = freeze(record.after)
+    if setting.is_gone(site.system):
+        return Drift(action=names_of(record, setting)[0], expected=expected, why="its device is gone", hint=_OF_GONE)
     try:
         now = freeze(setting.read(site.system))
         works = freeze(setting.effective(site.system))
     except Unreadable as error:
         return Drift(action=names_of(record, setting)[0], expected=expected, why=f"{UNREAD}{error.reason}")
     if not _as_left(setting, record, now):
+        if record.kind == "guest" and (other := renamed(site, record.target)) is not None:
+            why, hint = other.why[0], other.relaxation[0]
+            return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why, hint=hint)
         if setting.waits_for(site.system) is not None:
             return None  # it cannot be seen now: its guest does not run, or has the device
         ours = partial(site.pages_of_runs, setting.target)
@@ -305,7 +311,7 @@ def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
         name = _part(setting, action)
         expected, actual = part_of(setting, found.expected, name), part_of(setting, found.actual, name)
         if found.why or expected != actual:
-            yield Drift(action=action, expected=expected, actual=actual, why=found.why)
+            yield msgspec.structs.replace(found, action=action, expected=expected, actual=actual)
 
 
 def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:

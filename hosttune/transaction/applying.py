@@ -55,6 +55,7 @@ from hosttune.transaction.guests import (
     apart,
     guest_actions,
     guest_verdicts,
+    refuse_images,
     refuse_variables,
     removal_steps,
     running_notes,
@@ -146,7 +147,7 @@ def apply(
             return msgspec.structs.replace(done, pending=_pending_guests(host, plan, prepared)), SUCCESS
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
-        refuse_removal(site.system, removed)
+        refuse_removal(site, removed)
         refuse_busy(
             site.system, host, [one for one in todo if not one.step.gives_up and not one.is_noted], options.disrupt
         )
@@ -215,6 +216,7 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
         for one in prepare(site.system, waits, told)
     )
     prepared = guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
+    refuse_images(site.system, prepared)
     refuse_variables(site.system, prepared, host)
     return (*prepared, *waiting)
 
@@ -250,10 +252,10 @@ def lacking_steps(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
 def _unchanged(
     site: Site, transactions: Iterable[Transaction], verb: str, prepared: Sequence[Prepared], *notes: str
 ) -> Result:
-    found = tuple(row for step in prepared if not is_inapplicable(step) for row in entry(step))
+    rows = tuple(row for step in prepared if not is_inapplicable(step) for row in entry(step))
     waits = waits_for_boot(prepared) or reboot_required(site, transactions)
     told = (*inapplicable_notes(prepared), *notes)
-    return Result(host=site.hostname, verb=_VERBS[verb], entries=found, reboot_required=waits, notes=told)
+    return Result(host=site.hostname, verb=_VERBS[verb], entries=rows, reboot_required=waits, notes=told)
 
 
 def _pending_guests(host: Host, plan: Plan, prepared: Sequence[Prepared]) -> tuple[str, ...]:
@@ -325,13 +327,13 @@ def _carried(
     if carried.succeeded:
         site.keep_holders(transactions)
     site.keep_at_start(transactions)
-    found = _entries(site, prepared, todo, carried, transaction)
+    rows = _entries(site, prepared, todo, carried, transaction)
     result = Result(
         host=site.hostname,
         verb=_VERBS[verb],
         changed=transaction.is_open or (carried.succeeded and any(map(_changed, transaction.records))),
         reboot_required=waits_for_boot(prepared) or _staged(todo, carried) or reboot_required(site, transactions),
-        entries=found,
+        entries=rows,
         open_transaction=described(transaction) if transaction.is_open else None,
         pending=pending if carried.succeeded else (),
         notes=(
@@ -409,16 +411,16 @@ def _entries(
 ) -> tuple[Entry, ...]:
     numbers = {id(one.step): number for number, one in enumerate(todo, 1)}
     records = {record.step: record for record in transaction.records}
-    found: list[Entry] = []
+    rows: list[Entry] = []
     for one in prepared:
         number = numbers.get(id(one.step))
         if is_inapplicable(one):
             continue
         if number is None:
-            found += entry(_waiting_now(site, one) if carried.succeeded else one)
+            rows += entry(_waiting_now(site, one) if carried.succeeded else one)
         elif number in carried.made:
-            found += _entry_of_made(site, one, number, carried, records.get(number))
-    return tuple(found)
+            rows += _entry_of_made(site, one, number, carried, records.get(number))
+    return tuple(rows)
 
 
 def _waiting_now(site: Site, one: Prepared) -> Prepared:
@@ -493,5 +495,5 @@ def remember_gpus(site: Site, store: Store, plan: Plan, host: Host, todo: Sequen
         host=host, health=read_log(Reader(site.system)), plans=(plan,), complete=site.system.complete, looks={}
     )
     results = judge(known, [check for check in checks() if check.id in LOOKED])
-    found = looks_to_keep(known, results, now_text())
-    keep_gpus(store.folder, host, {address: look for address, look in found.items() if address in leaving})
+    looks = looks_to_keep(known, results, now_text())
+    keep_gpus(store.folder, host, {address: look for address, look in looks.items() if address in leaving})

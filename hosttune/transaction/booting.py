@@ -79,7 +79,10 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
             if setting_of_record(record).scope != RUNTIME:
                 continue
             before = tuple(
-                transaction for transaction in kept if transaction.header.verb == AGAIN and _is_of(transaction, record)
+                transaction
+                for transaction in kept
+                if transaction.header.verb == AGAIN
+                and any((one.kind, one.target) == (record.kind, record.target) for one in transaction.records)
             )
             turn = _again(site, store, number, record, before, say)
             found += turn.entries
@@ -127,22 +130,22 @@ def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
     """
     from hosttune.transaction.applying import WantedSteps, due, look
 
-    found: list[Entry] = []
+    rows: list[Entry] = []
     known = site.transactions()
     tried = [one for one in known if (one.header.verb, one.header.boot_id) == (LATER, site.boot_id)]
     targets = {record.target for one in tried for record in one.records}
     for step in steps_of(action for action, held in site.waiting(known) if not held and action.target not in targets):
         known = site.transactions()
         wanted = WantedSteps(Plan(intent=Intent(version=1)), (step,), ())
-        todo = due([_judged(site, prepared) for prepared in look(site, wanted, Host(guests=()), known)])
+        todo = due([_unless_in_use(site, prepared) for prepared in look(site, wanted, Host(guests=()), known)])
         with contextlib.suppress(BadInput, Refused):  # a device between two tenants: its hand-over is first
             refuse_between_tenants(
                 site.system, store, [prepared.step.origin for prepared in todo if prepared.step.origin]
             )
-            found += _finished(site, store, next_number(known), todo, say)
-    if found:
+            rows += _finished(site, store, next_number(known), todo, say)
+    if rows:
         site.keep_holders(site.transactions())
-    return found, any(row.outcome not in (*_FINE, "reverted", "clamped") for row in found)
+    return rows, any(row.outcome not in (*_FINE, "reverted", "clamped") for row in rows)
 
 
 def _finished(site: Site, store: Store, number: int, todo: Sequence[Prepared], say: Say) -> Iterable[Entry]:
@@ -194,10 +197,6 @@ def _of_earlier_boot(site: Site, transaction: Transaction) -> bool:
     return site.boot_id is not None and transaction.header.boot_id != site.boot_id
 
 
-def _is_of(transaction: Transaction, record: Record) -> bool:
-    return any((one.kind, one.target) == (record.kind, record.target) for one in transaction.records)
-
-
 def _again(
     site: Site, store: Store, number: int, record: Record, before: Iterable[Transaction], say: Say
 ) -> _RecordAtBoot:
@@ -205,7 +204,9 @@ def _again(
 
     `before`: journals of earlier re-applies of this record. This one replaces them.
     """
-    prepared = _judged(site, prepare(site.system, [step_of(record)])[0])
+    prepared = _unless_in_use(site, prepare(site.system, [step_of(record)])[0])
+    if prepared.is_noted:
+        prepared = with_verdict(prepared, ALREADY, "as wanted, and the journal has it")
     if prepared.verdict != TODO:
         rows = entry(prepared)
         return _RecordAtBoot(rows, all(row.outcome in _FINE or row.outcome == record.outcome for row in rows))
@@ -225,7 +226,7 @@ def _again(
     )
 
 
-def _judged(site: Site, one: Prepared) -> Prepared:
+def _unless_in_use(site: Site, one: Prepared) -> Prepared:
     """Return the step, or a step that writes nothing if its device is in use or there are more pages than wanted."""
     setting = one.step.setting
     if one.verdict != TODO:

@@ -62,16 +62,18 @@ def apply(
     site, discover = here
     if not dry_run:
         writable_store(site)
-    found = asked()
-    if isinstance(found, Intent):
-        found = PlanRequest(found)
-    if isinstance(found, PlanRequest):
+    asked_plan = asked()
+    if isinstance(asked_plan, Intent):
+        asked_plan = PlanRequest(asked_plan)
+    if isinstance(asked_plan, PlanRequest):
         from hosttune.planning import plan as decide  # a saved plan, `status` and `revert` do not need the planner
 
         refuse_open(() if dry_run else site.transactions())  # what it has done is not in force yet
-        where = (found.source and found.source.name) or "intent"
-        found = decide(discover(), found.intent, where=where, source=found.source, prune=found.prune)
-    wanted = found if found is not None else _saved_plan(site)
+        where = (asked_plan.source and asked_plan.source.name) or "intent"
+        asked_plan = decide(
+            discover(), asked_plan.intent, where=where, source=asked_plan.source, prune=asked_plan.prune
+        )
+    wanted = asked_plan if asked_plan is not None else _saved_plan(site)
 
     def known() -> Host:
         host = discover()
@@ -148,9 +150,10 @@ def take_away(here: Here, names: Sequence[str], options: ApplyOptions, *, confir
     profile = host.in_force.profile or "guest"
     plan = decide(beside, Intent(version=1, profile=profile, guests=absent), where="--guest")
     removals = (*plan.removals, *(Removal(name=guest.name, uuid=guest.uuid) for guest in adopted))
+    if kept := [left_out for left_out in plan.unplaced if left_out.guest in names]:
+        why = "; ".join(f"guest {left_out.guest}: {left_out.why[0]}" for left_out in kept)
+        raise Refused(f"cannot be taken away: {why}", where="--guest", hint="; ".join(kept[0].relaxation))
     plan = msgspec.structs.replace(plan, unplaced=(), removals=removals)  # a guest without a place is left as it is
-    if {removal.name for removal in removals} != set(names):
-        raise Refused("the plan does not take them away", where="plan: removals", hint="hosttune revert takes back all")
     if dry_run:
         rehearsed, code = dryrun.rehearse_apply(site, plan, options, discover)
         return _with_code((msgspec.structs.replace(rehearsed, verb="revert"), code))

@@ -48,6 +48,8 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
     rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.written) for one in todo}
     told = [_rehearsed(one, *rehearsed[id(one)]) if one.verdict == TODO else one for one in prepared]
     refused = [(one, why) for one in todo if (why := rehearsed[id(one)][1]) and one.verdict == TODO]
+    uses = tuple(_uses(site, host, todo, options))
+    users = [line.strip() for text in uses for line in text.splitlines()[1:]]  # a write may refuse for one of them
     result = Result(
         host=site.hostname,
         verb="apply",
@@ -58,9 +60,13 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
         notes=(
             *inapplicable_notes(prepared),
             *_refusals(site, plan, host, unfinished),
-            *_uses(site, host, todo, options),
+            *uses,
             *(f"apply would fail: {lacking_step.step.name} is needed" for lacking_step in lacking_steps(prepared)),
-            *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not _appears(one)),
+            *(
+                f"apply would fail: {one.step.name} {why}"
+                for one, why in refused
+                if not _appears(one) and not any(line in why for line in users)
+            ),
             "dry run: nothing was written",
         ),
     )

@@ -15,8 +15,7 @@ from hosttune.journal import Journal, JournalFailed, read_transaction
 from hosttune.machine.system import System
 from hosttune.model.listing import some
 from hosttune.model.values import freeze
-from hosttune.settings.explains import Explains
-from hosttune.settings.setting import MayGiveLess
+from hosttune.settings.setting import Explains, MayGiveLess
 from hosttune.transaction.rehearsal import CountingSystem
 from hosttune.transaction.rollback import close, put_back, roll_back_records
 from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, SettingStep, shown_text
@@ -128,9 +127,14 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
         old=one.live,
         new=step.want,
     )
-    found = made[number] = _changed(system, step, one.live)
+    made_now = made[number] = _changed(system, step, one.live)
     journal.write(
-        "done", step=number, outcome=found.outcome, value=found.after, why=found.why, untouched=found.untouched
+        "done",
+        step=number,
+        outcome=made_now.outcome,
+        value=made_now.after,
+        why=made_now.why,
+        untouched=made_now.untouched,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hosttune.discovery.holders import holders
 from hosttune.disks import functions_of
 from hosttune.errors import BadInput, Refused, Unreadable
+from hosttune.inventory.names import mistaken
 from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import changes_force, newest
 from hosttune.journal.register import read_register
@@ -17,8 +18,9 @@ from hosttune.model import sysfs
 from hosttune.model.hints import did_you_mean, did_you_mean_address
 from hosttune.model.host import Host
 from hosttune.model.listing import some
-from hosttune.model.plan import Plan
+from hosttune.model.plan import Plan, Unplaced
 from hosttune.model.quarantine import DeviceRecord
+from hosttune.model.values import addresses_in
 from hosttune.settings.drivers import virtual_functions
 from hosttune.settings.setting import Disturbing, FreesDevice, MayGiveLess, TakesDevice
 from hosttune.transaction.site import Site
@@ -86,16 +88,16 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
 
     Raises Refused with every device, BadInput for a register that cannot be read.
     """
-    from hosttune.inventory.quarantine import quarantined_devices
+    from hosttune.inventory.devices import quarantined_devices
 
     register = read_register(store.folder) if store is not None else None
     guests = (*plan.guests, *(adopted.guest for adopted in plan.adoptions))
     named = {
         *(device.address for guest in guests for device in guest.devices),
         *(assignment.gpu for guest in plan.guests for assignment in guest.mig),
-        *(action.target for action in plan.actions),
+        *(address for action in plan.actions for address in addresses_in(action.target)),
     }
-    found = quarantined_devices(host, register)
+    reasons = quarantined_devices(host, register)
     adopted = {adopted_guest.name for adopted_guest in plan.adoptions}
     paths = [
         planned_guest.disk for planned_guest in guests if planned_guest.disk and planned_guest.disk.startswith("/dev/")
@@ -108,8 +110,10 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
     ]
     disks = {path: host.index.functions_under(path) for path in paths}
     named |= {address for functions in disks.values() for address in functions or ()}
-    lines = [f"  {found[address]}" for address in sorted(named & found.keys())]
-    lines += [f"  {path} may be on one: what it is on is unknown" for path, on in disks.items() if found and on is None]
+    lines = [f"  {reasons[address]}" for address in sorted(named & reasons.keys())]
+    lines += [
+        f"  {path} may be on one: what it is on is unknown" for path, on in disks.items() if reasons and on is None
+    ]
     if lines:
         hint = "finish its hand-over (hosttune handover), or free it (hosttune handover release BDF --why TEXT)"
         raise Refused("devices between two tenants:\n" + "\n".join(lines), where="plan", hint=hint)
@@ -151,7 +155,7 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
 
     setting = setting_of_record(record)
     if not isinstance(setting, GuestDefinition) or record.old is None:
-        return [held[record.target]] if record.target in held else []
+        return [held[address] for address in addresses_in(record.target) if address in held]
     try:
         facts = setting.facts_of(record.old)
         sources = [*facts.functions, *(device.source for device in facts.hostdevs if device.source is not None)]
@@ -204,7 +208,8 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
 
 def busy_lines(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> tuple[str, ...]:
     """Return what `refuse_busy` refuses, one line each. Raises Unreadable."""
-    return (*_disruptive(system, todo, disrupt), *_of_guests(system, host, todo, disrupt), *_held(system, host, todo))
+    lines = (*_disruptive(system, todo, disrupt), *_of_guests(system, host, todo, disrupt), *_held(system, host, todo))
+    return tuple(dict.fromkeys(lines))  # two settings may take one device
 
 
 def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
@@ -270,10 +275,10 @@ def _functions_changing_driver(system: System, record: Record) -> tuple[str, ...
 
 def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
     """Report settings that still have hosttune's value if more is in use than the original value would provide."""
-    found: dict[tuple[str, str], list[Record]] = {}
+    by_setting: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        found.setdefault((record.kind, record.target), []).append(record)
-    for changes in found.values():
+        by_setting.setdefault((record.kind, record.target), []).append(record)
+    for changes in by_setting.values():
         setting = setting_of_record(changes[0])
         if not isinstance(setting, MayGiveLess):
             continue
@@ -287,17 +292,31 @@ def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
             yield line
 
 
-def refuse_removal(system: System, records: Iterable[Record]) -> None:
-    """Refuse to undefine guests that run, or of which something would be lost. Raises Refused, naming the ways."""
+def renamed(site: Site, name: str) -> Unplaced | None:
+    """Return why libvirt has not the guest in force by this name; None if it has, or if that is unknown."""
+    from hosttune.discovery.guests import read_guests
+
+    guests, _ = read_guests(Reader(site.system))
+    force = site.in_force()
+    return mistaken(guests, force, name) if guests is not None and force is not None else None
+
+
+def refuse_removal(site: Site, records: Iterable[Record]) -> None:
+    """Refuse to undefine guests that run, have another name, or of which something would be lost.
+
+    Raises Refused, naming the ways.
+    """
     from hosttune.hypervisor.connection import is_active, read_state
     from hosttune.hypervisor.removed import obstacles
 
-    lines = []
+    lines, system = [], site.system
     for name in (record.target for record in records if record.kind == "guest" and record.old is None):
         try:
             state = read_state(system, name)
+            other = renamed(site, name)
             why = [f"it is {state}: virsh shutdown {name}"] if is_active(state) else []
             why += [] if state is None else obstacles(system, name)
+            why += [f"{other.why[0]}: {other.relaxation[0]}"] if other else []
         except Unreadable as error:
             why = [f"libvirt cannot be asked about it: {error.reason}"]
         lines += [f"  guest {name}: {text}" for text in why]
@@ -314,7 +333,6 @@ def refuse_running_guests(system: System, records: Iterable[Record], disrupt: Co
     if not ours:
         return
     from hosttune.discovery.guests import read_guests
-    from hosttune.machine.reader import Reader
 
     guests, _ = read_guests(Reader(system))
     if guests is None:

@@ -60,11 +60,11 @@ class FilesOfGuest(Setting):
     def read(self, system: System) -> Any:
         """See Setting."""
         folder = self._folder(system)
-        found = {path: data for path in PATHS if (data := system.read_bytes(f"{folder}/{path}")) is not None}
-        if not found:
+        files = {path: data for path in PATHS if (data := system.read_bytes(f"{folder}/{path}")) is not None}
+        if not files:
             return None
         return FrozenMap(
-            {path: _digest(data) if path == SEED else data.decode("utf-8", "replace") for path, data in found.items()}
+            {path: _digest(data) if path == SEED else data.decode("utf-8", "replace") for path, data in files.items()}
         )
 
     def write(self, system: System, value: Any) -> None:

@@ -16,6 +16,7 @@ from hosttune.guest import guest_files
 from hosttune.hypervisor import no_system, process_of, ready, startable, unreachable, verify_running, xml_difference
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save
+from hosttune.hypervisor.disk import CopiedDisk, image_here
 from hosttune.hypervisor.removed import nvram_of
 from hosttune.inventory.bare import runs
 from hosttune.journal import Record
@@ -50,6 +51,8 @@ def guest_actions(plan: Plan, *, start: bool) -> Iterable[Action]:
     """
     for guest in plan.guests:
         name = guest.name
+        if guest.image is not None:
+            yield _action(CopiedDisk.kind, guest.disk or "", guest.image, "its disk, copied from its image")
         files = value_of(guest_files(plan, name))
         yield _action(FILES, name, files, "what the guest sets inside: copied into it, or read from the seed image")
         yield _action(DEFINITION, name, _definition(plan, name), "the guest as planned")
@@ -84,6 +87,13 @@ def removal_steps(plan: Plan, known: Iterable[Record]) -> tuple[SettingStep, ...
         if record.target in names and record.kind in (FILES, DEFINITION, AdoptedDefinition.kind)
     ]
     return tuple(back_step(record, "the guest is taken away") for record in records)
+
+
+def refuse_images(system: System, prepared: Iterable[Prepared]) -> None:
+    """Raise BadInput for an image of which a disk is to be a copy and that is none."""
+    for one in prepared:
+        if isinstance(one.step.setting, CopiedDisk) and one.verdict == TODO:
+            image_here(system, one.step.want)
 
 
 def refuse_variables(system: System, prepared: Iterable[Prepared], host: Host) -> None:
@@ -192,7 +202,12 @@ class Starting(msgspec.Struct, frozen=True):
             reasons = (*startable(self.discover(), guest), *unreachable(self.system, guest))
             return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
         if stage == AFTER_START_STAGE:
-            self._await_interrupts(one)
+            # Wait until a driver in the guest has requested vfio interrupts. Waits only once, not for each device.
+            seconds = 0.0 if self.system.captured or self.found else INTERRUPT_SECONDS
+            deadline = time.monotonic() + seconds
+            while one.step.setting.waits_for(self.system) is not None and time.monotonic() < deadline:
+                time.sleep(1.0)
+            self.found["waited"] = "yes"
         if stage == AFTER_START_STAGE or one.verdict == PENDING or isinstance(one.step.setting, MadeByAnother):
             return prepare(self.system, [one.step])[0]
         if one.step.setting.kind == DEFINITION and not one.step.back:
@@ -204,14 +219,6 @@ class Starting(msgspec.Struct, frozen=True):
         guest = self.plan.guest(one.step.setting.target)
         reasons = ready(self.discover(), guest) if any(device.network for device in guest.devices) else ()
         return with_verdict(one, PENDING, "; ".join(reasons)) if reasons else one
-
-    def _await_interrupts(self, one: Prepared) -> None:
-        """Wait until a driver in the guest has requested vfio interrupts. Waits only once, not for each device."""
-        seconds = 0.0 if self.system.captured or self.found else INTERRUPT_SECONDS
-        deadline = time.monotonic() + seconds
-        while one.step.setting.waits_for(self.system) is not None and time.monotonic() < deadline:
-            time.sleep(1.0)
-        self.found["waited"] = "yes"
 
 
 def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterable[str]:

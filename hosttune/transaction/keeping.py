@@ -104,7 +104,7 @@ def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Sa
     _forget_old(site, store, transactions, now)
     ended, failed = finish(site, store, say)
     word = "failed" if failed else "corrected"
-    found = [Kept(kind, target, word) for kind, _, target in (row.action.partition(":") for row in ended)]
+    kept = [Kept(kind, target, word) for kind, _, target in (row.action.partition(":") for row in ended)]
     transactions = site.transactions()
     number = next_number(transactions)
     candidates = (setting for setting in site.standings(transactions).in_force if knob_to_keep(*setting.key))
@@ -112,17 +112,17 @@ def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Sa
     for record in drifted_records(site, candidates):
         ages = corrections.setdefault((record.kind, record.target), [])
         if (limit := _limit(ages)) is not None:
-            found.append(Kept(record.kind, record.target, "given-up", limit))
+            kept.append(Kept(record.kind, record.target, "given-up", limit))
             continue
         done, interrupted = _correct(site, store, number, record, say, now.uptime)
         if done is None:
             continue
-        found.append(done)
+        kept.append(done)
         ages.append(0.0)
         number += 1
         if interrupted:
-            return Keeping(tuple(found), interrupted=True)
-    return Keeping(tuple(found))
+            return Keeping(tuple(kept), interrupted=True)
+    return Keeping(tuple(kept))
 
 
 def _correct(

@@ -15,6 +15,7 @@ from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.definition import PlannedDefinition
+from hosttune.hypervisor.disk import CopiedDisk
 from hosttune.hypervisor.hugemount import Mount
 from hosttune.hypervisor.partition import FabricPartitionState
 from hosttune.hypervisor.state import GuestState
@@ -40,7 +41,8 @@ from hosttune.transaction.guestfiles import FilesOfGuest
 _CLASSES: tuple[type[Setting], ...] = (
     NodeHugePages, Governor, EnergyPreference, ResumeLatency,
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
-    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
+    AppArmorRule, Mount, LibvirtRestart, CopiedDisk, FilesOfGuest,
+    PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
     FabricPartitionState, Driver, SriovVfs, VirtualFunction, MigInstanceSetting, VgpuFunctions, VgpuTypeSetting,
     MediatedDevice, IrqAffinity, IrqbalanceBan, DefaultAffinity, SliceCpus, KernelArguments, DropIn, LibvirtHook,
@@ -54,10 +56,10 @@ def kinds() -> Mapping[str, type[Setting]]:
 
 def kind_class(kind: str, where: str) -> type[Setting]:
     """Return the class of a kind. Raises BadInput for a kind that this version does not know."""
-    found = kinds().get(kind)
-    if found is None:
+    setting = kinds().get(kind)
+    if setting is None:
         raise BadInput(f"unknown setting kind {kind!r}", where=where, hint="plan again with this version of hosttune")
-    return found
+    return setting
 
 
 def setting_of(kind: str, target: str) -> Setting:

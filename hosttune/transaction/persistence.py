@@ -58,5 +58,5 @@ def persistence(
 
 
 def _is_lost_at_reboot(kind: str) -> bool:
-    found = kind_class(kind, f"action {kind}")
-    return found.scope == RUNTIME and found.stage not in OF_GUESTS  # libvirt's autostart starts guests, as defined
+    setting = kind_class(kind, f"action {kind}")
+    return setting.scope == RUNTIME and setting.stage not in OF_GUESTS  # libvirt's autostart starts guests, as defined

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.hypervisor.adopted import is_domain_name
+from hosttune.journal.force import FOLLOWING
 from hosttune.model.host import Host
 from hosttune.model.intent import check as check_intent
 from hosttune.model.intent import is_guest_name
@@ -16,9 +17,6 @@ from hosttune.model.limits import check_count, limit
 from hosttune.model.plan import AdoptedGuest, Plan, PlannedGuest, check_guest
 from hosttune.model.values import MAX_ID, MAX_SIZE, CpuSet
 
-# These actions are derived from a plan's guests and actions, so a plan must not contain them: one could name another
-# guest.
-_FOLLOWS = ("guest", "adopted-guest", "guest-files", "guest-state", "drop-in")
 _DEVICE_KINDS = ("gpu", "nic", "nvme", "vf", "mdev", "nvswitch", "other")
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
@@ -201,5 +199,5 @@ def _check_actions(plan: Plan) -> None:
             raise BadInput(f"id {action.id!r} is not its kind and target", where=f"{at}.id", hint="plan again")
         if action.effect not in ("now", "reboot"):
             raise BadInput(f"{action.effect!r} is not an effect", where=f"{at}.effect", hint="now or reboot")
-        if action.kind in _FOLLOWS:
+        if action.kind in FOLLOWING:  # derived from a plan's guests and actions: one could name another guest
             raise BadInput(f"{action.kind} cannot be an action of a plan", where=at, hint="plan again")

@@ -84,9 +84,9 @@ class MissesNoted(_PassThrough):
 
     def exists(self, path: str) -> bool:
         """See System."""
-        found = super().exists(path)
-        self.missed |= not found
-        return found
+        there = super().exists(path)
+        self.missed |= not there
+        return there
 
     def query(self, name: str, live: Callable[[], str | None]) -> str | None:
         """See System."""

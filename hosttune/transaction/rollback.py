@@ -121,18 +121,20 @@ def restored(
     counted = CountingSystem(system)
     kept = True
     try:
-        found = freeze(setting.read(system))
-        target, foreign = _value_to_restore(setting, record, found, same_boot=same_boot, force=force)
-        kept = begin(found, target)
-        if target == found:
+        now = freeze(setting.read(system))
+        target, foreign = _value_to_restore(setting, record, now, same_boot=same_boot, force=force)
+        kept = begin(now, target)
+        if target == now:
             made = (
-                _foreign(setting, found, foreign)
+                _foreign(setting, now, foreign)
                 if foreign
-                else Made("already", found, _gone(setting, record, found, same_boot))
+                else Made("already", now, _gone(setting, record, now, same_boot))
             )
         else:
             note = write(counted, setting, target)
-            made = _judged(setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0)
+            made = _made_of_undo(
+                setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0
+            )
         if made.outcome in ("reverted", "already"):
             for path in setting.places(system):
                 system.tidy(path)
@@ -191,7 +193,7 @@ def same(setting: Setting, one: Any, other: Any) -> bool:
     return bool(one == other) or setting.agrees(one, other)
 
 
-def _judged(
+def _made_of_undo(
     setting: Setting, target: Any, now: Any, foreign: Mapping[str, Any], note: str | None, *, wrote: bool
 ) -> Made:
     if target != now and not is_original(setting, now, target):
@@ -215,7 +217,7 @@ def _gone(setting: Setting, record: Record, now: Any, same_boot: bool) -> str:
         left = "" if now == freeze(record.old) else f", it is {text} since"
         return f"the reboot had undone it{left}: nothing was written"
     if now != freeze(record.old) and is_original(setting, now, freeze(record.old)):
-        return f"{text} serves as well as its original: nothing was written"
+        return f"it is {text} now, and may stay: nothing was written"
     if now != freeze(record.old):
         return f"what it is now, {text}, is not hosttune's: nothing was written"
     return "it was at its original: nothing was written"

@@ -79,8 +79,8 @@ class Site(msgspec.Struct, frozen=True):
         Also raises Refused for another machine's journal (a copied disk, a shared state directory) and for a setting
         that this version does not know. Both are found here, before a rollback begins.
         """
-        found = self.store.transactions() if self.store else ()
-        for transaction in found:
+        journals = self.store.transactions() if self.store else ()
+        for transaction in journals:
             if None not in (transaction.header.machine, self.machine) and transaction.header.machine != self.machine:
                 raise Refused(
                     f"a journal of another machine ({transaction.header.host or 'unnamed'})",
@@ -90,7 +90,7 @@ class Site(msgspec.Struct, frozen=True):
             for record in transaction.records:
                 if record.to_undo:
                     setting_of_record(record, transaction.path)
-        return found
+        return journals
 
     def plan_of(self, transaction: Transaction) -> Plan | None:
         """Return the plan kept with a transaction; None if there is none. Raises BadInput."""
@@ -111,7 +111,11 @@ class Site(msgspec.Struct, frozen=True):
         records = [setting.record for setting in (*rows.in_force, *rows.dropped, *rows.left_alone)]
         records += (record for transaction in known for record in transaction.records if record.change == "given-up")
         names = {name for record in records for name in (record.kind, record.target)}
-        ours = [p for p, name in {**_FILES, **_BESIDE}.items() if name not in names and _is_ours(self.system, p)]
+        ours = [
+            p
+            for p, name in {**_FILES, **_BESIDE}.items()
+            if name not in names and (OURS in _text(self.system, p)[:100] or (p == STAGED and self.system.exists(p)))
+        ]
         paths = [path for path in ours if path in _FILES]
         rules = "".join(record.after or "" for record in records if record.target == UDEV_RULES)
         newer = sorted(ruled(_text(self.system, UDEV_RULES)).keys() - ruled(rules)) if UDEV_RULES in names else []
@@ -174,8 +178,8 @@ class Site(msgspec.Struct, frozen=True):
         from hosttune.hypervisor.connection import identity_of, process_of
 
         pids = {name: process_of(self.system, name) for name in sorted(set(names))}
-        found = ((name, identity_of(self.system, pid)) for name, pid in pids.items() if pid is not None)
-        return tuple((name, process) for name, process in found if not process.endswith("?"))
+        identities = ((name, identity_of(self.system, pid)) for name, pid in pids.items() if pid is not None)
+        return tuple((name, process) for name, process in identities if not process.endswith("?"))
 
     def keep_holders(self, transactions: Iterable[Transaction]) -> None:
         """Write the list of guests at whose end libvirt's hook starts the boot unit, which else finds none."""
@@ -250,10 +254,6 @@ class Site(msgspec.Struct, frozen=True):
         return records
 
 
-def _is_ours(system: System, path: str) -> bool:
-    return OURS in _text(system, path)[:100] or (path == STAGED and system.exists(path))
-
-
 def _text(system: System, path: str) -> str:
     try:
         return system.read(path) or ""
@@ -278,14 +278,14 @@ def open_site(
 def site_of(system: System) -> Site:
     """Return the site of a System."""
     # An identifier of this machine: a digest of its machine id, which itself must not leave the machine.
-    found = (system.read("/etc/machine-id") or "").strip()
+    machine_id = (system.read("/etc/machine-id") or "").strip()
     return Site(
         system=system,
         store=_store(system),
         boot_id=(system.read("/proc/sys/kernel/random/boot_id") or "").strip() or None,
         hostname=(system.read("/proc/sys/kernel/hostname") or "").strip() or None,
-        machine=hashlib.sha256(f"hosttune {found}".encode()).hexdigest()
-        if found and found != "uninitialized"
+        machine=hashlib.sha256(f"hosttune {machine_id}".encode()).hexdigest()
+        if machine_id and machine_id != "uninitialized"
         else None,
     )
 

@@ -274,7 +274,7 @@ def _prepare(system: System, step: SettingStep, record: Record | None) -> Prepar
         return Prepared(step, ALREADY, live, effective, served)
     if covered_by(setting) is not None and all(action.effect == "reboot" for action in step.actions):
         return Prepared(step, PENDING, live, effective, "reserved by the next boot: more than is free now")
-    if record is not None and _told(record, step, live):
+    if record is not None and _told_before(record, step, live):
         return Prepared(step, AS_FOUND, live, effective, record.why, record.outcome)
     return Prepared(step, TODO, live, effective, "; ".join(kept) or None)
 
@@ -318,7 +318,7 @@ def _unstaged(setting: Setting, live: Any, want: Any) -> bool:
     )
 
 
-def _told(record: Record, step: SettingStep, live: Any) -> bool:
+def _told_before(record: Record, step: SettingStep, live: Any) -> bool:
     """Return whether the same value was written before with another outcome, and nothing has changed since."""
     return (
         record.outcome in ("clamped", "ignored", "stuck")

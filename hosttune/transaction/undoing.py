@@ -115,7 +115,7 @@ def _refusals(
         lambda: site.refuse_lost(transactions),
         lambda: refuse_between_tenants(site.system, store, records),
         lambda: refuse_running_guests(site.system, records),
-        lambda: refuse_removal(site.system, records),
+        lambda: refuse_removal(site, records),
         lambda: refuse_in_use(site.system, records),
     )
     for guard in guards:

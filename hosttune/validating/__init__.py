@@ -1,19 +1,21 @@
 """Validation: from what a machine shows, through checks and benchmarks, to a Validation that is compared with an
 earlier one and kept.
 
-Changes no setting. `history` knows what is in the state directory; the checks and the evaluation of figures are pure.
+Changes no setting, but for partitions during a measurement (`fabric`). `history` knows what is in the state directory;
+the checks and the evaluation of figures are pure.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune import __version__
-from hosttune.bench.runs import loaded_clocks
+from hosttune.bench.compare import loaded_clocks
 from hosttune.discovery.configuration import configuration_of
 from hosttune.discovery.ports import read_ports
 from hosttune.errors import BadInput, Refused
@@ -29,6 +31,7 @@ from hosttune.rules.checks import judge
 from hosttune.rules.checks.expected import ExpectedDevices
 from hosttune.rules.checks.looks import looked
 from hosttune.validating import accepting, history
+from hosttune.validating.fabric import connected
 
 if TYPE_CHECKING:
     from hosttune.bench.measuring import MeasuredRuns
@@ -101,7 +104,8 @@ def validate(
     measured = None
     if request.level and system is not None:
         begun = time.monotonic()
-        measured = _measure(system, evidence, request, say)
+        with connected(system, evidence.host, tell) if request.accepting else nullcontext(evidence.host) as host:
+            measured = _measure(system, host, evidence.history, request, say)
         evidence = look_again(system, evidence, time.monotonic() - begun)
     live = system is not None and not system.captured
     validation = decide(evidence, request.level, measured, live=live, known=known)
@@ -179,19 +183,21 @@ def exit_code(validation: Validation, gate: str = "verdict", before: Validation 
     return int(bad or (gate == "either" and worse))
 
 
-def _measure(system: System, evidence: Evidence, request: ValidationRequest, say: Tell) -> MeasuredRuns:
+def _measure(
+    system: System, host: Host, history: tuple[Validation, ...], request: ValidationRequest, say: Tell
+) -> MeasuredRuns:
     from hosttune.bench.measuring import measure
     from hosttune.predicting.references import model_of
 
     return measure(
         system,
-        evidence.host,
+        host,
         request.level,
         seconds=request.duration,
         scratch_path=request.scratch,
         peers=request.peers,
         say=say,
-        history=evidence.history,
+        history=history,
         fleet=request.floors,
         model_of=model_of,
     )

@@ -54,7 +54,7 @@ def declared(rows: object, where: str) -> tuple[Acceptance, ...]:
     hint = f"write a list of entries, each with {', '.join(sorted(needed))}"
     if not isinstance(rows, list):
         raise BadInput("not a list", where=where, hint=hint)
-    found = []
+    acceptances = []
     for number, row in enumerate(rows):
         place = f"{where}[{number}]"
         if not isinstance(row, dict) or row.keys() - {"device"} != needed:
@@ -66,8 +66,8 @@ def declared(rows: object, where: str) -> tuple[Acceptance, ...]:
         texts = {name: str(row[name]) if isinstance(row[name], date) else row[name] for name in needed}
         if not all(isinstance(value, str) and value.strip() for value in (*texts.values(), *device.values())):
             raise BadInput("an empty value, or none that is text", where=place, hint=hint)
-        found.append(_valid(msgspec.convert({**texts, "device": device}, Acceptance), place))
-    return tuple(found)
+        acceptances.append(_valid(msgspec.convert({**texts, "device": device}, Acceptance), place))
+    return tuple(acceptances)
 
 
 def _valid(one: Acceptance, where: str) -> Acceptance:
@@ -95,13 +95,13 @@ def keep(folder: str | None, where: str, new: Sequence[Acceptance], results: Seq
         raise Refused("a captured host has no state to write to", where=where, hint="run it on the host itself")
     for acceptance in new:
         name = f"--accept {acceptance.check}" + (f":{acceptance.subject}" if acceptance.subject else "")
-        found = [result for result in results if acceptance.covers(result)]
-        if any(result.outcome == "fail" for result in found):
+        covered = [result for result in results if acceptance.covers(result)]
+        if any(result.outcome == "fail" for result in covered):
             raise BadInput("a failure cannot be accepted", where=name, hint="mend it: hosttune validate names how")
-        if any(_handed(result, host) for result in found):
+        if any(_handed(result, host) for result in covered):
             hint = "finish it: hosttune handover status names the command"
             raise BadInput("what a hand-over covers cannot be accepted", where=name, hint=hint)
-        if not any(result.outcome in ("unknown", "warn") for result in found):
+        if not any(result.outcome in ("unknown", "warn") for result in covered):
             raise BadInput("nothing is unknown or a warning there", where=name, hint="see hosttune validate")
     if new and folder is not None:
         accepted.accept(folder, new)

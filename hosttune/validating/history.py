@@ -56,12 +56,14 @@ def gather(system: System, *, inside: bool, wait: bool) -> Evidence:
     except (BadInput, Refused) as error:
         doubts.append(_doubt(error))
     history, unread = _validations(_folder(system))
-    found = read(
+    evidence = read(
         system, inside=inside, plans=(plan,) if plan else (), applied_state=in_force, history=history, wait=wait
     )
-    found = msgspec.structs.replace(found, host=msgspec.structs.replace(found.host, in_force=site.in_force()))
-    statements, lost = _statements(site, found.host)
-    return msgspec.structs.replace(found, statements=statements, problems=(*found.problems, *doubts, *unread, *lost))
+    evidence = msgspec.structs.replace(evidence, host=msgspec.structs.replace(evidence.host, in_force=site.in_force()))
+    statements, lost = _statements(site, evidence.host)
+    return msgspec.structs.replace(
+        evidence, statements=statements, problems=(*evidence.problems, *doubts, *unread, *lost)
+    )
 
 
 def _statements(site: Site, host: Host) -> tuple[tuple[Verification, ...] | None, tuple[Problem, ...]]:
@@ -149,10 +151,10 @@ def check_forget(addresses: Sequence[str], why: str | None) -> tuple[str, ...]:
     if why is not None and not (why.strip() and why.isprintable() and len(why) <= forgotten.MOST_WHY):
         hint = f"write in one line of at most {forgotten.MOST_WHY} characters why the device is gone"
         raise BadInput("not a valid reason", where="--why", hint=hint)
-    found = tuple(parse_address(address, where="--forget") for address in addresses)
-    if len(set(found)) != len(found):
+    addresses_given = tuple(parse_address(address, where="--forget") for address in addresses)
+    if len(set(addresses_given)) != len(addresses_given):
         raise BadInput("a device is named twice", where="--forget", hint="name each device once")
-    return found
+    return addresses_given
 
 
 def forget(

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hosttune.errors import BadInput, HosttuneError
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 from hosttune.metrics import write_textfile
 from hosttune.model.clock import since_boot
 from hosttune.transaction.keeping import Keeping
@@ -267,7 +267,23 @@ class Agent:
         self.notifier.send("WATCHDOG=1")  # with --keep there are two looks and a transaction in one turn of the loop
         self._looking = True
         try:
-            seen = self.looker.look(self._state(), self._foreign)
+            state = AgentState(
+                interval=self.interval,
+                looks=dict(self._looks),
+                failed=False,
+                events={slot.name: slot.events for slot in self._slots},
+                lost={slot.name: slot.lost for slot in self._slots},
+                up={slot.name: slot.up for slot in self._slots if not slot.absent},
+                cpu_seconds=self._own.cpu_seconds,
+                resident_bytes=self._own.resident_bytes,
+                keeping=self.keep is not None,
+                corrections=dict(self._corrections),
+                given_up=tuple(
+                    (setting.kind, setting.target) for setting in self._kept.settings if setting.outcome == "given-up"
+                ),
+                refused=self._kept.refused is not None,
+            )
+            seen = self.looker.look(state, self._foreign)
         except KeyboardInterrupt:
             return None
         finally:
@@ -314,42 +330,24 @@ class Agent:
         events = f"; no events of {', '.join(closed)}" if closed else ""
         return f"verdict {self._verdict or 'unknown'}{events}"
 
-    def _state(self) -> AgentState:
-        return AgentState(
-            interval=self.interval,
-            looks=dict(self._looks),
-            failed=False,
-            events={slot.name: slot.events for slot in self._slots},
-            lost={slot.name: slot.lost for slot in self._slots},
-            up={slot.name: slot.up for slot in self._slots if not slot.absent},
-            cpu_seconds=self._own.cpu_seconds,
-            resident_bytes=self._own.resident_bytes,
-            keeping=self.keep is not None,
-            corrections=dict(self._corrections),
-            given_up=tuple(
-                (setting.kind, setting.target) for setting in self._kept.settings if setting.outcome == "given-up"
-            ),
-            refused=self._kept.refused is not None,
-        )
-
     # --- others on pinned CPUs -------------------------------------------------------------------------------
 
     def _count(self) -> None:
         """Count the time of others since the last look; name suspects where there is enough of it to matter."""
         system = self.looker.system()
         now = sample(system, self._guests, self.clock()) if system is not None else None
-        found = advance(self._counters, self._guests, self._sample, now)
-        self._counters = {guest.name: found[guest.name] or self._counters.get(guest.name) or Counter()
+        counters = advance(self._counters, self._guests, self._sample, now)
+        self._counters = {guest.name: counters[guest.name] or self._counters.get(guest.name) or Counter()
                           for guest in self._guests}  # fmt: skip
-        self._foreign = {name: None if counter is None else counter.shown for name, counter in found.items()}
+        self._foreign = {name: None if counter is None else counter.shown for name, counter in counters.items()}
         self._sample = now
-        loud = [guest for guest in self._guests if (counter := found[guest.name]) and counter.share > _NOTICED_SHARE]
+        loud = [guest for guest in self._guests if (counter := counters[guest.name]) and counter.share > _NOTICED_SHARE]
         cpus = {cpu for guest in loud for cpu in guest.cpus}
         ran = processes(cpus) if loud else None
         for guest in loud if self._ran is not None and ran is not None else ():
             own = {one.pid for one in self._guests} | {os.getpid()}
             names = suspects(self._ran or {}, ran or {}, guest.cpus, own)
-            share = found[guest.name].share  # type: ignore[union-attr]  # loud: not None
+            share = counters[guest.name].share  # type: ignore[union-attr]  # loud: not None
             words = ", ".join(names) or "no process: interrupts, or threads of the kernel"
             self.say(f"guest {guest.name}: others used {share:.0%} of a CPU on its pinned CPUs: {words}")
         self._ran = ran

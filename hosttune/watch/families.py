@@ -70,7 +70,7 @@ class AgentState(Value, frozen=True, kw_only=True):
 
 def families(state: AgentState) -> tuple[tuple[Family, tuple[Point, ...]], ...]:
     """Return the agent's families with their points, at most 30."""
-    found = [
+    groups = [
         (INTERVAL, _one(state.interval)),
         (LOOKS, _by("cause", state.looks)),
         (FAILED, _one(float(state.failed))),
@@ -85,12 +85,12 @@ def families(state: AgentState) -> tuple[tuple[Family, tuple[Point, ...]], ...]:
             Point(labels={"kind": kind, "subject": target}, value=1.0)
             for kind, target in state.given_up[:_MOST_GIVEN_UP]
         )
-        found += [
+        groups += [
             (CORRECTIONS, _by("outcome", state.corrections)),
             (GIVEN_UP, tuple(given_up)),
             (IDLE, _one(float(state.refused))),
         ]
-    return tuple(found)
+    return tuple(groups)
 
 
 def _one(value: float | None) -> tuple[Point, ...]:

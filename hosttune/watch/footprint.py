@@ -59,12 +59,12 @@ def processes(cpus: Collection[int]) -> Mapping[int, ProcessUse] | None:
     except ImportError:
         return None
     wanted = frozenset(cpus)
-    found: dict[int, ProcessUse] = {}
+    uses: dict[int, ProcessUse] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if not wanted.isdisjoint(process.cpu_affinity()):
-                found[process.pid] = _seen(process)
-    return found
+                uses[process.pid] = _seen(process)
+    return uses
 
 
 def _seen(process: Any) -> ProcessUse:

@@ -22,7 +22,7 @@ from typing import Any
 from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
 from hosttune.errors import BadInput
 from hosttune.machine.child import start_child
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 from hosttune.model.jsontext import plain_json
 from hosttune.watch.core import HOST, LOST, Event
 from hosttune.watch.source import NoSource, OpenSource

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from hosttune.discovery.kernellog import parse_events
 from hosttune.linux.kernellines import DRIVER_LOAD
-from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import let_go
 from hosttune.watch.core import LOST, Event
 from hosttune.watch.source import NoSource, OpenSource
 

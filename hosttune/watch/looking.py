@@ -159,10 +159,10 @@ class Looker:
     def _seen(self, state: AgentState, foreign: Mapping[str, float | None]) -> str:
         system = self.system()
         begun = time.time()
-        found = validate(
+        validated = validate(
             system or self._document or LiveMachine(), ValidationRequest(accepted=self._accepted, keep=False)
         )
-        evidence, validation = found.evidence, found.validation
+        evidence, validation = validated.evidence, validated.validation
         run = CommandRun(verb=VERB, at=begun, exit_code=exit_code(validation), seconds=max(0.0, time.time() - begun))
         observed = Observed(
             run=run,

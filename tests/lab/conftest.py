@@ -17,7 +17,8 @@ from lab.rollout import Rollout, rolled_out
 MACHINES = {
     **dict.fromkeys(
         (
-            *("adopt", "apply", "capture", "changes", "discover", "live", "plan", "quarantine", "settings", "validate"),
+            *("adopt", "apply", "capture", "changes", "discover", "live", "plan"),
+            *("quarantine", "running", "settings", "validate"),
             "watch",  # last: its kernel log and its counters of errors keep what happened to it
         ),
         "lab",

@@ -151,7 +151,7 @@ def threads_of(machine: LabMachine, process: int) -> list[tuple[str, str]]:
 
 def huge_pages_of(machine: LabMachine, process: int) -> list[dict[str, int]]:
     """Each huge mapping of a process by `numa_maps`: pages per node ("N0") and the page size in KiB."""
-    lines = machine.shell(f"grep -w huge /proc/{process}/numa_maps").splitlines()
+    lines = machine.shell(f"grep -w huge /proc/{process}/numa_maps", check=False).splitlines()
     return [{key: int(n) for key, n in re.findall(r"\b(N\d+|kernelpagesize_kB)=(\d+)", line)} for line in lines]
 
 

@@ -4,6 +4,7 @@ inside.py cuts PLAN NUMBER   apply the plan so often, each time killed at anothe
 inside.py pause PLAN PATH    apply, and stand still for good after the first change below a path; PAUSED says so
 inside.py settle              take back what is applied, past the guard that looks for who uses it; JSON
 inside.py hold GROUP BDF     have a device open by way of VFIO, as QEMU has, and sleep
+inside.py running             each QEMU that runs, as hosttune reads it: a guest by its name; JSON
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def main(arguments: list[str]) -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     if arguments[0] == "hold":
         _hold(arguments[1], arguments[2])
+    elif arguments[0] == "running":
+        print(json.dumps(_running()))
     elif arguments[0] == "settle":
         print(json.dumps(_settle()))
     elif arguments[0] == "cuts":
@@ -60,6 +63,21 @@ def _hold(group: str, address: str) -> None:
     fcntl.ioctl(opened, _GET_DEVICE, address.encode() + b"\0")
     print("held", flush=True)
     time.sleep(3600)
+
+
+def _running() -> dict[str, Any]:
+    import msgspec
+
+    from hosttune.discovery import discover
+    from hosttune.discovery.running import read_running
+    from hosttune.domain.reader import read_domain
+    from hosttune.domain.running import definition
+    from hosttune.machine.live import LiveMachine
+    from hosttune.machine.reader import Reader
+
+    host, machine = discover(LiveMachine()), LiveMachine()
+    guests = [read_domain(definition(running, host)) for _, running in read_running(Reader(machine)) or ()]
+    return {str(guest.name): msgspec.to_builtins(guest) for guest in guests}
 
 
 def _settle() -> dict[str, str]:

@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,19 @@ OLDER = "0.0.1"
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two packages of this tree, of which one says that it is older."""
+    """Packages of this tree, and older ones: of the wheel HOSTTUNE_OLDER, or of this tree with one module more."""
     out = tmp_path_factory.mktemp("packages")
-    build = [sys.executable, "packaging/build.py", "--out", str(out)]
-    subprocess.run([*build, "--only", "deb", "--only", "rpm", "--only", "python"], check=True, cwd=ROOT)
+    build = [sys.executable, "packaging/build.py", "--out", str(out), "--only", "deb", "--only", "rpm"]
+    subprocess.run([*build, "--only", "python"], check=True, cwd=ROOT)
     (wheel,) = out.glob("*.whl")
-    subprocess.run([*build, "--only", "deb", "--wheel", str(wheel), "--version", OLDER], check=True, cwd=ROOT)
+    older = os.environ.get("HOSTTUNE_OLDER") or shutil.copy(wheel, tmp_path_factory.mktemp("older"))
+    if "HOSTTUNE_OLDER" not in os.environ:
+        with zipfile.ZipFile(older, "a") as archive:
+            archive.writestr("hosttune/gone/__init__.py", "")
+    subprocess.run([*build, "--wheel", older, "--version", OLDER], check=True, cwd=ROOT)
     new, old = sorted(out.glob("*.deb"), reverse=True)
-    (rpm,) = out.glob("*.rpm")
-    return {"new": new, "old": old, "rpm": rpm}
+    new_rpm, old_rpm = sorted(out.glob("*.rpm"), reverse=True)
+    return {"new": new, "old": old, "new rpm": new_rpm, "old rpm": old_rpm}
 
 
 @pytest.fixture
@@ -71,6 +76,17 @@ def install(root: Path, package: Path) -> str:
     return inside(root, "dpkg", "-i", "/root/hosttune.deb")
 
 
+def take_away(root: Path, remove: Callable[[], str]) -> None:
+    """Remove the package of a host with a plan in force: what stays is said, and nothing else does."""
+    for path in ("var/lib/hosttune", "etc/systemd/system/hosttune-boot.service"):
+        (root / path).mkdir(parents=True)
+    said = remove()
+    assert "what it applied stays in force" in said
+    assert "/var/lib/hosttune is kept" in said
+    assert (root / "var/lib/hosttune").is_dir()
+    assert not (root / "opt/hosttune").exists()
+
+
 def test_a_strangers_host(packages: dict[str, Path], root: Path) -> None:
     install(root, packages["old"])
     assert inside(root, "hosttune", "--version").startswith("hosttune, version 0.1.0")
@@ -93,11 +109,7 @@ def test_a_strangers_host(packages: dict[str, Path], root: Path) -> None:
     inside(root, "hosttune", "apply", *scratch, "--intent", "/root/intent.yaml", "--yes")
     inside(root, "hosttune", "revert", *scratch, "--yes")
 
-    state = root / "var/lib/hosttune"
-    state.mkdir(parents=True)
-    assert "/var/lib/hosttune is kept" in inside(root, "dpkg", "--purge", "hosttune")
-    assert state.is_dir()
-    assert not (root / "opt/hosttune").exists()
+    take_away(root, lambda: inside(root, "dpkg", "--purge", "hosttune"))
     assert not (root / "etc/hosttune").exists()
 
 
@@ -105,10 +117,8 @@ def test_the_rpm_and_its_scriptlets(packages: dict[str, Path], root: Path) -> No
     """No RHEL: the dependencies are not resolved, all else is rpm's own doing."""
     rpm = ["rpm", f"--root={root}", "--nodeps"]
     subprocess.run(["rpmdb", f"--root={root}", "--initdb"], check=True)
-    subprocess.run([*rpm, "--install", packages["rpm"]], check=True)
+    subprocess.run([*rpm, "--install", packages["old rpm"]], check=True)
+    subprocess.run([*rpm, "--upgrade", packages["new rpm"]], check=True)
     assert "1 guest placed" in inside(root, "hosttune", "plan", "--root", "@example", "--gpu", "0000:41:00.0")
     assert subprocess.run([*rpm, "--verify", "hosttune"], capture_output=True, text=True, check=True).stdout == ""
-    (root / "var/lib/hosttune").mkdir(parents=True)
-    done = subprocess.run([*rpm, "--erase", "hosttune"], capture_output=True, text=True, check=True)
-    assert "/var/lib/hosttune is kept" in done.stdout + done.stderr
-    assert not (root / "opt/hosttune").exists()
+    take_away(root, lambda: subprocess.check_output([*rpm, "--erase", "hosttune"], stderr=subprocess.STDOUT, text=True))

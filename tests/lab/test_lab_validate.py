@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from lab import facts
 from lab.machine import LabMachine
 from lab.product import STATE, plan
 
@@ -106,3 +107,36 @@ def test_a_change_by_somebody_fails_the_host(seen: Seen) -> None:
 
 def test_after_a_revert_nothing_is_in_force(seen: Seen) -> None:
     assert {outcome for key, outcome in seen.reverted.items() if key[0] == "settings-in-force"} == {"skip"}
+
+
+IDLE = ("0000:c3:00.0", "0000:c4:00.0")  # a NIC and an NVMe drive
+
+
+def test_what_vfio_lets_rest_in_d3hot_is_judged_as_it_was_awake(lab: LabMachine) -> None:
+    """vfio-pci suspends an idle function. Its registers are read there, and reading does not wake it."""
+    awake, _ = outcomes(lab)
+    drivers = {address: facts.functions_of_lspci(lab)[address]["Driver"] for address in IDLE}
+    try:
+        lab.shell("modprobe vfio-pci")
+        for address in IDLE:
+            bind(lab, address, "vfio-pci")
+            lab.shell(f"until grep -q D3hot /sys/bus/pci/devices/{address}/power_state; do sleep 0.1; done", timeout=60)
+        resting, _ = outcomes(lab)
+        states = [lab.shell(f"cat /sys/bus/pci/devices/{address}/power_state").strip() for address in IDLE]
+    finally:
+        for address, driver in drivers.items():
+            bind(lab, address, driver)
+    assert states == ["D3hot", "D3hot"]
+    moved = {key: outcome for key, (_, outcome) in changed(awake, resting).items()}
+    assert not {"unknown", "fail"} & set(moved.values()), moved
+    assert [resting["pcie-link", address] for address in IDLE] == [awake["pcie-link", address] for address in IDLE]
+    assert {resting["pcie-link", address] for address in IDLE} <= {"pass", "skip"}
+
+
+def bind(lab: LabMachine, address: str, driver: str) -> None:
+    """Give a function to a driver; to another than vfio-pci without an override, as after a boot."""
+    override = "vfio-pci" if driver == "vfio-pci" else ""
+    lab.shell(
+        f"cd /sys/bus/pci/devices/{address}; echo {override} >driver_override; echo {address} >driver/unbind;"
+        f" echo {address} >/sys/bus/pci/drivers/{driver}/bind"
+    )

@@ -70,13 +70,14 @@ class Root:
         """A file's text without its line end."""
         return (self.path / name).read_text().rstrip("\n")
 
-    def activate(self, partition: int) -> None:
-        """Activate a partition of the NVSwitch fabric, as `fmpm -a` would."""
+    def activate(self, partition: int, *, active: bool = True) -> None:
+        """Activate a partition of the NVSwitch fabric, as `fmpm -a` would, or deactivate it."""
         name = ".hosttune/commands/fabric-manager-partitions"
         listed = json.loads(self.get(name))
         for row in listed["partitionInfo"]:
-            row["isActive"] |= row["partitionId"] == partition
-        self.put(name, json.dumps(listed))
+            if row["partitionId"] == partition:
+                row["isActive"] = int(active)
+        self.put(name, json.dumps(listed, indent=3) + "\n")  # as it prints it
 
     def driver(self, address: str) -> str:
         """The driver that holds a function."""

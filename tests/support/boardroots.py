@@ -163,6 +163,20 @@ def with_board(root: Path, *, generation: str = "hopper", vgpus: str = "", funct
     return board
 
 
+def with_nvlink5(root: Path) -> Board:
+    """Make a root's GPUs a board of B200, whose NVSwitches are no PCI functions."""
+    for link in (root / PCI).iterdir():
+        if (link / "class").read_text().startswith("0x0680"):
+            shutil.rmtree(link.resolve())
+            link.unlink()
+    board = with_board(root, generation="blackwell")
+    for gpu in board.state["gpus"]:
+        board.put(f"{PCI}/{gpu}/device", "0x2901\n")
+        space = (root / PCI / gpu / "config").read_bytes()
+        board.put(f"{PCI}/{gpu}/config", space[:2] + b"\x01\x29" + space[4:])
+    return board
+
+
 # --- fixtures: a module of tests gives the ones it wants a name of its own ----------------------------------------
 
 

@@ -18,7 +18,7 @@ from hosttune.handover.running import HandoverOptions, hand_over
 from hosttune.handover.statement import applied_values, known_firmware
 from hosttune.handover.targets import Asked
 from hosttune.handover.verify import Live, verification
-from hosttune.inventory.quarantine import quarantined_devices
+from hosttune.inventory.devices import quarantined_devices
 from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host

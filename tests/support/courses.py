@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
-from applyroots import GPU, STATE, action
+from applyroots import GPU, STATE
 
 from hosttune.cli import run
 from hosttune.discovery import discover
@@ -18,7 +17,6 @@ from hosttune.machine.archive import open_system
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, Validation, verdict_of
-from hosttune.settings.hook import PLACE
 from hosttune.transaction.site import Site, site_of
 
 METHODS = f"sys/bus/pci/devices/{GPU}/reset_method"
@@ -51,13 +49,9 @@ def passing(level: int, address: str = GPU, outcome: str = "pass") -> Validation
     return Validation(host="h", level=level, verdict=verdict_of(results), results=results)
 
 
-def with_guest(pristine: Path, plan: Path, target: Path) -> Path:
-    """Apply a plan of one guest and the hook on a root: its devices are on vfio-pci then, its guest is defined."""
-    document = json.loads(plan.read_text())
-    document["actions"].append(action("libvirt-hook", PLACE, "installed"))
-    target.write_text(json.dumps(document))
-    assert run(["apply", "--root", str(pristine), str(target), "--yes"]) == 0
-    return pristine
+def with_guest(root: Path, plan: Path) -> None:
+    """Apply a plan of one guest, which has the hook, too: its devices are on vfio-pci then, its guest is defined."""
+    assert run(["apply", "--root", str(root), str(plan), "--yes"]) == 0
 
 
 def handed(

@@ -83,10 +83,10 @@ def shared(table: Mapping[int, Iterable[int]] = H200, active: Iterable[int] = ()
     return {"mode": mode, "partitions": listed(table, active), "generation": "hopper", "source": "fmpm -l"}
 
 
-def decide(host: Json, *guests: Json) -> Plan:
+def decide(host: Json, *guests: Json, **settings: object) -> Plan:
     """The plan of small guests on a host; what a guest does not say is small."""
     rows = [{"name": f"g{i}", **SMALL, **guest} for i, guest in enumerate(guests)]
-    intent = {"version": 1, "profile": "none", "guests": rows}
+    intent = {"version": 1, "profile": "none", "guests": rows, "settings": settings}
     return plan(Host.from_json(json.dumps(host)), Intent.from_json(json.dumps(intent)))
 
 

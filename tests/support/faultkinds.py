@@ -222,18 +222,18 @@ PCI = (
         _links(_GPU, GPU, "nvidia"),
     ),
     Example(
-        "mig-instance",
-        {**_function(_GPU), f".hosttune/commands/mig-lgi-{GPU}": "No GPU instances found: Not Found\n"},
-        (("mig-instance", f"{GPU} 1g.18gb:4", True),),
-        _links(_GPU, GPU, "nvidia"),
-    ),
-    Example(
         "vgpu-functions",
         {
             **_function(_GPU, sriov_numvfs="0\n", sriov_totalvfs="16\n"),
             f".hosttune/commands/mig-lgi-{GPU}": "No GPU instances found: Not Found\n",
         },
         (("vgpu-functions", GPU, True),),
+        _links(_GPU, GPU, "nvidia"),
+    ),
+    Example(
+        "mig-instance",
+        {**_function(_GPU), f".hosttune/commands/mig-lgi-{GPU}": "No GPU instances found: Not Found\n"},
+        (("mig-instance", f"{GPU} 1g.18gb:4", True),),
         _links(_GPU, GPU, "nvidia"),
     ),
     Example(
@@ -374,6 +374,11 @@ GUESTS = (
         adoptions=(adopted_by_hand(BY_HAND, cpus=(4, 5), node=0),),
     ),
     Example("guest-state", _NO_GUESTS, guests=(VM,), start=True),
+    Example(
+        "guest-disk",
+        {**_NO_GUESTS, "srv/image.qcow2": "an image"},
+        guests=(changed(VM, disk="/srv/disk.qcow2", image="/srv/image.qcow2"),),
+    ),
     Example(
         "guest-files",
         _NO_GUESTS,

@@ -33,7 +33,7 @@ _ROOM = re.compile(
     r"/sys/(devices/system/(node/node\d+/hugepages/hugepages-\d+kB/nr_hugepages|cpu/cpu\d+/[a-z_/]+)|kernel/mm/[a-z_/]+"
     r"|bus/pci/(devices/[0-9a-f:.]+/[a-z0-9_/]+|drivers/[a-z0-9_-]+/(bind|unbind)))"
     r"|/proc/sys/(vm|kernel)/[a-z_]+|/proc/irq/\d+/smp_affinity_list"
-    r"|/etc/(systemd/system/(irqbalance\.service\.d/hosttune\.(conf|env)|hosttune-boot\.service"
+    r"|/etc/(systemd/system/(irqbalance\.service\.d/hosttune\.(conf|env)|(system|user)\.slice\.d/90-hosttune\.conf|hosttune-boot\.service"
     r"|dev-hugepages(1G|2M)\.mount)|apparmor\.d/local/abstractions/libvirt-qemu"
     r"|sysctl\.d/90-hosttune\.conf|udev/rules\.d/10-hosttune-vfio\.rules|default/grub\.d/zz-hosttune\.cfg)"
     r"|/var/lib/hosttune/guests/[A-Za-z0-9_.-]+/(seed\.iso|meta-data|user-data|bundle/[A-Za-z.-]+)"

@@ -9,7 +9,7 @@ import boardroots
 import pytest
 from applyroots import GPU
 from boardkills import judged, killed, left_at, linked, standing, told
-from boardroots import BoardRoot, asked, ends, with_board
+from boardroots import BoardRoot, asked, ends, with_board, with_nvlink5
 from sweeps import FULL, sample
 
 from hosttune.machine import archive
@@ -59,6 +59,11 @@ def series(root: Path, share: float, *argv: str, process: bool = False) -> None:
 def test_a_partition_is_set(root: Path, tmp_path: Path) -> None:
     with_board(root)
     series(root, 0.13, "apply", "--intent", asked(tmp_path, a={"gpus": 2}), "--yes", "--start", process=True)
+
+
+def test_gpus_are_reset_before_their_partition_is_set(root: Path, tmp_path: Path) -> None:
+    with_nvlink5(root)
+    series(root, 0.12, "apply", "--intent", asked(tmp_path, a={"gpus": 2}), "--yes")
 
 
 def test_a_partition_is_put_back(root: Path, tmp_path: Path) -> None:

@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import boardroots
+import msgspec
 import pytest
 from applyroots import Cli, Root, outcomes
 from board import CONFIG, Board
-from boardroots import asked, clean, devices_of, ends, started_by_others, starts, with_board
+from boardroots import BoardRoot, asked, clean, devices_of, ends, started_by_others, starts, with_board, with_nvlink5
+from boardtrace import trace_of
+from courses import handed, passing
 from fabrichosts import H200
 from sweeps import sample
+
+from hosttune.discovery import discover
+from hosttune.handover.targets import Asked
+from hosttune.validating.fabric import connected
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
 pytestmark = pytest.mark.sweep(most=12)  # a story costs most of a second
@@ -45,6 +52,82 @@ def test_two_tenants_come_and_go(cli: Cli, board: Board, tmp_path: Path) -> None
     ends(board, "b")
     cli.json("revert", "--yes")
     assert untouched(board)
+    clean(cli.root)
+
+
+def test_a_hand_over_keeps_the_order(cli: Cli, board: Board, tmp_path: Path) -> None:
+    """All GPUs of a partition together: inactive, active for the test, and at the end as apply has it in force."""
+    gpus = ["0000:41:00.0", "0000:56:00.0"]
+    board.plant(order=1)
+    cli.json("apply", "--intent", want(tmp_path, a=gpus), "--yes", "--start")
+    ends(board, "a")
+    alone = handed(cli.root.path, Asked(devices=(gpus[0],)))
+    assert (alone.clean, board.active) == (False, [3])
+    results = tuple(result for gpu in gpus for result in passing(1, gpu).results)
+    tested = msgspec.structs.replace(passing(1), results=results)
+    found = handed(cli.root.path, Asked(devices=tuple(gpus)), validate=lambda level: tested)
+    assert found.clean, [device.unclean for device in found.statement.predicate.devices]
+    assert [row["words"][-2:] for row in trace_of(cli.root.path) if row["words"][:1] == ["fmpm"]] == [
+        [word, "3"] for word in ("-a", "-d", "-a", "-d", "-a")
+    ]
+    assert board.active == [3]
+    assert cli.json("status")["drift"] == []
+    starts(board, "a")
+    clean(cli.root)
+
+
+@pytest.fixture
+def nvlink5(root: Root) -> Board:
+    return with_nvlink5(root.path)
+
+
+def test_gpus_are_reset_after_the_managers_start(cli: Cli, nvlink5: Board, tmp_path: Path) -> None:
+    """NVIDIA/gpu-driver-container#909: by the bus, with what shows it; also those on vfio-pci after a restart."""
+    board, wanted = nvlink5, want(tmp_path, a=["0000:41:00.0", "0000:56:00.0"])
+    done = cli.json("apply", "--intent", wanted, "--yes", "--start")
+    (entry,) = [row for row in done["entries"] if KIND in row["action"]]
+    assert "0000:41:00.0: bus reset, 10de:2901 answered" in entry["why"]
+    assert (board.active, [*Board(board.root).guests]) == ([3], ["a"])
+    ends(board, "a")
+    board.restart_manager()
+    assert "fmpm -a 3 failed" in started_by_others(board, "a")  # the hook resets nothing
+    assert outcomes(cli.json("apply", "--intent", wanted, "--yes", "--start"))["guest-state:a"] == "done"
+    assert {board.text(gpu, "reset_method") for gpu in board.state["gpus"]} == {"flr bus"}
+    clean(cli.root, order=False)  # the hook
+
+
+@pytest.mark.parametrize("fault", ["0000:56:00.0", "0000:56:00.0 silently"])
+def test_a_gpu_stays_away_after_its_reset(cli: Cli, nvlink5: Board, tmp_path: Path, fault: str) -> None:
+    nvlink5.plant(away=fault)
+    code, out, _ = cli("apply", "--intent", want(tmp_path, a=["0000:41:00.0", "0000:56:00.0"]), "--yes", "--start")
+    assert (code, nvlink5.active, Board(nvlink5.root).guests) == (1, [], {})
+    assert "0000:56:00.0" in out
+    clean(cli.root)
+
+
+def test_a_measurement_has_a_partition_and_puts_it_back(cli: Cli, board: Board) -> None:
+    """Levels 1 to 3, of the GPUs that wait for one; also if the measurement fails, and if a change is cut off."""
+    system, said = BoardRoot(str(cli.root.path)), list[str]()
+    with connected(system, discover(system), said.append):
+        assert board.active == [0]
+    assert (board.active, said) == ([], [])
+    board.run(("fmpm", "-a", "3"))
+    system.forget()
+
+    def fails() -> None:
+        with connected(system, discover(system), said.append):
+            assert board.active == [2, 3, 4]  # modules 5 to 8, and 2 with 4
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fails()
+    assert (board.active, said) == ([3], [])
+    board.plant(busy=1)
+    system.forget()
+    with connected(system, discover(system), said.append):
+        assert board.active == [3, 4]
+    assert board.active == [3]
+    assert "partition 2 of the NVSwitch fabric is not active: modules 5, 6, 7, 8" in said[0]
     clean(cli.root)
 
 

@@ -34,11 +34,12 @@ from applyroots import (
 from hosttune.cli import run
 from hosttune.model.result import Result
 
-RULES = "etc/udev/rules.d/10-hosttune-vfio.rules"
+UNIT = "etc/systemd/system/hosttune-boot.service"
 CMDLINE = "proc/cmdline"
 DROP_IN = "etc/default/grub.d"
 ANOTHER_BOOT = "11111111-0000-4000-8000-000000000000\n"
 PREFERENCES = "energy-preference:cpus 1-11,97-107"
+PARTITION = f"fabric-partition:7@{GPU}"
 
 root = applyroots.root
 cli = applyroots.cli
@@ -78,7 +79,7 @@ def test_the_result_is_what_its_schema_says(applied: Cli, capsys: pytest.Capture
     assert set(fields) >= RESULT
     assert set(json.loads(text)) == set(fields)
     assert set(schema["$defs"]["Entry"]["properties"]) == ENTRY
-    assert set(schema["$defs"]["Drift"]["properties"]) == {"action", "expected", "actual", "why"}
+    assert set(schema["$defs"]["Drift"]["properties"]) == {"action", "expected", "actual", "why", "hint"}
     assert set(schema["$defs"]["OpenTransaction"]["properties"]) == {"number", "verb", "state", "journal"}
     words = schema["$defs"]["Entry"]["properties"]["outcome"]["enum"]
     assert {"done", "already", "clamped", "ignored", "stuck", "failed", "reverted", "conflict", "pending"} <= set(words)
@@ -134,7 +135,7 @@ def test_in_force_is_what_was_applied(applied: Cli) -> None:
     ("name", "text", "drifted", "actual"),
     [
         (PAGES, "200\n", f"hugepages:/{PAGES}", 200),
-        (RULES, "# mine\n", f"drop-in:/{RULES}", "# mine\n"),
+        (UNIT, "# mine\n", f"drop-in:/{UNIT}", "# mine\n"),
         ("proc/sys/kernel/numa_balancing", "1\n", "numa-balancing:kernel.numa_balancing", 1),
     ],
 )  # fmt: skip
@@ -282,7 +283,7 @@ def test_a_journal_that_only_began_holds_nothing_up(applied: Cli) -> None:
     assert applied.json("recover")["entries"] == []
 
 
-@pytest.mark.parametrize("lines", [2, 3, 6, 7])  # within and after the first and the third step
+@pytest.mark.parametrize("lines", [2, 3, 8, 9])  # within and after the first step and the fourth, the driver
 def test_a_cut_off_journal_is_settled(applied: Cli, lines: int) -> None:
     """Whatever the last line on disk is: what it names is taken back, the rest (here: as it was left) is told of."""
     kept = applied.root.get(JOURNAL).splitlines(keepends=True)[:lines]
@@ -357,6 +358,7 @@ def rebooted(root: Root) -> None:
     root.put(PAGES, "0\n")
     root.put(PAGES.replace("nr_", "free_"), "0\n")
     root.put("proc/sys/kernel/numa_balancing", "1\n")
+    root.activate(7, active=False)
     for cpu in (*range(1, 12), *range(97, 108)):
         root.put(PREFERENCE.format(cpu), "balance_performance\n")
 
@@ -364,7 +366,7 @@ def rebooted(root: Root) -> None:
 def test_a_reboot_reopens_what_runs_only_until_then(applied: Cli, plan: Path) -> None:
     rebooted(applied.root)
     drifted = {one["action"] for one in applied.json("status", code=1)["drift"]}
-    assert drifted == {f"hugepages:/{PAGES}", PREFERENCES, "numa-balancing:kernel.numa_balancing"}
+    assert drifted == {f"hugepages:/{PAGES}", PREFERENCES, PARTITION, "numa-balancing:kernel.numa_balancing"}
     again = outcomes(applied.json("apply", str(plan), "--yes"))
     assert {name for name, outcome in again.items() if outcome == "done"} == drifted
     assert applied.json("status")["drift"] == []
@@ -373,12 +375,12 @@ def test_a_reboot_reopens_what_runs_only_until_then(applied: Cli, plan: Path) ->
 def test_the_boot_unit_sets_it_again_from_the_journal(cli: Cli, plan: Path) -> None:
     before = cli.root.contents()
     assert cli("apply", str(plan), "--yes")[0] == 0
-    unit = cli.root.get("etc/systemd/system/hosttune-boot.service")
+    unit = cli.root.get(UNIT)
     assert "apply --boot" in unit
     assert "Before=libvirtd.service virtqemud.service" in unit
     rebooted(cli.root)
     found = outcomes(cli.json("apply", "--boot"))
-    done = {f"hugepages:/{PAGES}", PREFERENCES, "numa-balancing:kernel.numa_balancing"}
+    done = {f"hugepages:/{PAGES}", PREFERENCES, PARTITION, "numa-balancing:kernel.numa_balancing"}
     assert {name for name, outcome in found.items() if outcome == "done"} == done
     assert cli.root.get(PAGES) == "254"
     assert cli.json("status")["drift"] == []
@@ -395,7 +397,7 @@ def test_the_boot_unit_has_nothing_to_do_where_nothing_is_applied(cli: Cli) -> N
 def test_revert_after_a_reboot_is_no_conflict(applied: Cli) -> None:
     rebooted(applied.root)
     found = {entry["action"]: entry for entry in applied.json("revert", "--yes")["entries"]}
-    undone = {f"hugepages:/{PAGES}", PREFERENCES, "numa-balancing:kernel.numa_balancing"}
+    undone = {f"hugepages:/{PAGES}", PREFERENCES, PARTITION, "numa-balancing:kernel.numa_balancing"}
     assert {name for name, entry in found.items() if entry["outcome"] == "already"} == undone
     assert all("the reboot had undone it" in found[name]["why"] for name in undone)
     assert {entry["outcome"] for name, entry in found.items() if name not in undone} == {"reverted"}

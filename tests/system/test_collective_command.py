@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from hosttune.cli import run
 from hosttune.cli.collective import refuse_used_gpus
-from hosttune.cluster.collective.expected import machines
 from hosttune.cluster.collective.listing import listed
+from hosttune.cluster.collectiveanswers import machines
 from hosttune.discovery import discover
 from hosttune.errors import Refused
 from hosttune.machine.archive import open_system

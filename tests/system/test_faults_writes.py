@@ -124,7 +124,7 @@ def test_a_close_that_fails_is_a_write_that_failed(tmp_path: Path) -> None:
     closes = int.from_bytes(shared[:8], "little")
     assert closes > 40
     codes = set()
-    for at in sample("closes", range(1, closes + 1), 5):
+    for at in sample("closes", range(1, closes + 1), 7):
         code = run_with(at).code
         assert code in (0, 1), at
         codes.add(code)

@@ -100,6 +100,19 @@ def test_a_python_without_ansible_says_what_to_install(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_files_for_an_ansible_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is told to come next is run as it stands there."""
+    folder = tmp_path / "fleet"
+    assert run(["fleet", "files", str(folder)]) == 0
+    told = capsys.readouterr().err.partition("next: ")[2]
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(["sh", "-c", told], capture_output=True, text=True, check=True, env=environment)
+    assert '"validate: 1 host: 1 ok (warn)"' in done.stdout
+    assert f'"page: {folder}/hosttune-results/validate.html"' in done.stdout
+    assert run(["fleet", "files", str(folder)]) == 2
+    assert "nothing is overwritten" in capsys.readouterr().err
+
+
 def test_nothing_of_ansible_or_of_the_fleet_is_imported_for_the_help() -> None:
     for words in (["--help"], ["fleet", "--help"], ["fleet", "apply", "--help"], ["schema", "host"]):
         code = f"from hosttune.cli import run; run({words!r}); import sys; sys.stderr.write(' '.join(sys.modules))"

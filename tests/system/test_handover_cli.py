@@ -125,12 +125,9 @@ def test_a_lost_register_frees_nothing(cli: Cli, plan: Path, kept: str) -> None:
     assert cli("plan", "--gpu", GPU)[0] == 0
 
 
-def test_a_quarantined_device_is_not_reverted(cli: Cli, plan: Path, tmp_path: Path) -> None:
+def test_a_quarantined_device_is_not_reverted(cli: Cli, plan: Path) -> None:
     """Its driver, an earlier definition that had it, and the hook that guards it stay until it is released."""
-    document = json.loads(plan.read_text())
-    document["actions"].append(HOOK)
-    (tmp_path / "hook.json").write_text(json.dumps(document))
-    assert cli("apply", str(tmp_path / "hook.json"), "--yes")[0] == 0
+    assert cli("apply", str(plan), "--yes")[0] == 0
     quarantined(cli.root)
     before = cli.root.contents()
     for words in ((), ("--force",)):
@@ -151,6 +148,9 @@ def test_a_quarantined_device_is_not_reverted(cli: Cli, plan: Path, tmp_path: Pa
         ("driver", GPU, "nvidia", True),
         ("driver", OTHER_GPU, "nvidia", False),
         ("sriov-vfs", PHYSICAL, 0, True),  # the quarantined function would be gone, and not clean
+        ("fabric-partition", f"3@{OTHER_GPU}+{GPU}", "inactive", True),
+        ("mig-instance", f"{GPU} 1g.18gb:4", False, True),
+        ("mig-instance", f"{OTHER_GPU} 1g.18gb:4", False, False),
         ("guest", "a", DEFINED, True),
         ("guest", "a", "<domain>", True),  # a definition that cannot be read may have it
         ("guest", "a", None, False),
@@ -262,8 +262,7 @@ def test_the_hook_is_installed_by_an_action_and_taken_back(cli: Cli, plan: Path,
 @pytest.fixture
 def handed(cli: Cli, plan: Path, tmp_path: Path) -> Path:
     """A statement of one GPU of the root, with the hook installed and the plan's settings applied."""
-    settings = edited(plan, tmp_path / "all.json", actions=lambda old: [*old, HOOK])
-    cli.json("apply", settings, "--yes")
+    cli.json("apply", str(plan), "--yes")
     record = quarantined(cli.root)
     system = open_system(str(cli.root.path))
     before = discover(open_system(str(applyroots.EXAMPLE)))

@@ -29,11 +29,11 @@ from hosttune.handover.gpumemory import searched
 from hosttune.handover.running import Handed, lines_of
 from hosttune.handover.targets import Asked
 from hosttune.handover.testguest import TestGuest, read_image
-from hosttune.handover.testguest.image import Image
 from hosttune.handover.testguest.inside import answer_of
 from hosttune.handover.testguest.listening import listen
 from hosttune.handover.testguest.order import GuestOrder, OrderedDevice, Unanswered, read_answer
 from hosttune.handover.testguest.planned import NAME
+from hosttune.hypervisor.image import Image
 from hosttune.journal.register import record_devices
 from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.handover import HandoverStep
@@ -440,7 +440,7 @@ def test_which_files_are_images(root: Path, tmp_path: Path) -> None:
     assert read_image(system, str(link)).path == str(tmp_path / "good.qcow2")
     raw.write_bytes(b"# Disk DescriptorFile\n" + bytes(1002))
     for path in (raw, tmp_path, tmp_path / "none", Path("/dev/null")):
-        with pytest.raises(BadInput, match="cannot"):
+        with pytest.raises(BadInput, match="not an image for a guest"):
             read_image(system, str(path))
 
 

@@ -15,12 +15,12 @@ from hosttune.domain.compare import same_guest
 from hosttune.domain.reader import read_domain
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
-from hosttune.handover.testguest.image import Image
 from hosttune.handover.testguest.order import CHANNEL
 from hosttune.handover.testguest.planned import NAME
 from hosttune.handover.testguest.planned import xml_of as with_base
 from hosttune.hypervisor import process_of, read_state, verify_running, xml_difference
 from hosttune.hypervisor.definition import PlannedDefinition
+from hosttune.hypervisor.image import Image
 from hosttune.hypervisor.state import GuestState
 from hosttune.machine.live import LiveMachine
 from hosttune.model.plan import Cell, PlannedGuest, PlannedPin, Topology

@@ -47,7 +47,6 @@ ROOMS = frozenset(
         "recording.py",
         "state.py",
         "files.py",
-        "descriptors.py",
         "jsonlines.py",
         "store.py",
         "child.py",

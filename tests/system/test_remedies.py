@@ -252,6 +252,16 @@ STATES = {
         World.left_alone, "validate", 0, "hosttune revert --force", lack="hosttune revert --force"
     ),
     "status: left alone by a revert": State(World.left_alone, "status", 1, "hosttune revert --force"),
+    "status: names are swapped": State(World.swapped, "status", 1, r"virsh domrename.*?(?=; then)"),
+    "status: a guest is renamed": State(World.renamed, "status", 1, r"virsh domrename z a"),
+    "status: a device is gone": State(World.loses_a_device, "status", 1, r"hosttune revert --guest \w+"),
+    "revert: a guest is renamed": State(World.renamed, "revert --yes", 3, r"virsh domrename z a"),
+    "revert --guest: names are swapped": State(
+        World.swapped, "revert --guest a --yes", 3, r"virsh domrename.*?(?=; then)"
+    ),
+    "validate: a guest is renamed": State(
+        World.renamed, "validate", 1, r"virsh domrename z a", lack="settings-in-force guest:a: fail"
+    ),
     "apply: a device is between two tenants": State(
         World.quarantined, APPLY, 1, r"hosttune handover release \S+ --why \w+"
     ),
@@ -287,7 +297,9 @@ def test_the_remedy_of_the_state_works(name: str, cli: Cli, tmp_path: Path) -> N
     assert code == state.code, said
     told = re.search(state.remedy, said)
     assert told is not None, said
-    line = told[0].replace("OTHER", "other").replace("NAME", "a").replace("BDF", GPU)
+    line = (
+        told[0].replace("OTHER", "other").replace("NAME", "c" if "device is gone" in name else "a").replace("BDF", GPU)
+    )
     for part in re.split(r"; |, then ", line):
         if (option := re.search(r"--[a-z].*", part)) and not part.startswith(("hosttune", "virsh")):
             part = shlex.join(

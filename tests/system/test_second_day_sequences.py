@@ -329,7 +329,7 @@ def test_without_a_backup_the_files_that_hosttune_wrote_are_removed(three: Day) 
     assert three("plan", "--adopt", "a").code == 0
 
 
-@pytest.mark.parametrize("more", [{"settings": {"libvirt_hook": True}}, {"guests": [A, B, C, {**C, "name": "d"}]}])
+@pytest.mark.parametrize("more", [{"profile": "host"}, {"guests": [A, B, C, {**C, "name": "d", "gpus": 0, "nics": 1}]}])
 def test_a_state_directory_of_an_older_backup_is_unknown(three: Day, more: dict[str, Any]) -> None:
     folder = three.root.path / STATE
     shutil.copytree(folder, three.root.path.parent / "backup")

@@ -42,32 +42,32 @@ class ParsedOutput(msgspec.Struct, frozen=True):
 def number(value: object, tool: str, what: str, *, least: float = 0.0) -> float:
     """Return a finite number, also from text. Raises NotUnderstood if it is not a number or is below `least`."""
     try:
-        found = float(value)  # type: ignore[arg-type]  # whatever is no number raises
+        figure = float(value)  # type: ignore[arg-type]  # whatever is no number raises
     except (TypeError, ValueError) as error:
         raise NotUnderstood(tool, f"{what} is not a number: {str(value)[:40]!r}") from error
-    if isinstance(value, bool) or not math.isfinite(found) or found < least:
+    if isinstance(value, bool) or not math.isfinite(figure) or figure < least:
         raise NotUnderstood(tool, f"{what} cannot be {str(value)[:40]!r}")
-    return found
+    return figure
 
 
 def positive(value: object, tool: str, what: str) -> float:
     """Return a finite number above zero. Raises NotUnderstood."""
-    found = number(value, tool, what)
-    if found == 0:
+    figure = number(value, tool, what)
+    if figure == 0:
         raise NotUnderstood(tool, f"{what} is 0")
-    return found
+    return figure
 
 
 def document(text: str, tool: str) -> dict[str, Any]:
     """Return the JSON object in a text; lines before it are ignored. Raises NotUnderstood."""
     start = text.find("{")
     try:
-        found, _ = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else (None, 0)
+        root, _ = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else (None, 0)
     except (ValueError, RecursionError) as error:
         raise NotUnderstood(tool, f"not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(root, dict):
         raise NotUnderstood(tool, "not a JSON object")
-    return found
+    return root
 
 
 def part(value: object, kind: type, tool: str, what: str) -> Any:
@@ -84,9 +84,9 @@ def close(found: float, expected: float, fraction: float, slack: float = 0.0) ->
 
 def worst_of_each(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     """Return the worst result of each check and subject. So if some runs of a figure are missing, that counts."""
-    found: dict[tuple[str, str], CheckResult] = {}
+    worst: dict[tuple[str, str], CheckResult] = {}
     for result in results:
         key = (result.check, result.subject)
-        if key not in found or _WORST_FIRST.index(result.outcome) < _WORST_FIRST.index(found[key].outcome):
-            found[key] = result
-    return tuple(found.values())
+        if key not in worst or _WORST_FIRST.index(result.outcome) < _WORST_FIRST.index(worst[key].outcome):
+            worst[key] = result
+    return tuple(worst.values())

@@ -17,9 +17,9 @@ _LONGEST_SIDE = 1 << 20
 
 def parse(text: str, missing: str = "measurement") -> ParsedOutput:
     """Return the figures in the order of their runs. Raises NotUnderstood, also for a damaged document."""
-    found = document(text, TOOL)
-    records = part(found.get("records"), list, TOOL, "records")
-    if zlib.crc32(json.dumps(records, sort_keys=True).encode()) != found.get("sum"):
+    root = document(text, TOOL)
+    records = part(root.get("records"), list, TOOL, "records")
+    if zlib.crc32(json.dumps(records, sort_keys=True).encode()) != root.get("sum"):
         raise NotUnderstood(TOOL, "the checksum of the records is wrong")
     for record in records:
         part(record, dict, TOOL, "a record")
@@ -33,7 +33,7 @@ def parse(text: str, missing: str = "measurement") -> ParsedOutput:
             if not isinstance(side, int) or isinstance(side, bool) or not 1 <= side <= _LONGEST_SIDE:
                 raise NotUnderstood(TOOL, f"the side of a product cannot be {str(side)[:40]!r}")
             sides[f"{record['metric']}-side"] = str(side)
-    return ParsedOutput(samples, skips, lost, {**_facts(found), **sides})
+    return ParsedOutput(samples, skips, lost, {**_facts(root), **sides})
 
 
 def _samples(record: dict[str, Any]) -> Iterator[Sample]:

@@ -21,8 +21,8 @@ _OUTCOMES: dict[str, Outcome] = {"pass": "pass", "fail": "fail", "warn": "warn",
 
 def parse(text: str) -> ParsedOutput:
     """Return one result for each test and entity. Raises NotUnderstood."""
-    found = document(text, TOOL)
-    root = next((found[name] for name in _ROOTS if name in found), None)
+    report = document(text, TOOL)
+    root = next((report[name] for name in _ROOTS if name in report), None)
     root = part(root, dict, TOOL, " or ".join(_ROOTS))
     if root.get("runtime_error"):
         raise NotUnderstood(TOOL, f"it says: {str(root['runtime_error'])[:200]}")
@@ -34,13 +34,16 @@ def parse(text: str) -> ParsedOutput:
     )
     if not results:
         raise NotUnderstood(TOOL, "no test in it")
-    version = root.get("version") or _metadata(found).get("version")
+    version = root.get("version") or _metadata(report).get("version")
     return ParsedOutput((), worst_of_each(results), (), {"dcgm": str(version)} if version else {})
 
 
 def _metadata(found: dict[str, Any]) -> dict[str, Any]:
     value = found.get("metadata")
     return value if isinstance(value, dict) else {}
+
+
+_HINT = "dcgmi diag says why; NVIDIA's DCGM guide lists its error codes"
 
 
 def _test(test: dict[str, Any]) -> Iterator[CheckResult]:
@@ -51,9 +54,20 @@ def _test(test: dict[str, Any]) -> Iterator[CheckResult]:
         raise NotUnderstood(TOOL, f"{name} has no results")
     for row in rows:
         status = part(part(row, dict, TOOL, "a result").get("status"), str, TOOL, f"status of {name}")
-        words = _words(row)
+        words = _warnings_text(row)
         for subject in _subjects(row):
-            yield _result(check, subject, status, words)
+            outcome = _OUTCOMES.get(status.lower())
+            if outcome == "pass" and re.search(r"error|fail|unable|could not|insufficient", words, re.IGNORECASE):
+                outcome = "warn"
+            yield CheckResult(
+                check=check,
+                subject=subject,
+                outcome=outcome or "unknown",
+                expected=None if outcome == "skip" else "Pass",
+                actual=f"{status}: {words}" if words else status,
+                source=TOOL,
+                hint=None if outcome in ("pass", "skip") else _HINT,
+            )
 
 
 def _subjects(row: dict[str, Any]) -> list[str]:
@@ -65,23 +79,9 @@ def _subjects(row: dict[str, Any]) -> list[str]:
     return [f"dcgm gpu {name.strip()}" for name in str(ids).split(",")] if ids is not None else ["host"]
 
 
-def _words(row: dict[str, Any]) -> str:
+def _warnings_text(row: dict[str, Any]) -> str:
     rows = [row.get(key) or [] for key in ("warnings", "warning", "info")]
     values = [value for row in rows for value in (row if isinstance(row, list) else [row])]
     return "; ".join(str(value.get("warning", value)) if isinstance(value, dict) else str(value) for value in values)[
         :500
     ]
-
-
-def _result(check: str, subject: str, status: str, words: str) -> CheckResult:
-    outcome = _OUTCOMES.get(status.lower())
-    if outcome == "pass" and (re.search(r"error|fail|unable|could not|insufficient", words, re.IGNORECASE) is not None):
-        outcome = "warn"
-    actual = f"{status}: {words}" if words else status
-    if outcome is None:
-        outcome = "unknown"
-    hint = None if outcome in ("pass", "skip") else "dcgmi diag says why; NVIDIA's DCGM guide lists its error codes"
-    expected = None if outcome == "skip" else "Pass"
-    return CheckResult(
-        check=check, subject=subject, outcome=outcome, expected=expected, actual=actual, source=TOOL, hint=hint
-    )

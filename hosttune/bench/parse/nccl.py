@@ -49,12 +49,12 @@ def parse(text: str, collective: str) -> ParsedOutput:
         if errors not in ("N/A", "0", "0e+00"):
             lost.append(Lost(metric, f"{ranks} GPUs", f"{errors} wrong values"))
             continue
-        microseconds, found, value = (number(word, tool, "a figure", least=1e-9) for word in (time, algorithm, bus))
+        microseconds, bandwidth, value = (number(word, tool, "a figure", least=1e-9) for word in (time, algorithm, bus))
         # Before 2.11 all_gather's algbw already had the factor, and its count was that of one rank.
         old = collective == "all-gather" and algorithm == bus
         rate, factor = size / microseconds / 1e3, _FACTORS[collective](ranks)
-        if not close(found, rate * (factor if old else 1), 0.01, 0.006) or not close(
-            value, found * (1 if old else factor), 0.01, 0.012
+        if not close(bandwidth, rate * (factor if old else 1), 0.01, 0.006) or not close(
+            value, bandwidth * (1 if old else factor), 0.01, 0.012
         ):
             raise NotUnderstood(tool, f"the line of {size} bytes contradicts itself")
         samples.append(Sample(metric=metric, subject=f"{ranks} GPUs", value=value, unit="GB/s"))

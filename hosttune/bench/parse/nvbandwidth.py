@@ -36,13 +36,13 @@ _SUM = re.compile(r"SUM (\w+) (\S+)")
 def parse(text: str) -> ParsedOutput:
     """Return the figures by GPU address, from JSON or text. Raises NotUnderstood."""
     if text.find("{") >= 0:
-        found = part(document(text, TOOL).get("nvbandwidth"), dict, TOOL, "nvbandwidth")
-        if found.get("error"):
-            raise NotUnderstood(TOOL, f"it says: {str(found['error'])[:200]}")
-        names = _names(part(found.get("GPU Device list"), list, TOOL, "GPU Device list"))
+        root = part(document(text, TOOL).get("nvbandwidth"), dict, TOOL, "nvbandwidth")
+        if root.get("error"):
+            raise NotUnderstood(TOOL, f"it says: {str(root['error'])[:200]}")
+        names = _names(part(root.get("GPU Device list"), list, TOOL, "GPU Device list"))
         samples: list[Sample] = []
         lost: list[Lost] = []
-        for case in part(found.get("testcases"), list, TOOL, "testcases"):
+        for case in part(root.get("testcases"), list, TOOL, "testcases"):
             name = part(part(case, dict, TOOL, "a test case").get("name"), str, TOOL, "name")
             if name not in TESTS:
                 continue
@@ -54,7 +54,7 @@ def parse(text: str) -> ParsedOutput:
                 continue
             matrix = part(case.get("bandwidth_matrix"), list, TOOL, "bandwidth_matrix")
             samples += _figures(name, [part(row, list, TOOL, "a row") for row in matrix], case.get("sum"), names)
-        facts = {"nvbandwidth": str(found.get("git_version", ""))}
+        facts = {"nvbandwidth": str(root.get("git_version", ""))}
         return ParsedOutput(tuple(samples), (), tuple(lost), facts)
     return _from_text(text)
 
@@ -77,7 +77,7 @@ def _from_text(text: str) -> ParsedOutput:
                     if len(row) != len(header) + 1:
                         raise NotUnderstood(TOOL, f"a row of {name} has {len(row) - 1} cells of {len(header)}")
                 samples += _figures(name, [list(row[1:]) for row in body], match[2], names)
-        elif name is not None and (line.startswith((" ", "\t")) and line.strip()):
+        elif name is not None and re.match(r"\s*\d+(?:\s|$)", line):
             rows.append(line.split())
     if not samples:
         raise NotUnderstood(TOOL, "no figures in it")

@@ -38,12 +38,12 @@ def counts(hosts: int, first: int = 1, last: int | None = None) -> tuple[int, ..
     `last` None: all hosts.
     """
     most = min(hosts, last or hosts)
-    found = []
+    steps_up = []
     count = first
     while count < most:
-        found.append(count)
+        steps_up.append(count)
         count *= 2
-    return (*found, most) if first <= most else ()
+    return (*steps_up, most) if first <= most else ()
 
 
 def series(
@@ -114,12 +114,12 @@ def findings(trials: Sequence[Trial]) -> GroupFindings:
 
 def _always_beside(bad: Iterable[frozenset[str]], cleared: frozenset[str]) -> dict[str, frozenset[str]]:
     """Return, of each host that alone is not cleared in a bad group, the others that are in all such groups."""
-    found: dict[str, frozenset[str]] = {}
+    beside: dict[str, frozenset[str]] = {}
     for one in bad:
         if len(one - cleared) == 1:
             (host,) = one - cleared
-            found[host] = found.get(host, one) & one & cleared
-    return found
+            beside[host] = beside.get(host, one) & one & cleared
+    return beside
 
 
 def most_steps(hosts: int) -> int:

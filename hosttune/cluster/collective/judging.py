@@ -99,22 +99,24 @@ def joined(wanted: WantedGroup, answers: Mapping[str, Member]) -> JudgedGroup:
 
 def _as_asked(wanted: WantedGroup, host: str, timings: Sequence[Timing]) -> JudgedGroup:
     """Return the times by the sizes that were asked for: all ranks have equal parts of a buffer, so it may be less."""
-    found: dict[tuple[Kind, int], Timing] = {}
+    by_size: dict[tuple[Kind, int], Timing] = {}
     for timing in timings:
         size = min(wanted.sizes, key=lambda asked: abs(asked - timing.size_bytes))
         if timing.kind not in wanted.kinds or abs(size - timing.size_bytes) >= _BYTES * wanted.ranks:
             return JudgedGroup(
                 "not-understood", why=f"{host}: {timing.kind} of {timing.size_bytes} bytes was not asked for"
             )
-        if (timing.kind, size) in found or len(timing.seconds) != wanted.runs:
+        if (timing.kind, size) in by_size or len(timing.seconds) != wanted.runs:
             return JudgedGroup(
                 "not-understood", why=f"{host}: {timing.kind} of {size} bytes does not have {wanted.runs} times"
             )
         if not all(_SHORTEST <= seconds <= _LONGEST for seconds in timing.seconds):
             return JudgedGroup("not-understood", why=f"{host}: {timing.kind} of {size} bytes has times that cannot be")
-        found[timing.kind, size] = replace(timing, size_bytes=size)
-    missing = [f"{kind} of {size} bytes" for size in wanted.sizes for kind in wanted.kinds if (kind, size) not in found]
-    return JudgedGroup("measured", tuple(found.values()), left_out=tuple(missing))
+        by_size[timing.kind, size] = replace(timing, size_bytes=size)
+    missing = [
+        f"{kind} of {size} bytes" for size in wanted.sizes for kind in wanted.kinds if (kind, size) not in by_size
+    ]
+    return JudgedGroup("measured", tuple(by_size.values()), left_out=tuple(missing))
 
 
 def _cause(bad: Mapping[str, Member]) -> JudgedGroup:
@@ -135,10 +137,10 @@ def _agree(one: Sequence[Timing], other: Sequence[Timing]) -> bool:
 
 def figures(timings: Iterable[Timing]) -> tuple[GroupFigure, ...]:
     """Return the figures of a group, not judged yet."""
-    found = []
+    rows = []
     for timing in timings:
         values = [busbw(timing.kind, timing.ranks, timing.size_bytes, seconds) for seconds in timing.seconds]
-        found.append(
+        rows.append(
             GroupFigure(
                 kind=timing.kind,
                 size_bytes=timing.size_bytes,
@@ -147,7 +149,7 @@ def figures(timings: Iterable[Timing]) -> tuple[GroupFigure, ...]:
                 highest=max(values),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 class CollectiveStandard(msgspec.Struct, frozen=True):
@@ -176,7 +178,7 @@ def judged(groups: Sequence[HostGroup], standard: CollectiveStandard) -> tuple[H
         for n, host_group in enumerate(groups)
     ]
     medians = _medians(host_group for host_group in now if not host_group.repeated)
-    return tuple(_judged(host_group, standard, medians) for host_group in now)
+    return tuple(_judge_group(host_group, standard, medians) for host_group in now)
 
 
 def _made_up_for(group: HostGroup, later: Sequence[HostGroup]) -> bool:
@@ -202,7 +204,9 @@ def _medians(groups: Iterable[HostGroup]) -> Mapping[tuple[str, int, int], float
     return {key: median(values) for key, values in medians.items() if len(values) >= LEAST_FOR_MEDIAN}
 
 
-def _judged(group: HostGroup, standard: CollectiveStandard, medians: Mapping[tuple[str, int, int], float]) -> HostGroup:
+def _judge_group(
+    group: HostGroup, standard: CollectiveStandard, medians: Mapping[tuple[str, int, int], float]
+) -> HostGroup:
     if group.outcome != "measured":
         return replace(group, state="failed" if group.outcome in FAILED else "unknown")
     largest = max(figure.size_bytes for figure in group.figures)
@@ -281,13 +285,13 @@ def scaling(groups: Iterable[HostGroup], expect: Expect) -> tuple[Scaling, ...]:
 
     Throughput of n ranks is n times the bus bandwidth, so the efficiency per rank is the ratio of bus bandwidths.
     """
-    found: dict[tuple[Kind, int], dict[int, list[tuple[int, float]]]] = {}
+    series: dict[tuple[Kind, int], dict[int, list[tuple[int, float]]]] = {}
     for group in groups:
         for figure in group.figures if group.purpose == "series" and not group.repeated else ():
-            by_hosts = found.setdefault((figure.kind, figure.size_bytes), {})
+            by_hosts = series.setdefault((figure.kind, figure.size_bytes), {})
             by_hosts.setdefault(len(group.hosts), []).append((group.ranks, figure.busbw))
     rows = []
-    for (kind, size), by_hosts in sorted(found.items()):
+    for (kind, size), by_hosts in sorted(series.items()):
         base = min((hosts for hosts in by_hosts if hosts > 1), default=None)
         middle = {hosts: median(value for _, value in values) for hosts, values in by_hosts.items()}
         for hosts, values in sorted(by_hosts.items()):

@@ -72,8 +72,8 @@ def _rdma(host: Host) -> bool | None:
 
 def answering(system: System, *, version: str | None = None) -> Member:
     """Return who answers and which guests run, read anew: it is asked before each measurement."""
-    found = present(system, version=version)
-    return Member(host=found.host, version=version, machine=found.machine, guests=found.guests)
+    presence = present(system, version=version)
+    return Member(host=presence.host, version=version, machine=presence.machine, guests=presence.guests)
 
 
 def _library(system: System, python: str, notes: list[str]) -> Library | None:

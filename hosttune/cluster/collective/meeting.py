@@ -122,7 +122,10 @@ def _next(task: Task, met: Met, deadline: float, strangers: list[str]) -> tuple[
     assert met.listening is not None
     ready, _, _ = select.select([met.listening], [], [], max(0.0, deadline - time.monotonic()))
     if not ready or len(strangers) > _MOST_STRANGERS:
-        raise _missing(task, met, strangers)
+        missing = tuple(host for host in task.hosts[1:] if host not in met.links)
+        more = f"; others came: {'; '.join(strangers[:3])}" if strangers else ""
+        outcome: MemberOutcome = "other-member" if strangers else "nobody-came"
+        raise NotMet(outcome, f"{', '.join(missing[:5])} did not come within {task.wait} s{more}", missing)
     connection, there = met.listening.accept()
     return connection, str(there[0])
 
@@ -163,13 +166,6 @@ def _stranger(task: Task, met: Met, said: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _missing(task: Task, met: Met, strangers: list[str]) -> NotMet:
-    missing = tuple(host for host in task.hosts[1:] if host not in met.links)
-    more = f"; others came: {'; '.join(strangers[:3])}" if strangers else ""
-    outcome: MemberOutcome = "other-member" if strangers else "nobody-came"
-    return NotMet(outcome, f"{', '.join(missing[:5])} did not come within {task.wait} s{more}", missing)
-
-
 # --- the others ------------------------------------------------------------------------------------------------
 
 
@@ -179,7 +175,10 @@ def _join(task: Task, machine: str | None, deadline: float) -> Met:
     while True:
         link = _connect(task, deadline)
         try:
-            said = _introduced(task, machine, link, deadline)
+            name = task.hosts[task.index]
+            who = {"group": task.group, "host": name, "index": task.index, "machine": machine, "ranks": task.ranks}
+            _send(link, who)
+            said = _hear(link, max(1.0, deadline - time.monotonic()) + _ANSWER_SECONDS)
         except (OSError, ValueError, BadInput) as error:
             link.close()
             if time.monotonic() + _RETRY_SECONDS < deadline:
@@ -194,14 +193,6 @@ def _join(task: Task, machine: str | None, deadline: float) -> Met:
         why = f"{first}: {str(refused)[:200]}" if refused else f"somebody else is at {task.address} port {task.port}"
         raise NotMet("nobody-came" if refused else "other-member", why, () if refused else (first,))
     return Met(links={first: link})
-
-
-def _introduced(task: Task, machine: str | None, link: socket.socket, deadline: float) -> dict[str, Any]:
-    """Say who this is, and return the first host's answer. Raises OSError and ValueError."""
-    name = task.hosts[task.index]
-    who = {"group": task.group, "host": name, "index": task.index, "machine": machine, "ranks": task.ranks}
-    _send(link, who)
-    return _hear(link, max(1.0, deadline - time.monotonic()) + _ANSWER_SECONDS)
 
 
 def _connect(task: Task, deadline: float) -> socket.socket:
@@ -252,8 +243,8 @@ def _hear(link: socket.socket, seconds: float) -> dict[str, Any]:
         data += chunk
         if len(data) > _MOST_BYTES or time.monotonic() > deadline:
             raise ValueError("no line of at most 4 KiB")
-    found = plain_json(data, where="member")
-    return found if isinstance(found, dict) else {}
+    said = plain_json(data, where="member")
+    return said if isinstance(said, dict) else {}
 
 
 def hear(link: socket.socket) -> dict[str, Any] | None:

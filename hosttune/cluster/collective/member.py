@@ -65,8 +65,8 @@ def _bad(name: str, why: str) -> BadInput:
 
 def environment(variables: Mapping[str, str]) -> Mapping[str, str]:
     """Return the variables that libraries for collectives read, as they are."""
-    found = sorted(name for name in variables if _VARIABLES.fullmatch(name))
-    return {name: variables[name][:_MOST_TEXT] for name in found[:_MOST_VARIABLES]}
+    names = sorted(name for name in variables if _VARIABLES.fullmatch(name))
+    return {name: variables[name][:_MOST_TEXT] for name in names[:_MOST_VARIABLES]}
 
 
 class _Course(msgspec.Struct):

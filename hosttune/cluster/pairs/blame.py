@@ -65,8 +65,8 @@ class _Matrix(msgspec.Struct, frozen=True):
     def clean(self, port: PortKey, blamed: Iterable[PortKey]) -> tuple[int, int]:
         """Return (bad, all) of the port's pairs that count, with ports that are not blamed."""
         without = frozenset(blamed)
-        found = [pair for pair in self.pairs[port] if _other(pair, port) not in without and self.counts(pair, port)]
-        return sum(pair.state in _BAD for pair in found), len(found)
+        counted = [pair for pair in self.pairs[port] if _other(pair, port) not in without and self.counts(pair, port)]
+        return sum(pair.state in _BAD for pair in counted), len(counted)
 
 
 def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
@@ -74,14 +74,14 @@ def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
 
     First the network, from pairs with host memory, then the ways to GPUs.
     """
-    found = tuple(pairs)
-    of_host = {(pair.sender, pair.receiver, pair.rail): pair.state for pair in found if pair.memory == "host"}
+    every = tuple(pairs)
+    of_host = {(pair.sender, pair.receiver, pair.rail): pair.state for pair in every if pair.memory == "host"}
     of_gpus = [
         replace(pair, state="unknown") if of_host.get(pair.with_host_memory) in _BAD else pair
-        for pair in found
+        for pair in every
         if pair.memory == "gpu"
     ]
-    network = _blamed(pair for pair in found if pair.memory == "host")
+    network = _blamed(pair for pair in every if pair.memory == "host")
     return (*network, *(replace(fault, memory="gpu", words=f"{fault.words}; {GPU_PATH}") for fault in _blamed(of_gpus)))
 
 
@@ -109,12 +109,12 @@ def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
 
 
 def _matrix(measured: Iterable[Pair], there: Iterable[Pair]) -> _Matrix:
-    found: dict[PortKey, list[Pair]] = {}
+    by_port: dict[PortKey, list[Pair]] = {}
     for pair in measured:
         for port in _ends(pair):
-            found.setdefault(port, []).append(pair)
-    good = frozenset(port for port, pairs in found.items() if any(pair.state == "good" for pair in pairs))
-    return _Matrix(found, good, frozenset(port for pair in there for port in _ends(pair)) - found.keys())
+            by_port.setdefault(port, []).append(pair)
+    good = frozenset(port for port, pairs in by_port.items() if any(pair.state == "good" for pair in pairs))
+    return _Matrix(by_port, good, frozenset(port for pair in there for port in _ends(pair)) - by_port.keys())
 
 
 def _ends(pair: Pair) -> tuple[PortKey, PortKey]:
@@ -181,7 +181,7 @@ def _groups(matrix: _Matrix, blamed: frozenset[PortKey]) -> list[frozenset[PortK
     """Return the blamed ports of a rail that are connected by good pairs: with each other mostly good, with the others
     nearly always bad. A bad port is bad with another bad one, too; one that is bad in one direction is not always bad.
     """
-    left, found = set(blamed), []
+    left, groups = set(blamed), []
     while left:
         todo = [min(left)]
         group: set[PortKey] = set()
@@ -197,8 +197,8 @@ def _groups(matrix: _Matrix, blamed: frozenset[PortKey]) -> list[frozenset[PortK
                 other = _other(pair, port)
                 (inside if other in group else across)[pair.state] += other in group or other not in blamed
         if len(group) > 1 and 2 * inside["good"] > inside.total() and across["good"] < _FEW * across.total():
-            found.append(frozenset(group))
-    return found
+            groups.append(frozenset(group))
+    return groups
 
 
 def _group_faults(across: Mapping[frozenset[PortKey], Sequence[Pair]]) -> list[Fault]:
@@ -231,8 +231,8 @@ def _blamed_hosts(matrix: _Matrix, blamed: frozenset[PortKey], rails: frozenset[
 def _blamed_rails(matrix: _Matrix, blamed: frozenset[PortKey], hosts: frozenset[str]) -> frozenset[str]:
     there = Counter(rail for host, rail in matrix.pairs if host not in hosts)
     bad = Counter(rail for host, rail in blamed if host not in hosts)
-    found = frozenset(rail for rail, number in bad.items() if 2 * number > there[rail] and number >= _LEAST)
-    return (found if len(found) < len(there) else frozenset()) | _dead_rails(matrix)
+    mostly_bad = frozenset(rail for rail, number in bad.items() if 2 * number > there[rail] and number >= _LEAST)
+    return (mostly_bad if len(mostly_bad) < len(there) else frozenset()) | _dead_rails(matrix)
 
 
 def _dead_rails(matrix: _Matrix) -> frozenset[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,13 +19,64 @@ from msgspec.structs import replace
 
 from hosttune.bench.parse.answer import NotUnderstood, document, part, positive
 from hosttune.bench.parse.tools import parse_perftest
-from hosttune.cluster.pairs.counters import Counters, came
 from hosttune.cluster.pairs.pathmtu import path_mtu
 from hosttune.cluster.pairs.programs import Run, bounded
+from hosttune.discovery.portfiles import NET, RDMA
+from hosttune.discovery.ports import HARDWARE_COUNTERS, PORT_COUNTERS
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import vendor_of
+from hosttune.machine.reader import Reader
 from hosttune.model.jsontext import plain_json
 from hosttune.model.pairs import End, EndOutcome, EndResult, GpuMemory, Job, PathMtu
+from hosttune.rules.checks.data import table
+
+# What is allowed, and the source of each number, is in `hosttune/rules/checks/data/ports.toml`, as for `port-errors`.
+
+Counters = Mapping[str, int | None]  # by "PORT COUNTER"; None: could not be read
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_FRAMES = {"rx_crc_errors": "statistics/rx_crc_errors", "carrier_down_count": "carrier_down_count"}
+
+
+def look(reader: Reader, end: End) -> Counters:
+    """Return the counters of the RDMA port (of all, if its number is not known) and the interface of an end that its
+    drivers have."""
+    counters: dict[str, int | None] = {}
+    if end.rdma is not None and _NAME.fullmatch(end.rdma):
+        for number in (str(end.rdma_port),) if end.rdma_port else reader.names(f"{RDMA}/{end.rdma}/ports"):
+            at = f"{RDMA}/{end.rdma}/ports/{number}"
+            paths = {name: f"{at}/counters/{name}" for name in PORT_COUNTERS}
+            paths |= {name: f"{at}/hw_counters/{name}" for name in HARDWARE_COUNTERS}
+            judged = [row["name"] for row in table("ports")["rdma"] if row["name"] in paths]
+            counters |= {f"{end.rdma}/{number} {name}": reader.count(paths[name]) for name in judged}
+    if end.interface is not None and _NAME.fullmatch(end.interface):
+        counters |= {
+            f"{end.interface} {name}": reader.count(f"{NET}/{end.interface}/{at}") for name, at in _FRAMES.items()
+        }
+    return {name: count for name, count in counters.items() if count is not None}
+
+
+def came(before: Counters, after: Counters, seconds: int) -> dict[str, int]:
+    """Return what was counted in between and is more than allowed in so many seconds. A counter that is smaller than
+    before was reset, and began at 0 again."""
+    growth: dict[str, int] = {}
+    for name, count in after.items():
+        first = before.get(name)
+        if count is not None and first is not None:
+            grown = count - first if count >= first else count
+            if grown > _allowed(name.rpartition(" ")[2], seconds):
+                growth[name] = grown
+    return growth
+
+
+def _allowed(name: str, seconds: int) -> float:
+    """Return how many of these errors may come: of frames with a wrong check sum and of lost links none, of others what
+    is allowed in so many seconds, at least the amount for the time that its source names."""
+    row = next((row for row in table("ports")["rdma"] if row["name"] == name), None)
+    if row is None:
+        return 0.0
+    most, period = float(row["most"]), float(row["seconds"])
+    return most * max(seconds / period, 1.0) if period else most
+
 
 SLACK_SECONDS = 6  # of a program beside waiting and measuring: it connects, exchanges results, ends
 OMIT_SECONDS = 1  # of TCP's slow start, sent before the figure begins (iperf3 -O)
@@ -108,14 +159,14 @@ def measure(
             result = replace(result, errors=came(before, after, end.seconds) if known else None)
         return result if end.role == "server" else replace(result, path_mtu=_path_mtu(end, result, run))
 
-    found: dict[int, EndResult] = {}
+    results: dict[int, EndResult] = {}
     for gpus in (False, True):  # never at once: both are of the same port
         part = [(number, end) for number, end in enumerate(ends) if (end.gpu is not None) == gpus or not together]
         with ThreadPoolExecutor(max_workers=max(1, len(part)) if together else 1) as pool:
-            found |= zip((number for number, _ in part), pool.map(one, (end for _, end in part)), strict=True)
+            results |= zip((number for number, _ in part), pool.map(one, (end for _, end in part)), strict=True)
         if not together:
             break
-    return tuple(found[number] for number in range(len(ends)))
+    return tuple(results[number] for number in range(len(ends)))
 
 
 def measure_one(end: End, run: Run) -> EndResult:
@@ -281,16 +332,16 @@ def parse_iperf3(end: End, text: str) -> EndResult:
 
     Raises NotUnderstood for output that is not of iperf3. An error that it reports is a result.
     """
-    found = document(text, "iperf3")
-    start = part(found.get("start"), dict, "iperf3", "start")
-    if isinstance(found.get("error"), str):
-        error: str = found["error"]
+    root = document(text, "iperf3")
+    start = part(root.get("start"), dict, "iperf3", "start")
+    if isinstance(root.get("error"), str):
+        error: str = root["error"]
         said = _said(error)
         outcome: EndOutcome = said[0] if said else "tool-failed"
         if outcome == "no-connection" and end.role == "client" and start.get("connected"):
             outcome = "tool-failed"  # it was connected, and stopped
         return _result(end, outcome, error)
-    over = part(found.get("end"), dict, "iperf3", "end")
+    over = part(root.get("end"), dict, "iperf3", "end")
     got = part(over.get("sum_received"), dict, "iperf3", "sum_received")
     bits, bytes_, seconds = (positive(got.get(key), "iperf3", key) for key in ("bits_per_second", "bytes", "seconds"))
     if abs(bits * seconds / 8 - bytes_) > 0.02 * bytes_:
@@ -364,8 +415,8 @@ def _address(gid: str) -> str | None:
     parts = gid.split(":")
     if len(parts) != 16 or not all(part_.isdecimal() and int(part_) < 256 for part_ in parts):
         return None
-    found = ipaddress.IPv6Address(bytes(map(int, parts)))
-    return str(found.ipv4_mapped or found)
+    address = ipaddress.IPv6Address(bytes(map(int, parts)))
+    return str(address.ipv4_mapped or address)
 
 
 def _result(end: End, outcome: EndOutcome, why: str | None) -> EndResult:

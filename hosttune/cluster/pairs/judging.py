@@ -104,8 +104,8 @@ def _path(client: EndResult) -> PathMtu:
 def _errors(client: EndResult, server: EndResult) -> tuple[str, ...] | None:
     """Return what both ports counted; None if they counted nothing as far as is known, and of one of them it is not."""
     ends = (("sender", client.errors or {}), ("receiver", server.errors or {}))
-    found = tuple(f"{role}: {name} {count}" for role, errors in ends for name, count in errors.items())
-    return None if not found and None in (client.errors, server.errors) else found
+    lines = tuple(f"{role}: {name} {count}" for role, errors in ends for name, count in errors.items())
+    return None if not lines and None in (client.errors, server.errors) else lines
 
 
 def judged(
@@ -115,11 +115,11 @@ def judged(
     medians = _medians(pairs)
     of_host = {(pair.sender, pair.receiver, pair.rail): pair.gbps for pair in pairs if pair.memory == "host"}
     return tuple(
-        _judged(pair, medians, floor, against, limit_gbps, of_host.get(pair.with_host_memory)) for pair in pairs
+        _judge_pair(pair, medians, floor, against, limit_gbps, of_host.get(pair.with_host_memory)) for pair in pairs
     )
 
 
-def _judged(
+def _judge_pair(
     pair: Pair, medians: _Medians, floor: float, against: Sequence[str], limit: float | None, of_host: float | None
 ) -> Pair:
     """Return a pair with its state. `of_host`: its figure with host memory."""
@@ -128,7 +128,7 @@ def _judged(
     port = pair.rate_gbps if "rate" in against else None
     beside = of_host if pair.memory == "gpu" else None
     middles = (medians.get((pair.memory, pair.rate_gbps)), medians.get(pair.rail)) if "median" in against else ()
-    figures = (_least(port, limit), *middles, beside)
+    figures = ((port if port is None or limit is None else min(port, limit)), *middles, beside)
     known = [floor * value for value in figures if value is not None]
     expected = max(known, default=None)
     state: PairState = "unknown"
@@ -144,10 +144,6 @@ def _judged(
     else:
         state = "good"
     return replace(pair, state=state, expected=expected, why=why)
-
-
-def _least(port: float | None, limit: float | None) -> float | None:
-    return port if port is None or limit is None else min(port, limit)
 
 
 _Medians = Mapping[tuple[Memory, float | None] | str, float]
@@ -169,13 +165,13 @@ def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Ver
     Errors that ports counted while they were measured, or that are not known, are no pass either, nor is a path that
     does not carry packets as large as its ports send, or of which this is not known.
     """
-    found = tuple(pairs)
-    states = {pair.state for pair in found}
+    all_pairs = tuple(pairs)
+    states = {pair.state for pair in all_pairs}
     if states & {"low", "cut"}:
         return "fail"
     if not states or incomplete or "unknown" in states:
         return "unknown"
-    limited = limited or any(pair.errors != () or pair.path_mtu.state in ("smaller", "unknown") for pair in found)
+    limited = limited or any(pair.errors != () or pair.path_mtu.state in ("smaller", "unknown") for pair in all_pairs)
     return "warn" if limited else "pass"
 
 
@@ -195,9 +191,9 @@ def _rail(rail: str, pairs: Sequence[Pair]) -> RailFigures:
 
 def remarks(pairs: Iterable[Pair]) -> Iterator[str]:
     """Yield what hosts said of measurements that worked, each once with its receivers."""
-    found: dict[str, dict[str, None]] = {}
+    hosts_by_reason: dict[str, dict[str, None]] = {}
     for pair in pairs:
         if pair.outcome == "measured" and pair.why is not None:
-            found.setdefault(pair.why, {})[pair.receiver] = None
-    for why, hosts in found.items():
+            hosts_by_reason.setdefault(pair.why, {})[pair.receiver] = None
+    for why, hosts in hosts_by_reason.items():
         yield f"{why} ({some(tuple(hosts), 8)})"

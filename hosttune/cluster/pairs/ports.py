@@ -13,10 +13,10 @@ from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model.host import Host, Nic, Problem, RunningGuest
+from hosttune.model.hostfields import OUTSIDE
 from hosttune.model.jsontext import plain_json
 from hosttune.model.pairs import Ends, Port, Tool
-from hosttune.model.problems import OUTSIDE
-from hosttune.model.rates import believed_gbps
+from hosttune.model.ports import believed_gbps
 
 TOOLS: Mapping[Tool, str] = {"tcp": "iperf3", "rdma": "ib_write_bw"}
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -32,17 +32,19 @@ def survey(system: System, host: Host, named: Sequence[str] = (), *, version: st
     fabric of the GPUs uses. Raises BadInput for a name that the host does not have.
     """
     addresses = addresses_of(system)
-    chosen = [port for name in named for port in _named(system, host, name, addresses)]
-    found = tuple(dict.fromkeys(chosen)) if named else _all(system, host, addresses)
+    chosen = [port for name in named for port in _named_ports(system, host, name, addresses)]
+    ports = tuple(dict.fromkeys(chosen)) if named else _all(system, host, addresses)
     guests = running_guests(host.guests, host.problems)
-    tools = tuple(tool for tool, program in TOOLS.items() if _installed(system, program))
+    tools = tuple(
+        tool for tool, program in TOOLS.items() if any(system.exists(f"{folder}/{program}") for folder in _FOLDERS)
+    )
     return Ends(
         host=host.hostname,
         version=version,
         machine=host.boot_id,
         guests=guests,
         tools=tools,
-        ports=with_gpus(system, host, found) if "rdma" in tools else found,
+        ports=with_gpus(system, host, ports) if "rdma" in tools else ports,
         notes=() if addresses is not None else ("addresses are unknown: `ip -j address show` gave no answer",),
     )
 
@@ -67,10 +69,6 @@ def running_guests(guests: Sequence[RunningGuest] | None, problems: Sequence[Pro
     return told + tuple(problem.what for problem in problems if problem.what.startswith(OUTSIDE))
 
 
-def _installed(system: System, program: str) -> bool:
-    return any(system.exists(f"{folder}/{program}") for folder in _FOLDERS)
-
-
 def addresses_of(system: System) -> Mapping[str, str] | None:
     """Return the IP address of each interface that has one (IPv4 first, else a global IPv6); None if unknown."""
     try:
@@ -82,17 +80,19 @@ def addresses_of(system: System) -> Mapping[str, str] | None:
 
 
 def _best(row: Mapping[str, Any]) -> str | None:
-    found = [one["local"] for one in row.get("addr_info") or () if one.get("scope") == "global" and one.get("local")]
-    return min(found, key=lambda text: ipaddress.ip_address(text).version, default=None)
+    global_addresses = [
+        one["local"] for one in row.get("addr_info") or () if one.get("scope") == "global" and one.get("local")
+    ]
+    return min(global_addresses, key=lambda text: ipaddress.ip_address(text).version, default=None)
 
 
 def _all(system: System, host: Host, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:
     nics = (nic for nic in host.nics if nic.physfn is None and not nic.fabric_bridge)
-    found = (port for nic in nics for port in _of_nic(system, nic, addresses))
-    return tuple(port for port in found if port.rdma or port.address)
+    ports = (port for nic in nics for port in _of_nic(system, nic, addresses))
+    return tuple(port for port in ports if port.rdma or port.address)
 
 
-def _named(system: System, host: Host, name: str, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:
+def _named_ports(system: System, host: Host, name: str, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:
     """Return the ports that the operator named. Raises BadInput if there are none."""
     nic = next((nic for nic in host.nics if name in nic.interfaces or name.partition("/")[0] == nic.rdma), None)
     ports = _of_nic(system, nic, addresses) if nic is not None else []

@@ -128,5 +128,5 @@ def step_seconds(hosts: int, measuring: float, cores: int) -> float:
 
 def minutes(made: Iterable[Sequence[Pairing]], most_hosts: int, measuring: float, cores: int) -> float:
     """Return what these rounds are estimated to take, in minutes, if every host answers and every pair connects."""
-    found = (step for pairs in made for step in steps(pairs, most_hosts))
-    return sum(step_seconds(2 * len(step), measuring, cores) for step in found) / 60
+    all_steps = (step for pairs in made for step in steps(pairs, most_hosts))
+    return sum(step_seconds(2 * len(step), measuring, cores) for step in all_steps) / 60

@@ -101,13 +101,12 @@ def _plan_staying(whole: PlanningContext, intent: Intent, own: Mapping[str, CpuS
         return off_pins([found[want.guest.name] for want in wants]), findings
 
     host = whole.host
-    pinned = (RunningGuest(name=name, vcpu_pins=_as_pins(cpus)) for name, cpus in own.items())
+    pinned = (
+        RunningGuest(name=name, vcpu_pins=tuple(VcpuPin(vcpu=n, cpus=str(cpu)) for n, cpu in enumerate(sorted(cpus))))
+        for name, cpus in own.items()
+    )
     with_own = read_resources(changed(host, guests=(*(host.guests or ()), *pinned)), intent.reserve)
     return plan(host, intent, where=where, context=reserving(whole, with_own), place=place)
-
-
-def _as_pins(cpus: CpuSet) -> tuple[VcpuPin, ...]:
-    return tuple(VcpuPin(vcpu=n, cpus=str(cpu)) for n, cpu in enumerate(sorted(cpus)))
 
 
 def _place_on(context: PlanningContext, want: GuestRequest, own: CpuSet) -> Outcome:
@@ -126,15 +125,15 @@ def _own_pins(resources: Resources, guest: PlannedGuest, own: CpuSet) -> tuple[P
     if pins_of(guest) == own:
         return guest.vcpu_pins
     core = {cpu: one.id for node in resources.nodes.values() for one in node.cores for cpu in one.siblings}
-    found: dict[int, int] = {}
+    cpu_of: dict[int, int] = {}
     for cell in guest.cells:
         vcpus = CpuSet.parse(cell.vcpus)
         cores = list(dict.fromkeys(core[int(pin.cpus)] for pin in guest.vcpu_pins if pin.vcpu in vcpus))
         cpus = sorted((cores.index(core[cpu]), cpu) for cpu in own if core.get(cpu) in cores)
-        found |= {vcpu: cpu for vcpu, (_, cpu) in zip(sorted(vcpus), cpus, strict=False)}
-    if sorted(found.values()) != sorted(own):
+        cpu_of |= {vcpu: cpu for vcpu, (_, cpu) in zip(sorted(vcpus), cpus, strict=False)}
+    if sorted(cpu_of.values()) != sorted(own):
         return None
-    return tuple(PlannedPin(vcpu=vcpu, cpus=str(cpu)) for vcpu, cpu in sorted(found.items()))
+    return tuple(PlannedPin(vcpu=vcpu, cpus=str(cpu)) for vcpu, cpu in sorted(cpu_of.items()))
 
 
 # --- adoption ------------------------------------------------------------------------------------------------

@@ -24,7 +24,11 @@ _PLACE = (
 
 def write_placement(text: XmlText, adopted: AdoptedGuest) -> tuple[AdoptedChange, ...]:
     """Change the definition so that the guest runs where the plan has it. Return the changes; empty: none is needed."""
-    lacks = _lacks(text.guest, adopted, _iothreads(text))
+    # The ids of the I/O threads: those that are listed, then the lowest others (formatdomain, iothreadids)
+    written = (element.attributes.get("id") for element in text.root.all("iothreadids", "iothread"))
+    listed = [int(one, 16 if one.lower().startswith("0x") else 10) for one in written if one]
+    others = (number for number in range(1, text.guest.iothreads + 1) if number not in listed)
+    lacks = _lacks(text.guest, adopted, sorted([*listed, *islice(others, text.guest.iothreads - len(listed))]))
     write_parts(text, lacks, _PLACE)
     return (*_of_threads(text.guest, lacks, adopted), *_of_memory(text.guest, lacks))
 
@@ -84,14 +88,6 @@ def _by_id(pins: Sequence[Pin]) -> Mapping[int, CpuSet]:
 
 def _nodes(adopted: AdoptedGuest) -> CpuSet:
     return CpuSet(node for adopted_cell in adopted.cells for node in parse_cpus(adopted_cell.cell.host_nodes))
-
-
-def _iothreads(text: XmlText) -> list[int]:
-    """Return the ids of the I/O threads: those that are listed, then the lowest others (formatdomain, iothreadids)."""
-    written = (element.attributes.get("id") for element in text.root.all("iothreadids", "iothread"))
-    listed = [int(one, 16 if one.lower().startswith("0x") else 10) for one in written if one]
-    others = (number for number in range(1, text.guest.iothreads + 1) if number not in listed)
-    return sorted([*listed, *islice(others, text.guest.iothreads - len(listed))])
 
 
 # --- each change with its reason -----------------------------------------------------------------------------

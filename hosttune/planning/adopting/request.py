@@ -35,17 +35,17 @@ def guest_intent_of(host: Host, facts: Guest, where: str) -> GuestIntent:
 
     Raises BadInput: a device does not exist on the host.
     """
-    found = pci_devices(facts)
-    absent = next((address for address in found if address not in host.index.pci), None)
+    functions = pci_devices(facts)
+    absent = next((address for address in functions if address not in host.index.pci), None)
     if absent is not None:
         hint = "this host has no such device: correct the <hostdev>, or plan on the guest's own host"
         raise BadInput(f"no device {absent}", where=where, hint=hint)
-    gpus = tuple(address for address in found if address in host.index.gpus)
+    gpus = tuple(address for address in functions if address in host.index.gpus)
     return GuestIntent(
         name=facts.name or "",
         gpus=gpus or None,
-        nics=_of_class(host, found, pciclass.NETWORK) or None,
-        nvme=_of_class(host, found, pciclass.NVME) or None,
+        nics=_of_class(host, functions, pciclass.NETWORK) or None,
+        nvme=_of_class(host, functions, pciclass.NVME) or None,
         vcpus=facts.vcpus,
         memory=facts.memory_bytes or 0,
         numa=_cells(facts) or ("auto" if gpus else 1),

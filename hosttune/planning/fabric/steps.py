@@ -1,11 +1,11 @@
 """The steps that a person does on the NVSwitch fabric before a guest starts and after it has ended, in order.
 
-Pure. A partition that hosttune activates itself (`guest.activated_partition`) has no step, but for a reset on boards
-whose GPUs want one after each start of the Fabric Manager (NVIDIA/gpu-driver-container#909). Sources: NVIDIA, Fabric
-Manager user guide ("Full passthrough virtualization model", "Shared NVSwitch virtualization model", "vGPU
-multitenancy"); NVIDIA/Fabric-Manager-Client, README.md; Linux Documentation/ABI/testing/sysfs-bus-pci (reset). The
-order around a partition is that of `hosttune.hypervisor.partition`. No step was tried on such a machine: every one is
-marked unproven.
+Pure. A partition that hosttune activates itself (`guest.activated_partition`) has no step. Others have a reset on
+boards whose GPUs want one after each start of the Fabric Manager (NVIDIA/gpu-driver-container#909). A reset is by the
+bus, because a function-level one leaves state (`gpu.nvidia.WEAK_RESETS`). Sources: NVIDIA, Fabric Manager user guide
+("Full passthrough virtualization model", "Shared NVSwitch virtualization model", "vGPU multitenancy");
+NVIDIA/Fabric-Manager-Client, README.md; Linux Documentation/ABI/testing/sysfs-bus-pci (reset). The order around a
+partition is that of `hosttune.hypervisor.partition`. No step was tried on such a machine: every one is marked unproven.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def fabric_steps(fabric: HostFabric, guest: PlannedGuest) -> tuple[Step, ...]:
 
 
 def _shared(fabric: HostFabric, guest: PlannedGuest, gpus: tuple[str, ...], number: int) -> Iterator[Step]:
+    if activated_partition(fabric, changed(guest, fabric_partition=number)) is not None:
+        return
     if fabric.switches == ():
         text = "if the Fabric Manager has started since the last reset of its GPUs, reset them while nvidia has them"
         yield Step(when=START, text=f"{text}: {' '.join(f'nvidia-smi -i {gpu} -r' for gpu in gpus)}")
-    if activated_partition(fabric, changed(guest, fabric_partition=number)) is not None:
-        return
     modules = ", ".join(str(module) for module in sorted(fabric.modules[address] for address in gpus))
     active = next(partition.active for partition in fabric.partitions or () if partition.id == number)
     state = "" if active else f", then fmpm -a {number}, while the driver nvidia has the GPUs"
@@ -96,5 +96,5 @@ def _applied(addresses: Iterable[str], after: str = "") -> Step:
 
 def _resets(when: str, addresses: Iterable[str]) -> Iterator[Step]:
     """Yield one step that resets every function through its own reset file."""
-    files = " ".join(addresses)
-    yield Step(when=when, text=f"reset each of: {files} (echo 1 > /sys/bus/pci/devices/ADDRESS/reset)")
+    files = "echo bus > /sys/bus/pci/devices/ADDRESS/reset_method, then echo 1 > /sys/bus/pci/devices/ADDRESS/reset"
+    yield Step(when=when, text=f"reset each of: {' '.join(addresses)} ({files})")

@@ -92,8 +92,8 @@ class Builder:
         nics = guest.nics.count if isinstance(guest.nics, NicRequest) else guest.nics
         wanted = sum(count for count in (nics, guest.nvme) if isinstance(count, int))
         if len(devices.counted) < wanted:
-            found = f"{len(devices.counted)} of {wanted} NICs and drives can go along with its other devices"
-            return Unplaced(guest=guest.name, why=(found,))
+            why = f"{len(devices.counted)} of {wanted} NICs and drives can go along with its other devices"
+            return Unplaced(guest=guest.name, why=(why,))
         return None
 
     def _order(self) -> list[int]:

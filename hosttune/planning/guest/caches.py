@@ -29,10 +29,12 @@ def with_dies(caches: Sequence[int], topology: Topology, sharing: Sharing) -> To
     `caches`: the host's cache of each core of the guest. `topology` has one die in each socket.
     """
     for dies in (number for number in range(1, topology.cores + 1) if topology.cores % number == 0):
-        found = Topology(sockets=topology.sockets, dies=dies, cores=topology.cores // dies, threads=topology.threads)
-        pairs = set(zip(_caches_seen(found, sharing), caches, strict=True))
+        with_those = Topology(
+            sockets=topology.sockets, dies=dies, cores=topology.cores // dies, threads=topology.threads
+        )
+        pairs = set(zip(_caches_seen(with_those, sharing), caches, strict=True))
         if len(pairs) == len({seen for seen, _ in pairs}):
-            return found
+            return with_those
     return None
 
 

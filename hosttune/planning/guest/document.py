@@ -5,7 +5,6 @@ Pure. `build_guest` returns a PlannedGuest with its findings, or an Unplaced wit
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from math import gcd
 from typing import Literal
@@ -18,6 +17,7 @@ from hosttune.gpu import reads_rom
 from hosttune.inventory.cliques import cliques
 from hosttune.inventory.cores import choose_cores, has_whole_cores, pin
 from hosttune.inventory.devices import Closure, close_groups, identity
+from hosttune.inventory.names import uuid_of
 from hosttune.inventory.resources import LOCAL_DISTANCE, Core, Resources
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.inventory.vcpus import needs_iommu
@@ -70,12 +70,12 @@ def guest_cells(resources: Resources, choice: Choice, at: str) -> tuple[tuple[Ce
 
 def _cell_text(resources: Resources, a: int, b: int, at: str) -> tuple[int, Finding | None]:
     """Return the distance to write between the cells of two host nodes, and a finding if it differs from the host's."""
-    found = resources.distance(a, b)
-    value = LOCAL_DISTANCE if a == b else min(max(found, NEAREST_REMOTE), FARTHEST)
-    if value == found:
+    distance = resources.distance(a, b)
+    value = LOCAL_DISTANCE if a == b else min(max(distance, NEAREST_REMOTE), FARTHEST)
+    if value == distance:
         return value, None
     most = f"{LOCAL_DISTANCE} within a cell and {NEAREST_REMOTE} to {FARTHEST} between cells"
-    text = f"the host's distance {found} from node {a} to node {b} is written as {value}: libvirt accepts {most}"
+    text = f"the host's distance {distance} from node {a} to node {b} is written as {value}: libvirt accepts {most}"
     return value, Finding(level="info", text=text, where=at)
 
 
@@ -218,7 +218,6 @@ def _emulator(
 
 OWN_PORTS = 3  # guest agent's controller, random number device, one free for hotplug
 ALLOCATION_THREADS = 8  # one thread would take minutes to allocate a terabyte of pages
-GUEST_NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -321,7 +320,7 @@ def _written(
     too_small = (window.mmio64_bytes or 0) > DEFAULT_HOLE
     return PlannedGuest(
         name=guest.name,
-        uuid=str(uuid.uuid5(GUEST_NAMESPACE, f"{context.host.hostname or ''}/{guest.name}")),
+        uuid=uuid_of(context.host, guest.name),
         vcpu_pins=tuple(PlannedPin(vcpu=i, cpus=str(cpu)) for i, cpu in enumerate(pinning.cpus)),
         emulator_cpus=str(pinning.emulator),
         iothread_cpus=(str(pinning.emulator),),
@@ -346,6 +345,9 @@ def _written(
         iommu_eim=needs_iommu(len(pinning.cpus), pinning.topology),
         allocation_threads=min(ALLOCATION_THREADS, len(pinning.cpus)),
         disk=guest.disk,
+        image=guest.image,
+        user=guest.user,
+        ssh_keys=guest.ssh_keys or (),
         networks=guest.networks or (),
         boot=guest.boot,
     )
@@ -401,13 +403,13 @@ def _of_networks(context: PlanningContext, guest: GuestIntent, guest_uuid: str) 
     One of InfiniBand has none.
     """
     kinds = {nic.address: nic.kind for nic in context.host.nics}
-    found = {}
+    networks = {}
     rows = zip(context.functions.get(guest.name, ()), vf_networks(guest.networks), strict=True)
     for address, (number, network, physical) in rows:
         infiniband = network.guid is not None or kinds.get(physical) == "infiniband"
         mac = network.mac or (None if infiniband else mac_of(guest_uuid, number))
-        found[address] = msgspec.structs.replace(network, vf_of=physical, mac=mac and mac.lower())
-    return found
+        networks[address] = msgspec.structs.replace(network, vf_of=physical, mac=mac and mac.lower())
+    return networks
 
 
 def _devices(

@@ -225,6 +225,7 @@ def plan_actions(
         *iommu_actions(host, intent, catalogue, guests, findings),
         *split_findings(plan_isolation(ctx))[0],
         *boot_page_actions(host, intent, memory, guests, findings),
+        *_released(catalogue, guests),
         *partition_actions(catalogue.fabric, guests),
         *_drivers(catalogue, guests, every=every),
         *_virtual_functions(host, guests, every=every),
@@ -232,32 +233,35 @@ def plan_actions(
     ]
     of_guests, about_guests = split_findings(plan_guests_knobs(ctx))
     of_host, about_host = split_findings(plan_host_knobs(ctx))
-    kinds = {action.kind for action in (*of_guests, *of_host)}
-    if any(action.kind in _OF_STARTS for action in needed) and LibvirtHook.kind not in kinds:
+    if any(action.kind in _OF_STARTS for action in needed):
+        of_host = [action for action in of_host if action.kind != LibvirtHook.kind]  # of a setting that names it
         why = "a start by another program finds what the guest's devices need, or is refused"
         needed.append(make_action(LibvirtHook.kind, HOOK, None, INSTALLED, why, needed=True))
     inside = [finding for guest in guests for finding in inside_findings(intent, host, catalogue, guest)]
     return (*needed, *of_guests, *of_host), (*findings, *about_guests, *inside, *about_host)
 
 
-def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], *, every: bool) -> Iterable[Action]:
+def _bound(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterator[tuple[str, str, str | None]]:
+    """Yield each device that goes to vfio-pci: its guest, its address and its driver now."""
     for guest in guests:
         for device in guest.devices:
             function = catalogue.pci.get(device.address)
-            driver = function.driver if function else None
             if device.managed or device.vgpu_type or stays_with_driver(function):
                 continue  # libvirt binds a managed one; the vendor's driver of a vGPU is its VFIO driver, too
-            if driver != VFIO:
-                yield from release_actions(catalogue.gpus.get(device.address), driver)
-            if every or driver != VFIO:
-                yield make_action(
-                    Driver.kind,
-                    device.address,
-                    driver,
-                    VFIO,
-                    f"guest {guest.name} gets {device.address}",
-                    needed=True,
-                )
+            yield guest.name, device.address, function.driver if function else None
+
+
+def _released(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterator[Action]:
+    """Yield what keeps the driver from letting go: before partitions, for which some GPUs are reset."""
+    for _, address, driver in _bound(catalogue, guests):
+        if driver != VFIO:
+            yield from release_actions(catalogue.gpus.get(address), driver)
+
+
+def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], *, every: bool) -> Iterator[Action]:
+    for name, address, driver in _bound(catalogue, guests):
+        if every or driver != VFIO:
+            yield make_action(Driver.kind, address, driver, VFIO, f"guest {name} gets {address}", needed=True)
 
 
 def _virtual_functions(host: Host, guests: tuple[PlannedGuest, ...], *, every: bool) -> Iterator[Action]:

@@ -33,8 +33,8 @@ _ENDPOINTS = ("gpu", "nic", "nvme")
 
 
 def seed_path(guest: GuestIntent) -> str | None:
-    """Return the path of the seed image of a guest that asks for one or creates MIG instances; else None."""
-    return f"{GUESTS_FOLDER}/{guest.name}/seed.iso" if guest.seed or counts_inside(guest) else None
+    """Return the path of the seed image of a guest that asks for one, has keys or creates MIG instances; else None."""
+    return f"{GUESTS_FOLDER}/{guest.name}/seed.iso" if guest.seed or guest.ssh_keys or counts_inside(guest) else None
 
 
 def guest_settings(intent: Intent, guest: GuestIntent) -> Mapping[str, Any] | None:
@@ -57,12 +57,7 @@ def guest_settings(intent: Intent, guest: GuestIntent) -> Mapping[str, Any] | No
 
 def inside_findings(intent: Intent, host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
     """Yield what the guest has to set on its endpoints, and what prevents direct traffic between its GPUs and NICs."""
-    yield from _left_inside(intent, catalogue, guest)
-    yield from direct_findings(host, catalogue, guest, (wanted(intent, ACS) or "").split())
-
-
-def _left_inside(intent: Intent, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
-    """Yield the settings of a guest's endpoints that differ from the wanted ones and that only the guest can change."""
+    # what differs from the wanted, and only the guest can change
     functions = [catalogue.pci.get(device.address) for device in guest.devices if device.kind in _ENDPOINTS]
     whole = [function for function in functions if function is not None and function.physfn is None]
     left = []
@@ -79,3 +74,4 @@ def _left_inside(intent: Intent, catalogue: Catalogue, guest: PlannedGuest) -> I
             # linux, drivers/vfio/pci/vfio_pci_config.c, init_pci_cap_exp_perm: the guest cannot write link control
             text += "; where vfio does not let the guest write link control, the seed reports it"
         yield Finding(level="info", text=text, where=f"guest {guest.name}")
+    yield from direct_findings(host, catalogue, guest, (wanted(intent, ACS) or "").split())

@@ -62,8 +62,8 @@ def _staged(host: Host) -> frozenset[int]:
     if force is None or wanted(intent_in_force(force), BOOT_PAGES):
         return frozenset()
     texts = (setting.want.get(PAGES) for setting in force.settings if setting.kind == KernelArguments.kind)
-    found = [read_boot_pages(split(text)).by_node or {} for text in texts if text]
-    return frozenset(node for counts in found for node in counts)
+    by_text = [read_boot_pages(split(text)).by_node or {} for text in texts if text]
+    return frozenset(node for counts in by_text for node in counts)
 
 
 def page_actions(

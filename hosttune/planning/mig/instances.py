@@ -34,7 +34,7 @@ VFIO = "vfio-pci"
 
 
 class MigSlot(msgspec.Struct, frozen=True):
-    """An instance at its place. `atoms`: what it takes of its GPU; memory slices are bits 0-7, bit 8 is for `+me`."""
+    """An instance at its place. `atoms`: what it takes of its GPU; see `packing`."""
 
     gpu: str
     profile: str

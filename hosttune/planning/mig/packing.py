@@ -1,7 +1,7 @@
 """Pack MIG instances: memory slices as bits, profiles with fixed starts, exact search. Pure, independent of a host.
 
-A GPU's slices are bits 0 to 7 of a mask; bit 8 stands for the media engines, which only one `+me` instance can have. An
-instance is valid if its start is one of its profile's and none of its bits is in use (NVML, nvml.h,
+A GPU's slices are the low bits of a mask; the next one stands for the media engines, which only one `+me` instance can
+have. An instance is valid if its start is one of its profile's and none of its bits is in use (NVML, nvml.h,
 nvmlGpuInstancePlacement_t; MIG user guide, "Supported MIG Profiles").
 
 Ties are decided by what can still be placed: the number of further instances of each profile, largest profile first, as
@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
+from hosttune.gpu.mig_tables import SLICES
 from hosttune.model.gpu import MigProfile
 
-MEDIA = 1 << 8  # the bit of the media engines
-FULL = (1 << 9) - 1
+MEDIA = 1 << SLICES  # the bit of the media engines
+FULL = 2 * MEDIA - 1
 _CACHED = 1 << 14
 
 Profiles = tuple[MigProfile, ...]

@@ -29,16 +29,16 @@ def dealt(
 
     `ranked`: devices with GPUs, the nearest pair first. `take` says whether a device can still be taken, and takes it.
     """
-    found: list[tuple[str, str | None]] = []
+    pairs: list[tuple[str, str | None]] = []
     gone: set[str] = set()
     for turn in range(1, count + 1):
-        served: Counter[str | None] = Counter(gpu for _, gpu in found)
+        served: Counter[str | None] = Counter(gpu for _, gpu in pairs)
         for device, gpu in ranked:
-            if len(found) < count and device not in gone and served[gpu] < turn and take(device):
-                found.append((device, gpu))
+            if len(pairs) < count and device not in gone and served[gpu] < turn and take(device):
+                pairs.append((device, gpu))
                 gone.add(device)
                 served[gpu] += 1
-    return found
+    return pairs
 
 
 def remoteness(
@@ -105,5 +105,5 @@ def too_few(what: str, wanted: int, found: int, have: int) -> list[str]:
 def in_doubt(context: PlanningContext, pool: Iterable[str]) -> list[str]:
     """Return which of these devices no count takes because it is unknown who uses them, and why."""
     doubts = {**context.catalogue.use_unknown, **context.catalogue.foreign_data}
-    found = [address for address in pool if address in doubts]
-    return [f"no count takes {some(found)}: {doubts[found[0]]}"] if found else []
+    doubted = [address for address in pool if address in doubts]
+    return [f"no count takes {some(doubted)}: {doubts[doubted[0]]}"] if doubted else []

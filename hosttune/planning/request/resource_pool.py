@@ -93,14 +93,14 @@ class ResourcePool(msgspec.Struct, frozen=True, dict=True):
 
         "any-gpu": of all GPUs.
         """
-        found = {"any-gpu": tuple((kind.index, kind.trait.size) for kind in self.kinds if kind.trait.of_gpus)}
+        by_name = {"any-gpu": tuple((kind.index, kind.trait.size) for kind in self.kinds if kind.trait.of_gpus)}
         for what in ("gpu", "nic", "nvme"):
-            found[what] = tuple(
+            by_name[what] = tuple(
                 (kind.index, kind.trait.size)
                 for kind in self.kinds
                 if any(label[1] == what for label in kind.trait.labels)
             )
-        return found
+        return by_name
 
     def kind(self, index: int) -> Kind:
         """Return the kind of this index."""
@@ -226,12 +226,12 @@ def counted_nvme(context: PlanningContext, want: GuestRequest) -> tuple[str, ...
 
 def _cut_up(context: PlanningContext, sites: Iterable[Sites]) -> dict[str, int]:
     """Return what vGPUs take of the GPUs that can carry a guest's MIG instances, with the amount of each."""
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for address in sorted({address for able in sites for address, _ in able}):
-        found[instances_of(address)] = WHOLE_FUNCTION
-        found[functions_of(address)] = len(free_functions(context, address))
-        found |= {atom_of(address, bit): 1 for bit in range(ATOMS)}
-    return found
+        amounts[instances_of(address)] = WHOLE_FUNCTION
+        amounts[functions_of(address)] = len(free_functions(context, address))
+        amounts |= {atom_of(address, bit): 1 for bit in range(ATOMS)}
+    return amounts
 
 
 def instances_of(gpu: str) -> str:
@@ -254,18 +254,18 @@ def _amounts_taken(context: PlanningContext, bundle: Bundle, cut: Mapping[str, i
 
     A virtual function takes one part of its physical function.
     """
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for address in close_groups(context.catalogue, bundle).members:
-        found[address] = 1
+        amounts[address] = 1
         device = context.catalogue.pci.get(address)
         if device and device.physfn:
-            found[f"part of {device.physfn}"] = 1
+            amounts[f"part of {device.physfn}"] = 1
         elif context.catalogue.virtuals.get(address):
-            found[f"part of {address}"] = WHOLE_FUNCTION
+            amounts[f"part of {address}"] = WHOLE_FUNCTION
     if context.catalogue.fabric.passthrough and not set(context.catalogue.fabric.members).isdisjoint(bundle):
-        found["the fabric itself"] = 1  # in full passthrough mode the fabric has one owner
-    found |= {instances_of(a): WHOLE_FUNCTION for a in bundle if instances_of(a) in cut}
-    return found
+        amounts["the fabric itself"] = 1  # in full passthrough mode the fabric has one owner
+    amounts |= {instances_of(a): WHOLE_FUNCTION for a in bundle if instances_of(a) in cut}
+    return amounts
 
 
 def _shared(context: PlanningContext, bundles: Iterable[Bundle], cut: Mapping[str, int]) -> dict[str, int]:
@@ -279,23 +279,23 @@ def _shared(context: PlanningContext, bundles: Iterable[Bundle], cut: Mapping[st
 
 def slots_use(resource_pool: ResourcePool, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
     """Return what instances take of their GPUs: their slices, a function each, and the right to have the GPU whole."""
-    found: dict[int, int] = {}
+    uses: dict[int, int] = {}
     for slot in slots:
         names = [instances_of(slot.gpu), functions_of(slot.gpu)]
         names += [atom_of(slot.gpu, bit) for bit in range(ATOMS) if slot.atoms >> bit & 1]
         for index in (resource_pool.parts[name] for name in names):
-            found[index] = found.get(index, 0) + 1
-    return sorted(found.items())
+            uses[index] = uses.get(index, 0) + 1
+    return sorted(uses.items())
 
 
 def occupied(resource_pool: ResourcePool, left: Sequence[int]) -> dict[str, int]:
     """Return the bits of each GPU that planned guests have; `FULL` if a guest has it whole."""
-    found: dict[str, int] = {}
+    bits_of: dict[str, int] = {}
     for name, index in resource_pool.parts.items():
         word, _, rest = name.partition(" ")
         if word == "instances" and not left[index]:
-            found[rest.removeprefix("of ")] = FULL
+            bits_of[rest.removeprefix("of ")] = FULL
         elif word == "slice" and not left[index]:
             bit, _, gpu = rest.partition(" of ")
-            found[gpu] = found.get(gpu, 0) | 1 << int(bit)
-    return found
+            bits_of[gpu] = bits_of.get(gpu, 0) | 1 << int(bit)
+    return bits_of

@@ -24,8 +24,18 @@ from hosttune.planning.search.ledger import Ledger, Totals
 from hosttune.planning.search.needs import GuestNeeds, instances_left, is_dead, need_of, weight
 from hosttune.planning.search.options import PlacementOptions
 from hosttune.planning.search.placements import Placement, PlacementStream
-from hosttune.planning.search.problem import PlacementProblem, read_problem
-from hosttune.planning.search.rank import LEFT_OUT, NEXT, NOTHING, Rank, minus, plus, times, total
+from hosttune.planning.search.problem import (
+    LEFT_OUT,
+    NEXT,
+    NOTHING,
+    PlacementProblem,
+    Rank,
+    minus,
+    plus,
+    read_problem,
+    times,
+    total,
+)
 
 # --- bounds --------------------------------------------------------------------------------------------------
 # Pure. No plan is better than its bound, so a branch whose bound is no better than the best plan found can be left.
@@ -48,12 +58,12 @@ class Bounds:
         # How many of these guests cannot be placed, because the whole host has too little of some resource. For each
         # amount, the guests that need least of it are counted first.
         if guests not in self._sums:
-            found = []
+            parts = []
             for part, needs in enumerate(zip(*(self._needs[i].least for i in guests), strict=True)):
                 sums = tuple(accumulate(sorted(need or 0 for need in needs)))
                 if sums[-1]:
-                    found.append((part, sums))
-            self._sums[guests] = tuple(found)
+                    parts.append((part, sums))
+            self._sums[guests] = tuple(parts)
         totals = self._ledger.totals()
         fewest = len(guests)
         for part, sums in self._sums[guests]:
@@ -127,15 +137,15 @@ def search_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> S
     Guests with the same request that name no device share one stream of placements.
     """
     problem = read_problem(context, wants)
-    found: dict[object, PlacementStream] = {}
+    by_key: dict[object, PlacementStream] = {}
     streams: list[PlacementStream] = []
     for i, want in enumerate(wants):
         alike = msgspec.structs.replace(want.guest, name="", disk=None, networks=None, sysctl=None)
         own = want.guest.name in context.own
         key: object = i if want.named or want.candidates.named or own else repr(alike)
-        if key not in found:
-            found[key] = PlacementStream(problem, i)
-        streams.append(found[key])
+        if key not in by_key:
+            by_key[key] = PlacementStream(problem, i)
+        streams.append(by_key[key])
     return SearchProblem(problem, tuple(streams))
 
 

@@ -81,13 +81,13 @@ class Ledger:
             )
             self._twins = list(groups.values())
         left, memory = self.left, self._memory
-        found = []
+        parts = []
         for group in self._twins:
             rows = [() if node in unused else (amounts(left), memory.state(node)) for node, amounts in group]
             if len(rows) > 1:
                 rows.sort()
-            found.append(tuple(rows))
-        return tuple(found), self._nodeless(left)
+            parts.append(tuple(rows))
+        return tuple(parts), self._nodeless(left)
 
     def rooms(self, *, shared: bool) -> list[tuple[int, int | None]]:
         """Return (free cores, the most memory that a cell could get) of each node; `shared`: CPUs instead of cores."""

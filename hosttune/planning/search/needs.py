@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import msgspec
 
-from hosttune.gpu.mig_tables import SLICES
 from hosttune.inventory.cores import cores_needed
 from hosttune.inventory.devices import gpu_count
 from hosttune.inventory.pages import HUGE_1G
@@ -28,6 +27,7 @@ from hosttune.planning.search.ledger import Ledger, Totals
 from hosttune.planning.search.problem import PlacementProblem
 from hosttune.planning.search.selections import Picks
 
+_SLICES = 8  # memory slices of a GPU of most products
 WORK_OF_SLICES = 30  # cost of a look for MIG slices; one placement costs 1
 WORK_OF_ROOM = 8
 
@@ -122,7 +122,7 @@ def weight(context: PlanningContext, need: GuestNeeds) -> float:
     memory = sum(node.memory_bytes or 0 for node in context.memory.values())
     all_cores = sum(len(node.cores) for node in context.resources.nodes.values())
     all_gpus = len(context.catalogue.gpus)
-    whole = least.gpus + least.slices / SLICES
+    whole = least.gpus + least.slices / _SLICES
     return max(least.cores / max(1, all_cores), (least.memory_bytes or 0) / max(1, memory), whole / max(1, all_gpus))
 
 

@@ -13,7 +13,7 @@ from itertools import combinations, islice
 
 import msgspec
 
-from hosttune.planning.search.fragmentation import Fragmentation, joined
+from hosttune.planning.search.problem import Fragmentation, joined
 
 
 class CellCosts(msgspec.Struct, frozen=True):
@@ -99,14 +99,14 @@ def _least_to_come(cells: Cells) -> list[list[tuple[int, Fragmentation]]]:
 
     The nodes with the least come first.
     """
-    found: list[list[tuple[int, Fragmentation]]] = [[]]
+    levels: list[list[tuple[int, Fragmentation]]] = [[]]
     least: dict[int, Fragmentation] = {}
     for room in reversed(cells.rooms):
         better = {node: broken for node, broken in room.items() if node not in least or broken < least[node]}
         least |= better
-        ordered = sorted(least.items(), key=lambda row: (row[1], row[0])) if better else found[-1]
-        found.append(ordered)
-    return found[::-1]
+        ordered = sorted(least.items(), key=lambda row: (row[1], row[0])) if better else levels[-1]
+        levels.append(ordered)
+    return levels[::-1]
 
 
 def _half(prices: CellCosts, nodes: Sequence[int], left: int) -> dict[int, int]:

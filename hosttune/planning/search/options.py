@@ -15,8 +15,7 @@ from hosttune.planning.mig.instances import is_vgpu_guest
 from hosttune.planning.request.resource_pool import ResourcePool
 from hosttune.planning.search.ledger import Ledger, places_of_node
 from hosttune.planning.search.placements import Placement, PlacementStream
-from hosttune.planning.search.problem import PlacementProblem
-from hosttune.planning.search.rank import NOTHING, Rank
+from hosttune.planning.search.problem import NOTHING, PlacementProblem, Rank
 
 MemoryNeed = tuple[int | None, int, bool]  # page size, bytes, whether the next boot reserves the pages
 
@@ -124,7 +123,7 @@ class PlacementOptions:
     @cached_property
     def touching(self) -> dict[int, int]:
         """For each node, the placements that take something of it."""
-        found = {}
+        bits_of = {}
         for node, places in self._places.items():
             bits = 0
             for amounts in (self._of_amount.get(index, {}) for index in places):
@@ -132,8 +131,8 @@ class PlacementOptions:
                     bits |= some
             for some in self._of_memory.get(node, {}).values():
                 bits |= some
-            found[node] = bits
-        return found
+            bits_of[node] = bits
+        return bits_of
 
     def fitting(self, ledger: Ledger) -> int:
         """Return the placements that fit what is left."""

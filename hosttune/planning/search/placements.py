@@ -23,11 +23,8 @@ from hosttune.model.values import parse_cpus
 from hosttune.planning.mig.instances import MigSlot, mig_share
 from hosttune.planning.request.nearest import dealt, shared_bridges
 from hosttune.planning.request.resource_pool import ResourcePool, slots_use
-from hosttune.planning.search.fragmentation import Fragmentation
-from hosttune.planning.search.lazy_sequence import LazySequence
 from hosttune.planning.search.node_sets import CellCosts, Cells, NodeSet, node_sets
-from hosttune.planning.search.problem import PlacementProblem
-from hosttune.planning.search.rank import NEXT, Rank, plus
+from hosttune.planning.search.problem import NEXT, Fragmentation, LazySequence, PlacementProblem, Rank, plus
 from hosttune.planning.search.selections import Node, Partial, Picks, Selection, Selections, View, ways_to_take
 
 # --- nearness of NICs and drives -----------------------------------------------------------------------------
@@ -429,14 +426,14 @@ class PlacementStream:
                 kinds = self._stock.of((self._which, what, 0))
                 several = ways_to_take(kinds, self._view.left, count)
                 ways = [(*a, *b) for a in ways for b in several]
-        found = [(way, self._cost(cut, nodes, way)) for way in ways]
+        priced = [(way, self._cost(cut, nodes, way)) for way in ways]
         gpus = cut.selection.gpus
-        if len(found) > 1:
-            found.sort(key=lambda way: (way[1], -self._nearness.most(way[0], gpus)))
-            alike = [way for way in found[:MOST_DEALT] if way[1] == found[0][1]]
+        if len(priced) > 1:
+            priced.sort(key=lambda way: (way[1], -self._nearness.most(way[0], gpus)))
+            alike = [way for way in priced[:MOST_DEALT] if way[1] == priced[0][1]]
             if len(alike) > 1 and len(gpus) > 1:
-                found[: len(alike)] = sorted(alike, key=lambda way: -self._nearness.exact(way[0], gpus))
-        return found
+                priced[: len(alike)] = sorted(alike, key=lambda way: -self._nearness.exact(way[0], gpus))
+        return priced
 
     def _cost(self, cut: _Cut, nodes: tuple[int, ...], picks: Picks) -> int:
         """Return what devices add, with everything that goes along; each function counts once."""
@@ -453,5 +450,5 @@ class PlacementStream:
 
     def _nodes_of(self, addresses: frozenset[str]) -> list[int]:
         """Return the known nodes of devices."""
-        found = (self._field.catalogue.node(address) for address in addresses)
-        return sorted(node for node in found if node is not None and node in self._field.resources.nodes)
+        nodes = (self._field.catalogue.node(address) for address in addresses)
+        return sorted(node for node in nodes if node is not None and node in self._field.resources.nodes)

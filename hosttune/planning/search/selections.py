@@ -240,8 +240,8 @@ class Selections:
         left = part.left - sum(rooms.pop(home, 0) for home in self._homes(part.nodes))
         if left <= 0:
             return 0
-        found = list(accumulate(sorted(rooms.values(), reverse=True)))
-        return min(1 + bisect_left(found, left), left)
+        sums = list(accumulate(sorted(rooms.values(), reverse=True)))
+        return min(1 + bisect_left(sums, left), left)
 
     def _few_cores(self, nodes: int) -> bool:
         """Return whether a guest has fewer cores than nodes with its GPUs, so that it gets a single cell."""
@@ -294,8 +294,8 @@ def ways_to_take(kinds: Sequence[Kind], left: Sequence[int], count: int) -> list
     if not kinds:
         return []
     kind, rest = kinds[0], kinds[1:]
-    found: list[Picks] = []
+    ways: list[Picks] = []
     for bundles in range(min(left[kind.index], count // kind.trait.size), -1, -1):
         head: Picks = ((kind.index, bundles),) if bundles else ()
-        found += [(*head, *tail) for tail in ways_to_take(rest, left, count - bundles * kind.trait.size)]
-    return found
+        ways += [(*head, *tail) for tail in ways_to_take(rest, left, count - bundles * kind.trait.size)]
+    return ways

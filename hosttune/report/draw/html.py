@@ -6,17 +6,18 @@ other run.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hosttune.assets import shipped_text
+from hosttune.assets import shipped_text, templates
 from hosttune.model.text import printable
 from hosttune.model.validation import OUTCOMES
 from hosttune.report.blocks import Findings, Grid, NameList, Report, Roster, cut, told
 from hosttune.report.heatmaps import STEPS
 from hosttune.report.outcomes import SIGNS, WORDS, Mark, subjects_by_check
-from hosttune.report.page import digest, page_templates
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -87,3 +88,28 @@ def _environment() -> Environment:
     environment.tests["mark"] = lambda cell: isinstance(cell, Mark)
     environment.tests["names"] = lambda text: isinstance(text, NameList)
     return environment
+
+
+# --- templates ------------------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def page_templates(**names: Any) -> Environment:
+    """Return jinja2 for the templates of pages, which can use these names."""
+    environment = templates("report", finalize=_printed)
+    environment.globals.update(names)
+    return environment
+
+
+def _printed(value: Any) -> Any:
+    """Return a printed value: None as "unknown", which it means in every document, and no control characters."""
+    if value is None:
+        return "unknown"
+    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a script or a style as a content security policy has it."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -41,7 +41,7 @@ def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> ShapeBlock
     """Return the node's CPUs as text, with the cells below. `cpus` are the online ones, at least one."""
     caches = grouped((cpu.llc, cpu) for cpu in cpus)
     step = -(-len(cores_of(cpus)) // MOST_CELLS)
-    words = _words(cpus, caches) + (f", one cell is {step} cores" if step > 1 else "")
+    words = _cores_text(cpus, caches) + (f", one cell is {step} cores" if step > 1 else "")
     letters = {holder.letter for holder in view.guests if holder.cpus and len(holder.letter) <= _LONGEST_LETTER}
     cell, number = (
         max((CELL, *(text_width(letter, SMALL, bold=True) + 2 for letter in letters))),
@@ -56,7 +56,7 @@ def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> ShapeBlock
     return stacked((lines, flowed(strips, width, 4)), 3)
 
 
-def _words(cpus: tuple[Cpu, ...], caches: Iterable[int | None]) -> str:
+def _cores_text(cpus: tuple[Cpu, ...], caches: Iterable[int | None]) -> str:
     facts = [f"CPUs {short_list(cpu.id for cpu in cpus)}"]
     if all(cpu.core is not None for cpu in cpus):
         cores = len(cores_of(cpus))
@@ -124,7 +124,9 @@ def _cell(view: HostView, cpus: tuple[Cpu, ...], x: float, y: float, width: floa
     holders = tuple({holder.letter: holder for some in held for holder in some}.values())
     states = _states(view, cpus)
     kept = [word for word in states if word == "isolated"] if holders else states
-    style = " ".join(["core", *kept, *([_colour(holders)] if holders else [])])
+    # A guest's colour fills the whole core even if it has only one thread of it: no other guest should have the rest.
+    colour = [] if not holders else [f"g{holders[0].colour}"] if len(holders) == 1 else ["several"]
+    style = " ".join(["core", *kept, *colour])
     box = Rect(x=x, y=y, width=width, height=CELL, style=style, radius=2)
     words = [f"CPUs {short_list(cpu.id for cpu in cpus)}", *states]
     words += [f"{kind} core" for kind in dict.fromkeys(cpu.kind for cpu in cpus) if kind]
@@ -153,15 +155,6 @@ def _data(cpus: Sequence[Cpu], holders: Iterable[PictureGuest]) -> tuple[tuple[s
     ids = CpuSet(cpu.id for cpu in cpus)
     held = " ".join(f"{holder.letter}:{CpuSet(holder.cpus & ids)}" for holder in holders)
     return (("cpus", str(ids)), *((("held", held),) if held else ()))
-
-
-def _colour(holders: tuple[PictureGuest, ...]) -> str:
-    """Return the style of the core's holders.
-
-    A guest's colour fills the whole core even if it has only one thread of it, because no other guest should have the
-    rest.
-    """
-    return f"g{holders[0].colour}" if len(holders) == 1 else "several"
 
 
 def _letter(holders: tuple[PictureGuest, ...], x: float, y: float, width: float) -> tuple[Shape, ...]:

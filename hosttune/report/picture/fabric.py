@@ -122,13 +122,13 @@ def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
     pieces += [paragraph(text, inner, SMALL) for text in _outside(host, found)]
     whole = below(pieces, 8)
     back = Rect(x=0, y=0, width=width, height=whole.height + 20, style="panel", radius=9)
-    title = "; ".join(_words(host, bundle)[0] for bundle in found)
+    title = "; ".join(_bundle_texts(host, bundle)[0] for bundle in found)
     group = ShapeGroup(kind="fabric", shapes=(back, *at(whole, 12, 10)), title=title)
     return Panel(block=ShapeBlock(width=width, height=whole.height + 20, groups=(group,)), entries=tuple(entries))
 
 
 def _bundle_piece(host: Host, bundle: Bundle, width: float) -> Piece:
-    first, second = _words(host, bundle)
+    first, second = _bundle_texts(host, bundle)
     head = pair(first, second, width, 12, bold=True)
     if is_even(bundle) or len(bundle.gpus) > _LARGEST:
         return head
@@ -148,7 +148,7 @@ def _bundle_piece(host: Host, bundle: Bundle, width: float) -> Piece:
     return below((head, Piece(width=width, height=(len(bundle.gpus) + 1) * _CELL, shapes=tuple(shapes))), 4)
 
 
-def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
+def _bundle_texts(host: Host, bundle: Bundle) -> tuple[str, str]:
     name, size = NAMES[bundle.kind], len(bundle.gpus)
     numbers = set(bundle.links.values())
     gpus = [gpu for gpu in host.gpus if gpu.address in bundle.gpus]

@@ -132,19 +132,15 @@ def marks_of(view: HostView, address: str) -> tuple[PictureMark, ...]:
 def check_marks(view: HostView, subjects: Iterable[str]) -> tuple[PictureMark, ...]:
     """Return one mark per outcome for checks of these subjects that did not pass, then slowest links of paths."""
     subjects = tuple(subjects)
-    found = [result for subject in subjects for result in view.results.get(subject, ())]
-    marks = [mark for outcome in _SIGNS if (mark := _mark(outcome, found))]
+    results = [result for subject in subjects for result in view.results.get(subject, ())]
+    marks = [mark for outcome in _SIGNS if (mark := _mark(outcome, results))]
     for number, path in enumerate(view.paths, 1):
         if path.slowest is not None and marked_at(view.host, path.slowest).intersection(subjects):
-            marks.append(_slow(f"path {number}", path.slowest, alone=len(path.hops) == 1))
+            name = f"path {number}" if len(path.hops) == 1 else f"slowest link of path {number}"
+            words = path.slowest.words.partition(", degraded")[0]
+            text = f"{name}: {path.slowest.gb_per_s:g} GB/s, {words}"
+            marks.append(PictureMark(sign="slow", text=text, hover_text=text))
     return tuple(marks)
-
-
-def _slow(name: str, hop: Hop, *, alone: bool) -> PictureMark:
-    text = (
-        f"{name if alone else f'slowest link of {name}'}: {hop.gb_per_s:g} GB/s, {hop.words.partition(', degraded')[0]}"
-    )
-    return PictureMark(sign="slow", text=text, hover_text=text)
 
 
 def marked_at(host: Host, hop: Hop) -> set[str]:

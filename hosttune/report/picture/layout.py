@@ -179,9 +179,9 @@ def side_by_side(left: Drawing, right: Drawing) -> Drawing:
 
 def _drawn(view: HostView) -> Drawing:
     host = view.host
-    found = bundles(host)
+    drawn_bundles = bundles(host)
     places = places_of(view)
-    gutter = 14.0 + 5 * max(0, _lanes(found, places) - 1)
+    gutter = 14.0 + 5 * max(0, _lanes(drawn_bundles, places) - 1)
     whole = grid(view, places, gutter)
     full = whole.full
     groups: list[ShapeGroup] = []
@@ -192,13 +192,13 @@ def _drawn(view: HostView) -> Drawing:
         cuts.append(y - _GAP / 2)
         block = row_block(view, whole, row)
         placed = shifted(block, 0, y)
-        lanes = sum(1 for bundle in found[:MOST_DRAWN] if _inside(placed, bundle))
+        lanes = sum(1 for bundle in drawn_bundles[:MOST_DRAWN] if _inside(placed, bundle))
         rows.append((y + block.height, placed))
         y += block.height + (LANE * lanes + 10 if lanes else 0) + _GAP
         groups += placed
     groups += path_groups(view, groups)
-    below = _below(view, groups, found, rows, y, full, gutter)
-    width = full + (LANE * min(len(found), MOST_DRAWN) + 8 if found else 0)
+    below = _below(view, groups, drawn_bundles, rows, y, full, gutter)
+    width = full + (LANE * min(len(drawn_bundles), MOST_DRAWN) + 8 if drawn_bundles else 0)
     body = ShapeBlock(width=width, height=below.height, groups=(*groups, *below.groups), cuts=(*cuts, *below.cuts))
     return _framed(view, body, full)
 

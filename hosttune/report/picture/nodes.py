@@ -161,7 +161,7 @@ def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: floa
 
     Devices of unknown node are in a box of their own at the end.
     """
-    boxes = [_box(view, node, places.get(node.id, ()), gutter) for node in _shown(view, places)]
+    boxes = [_box(view, node, places.get(node.id, ()), gutter) for node in _nodes_to_draw(view, places)]
     empty = {node.id for node in view.host.numa_nodes} - {box.node.id for box in boxes if box.node}
     if not view.host.numa_nodes:
         boxes.append(Box(node=None, name=_NONE, cards=(), span=2, addresses=()))
@@ -182,7 +182,7 @@ def _cpus_without_node(view: HostView) -> tuple[Cpu, ...]:
     return tuple(cpu for node, cpus in view.cpus.items() if node not in nodes for cpu in cpus)
 
 
-def _shown(view: HostView, places: dict[int | None, tuple[str, ...]]) -> list[NumaNode]:
+def _nodes_to_draw(view: HostView, places: dict[int | None, tuple[str, ...]]) -> list[NumaNode]:
     """Return the nodes that are not empty. A board with memory on its GPUs may have dozens of empty nodes."""
     nodes = sorted(view.host.numa_nodes, key=lambda node: node.id)
     some = [n for n in nodes if n.id in view.cpus or n.memory_bytes or n.memory_bytes is None or places.get(n.id)]

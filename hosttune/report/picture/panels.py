@@ -76,7 +76,9 @@ def title_block(view: HostView, elsewhere: Sequence[PictureMark], width: float) 
     ]
     rows = [row for row in header(view.host) if not view.by_guest or row[0] in _OF_THE_MACHINE]
     rows += [("checks", tally(view.checked))] if view.checked else []
-    rows += _of_plan(view, view.plan) if view.plan else []
+    if view.plan:
+        kept = f"{_cpus(view.housekeeping)} stay with the host" if view.housekeeping else "no CPU"
+        rows += [("plan", verdict(view.plan).partition(": ")[2]), ("housekeeping", kept)]
     rows += [("free", _free(view))] if view.by_guest else []
     pieces += [_fact(head, text.replace(" x ", " × "), width) for head, text in rows]
     marks = [*elsewhere, *(_unplaced(view.plan) if view.plan else ()), *(_unknown(view) if view.by_guest else ())]
@@ -89,13 +91,6 @@ def _fact(head: str, text: str, width: float) -> Piece:
     body = paragraph(text, width - _LABEL, SMALL, lines=3, style="")
     shapes = (label(0, 0, head, SMALL, most=_LABEL - 4, style="dim"), *at(body, _LABEL, 0))
     return Piece(width=width, height=body.height, shapes=shapes)
-
-
-def _of_plan(view: HostView, plan: Plan) -> list[tuple[str, str]]:
-    return [
-        ("plan", verdict(plan).partition(": ")[2]),
-        ("housekeeping", f"{_cpus(view.housekeeping)} stay with the host" if view.housekeeping else "no CPU"),
-    ]
 
 
 def _cpus(ids: CpuSet) -> str:

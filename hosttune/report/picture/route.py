@@ -38,14 +38,14 @@ def route_style(number: int, *, slow: bool = False) -> str:
 def path_groups(view: HostView, placed: Sequence[ShapeGroup]) -> tuple[ShapeGroup, ...]:
     """Return a group for each path: its lines along PCIe, and the outlines of its two ends."""
     anchors = {group.name: anchor for group in placed if (anchor := _anchor(group)) is not None}
-    found = []
+    groups = []
     for number, path in enumerate(view.paths):
         shapes = [*_ends(path, anchors, number)]
         if path.hops and path.hops[0].kind != "links":
             shapes += _lines(view.host, path, anchors, placed, number)
         title = f"path {number + 1}: {path.start} to {path.end}"
-        found.append(ShapeGroup(kind="path", name=f"path {number + 1}", shapes=tuple(shapes), title=title))
-    return tuple(found)
+        groups.append(ShapeGroup(kind="path", name=f"path {number + 1}", shapes=tuple(shapes), title=title))
+    return tuple(groups)
 
 
 def _anchor(group: ShapeGroup) -> _Anchor | None:

@@ -16,7 +16,6 @@ from hosttune.rules.causes.verdicts import Judged
 
 SPREAD = 1.25
 _ALIKE = 1.5  # of others that differ by more than this none is the measure of the rest
-_MOST = 64  # devices whose pairs are compared
 _COUNTED = r"gpus|ranks|processes|hosts|nodes|guests|ports|nics|hcas|rails|cards"
 _PLACE = re.compile(
     r"\b(?:host|node|pair|rack)[ _-][a-z0-9][\w.-]{0,62}|"
@@ -52,23 +51,24 @@ def _groups(figures: Sequence[Judged]) -> Iterator[Mapping[int, float]]:
 
 
 def _apart(figures: Sequence[Judged], group: Mapping[int, float]) -> Iterator[tuple[int, str]]:
-    """Yield the few that are far below the others, if the others are alike: of pairs, also all those of one device."""
+    """Yield the few that are far below the others, if the others are alike.
+
+    Of pairs there may be many: all those of devices that have no pair as fast as the others.
+    """
+    low = {n for n in group if group[n] * SPREAD < max(group.values()) / (_ALIKE / SPREAD if len(group) == 2 else 1)}
     places = {n: frozenset(_PLACE.findall(figures[n].figure.subject)) for n in group}
-    devices = sorted(frozenset().union(*places.values()))
-    few = {n for n in group if group[n] * SPREAD < max(group.values()) / (_ALIKE / SPREAD if len(group) == 2 else 1)}
-    sets = [few] if len(few) * 3 <= len(group) or (len(few) == 1 and len(group) == 2) else []
-    if all(len(place) == 2 for place in places.values()):
-        sets += [{n for n in group if device in places[n]} for device in devices] if 2 < len(devices) <= _MOST else []
-    for low in sets:
-        rest = [group[n] for n in group if n not in low]
-        if low and rest and max(rest) <= _ALIKE * min(rest) and all(group[n] * SPREAD < min(rest) for n in low):
-            middle, unit = median(rest), figures[min(low)].figure
-            factor = figures[min(low)].factor
-            others = "the other" if len(rest) == 1 else f"the other {len(rest)}"
-            for n in low:
-                part = f"{group[n] / middle:.0%} of {others} ({number(middle / factor)} {unit.unit})"
-                yield n, f"{number(figures[n].figure.value)} {unit.unit}, {part}"
-            return
+    fine = frozenset().union(*(places[n] for n in group if n not in low))
+    pairs = all(len(place) == 2 for place in places.values()) and len(fine) > 1
+    if len(low) * 3 > len(group) and len(group) != 2 and not (pairs and all(places[n] - fine for n in low)):
+        return
+    rest = [group[n] for n in group if n not in low]
+    if low and max(rest) <= _ALIKE * min(rest) and all(group[n] * SPREAD < min(rest) for n in low):
+        middle, unit = median(rest), figures[min(low)].figure
+        factor = figures[min(low)].factor
+        others = "the other" if len(rest) == 1 else f"the other {len(rest)}"
+        for n in low:
+            part = f"{group[n] / middle:.0%} of {others} ({number(middle / factor)} {unit.unit})"
+            yield n, f"{number(figures[n].figure.value)} {unit.unit}, {part}"
 
 
 def _of_ports(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:

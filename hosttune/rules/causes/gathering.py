@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hosttune.bench.runs import middle_of, runs_of
+from hosttune.bench.compare import middle_of, runs_of
 from hosttune.gpu import VENDORS
 from hosttune.inventory.pcielink import JudgedLink, path
 from hosttune.model.gpu import Gpu

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.errors import BadInput
+from hosttune.model.devicepath import GpuRoof
 from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, Doubt
 from hosttune.model.limits import check_count
-from hosttune.model.measured import Figure, Measured, Observations
-from hosttune.model.roof import GpuRoof
+from hosttune.model.measured import Figure, LinkSeen, Measured, NicLink, Observations
 from hosttune.model.values import grouped
-from hosttune.predicting.roofs import OWN_METRICS, roof_of
+from hosttune.predicting.estimates import OWN_METRICS, roof_of
 from hosttune.predicting.shape import HostShape, shape_of, slot_of
 from hosttune.rules.causes.equals import SPREAD, compared
 from hosttune.rules.causes.rule import TIERS, Case, CauseRule
@@ -223,30 +223,31 @@ def _differing(figures: Sequence[Figure]) -> Iterator[Doubt]:
 def _contradictions(measured: Measured) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (the observations, why they cannot both be true)."""
     seen, setup = measured.observations, measured.setup
-    if seen.transport == "nvls" and seen.nvls is False:
-        yield ("transport", "nvls"), "the transport is NVLS, and NVLS is not used"
-    if seen.transport == "socket" and seen.gpudirect_rdma:
-        yield ("transport", "gpudirect_rdma"), "sockets do not use GPUDirect RDMA"
-    if seen.p2p == "nvlink" and setup.nvlinks_per_gpu == 0:
-        yield ("p2p",), "the path is NVLink, and the setup has no links"
-    guests = [name for name in ("guest_topology", "guest_numa") if getattr(seen, name) is not None]
-    if setup.virtual is False and guests:
-        yield tuple(guests), "the setup says that this is not a guest"
-    if setup.hosts is not None and setup.hosts > 1 and seen.transport == "shm":
-        yield ("transport",), f"shared memory is within one host, and the setup has {setup.hosts}"
+    guests = tuple(name for name in ("guest_topology", "guest_numa") if getattr(seen, name) is not None)
+    rows = (
+        (("transport", "nvls"), seen.transport == "nvls" and seen.nvls is False,
+         "the transport is NVLS, and NVLS is not used"),
+        (("transport", "gpudirect_rdma"), seen.transport == "socket" and seen.gpudirect_rdma,
+         "sockets do not use GPUDirect RDMA"),
+        (("p2p",), seen.p2p == "nvlink" and setup.nvlinks_per_gpu == 0,
+         "the path is NVLink, and the setup has no links"),
+        (guests, setup.virtual is False and guests, "the setup says that this is not a guest"),
+        (("transport",), (setup.hosts or 1) > 1 and seen.transport == "shm",
+         f"shared memory is within one host, and the setup has {setup.hosts}"),
+    )  # fmt: skip
+    yield from ((keys, why) for keys, wrong, why in rows if wrong)
     yield from _excesses(seen)
 
 
 def _excesses(seen: Observations) -> Iterator[tuple[tuple[str, ...], str]]:
-    link, nic = seen.link, seen.nic_link
-    if link and link.width is not None and link.max_width is not None and link.width > link.max_width:
-        yield ("link",), f"a width of {link.width}, more than the largest, {link.max_width}"
-    elif link and link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts > link.max_speed_gts:
-        yield ("link",), f"a speed of {link.speed_gts:g} GT/s, more than the largest, {link.max_speed_gts:g}"
-    if nic and nic.ports is not None and nic.ports_active is not None and nic.ports_active > nic.ports:
-        yield ("nic_link",), f"{nic.ports_active} active ports of {nic.ports}"
-    if nic and nic.rate_gbps is not None and nic.max_rate_gbps is not None and nic.rate_gbps > nic.max_rate_gbps:
-        yield ("nic_link",), f"a rate of {nic.rate_gbps:g} Gb/s, more than the largest, {nic.max_rate_gbps:g}"
-    now, most = seen.sm_clock_mhz, seen.max_sm_clock_mhz
-    if now is not None and most is not None and now > most * 1.01:
-        yield ("sm_clock_mhz", "max_sm_clock_mhz"), f"{now:g} MHz, more than the largest, {most:g}"
+    link, nic = seen.link or LinkSeen(), seen.nic_link or NicLink()
+    rows = (
+        (("link",), "a width of {:g}", link.width, link.max_width),
+        (("link",), "a speed of {:g} GT/s", link.speed_gts, link.max_speed_gts),
+        (("nic_link",), "{:g} active ports", nic.ports_active, nic.ports),
+        (("nic_link",), "a rate of {:g} Gb/s", nic.rate_gbps, nic.max_rate_gbps),
+        (("sm_clock_mhz", "max_sm_clock_mhz"), "{:g} MHz", seen.sm_clock_mhz, seen.max_sm_clock_mhz),
+    )
+    for keys, words, now, most in rows:
+        if now is not None and most is not None and now > most * 1.01:
+            yield keys, f"{words.format(now)}, more than the largest, {most:g}"

@@ -17,7 +17,7 @@ from hosttune.errors import BadInput
 from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
 from hosttune.model.limits import check_count
-from hosttune.model.measured import Measured, Nics, Observations, Setup, Transport
+from hosttune.model.measured import Figure, Measured, Nics, Observations, Setup, Transport
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.labels import unlabelled
 from hosttune.rules.causes.lspci import machine_of
@@ -27,7 +27,7 @@ _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _QUOTED = 5  # lines that were not understood
-_PROMPT = re.compile(r"\S{0,80}[$#>] \S|```")
+_PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
 # Lines that set variables: assignments alone or before a command, options of launchers; not what a text says of them.
 _SETS = (
@@ -76,6 +76,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
             for who, output in ({"": whole} if log.everyone else outputs).items()
             for run in _runs(log, output)
         ]
+        check_count(len(runs), "figures of a diagnosis", where)  # each run has one at least
         several = len({who for who, _ in runs}) > 1
         for who, run in runs:
             try:
@@ -97,11 +98,9 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
 
 def _runs(log: Log, output: str) -> list[str]:
     """Return the output of each run of a tool in a text."""
-    if not re.search(log.sign, output):
-        return []
-    if not log.begin:
-        return [output]
-    return [run for run in re.split(rf"(?m)(?={log.begin})", output) if re.search(log.sign, run)]
+    starts = [match.start() for match in re.finditer(rf"(?m){log.begin}", output)] if log.begin else []
+    bounds = zip([0, *starts], [*starts, len(output)], strict=True)
+    return [run for start, end in bounds if re.search(log.sign, run := output[start:end])]
 
 
 def _of(found: Measured, who: str) -> Measured:
@@ -137,7 +136,11 @@ def logs() -> tuple[Log, ...]:
         Log("NCCL_DEBUG=INFO", r"(?m)\bNCCL (?:INFO (?!Launch mode)|WARN )", _nccl_debug,
             lines=r".*\bNCCL (?:INFO|WARN|TRACE|version)\b", everyone=True),
         Log("environment variables", rf"(?m)^(?:{_SETS})", _variables, lines=_SETS, everyone=True),
-        Log("ib_write_bw", r"RDMA_Write BW Test", _perftest, begin=r"^.*RDMA_Write BW Test"),
+        Log("perftest", rf"(?m)^.*{_PORT_TEST}", _perftest,
+            begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
+        Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.*(?:Bandwidth|Message Rate) Test", _osu,
+            begin=r"^(?:.*\bosu_\w*bw\b.*\n)?# OSU MPI", lines=r"\d{1,12}[ \t]+\d{1,9}\.\d{2}[ \t]*$"),
+        Log("CUDA", _NO_FABRIC, _cuda, lines=rf".*(?:{_NO_FABRIC})"),
         Log("nvbandwidth", r"\bnvbandwidth Version|\"nvbandwidth\"", _nvbandwidth, begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
         Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s", machine_of),
@@ -186,21 +189,68 @@ def _figures(answer: ParsedOutput) -> tuple[Any, ...]:
     return tuple(figures_of(answer.samples))
 
 
+_PORT_TEST = r"(?:RDMA_Write|RDMA_Read|Send) (?:Post List )?(Bidirectional )?BW Test"
+
+
 def _perftest(text: str) -> Measured:
-    device = re.search(r"(?m)^[ \t]*Device\s*:\s*(\S{1,64})", text)
-    return Measured(version=1, figures=_figures(tools.parse_perftest(text, device[1] if device else "port")))
+    """Read ib_write_bw, ib_read_bw and ib_send_bw: the rate of a port, of the host's memory or a GPU's."""
+    device = re.search(r"(?m)\bDevice\s*:\s*(\S{1,64})", text)
+    title, layer = re.search(_PORT_TEST, text), re.search(r"(?m)^ *Link type *: (IB|Ethernet)", text)
+    gpu = re.search(r"device name = \[([^]\n]{1,80})\]", text)
+    reads, both = title and title[0].startswith("RDMA_Read"), title and title[1]
+    rows = ((reads, "reads"), (both, "both directions"), (gpu, "GPU memory"))
+    words = [device[1] if device else "port", *(row for holds, row in rows if holds)]
+    kind = ("infiniband" if layer[1] == "IB" else "roce") if layer else None
+    setup = Setup(gpu=gpu[1] if gpu else None, nics=Nics(kind=kind) if kind else None)  # type: ignore[arg-type]
+    (figure,) = _figures(tools.parse_perftest(text, ", ".join(words)))
+    *_, size = re.findall(r"(?m)^[ \t]*(\d{1,12})[ \t]+\d+[ \t]+\S+[ \t]+\S", text)
+    return Measured(version=1, setup=setup, figures=(msgspec.structs.replace(figure, size_bytes=int(size)),))
+
+
+# Options of launchers with one rank a host.
+_APART = r"-{1,2}(?:map-by|npernode|N|ppn|ntasks-per-node)[ =](?:node|ppr:1:node|1)\b|-{1,2}(?:host|H)[ =]\w[^,\s]*,\w"
+
+
+def _osu(text: str) -> Measured:
+    """Read osu_bw and osu_bibw between GPUs: the largest message. Raises NotUnderstood for host memory on one host.
+
+    A table does not say where its two ranks are: only a launcher's options do. MB are 10^6 bytes (osu_util.h).
+    """
+    rows = re.findall(r"(?m)^(\d{1,12})[ \t]+(\d{1,9}\.\d{2})(?=[ \t\r]*$|[ \t]+\d)", text)
+    between, gpus = re.search(_APART, text) is not None, re.search(r"MPI-|DEVICE", text) and "on HOST (H)" not in text
+    if not rows or not (between or gpus):
+        raise NotUnderstood("osu_bw", "no row" if not rows else "host memory, and whether on one host is not said")
+    size, value = max(rows, key=lambda row: int(row[0]))
+    both = ", both directions" if re.search("Bi-Directional|_bibw", text) else ""
+    metric, subject = ("rdma-write", "one rank a host") if between else ("p2p", "rank 0->rank 1")
+    figure = Figure(metric=metric, subject=subject + both, value=float(value), unit="MB/s", size_bytes=int(size))
+    return Measured(version=1, setup=Setup(hosts=None if between else 1), figures=(figure,))
+
+
+_NO_FABRIC = r"[Ss]ystem not yet initialized|\b[Ee]rror:? 802\b|returned 802\b|code=802\b"
+
+
+def _cuda(text: str) -> Measured:
+    said = next(line.strip()[:120] for line in text.split("\n") if re.search(_NO_FABRIC, line))
+    seen = Observations(p2p="off", said={"p2p": f"CUDA error 802: {said}"})
+    return Measured(version=1, setup=Setup(nvswitch=True), observations=seen)
 
 
 def _nvbandwidth(text: str) -> Measured:
     last = text.rpartition("Running ")[2]
     name = re.match(r"(\w+)", last)
-    if "{" not in text and name and not re.search(rf"SUM {name[1]} \S+\s*\n|Waived|ERROR", last):
+    if "{" not in text and name and not re.search(rf"SUM {name[1]} \S+\s*\n|Waiv|ERROR", last):
         raise NotUnderstood("nvbandwidth", f"{name[1][:80]} has no sum: the output was cut short")
     model = r"([^(\n\"]{1,80}?)"
     pattern = rf"(?m)^[ \t]*\"?(?:[0-9]+: {model} \([0-9a-fA-F]{{8}}:|Device [0-9]+: {model}[ \t]*(?:\(|$))"
-    models = {one or other for one, other in re.findall(pattern, text)}
-    setup = Setup(gpu=models.pop() if len(models) == 1 else None, hosts=1)
-    return Measured(version=1, setup=setup, figures=_figures(nvbandwidth.parse(text)))
+    named = [one or other for one, other in re.findall(pattern, text)]
+    setup = Setup(gpu=named[0] if len(set(named)) == 1 else None, hosts=1)
+    # A test between GPUs is waived where their memory cannot be mapped (testcase.cpp), and on one GPU.
+    form = r'Waiving device_to_device\w+|device_to_device\w+",\s*"status": "Waived'
+    waived = re.search(form, text) if len(named) > 1 else None
+    figures = () if waived and "SUM " not in text and "{" not in text else _figures(nvbandwidth.parse(text))
+    seen = Observations(p2p="off", said={"p2p": waived[0]}) if waived else Observations()
+    return Measured(version=1, setup=setup, figures=figures, observations=seen)
 
 
 def _fio(text: str) -> Measured:
@@ -220,8 +270,8 @@ _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is s
 # What the libraries say outright (NVIDIA/nccl src/transport/net_ib.cc, p2p.cc, init.cc; ROCm/rccl src/init.cc).
 _STATED = {
     "gpudirect_rdma": (False, r"NET/IB ?: GPU Direct RDMA Disabled for HCA[^\n]{0,80}"),
-    "p2p": ("off", r"P2P is disabled between connected GPUs[^\n]{0,40}|Could not enable P2P between[^\n]{0,60}"
-                   r"|Cuda failure (?:802|'system not yet initialized')[^\n]{0,60}"),
+    "p2p": ("off", r"P2P is disabled between connected GPUs[^\n]{0,40}|Could not enable P2P between[^\n]{0,60}"),
+    "nvls": (False, r"transport/nvls\.cc:\d{1,5} NCCL WARN[^\n]{0,80}"),
     "iommu": ("on", r"Missing \"iommu=pt\" from kernel command line"),
 }  # fmt: skip
 
@@ -249,7 +299,6 @@ def _nccl_debug(text: str) -> Measured:
         setup=Setup(
             hosts=hosts or None,
             gpus_per_host=ranks // hosts if ranks and hosts and ranks % hosts == 0 else None,
-            nvswitch=True if "802" in seen["said"].get("p2p", "") else None,
             nics=Nics(count=len(names)) if names else None,
             environment=dict(_SET.findall(text)[:200]),
         ),

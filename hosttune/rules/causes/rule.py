@@ -119,15 +119,27 @@ class CauseRule(Rule[Case], frozen=True, kw_only=True):
     unless: tuple[str, ...] = ()
 
 
-def rule(cause: str, **declaration: Any) -> Callable[[Callable[[Case], Finding | None]], CauseRule]:
-    """Make the decorated function a rule, whose other fields the declaration has. Its docstring says what is wrong."""
+def rule(
+    cause: str, *, unread: tuple[str, tuple[str, ...], str, Grade] | None = None, **declaration: Any
+) -> Callable[[Callable[[Case], Finding | None]], CauseRule]:
+    """Make the decorated function a rule, whose other fields the declaration has. Its docstring says what is wrong.
+
+    `unread`: an observation ("": none shows it). If it is not known and the function finds nothing, low figures of
+    these metrics support the cause, with these words and this grade; "default" is that of guests.
+    """
+
+    def of_unread(case: Case) -> Finding | None:
+        if unread is None or (unread[0] and getattr(case.seen, unread[0]) is not None):
+            return None
+        low = case.low(unread[1]) if unread[3] == "possible" or case.shape.virtual else ()
+        return supports(unread[3], (unread[2],), low) if low else None
 
     def declare(function: Callable[[Case], Finding | None]) -> CauseRule:
         return CauseRule(
             id=cause,
             title=function.__doc__ or "",
             about="figures",
-            judge=lambda case: filter(None, (function(case),)),
+            judge=lambda case: filter(None, (function(case) or of_unread(case),)),
             **declaration,
         )
 

@@ -33,6 +33,7 @@ _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the
     remedy="hosttune plan: it puts vCPUs, memory and GPU on one node; on a bare host numactl --cpunodebind and"
     " --membind",
     confirm="the same copy from each node: hosttune validate --level 1 (h2d-ce and h2d-ce-far)",
+    unread=("memory_node", (*HOST_COPIES, *MEMORY), "the node of the memory was not read", "possible"),
 )
 def far_node(case: Case) -> Finding | None:
     """Memory or CPUs of another node are used."""
@@ -48,7 +49,7 @@ def far_node(case: Case) -> Finding | None:
     low = case.low(near)
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
-    return supports("possible", ("the node of the memory was not read",), low) if low else None
+    return None
 
 
 @rule(
@@ -59,16 +60,16 @@ def far_node(case: Case) -> Finding | None:
 )
 def topology_hidden(case: Case) -> Finding | None:
     """The guest does not see which devices and CPUs are near each other."""
-    seen, words = case.seen, []
-    if seen.guest_topology == "flat":
-        words.append("the guest's PCI tree is flat")
-    if seen.guest_numa is False:
-        words.append("the guest has no NUMA cells")
-    if seen.topology_file is False and case.shape.virtual and seen.guest_topology != "mirrored":
-        words.append("no topology file in the guest")
-    path = seen.gpu_nic_path
-    if case.shape.virtual and path in ("PHB", "NODE", "SYS") and seen.guest_topology is None:
-        words.append(f"the guest sees the path {path} from GPU to NIC")
+    seen, virtual, path = case.seen, case.shape.virtual, case.seen.gpu_nic_path
+    rows = (
+        (seen.guest_topology == "flat", "the guest's PCI tree is flat"),
+        (seen.guest_numa is False, "the guest has no NUMA cells"),
+        (virtual and seen.topology_file is False and seen.guest_topology != "mirrored",
+         "no topology file in the guest"),
+        (virtual and path in ("PHB", "NODE", "SYS") and seen.guest_topology is None,
+         f"the guest sees the path {path} from GPU to NIC"),
+    )  # fmt: skip
+    words = [row for holds, row in rows if holds]
     kept = _flat_ring(case)
     if words:
         copies = case.about((*HOST_COPIES, *MEMORY, *WORK)) if seen.guest_numa is False else case.about(WORK)
@@ -99,14 +100,13 @@ def _flat_ring(case: Case) -> tuple[Judged, str] | None:
     source="libvirt formatdomain, cputune: without vcpupin the scheduler moves vCPUs between all CPUs",
     remedy="hosttune plan and apply: one CPU for each vCPU",
     confirm="virsh vcpupin GUEST, and the same run with pins",
+    unread=("pinned", (*MEMORY, *WORK), "vCPUs float unless they are pinned; it was not read", "default"),
 )
 def unpinned(case: Case) -> Finding | None:
     """vCPUs run on any CPU."""
-    if case.seen.pinned is False:
-        near = (*MEMORY, *WORK, *HOST_COPIES, *STORAGE, "rdma-write")
-        return observed(case, "vCPUs are not pinned", case.about(near), weak=case.about(NETWORK))
-    low = case.low((*MEMORY, *WORK)) if case.seen.pinned is None and case.shape.virtual else ()
-    return supports("default", ("vCPUs float unless they are pinned; it was not read",), low) if low else None
+    near = case.about((*MEMORY, *WORK, *HOST_COPIES, *STORAGE, "rdma-write"))
+    loose = case.seen.pinned is False
+    return observed(case, "vCPUs are not pinned", near, weak=case.about(NETWORK)) if loose else None
 
 
 @rule(
@@ -115,18 +115,13 @@ def unpinned(case: Case) -> Finding | None:
     source="Linux Documentation/admin-guide/mm/hugetlbpage.rst; no source says what small pages cost alone",
     remedy="hosttune plan: hugepages in the intent (1GiB or 2MiB)",
     confirm="HugePages_Free on the host while the guest runs, and the same run with huge pages",
+    unread=("hugepages", MEMORY, "a guest has small pages unless huge ones are asked for; it was not read", "default"),
 )
 def small_pages(case: Case) -> Finding | None:
     """A guest's memory is in pages of 4 KiB."""
-    if case.seen.hugepages is False:
-        weak = case.about((*NETWORK, *HOST_COPIES, *STORAGE))
-        return observed(case, "no huge pages", case.about((*MEMORY, *WORK)), weak=weak)
-    low = case.low(MEMORY) if case.seen.hugepages is None and case.shape.virtual else ()
-    return (
-        supports("default", ("a guest has small pages unless huge ones are asked for; it was not read",), low)
-        if low
-        else None
-    )
+    weak = case.about((*NETWORK, *HOST_COPIES, *STORAGE))
+    small = case.seen.hugepages is False
+    return observed(case, "no huge pages", case.about((*MEMORY, *WORK)), weak=weak) if small else None
 
 
 @rule(

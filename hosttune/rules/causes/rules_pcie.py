@@ -103,16 +103,21 @@ def degraded(case: Case) -> Finding | None:
     apart = tuple(verdict for verdict in apart if not BY_NODE.search(verdict.figure.subject[:400]))
     words = tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart)
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
-    kept = first_kept(apart or case.low(HOST_COPIES), _slower(case))
-    if kept is not None:
+    low = apart or tuple(one for one in case.low(HOST_COPIES) if not (one.apart and BY_NODE.search(one.figure.subject)))
+    if kept := first_kept(low, _slower(case)):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
-    return supports("fits", words[:4], apart or case.low(HOST_COPIES)) if words else None
+    return supports("fits", words[:4], low) if words else None
 
 
 def _between_devices(case: Case) -> tuple[Judged, ...]:
     """Figures of copies between devices that cross PCIe: to NICs, and between GPUs that no other link joins."""
     linked = case.shape.links not in (0, None) and case.seen.p2p not in ("pcie", "off")
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
+
+
+def _of_host_memory(one: Judged) -> bool:
+    """Return whether a port's rate is that of the host's memory: perftest takes it unless it is told a GPU."""
+    return one.figure.metric == "rdma-write" and "GPU" not in one.figure.subject
 
 
 def _through_host(case: Case) -> str | None:
@@ -147,7 +152,12 @@ def acs(case: Case) -> Finding | None:
     if case.seen.acs_redirect is not None:
         words = case.told("acs_redirect", "ACS redirect is on")
         return observed(case, words, between) if case.seen.acs_redirect else None
-    low = tuple(one for one in between if one.verdict == "low" and one.figure.metric != "rdma-write")
+    if case.seen.peer_copies_slow:
+        words = (
+            "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"
+        )
+        return supports("fits", (words,), case.about(("p2p",)))
+    low = tuple(one for one in between if one.verdict == "low" and not _of_host_memory(one))
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
     if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
@@ -168,7 +178,7 @@ def ats(case: Case) -> Finding | None:
     """A device asks the IOMMU for each address."""
     if case.seen.ats is not None:
         return None if case.seen.ats else observed(case, "ATS is off", _between_devices(case))
-    low = case.low_between
+    low = tuple(one for one in case.networked if one.verdict == "low" and not _of_host_memory(one))
     if low and case.shape.virtual and case.seen.transport != "socket":
         return supports(
             "possible", ("in a guest copies between GPU and NIC need ATS to go directly; it was not read",), low
@@ -202,6 +212,7 @@ def translation(case: Case) -> Finding | None:
     source="NIC makers' tuning guides (4096 bytes); no source says what it costs alone",
     remedy="hosttune plan with profile host, or settings {read_request_bytes: 4096}",
     confirm="lspci -vv: DevCtl MaxReadReq of the NIC, then the same run with 4096",
+    unread=("max_read_request_bytes", ("rdma-write",), "the NIC's largest read request was not read", "possible"),
 )
 def read_request(case: Case) -> Finding | None:
     """A NIC may read only little at once."""
@@ -209,8 +220,7 @@ def read_request(case: Case) -> Finding | None:
     if size is not None and size < 4096:
         strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
         return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
-    low = case.low(("rdma-write",)) if size is None else ()
-    return supports("possible", ("the NIC's largest read request was not read",), low) if low else None
+    return None
 
 
 @rule(

@@ -15,6 +15,7 @@ _REASONS = "nvml.h, clocks event reasons"
     remedy="set the board's default limit (hosttune plan, settings.power_limit_watts); at the default it is the"
     " board's design",
     confirm="power, limit and clock reasons during the run: hosttune validate --level 2 (load-power, load-sm-clock)",
+    unread=("power_capped", (*PRODUCTS, "sm-clock"), "the reason of the clocks was not read", "possible"),
 )
 def power(case: Case) -> Finding | None:
     """Power limits the clocks."""
@@ -34,13 +35,10 @@ def power(case: Case) -> Finding | None:
     about = case.about((*CLOCKS, *WORK, "device-copy"))
     if words:
         return observed(case, "; ".join(words), about)
-    if seen.power_capped is False:
-        return None
     low = case.low((*CLOCKS, *WORK))
-    if at_limit and low:
+    if at_limit and low and seen.power_capped is not False:
         return supports("fits", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {seen.power_limit_watts:g} W",), low)
-    products = case.low((*PRODUCTS, "sm-clock"))
-    return supports("possible", ("the reason of the clocks was not read",), products) if products else None
+    return None
 
 
 @rule(
@@ -49,18 +47,12 @@ def power(case: Case) -> Finding | None:
     remedy="check fans, air flow and water; then hosttune validate (gpu-temperature)",
     confirm="temperature and clock reasons during the run: hosttune validate --level 2 (load-temperature)",
     fault_itself=True,
+    unread=("thermal_slowdown", (*PRODUCTS, "sm-clock"), "whether heat lowers the clocks was not read", "possible"),
 )
 def heat(case: Case) -> Finding | None:
     """Heat limits the clocks."""
-    if case.seen.thermal_slowdown is not None:
-        about = case.about((*CLOCKS, *WORK, *ON_GPU))
-        return (
-            observed(case, case.told("thermal_slowdown", "thermal slowdown is active"), about)
-            if case.seen.thermal_slowdown
-            else None
-        )
-    low = case.low((*PRODUCTS, "sm-clock"))
-    return supports("possible", ("whether heat lowers the clocks was not read",), low) if low else None
+    words = case.told("thermal_slowdown", "thermal slowdown is active")
+    return observed(case, words, case.about((*CLOCKS, *WORK, *ON_GPU))) if case.seen.thermal_slowdown else None
 
 
 @rule(
@@ -70,6 +62,7 @@ def heat(case: Case) -> Finding | None:
     remedy="reset application and locked clocks with the maker's tool; hosttune validate (application-clocks)",
     confirm="SM clock during the run against its maximum: hosttune validate --level 2 (load-sm-clock)",
     unless=("power-cap", "thermal"),
+    unread=("sm_clock_mhz", PRODUCTS, "the SM clock during the run was not read", "possible"),
 )
 def clocks(case: Case) -> Finding | None:
     """Clocks were set below the maximum."""
@@ -79,8 +72,7 @@ def clocks(case: Case) -> Finding | None:
         return observed(case, f"SM clock {now:g} of {most:g} MHz", about, None) if now < most * _LEAST_CLOCK else None
     if low := case.low(("sm-clock",)):
         return supports("observed", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), about)
-    low = case.low(PRODUCTS)
-    return supports("possible", ("the SM clock during the run was not read",), low) if low else None
+    return None
 
 
 @rule(
@@ -113,8 +105,8 @@ def slice_of_gpu(case: Case) -> Finding | None:
     source="GPU memory error management guide: ECC kept in the memory itself costs bandwidth on boards without HBM",
     remedy="hosttune validate (ecc-errors, row-remap); a row remap that waits needs a reset",
     confirm="counters of ECC errors and remapped rows: hosttune validate",
+    unread=("", ("device-copy",), "counters of memory errors were not read", "possible"),
 )
 def memory_errors(case: Case) -> Finding | None:
     """Memory errors or their correction take bandwidth."""
-    low = case.low(("device-copy",))
-    return supports("possible", ("counters of memory errors were not read",), low) if low else None
+    return None

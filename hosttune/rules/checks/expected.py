@@ -168,14 +168,14 @@ def with_expectations(
 
 def devices_to_keep(host: Host) -> tuple[KnownDevice, ...]:
     """Return the devices that a validation keeps: the known ones, and expected devices at addresses of others."""
-    found = known_devices(host)
+    known = known_devices(host)
     for source in host.sources or ():
         if source.expects:
-            found.update((seen.address, seen) for seen in source.beyond)
+            known.update((seen.address, seen) for seen in source.beyond)
     return tuple(
-        KnownDevice(address=address, kind=found[address].kind, id=found[address].id, model=found[address].model)
-        for address in sorted(found, key=address_key)
-        if found[address].kind is not None
+        KnownDevice(address=address, kind=known[address].kind, id=known[address].id, model=known[address].model)
+        for address in sorted(known, key=address_key)
+        if known[address].kind is not None
     )
 
 

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from hosttune.gpu import nvswitches
-from hosttune.gpu.boards import waits_for_partition
+from hosttune.gpu import nvswitches, vendor_of
+from hosttune.gpu.boards import fabric_gpus, waits_for_partition
+from hosttune.gpu.bridges import DRIVER, has_bridges, may_be_bridge
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import NvSwitch
+from hosttune.model.gpu import FabricManager, Gpu
+from hosttune.model.host import NvSwitch, PciDevice
 from hosttune.model.pci import for_vfio
 from hosttune.rules.checks import subjects
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import HOST, accelerators, lacks
-from hosttune.rules.checks.gpufacts import by_driver, complete, fact, gpu_check
+from hosttune.rules.checks.facts import (
+    HOST,
+    LIST_PCI,
+    RECORD,
+    RUNNING,
+    accelerators,
+    driver_unread,
+    lacks,
+    listed,
+    why_switches_exist,
+)
+from hosttune.rules.checks.gpufacts import by_driver, complete, fact, function, gpu_check, module_version
 from hosttune.rules.checks.nvlinks import stays_in_mig
 from hosttune.rules.checks.on import On, check
-from hosttune.rules.engine import Finding
+from hosttune.rules.checks.subjects import nothing_given
+from hosttune.rules.engine import Finding, NoValue, inapplicable
 
 _GUIDE = "Fabric Manager user guide"
 
@@ -111,3 +123,217 @@ def _all_there(on: On, count: int, kinds: set[str | None]) -> Finding:
     hint = "power-cycle the host; if it comes back, the baseboard needs service"
     whole = "give the guest all NVSwitches of the board, or none; "
     return on.failed(str(count), f"{whole}{hint}" if on.host.hypervisor else hint)
+
+
+# --- the fabric manager ---------------------------------------------------------------------------------------
+
+_MANAGER_GUIDE = "Fabric Manager user guide"
+_MODES = {
+    0: "0 (bare metal or full passthrough)",
+    1: "1 (shared NVSwitch)",
+    2: "2 (vGPU)",
+}
+
+
+def _managed(evidence: Evidence) -> Iterator[tuple[str, FabricManager]]:
+    """Yield the host with its Fabric Manager if this machine holds the NVSwitches of a fabric."""
+    host = evidence.host
+    if host.nvswitches and all(for_vfio(switch.driver) for switch in host.nvswitches):
+        why = "all NVSwitches are on vfio-pci: it runs in the guest that has them"
+        raise inapplicable(why)
+    held = host.nvswitches or why_switches_exist(evidence) is not None
+    if not held and host.hypervisor:
+        raise inapplicable("no NVSwitch in this guest: it runs on the host")
+    bridged = table("boards")["bridged"]["gpus"]
+    if held or any(host.index.device_id(gpu.address) in bridged for gpu in accelerators(host)):
+        yield HOST, evidence.fabric_manager or FabricManager()
+
+
+@check(
+    "fabric-manager",
+    title="Fabric Manager runs where this machine holds the NVSwitches",
+    about="host",
+    why="Without it no GPU of the board has NVLink, and CUDA does not start",
+    source=_MANAGER_GUIDE,
+    expected="installed and running",
+    reads="systemctl show nvidia-fabricmanager.service",
+    each=_managed,
+    inside=True,
+    none="NVSwitch",
+)
+def fabric_manager(on: On, manager: FabricManager) -> Finding:
+    """Check that Fabric Manager runs."""
+    if manager.installed is False:
+        hint = "install nvidia-fabricmanager of the driver's own version: without it there is no NVLink"
+        return on.failed("not installed", hint)
+    if on.need(manager.running, "whether it runs", look="systemctl status nvidia-fabricmanager"):
+        return on.passed("running")
+    hint = "systemctl enable --now nvidia-fabricmanager, then read /var/log/fabricmanager.log"
+    return on.failed(f"installed, {manager.state or 'not running'}", hint)
+
+
+@check(
+    "driver-fm-version",
+    title="Fabric Manager of the driver's version",
+    about="host",
+    why="It ends at its start when driver and daemon differ: after the next reboot there is no fabric",
+    source=f"{_MANAGER_GUIDE}: the daemon compares its version with the loaded driver's",
+    expected="the driver's version",
+    reads="nv-fabricmanager --version, /sys/module/nvidia/version",
+    each=_managed,
+    inside=True,
+    none="NVSwitch",
+)
+def driver_fm_version(on: On, manager: FabricManager) -> Finding:
+    """Compare the versions of Fabric Manager and driver: any difference fails, of the branch or of the patch level.
+
+    According to the guide, the daemon compares both when it starts, and exits if they differ.
+    """
+    if manager.installed is False:
+        on.skip("no Fabric Manager installed (see fabric-manager)")
+    driver = on.need(
+        module_version(on, nvswitches.MODULE), "the driver's version", f"/sys/module/{nvswitches.MODULE}/version"
+    )
+    version = on.need(manager.version, "its version", look="nv-fabricmanager --version")
+    expected = f"{driver}, as the driver"
+    if version == driver:
+        return on.passed(version, expected=expected)
+    same_branch = version.split(".")[0] == driver.split(".")[0]
+    kind = "another release of the branch" if same_branch else "another branch"
+    hint = f"install nvidia-fabricmanager {driver}, restart it, and reset the GPUs"
+    if any(gpu.driver_version == version for gpu in accelerators(on.host)):
+        hint = "an update of the driver is installed and not loaded: reboot, or load it again (see gpu-driver)"
+    return on.failed(f"{version}, {kind}", hint, expected=expected)
+
+
+@check(
+    "fabric-manager-mode",
+    title="Fabric Manager isolates tenants",
+    about="host",
+    why="In mode 0 with GPUs in guests every NVLink route is open between tenants",
+    source=f"{_MANAGER_GUIDE}: FABRIC_MODE, Shared NVSwitch virtualization",
+    expected="1 (shared NVSwitch) or 2 (vGPU) while guests have GPUs",
+    reads=nvswitches.MANAGER_CONFIG,
+    each=_managed,
+    none="NVSwitch",
+)
+def fabric_manager_mode(on: On, manager: FabricManager) -> Finding:
+    """Check that tenants are separated: GPUs on vfio-pci with Fabric Manager on the host need shared NVSwitch mode.
+
+    In mode 0 the daemon opens every route. CUDA then works in all guests, but nothing separates them.
+    """
+    every = [gpu for gpu in accelerators(on.host) if (vendor := vendor_of(gpu.vendor)) and vendor.fabric]
+    given = [gpu for gpu in every if (device := function(on, gpu)) and for_vfio(device.driver)]
+    unread = [gpu.address for gpu in every if driver_unread(on.evidence, gpu.address)]
+    if unread and not given:
+        on.give_up(f"the driver of {listed(unread, 3)} was not read", RECORD)
+    if not given:
+        on.skip("no GPU is on vfio-pci: no guests to isolate from each other")
+    if manager.running is False:
+        on.skip("no Fabric Manager runs here (see fabric-manager)")
+    on.need(manager.running, "whether it runs", look="systemctl status nvidia-fabricmanager")
+    mode = on.need(manager.mode, "its mode", look=f"grep FABRIC_MODE {nvswitches.MANAGER_CONFIG}")
+    if mode != 0:
+        return on.passed(_MODES.get(mode, str(mode)))
+    activate = "restart nvidia-fabricmanager, and activate a partition for each guest"
+    actual = f"{_MODES[0]}, with {len(given)} GPUs on vfio-pci: tenants are not isolated on NVLink"
+    return on.failed(actual, f"set FABRIC_MODE=1 in {nvswitches.MANAGER_CONFIG}, {activate}")
+
+
+# --- partitions -----------------------------------------------------------------------------------------------
+
+
+def _guests_on_it(evidence: Evidence) -> Iterator[tuple[str, Mapping[str, int | None]]]:
+    """Yield each running guest that has whole GPUs of the fabric, with the module ids of these."""
+    host = evidence.host
+    modules = {gpu.address: gpu.module_id for gpu in fabric_gpus(host)}
+    running = [guest for guest in host.guests or () if (guest.state or "running") in RUNNING]
+    having = {guest.name: {a: modules[a] for a in guest.devices if a in modules} for guest in running}
+    having = {name: gpus for name, gpus in having.items() if gpus}
+    lacking = all(
+        (vendor := vendor_of(gpu.vendor)) is None or not vendor.fabric or "fabric_state" in (gpu.lacks or ())
+        for gpu in accelerators(host)
+    )
+    if not having and not modules and lacking and accelerators(host):
+        raise inapplicable("no GPU here is on an NVSwitch fabric")
+    if not having:
+        nothing_given(evidence, "no running guest has GPUs of an NVSwitch fabric")
+    if host.fabric is not None and host.fabric.mode == 0 and not host.fabric.partitions:
+        raise inapplicable("mode 0 has no partitions (see fabric-manager-mode)")
+    yield from having.items()
+
+
+@check(
+    "fabric-partition",
+    title="The GPUs of each guest are one active partition",
+    about="host, each running guest with GPUs of an NVSwitch fabric",
+    why="Without its partition CUDA does not start; with two, copies fail and tenants are not isolated",
+    source="Fabric Manager user guide: Shared NVSwitch virtualization model",
+    expected="its GPUs are exactly one active partition",
+    reads="fmpm -l",
+    each=_guests_on_it,
+)
+def fabric_partition(on: On, gpus: Mapping[str, int | None]) -> Finding:
+    """Compare each running guest that has whole GPUs of the fabric with the active partitions."""
+    modules = {module for module in gpus.values() if module is not None}
+    unread = ", ".join(address for address, module in gpus.items() if module is None)
+    if unread:
+        hint = "compare fmpm -l with the module ids that nvidia-smi -q reported before the GPUs went to vfio-pci"
+        on.give_up(f"the module ids of {unread} are unknown", hint)
+    partitions = on.need(
+        on.host.fabric.partitions if on.host.fabric else None, "the list of partitions", look="fmpm -l"
+    )
+    touching = [part for part in partitions if part.active and modules & set(part.module_ids)]
+    numbers = ", ".join(str(part.id) for part in touching)
+    actual = f"module ids {', '.join(map(str, sorted(modules)))}; active of them: partition {numbers or 'none'}"
+    if len(touching) == 1 and set(touching[0].module_ids) == modules:
+        return on.passed(actual)
+    own = [part.id for part in partitions if set(part.module_ids) == modules]
+    if own:
+        others = "".join(f"fmpm -d {part.id}, " for part in touching if part.id != own[0])
+        return on.failed(actual, f"{others}fmpm -a {own[0]}: until then CUDA fails in it (error 802)")
+    hint = "stop it and plan it again: its GPUs are not a partition, and NVLink between them fails or reaches others"
+    return on.failed(actual, hint)
+
+
+# --- bridges --------------------------------------------------------------------------------------------------
+
+
+def _bridges(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
+    """Yield the functions that are known as fabric bridges; the host is unknown where there may be others."""
+    host = evidence.host
+    if not host.pci:
+        raise NoValue(Finding(outcome="unknown", text="no PCI function was read", remedy=LIST_PCI))
+    if not has_bridges(host.pci):
+        why = "no GPU here whose NVSwitches are reached through ConnectX functions"
+        raise inapplicable(why)
+    is_bridge = {nic.address: nic.fabric_bridge for nic in host.nics}
+    candidates = [device for device in host.pci if may_be_bridge(device)]
+    known = [device for device in candidates if is_bridge.get(device.address)]
+    yield from ((device.address, device) for device in known)
+    doubtful = [device.address for device in candidates if is_bridge.get(device.address) is None]
+    if doubtful or not known:
+        why = f"vital product data of {listed(doubtful)} not read" if doubtful else "none of the NICs here is one"
+        hint = "run hosttune validate as root; look with: grep -al SMDL=SW_MNG /sys/bus/pci/devices/*/vpd"
+        expected = "the functions that carry the fabric are known"
+        raise NoValue(Finding(outcome="unknown", text=why, expected=expected, remedy=hint))
+
+
+@check(
+    "fabric-bridge",
+    title="ConnectX functions that carry the NVLink fabric stay with the host",
+    about="the host; each such function of HGX B200 and B300",
+    why="they look like NICs; given to a guest or reset, they take the NVSwitches behind them along",
+    source="Fabric Manager user guide, systems with fourth generation NVSwitches (SMDL in the VPD)",
+    expected=f"on {DRIVER}: Fabric Manager and the subnet manager reach the NVSwitches through it",
+    each=_bridges,
+)
+def fabric_bridge(on: On, device: PciDevice) -> Finding:
+    """Check the fabric bridges. They look like NICs, but passing or resetting one affects the NVSwitches behind it."""
+    where = sysfs.function(device.address, "driver")
+    on = on.reading(where)
+    driver = on.need(device.driver or ("" if lacks(on.evidence, where) else None), "its driver", where)
+    if driver == DRIVER:
+        return on.passed(f"on {driver}")
+    hint = f"give it back to {DRIVER}: hosttune revert, or driverctl unset-override {device.address}"
+    return on.failed(f"on {driver}" if driver else "no driver", hint)

@@ -11,11 +11,11 @@ from hosttune.gpu import maker_of
 from hosttune.model import pciclass, platform, sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.gpu import OTHER, Gpu
-from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
+from hosttune.model.host import Host, Nic, PciDevice, RunningGuest, SeenDevice
+from hosttune.model.hostfields import LIST_UNREAD, OUTSIDE
 from hosttune.model.listing import some
 from hosttune.model.pci import for_vfio
 from hosttune.model.plan import PlannedGuest
-from hosttune.model.problems import LIST_UNREAD, OUTSIDE
 from hosttune.model.values import CpuSet, address_key, grouped, parse_cpus
 from hosttune.rules.checks.data import table
 from hosttune.rules.engine import Finding
@@ -45,13 +45,13 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
     The other source may be a tool, the kernel, an applied plan or an earlier validation. Only the identity of such a
     GPU is kept: what a tool reports about a GPU that is not in the tree proves nothing.
     """
-    found: dict[str, Gpu] = {}
+    lost: dict[str, Gpu] = {}
     blank = host.index.unidentified
     for seen in (seen for source in host.sources or () for seen in source.beyond):
         if seen.kind == "gpu" and (seen.address not in host.index.gpus or seen.address in blank):
-            known = found.get(seen.address, Gpu(address=seen.address))
+            known = lost.get(seen.address, Gpu(address=seen.address))
             vendor = seen.vendor or _maker(seen.id)
-            found[seen.address] = Gpu(
+            lost[seen.address] = Gpu(
                 address=seen.address,
                 vendor=known.vendor if known.is_accelerator else vendor or known.vendor,
                 model=known.model or seen.model,
@@ -59,8 +59,8 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
     for device in host.pci:
         if device.responds is False and (device.class_code or "").startswith(_COMPUTE):
             vendor = _maker(device.vendor_id) or OTHER
-            found.setdefault(device.address, Gpu(address=device.address, vendor=vendor, model=device.device_name))
-    return tuple(found[address] for address in sorted(found, key=address_key))
+            lost.setdefault(device.address, Gpu(address=device.address, vendor=vendor, model=device.device_name))
+    return tuple(lost[address] for address in sorted(lost, key=address_key))
 
 
 def known_devices(host: Host) -> dict[str, SeenDevice]:
@@ -77,7 +77,13 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
         for device in devices:
             function = functions.get(device.address)
             if function is None or function.physfn is None:
-                found[device.address] = _seen(device, kind, function)
+                found[device.address] = SeenDevice(
+                    address=device.address,
+                    kind=kind,
+                    vendor=device.vendor if isinstance(device, Gpu) else None,
+                    model=None if isinstance(device, Nic) else device.model,
+                    id=function.ids if function and function.is_there else None,
+                )
     for seen in (seen for source in host.sources or () for seen in source.beyond):
         if seen.kind is not None or host.pci:
             found.setdefault(seen.address, seen)
@@ -86,16 +92,6 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
         if function.physfn is None and (not function.is_there or function.address in blank):
             found.setdefault(function.address, SeenDevice(address=function.address, model=function.device_name))
     return found
-
-
-def _seen(device: Gpu | Nic | Nvme | NvSwitch, kind: str, function: PciDevice | None) -> SeenDevice:
-    return SeenDevice(
-        address=device.address,
-        kind=kind,
-        vendor=device.vendor if isinstance(device, Gpu) else None,
-        model=None if isinstance(device, Nic) else device.model,
-        id=function.ids if function and function.is_there else None,
-    )
 
 
 def _maker(pci_id: str | None) -> str | None:
@@ -114,8 +110,8 @@ def holders(evidence: Evidence) -> dict[str, tuple[str, ...]]:
     known = {guest.name: guest.devices for guest in evidence.host.guests or ()}
     for name, guest in planned_guests(evidence).items():
         known.setdefault(name, tuple(device.address for device in guest.devices))
-    found = grouped((address, name) for name, devices in known.items() for address in devices)
-    return {address: tuple(dict.fromkeys(names)) for address, names in found.items()}
+    names_of = grouped((address, name) for name, devices in known.items() for address in devices)
+    return {address: tuple(dict.fromkeys(names)) for address, names in names_of.items()}
 
 
 def given(evidence: Evidence) -> tuple[PciDevice, ...]:
@@ -178,15 +174,15 @@ def pinned(evidence: Evidence) -> dict[str, CpuSet]:
     A pin to all CPUs of the host does not count: libvirt shows it for a vCPU that may run anywhere.
     """
     everywhere = online(evidence.host)
-    found = {}
+    cpus_of = {}
     for guest in evidence.host.guests or ():
         pins = [parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ()]
-        found[guest.name] = CpuSet(
+        cpus_of[guest.name] = CpuSet(
             cpu for pin in pins if not everywhere or pin & everywhere != everywhere for cpu in pin
         )
     for name, planned in planned_guests(evidence).items():
-        found.setdefault(name, CpuSet(cpu for pin in planned.vcpu_pins for cpu in parse_cpus(pin.cpus)))
-    return {name: cpus for name, cpus in found.items() if cpus}
+        cpus_of.setdefault(name, CpuSet(cpu for pin in planned.vcpu_pins for cpu in parse_cpus(pin.cpus)))
+    return {name: cpus for name, cpus in cpus_of.items() if cpus}
 
 
 def wanted(evidence: Evidence, kind: str) -> dict[str, object]:

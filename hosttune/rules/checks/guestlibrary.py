@@ -51,7 +51,7 @@ def _text(on: On) -> str | None:
     return files[on.subject] if on.subject in files else on.need(None, "it", on.subject)
 
 
-def _shown(settings: Mapping[str, str]) -> str:
+def _settings_text(settings: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
@@ -62,7 +62,7 @@ def _nccl(on: On, library: ExpectedLibrary) -> Finding:
     own = {at for at, device in on.host.index.pci.items() if device.driver == "virtio-pci"}
     networks = [name for nic in on.host.nics if nic.address in own for name in nic.interfaces]
     wanted = _wanted(library, names, networks)
-    on = on.reading(path, _shown(wanted))
+    on = on.reading(path, _settings_text(wanted))
     text = _text(on)
     if text is None:
         return on.failed("no such file")
@@ -72,7 +72,7 @@ def _nccl(on: On, library: ExpectedLibrary) -> Finding:
         why = f"which interface is the guest's own network is not known: {len(networks)} of virtio"
         on.give_up(why, "ls /sys/bus/virtio/drivers/virtio_net")
     settings = settings_of(text)
-    actual = _shown(settings) or "no setting"
+    actual = _settings_text(settings) or "no setting"
     if settings != wanted:
         return on.failed(actual)
     first = OWN_FILES.get(path, path)
@@ -82,7 +82,7 @@ def _nccl(on: On, library: ExpectedLibrary) -> Finding:
     replaced = settings_of(files[first] or "")
     if first != path and any(wanted.get(name) != value for name, value in replaced.items()):
         hint = f"take out of {first} what the plan does not say; hosttune lint-env {first} judges its lines"
-        return on.warned(f"{actual}; {first} comes first for root: {_shown(replaced)}", hint, first)
+        return on.warned(f"{actual}; {first} comes first for root: {_settings_text(replaced)}", hint, first)
     return on.passed(actual)
 
 
@@ -95,7 +95,7 @@ def _ucx(on: On, library: ExpectedLibrary) -> Finding:
     expected = f"UCX_NET_DEVICES={','.join(devices)}"
     on = on.reading(UCX_FILE, expected)
     text = _text(on)
-    actual = _shown(settings_of(text or ""))
+    actual = _settings_text(settings_of(text or ""))
     if actual != expected:
         return on.failed(actual or ("no such file" if text is None else "no setting"))
     return on.passed(actual)

@@ -7,12 +7,16 @@ from typing import NamedTuple
 
 from hosttune.domain.defined import as_adopted, as_planned
 from hosttune.domain.guestdiff import DIFFERENT, UNKNOWN, compare_definition
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
+from hosttune.model.guestplan import ExpectedCell, ExpectedDevice, ExpectedPair
 from hosttune.model.host import RunningGuest
+from hosttune.model.pcitree import grade
+from hosttune.model.values import format_size, parse_cpus
 from hosttune.rules.checks.facts import AS_LIBVIRT, guests_known, listed, planned_guests
 from hosttune.rules.checks.guestplacement import FORMATDOMAIN, PLACE, started, with_definition
 from hosttune.rules.checks.on import On, check
-from hosttune.rules.checks.subjects import guests
+from hosttune.rules.checks.subjects import guest_plan, guests
 from hosttune.rules.engine import Finding, NoValue, inapplicable
 
 
@@ -84,3 +88,81 @@ def guest_planned(on: On, planned: _Planned) -> Finding:
     if unread := [row.what for row in rows if row.state == UNKNOWN]:
         on.give_up(f"of its definition was not read: {listed(unread)}")
     return on.passed(f"as planned: {listed([row.what for row in rows])}")
+
+
+# --- the PCI tree of a guest ----------------------------------------------------------------------------------
+
+_Part = ExpectedCell | ExpectedDevice | ExpectedPair
+# What firmware and kernel take from a node's memory before they count it: 64 of every 4096 bytes for struct page (Linux
+# Documentation/mm/vmemmap_dedup.rst), and fixed amounts for each, for example for the crash kernel.
+_LEAST_SHARE = 0.95
+_FIXED_BYTES = 1 << 30
+
+
+def _parts(evidence: Evidence) -> Iterator[tuple[str, _Part]]:
+    """Yield each node, each passed function, and each pair of GPU and NIC that the guest's plan names."""
+    plan = guest_plan(evidence)
+    yield from ((f"node {cell.id}", cell) for cell in plan.cells)
+    yield from ((device.address, device) for device in plan.devices)
+    yield from ((f"{pair.gpu} {pair.nic}", pair) for pair in plan.pairs)
+
+
+@check(
+    "guest-topology",
+    title="A guest's own tree is its plan's",
+    about="each node, passed function, and GPU with a NIC of the guest's plan",
+    why="libraries place their work by what the guest shows: a NIC that looks far is not used for its GPU",
+    source="the guest's plan (docs/guest-topology.md); nvidia-smi topo -m, legend; Linux ABI/testing/sysfs-bus-pci",
+    expected="what its plan says",
+    remedy="shut the guest down, apply its plan again on the host (hosttune apply) and start it",
+    each=_parts,
+    inside=True,
+)
+def guest_topology(on: On, part: _Part) -> Finding:
+    """Compare a part of the guest's plan with what the guest sees."""
+    if isinstance(part, ExpectedCell):
+        return _node(on, part)
+    return _device(on, part) if isinstance(part, ExpectedDevice) else _pair(on, part)
+
+
+def _node(on: On, cell: ExpectedCell) -> Finding:
+    path = f"{sysfs.NODES}/node{cell.id}"
+    on = on.reading(path, f"CPUs {cell.cpus}, {format_size(cell.memory_bytes)}")
+    nodes = {node.id: node for node in on.host.numa_nodes}
+    if not nodes:
+        on.give_up("which NUMA nodes there are is unknown", "start a kernel that has CONFIG_NUMA, without numa=off")
+    if cell.id not in nodes:
+        return on.failed("no such node")
+    cpus = on.need(nodes[cell.id].cpus, "the list of its CPUs", f"{path}/cpulist")
+    memory = on.need(nodes[cell.id].memory_bytes, "the size of its memory", f"{path}/meminfo")
+    actual = f"CPUs {cpus}, {format_size(memory)}"
+    least = cell.memory_bytes * _LEAST_SHARE - _FIXED_BYTES
+    same = parse_cpus(cpus) == parse_cpus(cell.cpus) and least <= memory <= cell.memory_bytes
+    return on.passed(actual) if same else on.failed(actual)
+
+
+def _device(on: On, device: ExpectedDevice) -> Finding:
+    path = sysfs.function(device.address)
+    on = on.reading(path, _named(device.kind, device.ids, device.node))
+    functions = on.need(on.host.index.pci or None, "the list of PCI functions", look="lspci -D")
+    if device.address not in functions:
+        return on.failed("nothing there")
+    there = functions[device.address]
+    on.need(there.ids if device.ids else "", "what device it is", f"{path}/device")
+    actual = _named(device.kind if there.ids == device.ids else "a device", there.ids, there.numa_node)
+    if device.ids not in (None, there.ids) or device.node not in (None, there.numa_node):
+        return on.failed(actual)
+    return on.passed(actual)
+
+
+def _named(kind: str, ids: str | None, node: int | None) -> str:
+    return f"{kind} {ids or 'of unknown ids'} {'of no node' if node is None else f'on node {node}'}"
+
+
+def _pair(on: On, pair: ExpectedPair) -> Finding:
+    on, index = on.reading("/sys/devices/pci*", pair.grade), on.host.index
+    near = grade(index, pair.gpu, pair.nic) if pair.gpu in index.pci and pair.nic in index.pci else None
+    if near is None:
+        why = "how near they are is unknown: one is not there, or its node is not known"
+        on.give_up(why, "see to the two functions first; then run hosttune validate as root")
+    return on.passed(near) if near == pair.grade else on.failed(near)

@@ -18,7 +18,7 @@ from hosttune.linux.tuned import (
 )
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.result import Entry, Result
-from hosttune.model.values import value_text
+from hosttune.model.settingtext import short_value
 from hosttune.rules.checks.facts import lacks, listed
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
@@ -185,12 +185,14 @@ def settings_in_force(on: On) -> Iterator[Finding]:
     applied = _applied(on)
     yield _in_force(on, applied)
     for drift in applied.drift:
-        setting, expected = replace(on, subject=drift.action), value_text(drift.expected, nothing="nothing")
-        if drift.why is not None and drift.actual is None:
+        setting, expected = replace(on, subject=drift.action), short_value(drift.expected)
+        if drift.hint is not None:
+            yield setting.failed(drift.why or "", drift.hint, expected=expected)
+        elif drift.why is not None and drift.actual is None:
             yield setting.unknown(drift.why, "run hosttune validate as root", expected=expected)
         else:
             hint = "hosttune apply --intent FILE sets it again; if it was meant: settings: {NAME: keep} there"
-            yield setting.failed(value_text(drift.actual, nothing="nothing"), hint, expected=expected)
+            yield setting.failed(short_value(drift.actual), hint, expected=expected)
     yield from _tuned(replace(on, subject=_TUNED).reading(ACTIVE, _TUNED_AGREES), applied)
 
 
@@ -209,7 +211,9 @@ def _in_force(on: On, applied: Result) -> Finding:
         text = f"{kept} in force; the kernel gave less than asked for: {listed(short)}"
         return on.warned(text, "hosttune status says what it gave, and why")
     if applied.drift:
-        return on.warned(f"{kept} of {number} in force, the others below", "hosttune apply --intent FILE")
+        settable = any(drift.hint is None for drift in applied.drift)
+        hint = "hosttune apply --intent FILE" if settable else "what is named for each"
+        return on.warned(f"{kept} of {number} in force, the others below", hint)
     return on.passed(f"{kept} in force")
 
 

@@ -243,13 +243,13 @@ def _kind(event: KernelEvent) -> str:
 _JUDGED = {line.kind: line for line in reversed(KERNEL_LINES) if line.outcome}
 
 
-def _named(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
+def _events_by_subject(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     """Yield the host, and each device that a line names, with the events; a drive's line has its controller's name."""
     drives = {drive.controller: drive.address for drive in evidence.host.nvme}
-    found = grouped(
+    by_subject = grouped(
         (event.address or drives.get(f"nvme{event.code}") or HOST, event) for event in _events(evidence, *_JUDGED)
     )
-    yield from ((subject, list(found.get(subject, ()))) for subject in dict.fromkeys([HOST, *found]))
+    yield from ((subject, list(by_subject.get(subject, ()))) for subject in dict.fromkeys([HOST, *by_subject]))
 
 
 @check(
@@ -259,7 +259,7 @@ def _named(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     why="Resets that gave up, stalls and killed guests are told there first, often only there",
     source="the kernel's own messages: hosttune/linux/kernellines.py has the file of each",
     expected=_CLEAN,
-    each=_named,
+    each=_events_by_subject,
     inside=True,
     since=1,
 )

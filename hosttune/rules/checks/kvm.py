@@ -91,10 +91,10 @@ def interrupt_virtualisation(on: On) -> Finding:
 def _posting_off(arguments: Iterable[str], is_intel: bool) -> str | None:
     """Return the kernel argument that switches posted interrupts off; None if there is none."""
     name = "intremap=" if is_intel else "amd_iommu_intr="
-    found = [word for word in arguments if word.startswith(name)]
+    given = [word for word in arguments if word.startswith(name)]
     if is_intel:
-        off = (word for word in found if any(one.startswith("nopost") for one in word[len(name) :].split(",")))
+        off = (word for word in given if any(one.startswith("nopost") for one in word[len(name) :].split(",")))
         return next(off, None)
-    last = found[-1] if found else ""
+    last = given[-1] if given else ""
     legacy, vapic = last.find("legacy"), last.find("vapic")
     return last if legacy >= 0 and (vapic < 0 or legacy < vapic) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.gpu.idling import LOADED_DRIVERS
+from hosttune.gpu.vendor import LOADED_DRIVERS
 from hosttune.inventory.pcielink import IN_THE_ROOT, SOFTWARE, JudgedLink, link_of, uplinks
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -50,7 +50,12 @@ def pcie_link(on: On, device: PciDevice | None) -> Finding:
     loaded = (on.evidence.loaded_links or {}).get(device.address)
     own = link_of(on.host.index, device.address, loaded)
     if own is None:
-        _skip_without_link(on, device)
+        if device.port_type in IN_THE_ROOT:
+            on.skip("part of the root complex: it has no link")
+        if device.vendor_id in SOFTWARE:
+            on.skip("a virtual device of the hypervisor: there is no wire")
+        if not device.is_display and lacks(on.evidence, sysfs.function(device.address, "current_link_speed")):
+            on.skip("it reports no PCIe link: a virtual or conventional PCI device")
         outcome, texts, source = "unknown", ["no link speed or width"], sysfs.PCI_DEVICES
     else:
         outcome, texts, source = _OUTCOME.get(own.state, "unknown"), [_text(own, device, loaded)], _read(own, loaded)
@@ -68,15 +73,6 @@ def pcie_link(on: On, device: PciDevice | None) -> Finding:
     if own is None:
         return on.unknown(texts[0], as_root(on.evidence))
     return on.unknown(texts[0], _where_to_read(on, device, at_rest=own.state == "idle"))
-
-
-def _skip_without_link(on: On, device: PciDevice) -> None:
-    if device.port_type in IN_THE_ROOT:
-        on.skip("part of the root complex: it has no link")
-    if device.vendor_id in SOFTWARE:
-        on.skip("a virtual device of the hypervisor: there is no wire")
-    if not device.is_display and lacks(on.evidence, sysfs.function(device.address, "current_link_speed")):
-        on.skip("it reports no PCIe link: a virtual or conventional PCI device")
 
 
 def _text(own: JudgedLink, device: PciDevice, loaded: tuple[float, int] | None) -> str:

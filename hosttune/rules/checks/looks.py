@@ -12,12 +12,11 @@ import msgspec
 
 from hosttune.gpu import vendor_of
 from hosttune.machine.system import KEPT_GPUS
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import Evidence, Look, SeenRun
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.index import is_another
 from hosttune.model.listing import some
-from hosttune.model.looks import Look, SeenRun
 from hosttune.model.pci import for_vfio
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import grouped
@@ -41,15 +40,15 @@ def looks_to_keep(evidence: Evidence, results: Iterable[CheckResult], at: str) -
     A GPU that its driver holds and does not report has been looked at too: with results that are unknown.
     """
     host, results = evidence.host, tuple(results)
-    found = {}
+    looks = {}
     for gpu in host.index.accelerators:
         function, vendor = host.index.pci[gpu.address], vendor_of(gpu.vendor)
         last, now = (evidence.looks or {}).get(gpu.address), _run_now(evidence, gpu.address)
         if vendor is not None and function.driver == vendor.driver and function.physfn is None:
-            found[gpu.address] = look_of(host, gpu.address, results, at)
+            looks[gpu.address] = look_of(host, gpu.address, results, at)
         elif last is not None and now is not None and now not in last.seen:
-            found[gpu.address] = msgspec.structs.replace(last, seen=(*last.seen, now)[-_MOST_SEEN:])
-    return found
+            looks[gpu.address] = msgspec.structs.replace(last, seen=(*last.seen, now)[-_MOST_SEEN:])
+    return looks
 
 
 def look_of(host: Host, address: str, results: Iterable[CheckResult], at: str) -> Look:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from hosttune.model.pcitree import shared_switch
-from hosttune.model.ports import RdmaPort
-from hosttune.model.rates import believed_gbps
+from hosttune.model.ports import RdmaPort, believed_gbps
 from hosttune.rules.checks.facts import RECORD, listed
 from hosttune.rules.checks.nics import (
     CABLE,
@@ -88,7 +87,7 @@ def _state(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
     for port in nic.rdma:
         if nic.links[port.name] == LINKED:
             yield from _managed(on, port)
-    yield from (on.unknown(f"{name}: {_shown(nic, name)}") for name, link in nic.links.items() if link == UNKNOWN)
+    yield from (on.unknown(f"{name}: {_port_text(nic, name)}") for name, link in nic.links.items() if link == UNKNOWN)
     if up:
         yield from _without_rdma(on, nic)
         yield from _firmware(on, nic)
@@ -97,7 +96,7 @@ def _state(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
         yield _dead(on, nic, dead, alike)
     off = ", ".join(name for name, link in nic.links.items() if link == OFF)
     if up or not off:
-        yield on.passed(", ".join(_shown(nic, name) for name in nic.links))
+        yield on.passed(", ".join(_port_text(nic, name) for name in nic.links))
     elif alike:
         hint = f"ip link set {off.rpartition(' ')[2]} up, if it is meant to be used as the other card's is"
         yield on.warned(f"{off} set down, and another card of its model has a link there", hint)
@@ -170,7 +169,7 @@ def _versions(nic: PhysicalFunction) -> tuple[str, ...]:
     return tuple(sorted({port.firmware for port in nic.rdma if port.firmware}))
 
 
-def _shown(nic: PhysicalFunction, name: str) -> str:
+def _port_text(nic: PhysicalFunction, name: str) -> str:
     """Return a port in words: "mlx5_0/1 active, linkup, firmware 28.39.1002"."""
     for port in nic.rdma:
         if port.name == name:

@@ -83,7 +83,7 @@ def device_present(on: On, sighting: Sighting | None) -> Finding:
     seen, function = sighting.seen, sighting.function
     on = on.reading(f"{_TREE}/{seen.address}")
     if function is not None and function.responds is False:
-        text = _named(seen, "its ids or its configuration space read all ones: nothing answers there")
+        text = _device_text(seen, "its ids or its configuration space read all ones: nothing answers there")
         return on.failed(text, _gone(seen.vendor))
     if function is None or not function.is_there:
         return _missing(on.reading(_TREE), sighting)
@@ -122,16 +122,16 @@ def _missing(on: On, sighting: Sighting) -> Finding:
     remedy = f"{_FORGET.format(seen.address)}; else {_gone(seen.vendor)}" if names and expects else _gone(seen.vendor)
     if not on.host.pci:
         why = f"{known}; the PCI tree is missing, empty or was not readable"
-        return on.unknown(_named(seen, why), _readable(on))
+        return on.unknown(_device_text(seen, why), _readable(on))
     why_not = refused(on.evidence, f"/{seen.address}")
     if why_not is not None or not names:
-        return on.unknown(_named(seen, why_not or "nothing of it was read but its address"), _readable(on))
+        return on.unknown(_device_text(seen, why_not or "nothing of it was read but its address"), _readable(on))
     where = "not in the PCI tree" if sighting.function is None else "its folder in the PCI tree is empty"
     if expects and all(source.could is None for source in sources):
         why = f"{where}; {known}, which may be of another machine: its digest differs"
-        return on.unknown(_named(seen, why), remedy)
+        return on.unknown(_device_text(seen, why), remedy)
     doubt = next((source.read for source in sources if source.shows is not None and not source.expects), None)
-    return on.failed(_named(seen, f"{where}; {known}"), remedy, f"{_TREE}, {doubt or sources[0].read}")
+    return on.failed(_device_text(seen, f"{where}; {known}"), remedy, f"{_TREE}, {doubt or sources[0].read}")
 
 
 def _unshown(on: On, sighting: Sighting) -> Finding:
@@ -146,7 +146,7 @@ def _unshown(on: On, sighting: Sighting) -> Finding:
     return on.unknown(why, f"look at {reads}" if on.evidence.complete else RECORD)
 
 
-def _named(seen: SeenDevice, text: str) -> str:
+def _device_text(seen: SeenDevice, text: str) -> str:
     """Return a text with what is known about the device, then `text`."""
     known = seen.model or seen.id
     return f"{known}: {text}" if known else text
@@ -247,7 +247,9 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
     found = list(results)
     silent = lost - {result.subject for result in found} if check.of_tree else set()
     for result in found:
-        if result.subject in gone and result.outcome in ("pass", "warn", "skip"):
+        # What is unknown of a GPU that is not there has remedies for one that is.
+        unasked = result.outcome == "unknown" and result.subject in lost
+        if result.subject in gone and (unasked or result.outcome in ("pass", "warn", "skip")):
             yield msgspec.structs.replace(_not_there(check, result.subject, result.expected), source=result.source)
         elif not (silent and result.subject == HOST and result.outcome == "skip"):
             yield result

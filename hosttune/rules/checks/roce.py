@@ -86,11 +86,11 @@ def _expected(roce: Roce) -> str:
     for name in ("mtu", "rdma_mtu", "trust", "pfc", "ecn", "traffic_class"):
         value = getattr(roce, name)
         if value is not None:
-            parts.append(f"{name} {_shown(value)}")
+            parts.append(f"{name} {_value_text(value)}")
     return ", ".join(parts)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(str(one) for one in sorted(value)) or "none"
     return "none" if value == -1 else str(value)
@@ -142,7 +142,7 @@ def _compare(on: On, nic: PhysicalFunction, state: RoceState, roce: Roce) -> Ite
             why = state.why.get("active_mtu" if key == "rdma_mtu" else key, "not recorded")
             yield on.unknown(f"{key} was not read ({why})", look)
         elif wanted not in (None, value):
-            yield on.failed(f"{key} {_shown(value)}", hint)
+            yield on.failed(f"{key} {_value_text(value)}", hint)
     for end, priorities, role in (
         ("np", state.ecn_np, "the receiver does not notify"),
         ("rp", state.ecn_rp, "the sender does not slow down"),
@@ -152,4 +152,4 @@ def _compare(on: On, nic: PhysicalFunction, state: RoceState, roce: Roce) -> Ite
             yield on.unknown(f"ecn of roce_{end} was not read ({state.why.get('ecn', 'not recorded')})", look)
         elif off:
             hint = f"echo 1 > /sys/class/net/{name}/ecn/roce_{end}/enable/{off[0]}"
-            yield on.failed(f"ecn off on {_shown(off)} ({role})", hint)
+            yield on.failed(f"ecn off on {_value_text(off)} ({role})", hint)

@@ -32,11 +32,11 @@ def rulings(events: Sequence[KernelEvent]) -> tuple[tuple[KernelEvent, Ruling], 
     Each XID 154 says what the driver asks for from then on; if there are several, the last one counts.
     """
     last = _last_recovery(events)
-    found = [
+    rows = [
         (event, Ruling("inform", f"{_named(event)}, changed again later", "") if event in last else rule(event))
         for event in events
     ]
-    return tuple(sorted(found, key=lambda one: -RANK.index(one[1].outcome)))
+    return tuple(sorted(rows, key=lambda one: -RANK.index(one[1].outcome)))
 
 
 def _last_recovery(events: Iterable[KernelEvent]) -> list[KernelEvent]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from hosttune.assets import read_table
-from hosttune.model.environment import OUTCOME_OF, VERDICT_OF, EnvironmentLine, JudgedEnvironment, Verdict
 from hosttune.model.host import Host
+from hosttune.model.lint import OUTCOME_OF, VERDICT_OF, EnvironmentLine, JudgedEnvironment, Verdict
 from hosttune.model.values import MAX_SIZE, Value
 from hosttune.rules.engine import Finding, Rule
 from hosttune.rules.environment.onhost import FACTS, has_maker
@@ -134,7 +134,7 @@ def judge(text: str, *, where: str, host: Host | None = None) -> JudgedEnvironme
 
 
 def _line(setting: VariableSetting, host: Host | None) -> EnvironmentLine:
-    rule = rule_of(_plain(setting.name))
+    rule = rule_of(_CONTAINER.sub("", setting.name or "", count=1))
     finding = _unruled(setting)
     if finding is None and rule is None:
         finding = Finding("no source is known that says what it does", outcome="unknown")
@@ -150,10 +150,6 @@ def _line(setting: VariableSetting, host: Host | None) -> EnvironmentLine:
         source=finding.source,
         setting=rule.row.setting if rule else None,
     )
-
-
-def _plain(name: str | None) -> str:
-    return _CONTAINER.sub("", name or "", count=1)
 
 
 def _unruled(setting: VariableSetting) -> Finding | None:
@@ -201,9 +197,9 @@ def _as_number(value: str) -> str:
     """
     if not value:
         return ""
-    found = _NUMBER.match(value)
-    if found is None:
+    match = _NUMBER.match(value)
+    if match is None:
         return "0"
-    sign, hexadecimal, octal, decimal = found.groups()
+    sign, hexadecimal, octal, decimal = match.groups()
     number = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
     return f"{'-' if sign == '-' and number else ''}{min(number, MAX_SIZE)}"  # strtoll ends there

@@ -121,10 +121,6 @@ def _nvswitch(host: Host) -> bool | None:
     return False if alone else None
 
 
-def _xgmi(host: Host) -> bool | None:
-    return True if any(peer.kind == "xgmi" for gpu in host.index.accelerators for peer in gpu.peers or ()) else None
-
-
 # A fact that rules.toml names: (host, value of the variable) → whether it holds.
 FACTS: Mapping[str, Callable[[Host, str], bool | None]] = {
     "rdma": lambda host, value: _rdma(host),
@@ -132,7 +128,9 @@ FACTS: Mapping[str, Callable[[Host, str], bool | None]] = {
     "one-gpu": lambda host, value: len(host.index.accelerators) == 1 or None,
     "one-nic": lambda host, value: len(host.nics or ()) == 1 or None,
     "no-nvswitch": lambda host, value: _no(_nvswitch(host)),
-    "xgmi": lambda host, value: _xgmi(host),
+    "xgmi": lambda host, value: (
+        True if any(peer.kind == "xgmi" for gpu in host.index.accelerators for peer in gpu.peers or ()) else None
+    ),
     "hca-all": _all_named,
     "hca-there": _all_there,
     "hca-one-each": _one_each,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hosttune.domain import elements
 from hosttune.domain.arguments import WINDOW, values_of
-from hosttune.domain.guest import Controller, HostDevice
+from hosttune.domain.guest import Controller
 from hosttune.domain.xml import Malformed, pci_address
 from hosttune.inventory.width import AddressWidth, address_width
 from hosttune.inventory.window import DEFAULT_HOLE, Firmware, add_bars, firmware_of, own_window, size_window
@@ -163,21 +163,18 @@ def address_slot(scene: GuestOnHost) -> Iterator[Finding]:
 def root_port(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices that are behind no port. A GPU of an NVSwitch board does not work there."""
     for device in each(scene):
-        yield from _seat(scene, device, device.source in scene.facts.catalogue.fabric.members)
-
-
-def _seat(scene: GuestOnHost, device: HostDevice, gpu: bool) -> Iterator[Finding]:
-    chain = scene.above(device)
-    on_root = device.guest_address is not None and bus_of(device.guest_address) == 0
-    if on_root or (chain and chain[0].model == "pcie-root"):
-        text = (
-            f"{device.source} sits directly on pcie.0 ({device.guest_address}), without a root port: to the guest it "
-            "is an integrated endpoint, where CUDA initialisation fails on SXM boards"
-        )
-        yield Finding(text, scene.place_of(device), ERROR if gpu else WARN)
-    elif chain and chain[0].model not in _PORTS:
-        text = f"{device.source} sits on a {chain[0].model} ({device.guest_address}), not behind a root port"
-        yield Finding(text, scene.place_of(device), WARN)
+        gpu = device.source in scene.facts.catalogue.fabric.members
+        chain = scene.above(device)
+        on_root = device.guest_address is not None and bus_of(device.guest_address) == 0
+        if on_root or (chain and chain[0].model == "pcie-root"):
+            text = (
+                f"{device.source} sits directly on pcie.0 ({device.guest_address}), without a root port: to the guest"
+                " it is an integrated endpoint, where CUDA initialisation fails on SXM boards"
+            )
+            yield Finding(text, scene.place_of(device), ERROR if gpu else WARN)
+        elif chain and chain[0].model not in _PORTS:
+            text = f"{device.source} sits on a {chain[0].model} ({device.guest_address}), not behind a root port"
+            yield Finding(text, scene.place_of(device), WARN)
 
 
 @rule(

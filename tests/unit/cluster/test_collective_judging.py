@@ -9,7 +9,6 @@ import pytest
 from collectivehosts import member, seconds_of
 from msgspec.structs import replace
 
-from hosttune.cluster.collective.expected import expected, machines
 from hosttune.cluster.collective.judging import (
     CollectiveStandard,
     WantedGroup,
@@ -20,6 +19,7 @@ from hosttune.cluster.collective.judging import (
     scaling,
     verdict_of,
 )
+from hosttune.cluster.collectiveanswers import expected, machines
 from hosttune.model.collective import HostGroup, Member, Timing
 from hosttune.predicting.formulas import Estimate
 

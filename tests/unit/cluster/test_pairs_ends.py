@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from hosttune.bench.parse.answer import NotUnderstood
 from hosttune.cluster.pairplan import PairsOptions, PairsPlan, PlannedHost, jobs
-from hosttune.cluster.pairs.counters import came, look
 from hosttune.cluster.pairs.ends import (
     STALLED,
     UNBOUND,
+    came,
     check_job,
     command,
+    look,
     measure,
     measure_one,
     parse_ib_write_bw,

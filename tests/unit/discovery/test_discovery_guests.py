@@ -28,7 +28,7 @@ from hosttune.machine.live import LiveMachine
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import COMMANDS
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
-from hosttune.model.problems import LIST_UNREAD
+from hosttune.model.hostfields import LIST_UNREAD
 from hosttune.model.values import to_json
 
 UUID = "4c4c4544-0043-5910-8052-b4c04f4d3732"

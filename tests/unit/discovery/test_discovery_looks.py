@@ -18,9 +18,9 @@ from hosttune.journal.gpus import keep_gpus
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader
 from hosttune.machine.scratch import Scratch
+from hosttune.model.evidence import GuestRun, Look
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
-from hosttune.model.looks import GuestRun, Look
 
 GPU = "0000:41:00.0"
 STATE = "/var/lib/hosttune"

@@ -157,3 +157,12 @@ def test_a_statement_of_any_form_is_no_traceback(answer: ModuleType, predicate: 
     out = json.dumps({**answer.STATEMENT, "predicate": predicate})
     said = answer.meant({"phase": "course"}, {"exit_code": 0, "out": out, "err": ""}, check=False, diff=False)
     assert (said["outcome"], "document" in said) == ("unknown", False)
+
+
+def test_a_plan_shows_the_guests_that_change(answer: ModuleType) -> None:
+    guests = [
+        {"name": name, "change": change, "cells": [{"host_nodes": "0"}]}
+        for name, change in (("old", "keep"), ("new", "create"))
+    ]
+    (found,) = answer.difference({"guests": guests, "removals": [{"name": "gone"}]})
+    assert found["prepared"] == "+guest new = 0 vCPUs, nodes 0\n-guest gone = in force\n"

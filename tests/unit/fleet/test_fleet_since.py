@@ -11,7 +11,7 @@ from fleetresults import RUN, html, names, printed, validation, write_validation
 from msgspec.structs import replace
 
 from hosttune.fleet.overview import RunContext, report_of
-from hosttune.fleet.since import with_worse
+from hosttune.fleet.reporting import with_worse
 from hosttune.model.fleet import FleetReport
 
 HOSTS = names(3)

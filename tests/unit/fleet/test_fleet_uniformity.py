@@ -19,8 +19,7 @@ from hosttune.fleet.results import answer_path
 from hosttune.fleet.uniformity import MOST_FACTS, MOST_SUBJECTS, MOST_VALUES, Gathering
 from hosttune.machine.archive import open_root
 from hosttune.model.configuration import FACT_KINDS, Fact
-from hosttune.model.fleet import FleetReport
-from hosttune.model.uniformity import Holder, Spread
+from hosttune.model.fleet import FleetReport, Holder, Spread
 from hosttune.validating import ValidationRequest, validate
 
 H200 = HostHardware(None, Hardware(dict.fromkeys(GPUS, ("NVIDIA H200", "10de:2335")), "PowerBox 9680"))

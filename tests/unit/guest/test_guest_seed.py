@@ -415,6 +415,50 @@ def test_a_hostile_plan_is_refused_or_stays_data(
     assert set(write_plan(files)) <= set(write_plan(files_of(PLAIN)))
 
 
+# --- who may log in ------------------------------------------------------------------------------------------------
+
+KEYS = (
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICNzOPY04T123UySyyEo10L/qnYfbX5Hr7VjUevlTrPs ops@desk",
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICNzOPY04T123UySyyEo10L/qnYfbX5Hr7VjUevlTrPs",
+)
+
+
+def test_a_user_gets_keys_and_no_password() -> None:
+    files = files_of(PLAIN, user="ops", ssh_keys=KEYS)
+    plain = yaml.safe_load(files_of(PLAIN).user_data)
+    account = {
+        "name": "ops", "shell": "/bin/bash", "sudo": "ALL=(ALL) NOPASSWD:ALL", "ssh_authorized_keys": list(KEYS)
+    }  # fmt: skip
+    assert yaml.safe_load(files.user_data) == {"users": [account], **plain}
+    meta = yaml.safe_load(files.meta_data)
+    assert meta["local-hostname"] == "plain"
+    assert meta["instance-id"] != yaml.safe_load(files_of(PLAIN).meta_data)["instance-id"]
+
+
+def test_keys_alone_are_of_the_user_of_the_image() -> None:
+    document = yaml.safe_load(files_of(PLAIN, ssh_keys=KEYS).user_data)
+    assert document["ssh_authorized_keys"] == list(KEYS)
+    assert "users" not in document
+
+
+def test_a_guest_without_keys_has_the_seed_that_it_had() -> None:
+    assert set(yaml.safe_load(files_of(PLAIN).user_data)) == {"ssh_deletekeys", "write_files", "runcmd"}
+    assert set(yaml.safe_load(files_of(PLAIN).meta_data)) == {"instance-id"}
+
+
+@pytest.mark.parametrize("wrong", [{"user": "a b", "ssh_keys": KEYS}, {"user": "a"}, {"ssh_keys": ("ssh-rsa x",)}])
+def test_a_plan_with_another_login_makes_no_seed(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        files_of(PLAIN, **wrong)
+
+
+def test_keys_make_a_seed() -> None:
+    assert planned().seed is None
+    made = planned(disk="/srv/a.qcow2", image="/srv/i.qcow2", user="ops", ssh_keys=list(KEYS))
+    assert (made.seed, made.user, made.ssh_keys) == ("/var/lib/hosttune/guests/g/seed.iso", "ops", KEYS)
+    assert made.image == "/srv/i.qcow2"
+
+
 # --- the drive in the XML -----------------------------------------------------------------------------------------
 
 

@@ -51,9 +51,9 @@ DONE = [(name, "done") for name in WHOLE]
 
 
 @pytest.fixture
-def host(cli: Cli, plan: Path, tmp_path: Path) -> Root:
+def host(cli: Cli, plan: Path) -> Root:
     """A root with a stopped guest that has a GPU on vfio-pci, and the hook."""
-    with_guest(cli.root.path, plan, tmp_path / "with-hook.json")
+    with_guest(cli.root.path, plan)
     cli._capsys.readouterr()
     return cli.root
 

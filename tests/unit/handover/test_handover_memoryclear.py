@@ -22,13 +22,14 @@ from testguests import GPU, GuestHost, good, place, qcow2, root_of, tried
 
 from hosttune.errors import CommandFailed, WriteFailed
 from hosttune.gpu.nvidia_clear import MEMORY_CLEAR, TOOL, failure, heard, version_of_help
-from hosttune.handover import binding, record, resets
+from hosttune.handover import binding, record
 from hosttune.handover.memoryclear import announced, asked, times
 from hosttune.handover.running import Handed, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.journal import Store
 from hosttune.machine.live import run_command
 from hosttune.model.handover import HandoverStep
+from hosttune.settings import resets
 
 CASES = Path(__file__).parents[2] / "cases/memory_clear"
 HELP = (CASES / "help.txt").read_text()

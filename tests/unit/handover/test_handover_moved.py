@@ -17,7 +17,7 @@ from hosttune.discovery import discover
 from hosttune.discovery.handover import _brief
 from hosttune.errors import Refused
 from hosttune.handover.targets import Asked, Target, joined
-from hosttune.inventory.quarantine import quarantined_devices
+from hosttune.inventory.devices import quarantined_devices
 from hosttune.journal.register import read_register
 from hosttune.machine.archive import open_system
 from hosttune.model.quarantine import drive_mark

@@ -10,16 +10,13 @@ from typing import Any
 import applyroots
 import pytest
 from applyroots import GPU, Cli
-from courses import Wiped, handed, here, passing, states, steps, with_guest
-from cutshort import KilledError
+from courses import Wiped, handed, here, states, steps, with_guest
 from fabricroots import LIST, activate, active, address_of, exactly_of, with_mode
-from sweeps import FULL
-from system.test_handover_kills_erasing import Mortal
 
 from hosttune.cli.handover import waiting
 from hosttune.discovery import discover
 from hosttune.handover.partitions import Partitions
-from hosttune.handover.running import HandoverOptions, hand_over, lines_of
+from hosttune.handover.running import lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.machine.scratch import Scratch
 from hosttune.model.handover import HandoverStep
@@ -60,7 +57,9 @@ def fabric(
         system.forget()
         return discover(system)
 
-    return Partitions(system, look, targets, confirm, settle_seconds=0.0), system
+    site = site_of(system)
+    assert site.store is not None
+    return Partitions(site, site.store, look, targets, confirm), system
 
 
 def test_an_active_partition_of_the_hand_over_is_deactivated(cli: Cli) -> None:
@@ -99,7 +98,7 @@ def test_a_partition_that_stays_active_is_a_failure(cli: Cli) -> None:
     system.stubborn = True
     found = partitions.close(BOTH[0])
     assert (found.proven, found.failed) == (False, True)
-    assert "is still active after fmpm -d" in str(found.why)
+    assert "is active: modules 1, not inactive" in str(found.why)
     done = HandoverStep(step="returned", outcome="done", evidence={"driver": "vfio-pci"})
     told = found.told(done)
     assert (told.outcome, told.why) == ("failed", found.why)
@@ -166,11 +165,11 @@ def test_what_needs_no_partition(cli: Cli) -> None:
     assert (found.proven, found.evidence) == (True, {"mode": 0, "active": None})
 
 
-def test_a_gpu_on_the_fabric_goes_the_whole_way(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    """Its partition is active while it is erased and tested, and at no other time."""
-    with_guest(cli.root.path, plan, tmp_path / "with-hook.json")
+def test_a_gpu_on_the_fabric_goes_the_whole_way(cli: Cli, plan: Path) -> None:
+    """Its partition is active while it is erased and tested, and at the end again, as apply has it in force."""
+    with_guest(cli.root.path, plan)
     number = exactly_of(cli.root.path, {1})
-    activate(cli.root.path, number)
+    assert active(cli.root.path) == [number]
     told = lines_of(here(cli.root.path), Asked(guest="gpu-guest"))
     assert f"{GPU}: fabric partition {number} is active: deactivated after the reset (fmpm -d {number})" in told
     found = handed(cli.root.path, Asked(guest="gpu-guest"))
@@ -180,47 +179,16 @@ def test_a_gpu_on_the_fabric_goes_the_whole_way(cli: Cli, plan: Path, tmp_path: 
     assert (fabrics["taken-back"]["was_active"], fabrics["taken-back"]["active"]) == ((number,), ())
     assert fabrics["taken-back"]["for_the_test"]["activated"] == number
     assert (fabrics["returned"]["was_active"], fabrics["returned"]["active"]) == ((number,), ())
-    sent = [one[1:] for one in Scratch(str(cli.root.path)).ran() if one[0] == "fmpm"]
-    assert sent == [("-d", str(number)), ("-a", str(number)), ("-d", str(number))]
+    assert fabrics["returned"]["in_force"] == {"activated": number, "why": None}
+    sent = [one[1] for one in Scratch(str(cli.root.path)).ran() if one[0] == "fmpm"]
+    assert (sent, active(cli.root.path)) == (["-a", "-d", "-a", "-d", "-a"], [number])
+    cli._capsys.readouterr()
+    assert cli.json("status")["drift"] == []
     order = [name for name, _ in steps(found)]
     assert order.index("taken-back") > order.index("reset")  # deactivated after the reset
 
 
-class Dying(Mortal):
-    """A host that dies right before or after a command."""
-
-    last = ""
-
-    def point(self, what: str) -> None:
-        """See Mortal."""
-        if what == self.last and not self.dead:
-            self.at = self.count
-        super().point(what)
-
-
-@pytest.mark.skipif(not FULL, reason="13 seconds of CPU time: only in a full sweep")
-def test_killed_around_a_command_it_ends_inactive(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    with_guest(cli.root.path, plan, tmp_path / "with-hook.json")
-    number = exactly_of(cli.root.path, {1})
-    places = [f"{when}fmpm {word} {number}" for word in ("-d", "-a") for when in ("", "after ")]
-    for place in places:
-        activate(cli.root.path, number)
-        system = Dying(str(cli.root.path))
-        system.home, system.last = os.getpid(), place
-        with pytest.raises(KilledError):
-            run(system)
-        assert (system.where, states(cli.root.path)) == (place, {GPU: "quarantined"})
-        again = handed(cli.root.path, Asked(devices=(GPU,)))
-        assert (again.clean, states(cli.root.path)) == (True, {GPU: "clean"}), place
-        assert active(cli.root.path) == [], place
-
-
-def run(system: Scratch) -> None:
-    """A hand-over of the GPU on a host."""
-
-    def look() -> Host:
-        system.forget()
-        return discover(system)
-
-    options = HandoverOptions(None, Wiped(), passing)
-    hand_over((site_of(system), look), Asked(devices=(GPU,)), options, lambda lines: True, lambda text: None)
+def test_what_is_not_proven_clean_stays_off_the_fabric(cli: Cli, plan: Path) -> None:
+    with_guest(cli.root.path, plan)
+    found = handed(cli.root.path, Asked(guest="gpu-guest"), Wiped("unknown"))
+    assert (found.clean, states(cli.root.path), active(cli.root.path)) == (False, {GPU: "quarantined"}, [])

@@ -12,7 +12,7 @@ from handovers import DRIVE, GPU, host, record
 from planhosts import intent_of
 
 from hosttune.errors import BadInput, Refused
-from hosttune.inventory.quarantine import quarantined_devices
+from hosttune.inventory.devices import quarantined_devices
 from hosttune.journal import Store
 from hosttune.journal.register import read_register, record_devices, release
 from hosttune.model.gpu import Gpu

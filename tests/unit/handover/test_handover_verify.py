@@ -16,7 +16,7 @@ from hosttune.handover.statement import Unread
 from hosttune.handover.verify import verification
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host, Problem, RunningGuest
-from hosttune.model.problems import NO_DEFINITION
+from hosttune.model.hostfields import NO_DEFINITION
 from hosttune.model.quarantine import Recording
 from hosttune.model.verification import Reason, RevokedList
 

@@ -146,12 +146,10 @@ NAME_TOOLS = {
     "bench/judge.py",  # a floor for a number of NVLinks
     "bench/parse/dcgm.py",
     "rules/checks/fabric.py",  # fabric registration, NVSwitches
-    "rules/checks/fabricmanager.py",
-    "rules/checks/fabricpartition.py",
     "rules/checks/gpumemory.py",  # to switch ECC on
     "rules/checks/gpumodes.py",  # persistence and compute mode, MIG
     "rules/checks/gpus.py",  # clock reasons, application clocks
-    "rules/checks/guesttree.py",  # the source of a check
+    "rules/checks/guests.py",  # the source of a check
     "rules/checks/kernelevents.py",  # SXids
     "rules/checks/links.py",  # the source of a check
     "rules/checks/xids.py",

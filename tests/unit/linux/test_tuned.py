@@ -15,7 +15,7 @@ from sickhosts import EXAMPLE
 from hosttune.discovery import discover
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.recording import Recording
-from hosttune.discovery.tuned import VERIFY, read_tuned
+from hosttune.discovery.settings import VERIFY, read_tuned
 from hosttune.knobs.registry import all_knobs
 from hosttune.linux.tuned import (
     OTHERWISE,

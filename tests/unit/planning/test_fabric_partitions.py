@@ -31,6 +31,7 @@ from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_builtins
 from hosttune.planning.fabric.guest import not_startable
+from hosttune.settings.hook import PLACE
 
 Json = dict[str, Any]
 
@@ -372,6 +373,14 @@ def test_a_partition_is_activated_before_its_gpus_leave_their_driver() -> None:
     assert found.guests[0].steps == ()
 
 
+@pytest.mark.parametrize("value", [True, "keep"])
+def test_the_hook_is_one_needed_action_whatever_the_intent_says_of_it(value: object) -> None:
+    found = decide(board(shared()), {"gpus": [AT[1], AT[3]]}, libvirt_hook=value)
+    assert [(action.kind, action.needed) for action in found.actions if action.target == PLACE] == [
+        ("libvirt-hook", True)
+    ]
+
+
 def test_a_partition_that_is_active_is_in_force_from_then_on() -> None:
     """A reboot would undo it."""
     found = decide(board(shared(active=[3])), {"gpus": [AT[1], AT[3]]})
@@ -405,8 +414,10 @@ def test_a_partition_whose_state_is_not_told_is_not_activated() -> None:
 
 
 def test_gpus_without_nvswitch_functions_want_a_reset_after_the_fabric_manager() -> None:
-    found = decide(board(shared(B200), device_id="2901", switches=()), {"gpus": [AT[1], AT[2]]})
-    (step,) = found.guests[0].steps
+    """What apply activates, it resets before."""
+    asked = {"gpus": [AT[1], AT[2]]}
+    assert decide(board(shared(B200), device_id="2901", switches=()), asked).guests[0].steps == ()
+    step = decide(board({"mode": 1}, device_id="2901", switches=()), asked).guests[0].steps[0]
     assert all(f"nvidia-smi -i {AT[module]} -r" in step.text for module in (1, 2))
 
 

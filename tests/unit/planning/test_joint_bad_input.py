@@ -18,6 +18,8 @@ Json = dict[str, Any]
 GPU = "0000:41:00.0"
 NIC, DRIVE, SWITCH = "0000:42:00.0", "0000:01:00.0", "0000:83:00.0"
 BESIDE = "{name: first, gpus: 1}"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICNzOPY04T123UySyyEo10L/qnYfbX5Hr7VjUevlTrPs"
+SECRET = "-----BEGIN OPENSSH PRIVATE KEY----- b3BlbnNzaC1rZXk="
 SMALL = "vcpus: 2, memory: 1GiB"
 Asked = Callable[[str], tuple[int, str, str, Path]]
 
@@ -69,6 +71,16 @@ def ask(host: Path, folder: Path, capsys: pytest.CaptureFixture[str], guests: st
         (f"[{BESIDE}, {{name: b, gpus: ['0000:f1:00.0']}}]", "0000:f1:00.0", "[1].gpus"),
         (f"[{BESIDE}, {{name: b, gpus: 1, nics: ['{GPU}']}}]", f"{GPU} is not a nic", "[1].nics"),
         (f"[{BESIDE}, {{name: b, gpus: 1, partition: 3}}]", "unknown key 'partition'", "[1].partition"),
+        (f"[{{name: b, {SMALL}, image: /srv/i.raw}}]", "an image without a disk to copy it to", "[0].image"),
+        (f"[{{name: b, {SMALL}, disk: /srv/a, image: i.raw}}]", "'i.raw' is not the path of a file", "[0].image"),
+        (f"[{{name: b, {SMALL}, disk: /dev/sda, image: /srv/i.raw}}]", "'/dev/sda' is not the path of a", "[0].disk"),
+        (f"[{{name: b, {SMALL}, disk: /srv/a, image: /srv/a}}]", "the image is the disk itself", "[0].image"),
+        (f"[{{name: b, {SMALL}, user: ops}}]", "a user who cannot log in", "[0].user"),
+        (f"[{{name: b, {SMALL}, user: Ops, ssh_keys: ['{KEY}']}}]", "'Ops' is not the name of a user", "[0].user"),
+        (f"[{{name: b, {SMALL}, ssh_keys: ['{KEY}', /root/.ssh/id]}}]", "is not a public SSH key", "[0].ssh_keys[1]"),
+        (f"[{{name: b, {SMALL}, ssh_keys: ['{KEY[:-9]}']}}]", "is not a public SSH key", "[0].ssh_keys[0]"),
+        (f"[{{name: b, {SMALL}, ssh_keys: ['{KEY.replace('ed25519 ', 'rsa ')}']}}]", "not a public", "[0].ssh_keys[0]"),
+        (f"[{{name: b, {SMALL}, ssh_keys: ['{SECRET}']}}]", "a private key: keep it to yourself", "[0].ssh_keys[0]"),
         (f"[{BESIDE}, {{name: b, gpus: -1}}]", "-1 is negative", "[1].gpus"),
         (f"[{BESIDE}, {{name: b, gpus: {{count: -1}}}}]", "-1 is negative", "[1].gpus"),
         (f"[{BESIDE}, {{name: b, gpus: 1, nics: -1}}]", "-1 is negative", "[1].nics"),

@@ -27,6 +27,7 @@ from hosttune.planning.mig.guest import (
     takes_inside,
 )
 from hosttune.planning.mig.instances import counts_inside
+from hosttune.planning.mig.packing import atoms_of, most
 from hosttune.planning.mig.types import mig_actions, with_type_steps
 
 VFS = functions_of(A)
@@ -303,10 +304,40 @@ def _device(device_id: str) -> PciDevice:
         ("2330", "1g.10gb", "NVIDIA H100XM-1-10C"),
         ("2901", "1g.23gb", None),
         ("2335", "1g.24gb+gfx", None),
+        ("20b7", "2g.12gb+me", "NVIDIA A30-2-12CME"),
+        ("20b2", "1g.10gb", "GRID A100DX-1-10C"),
+        ("232c", "3g.71gb", "NVIDIA H20X-3-71C"),
+        ("2348", "7g.144gb", "NVIDIA GH200L-7-144C"),
+        ("2941", "1g.24gb+me", "NVIDIA GB200-1-24CME"),
     ],
 )
 def test_type_names(device_id: str, profile: str, name: str | None) -> None:
     assert vgpu_type_name(_device(device_id), profile) == name
+
+
+@pytest.mark.parametrize(
+    ("device_id", "profile", "starts"),
+    [
+        ("20b7", "2g.12gb", (0, 2)),
+        ("2bb5", "1g.24gb-me", (0, 3, 6, 9)),
+        ("2bb5", "4g.96gb+gfx", (0,)),
+        ("3182", "1g.67gb", (0, 2, 4, 6)),
+        ("31c2", "1g.35gb", None),  # GB300: its names change with the driver
+    ],
+)
+def test_products_of_the_table(device_id: str, profile: str, starts: tuple[int, ...] | None) -> None:
+    known = offer_of(Gpu(address=A), _device(device_id)).find(profile)
+    assert (known and known.starts) == starts
+
+
+def test_a_listing_of_twelve_slices_is_believed() -> None:
+    """As an RTX PRO 6000 lists them."""
+    listed = tuple(
+        MigProfile(name=name, starts=starts, size=size)
+        for name, starts, size in (("1g.24gb", (0, 3, 6, 9), 3), ("2g.48gb", (0, 6), 6), ("4g.96gb", (0,), 12))
+    )
+    assert offer_of(Gpu(address=A, mig=Mig(profiles=listed)), None).profiles == listed
+    assert [most(profile, atoms_of(listed[0], 3)) for profile in listed] == [3, 1, 0]
 
 
 def test_the_device_comes_before_the_table() -> None:
@@ -326,7 +357,7 @@ def test_placements_that_a_listing_lacks_come_from_the_table_and_that_is_said() 
 @pytest.mark.parametrize(
     "profile",
     [
-        MigProfile(name="1g.18gb", starts=(0, 8), size=1),
+        MigProfile(name="1g.18gb", starts=(0, 12), size=1),
         MigProfile(name="1g.18gb", starts=(0,), size=1 << 60),
         MigProfile(name="1g.18gb", starts=(-1,), size=1),
         MigProfile(name="$(reboot)", starts=(0,), size=1),

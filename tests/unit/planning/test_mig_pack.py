@@ -102,10 +102,10 @@ def test_every_set_of_starts_is_there_once() -> None:
 
 def _valid(places: tuple[tuple[int, int], ...], wanted: list[MigProfile], occupied: list[int]) -> bool:
     """Slices by slices, without masks: the oracle's own view."""
-    slices: list[set[object]] = [{bit for bit in range(9) if mask >> bit & 1} for mask in occupied]
+    slices: list[set[object]] = [{bit for bit in range(13) if mask >> bit & 1} for mask in occupied]
     for (gpu, start), profile in zip(places, wanted, strict=True):
         mine: set[object] = {start + i for i in range(profile.size or 0)}
-        mine |= {8} if profile.name.endswith("+me") else set()
+        mine |= {12} if profile.name.endswith("+me") else set()
         if start not in (profile.starts or ()) or slices[gpu] & mine:
             return False
         slices[gpu] |= mine

@@ -25,7 +25,7 @@ from hosttune.model.values import parse_cpus
 from hosttune.planning import plan
 from hosttune.planning.batch import guest_request_of
 from hosttune.planning.search.branch_and_bound import search_problem
-from hosttune.planning.search.fragmentation import Fragmentation, Fragments, joined
+from hosttune.planning.search.problem import Fragmentation, Fragments, joined
 
 Json = dict[str, Any]
 GIB = 1 << 30

@@ -396,3 +396,17 @@ def test_the_text_says_what_changes_and_ends_with_the_next_command() -> None:
     again = plan_text(plan(host, asked(A, B)), host, "text", None, False)
     assert again.rstrip().endswith("nothing would change")
     assert "Actions" not in again
+
+
+def test_a_guest_of_an_apply_that_the_journal_does_not_know_is_said() -> None:
+    """The state directory is that of an older backup: the guest has the UUID that hosttune gives it."""
+    newer = after(A, B)
+    force = newer.in_force
+    assert force is not None
+    older = replace(newer, in_force=replace(force, guests=force.guests[:1]))
+    texts = [finding.text for finding in plan(older, asked(A)).findings if finding.where == "guest b"]
+    assert any("older backup" in text for text in texts)
+    assert not any("older backup" in finding.text for finding in plan(newer, asked(A, B)).findings)
+    with pytest.raises(BadInput) as refused:
+        plan(older, asked(A, B))
+    assert "restore the newest" in refused.value.hint

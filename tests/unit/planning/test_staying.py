@@ -91,7 +91,10 @@ def test_the_order_of_preference(seed: int) -> None:
     tried = best_again(room, asks, had)  # all of them or none
     assert best == tried or (best[0] and tried[0])
     assert len(second["unplaced"]) == best[0]
-    assert best[0] or reached(document, anew, old, new) == best[1:]  # which guest is left out is not judged by moves
+    placed = [guest for guest in anew if guest["name"] in new]  # which guest is left out is not judged by moves
+    if best[0]:
+        best = again(room_of(beside, intent(placed)), asks_of(beside, intent(placed)), hads(document, placed, old))
+    assert reached(document, anew, old, new) == best[1:]
 
 
 # 107: two guests grow by GPUs of one node. 241: a guest needs fewer CPUs, and one that runs has taken its first ones.

@@ -15,12 +15,11 @@ from hosttune.gpu.nvidia_topo import parse_topo_matrix, peers_from_matrix
 from hosttune.gpu.nvidia_words import fabric_faults
 from hosttune.machine.capture import Capture
 from hosttune.model.evidence import Evidence
-from hosttune.model.fabricmanager import FabricManager
-from hosttune.model.gpu import Fabric, FabricPartition, Gpu, Mig, Peer
+from hosttune.model.gpu import Fabric, FabricManager, FabricPartition, Gpu, Mig, Peer
 from hosttune.model.host import Module, NvSwitch, PciDevice, Platform
 from hosttune.model.validation import CheckResult
 
-FABRIC = ("nvlinks", "fabric", "fabricmanager", "fabricpartition")
+FABRIC = ("nvlinks", "fabric")
 SWITCHES = ("0000:83:00.0", "0000:84:00.0", "0000:85:00.0", "0000:86:00.0")
 
 

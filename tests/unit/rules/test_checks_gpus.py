@@ -10,7 +10,7 @@ import pytest
 from gpuevidence import A, B, C, evidence, evidence_from_smi, function, is_whole, not_well, nvidia, of, results
 from readings import UP, looked_at, read_again
 
-from hosttune.bench.runs import loaded_clocks
+from hosttune.bench.compare import loaded_clocks
 from hosttune.discovery.kernellog import parse_events
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.model.evidence import Health
@@ -23,7 +23,7 @@ from hosttune.rules.checks import FAMILIES
 from hosttune.rules.checks.gpumemory import errors_allowed
 from hosttune.rules.checks.looks import LOOKED
 
-OURS = ("gpus", "gpumemory", "gpumodes", "nvlinks", "fabric", "fabricmanager", "kernelevents", "health")
+OURS = ("gpus", "gpumemory", "gpumodes", "nvlinks", "fabric", "kernelevents", "health")
 GPUS = OURS[:3]
 HOSTS = Path(__file__).resolve().parents[2] / "hosts"
 

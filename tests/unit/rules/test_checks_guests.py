@@ -10,9 +10,9 @@ from evidences import DOWN_2, GIB, GPU, cpus, evidence, gpu, guest, host, judged
 from hosttune.model.evidence import Evidence, GuestProcess, GuestThread
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import GuestMemory, Host, NumaNode, PciDevice, Problem, RunningGuest, VcpuPin, Virtualization
+from hosttune.model.hostfields import LIST_UNREAD, OUTSIDE
 from hosttune.model.intent import Intent
 from hosttune.model.plan import AdoptedCell, AdoptedGuest, Cell, Device, Plan, PlannedGuest, PlannedPin
-from hosttune.model.problems import LIST_UNREAD, OUTSIDE
 from hosttune.model.validation import CheckResult
 
 EVERY = ("guest-numa", "guest-pins", "guest-memory", "guest-definition")

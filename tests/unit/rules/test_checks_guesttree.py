@@ -19,7 +19,7 @@ from hosttune.model.guestplan import PLACE, GuestPlan
 from hosttune.model.host import Host, NumaNode, PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.rules.checks import judge, results_of
-from hosttune.rules.checks.guesttree import guest_topology
+from hosttune.rules.checks.guests import guest_topology
 
 GIB = 1 << 30
 PLAN = expected(SWITCHED)

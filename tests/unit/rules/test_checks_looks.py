@@ -8,10 +8,9 @@ import msgspec
 import pytest
 from gpuevidence import A, B, evidence, function, nvidia, of
 
-from hosttune.model.evidence import Evidence, GuestProcess, Health, KernelEvent
+from hosttune.model.evidence import Evidence, GuestProcess, GuestRun, Health, KernelEvent, Look, SeenRun
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Module, Platform, Problem, RunningGuest
-from hosttune.model.looks import GuestRun, Look, SeenRun
 from hosttune.model.validation import CheckResult, Validation
 from hosttune.report.outcomes import meaning
 from hosttune.rules.checks.looks import LOOKED, looked, looks_to_keep

@@ -157,6 +157,8 @@ def test_gpus_off_the_bus_fail_and_are_judged_by_nothing_else(gone: tuple[str, .
     assert "NVIDIA H200" in (told.actual or "")
     assert "nvidia-smi -q -x" in (told.actual or "") + (told.source or "")
     unjudged(found, gone)
+    others = [one for one in judge(found) if one.subject in gone and one.check != "device-present"]
+    assert {one.hint for one in others if one.outcome == "unknown"} == {f"see device-present of {one}" for one in gone}
     places = {problem.where for problem in found.host.problems if problem.what == "sources of devices disagree"}
     assert {f"{TREE}/{address}" for address in gone} <= places
 

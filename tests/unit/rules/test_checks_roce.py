@@ -13,7 +13,7 @@ from unit.rules.test_checks_portmodules import Asked
 from unit.rules.test_checks_ports import A, B, evidence, infiniband, interface, one, rdma
 
 from hosttune.discovery import roce as reading
-from hosttune.discovery.answers import tool_answer
+from hosttune.discovery.portfiles import tool_answer
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.guest import guest_files
 from hosttune.machine.reader import Reader

@@ -195,8 +195,7 @@ def test_nvbandwidth_without_the_sum_of_its_last_test_is_refused() -> None:
     "text",
     [
         "[ ID] Interval Transfer Bandwidth\n[  3] 0.0-10.0 sec  11.0 GBytes  9.42 Gbits/sec\n",
-        "# OSU MPI Bandwidth Test v5.6\n# Size      Bandwidth (MB/s)\n1 1.2\n",
-        "RDMA_Read BW Test\n#bytes #iterations\n65536 5000 380 379 0.7\n",
+        "# OSU MPI Latency Test v5.6\n# Size      Latency (us)\n1 1.2\n",
         "STREAM version $Revision: 5.10 $\nCopy: 300000.0 0.01\n",
         "<html><body>error 404</body></html>",
         '{"a": 1}',

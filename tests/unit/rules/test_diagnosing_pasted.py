@@ -31,13 +31,14 @@ def names(found: Diagnosis) -> list[str]:
 
 @pytest.mark.parametrize("case", PASTED, ids=lambda case: case["id"])
 def test_pasted_reports(case: dict[str, Any]) -> None:
-    try:
-        measured = read(case["log"]) if "log" in case else Measured.from_yaml(json.dumps(case["measured"]))
-    except BadInput:
-        assert case["id"] == "nccl-tests-249", "one rank has no bus bandwidth"
+    if case.get("refused"):
+        with pytest.raises(BadInput):
+            read(case["log"])
         return
+    measured = read(case["log"]) if "log" in case else Measured.from_yaml(json.dumps(case["measured"]))
     found = names(diagnose(measured))
-    assert found[0] in case["causes"] if case["causes"] else not found
+    first = found[: 3 if case.get("three") else 1]
+    assert set(first) & set(case["causes"]) if case["causes"] else not found
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def test_tools_and_runs_in_one_file_and_what_was_not_understood() -> None:
         f"hello, this is slow\n$ mpirun -x NCCL_ALGO=Ring ./all_reduce_perf\n{TABLE}\n{port}\n$ iperf3 -c b\n94 Mb/s\n"
     )
     found, tools, doubts = read_log(text, "a.log")
-    assert tools == "nccl-tests and environment variables and ib_write_bw"
+    assert tools == "nccl-tests and environment variables and perftest"
     assert {one.metric for one in found.figures} == {"all-reduce-busbw", "rdma-write"}
     assert found.setup.environment == {"NCCL_ALGO": "Ring"}
     last = text.count("\n")
@@ -110,6 +111,36 @@ def test_tables_of_old_versions() -> None:
     head = "RDMA_Write BW Test\n #bytes #iterations    BW peak[MB/sec]    BW average[MB/sec] \n"
     (port,) = read(head + " 65536      5000            2800.10            2790.00\n").figures
     assert port.value == pytest.approx(2790 * 2**20 * 8 / 1e9)
+
+
+def test_a_port_that_reads_and_one_of_a_gpus_memory() -> None:
+    (read_of_port,) = (found := read((LOGS / "ib-read.txt").read_text())).figures
+    assert (read_of_port.subject, found.setup.nics and found.setup.nics.kind) == ("mlx5_1, reads", "infiniband")
+    assert read_of_port.value == pytest.approx(23439.9 * 2**20 * 8 / 1e9)
+    text = (LOGS / "ib-read.txt").read_text().replace("RDMA_Read BW", "Send Bidirectional BW")
+    found = read(f"Picking device No. 0\n[pid = 3, dev = 0] device name = [NVIDIA A30]\ncreating CUDA Ctx\n{text}")
+    assert [one.subject for one in found.figures] == ["mlx5_1, both directions, GPU memory"]
+    assert found.setup.gpu == "NVIDIA A30"
+
+
+def test_tables_of_osu() -> None:
+    (within,) = (found := read((LOGS / "osu-rocm.txt").read_text())).figures
+    assert (within.metric, within.value, within.size_bytes, found.setup.hosts) == ("p2p", 139961.8, 1 << 27, 1)
+    (between,) = (found := read((LOGS / "osu-two-hosts.txt").read_text())).figures
+    assert (between.metric, between.value, found.setup.hosts) == ("rdma-write", 6098.41, None)
+    with pytest.raises(BadInput, match="host memory, and whether on one host is not said"):
+        read("# OSU MPI Bandwidth Test v5.6\n# Size      Bandwidth (MB/s)\n1 1.20\n")
+
+
+def test_copies_that_a_gpu_makes_are_read_of_transferbench() -> None:
+    found, tools, doubts = read_log((LOGS / "transferbench.txt").read_text(), "a.log")
+    figures = {(one.metric, one.subject): one.value for one in found.figures}
+    assert (tools, doubts, found.setup.gpus_per_host, len(figures)) == ("TransferBench", (), 4, 12 + 4 + 8)
+    assert figures["p2p", "gpu0->gpu1"] == 64.58
+    assert figures["device-copy", "gpu3"] == 2 * 108.68  # read and written
+    assert figures["d2h", "gpu2, CPU 1"] == 23.47
+    swapped = (LOGS / "transferbench.txt").read_text().replace("[Local read / Remote", "[Remote read / Local")
+    assert {one.metric for one in read(swapped).figures} == {"p2p", "device-copy", "h2d"}
 
 
 def test_reserved_fields_of_a_virtual_function_are_no_facts() -> None:

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from hosttune.cli import run
 from hosttune.errors import BadInput
 from hosttune.model.devices import Nic
-from hosttune.model.environment import VERDICTS, EnvironmentLine
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import Cpu, Host
+from hosttune.model.lint import VERDICTS, EnvironmentLine
 from hosttune.rules.environment import judge, rules
 from hosttune.rules.environment.judging import source_text
 from hosttune.rules.environment.onhost import FACTS

@@ -13,7 +13,7 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
 from hosttune.rules.checks import results_of
-from hosttune.rules.checks.fabricpartition import fabric_partition
+from hosttune.rules.checks.fabric import fabric_partition
 
 
 def found(fabric: dict[str, Any] | None, guests: list[Held], **more: Any) -> list[CheckResult]:

@@ -272,10 +272,13 @@ def difference(document: dict) -> list[dict] | None:
             rows.append((entry.get("action"), *then))
     rows += [(action.get("id"), action.get("current"), action.get("want")) for action in document.get("actions") or []]
     for guest in document.get("guests") or []:
+        if guest.get("change") == "keep":
+            continue
         cells, addresses = guest.get("cells") or [], [one.get("address") for one in guest.get("devices") or []]
         nodes = ", ".join(str(cell.get("host_nodes")) for cell in cells)
         vcpus = f"{len(guest.get('vcpu_pins') or [])} vCPUs, nodes {nodes}"
         rows.append((f"guest {guest.get('name')}", None, ", ".join([vcpus, *map(str, addresses)])))
+    rows += [(f"guest {one.get('name')}", "in force", None) for one in document.get("removals") or []]
     prepared = [folded(rows), *(document.get("differences") or [])]
     return [{"prepared": text} for text in prepared if text] or None
 

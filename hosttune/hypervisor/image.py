@@ -1,4 +1,4 @@
-"""The operator's image for a test guest: a qcow2 or raw disk that names no other file.
+"""The operator's image for a guest: a qcow2 or raw disk that names no other file.
 
 An image is untrusted: a qcow2 can name any file of the host as its backing or data file. So its header is read here
 before QEMU's tools open it, and `qemu-img` gets the format and bounds of memory and time (as OpenStack Nova does:
@@ -44,7 +44,7 @@ def read_image(system: System, path: str) -> Image:
         start = read_start(real, _HEADER) if stat.S_ISREG(status.st_mode) else b""
         sector = read_start(real, _SECTOR)
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}", where="--test-guest", hint=_HINT) from error
+        raise _refused(path, f"cannot read it: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode):
         raise _refused(path, "not a regular file")
     if not real.isprintable():
@@ -95,4 +95,4 @@ def _size(system: System, image: Image) -> int | None:
 
 
 def _refused(path: str, why: str) -> BadInput:
-    return BadInput(f"{path} cannot be the image of a test guest: {why}", where="--test-guest", hint=_HINT)
+    return BadInput(f"not an image for a guest: {why}", where=path, hint=_HINT)
