@@ -265,10 +265,6 @@ def read_leftovers(reader: Reader, host: Host) -> Leftovers:
     names = reader.listing(_MDEVS)
     if names is None:
         return Leftovers()
-    return Leftovers(mdevs={name: _parent(reader, name) for name in names})
-
-
-def _parent(reader: Reader, uuid: str) -> str:
-    """Return the PCI function that a mediated device belongs to; "" if its path does not show it."""
-    functions = sysfs.functions_in(reader.link(f"{_MDEVS}/{uuid}") or "")
-    return functions[-1] if functions else ""
+    # "" if the path of a device does not show the function that it belongs to.
+    parents = {name: sysfs.functions_in(reader.link(f"{_MDEVS}/{name}") or "") for name in names}
+    return Leftovers(mdevs={name: functions[-1] if functions else "" for name, functions in parents.items()})

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from hosttune.bench.baselines import Standard
 from hosttune.bench.compare import middle_of, runs_of
 from hosttune.gpu import VENDORS
 from hosttune.inventory.pcielink import JudgedLink, path
@@ -66,7 +67,7 @@ def figures_of(samples: Sequence[Sample]) -> Iterator[Figure]:
 def of_host_facts(host: Host) -> Measured:
     """Return what a host document shows of its GPUs, their links, NICs and bridges. Pure; no figures."""
     gpus = host.index.accelerators
-    shape = of_host(host, [gpu.address for gpu in gpus], _no_standard())
+    shape = of_host(host, [gpu.address for gpu in gpus], Standard({}, ()))
     nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and nic.kind == "infiniband"]
     functions = [host.index.pci[nic.address] for nic in nics if nic.address in host.index.pci]
     partial = of_gpus(gpus)
@@ -76,10 +77,12 @@ def of_host_facts(host: Host) -> Measured:
         virtual=host.hypervisor,
         nvswitch=shape.switched,
         nics=_nics(nics),
-        pcie=None if shape.slot is None else _slot_words(shape.slot),
+        pcie=next((f"{g}.0 x{shape.slot[1]}" for g, gts in PCIE_GTS.items() if gts == shape.slot[0]), None)
+        if shape.slot
+        else None,
         cpu=host.cpu_model.model if host.cpu_model else None,
     )
-    loaded = _modules(host)
+    modules = host.platform.modules if host.platform else None
     link, place = _link([link for gpu in gpus for link in path(host.index, gpu.address)])
     redirecting = _redirecting(host, gpus, nics)
     seen = msgspec.structs.replace(
@@ -90,7 +93,7 @@ def of_host_facts(host: Host) -> Measured:
         relaxed_ordering=_all(function.relaxed_ordering for function in functions),
         max_read_request_bytes=_least(function.read_request_bytes for function in functions),
         gpu_nic_path=_path(host, gpus, nics),
-        peer_memory_module=_peer_memory(gpus, loaded),
+        peer_memory_module=_peer_memory(gpus, {module.name for module in modules or ()}),
         link=link,
         nic_link=_nic_link(nics),
         said={
@@ -100,12 +103,6 @@ def of_host_facts(host: Host) -> Measured:
         },
     )
     return msgspec.structs.replace(partial, setup=setup, observations=seen)
-
-
-def _no_standard() -> Any:
-    from hosttune.bench.baselines import Standard
-
-    return Standard({}, ())
 
 
 def of_gpus(gpus: Sequence[Gpu]) -> Measured:
@@ -218,16 +215,11 @@ def _between(host: Host, one: str, other: str) -> int:
     return _PATHS.index("NODE") if nodes[0] is not None and nodes[0] == nodes[1] else _PATHS.index("SYS")
 
 
-def _modules(host: Host) -> set[str] | None:
-    modules = host.platform.modules if host.platform else None
-    return None if modules is None else {module.name for module in modules}
-
-
-def _peer_memory(gpus: Sequence[Gpu], loaded: set[str] | None) -> bool | None:
+def _peer_memory(gpus: Sequence[Gpu], loaded: set[str]) -> bool | None:
     """Return True if a module is loaded that lets NICs reach these GPUs. The list of modules does not prove absence."""
     makers = {gpu.vendor for gpu in gpus}
     wanted = {name for vendor in VENDORS if vendor.name in makers for name in vendor.peer_memory}
-    return True if loaded and wanted & loaded else None
+    return True if wanted & loaded else None
 
 
 def _link(links: Sequence[JudgedLink]) -> tuple[LinkSeen | None, str]:
@@ -250,7 +242,3 @@ def _link(links: Sequence[JudgedLink]) -> tuple[LinkSeen | None, str]:
         if worst is None or part < worst[0]:
             worst = (part, seen, judged.end.address)
     return (worst[1], worst[2]) if worst else (None, "")
-
-
-def _slot_words(slot: tuple[float, int]) -> str | None:
-    return next((f"{generation}.0 x{slot[1]}" for generation, gts in PCIE_GTS.items() if gts == slot[0]), None)

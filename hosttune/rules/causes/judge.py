@@ -159,7 +159,9 @@ def _cause(rank: int, rule: CauseRule, finding: Finding) -> Cause:
 def _next(case: Case, found: Sequence[tuple[CauseRule, Finding]], *, hostless: bool) -> Iterator[str]:
     """Yield what to give, to measure or to read where a figure could not be judged, or no cause is certain."""
     unknown = [figure for figure in case.figures if figure.verdict == "unknown"]
-    if hostless and (lacking := sum(map(_lacks_inputs, unknown))):
+    # The model of these could not be asked, because facts of their machine are not known.
+    lacking = sum(one.estimate is not None and one.bound is None and bool(one.estimate.formula) for one in unknown)
+    if hostless and lacking:
         yield f"give its host, with --host FILE or --root CAPTURE: {lacking} of {len(case.figures)} figures need it"
     if case.shape.gpu and not case.shape.peaks and case.shape.generation is None:
         yield f"no model of {case.shape.gpu[:80]}: its figures are compared with each other, and with what was observed"
@@ -169,11 +171,6 @@ def _next(case: Case, found: Sequence[tuple[CauseRule, Finding]], *, hostless: b
         yield f"no rule explains {', '.join(low[:4])}: measure with hosttune validate --level 1 and diagnose that"
     elif low and found[0][1].outcome not in ("proven", "observed"):
         yield f"to be sure: {found[0][0].confirm}"
-
-
-def _lacks_inputs(one: Judged) -> bool:
-    """Return whether the model of a figure could not be asked, because facts of its machine are not known."""
-    return one.estimate is not None and one.bound is None and bool(one.estimate.formula)
 
 
 def _reasons(unknown: Sequence[Judged]) -> Iterator[str]:

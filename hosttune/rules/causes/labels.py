@@ -41,16 +41,18 @@ def unlabelled(text: str) -> list[tuple[str, str]]:
     lines = [("", line.removesuffix("\r")) for line in _ANSI.sub("", text).split("\n")]
     for _ in range(_MOST):
         sample = [line for _, line in lines[:_SAMPLE] if line.strip()]
-        pattern = next((label for label, part in _LABELS if _has(label, sample, part)), None)
+        pattern = next(
+            (
+                label
+                for label, part in _LABELS
+                if sum(label.match(line) is not None for line in sample) > part * len(sample)
+            ),
+            None,
+        )
         if pattern is None:
             break
         lines = [_without(pattern, who, line) for who, line in lines]
     return lines
-
-
-def _has(label: re.Pattern[str], sample: list[str], part: float) -> bool:
-    count = sum(label.match(line) is not None for line in sample)
-    return count > part * len(sample)
 
 
 def _without(label: re.Pattern[str], who: str, line: str) -> tuple[str, str]:

@@ -85,7 +85,9 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
                 why = f"output of {log.name}: {error.what}"
                 unused.append(Doubt(what="output that is not used", where=f"{where} {who}".strip(), why=why))
             else:
-                parts.append((f"{where} {who}".strip(), _of(found, who) if several else found))
+                figures = (msgspec.structs.replace(one, subject=f"{who}: {one.subject}") for one in found.figures)
+                said = msgspec.structs.replace(found, figures=tuple(figures)) if several else found
+                parts.append((f"{where} {who}".strip(), said))
     if not parts:
         raise BadInput(unused[0].why, where=where, hint=_HINT)
     merged, doubts = merge(parts)
@@ -101,12 +103,6 @@ def _runs(log: Log, output: str) -> list[str]:
     starts = [match.start() for match in re.finditer(rf"(?m){log.begin}", output)] if log.begin else []
     bounds = zip([0, *starts], [*starts, len(output)], strict=True)
     return [run for start, end in bounds if re.search(log.sign, run := output[start:end])]
-
-
-def _of(found: Measured, who: str) -> Measured:
-    """Return figures that say which rank, pod or host they are of."""
-    figures = tuple(msgspec.structs.replace(figure, subject=f"{who}: {figure.subject}") for figure in found.figures)
-    return msgspec.structs.replace(found, figures=figures)
 
 
 def _not_understood(tools: Sequence[Log], lines: Sequence[str], where: str) -> Iterator[Doubt]:

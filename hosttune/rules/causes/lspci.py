@@ -44,7 +44,10 @@ def machine_of(text: str) -> Measured:
             acs_redirect=bool(redirecting) if acs else None,
             ats=_switch(nics, r"ATSCtl:\s*Enable([+-])"),
             relaxed_ordering=_switch(own, r"DevCtl:[^\n]*\n[^\n]*?RlxdOrd([+-])"),
-            max_read_request_bytes=_read_request(own),
+            max_read_request_bytes=min(
+                (int(size) for block in own for size in re.findall(r"MaxReadReq ([0-9]{3,5}) bytes", block)),
+                default=None,
+            ),
             said={
                 **({"link": place} if place else {}),
                 **({"acs_redirect": "at " + some(redirecting, 4)} if redirecting else {}),
@@ -63,11 +66,6 @@ def _switch(blocks: Sequence[str], pattern: str) -> bool | None:
     """Return False if a device has it off, True if all have it on, None if one does not show it."""
     found = [match[1] if (match := re.search(pattern, block)) else None for block in blocks]
     return False if "-" in found else True if found and None not in found else None
-
-
-def _read_request(blocks: Sequence[str]) -> float | None:
-    sizes = [int(size) for block in blocks for size in re.findall(r"MaxReadReq ([0-9]{3,5}) bytes", block)]
-    return min(sizes, default=None)
 
 
 def _worst(blocks: Sequence[str]) -> tuple[LinkSeen | None, str]:

@@ -159,7 +159,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
         bound, typical = (None if one is None else one / 8 for one in (bound, typical))
-    both = _both_ways(figure.subject)
+    both = re.search(r"both directions|bidirectional|\bbidir\b", figure.subject[:400], re.IGNORECASE) is not None
     bound, typical = (None if one is None else one * (2 if both else 1) for one in (bound, typical))
     averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
     verdict, why = _verdict(value, bound, typical, found, averaged)
@@ -229,10 +229,6 @@ def _contradiction(ranks: int | None, hosts: int | None, shape: HostShape) -> st
     if ranks and many and shape.per_host and ranks > many * shape.per_host:
         return f"the subject names {ranks} GPUs, the setup has {many} × {shape.per_host}: the two contradict each other"
     return None
-
-
-def _both_ways(subject: str) -> bool:
-    return re.search(r"both directions|bidirectional|\bbidir\b", subject[:400], re.IGNORECASE) is not None
 
 
 # --- metrics that are compared with an observation ------------------------------------------------------------

@@ -21,10 +21,6 @@ _SYSFS = sysfs.CPUS
 _CPU_TUNING = "libvirt formatdomain, CPU Tuning"
 
 
-def _has_pins(scene: GuestOnHost) -> bool:
-    return bool(scene.pins)
-
-
 @rule(
     "vcpu-pins",
     TUNING,
@@ -117,7 +113,7 @@ def vcpus_crowded(scene: GuestOnHost) -> Iterator[Finding]:
     source="Linux admin-guide/kernel-parameters, nohz_full (the boot CPU is never one)",
     remedy="leave the first core of the host to the emulator and the host",
     needs=(CPUS,),
-    applies=_has_pins,
+    applies=lambda scene: bool(scene.pins),
 )
 def boot_core(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs on the core of the lowest CPU."""

@@ -22,12 +22,12 @@ def _disks(scene: GuestOnHost) -> list[Disk]:
 
 
 def _virtio(scene: GuestOnHost) -> list[Disk]:
-    return [disk for disk in _disks(scene) if disk.bus == "virtio" and _is_local(disk)]
-
-
-def _is_local(disk: Disk) -> bool:
-    """Return whether a disk is a file or a block device. A volume may be on the network, but not as qcow2."""
-    return disk.type in ("file", "block") or (disk.type == "volume" and disk.format == "qcow2")
+    """Return the virtio disks that are a file or a block device. A volume may be on the network, but not as qcow2."""
+    return [
+        disk
+        for disk in _disks(scene)
+        if disk.bus == "virtio" and (disk.type in ("file", "block") or (disk.type, disk.format) == ("volume", "qcow2"))
+    ]
 
 
 def _names(disks: list[Disk]) -> str:
@@ -88,15 +88,16 @@ def disk_cache(scene: GuestOnHost) -> Iterator[Finding]:
 )
 def disk_iothread(scene: GuestOnHost) -> Iterator[Finding]:
     """Find virtio disks that no I/O thread serves."""
-    left = [disk for disk in _virtio(scene) if disk.iothread is None and not scene.written(f"{_queues(disk)}")]
+    # Since libvirt 10.0 each queue can have one.
+    queues = "devices/disk/target[@dev='{}']/../driver/iothreads"
+    left = [
+        disk
+        for disk in _virtio(scene)
+        if disk.iothread is None and not (_plain(disk) and scene.written(queues.format(disk.target)))
+    ]
     if left:
         text = f"disks {_names(left)} have no iothread, though the guest has {scene.guest.iothreads}"
         yield Finding(text, _where(left[0], "driver"))
-
-
-def _queues(disk: Disk) -> str:
-    """Return the path of the I/O threads of a disk's queues (libvirt 10.0)."""
-    return f"devices/disk/target[@dev='{disk.target}']/../driver/iothreads" if _plain(disk) else "devices/disk/none"
 
 
 def _plain(disk: Disk) -> bool:
