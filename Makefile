@@ -132,6 +132,7 @@ collection: $(STAMP)/run $(STAMP)/test
 # The documentation as a site, in build/site: strict, links and anchors are checked (mkdocs.yml).
 site: $(STAMP)/site
 	NO_MKDOCS_2_WARNING=1 .bench/site/bin/mkdocs build --quiet
+	@echo build/site/index.html
 
 $(STAMP)/site: requirements/site.txt | $(VENV)/bin/python
 	$(PYTHON) -m venv .bench/site

@@ -73,7 +73,11 @@ def measure(
         **_of_maker(system, chosen),
     )
     plans, skips = _planned(system, ask)
-    answers = [_answer(system, backend, command, say) for backend, command in plans]
+    answers = []
+    for number, (backend, command) in enumerate(plans, 1):
+        most = f"at most {command.times * command.timeout:.0f} s"
+        say(f"[{number}/{len(plans)}] {backend.name}: {', '.join(command.metrics)} ({command.subject}), {most}")
+        answers.append(_answer(system, backend, command))
     samples = tuple(sample for answer in answers for sample in answer.samples)
     figures = judge(samples, _judging_context(host, chosen, history, standard, model_of))
     results = (*_results(chosen, figures, answers), *_left_out(chosen), *_not_taken(chosen, plans), *skips)
@@ -155,9 +159,8 @@ def _without_tool(group: str, why: Iterable[str], ask: Ask) -> CheckResult:
     return CheckResult(check=f"bench-{group}", subject="host", outcome="unknown", actual=reason, hint=hint)
 
 
-def _answer(system: System, backend: Backend, command: BackendCommand, say: Callable[[str], None]) -> ParsedOutput:
+def _answer(system: System, backend: Backend, command: BackendCommand) -> ParsedOutput:
     """Return the figures of a command. If it fails, its figures are lost, with the reason."""
-    say(f"measuring with {backend.name}: {', '.join(command.metrics)} ({command.subject})")
     try:
         answer = run(system, command)
     except (CommandFailed, NotUnderstood) as error:

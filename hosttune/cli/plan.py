@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hosttune.cli.commands import Command, DevicesOption, completing, host_options, read_host
 from hosttune.cli.output import emit, exiting, report_text, shown, tell, write
-from hosttune.cli.planned import DEFINITIONS, chosen, save_plan
+from hosttune.cli.planned import DEFINITIONS, apply_command, chosen, save_plan
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput, HosttuneError, Unreadable
 from hosttune.machine.system import System
@@ -140,7 +140,8 @@ def plan(
     decided = with_system(decided, host, root) if document is None else decided
     if output not in DRAWN or out is not None or document is None:
         decided = with_expectations(decided, host)
-    text = plan_text(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
+    following = apply_command(root, out)
+    text = plan_text(decided, host, output, chosen_guest, annotate, mig=asked["mig"], following=following)
     if out is not None:
         save_plan(decided, out)
     with exiting(context, decided.unplaced_code or int(check and changes_something(decided, host, root, document))):
@@ -386,8 +387,18 @@ def as_option(error: BadInput, *, named: bool) -> BadInput:
     return BadInput(error.what, where=option, hint=error.hint) if option else error
 
 
-def plan_text(decided: Plan, host: Host, output: str, name: str | None, annotate: bool, mig: str | None = None) -> str:
+def plan_text(
+    decided: Plan,
+    host: Host,
+    output: str,
+    name: str | None,
+    annotate: bool,
+    mig: str | None = None,
+    following: str = "hosttune apply",
+) -> str:
     """Return a plan as it is printed. If a guest is unplaced there is no XML, but text with the reason (for stderr).
+
+    `following`: the command that applies it.
 
     Raises BadInput.
     """
@@ -406,7 +417,7 @@ def plan_text(decided: Plan, host: Host, output: str, name: str | None, annotate
         return xml_of(decided, name, annotate)
 
     def report(decided: Plan) -> Report:
-        return plan_report(decided, host)
+        return plan_report(decided, host, following)
 
     return report_text(decided, output, report, {"svg": svg, "xml": xml})
 

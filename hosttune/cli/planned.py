@@ -33,6 +33,13 @@ def chosen(name: str | None, names: Sequence[str]) -> str:
     return name
 
 
+def apply_command(root: str | None, path: str | None = None) -> str:
+    """Return the command that applies a plan that was saved at `path` (None: where `apply` looks for it)."""
+    return shlex.join(
+        ["hosttune", "apply", *(("--root", root) if root is not None else ()), *((path,) if path else ())]
+    )
+
+
 def save_plan(decided: Plan, path: str | None, root: str | None = None, document: str | None = None) -> None:
     """Save a complete plan and print where. A plan with unplaced guests is not saved.
 
@@ -57,5 +64,5 @@ def save_plan(decided: Plan, path: str | None, root: str | None = None, document
     save(target, text, make_folder=path is None, mode=mode_of("plan.json") if path is None else None)
     tell(f"plan saved: {target}")
     if path is None:
-        apply = f"hosttune apply --root {shlex.quote(root)}" if root is not None else "hosttune apply"
+        apply = apply_command(root)
         tell(f"next: {apply} --dry-run lists what would be written; {apply} shows what changes and asks")

@@ -83,7 +83,9 @@ class Progress:
         if self.waves > 1:
             parts[0] += f", wave {self.wave} of {self.waves}"
         eta = self.eta_seconds
-        tail = f"about {duration(eta)} left" if eta is not None and self.finished < self.total else ""
+        left = f", about {duration(eta)} left" if eta is not None else ""
+        spent = f"{duration(time.monotonic() - self.begun)} so far{left}"
+        tail = spent if self.finished < self.total else ""
         return "; ".join(part for part in (*parts, outcomes, tail) if part)
 
 

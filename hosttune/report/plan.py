@@ -77,7 +77,7 @@ _MONO = {"address": "mono"}
 _RUNS = 8  # a cell with more rows of pins shows only the sets
 
 
-def plan_report(plan: Plan, host: Host) -> Report:
+def plan_report(plan: Plan, host: Host, following: str = "hosttune apply") -> Report:
     """Return the report of a plan made for `host`, whose links and models are shown next to the planned devices."""
     facts = verdict(plan)
     errors = [finding for finding in plan.findings if finding.level == "error"]
@@ -103,7 +103,7 @@ def plan_report(plan: Plan, host: Host) -> Report:
             *(replace(section, forms=("text", "md")) for section in actions),
             finding_table("Findings", others),
         ),
-        after=_last_line(plan),
+        after=_last_line(plan, following),
     )
 
 
@@ -146,7 +146,7 @@ def change_sections(plan: Plan) -> Iterator[Section]:
     )
 
 
-def _last_line(plan: Plan) -> str:
+def _last_line(plan: Plan, following: str) -> str:
     made, changed = (sum(guest.change == word for guest in plan.guests) for word in ("create", "update"))
     due = [action.change for action in plan.actions if action.when in ("now", "reboot")]
     waiting = len(plan.actions) - len(due)
@@ -155,7 +155,7 @@ def _last_line(plan: Plan) -> str:
         return f"nothing would change{later}"
     guests = f"{count(made, 'guest')} to add, {changed} to change, {len(plan.removals)} to take away"
     settings = f"{count(due.count('set'), 'setting')} to write, {due.count('back')} to put back{later}"
-    following = "hosttune apply" if not plan.unplaced else "correct the intent"
+    following = following if not plan.unplaced else "correct the intent"
     if plan.based_on is None and not plan.unplaced:
         following = "plan and apply on the host itself"
     if (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,8 @@ def test_a_good_host_passes_with_every_run_in_order(tmp_path: Path) -> None:
     assert {row.check for row in found.results} >= {"bench-h2d-ce", "bench-disk"}
     assert verdict_of(found.results) == "pass"
     assert found.facts == {"kernel": "6.12.0", "driver": "580.159.04", "torch": "2.11.0"}
-    assert any("PyTorch" in line for line in said)
+    assert [line.split("]")[0] for line in said] == [f"[{n}/{len(said)}" for n in range(1, len(said) + 1)]
+    assert all(re.search(r": .+ \(.+\), at most \d+ s$", line) for line in said), said
     assert len({(row.check, row.subject) for row in found.results}) == len(found.results)
 
 

@@ -34,7 +34,7 @@ def test_a_host_is_done_with_its_last_phase_and_counted_once() -> None:
     assert progress.finished == 1
     assert progress.hear(TaskEvent("unreachable", "b", "Validate the host before"))
     progress.count(2, HostStatus("b", "unreachable", "before", "no route"))
-    assert progress.line().startswith("apply: 2 of 3 hosts, wave 2 of 2; 1 ok, 1 unreachable; about ")
+    assert progress.line().startswith("apply: 2 of 3 hosts, wave 2 of 2; 1 ok, 1 unreachable; 0 s so far, about ")
 
 
 def test_an_event_without_a_result_is_no_answer() -> None:
@@ -50,6 +50,7 @@ def test_the_rest_takes_as_long_as_what_is_done_did() -> None:
     progress.begun = time.monotonic() - 60
     progress.count(1, HostStatus("a", "ok"))
     assert progress.eta_seconds == pytest.approx(180, rel=0.05)
+    assert progress.line() == "validate: 1 of 4 hosts; 1 ok; 60 s so far, about 3 min left"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from planhosts import Card, build_host
 from sweeps import examples
 
 from hosttune.cli.plan import plan_text
+from hosttune.cli.planned import apply_command
 from hosttune.errors import BadInput
 from hosttune.model.force import InForce
 from hosttune.model.gpu import MigInstance
@@ -393,6 +394,8 @@ def test_the_text_says_what_changes_and_ends_with_the_next_command() -> None:
     assert "+ guest c: " in text
     assert "0 free" not in text
     assert " ".join(text.split()).endswith("next: hosttune apply")
+    saved = plan_text(found, host, "text", None, False, following=apply_command("/scratch root", "p.json"))
+    assert " ".join(saved.split()).endswith("next: hosttune apply --root '/scratch root' p.json")
     again = plan_text(plan(host, asked(A, B)), host, "text", None, False)
     assert again.rstrip().endswith("nothing would change")
     assert "Actions" not in again
