@@ -72,6 +72,7 @@ def schema_of(name: str) -> dict[str, Any]:
     of_name = {kind.__name__: kind for kind in kinds}
     document = msgspec.json.schema(DOCUMENTS[name])
     for title, definition in document["$defs"].items():
+        definition["description"] = inspect.cleandoc(definition["description"])  # Python 3.13 strips it itself
         for field, text in field_texts(of_name[title]).items():
             definition["properties"][field]["description"] = text
     if "Intent" in document["$defs"]:
