@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from string import ascii_lowercase
 from typing import Literal
 
 from hosttune.domain import elements
@@ -234,11 +235,11 @@ def _hostdev(planned: PlannedGuest, device: Device) -> HostDevice:
 
 
 def _disks(planned: PlannedGuest) -> Iterator[Disk]:
-    if planned.disk:
+    for n, path in enumerate(planned.disks):
         yield Disk(
-            source=planned.disk, target="vda", bus="virtio", type="block" if is_node(planned.disk) else "file",
-            format=disk_format(planned.disk),
-            cache="none", io="native", iothread=1 if planned.iothread_cpus else None, boot_order=1, device="disk",
+            source=path, target=f"vd{ascii_lowercase[n]}", bus="virtio", type="block" if is_node(path) else "file",
+            format=disk_format(path), cache="none", io="native", iothread=1 if planned.iothread_cpus else None,
+            boot_order=None if n else 1, device="disk",
             discard="unmap" if elements.DISCARD in planned.elements else None,
         )  # fmt: skip
     if planned.seed:

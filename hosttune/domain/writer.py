@@ -20,6 +20,7 @@ from hosttune.domain.guest import Guest
 from hosttune.domain.planned import guest_of
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
+from hosttune.model.limits import check_count
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.text import UNSAFE
 
@@ -36,7 +37,9 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
     name that the plan does not place, and for a text that XML cannot contain.
     """
     guest = plan.guest(name)
+    check_count(len(guest.disks), "disks", f"plan: guests[{name!r}].further_disks")
     texts = {"name": guest.name, "disk": guest.disk, "seed": guest.seed}
+    texts |= {f"further_disks[{n}]": disk for n, disk in enumerate(guest.further_disks)}
     if guest.boot:
         texts |= {f"boot.{key}": getattr(guest.boot, key) for key in ("kernel", "initrd", "cmdline")}
     for n, network in enumerate(guest.networks):

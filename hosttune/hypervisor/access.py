@@ -1,4 +1,4 @@
-"""Whether QEMU can read a guest's files: its seed, disk, kernel and initramfs. Checked right before a start.
+"""Whether QEMU can read a guest's files: its seed, disks, kernel and initramfs. Checked right before a start.
 
 QEMU runs as its own user. libvirt gives it ownership of the file itself (qemu.conf, dynamic_ownership), but never of
 the folders above; under AppArmor or SELinux access also depends on the policy. The daemon reports the user and the
@@ -83,18 +83,19 @@ _SWTPM = "/usr/bin/swtpm"
 
 
 def no_system(system: System, guest: PlannedGuest) -> str | None:
-    """Return why a guest cannot start: nothing to boot from, or its disk or its TPM's program is missing."""
+    """Return why a guest cannot start: nothing to boot from, or a disk or its TPM's program is missing."""
     if not (guest.boots_from or guest.may_boot_from):
         return NO_BOOT
     known = not system.captured or system.scratch  # a capture has no guests' disks
-    absent = known and guest.disk and (system.lacks(guest.disk) or (system.scratch and not system.exists(guest.disk)))
-    if absent and guest.image is not None:
+    for disk in guest.disks if known else ():
+        if not (system.lacks(disk) or (system.scratch and not system.exists(disk))):
+            continue
+        if disk != guest.disk or guest.image is None:
+            return f"there is no {disk}, which should be its disk: make it, or give another path"
         try:
             image_here(system, guest.image)
         except BadInput as error:
             return f"{error.where}, of which its disk is to be a copy: {error.what}"
-    elif absent:
-        return f"there is no {guest.disk}, which should be its disk: make it, or give another path"
     if known and guest.tpm and system.lacks(_SWTPM):
         return f"there is no {_SWTPM}, which its TPM needs: install swtpm and swtpm-tools"
     return None
@@ -106,8 +107,7 @@ def _given(guest: PlannedGuest) -> Iterator[GuestFile]:
             yield GuestFile("kernel", guest.boot.kernel)
         if guest.boot.initrd:
             yield GuestFile("initramfs", guest.boot.initrd)
-    if guest.disk:
-        yield GuestFile("disk", guest.disk, written=True)
+    yield from (GuestFile("disk", disk, written=True) for disk in guest.disks)
     if guest.seed:
         yield GuestFile("seed", guest.seed)
 

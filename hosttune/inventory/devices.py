@@ -247,9 +247,9 @@ def _pair(catalogue: Catalogue, a: str, b: str) -> tuple[str, str] | None:
     return None
 
 
-def disk_claims(catalogue: Catalogue, disk: str | None) -> Iterator[str]:
+def disk_claims(catalogue: Catalogue, disk: str) -> Iterator[str]:
     """Yield why a path cannot be the disk of a guest: its device is quarantined, or goes to a guest as a whole."""
-    for address in catalogue.index.functions_under(disk or "") or ():
+    for address in catalogue.index.functions_under(disk) or ():
         if address in catalogue.quarantined:
             yield f"{disk} is on {address}: {catalogue.quarantined[address]}"
         if address in catalogue.holders:

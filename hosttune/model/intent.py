@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -165,8 +166,10 @@ class GuestIntent(Part, frozen=True, kw_only=True):
     """Boot this kernel directly."""
     disk: str | None = None
     """Path of its disk."""
+    disks: tuple[str, ...] | None = None
+    """Paths of its disks, instead of `disk`; it boots from the first."""
     image: str | None = None
-    """Path of an image on the host, of which apply makes the disk if it is not there."""
+    """Path of an image on the host, of which apply makes the first disk if it is not there."""
     user: str | None = None
     """A user that its seed makes, with `ssh_keys`; left out: the keys are of the image's own user."""
     ssh_keys: tuple[str, ...] | None = None
@@ -182,6 +185,12 @@ class GuestIntent(Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_mappings(self, "sysctl")
+
+    @property
+    def disk_paths(self) -> dict[str, str]:
+        """Its disks by their keys, the first one first: {"disk": PATH}, or {"disks[0]": PATH, "disks[1]": PATH, …}."""
+        single = {"disk": self.disk} if self.disk is not None else {}
+        return single | {f"disks[{n}]": path for n, path in enumerate(self.disks or ())}
 
 
 class Intent(Part, frozen=True, kw_only=True):
@@ -356,6 +365,7 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
     _check_devices(guest, at)
     _check_sizes(guest, at)
     _check_lengths(guest, at)
+    _check_disks(guest, at)
     _check_image(guest, at)
     check_login(guest.user, guest.ssh_keys or (), at)
     if guest.secure_boot and guest.firmware != "efi":
@@ -441,21 +451,38 @@ def _check_memory(size: int | str, at: str) -> None:
         _refuse(f"{size_bytes} bytes of memory: less than 1 MiB", at, too_few_bytes_hint(size))
 
 
+_IN_FULL = "write it in full, as /images/NAME.qcow2"
+
+
+def _check_disks(guest: GuestIntent, at: str) -> None:
+    if guest.disk is not None and guest.disks is not None:
+        _refuse("disk and disks", f"{at}.disks", "write the path of disk as the first of disks, and take disk out")
+    check_count(len(guest.disks or ()), "disks", f"{at}.disks")
+    seen: set[str] = set()
+    for key, path in guest.disk_paths.items():
+        if not path.startswith("/"):
+            _refuse(f"{path!r} is not the path of a disk", f"{at}.{key}", _IN_FULL)
+        if os.path.normpath(path) in seen:
+            _refuse(f"{path} is named twice", f"{at}.{key}", "name each disk once")
+        seen.add(os.path.normpath(path))
+
+
 def _check_image(guest: GuestIntent, at: str) -> None:
     if guest.image is None:
         return
-    for key, path in (("image", guest.image), ("disk", guest.disk)):
-        if path is None:
-            _refuse("an image without a disk to copy it to", f"{at}.image", "give the path of the new disk: disk")
+    if not guest.disk_paths:
+        _refuse("an image without a disk to copy it to", f"{at}.image", "give the path of the new disk: disk")
+    key, disk = next(iter(guest.disk_paths.items()))
+    for name, path in (("image", guest.image), (key, disk)):
         if not is_file_path(path):
-            _refuse(f"{path!r} is not the path of a file", f"{at}.{key}", "write it in full, as /images/NAME.qcow2")
-    if guest.image == guest.disk:
+            _refuse(f"{path!r} is not the path of a file", f"{at}.{name}", _IN_FULL)
+    if guest.image in guest.disk_paths.values():
         _refuse("the image is the disk itself", f"{at}.image", "give the disk another path, or take image out")
 
 
 def _check_lengths(guest: GuestIntent, at: str) -> None:
     """Refuse names of things on the host or in the guest that are longer than the kernel accepts."""
-    texts = [("disk", guest.disk, "path"), ("image", guest.image, "path")]
+    texts = [*((key, path, "path") for key, path in guest.disk_paths.items()), ("image", guest.image, "path")]
     if guest.boot is not None:
         texts += [("boot.kernel", guest.boot.kernel, "path"), ("boot.initrd", guest.boot.initrd, "path")]
         texts += [("boot.cmdline", guest.boot.cmdline, "kernel command line")]

@@ -91,6 +91,7 @@ LIMITS: Mapping[str, Limit] = {
     "nics": Limit(256, "", "a guest has 256 PCI buses, and each device one of its own"),
     "nvme": Limit(256, "", "a guest has 256 PCI buses, and each device one of its own"),
     "MIG instances": Limit(448, "", "7 on each of 64 GPUs"),
+    "disks": Limit(26, "", "vda to vdz"),
     "networks": Limit(64, "", "a guest has 256 PCI buses, and each device one of its own"),
     "SSH keys": Limit(64, "", "a team that shares a guest has some 20"),
     "sysctls": Limit(256, "", "a kernel has some 1,000; a tuning guide names 30"),

@@ -230,9 +230,11 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     iommu_eim: bool = False
     """It has an IOMMU device with extended interrupt mode, for more than 255 vCPUs."""
     disk: str | None = None
-    """Path of its disk."""
+    """Path of its first disk."""
+    further_disks: tuple[str, ...] = ()
+    """Paths of its other disks."""
     image: str | None = None
-    """Path of the image of which apply makes the disk if it is not there."""
+    """Path of the image of which apply makes the first disk if it is not there."""
     user: str | None = None
     """The user that its seed makes; null: the image's own."""
     ssh_keys: tuple[str, ...] = ()
@@ -264,6 +266,11 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     def huge_page_bytes(self) -> int | None:
         """The size of the huge pages behind it; None for the kernel's ordinary pages."""
         return self.page_bytes if self.page_bytes and self.page_bytes > SMALL_PAGE_BYTES else None
+
+    @property
+    def disks(self) -> tuple[str, ...]:
+        """The paths of its disks, the first one first."""
+        return (*filter(None, (self.disk,)), *self.further_disks)
 
     @property
     def boots_from(self) -> tuple[str, ...]:

@@ -164,9 +164,10 @@ def _beside_fixed(ground: PlanningContext, standing: StandingIntent, replan: Col
 def _with_given(context: PlanningContext, intent: Intent, standing: StandingIntent) -> PlanningContext:
     """Return the context with the devices that guests have by their disks, and the functions allotted to networks."""
     given = {
-        address: f"{guest.name}, by {guest.disk}"
+        address: f"{guest.name}, by {disk}"
         for guest in intent.present
-        for address in context.catalogue.index.functions_under(guest.disk or "") or ()
+        for disk in guest.disk_paths.values()
+        for address in context.catalogue.index.functions_under(disk) or ()
     }
     catalogue = replace(context.catalogue, users={**given, **context.catalogue.users})
     taken = {*catalogue.holders, *catalogue.users, *catalogue.in_use, *catalogue.quarantined}

@@ -49,7 +49,10 @@ def guest_request_of(context: PlanningContext, guest: GuestIntent, where: str) -
     asked = guest
     guest, mates = _with_mates(context, guest, named, where)
     named = (*named, *mates)
-    claims = (*disk_claims(context.catalogue, guest.disk), *lacking(context.host, guest, mine))
+    claims = (
+        *(claim for disk in guest.disk_paths.values() for claim in disk_claims(context.catalogue, disk)),
+        *lacking(context.host, guest, mine),
+    )
     candidates = Candidates(0, why=claims) if claims else gpu_candidates(context, guest, named, f"{where}.gpus")
     return GuestRequest(guest, where, named, candidates, asked)
 
@@ -84,13 +87,13 @@ def check_apart(context: PlanningContext, wants: Sequence[GuestRequest]) -> None
     names: dict[str, str] = {}
     disks: dict[str, str] = {}
     for want in wants:
-        disk = want.guest.disk
-        if disk is not None and disks.setdefault(disk, want.guest.name) != want.guest.name:
-            raise BadInput(
-                f"{disk} is the disk of guests {disks[disk]} and {want.guest.name}: two writers would destroy it",
-                where=f"{want.where}.disk",
-                hint="give each guest an image of its own",
-            )
+        for key, disk in want.guest.disk_paths.items():
+            if disks.setdefault(disk, want.guest.name) != want.guest.name:
+                raise BadInput(
+                    f"{disk} is the disk of guests {disks[disk]} and {want.guest.name}: two writers would destroy it",
+                    where=f"{want.where}.{key}",
+                    hint="give each guest an image of its own",
+                )
         gpus = want.guest.gpus if isinstance(want.guest.gpus, tuple) else ()
         keys = {**dict.fromkeys(named_gpus(context.catalogue, gpus, f"{want.where}.gpus"), "gpus")}
         keys |= {address: "nics" if address in _nics(want) else "nvme" for address in want.named}

@@ -247,6 +247,7 @@ def _meaning(host: Host, guest: GuestIntent, reserve: Reserve) -> dict[str, Any]
         fields |= {"numa": cells, "vcpus": sum(cpus for cpus, _ in cells), "memory": sum(size for _, size in cells)}
     elif guest.memory != "auto":
         fields["memory"] = parse_size(guest.memory, where="memory")
+    fields |= {"disk": None, "disks": tuple(guest.disk_paths.values())}
     fields["networks"] = guest.networks or ()
     fields["sysctl"] = {name: str(value) for name, value in (guest.sysctl or {}).items()}
     kept = [reserve_bytes(reserve, node.memory_bytes) for node in host.numa_nodes]
@@ -354,7 +355,7 @@ def _elements(guest: PlannedGuest) -> dict[str, str]:
         "MIG instances": ", ".join(
             f"{assignment.profile} at {assignment.start} of {assignment.gpu}" for assignment in guest.mig
         ),
-        "disk": guest.disk or "",
+        "disk": ", ".join(guest.disks),
         "image": guest.image or "",
         "login": ", ".join((*filter(None, (guest.user,)), *guest.ssh_keys)),
         "networks": ", ".join(networks),

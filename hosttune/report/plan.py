@@ -234,12 +234,12 @@ def guest_section(guest: PlannedGuest, host: Host, expected: Expectation | None)
 
 
 def boot_rows(guest: PlannedGuest) -> list[tuple[str, str]]:
-    """Return (what, which) rows of the kernel, disk, login and networks that the plan gives a guest."""
+    """Return (what, which) rows of the kernel, disks, login and networks that the plan gives a guest."""
     user = guest.user or "the user of its image"
     login = f"{user}, {count(len(guest.ssh_keys), 'SSH key')}" if guest.ssh_keys else None
     rows = [
         ("kernel", guest.boot and guest.boot.kernel),
-        ("disk", guest.disk),
+        *(("disk", disk) for disk in guest.disks),
         ("image", guest.image),
         ("login", login),
     ]

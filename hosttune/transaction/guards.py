@@ -99,9 +99,7 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
     }
     reasons = quarantined_devices(host, register)
     adopted = {adopted_guest.name for adopted_guest in plan.adoptions}
-    paths = [
-        planned_guest.disk for planned_guest in guests if planned_guest.disk and planned_guest.disk.startswith("/dev/")
-    ]
+    paths = [disk for planned_guest in guests for disk in planned_guest.disks if disk.startswith("/dev/")]
     paths += [
         path
         for running_guest in host.guests or ()

@@ -64,6 +64,8 @@ TOO_MUCH: Mapping[str, tuple[Any, str, str]] = {
     "networks name": ([{"bridge": "b" * 256}], "a name of more than 255 bytes", "guests[0].networks[0]"),
     "sysctl": ({f"vm.a{n}": 1 for n in range(257)}, "257 sysctls, more than 256", "guests[0].sysctl"),
     "disk": ("/" + "a" * 4095, "a path of more than 4,095 bytes", "guests[0].disk"),
+    "disks": ([f"/{n}" for n in range(27)], "27 disks, more than 26", "guests[0].disks"),
+    "disks path": (["/a", "/" + "a" * 4095], "a path of more than 4,095 bytes", "guests[0].disks[1]"),
     "boot": ({"kernel": "/k" * 2048}, "a path of more than 4,095 bytes", "guests[0].boot.kernel"),
     "boot line": (
         {"kernel": "/k", "cmdline": "x" * 2048},

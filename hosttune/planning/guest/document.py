@@ -278,7 +278,7 @@ def build_guest(
         why = f"Secure Boot {left_out[elements.FIRMWARE_FEATURES]}"
         return Unplaced(guest=guest.name, why=(why,), relaxation=("no secure_boot", "a newer libvirt"))
     cell_of = _cells_of(context, devices)
-    extra_ports = OWN_PORTS + (guest.disk is not None) + sum(one.vf_of is None for one in guest.networks or ())
+    extra_ports = OWN_PORTS + len(guest.disk_paths) + sum(one.vf_of is None for one in guest.networks or ())
     extra_ports += guest.watchdog and elements.CHIPSET_WATCHDOG in left_out  # for the bridge to conventional PCI
     try:
         tree = build_tree(
@@ -316,6 +316,7 @@ def _written(
 ) -> PlannedGuest:
     """Return the planned guest without its devices."""
     guest, window, width = decision.guest, decision.window, decision.width
+    first, *further = guest.disk_paths.values() or (None,)
     # QEMU's 64-bit hole: as large as the window, if the default is too small and the guest can address it.
     too_small = (window.mmio64_bytes or 0) > DEFAULT_HOLE
     return PlannedGuest(
@@ -344,7 +345,8 @@ def _written(
         ovmf_window_mib=window.floor_mib,
         iommu_eim=needs_iommu(len(pinning.cpus), pinning.topology),
         allocation_threads=min(ALLOCATION_THREADS, len(pinning.cpus)),
-        disk=guest.disk,
+        disk=first,
+        further_disks=tuple(further),
         image=guest.image,
         user=guest.user,
         ssh_keys=guest.ssh_keys or (),

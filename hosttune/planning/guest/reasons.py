@@ -138,12 +138,10 @@ def guest_findings(context: PlanningContext, decision: Decision, at: str) -> tup
     for address in decision.closure.members:
         _affinity(context, decision, address, say)
         _busy(context, decision, address, say)
-    disk = decision.guest.disk or ""
-    if disk.startswith("/dev/") and context.catalogue.index.functions_under(disk) is None:
-        say(
-            "warn",
-            f"which device {disk} is on is unknown: whether it is quarantined, or another guest's, was not checked",
-        )
+    for disk in decision.guest.disk_paths.values():
+        if disk.startswith("/dev/") and context.catalogue.index.functions_under(disk) is None:
+            unchecked = "whether it is quarantined, or another guest's, was not checked"
+            say("warn", f"which device {disk} is on is unknown: {unchecked}")
     for address in decision.choice.gpus:
         _partitioned(context, address, say)
     _size(context, decision, say)

@@ -140,7 +140,7 @@ def search_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> S
     by_key: dict[object, PlacementStream] = {}
     streams: list[PlacementStream] = []
     for i, want in enumerate(wants):
-        alike = msgspec.structs.replace(want.guest, name="", disk=None, networks=None, sysctl=None)
+        alike = msgspec.structs.replace(want.guest, name="", disk=None, disks=None, networks=None, sysctl=None)
         own = want.guest.name in context.own
         key: object = i if want.named or want.candidates.named or own else repr(alike)
         if key not in by_key:

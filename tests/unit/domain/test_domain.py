@@ -267,6 +267,24 @@ def test_disk_by_its_path(path: str, expected: tuple[str, str]) -> None:
     assert (disk.source, disk.cache, disk.io, disk.iothread) == (path, "none", "native", 1)
 
 
+def test_every_disk_is_like_the_first_and_only_the_first_boots() -> None:
+    first, *others = written(ONE_GPU, disk="/img/a.qcow2", further_disks=("/img/b.qcow2", "/dev/vg0/c")).disks
+    assert (first.target, first.boot_order) == ("vda", 1)
+    assert [(one.source, one.target, one.type, one.format) for one in others] == [
+        ("/img/b.qcow2", "vdb", "file", "qcow2"),
+        ("/dev/vg0/c", "vdc", "block", "raw"),
+    ]
+    assert {(one.boot_order, one.bus, one.cache, one.io, one.iothread) for one in others} == {
+        (None, first.bus, first.cache, first.io, first.iothread)
+    }
+
+
+def test_a_plan_with_more_disks_than_names_is_refused() -> None:
+    guest = changed(ONE_GPU, further_disks=tuple(f"/img/{n}" for n in range(26)))
+    with pytest.raises(BadInput, match="27 disks, more than 26"):
+        domain_xml(plan_of(guest), guest.name)
+
+
 def test_unknown_host_nodes_bind_nothing() -> None:
     cells = tuple(changed(cell, host_nodes="") for cell in ONE_GPU.cells)
     assert written(ONE_GPU, cells=cells).numatune.mode is None
@@ -290,6 +308,7 @@ def test_a_reason_cannot_leave_its_comment(why: str) -> None:
     ("changes", "field"),
     [
         ({"disk": "/img/a\nb"}, "disk"),
+        ({"further_disks": ("/img/a\nb",)}, "further_disks[0]"),
         ({"boot": Boot(kernel="/k", cmdline="a\x00b")}, "boot.cmdline"),
         ({"networks": (Network(network="a\ud800"),)}, "networks[0]"),
     ],
