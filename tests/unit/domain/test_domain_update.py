@@ -128,6 +128,22 @@ def test_devices_go_come_and_move() -> None:
     assert read_domain(updated(old, old, moved).xml).hostdevs == read_domain(moved).hostdevs
 
 
+def test_disks_come_go_and_change_places() -> None:
+    guest = changed(SHAPES["one-gpu"], disk="/img/a", further_disks=("/img/b",))
+    orders = [("/img/a",), ("/img/a", "/img/b"), ("/img/b", "/img/a"), ("/img/c", "/img/b", "/img/a"), ()]
+    for old, new in ((old, new) for old in orders for new in orders if old != new):
+        was, want = (
+            xml_of(changed(guest, disk=next(iter(paths), None), further_disks=paths[1:])) for paths in (old, new)
+        )
+        update = updated(was, was, want)
+        disks = sorted(read_domain(update.xml).disks, key=lambda one: one.target or "")
+        assert tuple(disks) == read_domain(want).disks, (old, new)
+        assert differences(update.xml, want) == ()
+    mine = xml_of(changed(guest, further_disks=()))
+    kept = updated(mine, xml_of(guest), mine)
+    assert (kept.changes, kept.kept) == ((), ("disk /img/b is not in this intent",))
+
+
 def test_networks_are_told_apart_by_their_source_and_keep_their_address() -> None:
     guest = SHAPES["bridge"]
     mac = "52:54:00:00:00:01"

@@ -322,6 +322,17 @@ def test_a_tpm_needs_its_program(tmp_path: Path) -> None:
     assert no_system(there, guest) is None
 
 
+def test_the_disk_that_is_missing_is_named_and_an_image_stands_in_for_the_first_alone(tmp_path: Path) -> None:
+    there = Scratch(str(tree(tmp_path, {"/.hosttune/scratch": "", "/img/a": "", "/img/i": ""})))
+    guest = changed(GUEST, tpm=False, disk="/img/a", further_disks=("/img/b", "/img/c"))
+    missing = "there is no /img/b, which should be its disk: make it, or give another path"
+    assert no_system(there, guest) == missing
+    assert no_system(there, changed(guest, disk="/img/x", image="/img/i")) == missing
+    tree(tmp_path, {"/img/b": "", "/img/c": ""})
+    assert no_system(there, guest) is None
+    assert no_system(there, changed(guest, disk="/img/x", image="/img/i")) is None
+
+
 def test_a_group_that_goes_to_the_guest_as_a_whole() -> None:
     both = changed(GUEST, devices=(*GUEST.devices, changed(GUEST.devices[0], address=AUDIO)))
     assert ready(host(function(AUDIO, 21, "snd_hda_intel")), both) == ()

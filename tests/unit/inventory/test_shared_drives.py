@@ -133,6 +133,8 @@ def test_another_partition_or_volume_of_the_drive_may_be_another_guests(named: C
 def test_guests_of_one_intent_do_not_get_each_others_drives(named: Cli) -> None:
     code, document = planned(named, a="disk: /dev/nvme1n1", b=f"nvme: ['{DRIVE}']")
     assert (code, [one["guest"] for one in document["unplaced"]]) == (1, ["b"])
+    code, document = planned(named, a="disks: [/img/a, /dev/nvme1n1]", b=f"nvme: ['{DRIVE}']")
+    assert (code, [one["guest"] for one in document["unplaced"]]) == (1, ["b"])
     _, document = planned(named, a=f"disk: {NAMES['volume']}", b="nvme: 7")
     assert DRIVE not in [one["address"] for guest in document["guests"] for one in guest["devices"]]
 
@@ -278,12 +280,12 @@ def test_lint_sees_a_drive_that_two_guests_would_have(named: Cli) -> None:
 @pytest.mark.sweep(most=10)
 @pytest.mark.parametrize("path", [NAMES["kernel"], NAMES["by-id"], NAMES["volume"], NAMES["array"]])
 def test_a_quarantined_drive_is_no_disk_of_a_planned_guest(named: Cli, path: str) -> None:
-    code, document = planned(named, a=f"disk: {path}")
+    code, document = planned(named, a=f"disks: [/img/a, {path}]")
     assert code == 0
     file = named.root.path / "plan.json"
     file.write_text(json.dumps(document))
     quarantined(named, DRIVE)
-    code, document = planned(named, a=f"disk: {path}")
+    code, document = planned(named, a=f"disks: [/img/a, {path}]")
     assert (
         code,
         f"{path} is on {DRIVE}: {DRIVE} is quarantined since" in str(document["unplaced"]),

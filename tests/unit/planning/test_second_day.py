@@ -77,6 +77,16 @@ def test_addresses_are_compared_in_one_form_and_any_order() -> None:
     assert plan(host, asked({**A, "gpus": ["56:00.0", "41:00.0"]})).guests[0].change == "keep"
 
 
+def test_a_further_disk_is_an_update_and_one_disk_in_a_list_is_not() -> None:
+    host = after({**A, "disk": "/img/a"})
+    assert plan(host, asked({**A, "disks": ["/img/a"]})).guests[0].change == "keep"
+    (guest,) = plan(host, asked({**A, "disks": ["/img/a", "/img/b"]})).guests
+    assert (guest.change, guest.disks) == ("update", ("/img/a", "/img/b"))
+    assert ("disk", "/img/a", "/img/a, /img/b") in [(one.element, one.was, one.becomes) for one in guest.changes]
+    (fewer,) = plan(applied(host, plan(host, asked({**A, "disks": ["/img/a", "/img/b"]}))), asked(A)).guests
+    assert ("disk", "none") in [(one.element, one.becomes) for one in fewer.changes]
+
+
 @pytest.mark.parametrize("running", [(), ("a",)])
 def test_less_memory_keeps_devices_and_cpus_in_their_order(running: tuple[str, ...]) -> None:
     host = after(A, running=running)

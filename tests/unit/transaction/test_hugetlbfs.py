@@ -413,9 +413,10 @@ def test_a_closed_file_is_libvirts_to_open(tmp_path: Path, files: dict[str, str]
 )
 def test_paths_that_apparmor_keeps_from_guests(tmp_path: Path, path: str, denied: bool) -> None:
     guest = changed(SEEDED, seed=None, disk=path)
-    found = unreachable(reading(tmp_path, model="apparmor", path_of=path), guest)
-    assert [f"AppArmor keeps QEMU from the disk {path}" in why for why in found] == [True] * denied
-    assert unreachable(reading(tmp_path, path_of=path), guest) == ()
+    for each in (guest, changed(guest, disk=None, further_disks=(path,))):
+        found = unreachable(reading(tmp_path, model="apparmor", path_of=path), each)
+        assert [f"AppArmor keeps QEMU from the disk {path}" in why for why in found] == [True] * denied
+        assert unreachable(reading(tmp_path, path_of=path), each) == ()
 
 
 def test_selinux_keeps_guests_from_nfs_without_its_boolean(tmp_path: Path) -> None:
