@@ -18,7 +18,7 @@ from hosttune.errors import BadInput, HosttuneError, Unreadable
 from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, check_prunable
-from hosttune.model.plan import Finding, Plan, PlannedGuest, Source
+from hosttune.model.plan import Finding, GuestChange, Plan, PlannedGuest, Source
 from hosttune.report.blocks import Report
 
 T = TypeVar("T")
@@ -347,11 +347,13 @@ def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -
         return guest
 
     from hosttune.domain.update import updated
+    from hosttune.hypervisor.autostart import Autostart
     from hosttune.hypervisor.connection import read_definition
     from hosttune.inventory.bare import runs
 
     try:
         now = read_definition(system, guest.name)
+        live = Autostart.of(guest.name).read(system)
     except Unreadable:
         return guest
     want = domain_xml(decided, guest.name)
@@ -363,6 +365,9 @@ def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -
         for guest_change in (updated(then, now, want).changes if now else ())
         if (guest_change.element, guest_change.was) not in known
     )
+    if guest.autostart not in (None, live) and guest.autostart == old.places.autostart:
+        was, becomes = ("off", "on") if guest.autostart else ("on", "off")
+        drift = (*drift, GuestChange(element="autostart", was=was, becomes=becomes, when="now"))
     return replace(guest, change="update", changes=(*guest.changes, *drift)) if drift else guest
 
 

@@ -83,8 +83,7 @@ def iothread_notes(plan: Plan, guest: PlannedGuest) -> list[str]:
     """Return for each I/O thread what it serves and why it has its CPUs. The first serves the guest's disks."""
     disks = ("the disks" if guest.further_disks else "the disk") if guest.disk else "no disk so far"
     return [
-        f"I/O thread {n}, which serves {disks if n == 1 else 'no disk so far'}, on "
-        f"{_service(plan, guest, cpus)}"
+        f"I/O thread {n}, which serves {disks if n == 1 else 'no disk so far'}, on {_service(plan, guest, cpus)}"
         for n, cpus in enumerate(guest.iothread_cpus, 1)
     ]
 

@@ -2,9 +2,9 @@
 planned. Above `discovery` (whose records it reads) and `domain` (which writes, reads and compares the XML).
 
 Kinds of setting: `definition.PlannedDefinition`, the persistent definition; `adopted.AdoptedDefinition`, that of a
-guest that was not made by hosttune; `state.GuestState`, whether it runs; `hugemount.Mount`, a file system for its
-pages; `daemon.LibvirtRestart`, whether libvirt has found that file system; `disk.CopiedDisk`,
-whether a disk that is copied from an image is there.
+guest that was not made by hosttune; `state.GuestState`, whether it runs; `autostart.Autostart`, whether it starts with
+the host; `hugemount.Mount`, a file system for its pages; `daemon.LibvirtRestart`, whether libvirt has found that file
+system; `disk.CopiedDisk`, whether a disk that is copied from an image is there.
 """
 
 from hosttune.hypervisor.access import no_system, unreachable

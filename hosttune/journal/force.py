@@ -25,7 +25,7 @@ AGAIN, KEPT = "boot", "keep"  # verbs of transactions that set again what is in 
 LATER = "after-stop"  # the verb of a transaction that does what a plan in force has left for the end of a guest's run
 GUEST, ADOPTED = "guest", "adopted-guest"
 # Kinds that follow from the guests and settings of a plan: no plan has an action of one.
-FOLLOWING = (GUEST, ADOPTED, "guest-disk", "guest-files", "guest-state", "drop-in")
+FOLLOWING = (GUEST, ADOPTED, "guest-disk", "guest-files", "guest-state", "guest-autostart", "drop-in")
 _CLOSED = ("applied", "kept", "reverted")
 SettingOf = Callable[[Record], Setting]
 PlanOf = Callable[[Transaction], Plan | None]

@@ -162,6 +162,8 @@ class GuestIntent(Part, frozen=True, kw_only=True):
     """A watchdog that resets the guest where its system stops serving it."""
     accelerator: Literal["kvm", "tcg"] = "kvm"
     """"tcg" is emulation, for tests on machines without KVM."""
+    autostart: bool | Literal["keep"] = "keep"
+    """Whether libvirt starts it when the host has booted; "keep": as it is."""
     boot: Boot | None = None
     """Boot this kernel directly."""
     disk: str | None = None
@@ -330,7 +332,8 @@ def _allowed_words(path: str) -> list[str]:
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     words = [str(word) for one in kinds if isinstance(one, inspect.LiteralType) for word in one.values]
     number = [_NUMBER] if words and any(isinstance(one, inspect.IntType) for one in kinds) else []
-    return [*number, *words]
+    truths = ["true", "false"] if words and any(isinstance(one, inspect.BoolType) for one in kinds) else []
+    return [*number, *truths, *words]
 
 
 def check(intent: Intent, *, where: str = "intent") -> None:

@@ -207,6 +207,8 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     """It has an emulated TPM 2.0."""
     watchdog: bool = False
     """It has a watchdog."""
+    autostart: bool | None = None
+    """Whether libvirt starts it when the host has booted; null: as it is."""
     accelerator: str = "kvm"
     """kvm or tcg."""
     cpu_vendor: str | None = None

@@ -43,7 +43,16 @@ _NONE_IS_KNOWN = (MediatedDevice.kind, "driver", "mount", "irqbalance-ban", "sli
 _RESTART = "libvirt-restart"
 # What apply does for guests and files by itself: no action of a plan.
 _NO_ACTION = (
-    *("guest", "adopted-guest", "guest-disk", "guest-files", "guest-state", "live-affinity", "drop-in"),
+    *(
+        "guest",
+        "adopted-guest",
+        "guest-disk",
+        "guest-files",
+        "guest-state",
+        "guest-autostart",
+        "live-affinity",
+        "drop-in",
+    ),
     _RESTART,
 )
 _SHORT = ("clamped", "ignored", "stuck")

@@ -363,6 +363,7 @@ def _elements(guest: PlannedGuest) -> dict[str, str]:
         "Secure Boot": "on" if guest.secure_boot else "off",
         "TPM": "2.0" if guest.tpm else "",
         "watchdog": "on" if guest.watchdog else "",
+        "autostart": {None: "as it is", True: "on", False: "off"}[guest.autostart],
         "accelerator": guest.accelerator,
         "boot": to_json(guest.boot).strip() if guest.boot else "",
         "settings inside": value_text(guest.guest_settings, nothing=""),

@@ -242,6 +242,7 @@ def boot_rows(guest: PlannedGuest) -> list[tuple[str, str]]:
         *(("disk", disk) for disk in guest.disks),
         ("image", guest.image),
         ("login", login),
+        ("autostart", {None: None, True: "on", False: "off"}[guest.autostart]),
     ]
     rows += [("network", network.text) for network in guest.networks]
     return [(what, which) for what, which in rows if which]

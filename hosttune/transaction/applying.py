@@ -55,6 +55,7 @@ from hosttune.transaction.guests import (
     apart,
     guest_actions,
     guest_verdicts,
+    kept_steps,
     refuse_images,
     refuse_variables,
     removal_steps,
@@ -194,6 +195,7 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
         setting = setting_of_record(record)
         record = cut(record, setting, [name]) if record.kind == KernelArguments.kind else record
         backs.append(back_step(record, "settings: keep", gives_up=True))
+    backs += kept_steps(wanted.plan, known)
     left = tuple(left_by(rows.in_force, [step.setting for step in backs], setting_of_record))
     lasting = steps_of(lasting_actions(site, sets, [standing_setting.record for standing_setting in left]))
     files = {step.setting.target for step in lasting}

@@ -15,6 +15,7 @@ from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.guest import guest_files
 from hosttune.hypervisor import no_system, process_of, ready, startable, unreachable, verify_running, xml_difference
 from hosttune.hypervisor.adopted import AdoptedDefinition
+from hosttune.hypervisor.autostart import Autostart
 from hosttune.hypervisor.connection import has_managed_save
 from hosttune.hypervisor.disk import CopiedDisk, image_here
 from hosttune.hypervisor.removed import nvram_of
@@ -56,6 +57,8 @@ def guest_actions(plan: Plan, *, start: bool) -> Iterable[Action]:
         files = value_of(guest_files(plan, name))
         yield _action(FILES, name, files, "what the guest sets inside: copied into it, or read from the seed image")
         yield _action(DEFINITION, name, _definition(plan, name), "the guest as planned")
+        if guest.autostart is not None:
+            yield _action(Autostart.kind, name, guest.autostart, "the guest as planned")
         if start or not (guest.boots_from or guest.may_boot_from):
             yield _action(STATE, name, RUNNING, "--start" if start else "the guest as planned")
 
@@ -84,9 +87,17 @@ def removal_steps(plan: Plan, known: Iterable[Record]) -> tuple[SettingStep, ...
     records = [
         record
         for record in known
-        if record.target in names and record.kind in (FILES, DEFINITION, AdoptedDefinition.kind)
+        if record.target in names and record.kind in (FILES, DEFINITION, Autostart.kind, AdoptedDefinition.kind)
     ]
     return tuple(back_step(record, "the guest is taken away") for record in records)
+
+
+def kept_steps(plan: Plan, known: Iterable[Record]) -> Iterator[SettingStep]:
+    """Yield the steps that give up what was wanted of a guest and that the plan leaves as it is."""
+    names = {guest.name for guest in plan.guests if guest.autostart is None}
+    for record in known:
+        if record.kind == Autostart.kind and record.target in names:
+            yield back_step(record, "autostart: keep", gives_up=True)
 
 
 def refuse_images(system: System, prepared: Iterable[Prepared]) -> None:

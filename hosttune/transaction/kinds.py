@@ -13,6 +13,7 @@ from hosttune.gpu.settings import GpuComputeMode, GpuEcc, GpuMigMode, GpuPersist
 from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.affinity import LiveAffinity
+from hosttune.hypervisor.autostart import Autostart
 from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.disk import CopiedDisk
@@ -42,7 +43,7 @@ _CLASSES: tuple[type[Setting], ...] = (
     NodeHugePages, Governor, EnergyPreference, ResumeLatency,
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
     AppArmorRule, Mount, LibvirtRestart, CopiedDisk, FilesOfGuest,
-    PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
+    PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState, Autostart,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
     FabricPartitionState, Driver, SriovVfs, VirtualFunction, MigInstanceSetting, VgpuFunctions, VgpuTypeSetting,
     MediatedDevice, IrqAffinity, IrqbalanceBan, DefaultAffinity, SliceCpus, KernelArguments, DropIn, LibvirtHook,

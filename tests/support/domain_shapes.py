@@ -224,7 +224,11 @@ KERNEL_BOOT = changed(
 )
 
 BRIDGE = changed(
-    ONE_GPU, name="bridge", networks=(Network(bridge="br0"), Network(network="default")), disk="/img/a b&c"
+    ONE_GPU,
+    name="bridge",
+    networks=(Network(bridge="br0"), Network(network="default")),
+    disk="/img/a b&c",
+    further_disks=("/img/d.qcow2", "/dev/vg0/e"),
 )
 
 ODD = changed(

@@ -373,6 +373,7 @@ GUESTS = (
         {".hosttune/commands/virsh-dumpxml-byhand": BY_HAND},
         adoptions=(adopted_by_hand(BY_HAND, cpus=(4, 5), node=0),),
     ),
+    Example("guest-autostart", _NO_GUESTS, guests=(changed(VM, autostart=True),)),
     Example("guest-state", _NO_GUESTS, guests=(VM,), start=True),
     Example(
         "guest-disk",

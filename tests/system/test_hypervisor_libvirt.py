@@ -19,6 +19,7 @@ from hosttune.handover.testguest.order import CHANNEL
 from hosttune.handover.testguest.planned import NAME
 from hosttune.handover.testguest.planned import xml_of as with_base
 from hosttune.hypervisor import process_of, read_state, verify_running, xml_difference
+from hosttune.hypervisor.autostart import Autostart
 from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.image import Image
 from hosttune.hypervisor.state import GuestState
@@ -134,6 +135,22 @@ def test_an_edit_of_what_the_plan_decides_is_drift(machine: LiveMachine, libvirt
         assert found is not None
         assert setting.agrees(found, want), what
         assert not setting.is_original(found, kept), what
+
+
+def test_whether_libvirt_starts_it_with_the_host(machine: LiveMachine, libvirtd: Libvirtd) -> None:
+    guest = emulated(SHAPES["one-gpu"])
+    definition, setting = PlannedDefinition.of(guest.name), Autostart.of(guest.name)
+    assert (setting.waits_for(machine), setting.read(machine)) == ("the guest is not defined", False)
+    definition.write(machine, xml_of(guest))
+    assert (setting.waits_for(machine), setting.read(machine)) == (None, False)
+    for value, word in ((True, "enable"), (True, "enable"), (False, "disable"), (True, "enable")):
+        setting.write(machine, value)
+        assert setting.read(machine) is value
+        assert re.search(rf"^Autostart: +{word}$", libvirtd.virsh("dominfo", guest.name), re.MULTILINE)
+    definition.write(machine, xml_of(changed(guest, emulator_cpus="1")))
+    assert setting.read(machine), "a new definition leaves it alone"
+    definition.write(machine, None)
+    assert not setting.read(machine)
 
 
 def test_a_title_is_nobodys_drift(machine: LiveMachine, libvirtd: Libvirtd) -> None:

@@ -332,6 +332,7 @@ def _written(
         secure_boot=guest.secure_boot,
         tpm=guest.tpm,
         watchdog=guest.watchdog,
+        autostart=None if guest.autostart == "keep" else guest.autostart,
         accelerator=guest.accelerator,
         cpu_vendor=context.host.cpu_model.vendor if context.host.cpu_model else None,
         topology=pinning.topology,
