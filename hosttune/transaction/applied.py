@@ -21,7 +21,7 @@ from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
 from hosttune.settings.hook import recording_of
 from hosttune.settings.setting import BOOT, Divisible, EditedInPlace, Explains, MayGiveLess, Setting, WrittenTogether
-from hosttune.transaction.guards import renamed
+from hosttune.transaction.guards import made_since, renamed
 from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import (
@@ -117,6 +117,7 @@ def status(site: Site) -> tuple[Result, int]:
     retired = site.retired(transactions)
     notes = (
         *_between_tenants(site),
+        *(made_since(site) if unfinished is None else ()),
         *(f"{record.kind} {record.target}: {RETIRED[record.kind]}" for record in retired),
     )
     unstaged: tuple[Entry, ...] = ()

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hosttune.discovery.holders import holders
 from hosttune.disks import functions_of
 from hosttune.errors import BadInput, Refused, Unreadable
-from hosttune.inventory.names import mistaken
+from hosttune.inventory.names import mistaken, unknown_ours
 from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import changes_force, newest
 from hosttune.journal.register import read_register
@@ -297,6 +297,15 @@ def renamed(site: Site, name: str) -> Unplaced | None:
     guests, _ = read_guests(Reader(site.system))
     force = site.in_force()
     return mistaken(guests, force, name) if guests is not None and force is not None else None
+
+
+def made_since(site: Site) -> tuple[str, ...]:
+    """Return a note for each guest of libvirt that an apply may have made after the journals here were saved."""
+    from hosttune.discovery.guests import read_guests
+
+    guests, _ = read_guests(Reader(site.system))
+    host, force = Host(hostname=site.hostname, guests=guests), site.in_force()
+    return tuple(f"{one.where}: {one.text}" for one in unknown_ours(host, force)) if force is not None else ()
 
 
 def refuse_removal(site: Site, records: Iterable[Record]) -> None:

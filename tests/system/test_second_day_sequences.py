@@ -339,6 +339,18 @@ def test_a_state_directory_of_an_older_backup_is_unknown(three: Day, more: dict[
     assert three("status", "-o", "json").document["state_known"] is False
 
 
+def test_a_guest_that_an_older_backup_does_not_know_is_named(three: Day) -> None:
+    """Its GPU is of the NVSwitch fabric, so no file outside the state directory has it."""
+    folder = three.root.path / STATE
+    shutil.copytree(folder, three.root.path.parent / "backup")
+    assert three("status", "-o", "json").ended()["notes"] == []
+    asked(three, A, B, C, {**C, "name": "d"}).apply().ended()
+    shutil.rmtree(folder)
+    shutil.move(three.root.path.parent / "backup", folder)
+    (note,) = three("status", "-o", "json").document["notes"]
+    assert ("guest d: " in note, "restore the newest; else hosttune plan --adopt d" in note) == (True, True)
+
+
 def test_a_setting_that_was_given_up_does_not_drift(three: Day) -> None:
     asked(three, A, B, C, settings={"thp": "never"}).apply().ended()
     asked(three, A, B, C, settings={"thp": "keep"}).apply().ended()
