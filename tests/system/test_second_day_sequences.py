@@ -137,6 +137,25 @@ def test_the_plan_says_what_of_a_definition_by_hand_goes_back(three: Day, memory
     assert three.plan("--check").code == 0
 
 
+def test_disks_and_the_start_with_the_host_are_changed_and_a_hand_is_seen(three: Day) -> None:
+    start = three.root.path / ".hosttune/commands/virsh-autostart-b"
+    more = {**B, "disks": ["/img/b", "/img/more"], "autostart": True}
+    answer = asked(three, A, more, C).apply().ended()
+    assert [one["outcome"] for one in answer["entries"] if one["action"] == "guest-autostart:b"] == ["done"]
+    assert (start.exists(), "/img/more" in three.definitions()["b"]) == (True, True)
+    assert three.plan("--check").code == 0
+    start.unlink()
+    (guest,) = [one for one in three.plan("--check").ended(1)["guests"] if one["name"] == "b"]
+    assert [(one["element"], one["was"], one["becomes"]) for one in guest["changes"]] == [("autostart", "off", "on")]
+    three.apply().ended()
+    assert start.exists()
+    asked(three, A, {**more, "disks": ["/img/b"]}, C).apply().ended()
+    assert (start.exists(), "/img/more" in three.definitions()["b"]) == (True, False)
+    asked(three, A, {"name": "b", "state": "absent"}, C).apply().ended()
+    assert (start.exists(), "b" in three.definitions()) == (False, False)
+    check_back(three)
+
+
 @pytest.mark.sweep(most=4)
 @pytest.mark.parametrize("way", ["absent", "prune", "revert --guest"])
 def test_one_guest_is_taken_away_and_the_others_stay(three: Day, way: str, tmp_path: Path) -> None:
