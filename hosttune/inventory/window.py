@@ -71,8 +71,8 @@ def _at_least(version: str | None, least: Version) -> bool | None:
 class Window(msgspec.Struct, frozen=True):
     """The 64-bit MMIO window. `mmio64_bytes` None: not computed. `floor_mib`: X-PciMmio64Mb, None if not needed.
 
-    `refusal`: why the guest's address width is too small, with the numbers; `doubt`: what is unknown; `note`: a short
-    text on where the window comes from; `why`: the same with its arithmetic.
+    `refusal`: why the guest's address width is too small, with the numbers; `doubt`: what is unknown, or may fail;
+    `note`: a short text on where the window comes from; `why`: the same with its arithmetic.
     """
 
     mmio64_bytes: int | None = None
@@ -131,6 +131,8 @@ def size_window(
     need = _needed(bars.total)
     if width.usable is None:
         doubts.append("the host's address width is unknown: whether the 64-bit window fits was not checked")
+    if lack := seabios_lack(bars.total, need, firmware):
+        doubts.append(f"{lack}; firmware: efi opens one")
     refusal = _refusal(bars.total, need, memory_bytes, width, firmware)
     floor, note, why = _source(need, memory_bytes, width, firmware)
     least = "; the least that the known BARs need" if bars.unknown else ""
@@ -146,6 +148,16 @@ def size_window(
 
 def _needed(total: int) -> int:
     return 2 * MIB * (1 << max(0, (-(-total // MIB)) - 1).bit_length())
+
+
+def seabios_lack(total: int, need: int, firmware: Firmware) -> str | None:
+    """Return why BARs may get no address: SeaBIOS has only the host bridge's hole; None with UEFI or small BARs.
+
+    Source: SeaBIOS src/fw/pciinit.c.
+    """
+    if firmware.kind == "efi" or need <= DEFAULT_HOLE:
+        return None
+    return f"SeaBIOS and 64-bit BARs of {format_size(total)}: it has no window of its own for them"
 
 
 def memory_top(memory_bytes: int, firmware: Firmware) -> int:

@@ -12,7 +12,15 @@ from hosttune.domain.arguments import WINDOW, values_of
 from hosttune.domain.guest import Controller
 from hosttune.domain.xml import Malformed, pci_address
 from hosttune.inventory.width import AddressWidth, address_width
-from hosttune.inventory.window import DEFAULT_HOLE, Firmware, add_bars, firmware_of, own_window, size_window
+from hosttune.inventory.window import (
+    DEFAULT_HOLE,
+    Firmware,
+    add_bars,
+    firmware_of,
+    own_window,
+    seabios_lack,
+    size_window,
+)
 from hosttune.model.values import format_size, grouped
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.devices import each
@@ -318,10 +326,9 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Finding]:
     window = size_window(scene.facts.catalogue, devices, memory, width, firmware)
     need = window.mmio64_bytes or 0
     if scene.guest.firmware == "bios":
-        if need > DEFAULT_HOLE:
+        if lack := seabios_lack(scene.bars_bytes, need, firmware):
             small = (scene.hole_bytes or DEFAULT_HOLE) < scene.bars_bytes
-            text = f"SeaBIOS and 64-bit BARs of {format_size(scene.bars_bytes)}: it has no window of its own for them"
-            yield Finding(text, _OS, ERROR if small else WARN, remedy=_UEFI)
+            yield Finding(lack, _OS, ERROR if small else WARN, remedy=_UEFI)
         return
     if window.refusal and scene.kvm:
         yield Finding(window.refusal, _OS, WARN)
