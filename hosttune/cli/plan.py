@@ -67,8 +67,8 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--firmware", type=click.Choice(["efi", "bios"]), help="Firmware of the guest (default efi).")
 @click.option("--accelerator", type=click.Choice(["kvm", "tcg"]), help="tcg is slow: for tests without KVM.")
 @click.option("--profile", type=click.Choice(["guest", "host", "none"]),
-              help="Host settings to plan: what the guests need (guest, the default), all that GPU work profits from"
-              " (host), or the least (none).")  # fmt: skip
+              help="Host settings to plan: what the guests need (guest), all that GPU work profits from (host), or the"
+              " least (none). By default the file's, without a file the one in force, else guest.")  # fmt: skip
 @click.option("--prune", is_flag=True,
               help="Take away guests and settings of intent files that this file (-f) does not name.")  # fmt: skip
 @click.option("--replan", multiple=True, metavar="NAME", shell_complete=completing("guests"),
@@ -134,8 +134,11 @@ def plan(
     intent, source = read_intent(asked, prune=prune)
     where = source.name or "command line"
     host = read_host(root, document)
-    if asked["file"] is None and asked["name"] is None:
-        refuse_unnamed(host, intent)
+    if source.kind == "options":
+        if asked["profile"] is None and host.in_force is not None:
+            intent = replace(intent, profile=host.in_force.profile or "guest")
+        if asked["name"] is None:
+            refuse_unnamed(host, intent)
     decided = decide(host, intent, where, source=source, prune=prune, replan=replan)
     decided = with_system(decided, host, root) if document is None else decided
     if output not in DRAWN or out is not None or document is None:

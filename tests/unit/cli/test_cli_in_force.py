@@ -73,6 +73,20 @@ def test_a_plan_that_was_reverted_but_for_a_conflict(cli: Cli, intent: Path, tmp
     assert cli.json("status")["entries"] == []
 
 
+def test_a_plan_by_options_keeps_the_profile_in_force(cli: Cli, intent: Path) -> None:
+    intent.write_text(f"{INTENT}settings: {{thp: never}}\n")
+    assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
+    options = ("--gpus", "1", "--name", "t2", "--network", "default", "-o", "json")
+    beside = Plan.from_json(cli("plan", *options)[1])
+    assert [guest.name for guest in beside.guests] == ["t2"]
+    assert (beside.intent.profile, [action.id for action in beside.actions if action.change == "back"]) == ("host", [])
+    narrower = Plan.from_json(cli("plan", *options, "--profile", "guest")[1])
+    assert narrower.intent.profile == "guest"
+    assert "numa-balancing:kernel.numa_balancing" in {
+        action.id for action in narrower.actions if action.change == "back"
+    }
+
+
 def test_a_rehearsal_on_a_host_document_names_what_it_cannot_tell(
     cli: Cli, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
