@@ -151,7 +151,10 @@ def _unnamed(
 
 
 def _check_names(host: Host, intent: Intent, force: InForce, others: Collection[str], where: str) -> None:
-    """Check that hosttune defined each guest of the host that has a name of the intent. Raises BadInput."""
+    """Check that hosttune defined each guest of the host that has a name of the intent.
+
+    Raises BadInput; where the journals are lost or unreadable, for that.
+    """
     known = {guest.name: guest for guest in force.guests}
     there = {guest.name for guest in host.guests or ()}
     for i, guest in enumerate(intent.guests):
@@ -160,12 +163,14 @@ def _check_names(host: Host, intent: Intent, force: InForce, others: Collection[
             hint = f"hosttune plan --adopt {guest.name} plans it anew; hosttune revert --guest {guest.name} gives it up"
             raise BadInput(f"guest {guest.name!r} is an adopted one: its definition decides", where=at, hint=hint)
         if other is None and guest.name in there and guest.name not in others:
+            if lost := next((problem for problem in host.problems if problem.what == FORCE_UNKNOWN), None):
+                what, _, remedy = lost.why.partition("; ")
+                raise BadInput(what, where=lost.where, hint=remedy)
             what = f"a guest named {guest.name!r} exists on this host"
             why = "no journal says that hosttune defined it" if host.in_force else "what is in force here is unknown"
             hint = f"choose another name, or plan that guest: hosttune plan --adopt {guest.name} ({why})"
             hint = next((one.text for one in unknown_ours(host, force) if one.where == f"guest {guest.name}"), hint)
-            lost = next((problem.why for problem in host.problems if problem.what == FORCE_UNKNOWN), hint)
-            raise BadInput(what, where=at, hint=lost)
+            raise BadInput(what, where=at, hint=hint)
 
 
 def _lost(host: Host, guest: GuestInForce) -> list[str]:

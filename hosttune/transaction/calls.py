@@ -68,7 +68,10 @@ def apply(
     if isinstance(asked_plan, PlanRequest):
         from hosttune.planning import plan as decide  # a saved plan, `status` and `revert` do not need the planner
 
-        refuse_open(() if dry_run else site.transactions())  # what it has done is not in force yet
+        if not dry_run:
+            transactions = site.transactions()
+            refuse_open(transactions)  # what it has done is not in force yet
+            site.refuse_lost(transactions)
         where = (asked_plan.source and asked_plan.source.name) or "intent"
         asked_plan = decide(
             discover(), asked_plan.intent, where=where, source=asked_plan.source, prune=asked_plan.prune
