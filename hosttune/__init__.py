@@ -691,9 +691,10 @@ def _document(kind: type[D] | tuple[type[D], ...], given: D | Given) -> D:
     from hosttune.model.measured import Measured
 
     names = " or ".join(kind.__name__.lower() for kind in kinds)
-    where, hint = _name(given, names), f"give a document of this kind: {names}"
+    what = "measured figures (YAML or JSON)" if kinds == (Measured,) else f"a document of this kind: {names}"
+    where, hint = _name(given, names), f"give {what}"
     if isinstance(given, str | os.PathLike):
-        text = load(where, what=names)
+        text = load(where, what=what)
     elif isinstance(given, Mapping):
         try:
             text = msgspec.json.encode(given)

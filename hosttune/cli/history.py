@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hosttune.cli.commands import Command, host_options
+from hosttune.cli.commands import Command, Whole, host_options
 from hosttune.cli.output import emit, emit_report, tell
 from hosttune.cli.transaction import OUTPUT, place
 from hosttune.errors import BadInput
@@ -14,7 +14,7 @@ from hosttune.transaction.history import intent_of
 
 @click.command(cls=Command)
 @host_options
-@click.argument("number", metavar="[N]", type=click.IntRange(min=1), required=False)
+@click.argument("number", metavar="[N]", type=Whole(min=1), required=False)
 @click.option("--intent", is_flag=True, help="Print the intent of transaction N, for hosttune apply --intent FILE.")
 @OUTPUT
 def history(root: str | None, document: str | None, number: int | None, intent: bool, output: str) -> None:

@@ -139,7 +139,10 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
 
 
 def _line_text(one: EnvironmentLine) -> str:
-    return (one.value or "") if one.name is None else one.name if one.value is None else f"{one.name}={one.value}"
+    if one.name is None:
+        return one.value or ""
+    bare = one.value is None or (one.value == "" and one.name.islower())  # a command, a kernel argument
+    return one.name if bare else f"{one.name}={one.value}"
 
 
 # --- SARIF ----------------------------------------------------------------------------------------------------

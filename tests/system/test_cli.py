@@ -257,6 +257,10 @@ def test_an_empty_or_endless_value_of_another_command(cli: Cli) -> None:
         said = refused(cli, *words)
         assert (said["error"], where in said["where"]) == ("an empty value", True)
     assert refused(cli, "validate", "--level", "9")["error"] == "9 is not from 0 to 3"
+    said = refused(cli, "history", "abc")
+    assert (said["error"], said["do"][:20]) == ("'abc' is not a valid whole number", "give a whole number;")
+    assert refused(cli, "diagnose", "--measured", "nosuch")["do"] == "give measured figures (YAML or JSON)"
+    assert refused(cli, "diagnose", "--validation", "nosuch")["do"] == "give a document of this kind: validation"
     assert refused(cli, "schema")["do"].startswith("give host, plan, intent, result,")
     for option in ("--rate", "--floor"):
         assert "give a number;" in refused(cli, "fleet", "pairs", "-i", "a,", option, "0")["do"]

@@ -39,7 +39,7 @@ def commands(line: str, tools: Tools) -> list[Pair]:
         return list(_written(written[1].strip().strip("'\""), _path(line, written[2]), tools))
     if setting := _SYSCTL.fullmatch(line):
         return [(_dotted(setting[1]), _value(setting[2]))]
-    return [pair for part in re.split(r"&&|\|\||;", line) for pair in _command(part.split(), tools)]
+    return [pair for part in re.split(r"&&|\|\||;", line.partition(" #")[0]) for pair in _command(part.split(), tools)]
 
 
 def _value(text: str) -> str:
@@ -142,9 +142,11 @@ def _ulimit(words: Sequence[str]) -> Iterator[Pair]:
 
 def _modprobe(words: Sequence[str]) -> Iterator[Pair]:
     names = [word for word in words if not word.startswith("-")]
-    if names:
-        yield f"modprobe {_module(names[0])}", "-r" if "-r" in words else ""
-        yield from _module_options(names)
+    if parameters := [word for word in names[1:] if "=" in word]:
+        yield from _module_options([names[0], *parameters])
+    else:
+        modules = names[:1] if {"-a", "-r"}.isdisjoint(words) else names
+        yield from ((f"modprobe {'-r ' if '-r' in words else ''}{_module(name)}", "") for name in modules)
 
 
 def _module_options(words: Sequence[str]) -> Iterator[Pair]:

@@ -447,6 +447,12 @@ def test_a_printed_line_is_safe_for_a_terminal(cli: Cli, tmp_path: Path) -> None
     assert io.StringIO(cli("a.env")[1]).readline() == "a.env: 1 unknown\n"
 
 
+def test_what_has_no_value_is_printed_without_one(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "a.env").write_text('blacklist nouveau\nGRUB_CMDLINE_LINUX="quiet iommu=pt"\nNCCL_DEBUG=\n')
+    cells = {cell.strip() for cell in re.split("  |\n", cli("a.env")[1])}
+    assert {"blacklist nouveau", "quiet", "iommu=pt", "NCCL_DEBUG="} <= cells
+
+
 # --- commands of guides -------------------------------------------------------------------------------------------
 
 COMMANDS = tomllib.loads((ROOT / "cases/environment/commands.toml").read_text())["lines"]
@@ -462,6 +468,9 @@ def test_commands_of_guides(row: list[str]) -> None:
 def test_a_line_sets_several_things_and_variables_beside_them() -> None:
     assert set_by('GRUB_CMDLINE_LINUX="intel_iommu=on iommu=pt vfio-pci.ids=10de:2330 nosmt"\n') == [
         (1, "intel_iommu", "on"), (1, "iommu", "pt"), (1, "vfio_pci.ids", "10de:2330"), (1, "nosmt", ""),
+    ]  # fmt: skip
+    assert set_by("modprobe -a gdrdrv nvidia-peermem\n") == [
+        (1, "modprobe gdrdrv", ""), (1, "modprobe nvidia_peermem", ""),
     ]  # fmt: skip
     assert set_by("NCCL_DEBUG=INFO numactl --membind=0 mpirun -x NCCL_ALGO=Ring a\n") == [
         (1, "NCCL_DEBUG", "INFO"), (1, "NCCL_ALGO", "Ring"), (1, "numactl --membind", "0"),
