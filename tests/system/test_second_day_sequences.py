@@ -12,7 +12,7 @@ from typing import Any
 import applyroots
 import pytest
 from applyroots import PREFERENCE, STATE, Root, copied
-from secondday import THP, Answer, Day, Walk, check_back, check_settings
+from secondday import THP, Answer, Day, Walk, check_again, check_back, check_settings
 from sweeps import sample
 from xmledits import edited
 
@@ -104,6 +104,17 @@ def test_a_device_that_comes_back_is_set_as_the_host_wants_it_in_the_same_apply(
     assert f"gpu-persistence {gpu}: on as before, only noted (back)" in text
     assert f" {len(backs)} to put back" in text
     check_back(three)
+
+
+def test_mig_inside_gives_the_partition_of_the_gpus_back(day: Day, tmp_path: Path) -> None:
+    """MIG turns NVLink off: no partition, no hook for it, and vfio-pci has the GPUs from boot on."""
+    inside = {"profile": "1g.18gb", "count": 7}
+    for number, guest in enumerate((A, {**A, "mig": inside}, A)):
+        asked(day, guest).apply().ended()
+        day.asked = {"a": guest}
+        check_settings(day, tmp_path / f"bare{number}")
+    check_again(day)
+    check_back(day)
 
 
 def test_a_preference_of_a_third_value_is_set_again(three: Day) -> None:
