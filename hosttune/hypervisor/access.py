@@ -88,6 +88,8 @@ def no_system(system: System, guest: PlannedGuest) -> str | None:
         return NO_BOOT
     known = not system.captured or system.scratch  # a capture has no guests' disks
     for disk in guest.disks if known else ():
+        if system.exists(f"{disk}/."):
+            return f"{disk} is a folder, not a disk: give the path of its file"
         if not (system.lacks(disk) or (system.scratch and not system.exists(disk))):
             continue
         if disk != guest.disk or guest.image is None:

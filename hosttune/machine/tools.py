@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.machine.system import System
 from hosttune.model.jsontext import recorded_json
+from hosttune.model.values import INTERFACE
 
 _SECONDS = 30.0
-INTERFACE = re.compile(r"[^/\s:]{1,15}")  # a name: dev_valid_name, net/core/dev.c
 
 
 def ask(system: System, name: str, argv: tuple[str, ...]) -> str | None:

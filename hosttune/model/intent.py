@@ -25,6 +25,7 @@ from hosttune.model.text import (
     refuse_unwritable,
 )
 from hosttune.model.values import (
+    INTERFACE,
     Part,
     close_mappings,
     parse_address,
@@ -399,6 +400,11 @@ def _check_network(network: Network, at: str) -> None:
     if len({"network", "bridge", "vf_of"}.intersection(given)) != 1:
         _refuse("not exactly one of network, bridge and vf_of", at, "give one of the three")
     if network.vf_of is None:
+        if network.network == "":
+            _refuse("an empty text", f"{at}.network", "write the name of a libvirt network (virsh net-list --all)")
+        if network.bridge is not None and not INTERFACE.fullmatch(network.bridge):
+            hint = "write a name as ip link shows it: at most 15 bytes, no space, '/' or ':'"
+            _refuse(f"{network.bridge!r} is not the name of a bridge", f"{at}.bridge", hint)
         if len(given) > 1:
             _refuse(f"{given[1]} without vf_of", at, f"{given[1]} is a virtual function's: give vf_of, or take it out")
         return
@@ -463,7 +469,7 @@ def _check_disks(guest: GuestIntent, at: str) -> None:
     check_count(len(guest.disks or ()), "disks", f"{at}.disks")
     seen: set[str] = set()
     for key, path in guest.disk_paths.items():
-        if not path.startswith("/"):
+        if not path.startswith("/") or path.endswith("/") or ".." in path.split("/"):
             _refuse(f"{path!r} is not the path of a disk", f"{at}.{key}", _IN_FULL)
         if os.path.normpath(path) in seen:
             _refuse(f"{path} is named twice", f"{at}.{key}", "name each disk once")

@@ -77,6 +77,7 @@ def slot_of(address: str) -> str:
     return address.rpartition(".")[0]
 
 
+INTERFACE = re.compile(r"[^/\s:]{1,15}")  # a network interface's name: dev_valid_name, net/core/dev.c
 MAX_ID = (1 << 20) - 1  # of a CPU, a node, a group…: far above any number that a kernel assigns
 MAX_SET = 1 << 16  # ids in one set: eight times 8192, the most CPUs that x86 kernels are built for
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")

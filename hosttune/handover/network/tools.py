@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hosttune.machine.system import System
-from hosttune.machine.tools import INTERFACE, ask, json_of, link_of
+from hosttune.machine.tools import ask, json_of, link_of
 from hosttune.model import sysfs
-from hosttune.model.values import FrozenMap, Value
+from hosttune.model.values import INTERFACE, FrozenMap, Value
 
 _COLUMNS = ("Default", "Current", "Next Boot")
 _ROW = re.compile(r"(?P<changed>[* ])(?P<read_only>RO|  ) +(?P<name>[A-Za-z][\w.\[\]]*)\s+(?P<values>\S.*)")
