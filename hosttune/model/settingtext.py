@@ -57,7 +57,7 @@ def short_value(value: Any) -> str:
 
 def change_text(now: str, then: str) -> str:
     """Return what changes, in words of `short_value`: contents of the same size are only said to be others."""
-    same = f"{now}, edited" if now.startswith("(") else f"{now} as before, only noted as wanted"
+    same = f"{now}, edited" if now.startswith("(") else f"{now} as before, only noted"
     return same if now == then else f"{now} -> {then}"
 
 

@@ -26,6 +26,7 @@ from hosttune.model.force import InForce, SettingInForce
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, MigAssignment, PlannedGuest
 from hosttune.model.values import CpuSet, FrozenMap, parse_cpus
+from hosttune.planning.host.actions import OF_STARTS
 from hosttune.planning.standing import StandingIntent, beyond
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
 from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
@@ -262,7 +263,7 @@ def _is_settled(kind: str, now: Any, was: _Held) -> bool:
     return unknown or (was.setting.outcome in _SHORT and now == was.after)
 
 
-def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest]) -> bool:
+def _stays(force: InForce, key: Key, was: _Held, guests: Sequence[PlannedGuest]) -> bool:
     """Return whether a setting is still needed although the facts no longer show it."""
     kind, part = key
     adopted = [guest_in_force.adopted.guest for guest_in_force in force.guests if guest_in_force.adopted is not None]
@@ -271,12 +272,15 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest])
     if kind in _PER_CPU:
         return any(int(part) in parse_cpus(pin.cpus) for guest in adopted for pin in guest.vcpu_pins)
     devices = {device.address for guest in (*guests, *adopted) for device in guest.devices}
-    if kind == fmpm.KIND:  # the Fabric Manager may not have answered
+    if kind == fmpm.KIND:  # the Fabric Manager may not have answered; with MIG inside none is needed
         number, gpus = fmpm.parts_of(part)
         return any(
             guest.fabric_partition in (None, number) and {*gpus} <= {device.address for device in guest.devices}
             for guest in guests
+            if not guest.mig
         )
+    if kind == LibvirtHook.kind:  # as long as something stays that it sets
+        return any(one[0] in OF_STARTS and _stays(force, one, held, guests) for one, held in _held(force))
     if kind == KernelArguments.kind and part.endswith("iommu"):  # with it, groups are visible
         return bool(devices) and "pt" not in str(was.want).partition("=")[2].split(",")
     return kind in (VgpuTypeSetting.kind, MediatedDevice.kind) and part.partition(" ")[0] in devices

@@ -16,7 +16,7 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
 from hosttune.model.prediction import Expectation, PredictedFigure, WorsePlacement
-from hosttune.model.settingtext import setting_value, short_lists
+from hosttune.model.settingtext import change_text, setting_value, short_lists
 from hosttune.model.text import count
 from hosttune.model.validation import severity
 from hosttune.model.values import CpuSet, format_size, grouped, value_text
@@ -148,8 +148,9 @@ def change_sections(plan: Plan) -> Iterator[Section]:
 
 def _last_line(plan: Plan, following: str) -> str:
     made, changed = (sum(guest.change == word for guest in plan.guests) for word in ("create", "update"))
-    due = [action.change for action in plan.actions if action.when in ("now", "reboot")]
-    waiting = len(plan.actions) - len(due)
+    writing = [action for action in plan.actions if action.current != action.want]
+    due = [action.change for action in writing if action.when in ("now", "reboot")]
+    waiting = len(writing) - len(due)
     later = f"; {count(waiting, 'setting')} to write once guests have started or stopped" if waiting else ""
     if not (made or changed or plan.removals or due):
         return f"nothing would change{later}"
@@ -389,7 +390,7 @@ def action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
     first = alike[0]
     now = _known_absent(first, host) or _value(setting_value(first.kind, first.current))
     then = "removed" if first.want is None else _value(setting_value(first.kind, first.want))
-    change = f"{now} -> {then}" + ("" if first.reversible else " (cannot be undone)")
+    change = change_text(now, then) + ("" if first.reversible else " (cannot be undone)")
     change += " (drifted)" if first.drift else " (back)" if first.change == "back" else ""
     change += {"after-stop": " once its guest has stopped", "next-start": " when its guest starts"}.get(first.when, "")
     if len(alike) == 1:

@@ -231,7 +231,7 @@ def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     """
     todo = [one for one in prepared if one.verdict == TODO]
     late = {AFTER_START_STAGE} if any(one.step.setting.stage == START_STAGE for one in todo) else set()
-    freed = {one.step.setting.target for one in todo if one.step.back and _hides_device(one.step.setting)}
+    freed = freed_by(todo)
     set_now = {(one.step.setting.kind, one.step.setting.target) for one in todo if not one.step.back}
     return tuple(
         one
@@ -240,6 +240,11 @@ def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
         or (one.verdict == PENDING and (one.step.setting.stage in late or one.step.setting.target in freed))
         or (isinstance(one.step.setting, MadeByAnother) and one.step.setting.made_by in set_now)
     )
+
+
+def freed_by(todo: Iterable[Prepared]) -> Collection[str]:
+    """Return the devices that these steps take back from guests: what their drivers can set is there after that."""
+    return {one.step.setting.target for one in todo if one.step.back and _hides_device(one.step.setting)}
 
 
 def _hides_device(setting: Setting) -> bool:

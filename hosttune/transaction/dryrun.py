@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from hosttune.errors import Refused, Unreadable
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.result import OpenTransaction, Result
-from hosttune.settings.setting import BOOT
+from hosttune.settings.setting import BOOT, GONE
 from hosttune.transaction.applied import SUCCESS
 from hosttune.transaction.applying import (
     ApplyOptions,
     Discover,
     due,
+    freed_by,
     inapplicable_notes,
     is_inapplicable,
     lacking_steps,
@@ -25,8 +26,11 @@ from hosttune.transaction.guards import busy_lines, check_identities, check_mach
 from hosttune.transaction.guests import definition_change
 from hosttune.transaction.plancheck import check_places
 from hosttune.transaction.rehearsal import rehearse
+from hosttune.transaction.rollback import AT_ORIGINAL, COMES_BACK
 from hosttune.transaction.site import Site, described, writable_store
-from hosttune.transaction.steps import TODO, UNREADABLE, Prepared, check_there, entry, with_verdict
+from hosttune.transaction.steps import ALREADY, TODO, UNREADABLE, Prepared, check_there, entry, with_verdict
+
+_NO_WRITE = {GONE: ALREADY, AT_ORIGINAL: ALREADY, COMES_BACK: TODO}  # why there is none -> the verdict
 
 
 def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Discover) -> tuple[Result, int]:
@@ -45,8 +49,9 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
     prepared = [one for one in look(site, wanted, host, transactions) if not one.step.gives_up]
     check_there(prepared)
     todo = due(prepared)
-    rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.written) for one in todo}
-    told = [_rehearsed(one, *rehearsed[id(one)]) if one.verdict == TODO else one for one in prepared]
+    freed = freed_by(todo)
+    rehearsed = {id(one): _changes(site, one, freed) for one in todo}
+    told = [_rehearsed(one, *rehearsed.get(id(one), ((), None))) for one in prepared]
     refused = [(one, why) for one in todo if (why := rehearsed[id(one)][1]) and one.verdict == TODO]
     uses = tuple(_uses(site, host, todo, options))
     users = [line.strip() for text in uses for line in text.splitlines()[1:]]  # a write may refuse for one of them
@@ -65,7 +70,7 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
             *(
                 f"apply would fail: {one.step.name} {why}"
                 for one, why in refused
-                if not _appears(one) and not any(line in why for line in users)
+                if not one.unrecorded and why not in _NO_WRITE and not any(line in why for line in users)
             ),
             "dry run: nothing was written",
         ),
@@ -73,9 +78,18 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
     return result, SUCCESS
 
 
-def _appears(one: Prepared) -> bool:
-    """Return whether a setting may be there all the same: a capture lacks it, or its driver is put back before it."""
-    return one.unrecorded or (one.step.back and one.live is None)
+def _changes(site: Site, one: Prepared, freed: Collection[str]) -> tuple[tuple[str, ...], str | None]:
+    """Return every change that a step would make, and why there are no more of them (`rehearse`).
+
+    What is put back is written only if it is not as it was. `freed`: devices whose drivers are put back before it.
+    """
+    setting = one.step.setting
+    changes, why = rehearse(site.system, setting, one.step.written)
+    known = not one.unrecorded and why != GONE
+    if known and one.step.back and one.live == one.step.want:
+        return (), AT_ORIGINAL
+    hidden = one.live is None and not setting.none_is_value and (one.step.back or setting.target in freed)
+    return ((), COMES_BACK) if known and why and hidden else (changes, why)
 
 
 def _refusals(site: Site, plan: Plan, host: Host, unfinished: OpenTransaction | None) -> Iterable[str]:
@@ -109,7 +123,9 @@ def _rehearsed(one: Prepared, changes: Sequence[str], why: str | None) -> Prepar
     If the step's setting may just be missing from the capture, it stays `planned`; the reason is listed with the
     writes.
     """
-    return one if changes or one.unrecorded else with_verdict(one, UNREADABLE, why or "nothing would be written")
+    if why is None or changes or one.unrecorded or (one.verdict != TODO and why != COMES_BACK):
+        return one
+    return with_verdict(one, _NO_WRITE.get(why, UNREADABLE), why)
 
 
 def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[str]:

@@ -22,6 +22,8 @@ from hosttune.transaction.steps import setting_of_record, shown_text, text_of
 from hosttune.transaction.writing import Made, Say, reason_of, uninterrupted, value_or_none, write
 
 _NOT_THERE = Made("already", None, GONE)
+AT_ORIGINAL = "it was at its original: nothing was written"
+COMES_BACK = "it is not there now: its driver is put back before it"
 
 
 def roll_back_records(
@@ -65,7 +67,7 @@ def rehearse(
             continue
         value, foreign = _value_to_restore(setting, record, live, same_boot=here, force=force)
         if foreign and live is None and not setting.none_is_value:
-            yield row, Made("planned", record.after, "it is not there now: its driver is put back before it")
+            yield row, Made("planned", record.after, COMES_BACK)
         elif foreign:
             made = _foreign(setting, live, foreign)
             yield row, made if value == live else replace(made, outcome="planned")
@@ -220,7 +222,7 @@ def _gone(setting: Setting, record: Record, now: Any, same_boot: bool) -> str:
         return f"it is {text} now, and may stay: nothing was written"
     if now != freeze(record.old):
         return f"what it is now, {text}, is not hosttune's: nothing was written"
-    return "it was at its original: nothing was written"
+    return AT_ORIGINAL
 
 
 def _noted(journal: Journal, event: str, **fields: Any) -> bool:

@@ -184,7 +184,9 @@ def size(chance: Random) -> Guest:
 
 
 def devices(chance: Random) -> Guest:
-    return {"gpus": chance.choice([0, 1, 1, 2]), "nics": chance.choice([0, 0, 1]), "nvme": chance.choice([0, 0, 1])}
+    gpus, inside = chance.choice([0, 1, 1, 2]), chance.choice([None, None, {"profile": "1g.18gb", "count": 7}])
+    others = {"nics": chance.choice([0, 0, 1]), "nvme": chance.choice([0, 0, 1])}
+    return {"gpus": gpus, "mig": inside if gpus else None, **others}
 
 
 class Walk:

@@ -12,7 +12,7 @@ from typing import Any
 import applyroots
 import pytest
 from applyroots import PREFERENCE, STATE, Root, copied
-from secondday import THP, Answer, Day, Walk, check_back, check_settings
+from secondday import THP, Answer, Day, Walk, check_again, check_back, check_settings
 from sweeps import sample
 from xmledits import edited
 
@@ -98,7 +98,23 @@ def test_a_device_that_comes_back_is_set_as_the_host_wants_it_in_the_same_apply(
     entries = {one["action"]: one["outcome"] for one in three.apply().ended()["entries"]}
     assert (entries[f"driver:{gpu}"], entries[f"gpu-persistence:{gpu}"]) == ("reverted", "done")
     assert three.apply().ended()["changed"] is False
+    actions = asked(three, A, B, profile="guest").plan().ended()["actions"]
+    backs = [one["id"] for one in actions if one["change"] == "back" and one["current"] != one["want"]]
+    text = " ".join(three("plan", "-f", str(three.file)).out.split())
+    assert f"gpu-persistence {gpu}: on as before, only noted (back)" in text
+    assert f" {len(backs)} to put back" in text
     check_back(three)
+
+
+def test_mig_inside_gives_the_partition_of_the_gpus_back(day: Day, tmp_path: Path) -> None:
+    """MIG turns NVLink off: no partition, no hook for it, and vfio-pci has the GPUs from boot on."""
+    inside = {"profile": "1g.18gb", "count": 7}
+    for number, guest in enumerate((A, {**A, "mig": inside}, A)):
+        asked(day, guest).apply().ended()
+        day.asked = {"a": guest}
+        check_settings(day, tmp_path / f"bare{number}")
+    check_again(day)
+    check_back(day)
 
 
 def test_a_preference_of_a_third_value_is_set_again(three: Day) -> None:
@@ -171,6 +187,19 @@ def test_one_guest_is_taken_away_and_the_others_stay(three: Day, way: str, tmp_p
     asked(three, A, C)
     check_settings(three, tmp_path / "bare")
     check_back(three)
+
+
+@pytest.mark.parametrize("profile", ["guest", "host"])
+def test_the_rehearsal_of_a_partial_revert_says_what_the_revert_does(three: Day, profile: str) -> None:
+    """A GPU's driver comes back before what it alone can set; what is as it was before is not written."""
+    asked(three, A, B, C, profile=profile).apply().ended()
+    for name in "bc":
+        words = ("revert", "--guest", name, "-o", "json")
+        rehearsed = {one["action"]: one["outcome"] for one in three(*words, "--dry-run").ended()["entries"]}
+        done = {one["action"]: one["outcome"] for one in three(*words, "--yes").ended()["entries"]}
+        assert any(action.startswith("gpu-persistence:") for action in done)
+        named = {"done": "planned", "reverted": "planned"}
+        assert rehearsed == {action: named.get(outcome, outcome) for action, outcome in done.items()}
 
 
 def test_a_guest_that_is_left_out_stays_and_is_named(three: Day) -> None:
@@ -394,7 +423,7 @@ def test_what_is_only_noted_as_wanted_is_said(three: Day) -> None:
     three.root.put(THP, "[always] madvise never\n")
     asked(three, A, B, C, settings={"thp": "always"}).file.write_text(json.dumps(three.intent))
     done = three("apply", "--intent", str(three.file), "--yes")
-    assert "always as before, only noted as wanted" in done.out, done.out
+    assert "always as before, only noted" in done.out, done.out
     assert three.apply().ended()["changed"] is False
 
 

@@ -108,7 +108,7 @@ def _of_size(host: Host, page: int, names: str, findings: list[Finding]) -> Iter
         yield make_action("libvirt-restart", place, NOT_FOUND, FOUND, why, needed=True)
 
 
-_OF_STARTS = (fmpm.KIND, VgpuTypeSetting.kind, MediatedDevice.kind)  # what libvirt's hook sets before a start
+OF_STARTS = (fmpm.KIND, VgpuTypeSetting.kind, MediatedDevice.kind)  # what libvirt's hook sets before a start
 
 
 # --- all actions ---------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def plan_actions(
     ]
     of_guests, about_guests = split_findings(plan_guests_knobs(ctx))
     of_host, about_host = split_findings(plan_host_knobs(ctx))
-    if any(action.kind in _OF_STARTS for action in needed):
+    if any(action.kind in OF_STARTS for action in needed):
         of_host = [action for action in of_host if action.kind != LibvirtHook.kind]  # of a setting that names it
         why = "a start by another program finds what the guest's devices need, or is refused"
         needed.append(make_action(LibvirtHook.kind, HOOK, None, INSTALLED, why, needed=True))

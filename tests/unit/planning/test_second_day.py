@@ -59,6 +59,14 @@ def test_the_same_intent_changes_nothing(profile: str, running: tuple[str, ...])
     assert (again.actions, again.unplaced, again.removals, again.based_on) == ((), (), (), 1)
 
 
+def test_a_silent_fabric_manager_takes_nothing_from_a_guest_with_a_partition() -> None:
+    host = after(A)
+    assert host.fabric is not None
+    again = plan(replace(host, fabric=replace(host.fabric, partitions=None)), asked(A), source=FILE)
+    assert {"fabric-partition", "libvirt-hook"} <= {one.kind for one in (host.in_force or InForce()).settings}
+    assert (again.actions, again.guests[0].change) == ((), "keep")
+
+
 @pytest.mark.parametrize(
     "same",
     [
