@@ -402,9 +402,10 @@ def _check_network(network: Network, at: str) -> None:
     if network.vf_of is None:
         if network.network == "":
             _refuse("an empty text", f"{at}.network", "write the name of a libvirt network (virsh net-list --all)")
-        if network.bridge is not None and not INTERFACE.fullmatch(network.bridge):
+        bridge = network.bridge or "x"  # an empty text, and control characters, are refused with those of all keys
+        if bridge.isprintable() and not INTERFACE.fullmatch(bridge):
             hint = "write a name as ip link shows it: at most 15 bytes, no space, '/' or ':'"
-            _refuse(f"{network.bridge!r} is not the name of a bridge", f"{at}.bridge", hint)
+            _refuse(f"{bridge!r} is not the name of a bridge", f"{at}.bridge", hint)
         if len(given) > 1:
             _refuse(f"{given[1]} without vf_of", at, f"{given[1]} is a virtual function's: give vf_of, or take it out")
         return
