@@ -402,8 +402,8 @@ def _check_network(network: Network, at: str) -> None:
     if network.vf_of is None:
         if network.network == "":
             _refuse("an empty text", f"{at}.network", "write the name of a libvirt network (virsh net-list --all)")
-        bridge = network.bridge or "x"  # an empty text, and control characters, are refused with those of all keys
-        if bridge.isprintable() and not INTERFACE.fullmatch(bridge):
+        bridge = network.bridge
+        if bridge is not None and bridge.isprintable() and not INTERFACE.fullmatch(bridge):
             hint = "write a name as ip link shows it: at most 15 bytes, no space, '/' or ':'"
             _refuse(f"{bridge!r} is not the name of a bridge", f"{at}.bridge", hint)
         if len(given) > 1:

@@ -82,6 +82,7 @@ def ask(host: Path, folder: Path, capsys: pytest.CaptureFixture[str], guests: st
         (f"[{{name: b, {SMALL}, disks: [/a, /b, /./a]}}]", "/./a is named twice", "[0].disks[2]"),
         (f"[{{name: b, {SMALL}, disk: /}}]", "'/' is not the path of a disk", "[0].disk"),
         (f"[{{name: b, {SMALL}, networks: [{{network: ''}}]}}]", "an empty text", "[0].networks[0].network"),
+        (f"[{{name: b, {SMALL}, networks: [{{bridge: ''}}]}}]", "'' is not the name", "[0].networks[0].bridge"),
         (f"[{{name: b, {SMALL}, networks: [{{bridge: 'a b'}}]}}]", "'a b' is not the name", "[0].networks[0].bridge"),
         (f"[{{name: b, {SMALL}, disks: /a}}]", "expected a list", "[0].disks"),
         (f"[{{name: b, {SMALL}, disks: [/a, 1]}}]", "expected", "[0].disks[1]"),
