@@ -53,8 +53,7 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
     rehearsed = {id(one): _changes(site, one, freed) for one in todo}
     told = [_rehearsed(one, *rehearsed.get(id(one), ((), None))) for one in prepared]
     refused = [(one, why) for one in todo if (why := rehearsed[id(one)][1]) and one.verdict == TODO]
-    uses = tuple(_uses(site, host, todo, options))
-    users = [line.strip() for text in uses for line in text.splitlines()[1:]]  # a write may refuse for one of them
+    users, uses = _uses(site, host, todo, options)
     result = Result(
         host=site.hostname,
         verb="apply",
@@ -105,16 +104,21 @@ def _refusals(site: Site, plan: Plan, host: Host, unfinished: OpenTransaction | 
         yield f"apply would be refused: transaction {unfinished.number} was not finished (hosttune recover)"
 
 
-def _uses(site: Site, host: Host, todo: Sequence[Prepared], options: ApplyOptions) -> Iterable[str]:
-    """Yield what apply would refuse as in use or disruptive. A capture shows what was so when it was made."""
+def _uses(
+    site: Site, host: Host, todo: Sequence[Prepared], options: ApplyOptions
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what apply would refuse as in use or disruptive, line by line, and the notes that say so.
+
+    A capture shows what was so when it was made.
+    """
     word = "apply would be refused" if site.store is not None else "on the host itself apply may be refused"
     try:
         lines = busy_lines(site.system, host, todo, options.disrupt)
     except Unreadable as error:
-        yield f"whether apply would be refused is unknown: {error.what}"
-        return
-    if lines:
-        yield "\n".join((f"{word}: in use, or disruptive ({len(lines)}):", *(f"  {line}" for line in lines)))
+        return (), (f"whether apply would be refused is unknown: {error.what}",)
+    if not lines:
+        return (), ()
+    return lines, ("\n".join((f"{word}: in use, or disruptive ({len(lines)}):", *(f"  {line}" for line in lines))),)
 
 
 def _rehearsed(one: Prepared, changes: Sequence[str], why: str | None) -> Prepared:

@@ -15,10 +15,12 @@ from hosttune.journal.register import read_register
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
+from hosttune.model.force import InForce
 from hosttune.model.hints import did_you_mean, did_you_mean_address
 from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.plan import Plan, Unplaced
+from hosttune.model.platform import RunningGuest
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.values import addresses_in
 from hosttune.settings.drivers import virtual_functions
@@ -292,20 +294,22 @@ def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
 
 def renamed(site: Site, name: str) -> Unplaced | None:
     """Return why libvirt has not the guest in force by this name; None if it has, or if that is unknown."""
-    from hosttune.discovery.guests import read_guests
-
-    guests, _ = read_guests(Reader(site.system))
-    force = site.in_force()
+    guests, force = _guests_and_force(site)
     return mistaken(guests, force, name) if guests is not None and force is not None else None
 
 
 def made_since(site: Site) -> tuple[str, ...]:
     """Return a note for each guest of libvirt that an apply may have made after the journals here were saved."""
+    guests, force = _guests_and_force(site)
+    host = Host(hostname=site.hostname, guests=guests)
+    return tuple(f"{one.where}: {one.text}" for one in unknown_ours(host, force)) if force is not None else ()
+
+
+def _guests_and_force(site: Site) -> tuple[tuple[RunningGuest, ...] | None, InForce | None]:
+    """Return the guests that libvirt has now, and what is in force; None for what is unknown."""
     from hosttune.discovery.guests import read_guests
 
-    guests, _ = read_guests(Reader(site.system))
-    host, force = Host(hostname=site.hostname, guests=guests), site.in_force()
-    return tuple(f"{one.where}: {one.text}" for one in unknown_ours(host, force)) if force is not None else ()
+    return read_guests(Reader(site.system))[0], site.in_force()
 
 
 def refuse_removal(site: Site, records: Iterable[Record]) -> None:
