@@ -33,6 +33,7 @@ _MANAGERS = (
     ("Incus", re.compile(r"/incus/(?:[^\0/]*/){0,6}?(?:[^/\0_]*_)?([^/\0]+)/qemu\.")),
     ("LXD", re.compile(r"/lxd/(?:[^\0/]*/){0,6}?(?:[^/\0_]*_)?([^/\0]+)/qemu\.")),
     ("OpenNebula", re.compile(r"\bguest=one-([0-9]+)\b")),
+    ("OpenStack Nova", re.compile(r"\bguest=(instance-[0-9a-f]{8})\b")),
     ("KubeVirt", re.compile(r"(?:/run/|[-_/])kubevirt()")),
     ("libvirt", re.compile(r"/libvirt/qemu|machine-qemu")),
 )
