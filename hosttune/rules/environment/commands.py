@@ -23,7 +23,7 @@ _ARGUMENTS = re.compile(
 )
 _MODULE_FILE = re.compile(r"/sys/module/([^/]+)/parameters/(\S+)")
 # crontab(5): when, and in a system's table as whom; limits.conf(5): who, which limit, what.
-_CRON = re.compile(r"(?:@[a-z]{4,8}|(?:[0-9*/,-]{1,40}\s{1,20}){5})\s{0,20}(?:root\s)?")
+_CRON = re.compile(r"^(?:@[a-z]{4,8}|(?:[0-9*/,-]{1,40}\s{1,20}){5})\s{0,20}(?:root\s)?")
 _LIMIT = re.compile(r"\S{1,64}\s+(?:soft|hard|-)\s+(\w+)\s+(\S+)")
 _LIMITS = {"memlock": "-l", "nofile": "-n", "nproc": "-u", "stack": "-s", "core": "-c"}
 # udev(7): what is given to an attribute (one "="), and commands.
@@ -49,11 +49,14 @@ def commands(line: str, tools: Tools) -> list[Pair]:
         return list(_kernel_arguments(arguments[2]))
     if _BARE_ARGUMENTS.match(line):
         return list(_kernel_arguments(line))
-    if (">" in line or "tee" in line) and (written := _WRITE.search(line)):
-        return list(_written(written[1].strip().strip("'\""), _path(line, written[2]), tools))
     if setting := _SYSCTL.fullmatch(line):
         return [(_dotted(setting[1]), _value(setting[2]))]
-    return [pair for part in re.split(r"&&|\|\||;", line.partition(" #")[0]) for pair in _command(part.split(), tools)]
+    pairs: list[Pair] = []
+    if (">" in line or "tee" in line) and (written := _WRITE.search(line)):
+        pairs += _written(written[1].strip().strip("'\""), _path(line, written[2]), tools)
+    for part in re.split(r"&&|\|\||;", line.partition(" #")[0]):
+        pairs += _command(part.split(), tools)
+    return pairs
 
 
 def _value(text: str) -> str:
@@ -118,7 +121,7 @@ def _setpci(words: Sequence[str]) -> Iterator[Pair]:
             capability, plus, offset = place.partition("+")
             yield (
                 f"{capability.upper() if plus else capability.lower()}{plus}{offset.lower()}{dot}{width.lower()}",
-                value.lower(),
+                re.sub(r"\b0x", "", value.lower()),
             )
 
 
@@ -160,7 +163,7 @@ def _ulimit(words: Sequence[str]) -> Iterator[Pair]:
 
 
 def _modprobe(words: Sequence[str]) -> Iterator[Pair]:
-    names = [word for word in words if not word.startswith("-")]
+    names = [word.strip("'\"") for word in words if not word.startswith("-")]
     if parameters := [word for word in names[1:] if "=" in word]:
         yield from _module_options([names[0], *parameters])
     else:
