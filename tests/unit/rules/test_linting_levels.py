@@ -229,3 +229,10 @@ def test_a_guest_without_an_architecture_has_the_hosts(loader: str, unknown: boo
 def test_huge_pages_that_are_taken_on_first_use_are_told(pages: str, told: set[str]) -> None:
     xml = domain(hostdev(GPU), f"<memoryBacking>{pages}</memoryBacking>")
     assert {finding.rule for finding in criticise(host(), xml, where="a.xml")} & {"memory-allocation"} == told
+
+
+@pytest.mark.parametrize(("rest", "level"), [("", "warn"), (argument("-cpu", "host,kvm=off"), None)])
+def test_the_cpu_of_the_command_line_takes_the_place_of_the_element(rest: str, level: str | None) -> None:
+    found = criticise(host(), domain(hostdev(GPU), f"<cpu mode='host-model'/>{rest}"), where="a.xml")
+    assert levels(found, "cpu-model").get("cpu-model") == level
+    assert any(one.rule == "qemu-arguments" and not one.judged for one in found) is (level is None)
