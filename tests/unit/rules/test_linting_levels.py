@@ -102,6 +102,22 @@ def test_snp_with_devices_needs_a_qemu_that_has_both(
     assert [one.level for one in found if one.rule == "confidential-devices"] == ([level] if level else [])
 
 
+@pytest.mark.parametrize(
+    ("kind", "libvirt", "asked"),
+    [
+        ("sev-snp", "10.0.0", True),
+        ("sev-snp", None, True),
+        ("sev-snp", "10.5.0", False),
+        ("sev-snp", "10.10.0", False),
+        ("sev", "9.0.0", False),
+    ],
+)
+def test_snp_needs_a_libvirt_that_has_it(kind: str, libvirt: str | None, asked: bool) -> None:
+    there = host(virtualization=Virtualization(libvirt_version=libvirt))
+    found = criticise(there, domain("", f"<launchSecurity type='{kind}'/>"), where="a.xml")
+    assert [one.judged for one in found if one.rule == "confidential-type"] == ([False] if asked else [])
+
+
 @pytest.mark.parametrize(("kind", "level"), [("1414", None), ("0", "error"), (None, "info")])
 def test_a_vgpu_has_a_type(kind: str | None, level: str | None) -> None:
     gpu = VgpuGpu(address=GPU, framework="vfio", functions=(VgpuFunction(address=VF, current_type=kind),))
