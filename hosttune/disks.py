@@ -118,7 +118,7 @@ def _under(reader: Reader, place: str, depth: int = 0) -> set[str] | None:
     if subsystem:
         below += [f"{_NVME}/{name}" for name in reader.names(subsystem[0]) if re.fullmatch(_CONTROLLER, name)]
     if below:
-        parts = [_under(reader, one, depth + 1) for one in below]
+        parts = [_under(reader, name, depth + 1) for name in below]
         return None if None in parts else set().union(*filter(None, parts))
     return None if re.search(_UNTOLD, real) else set(sysfs.functions_in(real)[-1:])
 

@@ -91,7 +91,7 @@ def gather(
         raise BadInput("a host document holds no definitions of guests", where="--host", hint=hint)
     host = host or hosttune.discover(root)
     wanted = dict.fromkeys(guests) if not every else dict.fromkeys(defined(host, root))
-    return host, [files[one] if one in files else of_name(root, host, one) for one in wanted]
+    return host, [files[named] if named in files else of_name(root, host, named) for named in wanted]
 
 
 def of_file(path: str) -> LintedDefinition:

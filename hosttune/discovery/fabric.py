@@ -172,7 +172,7 @@ def recall_modules(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, 
     if not asked:
         return gpus
     kept = kept_gpus(reader)
-    modules = ((one.address, _kept_module(kept.get(one.address), index.identity(one.address))) for one in asked)
+    modules = ((gpu.address, _kept_module(kept.get(gpu.address), index.identity(gpu.address))) for gpu in asked)
     found = {address: module for address, module in modules if module is not None}
     uses = Counter([*found.values(), *(gpu.module_id for gpu in gpus)])
     doubted = {address for address, module in found.items() if uses[module] > 1}

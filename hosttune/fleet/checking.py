@@ -63,7 +63,7 @@ def check_answers(path: str, results: str, answers: Answers) -> Checked:
     hosts: list[CheckedHost] = []
     for host, found in _validations(results, answers):
         made = of_validation(declared, found) if isinstance(found, Validation) else (_lost(found),)
-        bad = tuple(one for one in made if one.outcome != "pass")
+        bad = tuple(result for result in made if result.outcome != "pass")
         hosts.append(CheckedHost(host=host, verdict=verdict_of(made), passed=len(made) - len(bad), results=bad))
     verdict = verdict_of([result for checked_host in hosts for result in checked_host.results]) if hosts else "unknown"
     return Checked(answers=answers.words, verdict=verdict, hosts=tuple(hosts))

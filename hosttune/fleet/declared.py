@@ -197,7 +197,7 @@ def baseline_text(spreads: Iterable[Spread], *, source: str) -> str:
         "hosts:",
     ]
     entries = 0
-    for model, facts in sorted(by_model.items(), key=lambda one: (one[0].product or "", one[0].gpus)):
+    for model, facts in sorted(by_model.items(), key=lambda item: (item[0].product or "", item[0].gpus)):
         lines = list(_model_lines(model, facts))
         blocks += lines
         entries += any(not line.lstrip().startswith("#") for line in lines)
@@ -217,7 +217,7 @@ def _model_lines(model: MachineModel, spreads: Sequence[Spread]) -> Iterator[str
         yield f"  # nothing to declare: {_comment(_model_words(model))}"
         return
     order = {name: place for place, name in enumerate(FACT_KINDS)}
-    ordered = sorted(spreads, key=lambda one: (one.kind or "", order[one.fact]))
+    ordered = sorted(spreads, key=lambda spread: (spread.kind or "", order[spread.fact]))
     names = ", ".join(ordered[0].gpu_models) or "no GPU"
     yield f"  - product: {_quoted(model.product)}  # {_comment(names)}, {ordered[0].hosts} hosts"
     yield f"    gpus: [{', '.join(map(_quoted, model.gpus))}]"
@@ -235,33 +235,33 @@ def _model_lines(model: MachineModel, spreads: Sequence[Spread]) -> Iterator[str
             yield _line(spread, 10)
 
 
-def _to_declare(one: Spread) -> str | None:
+def _to_declare(spread: Spread) -> str | None:
     """Return the value of the majority, or the only one; None if there is none, or if half of the hosts lack it."""
-    if 2 * len(one.without) >= one.hosts:
+    if 2 * len(spread.without) >= spread.hosts:
         return None  # declared devices must be on every host of the model
-    if one.majority is not None:
-        return one.majority
-    return one.groups[0].value if one.state == "single" else None
+    if spread.majority is not None:
+        return spread.majority
+    return spread.groups[0].value if spread.state == "single" else None
 
 
-def _line(one: Spread, indent: int) -> str:
-    value = _to_declare(one)
+def _line(spread: Spread, indent: int) -> str:
+    value = _to_declare(spread)
     if value is None:
-        return f"{' ' * indent}# {one.fact}: {_why_not(one)}"
-    size = next(group.subjects for group in one.groups if group.value == value)
-    seen = size + sum(len(holder.subjects) or 1 for holder in one.unknown)
-    seen += sum(group.subjects for group in one.groups if group.value != value)
+        return f"{' ' * indent}# {spread.fact}: {_why_not(spread)}"
+    size = next(group.subjects for group in spread.groups if group.value == value)
+    seen = size + sum(len(holder.subjects) or 1 for holder in spread.unknown)
+    seen += sum(group.subjects for group in spread.groups if group.value != value)
     note = "" if size == seen else f"  # {size} of {seen}"
-    return f"{' ' * indent}{one.fact}: {_quoted(value)}{note}"
+    return f"{' ' * indent}{spread.fact}: {_quoted(value)}{note}"
 
 
-def _why_not(one: Spread) -> str:
+def _why_not(spread: Spread) -> str:
     """Return why a fact is not declared."""
-    if not one.groups:
+    if not spread.groups:
         return "not known"
-    if 2 * len(one.without) >= one.hosts:
-        return f"{len(one.without)} of {one.hosts} hosts have no such device"
-    return "no majority: " + ", ".join(f"{group.subjects} x {_comment(group.value)}" for group in one.groups[:5])
+    if 2 * len(spread.without) >= spread.hosts:
+        return f"{len(spread.without)} of {spread.hosts} hosts have no such device"
+    return "no majority: " + ", ".join(f"{group.subjects} x {_comment(group.value)}" for group in spread.groups[:5])
 
 
 def _quoted(text: str) -> str:

@@ -44,10 +44,10 @@ def without_mistaken(
     faults = {host: ("other-name", why) for host, why in other_names(said).items()}
     faults |= {host: ("same-address", why) for host, why in shared_addresses(addresses).items()}
     return tuple(
-        replace(one, outcome=faults[one.host][0], why=faults[one.host][1])
-        if one.outcome == "ok" and one.host in faults
-        else one
-        for one in hosts
+        replace(member, outcome=faults[member.host][0], why=faults[member.host][1])
+        if member.outcome == "ok" and member.host in faults
+        else member
+        for member in hosts
     )
 
 

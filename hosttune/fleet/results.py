@@ -68,7 +68,7 @@ def _unfit(host: str) -> str:
         return "the record has that name"
     if not 0 < len(name) <= _LONGEST:
         return f"it may have 1 to {_LONGEST} bytes, it has {len(name)}"
-    return "it has a control character" if any(ord(one) < 32 or ord(one) == 127 for one in host) else ""
+    return "it has a control character" if any(ord(letter) < 32 or ord(letter) == 127 for letter in host) else ""
 
 
 def read_file(path: str) -> bytes | None:

@@ -114,7 +114,7 @@ def main(words: list[str]) -> int:
             answer["seen"] = all(device.has(place, size, pattern) for place, size in pieces)
         else:
             counts = [device.count(place, size, pattern) for place, size in pieces]
-            answer |= {"found": sum(one for one, _ in counts), "nonzero": sum(one for _, one in counts)}
+            answer |= {"found": sum(count for count, _ in counts), "nonzero": sum(count for _, count in counts)}
     except (_Failed, OSError) as error:
         print(error, file=sys.stderr)
         return 1

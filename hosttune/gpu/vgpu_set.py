@@ -123,8 +123,8 @@ class MigInstanceSetting(MadeByAnother):
 
     def _there(self, system: System) -> MigInstance | None:
         name, _, start = self.target.partition(" ")[2].rpartition(":")
-        alike = (one for one in instances_of(system, self.gpu) if one.profile == name)
-        return next((one for one in alike if one.start == int(start)), None)
+        alike = (instance for instance in instances_of(system, self.gpu) if instance.profile == name)
+        return next((instance for instance in alike if instance.start == int(start)), None)
 
 
 class VgpuFunctions(ByService, OfFunction, TakesDevice):

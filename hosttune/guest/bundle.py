@@ -90,7 +90,7 @@ def library(guest: PlannedGuest, roce: Roce | None = None) -> ExpectedLibrary | 
         return None
     own = [device for device in guest.devices if is_nic(device)]
     named = roce.addresses if roce is not None else ()
-    declared = roce is not None and bool(own) and (named is None or {one.address for one in own} <= set(named))
+    declared = roce is not None and bool(own) and (named is None or {device.address for device in own} <= set(named))
     return ExpectedLibrary(
         path=files.pop(),
         topology=TOPOLOGY,

@@ -119,19 +119,21 @@ class Course:
         """Put every device into the register, all in one write, before anything is done to one of them."""
         records = [
             DeviceRecord(
-                address=one.address, identity=one.identity, state="quarantined", since=now_text(), guest=one.guest,
-                why=f"hand-over {self.number}", step="quarantined", handover=one.handover or str(self.number),
-                driver=one.back, firmware=one.firmware,
+                address=wanted.address, identity=wanted.identity, state="quarantined", since=now_text(),
+                guest=wanted.guest, why=f"hand-over {self.number}", step="quarantined",
+                handover=wanted.handover or str(self.number),
+                driver=wanted.back, firmware=wanted.firmware,
             )
-            for one in self.targets
+            for wanted in self.targets
         ]  # fmt: skip
         with record.state_lock(self.store):
-            for one in (one for one in self.targets if one.again):
-                self._held(one)
+            for wanted in self.targets:
+                if wanted.again:
+                    self._held(wanted)
             record_devices(self.store.folder, records)
         host = self.tools.discover()
         with record.state_lock(self.store):
-            records = [self._held(one) for one in self.targets]
+            records = [self._held(wanted) for wanted in self.targets]
             record_devices(
                 self.store.folder,
                 [host.handover.noted(device_record) if host.handover else device_record for device_record in records],
@@ -156,7 +158,7 @@ class Course:
             if step.outcome != "done":
                 self.stopped[target.address] = f"its reset is {step.outcome}: {step.why}"
         if self.guest is not None:
-            self.guest.only({one.address for one in self._left()})
+            self.guest.only({target.address for target in self._left()})
 
     def _one_reset(self, target: Target) -> HandoverStep:
         before = driver_of(self.site.system, target.address)
@@ -223,8 +225,10 @@ class Course:
             with record.state_lock(self.store):
                 step = binding.give_back(self.site.system, target)
             self.tools.cleaning.after_driver(self.site, target, erased=self._is(target, "erased"))
-            done = {one for one, steps in self.steps.items() if all(of.outcome in _GOOD for of in steps)}
-            returned = {one for one in done if one == target.address or self.steps[one][-1].step == "returned"}
+            done = {address for address, steps in self.steps.items() if all(of.outcome in _GOOD for of in steps)}
+            returned = {
+                address for address in done if address == target.address or self.steps[address][-1].step == "returned"
+            }
             again = self._partitions.as_in_force(target, returned) if closed.proven else None
             return closed.told(step, in_force=again)
 
@@ -233,7 +237,7 @@ class Course:
     def _test(self) -> None:
         """Validate the host once, while its drivers have the devices, and judge each device by what is about it."""
         left = self._left()
-        back = any(self._is(one, "taken-back") for one in left)
+        back = any(self._is(target, "taken-back") for target in left)
         host = self.tools.discover() if back else None
         limit, estimate = testing.LIMIT_SECONDS[self.level], testing.ESTIMATE_SECONDS[self.level]
         for target in left:
@@ -338,12 +342,12 @@ class Course:
     def _finish(self) -> Statement:
         """Write the statement, then free the devices that it covers, then end the journal. Raises BadInput, Refused."""
         host = self.tools.discover()
-        devices = [self._handed(host, one) for one in self.targets]
+        devices = [self._handed(host, target) for target in self.targets]
         validation = self.validation if isinstance(self.validation, Validation) else None
         if validation is None and self.guest is not None:
             validation = self.guest.validation
         statement = statement_of(self.site, host, devices, validation)
-        firmware = {one.address: self.firmware.get(one.address) for one in self.targets}
+        firmware = {target.address: self.firmware.get(target.address) for target in self.targets}
         why = {**uncovered(self.site, host, statement, firmware), **self._replaced(host)}
         if why:
             kept = [
@@ -378,8 +382,8 @@ class Course:
         done = list(self.steps.get(target.address, ()))
         why = self.stopped.get(target.address)
         known = {handover_step.step for handover_step in done}
-        rest = [one for one in STEPS if one not in known] if why else []
-        done += [HandoverStep(step=one, outcome="unknown", why=f"not begun: {why}") for one in rest]
+        rest = [step for step in STEPS if step not in known] if why else []
+        done += [HandoverStep(step=step, outcome="unknown", why=f"not begun: {why}") for step in rest]
         return handed_device(host, target.address, done, self.firmware.get(target.address), kind=target.kind)
 
     def _ended(self, host: Host, device: HandedDevice, why: Mapping[str, str]) -> DeviceRecord | None:

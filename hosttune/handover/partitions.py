@@ -120,10 +120,10 @@ class Partitions:
         fabric = read_fabric(host)
         if target.address not in fabric.members or fabric.mode != SHARED or _unknown(host, fabric, target.address):
             return None
-        gpus = [one for one in self._targets if one.kind == "gpu" and one.guest == target.guest]
-        if any(one.driver is None or driver_of(self._site.system, one.address) != one.driver for one in gpus):
+        gpus = [own for own in self._targets if own.kind == "gpu" and own.guest == target.guest]
+        if any(own.driver is None or driver_of(self._site.system, own.address) != own.driver for own in gpus):
             return None  # the last one of them does it
-        partition = exactly(fabric, [one.address for one in gpus])
+        partition = exactly(fabric, [own.address for own in gpus])
         if partition is None:
             return {"activated": None, "why": "no partition has exactly these GPUs: CUDA cannot use them"}
         why = self._set(FabricPartitionState(target_of(partition.id, partition.gpus)), active_as(partition.modules))

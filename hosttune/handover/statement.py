@@ -169,9 +169,13 @@ def applied_values(site: Site, *, as_applied: bool = False) -> Mapping[str, Any]
     entries, drift = applied_state(site, site.standings(site.transactions()).in_force)
     found = {entry.action: entry.after for entry in entries}
     if as_applied:
-        found |= {one.action: one.expected for one in drift}
+        found |= {drifted.action: drifted.expected for drifted in drift}
     else:
-        found |= {one.action: Unread(why=one.why) for one in drift if one.why and one.why.startswith(UNREAD)}
+        found |= {
+            drifted.action: Unread(why=drifted.why)
+            for drifted in drift
+            if drifted.why and drifted.why.startswith(UNREAD)
+        }
     return FrozenMap({name: _short(freeze(value)) for name, value in sorted(found.items())})
 
 

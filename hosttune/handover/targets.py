@@ -89,7 +89,9 @@ def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     _refuse_used(site, host, addresses)
     serials = _serials(site, host, addresses, asked.erase, owners)
     _refuse_other_serial(register, serials)
-    return tuple(_target(site, host, register, one, owners[one], serials.get(one), asked) for one in addresses)
+    return tuple(
+        _target(site, host, register, address, owners[address], serials.get(address), asked) for address in addresses
+    )
 
 
 def _register_of(host: Host) -> Register:
@@ -132,7 +134,7 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
         raise Refused(what, where="--guest", hint=hint)
     begun = [record.address for record in register.quarantined if record.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
-    found = tuple(dict.fromkeys(one for one in addresses if is_address(one)))
+    found = tuple(dict.fromkeys(address for address in addresses if is_address(address)))
     if not found and not any(name in users for users in host.index.users.values()):
         what = f"guest {name} has no PCI device" if guest is not None else f"no guest {name} is defined here"
         raise BadInput(what, where="--guest", hint="virsh list --all shows the guests; or name devices: --device BDF")
@@ -211,7 +213,7 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
     lines += [f"{address}: {why}" for address, why in kept.items() if why]
     if not site.system.captured or site.system.scratch:
-        switches = any(kind_of(host, one) == _SWITCH for one in addresses)
+        switches = any(kind_of(host, address) == _SWITCH for address in addresses)
         joined = [gpu.address for gpu in host.gpus if switches and gpu.address not in addresses]
         lines += [user.text for user in holders(site.system, (*addresses, *joined))]
     if lines:
@@ -226,12 +228,12 @@ def _touched(host: Host, addresses: Sequence[str]) -> list[str]:
     all GPUs.
     """
     touching = [gpu for gpu in host.gpus if reset_touches(gpu, host.index.pci.get(gpu.address))]
-    switches = [one for one in addresses if kind_of(host, one) == _SWITCH]
+    switches = [peer for peer in addresses if kind_of(host, peer) == _SWITCH]
     lines = [line for gpu in host.gpus if switches for line in _running(host, gpu.address, switches[0])]
     for gpu in (gpu for gpu in touching if gpu.address in addresses):
         maker = vendor_of(gpu.vendor)
         peers = {peer.address for peer in gpu.peers or () if maker is not None and peer.kind == maker.link}
-        alike = [one.address for one in touching if one.vendor == gpu.vendor and one.address not in addresses]
+        alike = [peer.address for peer in touching if peer.vendor == gpu.vendor and peer.address not in addresses]
         joined = [other for other in alike if gpu.peers is None or other in peers]
         lines += [line for other in joined for line in _running(host, other, gpu.address)]
     return lines
@@ -392,7 +394,7 @@ def _own_driver(site: Site, host: Host, function: PciDevice, of_kind: str) -> st
             before = record.old if (record.kind, record.target) == ("driver", function.address) else None
             if isinstance(before, str) and "vfio" not in before:
                 return before
-    alike = {one.driver for one in host.pci if one.ids and one.ids == function.ids and one.driver}
+    alike = {device.driver for device in host.pci if device.ids and device.ids == function.ids and device.driver}
     others = [driver for driver in sorted(alike) if "vfio" not in driver]
     if of_kind or len(others) == 1:
         return of_kind or others[0]

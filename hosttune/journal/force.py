@@ -330,9 +330,9 @@ def _uuid(definition: Any) -> str | None:
         return None
 
 
-def _setting(one: StandingSetting, setting_of: SettingOf, sources: Mapping[int, Any]) -> SettingInForce:
-    record, setting = one.record, setting_of(one.record)
-    after = record.after if one.again is None else one.again
+def _setting(standing_setting: StandingSetting, setting_of: SettingOf, sources: Mapping[int, Any]) -> SettingInForce:
+    record, setting = standing_setting.record, setting_of(standing_setting.record)
+    after = record.after if standing_setting.again is None else standing_setting.again
     return SettingInForce(
         kind=record.kind,
         target=record.target,
@@ -342,8 +342,8 @@ def _setting(one: StandingSetting, setting_of: SettingOf, sources: Mapping[int, 
         outcome=record.outcome or "done",
         scope=record.scope,
         actions=record.actions,
-        source=sources.get(one.number),
-        number=one.number,
+        source=sources.get(standing_setting.number),
+        number=standing_setting.number,
     )
 
 
@@ -397,13 +397,13 @@ def plan_in_force(transactions: Iterable[Transaction], plan_of: PlanOf, setting_
     if not (actions or guests):
         return None
     fabric = next((plan.intent.fabric for _, plan in reversed(plans) if plan and plan.intent.fabric), None)
-    requests = tuple(one.request for one in guests)
+    requests = tuple(planned.request for planned in guests)
     return msgspec.structs.replace(
         plan,
         intent=msgspec.structs.replace(plan.intent, guests=requests, fabric=fabric),
         actions=tuple(actions.values()),
-        guests=tuple(one.guest for one in guests if one.adopted is None),
-        adoptions=tuple(one.adopted for one in guests if one.adopted is not None),
+        guests=tuple(planned.guest for planned in guests if planned.adopted is None),
+        adoptions=tuple(planned.adopted for planned in guests if planned.adopted is not None),
     )
 
 

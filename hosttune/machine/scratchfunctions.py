@@ -85,7 +85,7 @@ class ScratchFunctions(ScratchFiles):
     def set_function(self, interface: str, number: int, words: tuple[str, ...]) -> None:
         """Change what a physical function keeps for a virtual one, as `ip link set DEV vf NUMBER` does."""
         rows = self._answer(interface)
-        row = next(one for one in rows if one["vf"] == number)
+        row = next(row for row in rows if row["vf"] == number)
         for word, value in zip(words[::2], words[1::2], strict=True):
             if word in ("vlan", "qos"):
                 row["vlan_list"] = [{**row["vlan_list"][0], word: int(value)}]

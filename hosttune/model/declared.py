@@ -161,7 +161,9 @@ def _faults(name: str, wanted: Wanted) -> Iterator[str]:
 def _form(name: str, wanted: Wanted) -> Wanted:
     if isinstance(wanted, Range):
         return wanted
-    return normal_value(name, wanted) if isinstance(wanted, str) else tuple(normal_value(name, one) for one in wanted)
+    return (
+        normal_value(name, wanted) if isinstance(wanted, str) else tuple(normal_value(name, value) for value in wanted)
+    )
 
 
 def wanted_words(wanted: Wanted) -> str:

@@ -74,7 +74,7 @@ def value_lines(rows: Iterable[tuple[Any, Any, Any, str]]) -> Iterator[str]:
         (
             (
                 setting.kind,
-                *(short_value(setting_value(setting.kind, setting.shown(one))) for one in (live, want)),
+                *(short_value(setting_value(setting.kind, setting.shown(value))) for value in (live, want)),
                 why,
             ),
             setting.target,

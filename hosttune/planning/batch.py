@@ -67,10 +67,10 @@ def _with_mates(
     nics = NicRequest(count=guest.nics) if isinstance(guest.nics, int) else guest.nics
     ports = free_nics(context, nics) if isinstance(nics, NicRequest) else []
     drives = [drive.address for drive in context.host.nvme]
-    of_nics = [one for one in inside if one in ports][: nics.count if isinstance(nics, NicRequest) else 0]
-    of_drives = [one for one in inside if one in drives][: guest.nvme if isinstance(guest.nvme, int) else 0]
+    of_nics = [mate for mate in inside if mate in ports][: nics.count if isinstance(nics, NicRequest) else 0]
+    of_drives = [mate for mate in inside if mate in drives][: guest.nvme if isinstance(guest.nvme, int) else 0]
     every = (*gpus, *named, *of_nics, *of_drives)
-    if any(not can_be_counted(context, one, tuple(a for a in every if a != one)) for one in (*of_nics, *of_drives)):
+    if any(not can_be_counted(context, mate, tuple(a for a in every if a != mate)) for mate in (*of_nics, *of_drives)):
         return guest, ()
     if isinstance(nics, NicRequest) and of_nics:
         guest = msgspec.structs.replace(guest, nics=msgspec.structs.replace(nics, count=nics.count - len(of_nics)))
@@ -189,8 +189,8 @@ def _decided(searched: SearchProblem, members: Sequence[int]) -> _Decided:
     refused: dict[int, Outcome] = {}
     while left := [i for i in members if i not in refused]:
         best = best_of(searched, left)
-        built = {i: one for i, one in enumerate(Builder(problem, best).build()) if one is not None}
-        failed: dict[int, Outcome] = {i: one for i, one in built.items() if isinstance(one, Unplaced)}
+        built = {i: outcome for i, outcome in enumerate(Builder(problem, best).build()) if outcome is not None}
+        failed: dict[int, Outcome] = {i: outcome for i, outcome in built.items() if isinstance(outcome, Unplaced)}
         if len(left) == 1 and not built:
             failed = {left[0]: _no_place(problem.context, problem.wants[left[0]])}
         if not failed:
@@ -215,7 +215,7 @@ def _no_place(context: PlanningContext, want: GuestRequest) -> Unplaced:
     if isinstance(guest.nvme, int):
         found = len(counted_nvme(context, want))
         missing += too_few("NVMe drives", guest.nvme, found, len(context.host.nvme))
-        missing += in_doubt(context, [one.address for one in context.host.nvme]) if found < guest.nvme else ()
+        missing += in_doubt(context, [drive.address for drive in context.host.nvme]) if found < guest.nvme else ()
     room = () if missing and has_room(context, guest, candidates) else shortage(context, guest, candidates)
     return Unplaced(guest=guest.name, why=(*missing, *room))
 

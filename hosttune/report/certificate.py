@@ -111,9 +111,9 @@ def _devices(found: Validation, evidence: Evidence) -> Table:
         return words, address, serial or "unknown", known.get("uuid") or "", firmware or "unknown", driver
 
     devices = [("GPU", gpu.address, gpu.model) for gpu in host.index.accelerators]
-    devices += [("NVSwitch", one.address, None) for one in host.nvswitches]
+    devices += [("NVSwitch", switch.address, None) for switch in host.nvswitches]
     devices += [("NIC", nic.address, None) for nic in host.nics if nic.physfn is None]
-    devices += [("NVMe", one.address, None) for one in host.nvme]
+    devices += [("NVMe", drive.address, None) for drive in host.nvme]
     columns = ("device", "address", "serial number", "UUID", "firmware", "driver")
     return Table(heading="Devices", columns=columns, rows=tuple(row(*device) for device in devices), styles=_MONO)
 
@@ -136,11 +136,11 @@ def _figures(found: Validation, evidence: Evidence, standard: Standard) -> Secti
 def _figure(metric: str, members: list[Measure]) -> tuple[Mark | str, ...]:
     """Return the row of a metric: the measure that is nearest to the wrong side of its floor."""
 
-    def margin(one: Measure) -> float:
-        floor = (one.scale and one.scale.floor) or 1.0
-        return -(one.median or 0.0) / floor if one.lower_is_better else (one.median or 0.0) / floor
+    def margin(measure: Measure) -> float:
+        floor = (measure.scale and measure.scale.floor) or 1.0
+        return -(measure.median or 0.0) / floor if measure.lower_is_better else (measure.median or 0.0) / floor
 
-    worst = min(members, key=lambda one: (one.median is not None, not one.below_floor, margin(one)))
+    worst = min(members, key=lambda measure: (measure.median is not None, not measure.below_floor, margin(measure)))
     scale, least = worst.scale, "at most" if worst.lower_is_better else "at least"
     if worst.median is None:
         figure: Mark | str = Mark("unknown", "no figure")

@@ -15,7 +15,7 @@ def verification_report(found: Verification) -> Report:
     document = "the host document, not of a live host: no reason to give a device to a tenant"
     told = f"host {found.host or '?'}, {count(len(found.devices), 'device')}, signer {found.signer}, "
     told += f"issued {found.issued_at}, expires {found.expires_at or 'never signed'}"
-    rows = tuple((one.subject, one.reason, one.text) for one in found.reasons)
+    rows = tuple((reason.subject, reason.reason, reason.text) for reason in found.reasons)
     return Report(
         kind="Verification of a statement",
         verdict="" if found.verdict == "valid" else "fail",
@@ -94,13 +94,13 @@ def _course(found: CourseStatus) -> Section:
     )
 
 
-def _times(one: CourseStep) -> str:
-    if one.outcome is not None:
+def _times(step: CourseStep) -> str:
+    if step.outcome is not None:
         return ""
-    since = [f"since {one.began}"] if one.began is not None else []
-    times = (("about", one.estimate_seconds), ("at most", one.limit_seconds))
+    since = [f"since {step.began}"] if step.began is not None else []
+    times = (("about", step.estimate_seconds), ("at most", step.limit_seconds))
     told = [f"{word} {seconds:.0f} s" for word, seconds in times if seconds is not None]
-    return ", ".join([*since, *told, *([f"{one.percent} % done"] if one.percent is not None else [])])
+    return ", ".join([*since, *told, *([f"{step.percent} % done"] if step.percent is not None else [])])
 
 
 def handed_report(found: Statement, path: str) -> Report:

@@ -60,7 +60,7 @@ def _foremost(figures: Sequence[PredictedFigure]) -> str:
     for metric in _FIRST:
         known = [figure for figure in figures if figure.metric == metric and figure.typical]
         if known:
-            best = max(known, key=lambda one: one.typical or 0.0)
+            best = max(known, key=lambda figure: figure.typical or 0.0)
             return f": {metric} of {best.subject} should reach {number(best.typical)} {best.unit}"
     return ""
 
@@ -113,15 +113,15 @@ def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[
     )
 
 
-def _figure_text(one: PredictedFigure) -> str:
+def _figure_text(figure: PredictedFigure) -> str:
     """Return value or typical figure, and the bound, in words."""
-    if one.value is not None:
-        most = f", at most {one.bound:,.4g}" if one.bound is not None and one.bound != one.value else ""
-        return f"{one.value:,.4g} {one.unit}".rstrip() + most
-    if one.bound is None:
-        return "unknown" if one.typical is None else f"typical {one.typical:,.4g} {one.unit}, bound unknown"
-    typical = "typical unknown" if one.typical is None else f"typical {one.typical:,.4g}"
-    return f"{typical}, at most {one.bound:,.4g} {one.unit}"
+    if figure.value is not None:
+        most = f", at most {figure.bound:,.4g}" if figure.bound is not None and figure.bound != figure.value else ""
+        return f"{figure.value:,.4g} {figure.unit}".rstrip() + most
+    if figure.bound is None:
+        return "unknown" if figure.typical is None else f"typical {figure.typical:,.4g} {figure.unit}, bound unknown"
+    typical = "typical unknown" if figure.typical is None else f"typical {figure.typical:,.4g}"
+    return f"{typical}, at most {figure.bound:,.4g} {figure.unit}"
 
 
 def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | None = None) -> Report:
@@ -156,8 +156,12 @@ def shortfall(figures: Sequence[JudgedFigure], explained: Sequence[str]) -> str:
 
     Of figures that the first cause explains where there are any: the sentence of that cause follows.
     """
-    goals = [(one, one.typical or one.bound or 0.0, one.value or 0.0) for one in figures if one.verdict == "low"]
-    low = [(one, goal, value) for one, goal, value in goals if goal and value]
+    goals = [
+        (figure, figure.typical or figure.bound or 0.0, figure.value or 0.0)
+        for figure in figures
+        if figure.verdict == "low"
+    ]
+    low = [(figure, goal, value) for figure, goal, value in goals if goal and value]
     if not low:
         return ""
     first = [row for row in low if f"{row[0].metric}: {row[0].subject}" in explained] or low
@@ -172,7 +176,7 @@ def shortfall(figures: Sequence[JudgedFigure], explained: Sequence[str]) -> str:
 
 def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:
     """Return causes, figures, and what is not known."""
-    ordered = sorted(found.figures, key=lambda one: VERDICTS.index(one.verdict))
+    ordered = sorted(found.figures, key=lambda figure: VERDICTS.index(figure.verdict))
     fine = [figure for figure in ordered if figure.verdict == "expected"]
     rows = tuple(
         (
@@ -195,19 +199,19 @@ def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:
     )
 
 
-def _cause(one: Cause) -> TitledFacts:
+def _cause(cause: Cause) -> TitledFacts:
     facts = (
-        ("evidence", "; ".join(one.evidence[1:])),
-        ("explains", some(one.explains, MANY)),
-        ("do", one.remedy),
-        ("to confirm", one.confirm),
-        ("source", one.source),
-        ("rule", one.cause),
+        ("evidence", "; ".join(cause.evidence[1:])),
+        ("explains", some(cause.explains, MANY)),
+        ("do", cause.remedy),
+        ("to confirm", cause.confirm),
+        ("source", cause.source),
+        ("rule", cause.cause),
     )
     return TitledFacts(
-        title=one.sentence,
-        mark=Mark(_GRADES[one.grade], one.grade) if one.grade in _GRADES else None,
-        note=GRADE_WORDS[one.grade],
+        title=cause.sentence,
+        mark=Mark(_GRADES[cause.grade], cause.grade) if cause.grade in _GRADES else None,
+        note=GRADE_WORDS[cause.grade],
         facts=tuple(fact for fact in facts if fact[1]),
         strong="do",
     )

@@ -271,9 +271,9 @@ def _apart(lines: Iterable[RooflineLine]) -> list[RooflineLine]:
     return [replace(line, ty=round(places[id(line)], 1)) if id(line) in places else line for line in lines]
 
 
-def _dot(axes: _Axes, one: Measure, kind: str, at: float | None) -> Dot:
-    value = one.median or axes.low_y
-    text = f"{kind.upper()} on {one.subject}: {number(value)} {one.unit}"
+def _dot(axes: _Axes, measure: Measure, kind: str, at: float | None) -> Dot:
+    value = measure.median or axes.low_y
+    text = f"{kind.upper()} on {measure.subject}: {number(value)} {measure.unit}"
     return Dot(x=axes.x(at or axes.high_x / 1.2), y=axes.y(max(value, axes.low_y)), text=text)
 
 

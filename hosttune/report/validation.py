@@ -424,4 +424,6 @@ def machine_words(host: Host | None) -> str:
 
 def _explained(results: Iterable[CheckResult], checks: Iterable[Check]) -> tuple[tuple[str, str], ...]:
     used = {result.check for result in results}
-    return tuple((f"{one.id}: {one.title}", f"{one.why} ({one.source})") for one in checks if one.id in used)
+    return tuple(
+        (f"{check.id}: {check.title}", f"{check.why} ({check.source})") for check in checks if check.id in used
+    )

@@ -56,8 +56,8 @@ def _lost(record: dict[str, Any], missing: str) -> Iterator[Lost]:
     subject = part(record.get("subject"), str, TOOL, "subject")
     names = part(record.get("metrics"), list, TOOL, "metrics") or [missing]
     for name in names:
-        for one in subject.split(","):
-            yield Lost(part(name, str, TOOL, "metric"), one, why)
+        for address in subject.split(","):
+            yield Lost(part(name, str, TOOL, "metric"), address, why)
 
 
 def _facts(found: dict[str, Any]) -> dict[str, str]:

@@ -262,7 +262,9 @@ def _pair_faults(matrix: _Matrix, measured: Sequence[Pair], left: Sequence[Pair]
     for hosts, bad in sorted(by_hosts.items()):
         of_both = [pair for pair in measured if {pair.sender, pair.receiver} == set(hosts)]
         rails = dict.fromkeys(pair.rail for pair in bad)
-        groups = [bad] if len(bad) == len(of_both) else [[one for one in of_both if one.rail == rail] for rail in rails]
+        groups = (
+            [bad] if len(bad) == len(of_both) else [[pair for pair in of_both if pair.rail == rail] for rail in rails]
+        )
         for group in groups:
             ports = sorted({port for pair in group for port in _ends(pair)})
             suspects = tuple(

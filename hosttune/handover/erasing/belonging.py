@@ -125,7 +125,7 @@ def _refuse_unseen(
     unused = {secondary.cntlid for secondary in secondaries if not secondary.online}
     # A secondary controller whose virtual function exists is reached by that function, which belongs (see above).
     covered = {cntlid for cntlid, path in functions.items() if cntlid in unused or reader.link(path) is not None}
-    missing = sorted(set(listed) - covered - {one for one in known if one is not None})
+    missing = sorted(set(listed) - covered - {nsid for nsid in known if nsid is not None})
     if missing:
         what = f"has controllers that are not on this host's nvme driver: {', '.join(map(str, missing))}"
         hint = "a sanitize would erase what they reach: bind all functions of the drive to nvme, in one hand-over"

@@ -174,11 +174,13 @@ def _differences(facts: FunctionFacts, before: Before) -> Iterable[str]:
         | {name for name in was.current.keys() & now_.current.keys() if was.current[name] != now_.current[name]}
     )
     if names:
-        changes = ", ".join(f"{one} was {_shown(was, one)}, and is {_shown(now_, one)}" for one in names[:_MOST_NAMED])
+        changes = ", ".join(
+            f"{name} was {_shown(was, name)}, and is {_shown(now_, name)}" for name in names[:_MOST_NAMED]
+        )
         rest = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         yield f"its firmware configuration changed ({before.text}): {changes}{rest}; {_back(was, names)}"
     elif before.origin in ("start", "found") and now_.pending:
-        listed = ", ".join(f"{one}: {_shown(now_, one)}" for one in now_.pending[:_MOST_NAMED])
+        listed = ", ".join(f"{name}: {_shown(now_, name)}" for name in now_.pending[:_MOST_NAMED])
         yield (
             f"its firmware configuration is about to change, and whether the tenant did that is not known: {listed};"
             f" {_back(now_, now_.pending)}"
@@ -205,8 +207,8 @@ def _back(want: Configuration, names: Iterable[str]) -> str:
         return f"set it back with devlink dev param set, or {accept}"
     words = want.source.split(" ")
     values = " ".join(
-        f"{one}={want.current.get(one, want.values.get(one, '?')).partition('(')[0]}"
-        for one in list(names)[:_MOST_NAMED]
+        f"{name}={want.current.get(name, want.values.get(name, '?')).partition('(')[0]}"
+        for name in list(names)[:_MOST_NAMED]
     )
     return f"hosttune does not write it: {words[0]} -d {words[3]} set {values}, then a power cycle; {accept}"
 

@@ -107,9 +107,9 @@ def _programs(xdp: object) -> tuple[int, ...]:
         return ()
     listed = xdp.get("attached")
     each = listed if isinstance(listed, list) and listed else [xdp]
-    programs = [one.get("prog") for one in each if isinstance(one, dict)]
+    programs = [entry.get("prog") for entry in each if isinstance(entry, dict)]
     ids = [program.get("id") if isinstance(program, dict) else None for program in programs]
-    return tuple(one if type(one) is int else 0 for one in ids)
+    return tuple(entry if type(entry) is int else 0 for entry in ids)
 
 
 # --- firmware ------------------------------------------------------------------------------------------------------

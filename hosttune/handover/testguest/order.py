@@ -162,16 +162,16 @@ def _versions(said: Mapping[str, str] | None) -> Mapping[str, str] | None:
 
 def _clean(text: str) -> str:
     """Return a text of the guest on one line, printable and short."""
-    return "".join(one if one.isprintable() else "?" for one in " ".join(text[:_TEXT].split()))
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text[:_TEXT].split()))
 
 
 def in_host(validation: Validation, places: Mapping[str, str]) -> Validation:
     """Return a validation of a guest with the host's addresses. `places`: the host's address of each guest's."""
 
     def told(result: CheckResult) -> CheckResult:
-        return msgspec.structs.replace(result, subject=_ADDRESS.sub(lambda one: places[one[0]], result.subject))
+        return msgspec.structs.replace(result, subject=_ADDRESS.sub(lambda match: places[match[0]], result.subject))
 
-    return msgspec.structs.replace(validation, results=tuple(told(one) for one in validation.results))
+    return msgspec.structs.replace(validation, results=tuple(told(result) for result in validation.results))
 
 
 def most_bytes() -> int:

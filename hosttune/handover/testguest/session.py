@@ -212,7 +212,7 @@ def _socket(system: System, name: str) -> str:
         raise Unanswered("ended-early", f"libvirt does not have it any more: {error.reason}") from error
     for channel in domain.iterfind("devices/channel"):
         source = channel.find("source")
-        if [one.get("name") for one in channel.iterfind("target")] == [CHANNEL] and source is not None:
+        if [target.get("name") for target in channel.iterfind("target")] == [CHANNEL] and source is not None:
             return str(source.get("path"))
     raise Unanswered("not-started", "libvirt made no channel for its answer")
 

@@ -80,7 +80,7 @@ def activated_partition(fabric: HostFabric, guest: PlannedGuest) -> Partition | 
     if fabric.mode != SHARED or fabric.assumed:
         return None
     own = (partition for partition in fabric.partitions or () if partition.id == guest.fabric_partition)
-    return next((one for one in own if one.gpus == gpus and one.active is not None), None)
+    return next((partition for partition in own if partition.gpus == gpus and partition.active is not None), None)
 
 
 def partition_actions(fabric: HostFabric, guests: Iterable[PlannedGuest]) -> Iterator[Action]:

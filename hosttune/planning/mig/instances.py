@@ -133,7 +133,7 @@ def _rank(shares: tuple[_Share, ...], spaces: Spaces) -> tuple[object, ...]:
     for space, each, number in shares:
         best = space.sets(each)[0]
         new += space.new(best) * number
-        loss = [one * number for one in _loss(space, best)]
+        loss = [share * number for share in _loss(space, best)]
         lost = [sum(pair) for pair in zip_longest(lost, loss, fillvalue=0)]
     names = [address_key(address) for address in sorted(_addresses(shares, spaces), key=address_key)]
     return switched, busy, new, tuple(lost), tuple(names)
@@ -164,7 +164,7 @@ def _placed(shares: tuple[_Share, ...], spaces: Spaces) -> Iterator[tuple[MigSlo
     choices = [tuple(combinations_with_replacement(space.sets(each), number)) for space, each, number in shares]
     addresses = _addresses(shares, spaces)
     for ways in product(*choices):
-        starts = [one for way in ways for one in way]
+        starts = [start for way in ways for start in way]
         profiles = [space.profile for space, _, number in shares for _ in range(number)]
         slots = [
             slot_of_start(address, profile, start)

@@ -228,12 +228,12 @@ class PlacementStream:
 
         def add(more: Iterator[tuple[Bound, Family | Placement]]) -> int:
             count = 0
-            for bound, one in more:
+            for bound, partial in more:
                 count += 1
-                if isinstance(one, (_OnNodes, Placement)):
-                    heapq.heappush(known, (bound, isinstance(one, _OnNodes), next(self._numbers), one))
+                if isinstance(partial, (_OnNodes, Placement)):
+                    heapq.heappush(known, (bound, isinstance(partial, _OnNodes), next(self._numbers), partial))
                 else:
-                    heapq.heappush(families, (bound[0], _steps_left(one), next(self._numbers), one))
+                    heapq.heappush(families, (bound[0], _steps_left(partial), next(self._numbers), partial))
             return count
 
         add(self._bounded(self._selections.begin(), level, mixed))
@@ -242,11 +242,11 @@ class PlacementStream:
             as_good = bool(families and known) and known[0][0][0] == families[0][0]
             better = not families or bool(known and known[0][0][0] < families[0][0])
             if better or (as_good and compared >= MOST_COMPARED):
-                one = heapq.heappop(known)[3]
-                if isinstance(one, _OnNodes):
-                    add(self._placements(one))
+                partial = heapq.heappop(known)[3]
+                if isinstance(partial, _OnNodes):
+                    add(self._placements(partial))
                     continue
-                yield one
+                yield partial
                 compared, considered = compared if as_good else 0, 0
             elif considered >= MOST_FAMILIES:
                 self._cut_off = True
@@ -270,12 +270,12 @@ class PlacementStream:
     ) -> Iterator[tuple[Bound, Family | Placement]]:
         own = level == 0 and self._selections.has_own_nodes
         able = frozenset[Node]().union(*map(self._able, self._selections.spreads())) if own else frozenset[Node]()
-        for one in found:
-            if own and not able.issuperset(map(self._field.resources.home, one.nodes)):
+        for partial in found:
+            if own and not able.issuperset(map(self._field.resources.home, partial.nodes)):
                 continue
-            if isinstance(one, Partial) or one.mixed == mixed:
-                busy = one.busy if isinstance(one, Selection) else 0
-                yield (self._rank(level, mixed, self._selections.least(one, level), busy=busy), ()), one
+            if isinstance(partial, Partial) or partial.mixed == mixed:
+                busy = partial.busy if isinstance(partial, Selection) else 0
+                yield (self._rank(level, mixed, self._selections.least(partial, level), busy=busy), ()), partial
 
     def _rank(self, level: int, mixed: int, cost: int, short: int = 0, busy: int = 0, order: int = 0) -> Rank:
         """Return a rank.

@@ -174,11 +174,13 @@ class Selections:
         fabric = self._field.catalogue.fabric
         for index, count in picks:
             kind = self._stock.kind(index)
-            bundles = sorted(kind.bundles, key=lambda one: lost(fabric, one)) if fabric.partitions else kind.bundles
+            bundles = (
+                sorted(kind.bundles, key=lambda bundle: lost(fabric, bundle)) if fabric.partitions else kind.bundles
+            )
             gpus += [address for bundle in bundles[:count] for address in bundle]
             models |= kind.trait.models
             busy += kind.trait.busy * count
-            brought.update(address for one in kind.members[:count] for address in one)
+            brought.update(address for bundle in kind.members[:count] for address in bundle)
             nodes += [kind.trait.node] * (kind.trait.size * count)
         mixed = 0 if self._sets else max(0, len(models) - 1)  # a named set or a partition is as requested
         return Selection(picks, tuple(nodes), mixed, busy, tuple(gpus), frozenset(brought))

@@ -85,7 +85,9 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
                 why = f"output of {log.name}: {error.what}"
                 unused.append(Doubt(what="output that is not used", where=f"{where} {who}".strip(), why=why))
             else:
-                figures = (msgspec.structs.replace(one, subject=f"{who}: {one.subject}") for one in found.figures)
+                figures = (
+                    msgspec.structs.replace(figure, subject=f"{who}: {figure.subject}") for figure in found.figures
+                )
                 said = msgspec.structs.replace(found, figures=tuple(figures)) if several else found
                 parts.append((f"{where} {who}".strip(), said))
     if not parts:
@@ -254,7 +256,9 @@ def _fio(text: str) -> Measured:
     writes = [sample.metric for sample in answer.samples if "write" in sample.metric]
     if writes:
         raise NotUnderstood("fio", f"{writes[0][:60]!r} writes: a diagnosis knows reads only")
-    samples = tuple(msgspec.structs.replace(one, metric="disk-read", subject=one.metric) for one in answer.samples)
+    samples = tuple(
+        msgspec.structs.replace(sample, metric="disk-read", subject=sample.metric) for sample in answer.samples
+    )
     return Measured(version=1, figures=tuple(figures_of(samples)))
 
 

@@ -80,5 +80,5 @@ def _worst(blocks: Sequence[str]) -> tuple[LinkSeen | None, str]:
             speed_gts=float(now[1]), width=int(now[2]), max_speed_gts=float(most[1]), max_width=int(most[2])
         )
         found.append((rate / top if rate and top else 1.0, link, block.split(" ", 1)[0]))
-    worst = min(found, key=lambda one: one[0], default=None)
+    worst = min(found, key=lambda seen: seen[0], default=None)
     return (worst[1], worst[2]) if worst else (None, "")

@@ -158,9 +158,9 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     found = estimate(Question(figure.metric, ranks, hosts, figure.size_bytes), shape)
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
-        bound, typical = (None if one is None else one / 8 for one in (bound, typical))
+        bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
     both = re.search(r"both directions|bidirectional|\bbidir\b", figure.subject[:400], re.IGNORECASE) is not None
-    bound, typical = (None if one is None else one * (2 if both else 1) for one in (bound, typical))
+    bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
     averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
     verdict, why = _verdict(value, bound, typical, found, averaged)
     most, device = _FASTEST.get(figure.metric, (None, ""))

@@ -36,7 +36,7 @@ def rulings(events: Sequence[KernelEvent]) -> tuple[tuple[KernelEvent, Ruling], 
         (event, Ruling("inform", f"{_named(event)}, changed again later", "") if event in last else rule(event))
         for event in events
     ]
-    return tuple(sorted(rows, key=lambda one: -RANK.index(one[1].outcome)))
+    return tuple(sorted(rows, key=lambda row: -RANK.index(row[1].outcome)))
 
 
 def _last_recovery(events: Iterable[KernelEvent]) -> list[KernelEvent]:

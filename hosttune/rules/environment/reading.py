@@ -287,5 +287,5 @@ def _options(number: int, words: list[str]) -> Iterator[VariableSetting]:
 
 def _listed(number: int, text: str) -> Iterator[VariableSetting]:
     """Yield the variables of a list "ALL,A=b,C=d". A comma always separates: none can be in a value."""
-    for one in text.split(","):
-        yield from _assigned(number, one)
+    for part in text.split(","):
+        yield from _assigned(number, part)

@@ -68,7 +68,7 @@ def lint(host: Host, definitions: Sequence[LintedDefinition]) -> tuple[LintFindi
     findings: list[LintFinding] = []
     for definition, guest, root in read:
         findings += _of_guest(definition, GuestOnHost(facts, guest, root))
-    return tuple(sorted(findings, key=lambda one: severity(one.level)))
+    return tuple(sorted(findings, key=lambda finding: severity(finding.level)))
 
 
 def _read(definition: LintedDefinition) -> tuple[LintedDefinition, Guest, _Element]:
@@ -83,7 +83,7 @@ def _read(definition: LintedDefinition) -> tuple[LintedDefinition, Guest, _Eleme
 
 def _of_guest(definition: LintedDefinition, scene: GuestOnHost) -> Iterator[LintFinding]:
     lines, manager = XmlLines(scene.root), definition.manager
-    unread = tuple(one.get("path", "") for one in scene.root.iterfind(f"metadata/{UNREAD}")) if manager else ()
+    unread = tuple(element.get("path", "") for element in scene.root.iterfind(f"metadata/{UNREAD}")) if manager else ()
     for rule in rules():
         if manager is not None and rule.id in NOT_ASKED:
             continue
