@@ -200,7 +200,7 @@ def _report_host(planned_member: PlannedMember) -> CollectiveHost:
     )
 
 
-def faults(found: GroupFindings, groups: Sequence[HostGroup]) -> tuple[CollectiveFault, ...]:
+def faults(group_findings: GroupFindings, groups: Sequence[HostGroup]) -> tuple[CollectiveFault, ...]:
     """Return what explains bad groups, in words."""
     now = [group for group in groups if not group.repeated]
 
@@ -211,23 +211,23 @@ def faults(found: GroupFindings, groups: Sequence[HostGroup]) -> tuple[Collectiv
         )
 
     made = []
-    for host in sorted(found.slow):
+    for host in sorted(group_findings.slow):
         bad, good = counted(host, alone=False)
         words = (
             f"host {host}: every group with it is bad ({bad} of {bad + good}), and its companions are good without it"
         )
         made.append(CollectiveFault(kind="host", hosts=(host,), bad=bad, good=good, words=words))
-    for host in sorted(found.alone):
+    for host in sorted(group_findings.alone):
         bad, good = counted(host, alone=True)
         words = f"host {host}: bad by itself, without a network"
         made.append(CollectiveFault(kind="alone", hosts=(host,), bad=bad, good=good, words=words))
-    for members in found.together:
+    for members in group_findings.together:
         hosts = tuple(sorted(members))
         words = (
             f"{some(hosts, 8)}: each is good in another group, together they are bad, twice: the network between them"
         )
         made.append(CollectiveFault(kind="together", hosts=hosts, bad=2, words=words))
-    for members, suspects in found.unexplained:
+    for members, suspects in group_findings.unexplained:
         hosts = tuple(sorted(suspects or members))
         words = f"{some(hosts, 8)}: bad together; the measurements cannot tell which of them"
         made.append(CollectiveFault(kind="suspects", hosts=hosts, bad=1, words=words))

@@ -105,8 +105,8 @@ class _Room:
         while thread not in chain:
             chain[thread] = None
             core = self._own[thread]
-            found = (one for guest in self._others(thread, core) for one in self._leaving[core][guest])
-            thread = min(found, key=self._order.__getitem__)
+            others = (one for guest in self._others(thread, core) for one in self._leaving[core][guest])
+            thread = min(others, key=self._order.__getitem__)
         seen = list(chain)
         cycle = seen[seen.index(thread) :]
         return max(cycle, key=lambda thread: (bool(self._free_for(thread, self._at[thread])), self._order[thread]))

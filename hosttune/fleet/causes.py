@@ -56,8 +56,8 @@ def diagnose_host(results: str, host: str, validation: Validation, standard: Sta
     return Diagnosed(shown, max(0, len(low) - MOST_FIGURES), diagnosis.causes[:MOST_CAUSES], diagnosis.next)
 
 
-def _low(found: Diagnosis) -> tuple[JudgedFigure, ...]:
-    return tuple(figure for figure in found.figures if figure.verdict in ("low", "impossible"))
+def _low(diagnosis: Diagnosis) -> tuple[JudgedFigure, ...]:
+    return tuple(figure for figure in diagnosis.figures if figure.verdict in ("low", "impossible"))
 
 
 def read_host(results: str, host: str, validation: Validation) -> Host | None:

@@ -151,19 +151,19 @@ def report_of(results: str, hosts: Iterable[str], asked: RunContext) -> FleetRep
     """
     if asked.verb not in PHASES:
         raise BadInput(f"no verb {asked.verb!r}", where="fleet report", hint=f"one of {', '.join(PHASES)}")
-    found = _Hosts(results, asked)
+    gathered = _Hosts(results, asked)
     for host in hosts:
-        found.add(host)
-    medians, outliers = found.figures.medians()
+        gathered.add(host)
+    medians, outliers = gathered.figures.medians()
     return FleetReport(
         **_of_run(asked),
-        verdict=_worst(line.verdict for line in found.lines) if found.lines else "unknown",
-        hosts=tuple(found.lines),
+        verdict=_worst(line.verdict for line in gathered.lines) if gathered.lines else "unknown",
+        hosts=tuple(gathered.lines),
         medians=medians,
         outliers=outliers,
-        causes=groups_of(found.lines, found.unexplained),
-        uniformity=found.facts.spreads(),
-        notes=tuple(found.notes()),
+        causes=groups_of(gathered.lines, gathered.unexplained),
+        uniformity=gathered.facts.spreads(),
+        notes=tuple(gathered.notes()),
     )
 
 

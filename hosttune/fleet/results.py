@@ -45,7 +45,7 @@ def hosts_in(results: str) -> tuple[str, ...]:
     except OSError as error:
         raise _unreadable(results, error) from error
     folders = [name for name in names if not name.startswith(".") and os.path.isdir(os.path.join(results, name))]
-    hosts = (_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), os.fsencode(name)) for name in folders)
+    hosts = (_ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), os.fsencode(name)) for name in folders)
     return tuple(sorted(host.decode("utf-8", "surrogateescape") for host in hosts))
 
 

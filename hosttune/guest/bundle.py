@@ -100,7 +100,7 @@ def library(guest: PlannedGuest, roce: Roce | None = None) -> ExpectedLibrary | 
     )
 
 
-def nics_of(found: ExpectedLibrary | None, devices: tuple[PassedDevice, ...]) -> tuple[PassedDevice, ...]:
+def nics_of(expected_library: ExpectedLibrary | None, devices: tuple[PassedDevice, ...]) -> tuple[PassedDevice, ...]:
     """Return the places of the library's NICs, in the plan's order."""
-    wanted = frozenset(found.nics) if found is not None else frozenset[str]()
+    wanted = frozenset(expected_library.nics) if expected_library is not None else frozenset[str]()
     return tuple(place for place in devices if place.address in wanted)

@@ -250,21 +250,23 @@ class Course:
             self.firmware[target.address] = known
             self._step(target, "tested", limit, estimate, partial(self._one_test, target))
 
-    def _keep_look(self, target: Target, found: Validation | None) -> None:
+    def _keep_look(self, target: Target, validation: Validation | None) -> None:
         """Keep what a test guest saw of a GPU's health. A validation on the host's driver has kept its own."""
-        if found is not None:
+        if validation is not None:
             host = self.tools.discover()
             with record.state_lock(self.store):
                 keep_gpus(
-                    self.store.folder, host, {target.address: look_of(host, target.address, found.results, now_text())}
+                    self.store.folder,
+                    host,
+                    {target.address: look_of(host, target.address, validation.results, now_text())},
                 )
 
     def _one_test(self, target: Target) -> HandoverStep:
         back = self._is(target, "taken-back")
         if back and self.validation is None:
             self.validation = self._validated()
-        found = self.validation if self.validation is not None else "no device is on the host's driver"
-        return testing.tested(target, found, self.firmware.get(target.address), back)
+        tested = self.validation if self.validation is not None else "no device is on the host's driver"
+        return testing.tested(target, tested, self.firmware.get(target.address), back)
 
     def _validated(self) -> Validation | str:
         """Return the validation, or why there is none. It is made in a child, which ends at the time limit."""
@@ -369,14 +371,14 @@ class Course:
 
     def _replaced(self, host: Host) -> Mapping[str, str]:
         """Return why the device at an address is not the one that was quarantined, for each of which that holds."""
-        found, catalogue = {}, read_catalogue(host)
+        versions, catalogue = {}, read_catalogue(host)
         for target in self.targets:
             now = identity(catalogue, target.address, host)
             if not same_device(target.identity, now):
-                found[target.address] = f"another device is there: it was {target.identity!r}, and is {now!r}"
+                versions[target.address] = f"another device is there: it was {target.identity!r}, and is {now!r}"
             elif binding.place_of(self.site.system, target.address) != self.places.get(target.address):
-                found[target.address] = "it was taken out meanwhile, and put in again or another one in its place"
-        return found
+                versions[target.address] = "it was taken out meanwhile, and put in again or another one in its place"
+        return versions
 
     def _handed(self, host: Host, target: Target) -> HandedDevice:
         done = list(self.steps.get(target.address, ()))

@@ -46,16 +46,16 @@ class PartitionOutcome(msgspec.Struct, frozen=True):
         outcome: StepOutcome = "failed" if self.failed else "unknown"
         return HandoverStep(step=name, outcome=outcome, evidence={"fabric": self.evidence}, why=self.why)
 
-    def told(self, found: HandoverStep, **opened: Mapping[str, Any] | None) -> HandoverStep:
+    def told(self, step: HandoverStep, **opened: Mapping[str, Any] | None) -> HandoverStep:
         """Return a step with what became of the partitions; one that is done is not, if that is not proven.
 
         `opened`: what was activated afterwards, by what it was for.
         """
         if self.evidence is None:
-            return found
+            return step
         fabric = {**self.evidence, **{what: one for what, one in opened.items() if one is not None}}
-        told = msgspec.structs.replace(found, evidence={**(found.evidence or {}), "fabric": fabric})
-        if self.proven or found.outcome != "done":
+        told = msgspec.structs.replace(step, evidence={**(step.evidence or {}), "fabric": fabric})
+        if self.proven or step.outcome != "done":
             return told
         return msgspec.structs.replace(told, outcome="failed" if self.failed else "unknown", why=self.why)
 

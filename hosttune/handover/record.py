@@ -41,8 +41,8 @@ def courses(store: Store) -> Store:
 
 def last_course(store: Store) -> Transaction | None:
     """Return the newest hand-over of a state directory, finished or not; None if there was none. Raises Refused."""
-    found = store.inside(FOLDER).transactions()
-    return found[-1] if found else None
+    transactions = store.inside(FOLDER).transactions()
+    return transactions[-1] if transactions else None
 
 
 def original_methods(store: Store, address: str, now: tuple[str, ...] | None) -> tuple[str, ...] | None:

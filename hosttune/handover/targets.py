@@ -108,8 +108,8 @@ def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
     if host.guests is None:
         what = "libvirt cannot be asked which guests have these devices"
         raise Refused(what, where="libvirt", hint="start libvirt, then try again")
-    found = {*asked.devices, *(_of_guest(host, register, asked.guest) if asked.guest is not None else ())}
-    for address in sorted(found, key=address_key):
+    addresses = {*asked.devices, *(_of_guest(host, register, asked.guest) if asked.guest is not None else ())}
+    for address in sorted(addresses, key=address_key):
         function = host.index.pci.get(address)
         if function is None:
             hint = "hosttune discover lists the devices of this host"
@@ -119,7 +119,7 @@ def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
         if function.boot_display:
             hint = "the host's console needs it"
             raise BadInput(f"{address} is the boot display", where="--device", hint=hint)
-    return tuple(sorted(found, key=address_key))
+    return tuple(sorted(addresses, key=address_key))
 
 
 def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
@@ -134,11 +134,11 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
         raise Refused(what, where="--guest", hint=hint)
     begun = [record.address for record in register.quarantined if record.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
-    found = tuple(dict.fromkeys(address for address in addresses if is_address(address)))
-    if not found and not any(name in users for users in host.index.users.values()):
+    named = tuple(dict.fromkeys(address for address in addresses if is_address(address)))
+    if not named and not any(name in users for users in host.index.users.values()):
         what = f"guest {name} has no PCI device" if guest is not None else f"no guest {name} is defined here"
         raise BadInput(what, where="--guest", hint="virsh list --all shows the guests; or name devices: --device BDF")
-    return found
+    return named
 
 
 def identity_now(system: System, host: Host, address: str) -> str:
@@ -297,9 +297,9 @@ def _given(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     named: dict[str, str] = {}
     plain: list[str] = []
     for one in given:
-        address, found, serial = one.partition("=")
-        serial = check_serial(serial if found else one)
-        if not found:
+        address, kind, serial = one.partition("=")
+        serial = check_serial(serial if kind else one)
+        if not kind:
             plain.append(serial)
             continue
         address = parse_address(address.strip(), where="--erase")

@@ -113,15 +113,15 @@ def read_fabric(host: Host) -> HostFabric:
     if listed is None and mode in (SHARED, VGPU) and board and board.partitions and _fits(board, modules, members):
         listed = board.partitions
         assumed = f"the Fabric Manager could not be asked: partitions as {board.generation.title()} boards have them"
-    found = _resolved(listed or (), modules)
+    partitions = _resolved(listed or (), modules)
     # a list of partitions of other GPUs counts as a list, too
-    are_known = bool(found or (listed and modules.keys() >= set(members)))
+    are_known = bool(partitions or (listed and modules.keys() >= set(members)))
     return HostFabric(
         members=members,
         switches=switches,
         mode=mode,
-        partitions=found if are_known else None,
-        why=None if found or mode == PASSTHROUGH else _unknown(mode, listed, members, modules, claimed),
+        partitions=partitions if are_known else None,
+        why=None if partitions or mode == PASSTHROUGH else _unknown(mode, listed, members, modules, claimed),
         assumed="; ".join(part for part in (service, assumed) if part) or None,
         board_gpus=board.gpus if board else 8,
         modules=modules,

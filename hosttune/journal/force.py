@@ -282,22 +282,22 @@ def planned_guests(plans: Iterable[tuple[Transaction, Plan | None]]) -> dict[str
 
     Of an apply that was reverted in part: those whose definitions are in force.
     """
-    found: dict[str, _Planned] = {}
+    planneds: dict[str, _Planned] = {}
     for transaction, plan in plans:
         gone = [
             record.target
             for record in transaction.records
             if record.change == "back" and record.kind in (GUEST, ADOPTED)
         ]
-        found = {} if plan is None else {name: known for name, known in found.items() if name not in gone}
+        planneds = {} if plan is None else {name: known for name, known in planneds.items() if name not in gone}
         if plan is None:
             continue
         left = {record.target for record in transaction.records if record.in_force and record.kind in (GUEST, ADOPTED)}
         number = transaction.header.number
         new = {guest.name: _Planned(number, plan, guest) for guest in plan.guests}
         new |= {adopted.name: _Planned(number, plan, adopted.guest, adopted) for adopted in plan.adoptions}
-        found |= {name: planned for name, planned in new.items() if transaction.is_applied or name in left}
-    return found
+        planneds |= {name: planned for name, planned in new.items() if transaction.is_applied or name in left}
+    return planneds
 
 
 def _guests(

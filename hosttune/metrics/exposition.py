@@ -69,8 +69,8 @@ def apply_groups(evidence: Evidence | None) -> tuple[Group, ...]:
     )
 
 
-def _drifts(found: Iterable[Drift], value: float | None) -> Iterable[Point]:
-    for drift in found:
+def _drifts(drifts: Iterable[Drift], value: float | None) -> Iterable[Point]:
+    for drift in drifts:
         kind, _, subject = drift.action.partition(":")
         yield Point(labels={"kind": kind, "subject": subject}, value=value)
 

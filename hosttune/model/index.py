@@ -120,7 +120,7 @@ class DeviceIndex:
             if isinstance(drive, Nic)
             for name in drive.interfaces
         )
-        return {path: tuple(found) for path, found in grouped((*drives, *nics)).items()} | dict(self._nodes)
+        return {path: tuple(users) for path, users in grouped((*drives, *nics)).items()} | dict(self._nodes)
 
     def functions_under(self, path: str) -> tuple[str, ...] | None:
         """Return the PCI functions that a node or an interface of the host is on; None if that is unknown."""

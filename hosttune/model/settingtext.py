@@ -20,7 +20,7 @@ def setting_value(kind: str, value: Any) -> Any:
 
 def short_lists(text: str) -> str:
     """Return a text in which long CPU lists with even steps are short: "2,4,6" up to 166 is "2,4..166"."""
-    return _CPU_LIST.sub(lambda found: _short(found[0]), text)
+    return _CPU_LIST.sub(lambda match: _short(match[0]), text)
 
 
 def _short(cpus: str) -> str:

@@ -118,7 +118,7 @@ def place_guests(
     """Place the guests. Return (the outcome of each guest, findings about the whole)."""
     searched = search_problem(context, wants)
     alone = [_decided(searched, [i]) for i in range(len(wants))]
-    refused = {i: outcome for i, found in enumerate(alone) if isinstance(outcome := found.outcomes[i], Unplaced)}
+    refused = {i: outcome for i, single in enumerate(alone) if isinstance(outcome := single.outcomes[i], Unplaced)}
     able = [i for i in range(len(wants)) if i not in refused]
     together = alone[able[0]] if len(able) == 1 else _decided(searched, able)
     refused |= {i: outcome for i, outcome in together.outcomes.items() if isinstance(outcome, Unplaced)}
@@ -209,13 +209,13 @@ def _no_place(context: PlanningContext, want: GuestRequest) -> Unplaced:
     nics = NicRequest(count=guest.nics) if isinstance(guest.nics, int) else guest.nics
     missing: list[str] = []
     if isinstance(nics, NicRequest):
-        found = len(counted_nics(context, want))
-        missing += too_few("NICs", nics.count, found, len(context.host.nics))
-        missing += in_doubt(context, free_nics(context, nics)) if found < nics.count else ()
+        there = len(counted_nics(context, want))
+        missing += too_few("NICs", nics.count, there, len(context.host.nics))
+        missing += in_doubt(context, free_nics(context, nics)) if there < nics.count else ()
     if isinstance(guest.nvme, int):
-        found = len(counted_nvme(context, want))
-        missing += too_few("NVMe drives", guest.nvme, found, len(context.host.nvme))
-        missing += in_doubt(context, [drive.address for drive in context.host.nvme]) if found < guest.nvme else ()
+        there = len(counted_nvme(context, want))
+        missing += too_few("NVMe drives", guest.nvme, there, len(context.host.nvme))
+        missing += in_doubt(context, [drive.address for drive in context.host.nvme]) if there < guest.nvme else ()
     room = () if missing and has_room(context, guest, candidates) else shortage(context, guest, candidates)
     return Unplaced(guest=guest.name, why=(*missing, *room))
 

@@ -296,7 +296,7 @@ def _of_nic(host: Host, address: str) -> tuple[str, ...]:
 
 def _busy(standing: StandingIntent, guests: Iterable[PlannedGuest]) -> Mapping[str, Counter[str]]:
     """Return the parts that only the present runs of guests hold: by the guest, of a pool the number of its pages."""
-    planned, found = {guest.name: guest for guest in guests}, defaultdict[str, Counter[str]](Counter)
+    planned, counted = {guest.name: guest for guest in guests}, defaultdict[str, Counter[str]](Counter)
     for name, run in standing.residents.items():
         if not runs(run):
             continue
@@ -305,9 +305,9 @@ def _busy(standing: StandingIntent, guests: Iterable[PlannedGuest]) -> Mapping[s
         parts += (a for device in entry.devices for a in (device, *standing.bare.index.above(device)))
         parts += (a for device in entry.devices for a in _of_nic(standing.bare, device))
         for path in parts:
-            found[path][name] += 1
+            counted[path][name] += 1
         for part in entry.memory or ():
             if part.node is not None and part.page_bytes:
                 pool = sysfs.pool_total(part.node, part.page_bytes)
-                found[pool][name] += (part.memory_bytes or 0) // part.page_bytes
-    return found
+                counted[pool][name] += (part.memory_bytes or 0) // part.page_bytes
+    return counted

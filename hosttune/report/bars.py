@@ -48,10 +48,10 @@ class Chart(Value, frozen=True, kw_only=True):
     lower_is_better: bool = False
 
 
-def charts(found: Iterable[Measure]) -> tuple[Chart, ...]:
+def charts(measures: Iterable[Measure]) -> tuple[Chart, ...]:
     """Return a chart for each metric whose subjects are single things. Pairs are shown in heat maps."""
     together: dict[tuple[str, str], list[Measure]] = {}
-    for measure in found:
+    for measure in measures:
         if pair_of(measure.subject) is None:
             sized = _SIZED.fullmatch(measure.metric)
             title = f"{sized[1]}, {measure.subject}" if sized else measure.metric

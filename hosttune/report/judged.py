@@ -45,11 +45,11 @@ TITLES: Mapping[str, str] = {
 OWN_WORDS: Mapping[str, str] = {"measured": "measured, median of the GPUs", "model": "by the model, not measured"}
 
 
-def counted(found: Diagnosis) -> str:
+def counted(diagnosis: Diagnosis) -> str:
     """Return one line: how many figures have which verdict, and how many causes are named."""
-    counts = {verdict: sum(figure.verdict == verdict for figure in found.figures) for verdict in VERDICTS}
+    counts = {verdict: sum(figure.verdict == verdict for figure in diagnosis.figures) for verdict in VERDICTS}
     parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
-    total, causes = len(found.figures), len(found.causes)
+    total, causes = len(diagnosis.figures), len(diagnosis.causes)
     figures = f"{total} figure{'' if total == 1 else 's'}: {', '.join(parts)}; " if parts else ""
     return f"{figures}{causes or 'no'} cause{'' if causes == 1 else 's'} named"
 

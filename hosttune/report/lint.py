@@ -105,10 +105,11 @@ def _case(rule: LintRule, findings: Sequence[LintFinding], file: str, fail_on: s
     )
 
 
-def environment_report(found: JudgedEnvironment, where: str) -> Report:
+def environment_report(environment: JudgedEnvironment, where: str) -> Report:
     """Return the counts of the verdicts, and each line in the file's order."""
     counts = {
-        verdict: sum(environment_line.verdict == verdict for environment_line in found.lines) for verdict in VERDICTS
+        verdict: sum(environment_line.verdict == verdict for environment_line in environment.lines)
+        for verdict in VERDICTS
     }
     words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
     return Report(
@@ -129,7 +130,7 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
                         ),
                         *(environment_line.setting or "", environment_line.source or ""),
                     )
-                    for environment_line in found.lines
+                    for environment_line in environment.lines
                 ),
                 styles={"what it sets": "mono", "line": "num"},
                 whole=True,

@@ -22,29 +22,29 @@ _READING = (
 )
 
 
-def pairs_report(found: PairsReport) -> Report:
+def pairs_report(report: PairsReport) -> Report:
     """Return the report of a run of `pairs`."""
-    explained = "" if found.check else "No measured pair is low or cut."
+    explained = "" if report.check else "No measured pair is low or cut."
     return Report(
         kind="Pairs of hosts",
-        verdict=found.verdict,
-        headline=headline(found),
-        occasion=tuple(occasion(found)),
-        stopped=found.stopped,
+        verdict=report.verdict,
+        headline=headline(report),
+        occasion=tuple(occasion(report)),
+        stopped=report.stopped,
         blocks=(
             Lines(
                 heading="What explains low and cut pairs",
-                lines=tuple(fault.words for fault in found.faults),
+                lines=tuple(fault.words for fault in report.faults),
                 style="error",
                 empty=explained,
             ),
             Lines(
                 heading="Not measured, unknown, or with errors",
-                lines=(*counted(found), *smaller_paths(found), *unmeasured(found), *found.notes),
+                lines=(*counted(report), *smaller_paths(report), *unmeasured(report), *report.notes),
                 style="warn",
             ),
-            Lines(heading="Rails", lines=tuple(rail_lines(found))),
-            Maps(heading="Heat maps of rails", parts=maps(found), reading=_READING),
+            Lines(heading="Rails", lines=tuple(rail_lines(report))),
+            Maps(heading="Heat maps of rails", parts=maps(report), reading=_READING),
         ),
     )
 

@@ -40,14 +40,16 @@ def expectation_of(plan: Plan, guest: str) -> Expectation | None:
     return next((expectation for expectation in plan.expected if expectation.guest == guest), None)
 
 
-def expected_rows(found: Expectation) -> list[tuple[str, str, str]]:
+def expected_rows(expectation: Expectation) -> list[tuple[str, str, str]]:
     """Return (what, figures, of which devices) rows: typical figure and bound, or why they are not known."""
-    return [(_NAMES.get(figure.metric, figure.metric), _figures(figure), figure.subject) for figure in found.figures]
+    return [
+        (_NAMES.get(figure.metric, figure.metric), _figures(figure), figure.subject) for figure in expectation.figures
+    ]
 
 
-def worse_rows(found: Expectation) -> list[tuple[str, str]]:
+def worse_rows(expectation: Expectation) -> list[tuple[str, str]]:
     """Return (placement, what it loses) rows."""
-    return [(placement.placement, "; ".join(_parts(placement))) for placement in found.worse]
+    return [(placement.placement, "; ".join(_parts(placement))) for placement in expectation.worse]
 
 
 def _figures(figure: PredictedFigure) -> str:

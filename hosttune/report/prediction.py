@@ -38,20 +38,22 @@ _PREDICTED_KEY = (("bar", "typical figure, or the run's own"), *_BOUND)
 _NUMBERS = dict.fromkeys(("typical", "value", "figure", "at most", "bound", "GB/s", "this host", "data sheet"), "num")
 
 
-def prediction_report(found: Sequence[Prediction], host: Host | None = None) -> Report:
+def prediction_report(predictions: Sequence[Prediction], host: Host | None = None) -> Report:
     """Return the report of predictions. With the host, paths are drawn on it."""
-    reported = any(row.value is not None for prediction in found for row in prediction.figures)
-    of = found[0].of or "this host" if len(found) == 1 else f"{len(found)} guests"
+    reported = any(row.value is not None for prediction in predictions for row in prediction.figures)
+    of = predictions[0].of or "this host" if len(predictions) == 1 else f"{len(predictions)} guests"
     measured = "Nothing was measured: each figure follows from a formula, with its inputs and source."
     run = "The run as it was reported, against the models. Each figure follows from a formula, with inputs and source."
     bound = "The bound is what no such machine can exceed"
     typical = "." if reported else "; the typical figure is what such machines give."
-    foremost = _foremost(found[0].figures) if len(found) == 1 and not reported else ""
+    foremost = _foremost(predictions[0].figures) if len(predictions) == 1 and not reported else ""
     return Report(
         kind="Prediction",
         headline=f"A training run on {of}" if reported else f"What to expect of {of}{foremost}",
         occasion=(f"{run if reported else measured} {bound}{typical} What has no source is unknown.",),
-        blocks=tuple(block for prediction in found for block in _predicted(prediction, host, len(found) > 1)),
+        blocks=tuple(
+            block for prediction in predictions for block in _predicted(prediction, host, len(predictions) > 1)
+        ),
     )
 
 
@@ -65,9 +67,9 @@ def _foremost(figures: Sequence[PredictedFigure]) -> str:
     return ""
 
 
-def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[Section | AnyBlock]:
-    of = f"{found.of or 'guest'}: " if several else ""
-    rows = [(words, members[0]) for words, members in alike(found.figures)]
+def _predicted(prediction: Prediction, host: Host | None, several: bool) -> Iterator[Section | AnyBlock]:
+    of = f"{prediction.of or 'guest'}: " if several else ""
+    rows = [(words, members[0]) for words, members in alike(prediction.figures)]
     value = "value" if any(figure.value is not None for _, figure in rows) else "typical"
     cells = tuple(
         (
@@ -97,18 +99,18 @@ def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[
         blocks=(
             Table(columns=("metric", "figures", "of", "inputs"), rows=told, forms=("text",), whole=True),
             Table(columns=columns, rows=cells, styles=_NUMBERS, forms=("md",), whole=True),
-            Charts(parts=predicted_charts(found.figures), key=_PREDICTED_KEY),
+            Charts(parts=predicted_charts(prediction.figures), key=_PREDICTED_KEY),
             *(() if rows else (Lines(lines=("Nothing is known of this host's devices.",)),)),
-            Lines(lines=found.notes),
+            Lines(lines=prediction.notes),
         ),
     )
-    yield from _roofs(found.roofs, _runs(found), of)
+    yield from _roofs(prediction.roofs, _runs(prediction), of)
     lead = "The slowest path between two GPUs, and from a GPU to its nearest NIC, unless others were asked for."
-    yield Section(heading=f"{of}Paths between devices", lead=lead, blocks=path_blocks(found.paths, host))
+    yield Section(heading=f"{of}Paths between devices", lead=lead, blocks=path_blocks(prediction.paths, host))
     yield Table(
         heading=f"{of}Formulas and sources",
         columns=("metric", "formula", "source"),
-        rows=sources_of(found.figures),
+        rows=sources_of(prediction.figures),
         whole=True,
     )
 
@@ -124,29 +126,29 @@ def _figure_text(figure: PredictedFigure) -> str:
     return f"{typical}, at most {figure.bound:,.4g} {figure.unit}"
 
 
-def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | None = None) -> Report:
+def diagnosis_report(diagnosis: Diagnosis, host: Host | None = None, name: str | None = None) -> Report:
     """Return the report of a diagnosis. `name`: of what the figures are. With the host, paths are drawn on it."""
-    verdicts = {figure.verdict for figure in found.figures}
+    verdicts = {figure.verdict for figure in diagnosis.figures}
     style = "unknown" if verdicts == {"unknown"} or not verdicts else "pass"
-    style = "fail" if verdicts & {"low", "impossible"} else "warn" if found.causes else style
-    answer = shortfall(found.figures, found.causes[0].explains if found.causes else ())
+    style = "fail" if verdicts & {"low", "impossible"} else "warn" if diagnosis.causes else style
+    answer = shortfall(diagnosis.figures, diagnosis.causes[0].explains if diagnosis.causes else ())
     meaning = "No figure is known to be low, and no fault was observed: no cause is named."
-    if found.causes:
-        meaning = f"{found.causes[0].sentence}. {counted(found)}." if answer else f"{counted(found)}."
+    if diagnosis.causes:
+        meaning = f"{diagnosis.causes[0].sentence}. {counted(diagnosis)}." if answer else f"{counted(diagnosis)}."
     elif style == "fail":
         meaning = "No cause found: no rule explains what is low."
-    elif style == "pass" and found.figures:
+    elif style == "pass" and diagnosis.figures:
         meaning = "Every figure is as such a machine gives it; a figure that is as it should be gets no cause."
     return Report(
         kind="Diagnosis",
         name=name or (host.hostname if host else None) or "measured figures",
         verdict=style,
-        headline=answer or (found.causes[0].sentence if found.causes else counted(found)),
+        headline=answer or (diagnosis.causes[0].sentence if diagnosis.causes else counted(diagnosis)),
         meaning=meaning,
         blocks=(
-            Section(heading="Causes and figures", blocks=diagnosis_blocks(found)),
-            Section(heading="Paths on which the low figures depend", blocks=path_blocks(found.paths, host)),
-            *_roofs(found.roofs),
+            Section(heading="Causes and figures", blocks=diagnosis_blocks(diagnosis)),
+            Section(heading="Paths on which the low figures depend", blocks=path_blocks(diagnosis.paths, host)),
+            *_roofs(diagnosis.roofs),
         ),
     )
 
@@ -174,9 +176,9 @@ def shortfall(figures: Sequence[JudgedFigure], explained: Sequence[str]) -> str:
     return f"{worst.metric} of {named(worst)} {words}{others}"
 
 
-def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:
+def diagnosis_blocks(diagnosis: Diagnosis) -> tuple[AnyBlock, ...]:
     """Return causes, figures, and what is not known."""
-    ordered = sorted(found.figures, key=lambda figure: VERDICTS.index(figure.verdict))
+    ordered = sorted(diagnosis.figures, key=lambda figure: VERDICTS.index(figure.verdict))
     fine = [figure for figure in ordered if figure.verdict == "expected"]
     rows = tuple(
         (
@@ -190,12 +192,14 @@ def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:
     bad = figure_charts(figure for figure in ordered if figure.verdict != "expected")
     as_expected = f"{len(fine)} figures as expected"
     return (
-        Entries(heading="Causes, best first", parts=tuple(_cause(cause) for cause in found.causes), whole=True),
+        Entries(heading="Causes, best first", parts=tuple(_cause(cause) for cause in diagnosis.causes), whole=True),
         Table(heading="Figures", columns=columns, rows=rows, styles=_NUMBERS, forms=("text", "md"), whole=True),
         Charts(heading="Figures that are not as expected", parts=bad, key=_JUDGED_KEY),
         Charts(heading=as_expected, parts=figure_charts(fine), key=_JUDGED_KEY, fold=True),
-        Lines(heading="What is not known, and what to do next", lines=found.next),
-        Lines(heading="Not used", lines=tuple(f"{doubt.where}: {doubt.what}: {doubt.why}" for doubt in found.problems)),
+        Lines(heading="What is not known, and what to do next", lines=diagnosis.next),
+        Lines(
+            heading="Not used", lines=tuple(f"{doubt.where}: {doubt.what}: {doubt.why}" for doubt in diagnosis.problems)
+        ),
     )
 
 
@@ -285,7 +289,7 @@ def _roofs(roofs: Sequence[GpuRoof], runs: Sequence[RooflineRun] = (), of: str =
     )
 
 
-def _runs(found: Prediction) -> list[RooflineRun]:
+def _runs(prediction: Prediction) -> list[RooflineRun]:
     """Return the place of a training run under the roofline.
 
     One far right of the ridge is drawn at the right end (None), so that the ridge stays in the middle.
@@ -296,6 +300,6 @@ def _runs(found: Prediction) -> list[RooflineRun]:
             tflops=figure.value,
             text=f"{figure.subject}: {figure.value:,.4g} {figure.unit}",
         )
-        for figure in found.figures
+        for figure in prediction.figures
         if figure.metric == "roofline" and figure.value
     ]

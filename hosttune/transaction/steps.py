@@ -122,7 +122,7 @@ def steps_of(actions: Iterable[Action]) -> tuple[SettingStep, ...]:
         if not back:  # an original is what was read here: it is compared with the journal, not with what plans can ask
             setting.check(action.want)
         single.append(SettingStep(setting, freeze(action.want), (action,), FrozenMap({action.id: ""}), back=back))
-    return in_order((*single, *(_merged(kind, found, back=back) for (kind, back), found in merging.items())))
+    return in_order((*single, *(_merged(kind, settings, back=back) for (kind, back), settings in merging.items())))
 
 
 def back_step(record: Record, why: str = "not wanted any more", *, gives_up: bool = False) -> SettingStep:
@@ -182,13 +182,13 @@ def in_order(steps: Iterable[SettingStep]) -> tuple[SettingStep, ...]:
     return tuple(sorted((*backs, *(step for step in known if not step.back)), key=place))
 
 
-def _merged(kind: type[WrittenTogether], found: list[tuple[Action, Setting]], *, back: bool) -> SettingStep:
+def _merged(kind: type[WrittenTogether], settings: list[tuple[Action, Setting]], *, back: bool) -> SettingStep:
     """Return one step for all actions of a kind whose settings are written together. A part is an action's target."""
-    setting = kind.merged([setting for _, setting in found])
-    want = freeze({action.target: action.want for action, _ in found})
+    setting = kind.merged([setting for _, setting in settings])
+    want = freeze({action.target: action.want for action, _ in settings})
     if not back:
         setting.check(want)
-    actions = tuple(action for action, _ in found)
+    actions = tuple(action for action, _ in settings)
     return SettingStep(setting, want, actions, FrozenMap({action.id: action.target for action in actions}), back=back)
 
 

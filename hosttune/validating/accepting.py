@@ -109,17 +109,17 @@ def keep(folder: str | None, where: str, new: Sequence[Acceptance], results: Seq
         accepted.accept(folder, new)
 
 
-def applied(found: Validation, acceptances: Iterable[Acceptance], host: Host) -> Validation:
+def applied(validation: Validation, acceptances: Iterable[Acceptance], host: Host) -> Validation:
     """Return the validation with what is accepted in its results, and the verdict of the others."""
     judged = [msgspec.structs.replace(acceptance, ended=_ended(acceptance, host)) for acceptance in acceptances]
     oldest_first = sorted(judged, key=lambda acceptance: not acceptance.ended)  # and those that have ended before all
     results = []
-    for result in found.results:
+    for result in validation.results:
         acceptance = next((acceptance for acceptance in reversed(oldest_first) if acceptance.covers(result)), None)
         if acceptance is not None and result.outcome in ("unknown", "warn") and not _handed(result, host):
             result = msgspec.structs.replace(result, accepted=acceptance)
         results.append(result)
-    return msgspec.structs.replace(found, results=tuple(results), verdict=verdict_of(results))
+    return msgspec.structs.replace(validation, results=tuple(results), verdict=verdict_of(results))
 
 
 def _ended(acceptance: Acceptance, host: Host) -> str:

@@ -158,15 +158,17 @@ def search(hosts: Sequence[str], trials: Sequence[Trial], tried: Sequence[frozen
     return tuple(tuple(sorted(group, key=place.__getitem__)) for group in groups)
 
 
-def _unsettled(found: GroupFindings, trials: Iterable[Trial]) -> list[str]:
+def _unsettled(group_findings: GroupFindings, trials: Iterable[Trial]) -> list[str]:
     """Return the hosts that only were in bad groups with a named host: nothing is known of them."""
     seen = {host for trial in trials if trial.bad and len(trial.hosts) > 1 for host in trial.hosts}
-    return sorted(seen - found.cleared - found.slow - found.alone)
+    return sorted(seen - group_findings.cleared - group_findings.slow - group_findings.alone)
 
 
-def _without(found: GroupFindings, trials: Iterable[Trial], times: Counter[frozenset[str]]) -> Iterator[frozenset[str]]:
+def _without(
+    group_findings: GroupFindings, trials: Iterable[Trial], times: Counter[frozenset[str]]
+) -> Iterator[frozenset[str]]:
     """Yield the largest bad group without the named hosts."""
-    named = found.slow | found.alone
+    named = group_findings.slow | group_findings.alone
     bad = [trial.hosts for trial in trials if trial.bad and len(trial.hosts) > 1 and trial.hosts & named]
     left = max(bad, key=lambda hosts: (len(hosts), sorted(hosts)), default=frozenset()) - named
     if len(left) > 1 and left not in times:
@@ -176,7 +178,7 @@ def _without(found: GroupFindings, trials: Iterable[Trial], times: Counter[froze
 def _wanted(
     group: frozenset[str],
     suspects: frozenset[str],
-    found: GroupFindings,
+    group_findings: GroupFindings,
     times: Counter[frozenset[str]],
     place: dict[str, int],
     used: set[str],
@@ -188,12 +190,12 @@ def _wanted(
         return
     ordered = sorted(suspects & place.keys(), key=place.__getitem__)
     if len(suspects) == 1:
-        yield from islice(_with_good(ordered, len(group), found, times, place, used), 1)
+        yield from islice(_with_good(ordered, len(group), group_findings, times, place, used), 1)
         return
     half = len(ordered) // 2
     taken: set[str] = set(used)
     for part in (ordered[:half], ordered[half:]):
-        for chosen in islice(_with_good(part, max(2, len(part)), found, times, place, taken), 1):
+        for chosen in islice(_with_good(part, max(2, len(part)), group_findings, times, place, taken), 1):
             taken |= chosen
             yield chosen
 
@@ -201,7 +203,7 @@ def _wanted(
 def _with_good(
     part: Sequence[str],
     size: int,
-    found: GroupFindings,
+    group_findings: GroupFindings,
     times: Counter[frozenset[str]],
     place: dict[str, int],
     used: set[str],
@@ -213,9 +215,11 @@ def _with_good(
     if not part:
         return
     good = [
-        host for host in sorted(place, key=place.__getitem__) if host in found.cleared and host not in {*used, *part}
+        host
+        for host in sorted(place, key=place.__getitem__)
+        if host in group_findings.cleared and host not in {*used, *part}
     ]
-    if len(part) == 1 and (always := found.always.get(part[0])):
+    if len(part) == 1 and (always := group_findings.always.get(part[0])):
         good = [host for host in good if host not in always] or good[: len(good) // 2]
     more = min(max(size - len(part), 1 if len(part) == 1 else 0), len(good))
     if len(part) + more < 2:

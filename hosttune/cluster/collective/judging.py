@@ -248,13 +248,13 @@ def _figure(
     return replace(figure, state=state, bound=bound, typical=typical, expected=expected, why=why)
 
 
-def _predicted(found: Estimate | None) -> float | None:
+def _predicted(estimate: Estimate | None) -> float | None:
     """Return below what a figure is low; None: unknown, or the size is outside of the formula's range."""
-    if found is None:
+    if estimate is None:
         return None
-    if found.typical is not None:
-        return found.typical * found.low_below if found.low_below > 0 else None
-    return found.bound * found.at_least if found.bound is not None and found.at_least is not None else None
+    if estimate.typical is not None:
+        return estimate.typical * estimate.low_below if estimate.low_below > 0 else None
+    return estimate.bound * estimate.at_least if estimate.bound is not None and estimate.at_least is not None else None
 
 
 def _state(
@@ -271,12 +271,12 @@ def _state(
     return "good", None
 
 
-def _lacking(found: Estimate | None, standard: CollectiveStandard, hosts: int) -> str:
+def _lacking(estimate: Estimate | None, standard: CollectiveStandard, hosts: int) -> str:
     if standard.against == ("fleet",):
         return (
             f"fewer than {LEAST_FOR_MEDIAN} groups of {hosts} hosts were measured; --least gives a figure of your own"
         )
-    missing = "; ".join(found.because) if found is not None and found.because else "no model of these machines"
+    missing = "; ".join(estimate.because) if estimate is not None and estimate.because else "no model of these machines"
     return f"no prediction to compare with ({missing}); --least or --against fleet judges without one"
 
 

@@ -186,11 +186,11 @@ def measure_one(end: End, run: Run) -> EndResult:
         time.sleep(_RETRY_SECONDS)
 
 
-def _path_mtu(end: End, found: EndResult, run: Run) -> PathMtu:
+def _path_mtu(end: End, result: EndResult, run: Run) -> PathMtu:
     """Return what path this end had; not asked again for the memory of a GPU, which has the same one."""
     if end.gpu is not None:
         return PathMtu(state="not-asked")
-    return path_mtu(end, run) if found.outcome in _ON_THE_WAY else PathMtu()
+    return path_mtu(end, run) if result.outcome in _ON_THE_WAY else PathMtu()
 
 
 def wrong_way(end: End, run: Run) -> tuple[EndOutcome, str] | None:

@@ -42,12 +42,12 @@ def _beside(system: System, host: Host, port: Port, gpu: Gpu | None, text: str |
     if gpu is None:
         yield port
         return
-    found = _usable(system, host, gpu, text)
-    if isinstance(found, GpuMemory):
+    memory = _usable(system, host, gpu, text)
+    if isinstance(memory, GpuMemory):
         yield port
-        yield replace(port, rail=f"{port.rail}{GPU_RAIL}", gpu=found)
+        yield replace(port, rail=f"{port.rail}{GPU_RAIL}", gpu=memory)
     else:
-        yield replace(port, gpu_why=found)
+        yield replace(port, gpu_why=memory)
 
 
 def _gpu_of(host: Host, port: Port) -> Gpu | None:

@@ -141,17 +141,17 @@ def attached(
 
     Raises Refused for one that no controller has: nobody can say whose it is. Raises CommandFailed.
     """
-    found: dict[int, str] = {}
+    holder_of: dict[int, str] = {}
     for controller in known:
         for nsid in Drive(system, controller.name).namespaces():
-            found.setdefault(nsid, controller.name)
+            holder_of.setdefault(nsid, controller.name)
     if identity.manages_namespaces:
-        loose = sorted(set(Drive(system, known[0].name).namespaces(allocated=True)) - set(found))
+        loose = sorted(set(Drive(system, known[0].name).namespaces(allocated=True)) - set(holder_of))
         if loose:
             what = f"has namespaces that are attached to no controller here: {', '.join(map(str, loose))}"
             hint = "attach them (nvme attach-ns) or delete them (nvme delete-ns), if nobody needs their data"
             raise _refused(order, what, hint)
-    return dict(sorted(found.items()))
+    return dict(sorted(holder_of.items()))
 
 
 def device_of(system: System, known: tuple[NvmeController, ...], nsid: int) -> str | None:

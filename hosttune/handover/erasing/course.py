@@ -135,11 +135,11 @@ class _Course:
 
     def _digest(self) -> None:
         read = self._digests()
-        found = tuple(
+        digests = tuple(
             Digests(nsid=namespace.nsid, bytes=namespace.form.bytes, digests=",".join(read[namespace.nsid]))
             for namespace in self._seen.namespaces
         )
-        self._keep(phase="digested", before=found)
+        self._keep(phase="digested", before=digests)
 
     def _digests(self) -> Mapping[int, tuple[str, ...]]:
         """Return the digests of all namespaces, by id. What is not read in time counts as unread."""

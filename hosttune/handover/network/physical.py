@@ -195,8 +195,8 @@ def _other_firmware(system: System, address: str, before: Before) -> Iterable[st
             yield f"firmware {name} was {old[name]}, and is {new.get(name, 'not told')} ({before.text})"
 
 
-def _shown(found: Configuration, name: str) -> str:
-    later, current = found.values.get(name, "absent"), found.current.get(name)
+def _shown(configuration: Configuration, name: str) -> str:
+    later, current = configuration.values.get(name, "absent"), configuration.current.get(name)
     return later if current in (None, later) else f"{current}, {later} after the next boot of the firmware"
 
 

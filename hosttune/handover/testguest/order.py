@@ -116,8 +116,8 @@ def read_answer(text: str, order: GuestOrder) -> GuestAnswer:
     return msgspec.structs.replace(answer, memory=memory, validation=None, version=_clean(answer.version or ""))
 
 
-def _with_validation(found: GuestAnswer, order: GuestOrder) -> GuestAnswer:
-    said = found.validation
+def _with_validation(answer: GuestAnswer, order: GuestOrder) -> GuestAnswer:
+    said = answer.validation
     if said is None or said.machine is None:
         raise Unanswered("garbled", "it has no validation, or the validation does not say which devices it found")
     if (said.level, said.verdict) != (order.level, verdict_of(said.results)):
@@ -125,9 +125,9 @@ def _with_validation(found: GuestAnswer, order: GuestOrder) -> GuestAnswer:
     _check_devices(said, order)
     own = frozenset(device.address for device in order.devices)
     results = tuple(device for result in said.results for device in _of_devices(result, own))
-    firmware = {address: _versions((found.firmware or {}).get(address)) for address in own}
+    firmware = {address: _versions((answer.firmware or {}).get(address)) for address in own}
     cut = Validation(level=said.level, verdict=verdict_of(results), results=results)
-    return msgspec.structs.replace(found, validation=cut, firmware=firmware, version=_clean(found.version or ""))
+    return msgspec.structs.replace(answer, validation=cut, firmware=firmware, version=_clean(answer.version or ""))
 
 
 def _check_devices(said: Validation, order: GuestOrder) -> None:
@@ -135,8 +135,8 @@ def _check_devices(said: Validation, order: GuestOrder) -> None:
     given = {device.address: device.ids for device in order.devices}
     machine = said.machine
     assert machine is not None
-    found = [(gpu.address, gpu.id) for gpu in machine.gpus]
-    for address, ids in (*found, *((device.address, device.id) for device in machine.devices or ())):
+    gpus = [(gpu.address, gpu.id) for gpu in machine.gpus]
+    for address, ids in (*gpus, *((device.address, device.id) for device in machine.devices or ())):
         if address not in given:
             raise Unanswered("devices", f"it claims {_clean(address)}, which it was not given")
         if None not in (ids, given[address]) and ids != given[address]:

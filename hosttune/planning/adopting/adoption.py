@@ -389,7 +389,7 @@ def _waiting(adoption: Adoption, other: str) -> Adoption:
 # --- the plan of all --------------------------------------------------------------------------------------------
 
 
-def _as_adopted(decided: Plan, able: Sequence[Candidate], found: Sequence[Adoption]) -> Plan:
+def _as_adopted(decided: Plan, able: Sequence[Candidate], adoptions: Sequence[Adoption]) -> Plan:
     """Return the plan with all that are refused, and with what can be done while the guests run."""
     facts = [candidate.facts for candidate in able]
     settings = (action for action in decided.actions if not _by_libvirt(facts, action))
@@ -397,17 +397,19 @@ def _as_adopted(decided: Plan, able: Sequence[Candidate], found: Sequence[Adopti
         make_action(
             LIVE_AFFINITY, adoption.name, None, adoption.affinity, "its threads move while it runs, without a restart"
         )
-        for adoption in found
+        for adoption in adoptions
         if adoption.affinity is not None
     )
     return changed(
         decided,
         guests=tuple(
-            _shown(adoption.placement.guest, adoption.after) for adoption in found if adoption.placement is not None
+            _shown(adoption.placement.guest, adoption.after) for adoption in adoptions if adoption.placement is not None
         ),
-        unplaced=tuple(Unplaced(guest=o.name, why=o.unplaced, relaxation=o.relaxation) for o in found if o.unplaced),
+        unplaced=tuple(
+            Unplaced(guest=o.name, why=o.unplaced, relaxation=o.relaxation) for o in adoptions if o.unplaced
+        ),
         actions=(*settings, *live),
-        findings=(*decided.findings, *(finding for adoption in found for finding in adoption.findings)),
+        findings=(*decided.findings, *(finding for adoption in adoptions for finding in adoption.findings)),
     )
 
 

@@ -67,8 +67,8 @@ class Space(msgspec.Struct, frozen=True):
 
     def sets(self, count: int) -> tuple[Starts, ...]:
         """Return every set of starts for `count` instances, best first: as few new instances as possible."""
-        found = start_sets(self.profile, count, self.occupied, self.profiles)
-        return tuple(sorted(found, key=self.new)) if self.ready else found
+        starts = start_sets(self.profile, count, self.occupied, self.profiles)
+        return tuple(sorted(starts, key=self.new)) if self.ready else starts
 
     def new(self, starts: Starts) -> int:
         """Return how many instances would have to be created."""
@@ -203,7 +203,7 @@ def slot_of_start(gpu: str, profile: MigProfile, start: int) -> MigSlot:
 
 def mig_sites(context: PlanningContext, profile: str) -> Sites:
     """Return the GPUs on which a vGPU of this profile could be made, before anything is planned on them."""
-    found: list[tuple[str, Space]] = []
+    sites: list[tuple[str, Space]] = []
     if manager_off(context):
         return ()
     for gpu in sorted(countable_gpus(context.host, context.catalogue), key=lambda gpu: address_key(gpu.address)):
@@ -225,8 +225,8 @@ def mig_sites(context: PlanningContext, profile: str) -> Sites:
             busy=bool(gpu.processes) and not gpu.mig_on,
             most_functions=len(free_functions(context, gpu.address)),
         )
-        found.append((gpu.address, space))
-    return tuple(found)
+        sites.append((gpu.address, space))
+    return tuple(sites)
 
 
 def spaces_of(sites: Sites, occupied: Mapping[str, int]) -> Spaces:

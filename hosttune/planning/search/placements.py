@@ -61,7 +61,7 @@ class Nearness:
 
     def most(self, picks: Picks, gpus: Gpus) -> int:
         """Return a bound on that, which costs less: each device counts for the GPU that is nearest to it."""
-        found = 0
+        reached = 0
         for index, count in picks:
             key = index, gpus
             if key not in self._nearest:
@@ -69,8 +69,8 @@ class Nearness:
                 for (device, _), bridges in self._bridges(index, gpus).items():
                     nearest[device] = max(bridges, nearest.get(device, 0))
                 self._nearest[key] = sorted(nearest.values(), reverse=True)
-            found += sum(self._nearest[key][:count])
-        return found
+            reached += sum(self._nearest[key][:count])
+        return reached
 
     def _bridges(self, index: int, gpus: Gpus) -> dict[Pair, int]:
         """Return how many bridges each device of a kind shares with each GPU."""
@@ -386,10 +386,10 @@ class PlacementStream:
 
     # --- placements -----------------------------------------------------------------------------------------------
 
-    def _placements(self, found: _OnNodes) -> Iterator[tuple[Bound, Family | Placement]]:
+    def _placements(self, on_nodes: _OnNodes) -> Iterator[tuple[Bound, Family | Placement]]:
         """Yield every way to count NICs and drives for cells on one set of nodes; then the next set of nodes."""
-        (cost, broken, nodes), cut = found.following, found.cut
-        selection, shape = cut.selection, found.sizes.shape
+        (cost, broken, nodes), cut = on_nodes.following, on_nodes.cut
+        selection, shape = cut.selection, on_nodes.sizes.shape
         ways = self._by_count(cut, nodes)
         self._view.spend(1 + len(ways))
         uses: list[tuple[int, int]] = []
@@ -405,11 +405,11 @@ class PlacementStream:
         memory = tuple((node, shape.page, c.memory_bytes) for node, c in zip(nodes, shape.cells, strict=True))
         for more, dearer in ways:
             picks = (*selection.picks, *more)
-            rank = found.rank._replace(cost=cost + dearer)
+            rank = on_nodes.rank._replace(cost=cost + dearer)
             use = (*cells, *self._devices_use((*picks, *self._named)), *slots)
-            placement = Placement(rank, use, memory, nodes, found.sizes, picks, cut.extra, selection.slots)
+            placement = Placement(rank, use, memory, nodes, on_nodes.sizes, picks, cut.extra, selection.slots)
             yield (rank, (broken,)), placement
-        yield from self._next_nodes(cut, found.rank, found.sizes, found.later)
+        yield from self._next_nodes(cut, on_nodes.rank, on_nodes.sizes, on_nodes.later)
 
     def _devices_use(self, picks: Picks) -> list[tuple[int, int]]:
         """Return the bundles, and what they also take, each once."""

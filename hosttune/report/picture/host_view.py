@@ -150,8 +150,8 @@ def marked_at(host: Host, hop: Hop) -> set[str]:
     return {hop.start, hop.end}
 
 
-def _mark(outcome: str, found: Iterable[CheckResult]) -> PictureMark | None:
-    some = [result for result in found if result.outcome == outcome]
+def _mark(outcome: str, results: Iterable[CheckResult]) -> PictureMark | None:
+    some = [result for result in results if result.outcome == outcome]
     sign, word = _SIGNS[outcome]
     if not some:
         return None

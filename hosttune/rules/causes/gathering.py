@@ -150,8 +150,8 @@ def _least(values: Iterable[Any]) -> Any:
 
 def _all(values: Iterable[bool | None]) -> bool | None:
     """Return False if one is off, True if all are on, None if that is not known."""
-    found = list(values)
-    return False if False in found else True if found and None not in found else None
+    known = list(values)
+    return False if False in known else True if known and None not in known else None
 
 
 def _nics(nics: Sequence[Nic]) -> Nics | None:

@@ -54,11 +54,11 @@ def measured_peaks(measured: Measured, where: str) -> dict[str, float]:
         if judged.figure.metric in OWN_METRICS.values() and wrong:
             what = f"{judged.name}: {judged.figure.value:g} {judged.figure.unit}: {judged.why}"
             raise BadInput(what, where=where, hint="correct the figure or its unit, or leave it out")
-    found = own_peaks(figures)
-    if not found:
+    peaks = own_peaks(figures)
+    if not peaks:
         metrics = ", ".join(OWN_METRICS.values())
         raise BadInput("no measured peak in it", where=where, hint=f"it needs a figure of one of: {metrics}")
-    return found
+    return peaks
 
 
 def diagnose(
@@ -191,11 +191,12 @@ def _reasons(unknown: Sequence[Judged]) -> Iterator[str]:
 
 def without_contradictions(measured: Measured) -> tuple[Measured, tuple[Doubt, ...]]:
     """Return the document without observations that contradict each other, and what was left out."""
-    found = list(_contradictions(measured))
-    names = {name for keys, _ in found for name in keys}
+    contradictions = list(_contradictions(measured))
+    names = {name for keys, _ in contradictions for name in keys}
     seen = msgspec.structs.replace(measured.observations, **dict.fromkeys(names))
     doubts = [
-        Doubt(what="observations that contradict each other", where=", ".join(keys), why=why) for keys, why in found
+        Doubt(what="observations that contradict each other", where=", ".join(keys), why=why)
+        for keys, why in contradictions
     ]
     pcie = measured.setup.pcie
     if pcie is not None and slot_of(pcie) is None:
@@ -212,10 +213,11 @@ def _differing(figures: Sequence[Figure]) -> Iterator[Doubt]:
     for figure in figures:
         if figure.value is not None:
             values.setdefault((figure.metric, figure.subject, figure.size_bytes, figure.unit), []).append(figure.value)
-    for (metric, subject, _, unit), found in values.items():
-        if max(found) > min(found) * SPREAD:
+    for (metric, subject, _, unit), differing in values.items():
+        if max(differing) > min(differing) * SPREAD:
             name = f"{metric}: {subject}" if subject else metric
-            why = f"given {len(found)} times, {min(found):g} to {max(found):g} {unit}: which one holds is not known"
+            span = f"{min(differing):g} to {max(differing):g} {unit}"
+            why = f"given {len(differing)} times, {span}: which one holds is not known"
             yield Doubt(what="figures of one thing that differ", where=name, why=why)
 
 

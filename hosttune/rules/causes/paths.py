@@ -13,14 +13,14 @@ from hosttune.predicting.paths import nearest, path_between, worst_paths
 MOST = 4
 
 
-def low_paths(found: Diagnosis, host: Host) -> tuple[DevicePath, ...]:
+def low_paths(diagnosis: Diagnosis, host: Host) -> tuple[DevicePath, ...]:
     """Return at most MOST paths of figures that are low, in the order of the figures.
 
     Of a collective: its slowest pair of GPUs, and the slowest way from a GPU to a NIC. A path whose slowest link
     another path has shown is left out.
     """
     paths: dict[object, DevicePath] = {}
-    for figure in found.figures:
+    for figure in diagnosis.figures:
         if figure.verdict == "low":
             for path in _of_figure(figure, host):
                 paths.setdefault(path.slowest or (path.start, path.end), path)

@@ -55,8 +55,8 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def environment(self) -> Mapping[str, str]:
         """Variables that are set, as upper-case texts without blanks around them."""
-        found = self.measured.setup.environment
-        return {name.upper(): str(value).strip() for name, value in found.items() if value is not None}
+        variables = self.measured.setup.environment
+        return {name.upper(): str(value).strip() for name, value in variables.items() if value is not None}
 
     @cached_property
     def open(self) -> tuple[Judged, ...]:

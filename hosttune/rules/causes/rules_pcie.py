@@ -77,18 +77,18 @@ def generation_limit(case: Case) -> Finding | None:
 )
 def degraded(case: Case) -> Finding | None:
     """The link runs below what both ends support."""
-    link, found = case.seen.link, []
+    link, evidence = case.seen.link, []
     if link is not None:
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
-            found.append(f"link x{link.width} of x{link.max_width}")
+            evidence.append(f"link x{link.width} of x{link.max_width}")
         rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
         kept = first_kept(case.low(HOST_COPIES), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
         idle = link.speed_gts in IDLE_SPEEDS and link.under_load is not True and kept is None
         if slow and not idle and link.under_load is not False:
-            found.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
-        if found:
-            return observed(case, case.told("link", ", ".join(found)), case.about(_OVER_PCIE), kept)
+            evidence.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
+        if evidence:
+            return observed(case, case.told("link", ", ".join(evidence)), case.about(_OVER_PCIE), kept)
     full = (
         link is not None
         and link.width is not None

@@ -88,7 +88,7 @@ def _interface_there(host: Host, value: str) -> bool | None:
     fits = [any(name == prefix if exact else name.startswith(prefix) for name in there) for prefix in wanted]
     if wanted and all(fits):
         return True
-    lost = (prefix for prefix, found in zip(wanted, fits, strict=True) if not found)
+    lost = (prefix for prefix, fit in zip(wanted, fits, strict=True) if not fit)
     return False if any(re.match(r"en[opsx]|eth|ib", prefix) for prefix in lost) else None
 
 

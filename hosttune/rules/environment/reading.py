@@ -242,9 +242,9 @@ def _shell(number: int, words: list[str]) -> Iterator[VariableSetting]:
         yield from _options(number, words)
 
 
-def _doubted(found: Iterator[VariableSetting], after: list[str]) -> Iterator[VariableSetting]:
+def _doubted(variables: Iterator[VariableSetting], after: list[str]) -> Iterator[VariableSetting]:
     """Yield settings; one such as "NAME= 1" is empty in a shell, and 1 in a file of variables."""
-    for setting in found:
+    for setting in variables:
         if setting.value == "" and len(after) == 1 and _STRAY.fullmatch(after[0]):
             why = f"a blank stands after =: in a shell it is empty, in a file of variables {after[0]!r}"
             yield replace(setting, doubt=why)

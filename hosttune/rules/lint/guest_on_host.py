@@ -370,7 +370,7 @@ class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
             cpu_set = self.nodes_of(cpus)
             nodes[None] |= cpu_set
             nodes.setdefault(self.cell_of_vcpu.get(vcpu), set()).update(cpu_set)
-        return {cell: CpuSet(found) for cell, found in nodes.items()}
+        return {cell: CpuSet(cpus) for cell, cpus in nodes.items()}
 
     def vcpu_nodes(self, cell: int | None) -> CpuSet:
         """Return the host nodes that a cell's vCPUs (None: all vCPUs) are pinned to."""

@@ -134,15 +134,15 @@ class XmlLines:
     @cached_property
     def _hostdevs(self) -> dict[str, int]:
         """Return the lines of passed functions by their address on the host; the last, where one is passed twice."""
-        found: dict[str, int] = {}
+        counted: dict[str, int] = {}
         for element in self._root.iterfind("devices/hostdev"):
             try:
                 source = pci_address(element.find("source/address"))
             except Malformed:
                 continue
             if source is not None:
-                found[source] = _line(element)
-        return found
+                counted[source] = _line(element)
+        return counted
 
     def of(self, path: str) -> int:
         """Return the line of the element at a path, or of the nearest element above that exists; from 1."""
