@@ -19,7 +19,7 @@ from hosttune.fleet.results import answer_path, read_file
 from hosttune.fleet.uniformity import LONGEST_NAME, MachineModel, model_of, too_many
 from hosttune.journal.state import load_text
 from hosttune.model.configuration import FACT_KINDS, Fact, sane, sort_key
-from hosttune.model.declared import Declared, DeclaredHosts, Range, Wanted, wanted_words
+from hosttune.model.declared import Declared, DeclaredHosts, Range, Wanted, wanted_text
 from hosttune.model.fleet import Spread
 from hosttune.model.validation import CheckResult, Machine, Outcome, Validation
 from hosttune.model.values import grouped
@@ -83,7 +83,7 @@ def _results(wanted: DeclaredHosts, facts: Sequence[Fact], hardware: HostHardwar
             for address, of_device in sorted(given.items()):
                 yield _result(name, address, value, of_device)
             if not given:
-                yield _unknown(f"declared-{name}", devices.kind, wanted_words(value), "no device of this kind was seen")
+                yield _unknown(f"declared-{name}", devices.kind, wanted_text(value), "no device of this kind was seen")
 
 
 def _devices(kind: str, facts: Sequence[Fact], hardware: HostHardware) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _devices(kind: str, facts: Sequence[Fact], hardware: HostHardware) -> Iterat
 
 
 def _result(name: str, subject: str, wanted: Wanted, facts: Sequence[Fact]) -> CheckResult:
-    check, expected = f"declared-{name}", wanted_words(wanted)
+    check, expected = f"declared-{name}", wanted_text(wanted)
     values = {sane(fact.value) for fact in facts}
     value = next(iter(values)) if len(values) == 1 else None
     source = facts[0].source if facts else None
@@ -161,13 +161,13 @@ def kept_to(status: HostStatus, declared: Declared, results: str, phase: str) ->
         status.host,
         "no" if failed else "unknown",
         phase,
-        difference_words(failed or bad),
+        difference_text(failed or bad),
         status.verdict,
         status.changed,
     )
 
 
-def difference_words(bad: Sequence[CheckResult]) -> str:
+def difference_text(bad: Sequence[CheckResult]) -> str:
     """Return in one line how a host differs from the declared baseline, or what of it is unknown."""
     told = [
         f"{result.check.removeprefix('declared-')}{'' if result.subject == 'host' else f' {result.subject}'} is "

@@ -82,7 +82,7 @@ class Target(Value, frozen=True, kw_only=True):
 def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     """Return the devices of a hand-over, in the order of addresses. Raises BadInput, Refused; changes nothing."""
     register = read_register(site.store.folder) if site.store is not None else _register_of(host)
-    addresses = _named(host, register, asked)
+    addresses = _asked_addresses(host, register, asked)
     _refuse_replaced(site, host, register, addresses)
     refuse_open(site.transactions())
     owners = {address: _owner(site, host, register, address, asked) for address in addresses}
@@ -98,7 +98,7 @@ def _register_of(host: Host) -> Register:
     return host.handover.register if host.handover is not None else Register()
 
 
-def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
+def _asked_addresses(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
     """Return the addresses that the operator means, each once. Raises BadInput, Refused."""
     if not asked.devices and asked.guest is None:
         hint = "name devices (--device BDF) or a stopped guest (--guest NAME)"

@@ -166,7 +166,7 @@ def _form(name: str, wanted: Wanted) -> Wanted:
     )
 
 
-def wanted_words(wanted: Wanted) -> str:
+def wanted_text(wanted: Wanted) -> str:
     """Return what is wanted: "2.3.5", "one of 2.3.5, 2.4.1", "570.86 to 570.124", "at least 570.86"."""
     if isinstance(wanted, Range):
         if wanted.min is not None and wanted.max is not None:

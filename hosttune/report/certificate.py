@@ -19,7 +19,7 @@ from hosttune.model.validation import ACCEPTED, Validation
 from hosttune.model.values import grouped, to_json
 from hosttune.report.blocks import AnyBlock, Facts, Lines, Report, Section, Table
 from hosttune.report.outcomes import Mark, groups, meaning, occasion, tally, unseen
-from hosttune.report.validation import machine_words, results_table
+from hosttune.report.validation import machine_text, results_table
 
 _MONO = dict.fromkeys(("address", "UUID"), "mono")
 _FIRMWARE = ("vbios", "nic-firmware", "drive-firmware")
@@ -44,7 +44,7 @@ def certificate_report(validation: Validation, evidence: Evidence, standard: Sta
     digest = f"sha256 {digest_of(validation)} of its canonical JSON; the document is in this file (id validation)"
     machine = validation.machine.digest if validation.machine else None
     facts = (
-        ("host", machine_words(evidence.host)),
+        ("host", machine_text(evidence.host)),
         ("machine", machine or "no digest: the machine's id is not known"),
         (
             "looked at",

@@ -36,7 +36,7 @@ def collective_report(report: CollectiveReport) -> Report:
             ),
             *(
                 Table(
-                    heading=f"{kind}, {size_words(size)}: bus bandwidth in GB/s",
+                    heading=f"{kind}, {message_size(size)}: bus bandwidth in GB/s",
                     columns=_SCALING,
                     rows=tuple(
                         scaling_row(row) for row in report.scaling if (row.kind, row.size_bytes) == (kind, size)
@@ -46,7 +46,7 @@ def collective_report(report: CollectiveReport) -> Report:
             ),
             Lines(
                 heading="Low and failed groups",
-                lines=tuple(f"{group.state}: {group_words(group)}" for group in bad),
+                lines=tuple(f"{group.state}: {group_text(group)}" for group in bad),
                 style="warn",
                 forms=("text",),
             ),
@@ -108,7 +108,7 @@ def _against(report: CollectiveReport) -> Iterator[str]:
         yield f"below {report.least:g} GB/s at the largest size"
 
 
-def size_words(size: int) -> str:
+def message_size(size: int) -> str:
     """Return a size for people: "256 MiB"; bytes that are no whole unit with two decimals."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor:
@@ -130,7 +130,7 @@ def scaling_row(row: Scaling) -> tuple[str, ...]:
     )
 
 
-def group_words(group: HostGroup) -> str:
+def group_text(group: HostGroup) -> str:
     """Return a group with its hosts and reason in one line."""
     outcome = "" if group.outcome == "measured" else f"{group.outcome}: "
     return f"step {group.step}, {some(group.hosts, 6)}: {outcome}{group.why or 'no reason is known'}"

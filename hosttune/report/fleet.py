@@ -42,7 +42,7 @@ from hosttune.report.fleet_groups import (
     meaning,
     median_name,
     occasion,
-    outlier_words,
+    outlier_text,
     pending,
     results_left_out,
     summary,
@@ -51,12 +51,12 @@ from hosttune.report.fleet_groups import (
 )
 from hosttune.report.fleet_uniform import (
     STATE_WORDS,
-    fact_words,
+    fact_text,
     few_without,
-    group_words,
-    holder_words,
-    machine_words,
-    majority_words,
+    group_text,
+    holder_text,
+    machine_text,
+    majority_text,
     notable,
     others,
     some_unknown,
@@ -259,9 +259,7 @@ def _cause(cause: CauseGroup) -> TitledFacts:
 def _uniformity(report: FleetReport) -> Section:
     counted = Counter(spread.state for spread in report.uniformity)
     states = ", ".join(f"{counted[state]} {STATE_WORDS[state]}" for state in STATES if counted[state])
-    machines = grouped(
-        (f"{machine_words(spread)}: {count(spread.hosts, 'host')}", spread) for spread in notable(report)
-    )
+    machines = grouped((f"{machine_text(spread)}: {count(spread.hosts, 'host')}", spread) for spread in notable(report))
     lead = (
         "Compared among hosts of the same machine model and devices of the same kind. A majority is more than half of "
         "what is known; unknown never counts as agreeing. No verdict follows from it: a declared baseline (hosttune "
@@ -282,13 +280,13 @@ def _uniformity(report: FleetReport) -> Section:
 
 def _spread(spread: Spread) -> TitledFacts:
     facts: list[str | NameList] = [
-        NameList(tuple(map(holder_words, group.holders)), f"{group_words(spread, group)}: ") for group in others(spread)
+        NameList(tuple(map(holder_text, group.holders)), f"{group_text(spread, group)}: ") for group in others(spread)
     ]
     facts += [f"and {spread.more_values} more values"] if spread.more_values else []
-    facts += [NameList(tuple(map(holder_words, some_unknown(spread))), "unknown: ")] if some_unknown(spread) else []
+    facts += [NameList(tuple(map(holder_text, some_unknown(spread))), "unknown: ")] if some_unknown(spread) else []
     facts += [NameList(few_without(spread), "no such device: ")] if few_without(spread) else []
     return TitledFacts(
-        title=f"{fact_words(spread)}: {majority_words(spread)}",
+        title=f"{fact_text(spread)}: {majority_text(spread)}",
         mark=Mark(_STATES.get(spread.state, "skip"), spread.state),
         facts=tuple(("", fact) for fact in facts),
     )
@@ -344,7 +342,7 @@ def _figures(report: FleetReport) -> Section:
 
 def _outlier(outlier: Outlier) -> tuple[Mark | str, ...]:
     side = Mark("fail", "worse") if outlier.worse else Mark("skip", "better")
-    return (side, outlier.host, outlier.subject, outlier.metric, outlier_words(outlier))
+    return (side, outlier.host, outlier.subject, outlier.metric, outlier_text(outlier))
 
 
 # --- every host ----------------------------------------------------------------------------------------------

@@ -308,7 +308,7 @@ def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
 # --- figures ---------------------------------------------------------------------------------------
 
 
-def outlier_words(outlier: Outlier) -> str:
+def outlier_text(outlier: Outlier) -> str:
     """Return the figures of an outlier as text: "28.0 GB/s, median 55.5, -49.5 %, score -132"."""
     part = f"{outlier.value / outlier.median - 1:+.1%}" if outlier.median else "median is 0"
     score = f"score {outlier.score:+.1f}" if outlier.score is not None else "all others alike"

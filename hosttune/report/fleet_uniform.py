@@ -17,20 +17,20 @@ MOST_DEVICES = 8  # of a host, by address
 MOST_VALUE = 160  # characters of a value in a line; JSON has all
 
 
-def machine_words(spread: Spread) -> str:
+def machine_text(spread: Spread) -> str:
     """Return the machine model: "PowerEdge XE9680 with NVIDIA H200"."""
     gpus = ", ".join(spread.gpu_models)
     return (spread.product or "machines of unknown model") + (f" with {gpus}" if gpus else "")
 
 
-def fact_words(spread: Spread) -> str:
+def fact_text(spread: Spread) -> str:
     """Return the fact, and the devices that it is of: "vbios of NVIDIA H200 (10de:2335 10de:18be)"."""
     if spread.kind is None:
         return f"{spread.fact} of {spread.model} (ids unknown)" if spread.model else spread.fact
     return f"{spread.fact} of {spread.model} ({spread.kind})" if spread.model else f"{spread.fact} of {spread.kind}"
 
 
-def majority_words(spread: Spread) -> str:
+def majority_text(spread: Spread) -> str:
     """Return the majority with its size, or why there is none. A tie is said."""
     if spread.majority is not None:
         size = next(group.subjects for group in spread.groups if group.value == spread.majority)
@@ -46,7 +46,7 @@ def majority_words(spread: Spread) -> str:
     return f"nothing to compare with: {_cut(spread.groups[0].value)}"
 
 
-def group_words(spread: Spread, group: ValueGroup) -> str:
+def group_text(spread: Spread, group: ValueGroup) -> str:
     """Return a value; of kernel arguments, how they differ from the majority."""
     if spread.fact != KERNEL_ARGUMENTS or spread.majority is None:
         return _cut(group.value)
@@ -56,7 +56,7 @@ def group_words(spread: Spread, group: ValueGroup) -> str:
     return _cut("; ".join(parts) or "the same arguments in another order")
 
 
-def holder_words(holder: Holder) -> str:
+def holder_text(holder: Holder) -> str:
     """Return a host with its devices: "gpu7 (0000:18:00.0)"."""
     return f"{holder.host} ({some(holder.subjects, MOST_DEVICES)})" if holder.subjects else holder.host
 
@@ -69,7 +69,7 @@ def others(spread: Spread) -> tuple[ValueGroup, ...]:
 def notable(report: FleetReport) -> tuple[Spread, ...]:
     """Return the facts that a reader must look at, by machine model."""
     spreads = (spread for spread in report.uniformity if spread.state not in ("alike", "single"))
-    return tuple(sorted(spreads, key=machine_words))
+    return tuple(sorted(spreads, key=machine_text))
 
 
 def some_unknown(spread: Spread) -> tuple[Holder, ...]:

@@ -159,7 +159,7 @@ def validation_report(
         word=validation.verdict.upper(),
         headline=headline(validation),
         meaning=meaning(validation),
-        occasion=tuple(line for line in (machine_words(host), ", ".join(occasion(validation))) if line),
+        occasion=tuple(line for line in (machine_text(host), ", ".join(occasion(validation))) if line),
         tiles=tuple((outcome, number, WORDS[outcome]) for outcome, number in number_of.items()),
         blocks=(
             _steps(next_steps(validation.results)),
@@ -404,7 +404,7 @@ def _labels(results: Iterable[CheckResult], host: Host | None) -> Mapping[str, s
     }
 
 
-def machine_words(host: Host | None) -> str:
+def machine_text(host: Host | None) -> str:
     """Return a description of the machine: product, CPUs, memory, GPUs, kernel; only what is known."""
     if host is None:
         return ""

@@ -44,7 +44,7 @@ def first_look(system: System, folder: str, target: Target, number: int) -> None
     before = _recorded(system, folder, target)
     if before is None:
         read, _ = tools.configuration(system, target.address, None)
-        before = _found(FunctionFacts(configuration=read), number) if read is not None else None
+        before = _before(FunctionFacts(configuration=read), number) if read is not None else None
     if before != function.before:
         keep(folder, msgspec.structs.replace(function, before=before))
     atstart.forget(folder, target.address)
@@ -77,7 +77,7 @@ def _at_start(system: System, folder: str, target: Target) -> Before | None:
     return start.before(facts) if read is not None else None
 
 
-def _found(facts: FunctionFacts, number: int) -> Before:
+def _before(facts: FunctionFacts, number: int) -> Before:
     return Before(facts=facts, origin="found", text=f"as hand-over {number} found it, after the tenant", at=now_text())
 
 
@@ -104,7 +104,7 @@ def step(system: System, folder: str, target: Target, driver: str | None, number
 def _filled(before: Before | None, facts: FunctionFacts, number: int) -> Before:
     """Return what to compare with: what of it was not known before is what is read now."""
     if before is None:
-        return _found(facts, number)
+        return _before(facts, number)
     old = before.facts
     merged = FunctionFacts(
         addresses=old.addresses if old.addresses is not None else facts.addresses,
