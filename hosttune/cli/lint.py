@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from hosttune.cli.commands import Command, completing, host_options, read_document
+from hosttune.cli.output import FORMATS as REPORTS
 from hosttune.cli.output import emit_report, exiting
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
@@ -15,7 +16,7 @@ from hosttune.model.lint import Linted
 from hosttune.rules.lint import BY_HAND, LintedDefinition, Manager, rules
 from hosttune.rules.lint import lint as find
 
-FORMATS = ("text", "json", "md", "html", "junit", "sarif")
+FORMATS = (*REPORTS, "junit", "sarif")
 WHAT = "a libvirt domain XML"
 
 

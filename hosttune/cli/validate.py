@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hosttune.rules.checks.expected import ExpectedDevices
     from hosttune.validating import Validated
 
-FORMATS = ("text", "json", "md", "html", "junit", "prometheus", "certificate")
+FORMATS = (*REPORTS, "junit", "prometheus", "certificate")
 GATES = ("verdict", "worse", "either")
 
 
