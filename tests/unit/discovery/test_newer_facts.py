@@ -14,6 +14,7 @@ from hosttune.machine import manifest
 from hosttune.machine.archive import open_root
 from hosttune.machine.sealing import seal
 from hosttune.machine.system import COMPLETE
+from hosttune.model.evidence import Health
 from hosttune.rules.checks import checks, on, results_of
 from hosttune.rules.engine import Finding
 
@@ -43,7 +44,7 @@ def test_what_is_bad_in_an_older_capture_counts_and_what_is_good_does_not() -> N
     (kernel_log,) = (check for check in checks() if check.id == "kernel-log")
     assert {one.outcome for one in results_of(kernel_log, old)} == {"skip"}
     told = parse_events([(9.0, "nvme nvme0: controller is down; will reset: CSTS=0xffffffff")])
-    health = msgspec.structs.replace(old.health, events=told, events_since=0.0)
+    health = Health(events=told, events_since=0.0)
     assert [one.outcome for one in results_of(kernel_log, msgspec.structs.replace(old, health=health))] == ["warn"]
 
 
