@@ -141,6 +141,10 @@ def disk_health(on: On, drive: Nvme) -> Finding:
     device = on.host.index.pci.get(drive.address)
     if device is not None and for_vfio(device.driver):
         on.skip(f"on {device.driver}: its guest sees it")
+    where = sysfs.function(drive.address, "driver")
+    if device is not None and device.driver is None and lacks(on.evidence, where):
+        hint = "look in the kernel log why its driver gave it up; a plan that gives it to a guest binds it"
+        return on.warned("no driver holds it", hint, where)
     disks = (on.evidence.health.disks if on.evidence.health else None) or {}
     words = on.need(disks.get(drive.address) or None, "its state", look="nvme list, as root")
     on = on.reading(f"/sys/class/nvme/{drive.controller}, nvme smart-log")
