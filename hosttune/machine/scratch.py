@@ -141,6 +141,11 @@ class Scratch(ScratchFunctions):
             raise WriteFailed(path, os.strerror(errno.ENODEV), errno.ENODEV)
         return real
 
+    def lacks(self, path: str) -> bool:
+        """See System. A driver that was taken from a function in this root is known to be gone."""
+        taken = path.startswith(f"{_DEVICES}/") and path.endswith("/driver") and self.link(path) is None
+        return super().lacks(path) or (taken and self.exists(self._note(f"own-{path.split('/')[-2]}")))
+
     def _driver(self, device: str) -> str | None:
         return (self.link(f"{device}/driver") or "").rpartition("/")[2] or None
 
