@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hosttune.model.host import Host, PciDevice
+from hosttune.model.hostfields import UNTIL_THEN
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
 from hosttune.model.prediction import Expectation, PredictedFigure, WorsePlacement
@@ -166,6 +167,8 @@ def _last_line(plan: Plan, following: str) -> str:
     following = following if not plan.unplaced else "correct the intent"
     if plan.based_on is None and not plan.unplaced:
         following = "plan and apply on the host itself"
+    if any(finding.text.endswith(UNTIL_THEN) for finding in plan.findings):
+        following = "what the error says"
     if (
         plan.unplaced
         and all(left_out.stays for left_out in plan.unplaced)

@@ -98,15 +98,20 @@ def status(site: Site) -> tuple[Result, int]:
 
     The exit code is 1 if something has drifted or is unfinished, or if what is applied is unknown, else 0.
     """
+    transactions: tuple[Transaction, ...] = ()
+    note = None
     if site.store is None:
         note = "a capture and a host document keep no state: run hosttune status on the host itself"
-        return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
-    if not site.system.captured and (unseen := unseen_journals(site.store.folder)) is not None:
+    elif not site.system.captured and (unseen := unseen_journals(site.store.folder)) is not None:
         note = f"only root can read what is applied ({unseen}): run hosttune status as root"
-        return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
-    transactions = site.transactions()
-    if lost := site.lost(transactions):
-        note = f"{lost.what}: {lost.hint}"
+    else:
+        try:
+            transactions = site.transactions()
+            if lost := site.lost(transactions):
+                note = f"{lost.what}: {lost.hint}"
+        except Refused as error:
+            note = str(error)
+    if note is not None:
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     unfinished = next((transaction for transaction in transactions if transaction.is_open), None)
     rows = site.standings(transactions)

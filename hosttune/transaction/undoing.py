@@ -149,6 +149,8 @@ def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[st
     with store.locked(), interruptible():
         transactions = site.transactions()
         unfinished = tuple(transaction for transaction in transactions if transaction.is_open)
+        if not unfinished:
+            site.refuse_lost(transactions)
         begun = next((transaction for transaction in unfinished if transaction.goes_on), None)
         rows = _to_put_back(site, transactions) if begun else []
         records = [row.record for row in rows] or [

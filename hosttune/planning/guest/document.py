@@ -282,7 +282,11 @@ def build_guest(
     extra_ports += guest.watchdog and elements.CHIPSET_WATCHDOG in left_out  # for the bridge to conventional PCI
     try:
         tree = build_tree(
-            context.catalogue, _cells_of(context, devices, exact=True), len(choice.shape.cells), extra_ports
+            context.catalogue,
+            _cells_of(context, devices, exact=True),
+            len(choice.shape.cells),
+            extra_ports,
+            context.own.get(guest.name),
         )
     except NoRoomOnBus as error:
         return Unplaced(guest=guest.name, why=(str(error),), relaxation=("fewer devices",))
