@@ -42,7 +42,7 @@ _KEPT = frozenset(
      "pflash", "smp", "uuid"]
 )  # fmt: skip
 _OBJECTS = ("memory-backend", "iothread", "sev-", "tdx-")
-_SECRET = re.compile(r"serial|mac|.*fwd|.*(?:secret|passw|key|user|server|cookie|url|conf).*")
+_SECRET = re.compile(r"serial|mac|conf|.*fwd|.*(?:secret|passw|key|user|server|cookie|url).*")
 _REMOTE = re.compile(r"([a-z0-9+]{2,12}):.*", re.DOTALL)  # a disk that is not a file may have its key in its name
 _FILES = re.compile(r"|(?:.*\.)?file(?:name)?")
 

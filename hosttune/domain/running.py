@@ -166,17 +166,16 @@ def _machine(root: _Element, running: Running) -> None:
             put(root, "launchSecurity", type=kind)
 
 
-def _topology(running: Running) -> tuple[int, int, dict[str, int] | None]:
-    """Return the vCPUs at the start, all vCPUs, and the topology if one is written (hw/core/machine-smp.c)."""
+def _topology(running: Running) -> tuple[int, int, dict[str, int]]:
+    """Return the vCPUs at the start, all vCPUs, and the topology that QEMU makes of them (hw/core/machine-smp.c)."""
     smp = running.all_of("smp")
     given = {key: int(text) for key in (*_LEVELS, "cpus", "maxcpus") if (text := smp.get(key)).isdecimal()}
     shape = {level: given.get(level, 0) for level in _LEVELS}
     made = prod(filter(None, shape.values()))
     most = given.get("maxcpus") or given.get("cpus") or made
     now = given.get("cpus") or most
-    if not any(shape.values()):
-        return now, most, None
-    for level in ("cores", "sockets", "threads"):
+    old = re.search(r"-(?:[0-5]\.|6\.[01](?![0-9]))", running.all_of("machine").get("type"))  # they prefer sockets
+    for level in ("sockets", "cores", "threads") if old else ("cores", "sockets", "threads"):
         if not shape[level]:
             shape[level] = most // made or 1
             made *= shape[level]
@@ -288,7 +287,7 @@ def _cells(root: _Element, running: Running, objects: Mapping[str, Option], unre
     placed: dict[str, list[int]] = {}
     for one in options:
         if one.get("type") == "cpu":
-            placed.setdefault(one.get("node-id"), []).extend(_vcpus_at(one, shape or {"sockets": most}))
+            placed.setdefault(one.get("node-id"), []).extend(_vcpus_at(one, shape))
     for place, node in enumerate(nodes[:_MOST_CELLS]):
         number = node.get("nodeid") or str(place)
         size = size_of(objects[node.get("memdev")].get("size"), "b") if node.get("memdev") in objects else None
@@ -321,8 +320,7 @@ def _cpu(cpu: _Element, running: Running) -> None:
     if model:
         cpu.set("mode", _CPU_MODES.get(model, "custom"))
         put(cpu, "model", model) if model not in _CPU_MODES else None
-    if shape:
-        put(cpu, "topology", **shape)
+    put(cpu, "topology", **shape)
     if (migratable := option.on("migratable")) is not None:
         cpu.set("migratable", "on" if migratable else "off")
     if option.on("host-cache-info") or option.on("l3-cache"):
