@@ -69,9 +69,11 @@ class PartitionOutcome(msgspec.Struct, frozen=True):
 # What a reset of a GPU, or its change of driver, undoes, as apply sets it.
 _UNDONE_BY_RESET = frozenset(
     one.kind
-    for one in (GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuMigMode, VgpuFunctions, MigInstanceSetting)
-    + (VgpuTypeSetting, MediatedDevice)
-)
+    for one in (
+        GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuMigMode,
+        VgpuFunctions, MigInstanceSetting, VgpuTypeSetting, MediatedDevice,
+    )
+)  # fmt: skip
 _NOTHING = PartitionOutcome(None, proven=True)
 
 
@@ -142,9 +144,9 @@ class Partitions:
         return {"activated": None if why else partition.id, "command": f"fmpm -a {partition.id}", "why": why}
 
     def as_in_force(self, target: Target, returned: Collection[str]) -> Mapping[str, Any] | None:
-        """Set again what apply has in force of a GPU that was proven and returned, and its reset undid; return evidence.
+        """Set again what apply has in force of a GPU and its reset undid; return evidence.
 
-        Its partition once all GPUs of it are. None: nothing was set. One that fails makes the statement void.
+        The GPU was proven and returned; for its partition all GPUs of it. None: nothing was set. One that fails makes the statement void.
         """
         system, gpu = self._site.system, target.address
         done, why = list[str](), list[str]()
