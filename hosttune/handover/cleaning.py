@@ -84,7 +84,7 @@ class Cleaning:
             for function in functions.taken(site.system):
                 binding.refuse_users(site.system, function)
             remove = partial(manage_functions, site.system, target.address, on=False)
-            in_child(remove, VgpuFunctions.limit_seconds, f"virtual functions of {target.address}")
+            in_child(remove, VgpuFunctions.limit_seconds or 0.0, f"virtual functions of {target.address}")
             site.system.forget()
 
     def before_driver(self, site: Site, target: Target) -> None:

@@ -146,7 +146,8 @@ class Partitions:
     def as_in_force(self, target: Target, returned: Collection[str]) -> Mapping[str, Any] | None:
         """Set again what apply has in force of a GPU and its reset undid; return evidence.
 
-        The GPU was proven and returned; for its partition all GPUs of it. None: nothing was set. One that fails makes the statement void.
+        The GPU was proven and returned; for its partition all GPUs of it. None: nothing was set. What fails makes the
+        statement void.
         """
         system, gpu = self._site.system, target.address
         done, why = list[str](), list[str]()
