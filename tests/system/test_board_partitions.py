@@ -151,8 +151,8 @@ def test_a_running_guest_is_turned_to_mig(cli: Cli, board: Board, tmp_path: Path
     ends(board, "a")
     cli.json("apply", "--boot")  # what the hook starts
     assert (board.active, hook.exists()) == ([], False)
+    clean(cli.root)
     assert outcomes(cli.json("apply", "--intent", mig, "--yes", "--start"))["guest-state:a"] == "done"
-    clean(cli.root, order=False)
 
 
 def test_a_manager_that_is_slow_or_busy_or_does_not_answer(cli: Cli, board: Board, tmp_path: Path) -> None:
