@@ -133,6 +133,7 @@ class Course:
             record_devices(self.store.folder, records)
         host = self.tools.discover()
         with record.state_lock(self.store):
+            keep_gpus(self.store.folder, host)  # only the host's driver tells the place of a GPU on its fabric
             records = [self._held(wanted) for wanted in self.targets]
             record_devices(
                 self.store.folder,

@@ -129,7 +129,7 @@ def _lines(
             f"return to {target.back or 'no driver'}",
         ]
         yield ", ".join(words) + ("; an earlier hand-over of it was not finished" if target.again else "")
-        functions = host.index.pci[target.address].virtfns if target.kind == "nic" else None
+        functions = host.index.pci[target.address].virtfns if target.kind in ("nic", "gpu") else None
         if functions:
             yield f"{target.address}: its virtual functions are removed first: {', '.join(functions)}"
         active = active_partitions(host, target.address) if target.kind == "gpu" else ()

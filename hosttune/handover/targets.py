@@ -207,7 +207,11 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
         f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}: shut it down first"
         for address in addresses
         for guest in host.guests or ()
-        if guest.may_run and (address in guest.devices or guest.name in host.index.users.get(address, {}))
+        if guest.may_run
+        and (
+            not {address, *host.index.virtuals.get(address, ())}.isdisjoint(guest.devices)
+            or guest.name in host.index.users.get(address, {})
+        )
     ]
     lines += _touched(host, addresses)
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}

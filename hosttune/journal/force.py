@@ -23,6 +23,7 @@ from hosttune.settings.setting import BOOT, Divisible, Setting, WrittenTogether
 
 AGAIN, KEPT = "boot", "keep"  # verbs of transactions that set again what is in force; they are never reverted
 LATER = "after-stop"  # the verb of a transaction that does what a plan in force has left for the end of a guest's run
+MEASURED = "validate"  # the verb of a transaction that lasts for a measurement
 GUEST, ADOPTED = "guest", "adopted-guest"
 # Kinds that follow from the guests and settings of a plan: no plan has an action of one.
 FOLLOWING = (GUEST, ADOPTED, "guest-disk", "guest-files", "guest-state", "guest-autostart", "drop-in")
@@ -258,7 +259,7 @@ def newest(transactions: Iterable[Transaction]) -> int:
 
 def changes_force(transaction: Transaction) -> bool:
     """Return whether a finished transaction changed what is in force: not one that set it again or was rolled back."""
-    if transaction.header.verb in (AGAIN, KEPT, LATER) or transaction.state not in _CLOSED:
+    if transaction.header.verb in (AGAIN, KEPT, LATER, MEASURED) or transaction.state not in _CLOSED:
         return False
     return transaction.goes_on or transaction.state != "reverted"
 

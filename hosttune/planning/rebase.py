@@ -103,7 +103,14 @@ def rebase(
     rows: dict[tuple[Any, ...], tuple[Action, list[str]]] = {}
     for alike, action, part in (*beside.sets(desired), *beside.backs(host, force, desired, guests)):
         rows.setdefault(alike, (action, []))[1].append(part)
-    return tuple(_of_parts(action, parts) for action, parts in rows.values())
+    actions = [_of_parts(action, parts) for action, parts in rows.values()]
+    ends = tuple(dict.fromkeys(name for action in actions for name in action.holders))
+    return tuple(  # at the end of a guest libvirt's hook starts what has waited for it
+        changed(action, when="after-stop", holders=ends)
+        if ends and action.kind == LibvirtHook.kind and action.change == "back"
+        else action
+        for action in actions
+    )
 
 
 class _Beside(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from hosttune.discovery.holders import holders
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import AGAIN, KEPT, LATER
+from hosttune.journal.force import AGAIN, KEPT, LATER, MEASURED
 from hosttune.model import sysfs
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
@@ -94,7 +94,7 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
         left = next((transaction for transaction in transactions if transaction.is_open), None)
         here = {transaction.header.verb for transaction in transactions if transaction.header.boot_id == site.boot_id}
         lost = site.lost(transactions)
-        _, drift = applied_state(replace(site, boots=here <= {AGAIN, LATER}), rows)
+        _, drift = applied_state(replace(site, boots=here <= {AGAIN, LATER, MEASURED}), rows)
         result = Result(
             host=site.hostname,
             verb="apply",
@@ -186,15 +186,20 @@ def _without_old(site: Site, store: Store, say: Say) -> None:
     ]
     for transaction in old:
         store.forget(transaction)
-    for one in (
-        transaction for transaction in transactions if transaction.header.verb == LATER and transaction.is_open
-    ):
-        journal = store.reopen(one)  # a power cut: what it was about waits again
+    settle_left(site, store, say, LATER, MEASURED)  # a power cut: what the first was about waits again
+    refuse_open(site.transactions())
+
+
+def settle_left(site: Site, store: Store, say: Say, *verbs: str) -> bool:
+    """Roll back transactions of these verbs that were cut off; return whether there were any. Raises Refused."""
+    left = [one for one in site.transactions() if one.header.verb in verbs and one.is_open]
+    for one in left:
+        journal = store.reopen(one)
         try:
             settle(site.system, journal, one, say, same_boot=not _of_earlier_boot(site, one))
         finally:
             journal.close()
-    refuse_open(site.transactions())
+    return bool(left)
 
 
 def _of_earlier_boot(site: Site, transaction: Transaction) -> bool:

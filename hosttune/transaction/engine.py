@@ -5,7 +5,8 @@ If a step fails or a signal comes, it rolls back what was done (`rollback`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from hosttune.model.listing import some
 from hosttune.model.values import freeze
 from hosttune.settings.setting import Explains, MayGiveLess
 from hosttune.transaction.rehearsal import CountingSystem
-from hosttune.transaction.rollback import close, put_back, roll_back_records
+from hosttune.transaction.rollback import close, put_back, roll_back_records, settle
 from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, SettingStep, shown_text
 from hosttune.transaction.writing import Made, Say, reason_of, uninterrupted, value_or_none, write
 
@@ -84,6 +85,24 @@ def carry_out(
         )
         unjournalled = not (whole and close(journal, undone))
     return StepResults(made, failed, interrupted, undone, unjournalled)
+
+
+@contextlib.contextmanager
+def for_a_time(system: System, journal: Journal, todo: Sequence[Prepared], say: Say) -> Iterator[Mapping[int, Made]]:
+    """Carry out steps, whatever becomes of each; yield the results by number, and roll them back afterwards."""
+    made: dict[int, Made] = {}
+    try:
+        for number, change in enumerate(todo, 1):
+            made[number] = Made(VERDICT_OUTCOMES.get(change.verdict, ""), change.effective, change.why)
+            if change.verdict == TODO:
+                _step(system, journal, number, change, made, say)
+        yield made
+    finally:
+        with uninterrupted():
+            system.forget()
+            transaction = read_transaction(journal.path)
+            if transaction is not None:
+                settle(system, journal, transaction, say, same_boot=True)
 
 
 def _ends(change: Prepared, made: Made) -> bool:
