@@ -165,6 +165,11 @@ def _next(case: Case, found: Sequence[tuple[CauseRule, Finding]], *, hostless: b
         yield f"give its host, with --host FILE or --root CAPTURE: {lacking} of {len(case.figures)} figures need it"
     if case.shape.gpu and not case.shape.peaks and case.shape.generation is None:
         yield f"no model of {case.shape.gpu[:80]}: its figures are compared with each other, and with what was observed"
+    if case.seen.transport is None and case.shape.hosts != 1 and "transport" in case.seen.said:
+        yield (
+            f"{case.seen.said['transport']}: between hosts the run would use TCP; whether there were several is not in"
+            " it: the lines with nNodes, or those of every host"
+        )
     yield from _reasons(unknown)
     low = [figure.name for figure in case.figures if figure.verdict == "low"]
     if low and not found:

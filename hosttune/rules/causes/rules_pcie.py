@@ -77,18 +77,25 @@ def generation_limit(case: Case) -> Finding | None:
 )
 def degraded(case: Case) -> Finding | None:
     """The link runs below what both ends support."""
-    link, found = case.seen.link, []
-    if link is not None:
+    for name, link, metrics in (
+        ("link", case.seen.link, HOST_COPIES),
+        ("nic_pcie_link", case.seen.nic_pcie_link, ("rdma-write",)),
+    ):
+        found: list[str] = []
+        if link is None:
+            continue
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
             found.append(f"link x{link.width} of x{link.max_width}")
         rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
-        kept = first_kept(case.low(HOST_COPIES), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
+        kept = first_kept(case.low(metrics), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
         idle = link.speed_gts in IDLE_SPEEDS and link.under_load is not True and kept is None
         if slow and not idle and link.under_load is not False:
             found.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
         if found:
-            return observed(case, case.told("link", ", ".join(found)), case.about(_OVER_PCIE), kept)
+            about = case.about(_OVER_PCIE) if name == "link" else case.networked
+            return observed(case, case.told(name, ", ".join(found)), about, kept)
+    link = case.seen.link
     full = (
         link is not None
         and link.width is not None
@@ -103,7 +110,9 @@ def degraded(case: Case) -> Finding | None:
     apart = tuple(verdict for verdict in apart if not BY_NODE.search(verdict.figure.subject[:400]))
     words = tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart)
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
-    low = apart or tuple(one for one in case.low(HOST_COPIES) if not (one.apart and BY_NODE.search(one.figure.subject)))
+    # Copies that peer access makes no faster are held by the link of a GPU, not by a bridge.
+    metrics = (*HOST_COPIES, *(("p2p",) if case.seen.peer_copies_slow is False else ()))
+    low = apart or tuple(one for one in case.low(metrics) if not (one.apart and BY_NODE.search(one.figure.subject)))
     if kept := first_kept(low, _slower(case)):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
     return supports("fits", words[:4], low) if words else None
