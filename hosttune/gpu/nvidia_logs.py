@@ -198,6 +198,8 @@ def _peers(text: str) -> Measured:
 
 _COPY = re.compile(r"(Host to Device|Device to Host|Device to Device) Bandwidth, \d{1,3} Device\(s\)")
 _COPIES = {"Host to Device": "h2d", "Device to Host": "d2h", "Device to Device": "device-copy"}
+_COPY_ROW = r"bandwidthTest-(H2D|D2H|D2D)(?:-\w{1,12})?, Bandwidth = (\d{1,7}(?:\.\d{1,3})?) GB/s, Time = \S+ s, Size = (\d{1,12}) bytes"
+_COPIES_CSV = {"H2D": "h2d", "D2H": "d2h", "D2D": "device-copy"}
 _COPY_UNIT = re.compile(r"Bandwidth ?\(([GM]B/s)\)")
 
 
@@ -209,7 +211,12 @@ def _copies(text: str) -> Measured:
     figures: dict[str, Figure] = {}
     metric, unit, pageable = None, "", False
     for line in text.split("\n"):
-        if title := _COPY.search(line):
+        if row := re.match(_COPY_ROW, line):  # --csv
+            copy, size = _COPIES_CSV[row[1]], float(row[3])
+            if size >= (figures[copy].size_bytes or 0 if copy in figures else 0):
+                figures[copy] = Figure(metric=copy, subject=subject, value=float(row[2]), unit="GB/s", size_bytes=size)
+            pageable = pageable or "Paged" in line
+        elif title := _COPY.search(line):
             metric, unit = _COPIES[title[1]], ""
         elif heading := _COPY_UNIT.search(line):
             unit = heading[1]

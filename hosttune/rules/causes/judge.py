@@ -103,14 +103,16 @@ def own_peaks(figures: Iterable[Judged]) -> dict[str, float]:
 
 
 def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
-    """Return the figures; one of a small message is left alone where a larger one of the same subject was measured."""
-    largest: dict[tuple[str, str], float] = {}
+    """Return the figures; a small message is left alone where a larger one was measured, or is as it should be."""
+    largest: dict[tuple[str, str, bool], float] = {}
     for one in figures:
-        key = (one.figure.metric, one.figure.subject)
-        largest[key] = max(largest.get(key, 0), one.figure.size_bytes or 0)
+        for fine in {False, one.verdict == "expected"}:
+            key = (one.figure.metric, one.figure.subject, fine)
+            largest[key] = max(largest.get(key, 0), one.figure.size_bytes or 0)
     return tuple(
         replace(one, verdict="expected")
-        if one.small and (one.figure.size_bytes or 0) < largest[one.figure.metric, one.figure.subject]
+        if (one.small or one.verdict == "low")
+        and (one.figure.size_bytes or 0) < largest.get((one.figure.metric, one.figure.subject, one.verdict == "low"), 0)
         else one
         for one in figures
     )

@@ -40,7 +40,9 @@ def decoded(content: bytes) -> str:
 
 def unlabelled(text: str) -> list[tuple[str, str]]:
     """Return each line with who wrote it ("" if that is not said), without what stands in front of all of them."""
-    lines = [("", line.removesuffix("\r")) for line in _ANSI.sub("", text).split("\n")]
+    plain = [line.removesuffix("\r") for line in _ANSI.sub("", text).split("\n")]
+    margin = min((len(line) - len(line.lstrip(" ")) for line in plain if line.strip()), default=0)
+    lines = [("", line[margin:]) for line in plain]  # a page indents what it quotes
     for _ in range(_MOST):
         sample = [line for _, line in lines[:_SAMPLE] if line.strip()]
         pattern = next(

@@ -179,6 +179,10 @@ def _nccl_tests(text: str) -> Measured:
         factor = max(rates)[0] / max(rates)[1]  # without its head: all_reduce's factor 2(n-1)/n tells how many ran
         ran = round(2 / (2 - factor)) if 1.2 < factor < _MOST_FACTOR else 0
         text = "".join(f"# Rank {rank} \n" for rank in range(ran)) + text
+    if (
+        test := re.search(r"\b(alltoall|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b", text)
+    ) and not re.search(r"\ball_(?:reduce|gather)_perf\b", text):
+        raise NotUnderstood("nccl-tests", f"{test[1]}: a diagnosis knows all_reduce, all_gather and reduce_scatter")
     answers, errors = [], []
     for collective in ("all-reduce", "all-gather"):  # the factor between its two rates tells which one it is
         try:
@@ -215,6 +219,9 @@ def _perftest(text: str) -> Measured:
     words = [device[1] if device else "port", *(row for holds, row in rows if holds)]
     kind = ("infiniband" if layer[1] == "IB" else "roce") if layer else None
     setup = Setup(gpu=gpu[1] if gpu else None, nics=Nics(kind=kind) if kind else None)  # type: ignore[arg-type]
+    head, _, table = text.partition("#bytes")
+    if "\n----" not in table:  # people leave its end out: the whole lines count
+        text = f"{head}#bytes{table.rstrip() if table.endswith(chr(10)) else table.rpartition(chr(10))[0]}\n----"
     (figure,) = _figures(tools.parse_perftest(text, ", ".join(words)))
     *_, size = re.findall(r"(?m)^[ \t]*(\d{1,12})[ \t]+\d+[ \t]+\S+[ \t]+\S", text)
     return Measured(version=1, setup=setup, figures=(msgspec.structs.replace(figure, size_bytes=int(size)),))

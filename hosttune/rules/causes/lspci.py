@@ -15,6 +15,7 @@ _BLOCK = re.compile(r"(?m)^(?=(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] 
 _NAMED = re.compile(r"\S{7,16} (?!\s*Lnk)\S")
 _GPU = re.compile(r"(?:3D controller|Processing accelerators|VGA compatible controller|Display controller)\b")
 _NIC = re.compile(r"(?:Infiniband controller|Ethernet controller|Network controller)\b")
+_FAST = 8.0 * 8  # GT/s × lanes; of slower NICs nobody asks for more
 _GTS = r"([0-9]{1,3}(?:\.[0-9])?)GT/s"
 _LINK = re.compile(rf"LnkCap:[^\n]{{0,80}}?Speed {_GTS}[^\n]{{0,80}}?Width x([0-9]{{1,2}})\b")
 _NOW = re.compile(rf"LnkSta:\s{{0,8}}Speed {_GTS}[^\n]{{0,80}}?Width x([0-9]{{1,2}})\b")
@@ -30,7 +31,8 @@ def machine_of(text: str) -> Measured:
         return Measured(version=1, observations=Observations(link=link, said={"link": place} if place else {}))
     gpus = [block for block in blocks if _GPU.search(block.partition("\n")[0]) and "LnkCap:" in block]
     nics = [block for block in blocks if _NIC.search(block.partition("\n")[0]) and "LnkCap:" in block]
-    bridges = [block for block in blocks if "PCI bridge" in block.partition("\n")[0]]
+    bridges = [block for block in blocks
+               if "PCI bridge" in block.partition("\n")[0] and _is_above(block, gpus + nics)]  # fmt: skip
     if not any("LnkCap:" in block or "Capabilities:" in block for block in blocks):
         raise BadInput("no capabilities in it", where="lspci", hint="run lspci -vvv as root")
     if any("<access denied>" in block for block in blocks):
@@ -40,6 +42,7 @@ def machine_of(text: str) -> Measured:
     redirecting = [address for address, sign in acs.items() if sign == "+"]
     # Those fields of a virtual function are reserved: its physical function's hold (PCIe Base Specification, SR-IOV).
     own = [block for block in nics if not _is_virtual(block)]
+    fast = [block for block in own if (most := _LINK.search(block)) and float(most[1]) * int(most[2]) >= _FAST]
     link, place = _worst([block for block in gpus if not _is_virtual(block)])
     nic_link, nic_place = _worst(own)
     return Measured(
@@ -50,9 +53,9 @@ def machine_of(text: str) -> Measured:
             nic_pcie_link=nic_link,
             acs_redirect=bool(redirecting) if acs else None,
             ats=_switch(nics, r"ATSCtl:\s*Enable([+-])"),
-            relaxed_ordering=_switch(own, r"DevCtl:[^\n]*\n[^\n]*?RlxdOrd([+-])"),
+            relaxed_ordering=_switch(fast, r"DevCtl:[^\n]*\n[^\n]*?RlxdOrd([+-])"),
             max_read_request_bytes=min(
-                (int(size) for block in own for size in re.findall(r"MaxReadReq ([0-9]{3,5}) bytes", block)),
+                (int(size) for block in fast for size in re.findall(r"MaxReadReq ([0-9]{3,5}) bytes", block)),
                 default=None,
             ),
             said={
@@ -62,6 +65,13 @@ def machine_of(text: str) -> Measured:
             },
         ),
     )
+
+
+def _is_above(bridge: str, devices: Sequence[str]) -> bool:
+    """Return whether one of the devices is on a bus below the bridge; True if that is not shown."""
+    buses = re.search(r"Bus: primary=\w\w, secondary=(\w\w), subordinate=(\w\w)", bridge)
+    below = re.findall(r"(?m)^(?:[0-9a-f]{4,8}:)?([0-9a-f]{2}):[0-9a-f]{2}\.[0-7] ", "".join(devices))
+    return not buses or not below or any(buses[1] <= bus <= buses[2] for bus in below)
 
 
 def _is_virtual(block: str) -> bool:

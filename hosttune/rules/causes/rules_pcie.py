@@ -23,6 +23,7 @@ from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
+_DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _SPEC = "PCI Express Base Specification: rate × lanes × encoding"
 
 
@@ -186,7 +187,9 @@ def acs(case: Case) -> Finding | None:
 def ats(case: Case) -> Finding | None:
     """A device asks the IOMMU for each address."""
     if case.seen.ats is not None:
-        return None if case.seen.ats else observed(case, "ATS is off", _between_devices(case))
+        # Only redirected traffic needs it: it is off on most hosts.
+        alone = case.complaint and not case.shape.virtual and not case.seen.acs_redirect
+        return None if case.seen.ats or alone else observed(case, "ATS is off", _between_devices(case))
     low = tuple(one for one in case.networked if one.verdict == "low" and not _of_host_memory(one))
     if low and case.shape.virtual and case.seen.transport != "socket":
         return supports(
@@ -226,7 +229,7 @@ def translation(case: Case) -> Finding | None:
 def read_request(case: Case) -> Finding | None:
     """A NIC may read only little at once."""
     size = case.seen.max_read_request_bytes
-    if size is not None and size < 4096:
+    if size is not None and size < (_DEFAULT_READ if case.complaint else 4096):  # the default alone is no fault
         strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
         return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
     return None

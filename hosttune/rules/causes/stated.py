@@ -34,6 +34,7 @@ _NARROW = re.compile(
 )
 _CLASS = re.compile(rf"\bpci ({_ADDRESS}): \[[0-9a-f]{{4}}:[0-9a-f]{{4}}\] type 0[01] class 0x([0-9a-f]{{4}})")
 _GPU, _NIC = ("03", "12"), ("02",)  # PCI classes
+_UPLINK = 4
 SIGN = "|".join([*(pattern for _, _, pattern in _ROWS), "Gb/s available PCIe bandwidth, limited by"])
 
 
@@ -55,7 +56,9 @@ def lines_of(text: str) -> Measured:
     worst: dict[str, float] = {}
     for driver, address, speed, width, where, top, most in _NARROW.findall(text):
         # A function without a class here that a driver names is a NIC: only drivers of GPUs and NICs print the line.
-        kind = classes.get(address, "03" if driver in drivers else "" if driver == "pci" else "02")
+        # A chipset's uplink, which holds what is behind it, has four lanes; a wider one is above a card.
+        unknown = ("03" if int(width) > _UPLINK else "") if driver == "pci" else "02"
+        kind = classes.get(address, "03" if driver in drivers else unknown)
         name = "link" if kind.startswith(_GPU) else "nic_pcie_link" if kind.startswith(_NIC) else ""
         part = int(width) / max(1, int(most)) + float(speed) / max(1, float(top)) / 100
         if name and part < worst.get(name, 2):
