@@ -198,7 +198,10 @@ def _peers(text: str) -> Measured:
 
 _COPY = re.compile(r"(Host to Device|Device to Host|Device to Device) Bandwidth, \d{1,3} Device\(s\)")
 _COPIES = {"Host to Device": "h2d", "Device to Host": "d2h", "Device to Device": "device-copy"}
-_COPY_ROW = r"bandwidthTest-(H2D|D2H|D2D)(?:-\w{1,12})?, Bandwidth = (\d{1,7}(?:\.\d{1,3})?) GB/s, Time = \S+ s, Size = (\d{1,12}) bytes"
+_COPY_ROW = (
+    r"bandwidthTest-(H2D|D2H|D2D)(?:-\w{1,12})?, Bandwidth = (\d{1,7}(?:\.\d{1,3})?) GB/s, "
+    r"Time = \S+ s, Size = (\d{1,12}) bytes"
+)
 _COPIES_CSV = {"H2D": "h2d", "D2H": "d2h", "D2D": "device-copy"}
 _COPY_UNIT = re.compile(r"Bandwidth ?\(([GM]B/s)\)")
 
@@ -251,6 +254,7 @@ NVIDIA_LOGS = (
               sign=rf"(?m)^{_STATUS_ROW}"),
     LogReader(name="nvidia-smi nvlink -s", machine=_links, sign=r"(?m)^GPU \d{1,4}: .*\n[ \t]+Link 0: ",
               begin=r"^.*\bnvlink -s"),
-    LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links, sign=rf"{_CSV}|{_SMI_LINK.pattern}"),
+    LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links,
+              sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]+(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),
     LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),
 )  # fmt: skip

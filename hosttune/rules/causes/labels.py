@@ -23,7 +23,7 @@ _LABELS = tuple(
         (r"> ?", 0.9),  # quoted in a message
         (r" {0,6}(\d{1,6}): ?", 0.6),  # srun --label
         (r"\[(\d{1,6})\]:? ?", 0.6),
-        (r"([\w.-]{1,64}): ", 0.9),  # pdsh, stern
+        (r"(?!Lnk)([\w.-]{1,64}): ", 0.9),  # pdsh, stern; not the fields of lspci
         (r"([\w.-]{1,64}) {1,40}\| ?", 0.9),  # docker compose
     )
 )

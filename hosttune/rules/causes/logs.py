@@ -112,12 +112,12 @@ def _not_understood(tools: Sequence[Log], lines: Sequence[str], where: str) -> I
     """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
     own = "|".join(log.lines for log in logs() if log.lines)
     begin = "|".join(f"(?:{log.sign.removeprefix('(?m)')})" for log in tools if not log.lines) or r"(?!)"
-    mixed, starts = re.compile(own), re.compile(begin)
+    mixed, starts, spoken = re.compile(own), re.compile(begin), re.compile(SIGN)
     inside, count = False, 0
     for number, line in enumerate(lines, 1):
         if _PROMPT.match(line):
             inside = False
-        elif not mixed.match(line):
+        elif not mixed.match(line) and not spoken.search(line):
             inside = inside or starts.search(line + "\n ") is not None
             if re.search(r"\w", line) and not inside:
                 count += 1
@@ -140,13 +140,13 @@ def logs() -> tuple[Log, ...]:
             begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
-        Log("lines of drivers and the kernel", SIGN, lines_of, lines=rf".*(?:{SIGN})", everyone=True),
+        Log("lines of drivers and the kernel", SIGN, lines_of, lines=r"(?!)", everyone=True),
         Log("ibstat", r"(?m)^[ \t]*CA type: ", ibstat),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
         Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\.", _nvbandwidth,
             begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
-        Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|\bLnkCap:.{0,80}Speed ",
+        Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed ",
             machine_of),
     )  # fmt: skip
     makers = tuple(

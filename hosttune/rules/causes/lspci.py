@@ -12,7 +12,7 @@ from hosttune.predicting.formulas import pcie_gb_per_s
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS
 
 _BLOCK = re.compile(r"(?m)^(?=(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] )")
-_NAMED = re.compile(r"\S{7,16} (?!\s*Lnk)\S")
+_NAMED = re.compile(r"[0-9a-f:]{5,13}\.[0-7] (?!\s*Lnk)\S")
 _GPU = re.compile(r"(?:3D controller|Processing accelerators|VGA compatible controller|Display controller)\b")
 _NIC = re.compile(r"(?:Infiniband controller|Ethernet controller|Network controller)\b")
 _FAST = 8.0 * 8  # GT/s × lanes; of slower NICs nobody asks for more

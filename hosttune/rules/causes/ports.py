@@ -24,7 +24,9 @@ def ibstat(text: str) -> Measured:
     if not ports:
         raise BadInput("no whole port in it", where="ibstat", hint="save its whole output")
     active = [port for port in ports if port[2]]
-    most = {kind: max(rate for _, other, _, rate, _ in active if other == kind) for _, kind, *_ in active}
+    most: dict[str, float] = {}
+    for _, kind, _, rate, _ in active:
+        most[kind] = max(rate, most.get(kind, 0))
     slow = [(name, rate, most[kind]) for name, kind, _, rate, _ in active if rate < most[kind]]
     down = [name for name, _, up, *_ in ports if not up]
     # The second ports of cards are often left without a cable: a port that is down stands out only among active ones.

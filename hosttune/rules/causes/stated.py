@@ -8,22 +8,23 @@ from typing import Any
 from hosttune.gpu import VENDORS
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup
 
-NO_FABRIC = r"[Ss]ystem not yet initialized|\b[Ee]rror:? 802\b|returned 802\b|code=802\b"
-# An observation, its value, and the line.
+NO_FABRIC = r"[Ss]ystem not yet initialized|[Ee]rror:? 802\b|returned 802\b|code=802\b"
+# An observation, its value, and the line from its first fixed letters on: those are found fast in long logs.
 _ROWS: tuple[tuple[str, Any, str], ...] = (
     # NVIDIA/nccl src/transport/net_ib.cc, src/graph/paths.cc, p2p.cc, nvls.cc; ROCm/rccl src/init.cc
-    ("gpudirect_rdma", False, r"(?:NET/IB ?: )?GPU Direct RDMA Disabled for (?:HCA|GPU)[^\n]{0,80}"),
+    ("gpudirect_rdma", False, r"GPU Direct RDMA Disabled for (?:HCA|GPU)[^\n]{0,80}"),
     ("p2p", "off", r"P2P is disabled between (?:\w{1,10} )?connected GPUs[^\n.]{0,40}"),
     ("p2p", "off", r"Could not enable P2P between[^\n]{0,60}"),
+    ("transport", "socket", r"NET/OFI Could not find any optimal provider"),  # aws-ofi-nccl: sockets are left
     ("nvls", False, r"transport/nvls\.cc:\d{1,5} NCCL WARN[^\n]{0,80}|Failed to bind NVLink SHARP[^\n]{0,120}"),
     ("iommu", "on", r"Missing \"iommu=pt\" from kernel command line"),
     # CUDA samples, simpleP2P.cu; cudaErrorSystemNotReady; ROCm Validation Suite, modules p2p and pqt
     ("p2p", "off", r"Peer access from [^\n]{1,200}? : No\b"),
-    ("p2p", "off", rf"[^\n]{{0,60}}(?:{NO_FABRIC})[^\n]{{0,60}}"),
-    ("p2p", "off", r"\bp2p \d{1,6} \d{1,6} peers:false\b|p2p-bandwidth No peers found"),
+    ("p2p", "off", rf"(?:{NO_FABRIC})[^\n]{{0,60}}"),
+    ("p2p", "off", r"p2p \d{1,6} \d{1,6} peers:false\b|p2p-bandwidth No peers found"),
     # nvidia-smi -q, also a part of it
-    ("thermal_slowdown", True, r"\b[SH]W Thermal Slowdown[ \t]{0,40}: Active\b"),
-    ("power_capped", True, r"\bHW Power Brake Slowdown[ \t]{0,40}: Active\b"),
+    ("thermal_slowdown", True, r"[SH]W Thermal Slowdown[ \t]{0,40}: Active\b"),
+    ("power_capped", True, r"HW Power Brake Slowdown[ \t]{0,40}: Active\b"),
 )  # fmt: skip
 _ADDRESS = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 # Linux drivers/pci/pci.c, __pcie_print_link_status, and probe.c, pci_setup_device.
@@ -35,7 +36,7 @@ _NARROW = re.compile(
 _CLASS = re.compile(rf"\bpci ({_ADDRESS}): \[[0-9a-f]{{4}}:[0-9a-f]{{4}}\] type 0[01] class 0x([0-9a-f]{{4}})")
 _GPU, _NIC = ("03", "12"), ("02",)  # PCI classes
 _UPLINK = 4
-SIGN = "|".join([*(pattern for _, _, pattern in _ROWS), "Gb/s available PCIe bandwidth, limited by"])
+SIGN = "|".join([*(pattern for _, _, pattern in _ROWS), "Gb/s available PCIe bandwidth, limited by"])  # searched for
 
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
