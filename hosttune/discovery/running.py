@@ -134,8 +134,8 @@ def strip_running(answer: str, scrub_node: Callable[[str], str], scrub_words: Ca
             replace(
                 process,
                 options=tuple(
-                    Option(one.name, {key: place(one, key, value) for key, value in one.values.items()})
-                    for one in process.options
+                    Option(option.name, {key: place(option, key, value) for key, value in option.values.items()})
+                    for option in process.options
                 ),
                 unread=tuple(map(scrub_words, process.unread)),
             )
@@ -149,7 +149,7 @@ def _running(reader: Reader, process: Process) -> Running:
     text = numa_maps(reader, pid)
     maps, unread = parse_maps("\n".join(_LARGE.findall(text)) or text)
     maps = maps if unread is None else []
-    most = max(maps, key=lambda one: sum(one.pages.values()) * (one.page_bytes or 0), default=None)
+    most = max(maps, key=lambda mapped: sum(mapped.pages.values()) * (mapped.page_bytes or 0), default=None)
     nodes = _NODES.search(reader.text(f"/proc/{pid}/task/{pid}/status") or "")
     return Running(
         name=process.name,

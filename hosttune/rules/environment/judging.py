@@ -40,7 +40,7 @@ class VariableCase(Value, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def fits(self, value: str, host: Host | None) -> bool:
         """Return whether this case is about the value on the host; a fact that is not known does not fit."""
-        if self.is_ is not None and value.lower() not in {one.lower() for one in self.is_}:
+        if self.is_ is not None and value.lower() not in {allowed.lower() for allowed in self.is_}:
             return False
         if self.like is not None and not re.fullmatch(self.like, value, re.IGNORECASE):
             return False

@@ -243,9 +243,9 @@ def _shell(number: int, words: list[str]) -> Iterator[VariableSetting]:
         yield from _options(number, words)
 
 
-def _doubted(found: Iterator[VariableSetting], after: list[str]) -> Iterator[VariableSetting]:
+def _doubted(variables: Iterator[VariableSetting], after: list[str]) -> Iterator[VariableSetting]:
     """Yield settings; one such as "NAME= 1" is empty in a shell, and 1 in a file of variables."""
-    for setting in found:
+    for setting in variables:
         if setting.value == "" and len(after) == 1 and _STRAY.fullmatch(after[0]):
             why = f"a blank stands after =: in a shell it is empty, in a file of variables {after[0]!r}"
             yield replace(setting, doubt=why)
@@ -288,5 +288,5 @@ def _options(number: int, words: list[str]) -> Iterator[VariableSetting]:
 
 def _listed(number: int, text: str) -> Iterator[VariableSetting]:
     """Yield the variables of a list "ALL,A=b,C=d". A comma always separates: none can be in a value."""
-    for one in text.split(","):
-        yield from _assigned(number, one)
+    for part in text.split(","):
+        yield from _assigned(number, part)
