@@ -19,8 +19,10 @@ _WRITE = re.compile(
 )
 _LOOP = re.compile(r"\bfor\s+(\w{1,40})\s+in\s+(\S{1,400}?)\s{0,20};")
 _ARGUMENTS = re.compile(
-    r"(?:GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=|(?:grubby|kernelstub)\b.{0,200}?(?:--args=|-a ))(['\"])(.*?)\1"
+    r"(?:GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=|(?:grubby|kernelstub)\b.{0,200}?(?:--args=|-a ))"
+    r"(?:(['\"])(.*?)\1|([^\s'\"\\]+))"
 )
+_SED = re.compile(r"\bsed\b.*GRUB_CMDLINE_LINUX(?:_DEFAULT)?=\\?[\"']?([^\"'|]*)")  # what it puts there
 _MODULE_FILE = re.compile(r"/sys/module/([^/]+)/parameters/(\S+)")
 # crontab(5): when, and in a system's table as whom; limits.conf(5): who, which limit, what.
 _CRON = re.compile(r"^(?:@[a-z]{4,8}|(?:[0-9*/,-]{1,40}\s{1,20}){5})\s{0,20}(?:root\s)?")
@@ -45,8 +47,11 @@ def commands(line: str, tools: Tools) -> list[Pair]:
         return [pair for pairs in given for pair in pairs]
     if (limit := _LIMIT.fullmatch(line)) and limit[1] in _LIMITS:
         return [(f"ulimit {_LIMITS[limit[1]]}", limit[2])]
+    if "GRUB_CMDLINE" in line and (put := _SED.search(line)):
+        words = filter(re.compile(r"[A-Za-z][\w.-]*(?:=[^\\&]*)?").fullmatch, put[1].split())
+        return list(_kernel_arguments(" ".join(words)))
     if arguments := _ARGUMENTS.search(line):
-        return list(_kernel_arguments(arguments[2]))
+        return list(_kernel_arguments(arguments[2] or arguments[3] or ""))
     if _BARE_ARGUMENTS.match(line):
         return list(_kernel_arguments(line))
     if setting := _SYSCTL.fullmatch(line):
