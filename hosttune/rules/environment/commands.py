@@ -23,6 +23,7 @@ _ARGUMENTS = re.compile(
     r"(?:(['\"])(.*?)\1|([^\s'\"\\]+))"
 )
 _SED = re.compile(r"\bsed\b.*GRUB_CMDLINE_LINUX(?:_DEFAULT)?=\\?[\"']?([^\"'|]*)")  # what it puts there
+_BEFORE = re.compile(r"(?:sudo|exec|do|then)$|[A-Z_]+=")  # what stands before a command, with its options
 _MODULE_FILE = re.compile(r"/sys/module/([^/]+)/parameters/(\S+)")
 # crontab(5): when, and in a system's table as whom; limits.conf(5): who, which limit, what.
 _CRON = re.compile(r"^(?:@[a-z]{4,8}|(?:[0-9*/,-]{1,40}\s{1,20}){5})\s{0,20}(?:root\s)?")
@@ -102,8 +103,10 @@ def _written(value: str, path: str, tools: Tools) -> Iterator[Pair]:
 
 
 def _command(words: Sequence[str], tools: Tools) -> Iterator[Pair]:
-    while words and (words[0] in ("sudo", "exec", "do", "then") or re.match(r"[A-Z_]+=", words[0])):
-        words = words[1:]
+    start = 0
+    while start < len(words) and (_BEFORE.match(words[start]) or (start and words[start].startswith("-"))):
+        start += 1
+    words = words[start:]
     name = words[0].rpartition("/")[2] if words else ""
     if name.startswith("set_irq_affinity"):
         yield "set_irq_affinity", " ".join(words[1:])
