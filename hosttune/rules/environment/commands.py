@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from hosttune.model import sysfs
+
 Pair = tuple[str, str]
 Tools = Mapping[str, Mapping[str, str]]
 
@@ -31,7 +33,7 @@ _LIMIT = re.compile(r"\S{1,64}\s+(?:soft|hard|-)\s+(\w+)\s+(\S+)")
 _LIMITS = {"memlock": "-l", "nofile": "-n", "nproc": "-u", "stack": "-s", "core": "-c"}
 # udev(7): what is given to an attribute (one "="), and commands.
 _UDEV = re.compile(r'\b(?:ATTR\{([^}"]{1,100})\}|RUN(?:\{program\})?\+?)="([^"]{0,400})"')
-_FOLDERS = {"block": "/sys/block/*", "cpu": "/sys/devices/system/cpu/*", "net": "/sys/class/net/*"}
+_FOLDERS = {"block": "/sys/block", "cpu": sysfs.CPUS, "net": sysfs.NET}
 _BARE_ARGUMENTS = re.compile(r"(?:BOOT_IMAGE|root)=\S+ ")  # /etc/kernel/cmdline, /proc/cmdline
 
 
@@ -43,8 +45,8 @@ def commands(line: str, tools: Tools) -> list[Pair]:
     line = _CRON.sub("", line.removeprefix("$ ").strip(), count=1)
     if "==" in line and (rules := _UDEV.findall(line)):
         kind = re.search('SUBSYSTEM=="([a-z]+)"', line)
-        folder = _FOLDERS.get(kind[1], "/sys/bus/pci/devices/*") if kind else _FOLDERS["block"]
-        given = [[(f"{folder}/{name}", value)] if name else commands(value, tools) for name, value in rules]
+        folder = _FOLDERS.get(kind[1], sysfs.PCI_DEVICES) if kind else _FOLDERS["block"]
+        given = [[(f"{folder}/*/{name}", value)] if name else commands(value, tools) for name, value in rules]
         return [pair for pairs in given for pair in pairs]
     if (limit := _LIMIT.fullmatch(line)) and limit[1] in _LIMITS:
         return [(f"ulimit {_LIMITS[limit[1]]}", limit[2])]
