@@ -27,7 +27,7 @@ def _query(text: str) -> tuple[Gpu, ...]:
 
 
 def _topology(text: str) -> Measured:
-    matrix = parse_topo_matrix(text)
+    matrix = parse_topo_matrix(re.sub(r"\bSOC\b", "SYS", text))  # its name before driver 384
     if matrix is None or any(len(row) < len(matrix.gpus) + len(matrix.nics) - 1 for row in matrix.paths.values()):
         raise BadInput("no whole matrix in it", where="nvidia-smi topo -m", hint="save its whole output")
     if any(name not in matrix.paths for name in (*matrix.gpus, *matrix.nics)):
