@@ -82,8 +82,8 @@ def _is_virtual(block: str) -> bool:
 
 def _switch(blocks: Sequence[str], pattern: str) -> bool | None:
     """Return False if a device has it off, True if all have it on, None if one does not show it."""
-    found = [match[1] if (match := re.search(pattern, block)) else None for block in blocks]
-    return False if "-" in found else True if found and None not in found else None
+    numbers = [match[1] if (match := re.search(pattern, block)) else None for block in blocks]
+    return False if "-" in numbers else True if numbers and None not in numbers else None
 
 
 def _worst(blocks: Sequence[str]) -> tuple[LinkSeen | None, str]:

@@ -125,9 +125,9 @@ def _between_devices(case: Case) -> tuple[Judged, ...]:
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 
-def _of_host_memory(one: Judged) -> bool:
+def _of_host_memory(judged: Judged) -> bool:
     """Return whether a port's rate is that of the host's memory: perftest takes it unless it is told a GPU."""
-    return one.figure.metric == "rdma-write" and "GPU" not in one.figure.subject
+    return judged.figure.metric == "rdma-write" and "GPU" not in judged.figure.subject
 
 
 def _through_host(case: Case) -> str | None:
@@ -154,7 +154,7 @@ def acs(case: Case) -> Finding | None:
     """Traffic between the devices goes through the CPU."""
     between = _between_devices(case)
     if case.networked and (through := _through_host(case)):
-        between = tuple(one for one in between if one not in case.networked)
+        between = tuple(judged for judged in between if judged not in case.networked)
         if case.seen.acs_redirect is None or not case.seen.acs_redirect:
             return None
         words = f"{case.told('acs_redirect', 'ACS redirect is on')}, but {through}"
@@ -167,7 +167,7 @@ def acs(case: Case) -> Finding | None:
             "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"
         )
         return supports("fits", (words,), case.about(("p2p",)))
-    low = tuple(one for one in between if one.verdict == "low" and not _of_host_memory(one))
+    low = tuple(judged for judged in between if judged.verdict == "low" and not _of_host_memory(judged))
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
     if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
@@ -250,7 +250,7 @@ def relaxed_ordering(case: Case) -> Finding | None:
     if case.seen.relaxed_ordering is False or variable:
         words = "NCCL_IB_PCI_RELAXED_ORDERING=0" if variable else "relaxed ordering is off"
         return observed(case, words, case.networked)
-    low = tuple(one for one in case.networked if one.verdict == "low")
+    low = tuple(judged for judged in case.networked if judged.verdict == "low")
     if low and case.seen.relaxed_ordering is None and case.shape.virtual and case.seen.transport != "socket":
         return supports("possible", ("relaxed ordering of the NIC was not read",), low)
     return None
