@@ -143,7 +143,7 @@ def logs() -> tuple[Log, ...]:
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
         Log("lines of drivers and the kernel", SIGN, lines_of, lines=r"(?!)", everyone=True),
-        Log("ibstat", r"(?m)^[ \t]*CA type: ", ibstat),
+        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'", ibstat),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
         Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\.", _nvbandwidth,
             begin=r"^nvbandwidth Version"),
