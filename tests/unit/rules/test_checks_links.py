@@ -31,6 +31,7 @@ from evidences import (
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Bar, Host, NumaNode, Nvme, PciDevice, Problem
+from hosttune.model.validation import CheckResult, Counted, Outcome, Validation
 
 STEADY = "habanalabs"  # a driver that never slows an idle link
 
@@ -117,6 +118,31 @@ def test_a_link_at_rest_leads_to_level_1() -> None:
     assert "--level 1" in (result.hint or "")
     other = judged("pcie-link", of_gpu(link=link(2.5), driver="amdgpu", vendor_id="1002"))[GPU]
     assert (other.outcome, "--level 1" in (other.hint or "")) == ("unknown", False)
+
+
+@pytest.mark.parametrize(
+    ("boot", "level", "then", "expected"),
+    [
+        ("a", 1, "pass", "pass"),
+        ("b", 1, "pass", "unknown"),
+        ("a", 0, "pass", "unknown"),
+        ("a", 1, "unknown", "unknown"),
+    ],
+)
+def test_a_link_at_rest_is_known_where_a_measurement_since_the_boot_read_it(
+    boot: str, level: int, then: Outcome, expected: str
+) -> None:
+    found = of_gpu(driver="nvidia", link=link(2.5, state="idle"))
+    of_boot = msgspec.structs.replace(found.host, boot_id="a")
+    old = Validation(
+        level=level,
+        at="2026-03-01T09:30:00Z",
+        results=(CheckResult(check="pcie-link", subject=GPU, outcome=then),),
+        counted=Counted(boot_id=boot, uptime_seconds=1.0, counters={}),
+    )
+    (result,) = judged("pcie-link", msgspec.structs.replace(found, host=of_boot, history=(old,))).values()
+    assert result.outcome == expected
+    assert ("measured at 2026-03-01" in (result.actual or "")) is (expected == "pass")
 
 
 def test_without_a_guest_a_slow_gpu_on_vfio_pci_in_d0_is_a_fault() -> None:
