@@ -311,6 +311,9 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
     requested, limit = watts_of(_text_at(flat, places.requested)), facts["power_limit_watts"]
     if requested is not None and limit is not None and limit > requested:  # the limit in effect is never above it
         facts["power_limit_watts"] = None
+    # What NVML refuses until a reset is told in place of the value (nvmlErrorString of NVML_ERROR_RESET_REQUIRED).
+    if facts["recovery_action"] in (None, "none") and ["GPU requires reset"] in flat.values():
+        facts["recovery_action"] = "reset"
     lacks += ["mig"] if is_lacking(_text_at(flat, places.mig_current)) and places.mig_device not in flat else []
     return Gpu(
         address=address,
