@@ -121,28 +121,27 @@ def test_a_link_at_rest_leads_to_level_1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("boot", "level", "then", "expected"),
+    ("boot", "then", "now", "expected"),
     [
-        ("a", 1, "pass", "pass"),
-        ("b", 1, "pass", "unknown"),
-        ("a", 0, "pass", "unknown"),
-        ("a", 1, "unknown", "unknown"),
+        ("a", "pass", 2.5, "pass"),
+        ("b", "pass", 2.5, "unknown"),
+        ("a", "fail", 2.5, "unknown"),
+        ("a", "pass", 8.0, "unknown"),
     ],
 )
-def test_a_link_at_rest_is_known_where_a_measurement_since_the_boot_read_it(
-    boot: str, level: int, then: Outcome, expected: str
+def test_a_link_that_rests_is_known_where_a_validation_since_the_boot_passed_it(
+    boot: str, then: Outcome, now: float, expected: str
 ) -> None:
-    found = of_gpu(driver="nvidia", link=link(2.5, state="idle"))
+    found = of_gpu(driver="nvidia", link=link(now, state="idle"))
     of_boot = msgspec.structs.replace(found.host, boot_id="a")
     old = Validation(
-        level=level,
         at="2026-03-01T09:30:00Z",
         results=(CheckResult(check="pcie-link", subject=GPU, outcome=then),),
         counted=Counted(boot_id=boot, uptime_seconds=1.0, counters={}),
     )
     (result,) = judged("pcie-link", msgspec.structs.replace(found, host=of_boot, history=(old,))).values()
     assert result.outcome == expected
-    assert ("measured at 2026-03-01" in (result.actual or "")) is (expected == "pass")
+    assert ("read at 2026-03-01" in (result.actual or "")) is (expected == "pass")
 
 
 def test_without_a_guest_a_slow_gpu_on_vfio_pci_in_d0_is_a_fault() -> None:
