@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hosttune.gpu.vendor import LOADED_DRIVERS
 from hosttune.inventory.pcielink import IN_THE_ROOT, SOFTWARE, JudgedLink, link_of, uplinks
 from hosttune.model import sysfs
+from hosttune.model.counters import of_this_boot
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.pci import link_shape
@@ -73,20 +74,10 @@ def pcie_link(on: On, device: PciDevice | None) -> Finding:
         return on.passed(texts[0])
     if own is None:
         return on.unknown(texts[0], as_root(on.evidence))
-    seen = _seen(on) if own.state == "idle" and own.link.speed_gts == _RESTING_GTS else None
-    if seen is not None:
+    seen = next((old.at for old, _ in of_this_boot(on.evidence) if on.passed_in(old)), None)
+    if seen is not None and own.state == "idle" and own.link.speed_gts == _RESTING_GTS:
         return on.passed(f"{texts[0]}; since the boot it has run as it should, as read at {seen}")
     return on.unknown(texts[0], _where_to_read(on, device, at_rest=own.state == "idle"))
-
-
-def _seen(on: On) -> str | None:
-    """Return when a validation since the boot passed this link; None if none did."""
-    wanted, boot = ("pcie-link", on.subject, "pass"), on.host.boot_id
-    for old in reversed(on.evidence.history):
-        same = boot is not None and old.counted is not None and old.counted.boot_id == boot
-        if same and any((one.check, one.subject, one.outcome) == wanted for one in old.results):
-            return old.at
-    return None
 
 
 def _text(own: JudgedLink, device: PciDevice, loaded: tuple[float, int] | None) -> str:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from hosttune.model.counters import LATER
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
+from hosttune.model.validation import Validation
 from hosttune.model.values import grouped
 from hosttune.rules.checks.facts import HOST, RECORD, lacks, refused
 from hosttune.rules.engine import Finding, NoValue, Rule
@@ -120,6 +121,11 @@ class On(msgspec.Struct, frozen=True):
     def skipped(self, text: str) -> Finding:
         """Return that the check does not apply here."""
         return Finding(outcome="skip", text=text, subject=self.subject)
+
+    def passed_in(self, earlier: Validation) -> bool:
+        """Return whether an earlier validation passed this check of this subject."""
+        wanted = (self.check.id, self.subject, "pass")
+        return any((result.check, result.subject, result.outcome) == wanted for result in earlier.results)
 
     def worst(self, findings: Iterable[Finding]) -> Finding:
         """Return one finding of several about this subject: the worst, with the text of all that are as bad.

@@ -28,7 +28,7 @@ from evidences import (
     with_pci,
 )
 
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import Evidence, Health
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Bar, Host, NumaNode, Nvme, PciDevice, Problem
 from hosttune.model.validation import CheckResult, Counted, Outcome, Validation
@@ -139,7 +139,8 @@ def test_a_link_that_rests_is_known_where_a_validation_since_the_boot_passed_it(
         results=(CheckResult(check="pcie-link", subject=GPU, outcome=then),),
         counted=Counted(boot_id=boot, uptime_seconds=1.0, counters={}),
     )
-    (result,) = judged("pcie-link", msgspec.structs.replace(found, host=of_boot, history=(old,))).values()
+    later = msgspec.structs.replace(found, host=of_boot, history=(old,), health=Health(uptime_seconds=9.0))
+    (result,) = judged("pcie-link", later).values()
     assert result.outcome == expected
     assert ("read at 2026-03-01" in (result.actual or "")) is (expected == "pass")
 
