@@ -167,8 +167,8 @@ def parse_dmesg(text: str) -> Records:
     lines: list[Line] = []
     unread = 0
     for line in text.splitlines():
-        if found := re.match(r"\[ *([0-9]{1,12}\.[0-9]{1,6})\] ?", line):
-            lines.append((float(found[1]), line[found.end() :]))
+        if match := re.match(r"\[ *([0-9]{1,12}\.[0-9]{1,6})\] ?", line):
+            lines.append((float(match[1]), line[match.end() :]))
         elif line.strip() and not line[0].isspace():
             unread += 1
     return Records(lines, unread)

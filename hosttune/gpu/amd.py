@@ -198,8 +198,8 @@ def _heat(reader: Reader, sensors: str) -> tuple[float | None, float | None]:
     """
     names = filter(None, (re.match(r"temp([1-3])_", name) for name in reader.names(sensors))) if sensors else ()
     known = [
-        (_celsius(reader, f"{sensors}/temp{one}_input"), _celsius(reader, f"{sensors}/temp{one}_crit"))
-        for one in sorted({name[1] for name in names})
+        (_celsius(reader, f"{sensors}/temp{sensor}_input"), _celsius(reader, f"{sensors}/temp{sensor}_crit"))
+        for sensor in sorted({name[1] for name in names})
     ]
     whole = sorted((limit - now, now, limit) for now, limit in known if now is not None and limit)
     if whole and (whole[0][0] <= 0 or len(whole) == len(known)):
