@@ -37,7 +37,8 @@ class Check(Rule["On"], frozen=True, kw_only=True):
     `for_guests`: the check matters only on a host with GPUs or guests; on others it is skipped and not asked.
     `none`: what the host does not have if there is no subject ("GPU"); used in the single result that says so.
     `of_tree`: the check uses only the PCI tree, although it is about each GPU: unknown for a GPU missing from the tree.
-    `since`: the number of the newest fact that it needs (`discovery.evidence`): captures of before skip it.
+    `since`: the number of the newest fact that it needs (`discovery.evidence`): in older captures only what is bad
+    counts.
     """
 
     expected: str = ""
