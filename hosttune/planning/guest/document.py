@@ -296,11 +296,15 @@ def build_guest(
         why = f"Secure Boot {left_out[elements.FIRMWARE_FEATURES]}"
         return Unplaced(guest=guest.name, why=(why,), relaxation=("no secure_boot", "a newer libvirt"))
     cell_of = _cells_of(context, devices)
-    extra_ports = OWN_PORTS + len(guest.disk_paths) + sum(one.vf_of is None for one in guest.networks or ())
+    extra_ports = OWN_PORTS + len(guest.disk_paths) + sum(network.vf_of is None for network in guest.networks or ())
     extra_ports += guest.watchdog and elements.CHIPSET_WATCHDOG in left_out  # for the bridge to conventional PCI
     try:
         tree = build_tree(
-            context.catalogue, _cells_of(context, devices, exact=True), len(choice.shape.cells), extra_ports
+            context.catalogue,
+            _cells_of(context, devices, exact=True),
+            len(choice.shape.cells),
+            extra_ports,
+            context.own.get(guest.name),
         )
     except NoRoomOnBus as error:
         return Unplaced(guest=guest.name, why=(str(error),), relaxation=("fewer devices",))
