@@ -30,7 +30,7 @@ sources() {
 sources >"$work/sources"
 [ -s "$work/sources" ] || { apt-get update -qq; sources >"$work/sources"; }
 apt-config dump | grep '^Acquire' | grep -v IndexTargets >"$work/acquire"
-mmdebstrap --quiet --mode=root --variant=extract --include="base-passwd,coreutils,util-linux,$(IFS=,; echo "$*")" --aptopt="$work/acquire" \
+mmdebstrap --quiet --mode=root --variant=extract --include="base-files,base-passwd,coreutils,util-linux,$(IFS=,; echo "$*")" --aptopt="$work/acquire" \
   "$suite" "$work/root" "$work/sources"
 chmod 755 "$work/root"
 # What its programs look users up in, and what a package makes when it is installed.
