@@ -163,7 +163,7 @@ def take_away(here: Here, names: Sequence[str], options: ApplyOptions, *, confir
 def forget_guest(here: Here, name: str, *, confirm: undoing.Confirm) -> Result:
     """Delete what was kept of a guest that was taken away: UEFI variables and TPM state.
 
-    Raises Refused, Declined if `confirm`, which gets the paths, returns false.
+    Raises BadInput if nothing is kept, Refused, Declined if `confirm`, which gets the paths, returns false.
     """
     from hosttune.hypervisor.removed import forget, kept_of
 
