@@ -308,16 +308,16 @@ def _as_left(setting: Setting, record: Record, now: Any) -> bool:
     return len(ours) < len(after) and all(live.get(name) == after[name] for name in ours)
 
 
-def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
+def _drifted(record: Record, drift: Drift | str | None) -> Iterable[Drift]:
     """Return the drift of each action of a record; for settings written together, only those that have drifted."""
-    if not isinstance(found, Drift):
+    if not isinstance(drift, Drift):
         return
     setting = setting_of_record(record)
     for action in names_of(record, setting):
         name = _part(setting, action)
-        expected, actual = part_of(setting, found.expected, name), part_of(setting, found.actual, name)
-        if found.why or expected != actual:
-            yield msgspec.structs.replace(found, action=action, expected=expected, actual=actual)
+        expected, actual = part_of(setting, drift.expected, name), part_of(setting, drift.actual, name)
+        if drift.why or expected != actual:
+            yield msgspec.structs.replace(drift, action=action, expected=expected, actual=actual)
 
 
 def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:

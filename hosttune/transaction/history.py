@@ -84,7 +84,7 @@ def _guests(records: list[Record]) -> ChangedGuests:
                 else "created"
             )
             names["removed" if record.change == "back" else word].append(record.target)
-    return ChangedGuests(**{word: tuple(found) for word, found in names.items()})
+    return ChangedGuests(**{word: tuple(guests) for word, guests in names.items()})
 
 
 def _outcome(transaction: Transaction) -> Literal["done", "reverted", "incomplete", "unfinished"]:

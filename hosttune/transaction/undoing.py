@@ -182,7 +182,7 @@ def _settled(
             journal.close()
         whole = whole and written
         outcomes |= {made.outcome for made in undone.values()}
-        for record in sorted(transaction.records, key=lambda one: one.step, reverse=True):
+        for record in sorted(transaction.records, key=lambda record: record.step, reverse=True):
             if record.step in undone:
                 entries += undone_entries(record, undone[record.step])
     retired = site.retired(transactions)

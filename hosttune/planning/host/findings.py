@@ -100,7 +100,9 @@ def _whole_nics(catalogue: Catalogue, guest: PlannedGuest, say: Say) -> None:
 
 def _peers(host: Host, guest: PlannedGuest, lacking: str | None, say: Say) -> None:
     """Report the GPUs that cannot exchange data over PCIe in the guest. `lacking`: why no clique is written."""
-    written = {} if lacking else {one.address: one.clique for one in guest.devices if one.clique is not None}
+    written = (
+        {} if lacking else {device.address: device.clique for device in guest.devices if device.clique is not None}
+    )
     pairs = apart(host, (device.address for device in guest.devices), written)
     for words in in_words((one, other, why or f"a clique {lacking}") for one, other, why in pairs):
         text = f"no peer-to-peer over PCIe in the guest: {words}; their data goes through its memory"
