@@ -328,6 +328,13 @@ def test_the_plan_of_the_slower_of_two_operators_is_stale(three: Day, tmp_path: 
     assert three.outside() == before
 
 
+def test_a_plan_that_was_looked_at_before_its_intent_was_applied_is_not_in_the_way(three: Day) -> None:
+    """So that `hosttune apply --start` goes on with what was applied, as its entries say."""
+    asked(three, {**A, "memory": "32GiB"}, B, C).plan().ended()
+    three.apply().ended()
+    assert three("apply", "--yes", "-o", "json").ended()["changed"] is False
+
+
 def test_without_the_state_directory_nothing_is_updated_or_taken(three: Day) -> None:
     shutil.rmtree(three.root.path / STATE)
     before = three.outside()
