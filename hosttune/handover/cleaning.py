@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from hosttune.errors import BadInput, HosttuneError
-from hosttune.handover import gpumemory, network, remains, timelimits
+from hosttune.gpu.vgpu_set import VgpuFunctions, manage_functions
+from hosttune.handover import binding, gpumemory, network, remains, timelimits
 from hosttune.handover.erasing import (
     Clock,
     EraseOrder,
@@ -20,6 +22,7 @@ from hosttune.handover.erasing import (
     survey,
 )
 from hosttune.handover.targets import NVME_DRIVER, Target
+from hosttune.machine.child import in_child
 from hosttune.model.handover import HandoverStep, StepOutcome
 from hosttune.model.host import Host
 from hosttune.settings.setting import driver_of
@@ -73,9 +76,16 @@ class Cleaning:
             network.first_look(site.system, site.store.folder, target, number)
 
     def before_reset(self, site: Site, target: Target) -> None:
-        """Remove what would go with the driver: a network function's virtual functions. Raises HosttuneError."""
+        """Remove what would go with the driver: the virtual functions of a NIC or GPU. Raises HosttuneError."""
         if target.kind == "nic" and target.physical is None:
             network.remove_all(site.system, target.address)
+        functions = VgpuFunctions(target.address)
+        if target.kind == "gpu" and functions.read(site.system) is True:
+            for function in functions.taken(site.system):
+                binding.refuse_users(site.system, function)
+            remove = partial(manage_functions, site.system, target.address, on=False)
+            in_child(remove, VgpuFunctions.limit_seconds or 0.0, f"virtual functions of {target.address}")
+            site.system.forget()
 
     def before_driver(self, site: Site, target: Target) -> None:
         """Prepare for the host's driver, before it gets the device. Raises HosttuneError: then it must not get it."""
@@ -132,7 +142,7 @@ class Cleaning:
             serial=target.serial or "",
             handover=target.handover or str(work.number),
             owner=target.owner,
-            belonging=tuple(one.address for one in work.targets),
+            belonging=tuple(target.address for target in work.targets),
         )
         limit, estimate = None, None
         with contextlib.suppress(HosttuneError):  # the erasure says it

@@ -2,8 +2,8 @@
 
 It is the setting of apply (`hypervisor.partition`), with its order, its refusals and its read-back. It is set in the
 shared model alone (FABRIC_MODE=1), where the list can be read on this host, and only if all GPUs of the partition are
-in the hand-over and were reset. One that apply has in force is active again at the end. Anything else is printed and
-waited for; what the list does not show then is unproven.
+in the hand-over and were reset. Anything else is printed and waited for; what the list does not show then is unproven.
+What apply has in force of a GPU (partition, MIG, vGPUs) is set again at the end, with the settings of apply.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import msgspec
 
 from hosttune.errors import HosttuneError
 from hosttune.gpu.fmpm import INACTIVE, active_as, target_of
+from hosttune.gpu.settings import GpuComputeMode, GpuMigMode, GpuPersistence, GpuPowerLimit
+from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions
 from hosttune.handover import record
 from hosttune.handover.resets import reason
 from hosttune.handover.targets import Target
@@ -24,8 +26,12 @@ from hosttune.journal import Store
 from hosttune.machine.child import in_child
 from hosttune.model.handover import HandoverStep, StepName, StepOutcome
 from hosttune.model.host import Host
-from hosttune.settings.setting import driver_of
+from hosttune.model.values import value_text
+from hosttune.settings.drivers import VFIO, virtual_functions
+from hosttune.settings.setting import Setting, driver_of
+from hosttune.settings.vgpu import VgpuTypeSetting
 from hosttune.transaction.site import Site
+from hosttune.transaction.steps import setting_of_record
 
 WAIT_SECONDS = 600.0  # for a person
 SET_SECONDS = FabricPartitionState.limit_seconds or 0.0
@@ -46,20 +52,28 @@ class PartitionOutcome(msgspec.Struct, frozen=True):
         outcome: StepOutcome = "failed" if self.failed else "unknown"
         return HandoverStep(step=name, outcome=outcome, evidence={"fabric": self.evidence}, why=self.why)
 
-    def told(self, found: HandoverStep, **opened: Mapping[str, Any] | None) -> HandoverStep:
+    def told(self, step: HandoverStep, **opened: Mapping[str, Any] | None) -> HandoverStep:
         """Return a step with what became of the partitions; one that is done is not, if that is not proven.
 
         `opened`: what was activated afterwards, by what it was for.
         """
         if self.evidence is None:
-            return found
+            return step
         fabric = {**self.evidence, **{what: one for what, one in opened.items() if one is not None}}
-        told = msgspec.structs.replace(found, evidence={**(found.evidence or {}), "fabric": fabric})
-        if self.proven or found.outcome != "done":
+        told = msgspec.structs.replace(step, evidence={**(step.evidence or {}), "fabric": fabric})
+        if self.proven or step.outcome != "done":
             return told
         return msgspec.structs.replace(told, outcome="failed" if self.failed else "unknown", why=self.why)
 
 
+# What a reset of a GPU, or its change of driver, undoes, as apply sets it.
+_UNDONE_BY_RESET = frozenset(
+    one.kind
+    for one in (
+        GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuMigMode,
+        VgpuFunctions, MigInstanceSetting, VgpuTypeSetting, MediatedDevice,
+    )
+)  # fmt: skip
 _NOTHING = PartitionOutcome(None, proven=True)
 
 
@@ -120,40 +134,49 @@ class Partitions:
         fabric = read_fabric(host)
         if target.address not in fabric.members or fabric.mode != SHARED or _unknown(host, fabric, target.address):
             return None
-        gpus = [one for one in self._targets if one.kind == "gpu" and one.guest == target.guest]
-        if any(one.driver is None or driver_of(self._site.system, one.address) != one.driver for one in gpus):
+        gpus = [own for own in self._targets if own.kind == "gpu" and own.guest == target.guest]
+        if any(own.driver is None or driver_of(self._site.system, own.address) != own.driver for own in gpus):
             return None  # the last one of them does it
-        partition = exactly(fabric, [one.address for one in gpus])
+        partition = exactly(fabric, [own.address for own in gpus])
         if partition is None:
             return {"activated": None, "why": "no partition has exactly these GPUs: CUDA cannot use them"}
         why = self._set(FabricPartitionState(target_of(partition.id, partition.gpus)), active_as(partition.modules))
         return {"activated": None if why else partition.id, "command": f"fmpm -a {partition.id}", "why": why}
 
     def as_in_force(self, target: Target, returned: Collection[str]) -> Mapping[str, Any] | None:
-        """Activate what apply has in force, once all GPUs of it were proven and returned; return evidence.
+        """Set again what apply has in force of a GPU and its reset undid; return evidence.
 
-        None: there is nothing to activate. One that fails makes the statement void.
+        The GPU was proven and returned; for its partition all GPUs of it. None: nothing was set. What fails makes the
+        statement void.
         """
+        system, gpu = self._site.system, target.address
+        done, why = list[str](), list[str]()
         for standing in self._site.standings(self._site.transactions()).in_force:
-            kind, name = standing.key
-            if kind == FabricPartitionState.kind and target.address in name and standing.record.new != INACTIVE:
-                setting = FabricPartitionState.of(name)
-                if {*setting.gpus} <= {*returned}:
-                    why = self._set(setting, standing.record.new)
-                    return {"activated": None if why else setting.number, "why": why}
-        return None
+            (kind, name), setting, want = standing.key, setting_of_record(standing.record), standing.record.new
+            if isinstance(setting, FabricPartitionState):
+                theirs = want != INACTIVE and gpu in setting.gpus and {*setting.gpus} <= {*returned}
+            else:
+                own = {gpu, *virtual_functions(system, gpu)} if gpu in returned and kind in _UNDONE_BY_RESET else ()
+                theirs = not {*name.split()}.isdisjoint(own) and driver_of(system, gpu) != VFIO
+            if theirs:
+                failed = self._set(setting, want)
+                why += [failed] if failed else []
+                done += [] if failed else [f"{kind} {name}"]
+        return {"set": done, "why": "; ".join(why) or None} if done or why else None
 
-    def _set(self, setting: FabricPartitionState, value: str) -> str | None:
-        """Set a partition; return why it is not as wanted."""
-        system = self._site.system
+    def _set(self, setting: Setting, value: Any) -> str | None:
+        """Set a partition, or another setting of a GPU; return why it is not as wanted."""
+        system, name = self._site.system, f"{setting.kind} {setting.target}"
+        if isinstance(setting, FabricPartitionState):
+            name = f"partition {setting.number}"
         try:
             with record.state_lock(self._store):
-                in_child(lambda: setting.write(system, value), SET_SECONDS, f"partition {setting.number}")
+                in_child(lambda: setting.write(system, value), setting.limit_seconds or SET_SECONDS, name)
             system.forget()
             now = setting.read(system)
         except HosttuneError as error:
-            return f"partition {setting.number}: {reason(error)}"
-        return None if now == value else f"partition {setting.number} is {now or 'not listed'}, not {value}"
+            return f"{name}: {reason(error)}"
+        return None if setting.agrees(now, value) else f"{name} is {value_text(now, nothing='not there')}, not {value}"
 
     def _strange(self, fabric: HostFabric, number: int) -> str | None:
         """Return why a partition must not be deactivated: GPUs of it are not part of this hand-over."""

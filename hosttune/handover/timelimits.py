@@ -6,11 +6,13 @@ time limit, a lock), so no step needs a limit of its own.
 
 from __future__ import annotations
 
+from hosttune.gpu.vgpu_set import VgpuFunctions
 from hosttune.handover import binding, gpumemory, memoryclear, network, record
 from hosttune.handover.erasing import SPARE_SECONDS
 from hosttune.handover.targets import Target
 from hosttune.machine.system import System
 from hosttune.settings import resets
+from hosttune.settings.drivers import virtual_functions
 
 Times = tuple[float, float]  # limit, estimate
 
@@ -25,6 +27,8 @@ def of_reset(system: System, target: Target) -> Times:
     """Of a reset on vfio-pci: the driver, virtual functions that are removed, the reset, the maker's tool."""
     limit, estimate = memoryclear.times(system, target)
     functions = network.LIMIT_SECONDS if target.kind == "nic" and target.physical is None else 0.0
+    if target.kind == "gpu" and virtual_functions(system, target.address):
+        functions = VgpuFunctions.limit_seconds or 0.0
     limit += record.WAIT_SECONDS + functions + binding.LIMIT_SECONDS + resets.LIMIT_SECONDS
     return limit, resets.ESTIMATE_SECONDS + estimate
 

@@ -56,7 +56,7 @@ def refuse_surrogates(value: object, where: str) -> None:
 
 def unescaped(name: str) -> str:
     """Return a name from a file of /proc as it is: the kernel writes blanks, tabs and line ends in octal ("\\040")."""
-    return re.sub(r"\\([0-3][0-7]{2})", lambda found: chr(int(found[1], 8)), name)
+    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), name)
 
 
 def _texts(value: object, at: str) -> list[tuple[str, str]]:
@@ -109,6 +109,14 @@ def decoding_problem(message: str) -> str:
 def printable(text: str) -> str:
     """Return text from a document, safe for a terminal: control characters (a capture may have any) become "?"."""
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as text: "40 s", "12 min", "3 h 5 min"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def count(number: int, noun: str) -> str:

@@ -5,7 +5,8 @@ If a step fails or a signal comes, it rolls back what was done (`rollback`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,10 +15,11 @@ from hosttune.errors import HosttuneError, Stuck
 from hosttune.journal import Journal, JournalFailed, read_transaction
 from hosttune.machine.system import System
 from hosttune.model.listing import some
+from hosttune.model.text import duration
 from hosttune.model.values import freeze
-from hosttune.settings.setting import Explains, MayGiveLess
+from hosttune.settings.setting import Explains, MayGiveLess, Setting
 from hosttune.transaction.rehearsal import CountingSystem
-from hosttune.transaction.rollback import close, put_back, roll_back_records
+from hosttune.transaction.rollback import close, put_back, roll_back_records, settle
 from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, SettingStep, shown_text
 from hosttune.transaction.writing import Made, Say, reason_of, uninterrupted, value_or_none, write
 
@@ -46,7 +48,7 @@ class StepResults(msgspec.Struct, frozen=True):
 
 
 def carry_out(
-    system: System, journal: Journal, todo: Sequence[Prepared], say: Say, look_again: LookAgain = lambda one: one
+    system: System, journal: Journal, todo: Sequence[Prepared], say: Say, look_again: LookAgain = lambda change: change
 ) -> StepResults:
     """Carry out steps in order, numbered from 1. If one fails or a signal comes, roll all of them back.
 
@@ -62,8 +64,12 @@ def carry_out(
             if prepared.verdict != TODO:
                 made[number] = Made(VERDICT_OUTCOMES[prepared.verdict], prepared.effective, prepared.why)
                 continue
+            setting, name = prepared.step.setting, f"[{number}/{len(todo)}] {prepared.step.name}"
+            most = f", at most {duration(setting.limit_seconds)}" if setting.limit_seconds else ""
+            say(f"{name}: {shown_text(setting, prepared.live)} -> {shown_text(setting, prepared.step.want)}{most}")
             _step(system, journal, number, prepared, made, say)
-            say(f"[{number}/{len(todo)}] {prepared.step.name}: {outcome_line(prepared, made[number])}")
+            if made[number].outcome != "done" or made[number].why:
+                say(f"{name}: {outcome_line(setting, made[number])}")
             if _ends(prepared, made[number]):
                 failed = number
                 break
@@ -86,35 +92,50 @@ def carry_out(
     return StepResults(made, failed, interrupted, undone, unjournalled)
 
 
-def _ends(one: Prepared, made: Made) -> bool:
+@contextlib.contextmanager
+def for_a_time(system: System, journal: Journal, todo: Sequence[Prepared], say: Say) -> Iterator[Mapping[int, Made]]:
+    """Carry out steps, whatever becomes of each; yield the results by number, and roll them back afterwards."""
+    made: dict[int, Made] = {}
+    try:
+        for number, change in enumerate(todo, 1):
+            made[number] = Made(VERDICT_OUTCOMES.get(change.verdict, ""), change.effective, change.why)
+            if change.verdict == TODO:
+                _step(system, journal, number, change, made, say)
+        yield made
+    finally:
+        with uninterrupted():
+            system.forget()
+            transaction = read_transaction(journal.path)
+            if transaction is not None:
+                settle(system, journal, transaction, say, same_boot=True)
+
+
+def _ends(change: Prepared, made: Made) -> bool:
     """Return whether a step's outcome ends the transaction."""
-    if made.outcome == "clamped" and one.step.at_boot:
+    if made.outcome == "clamped" and change.step.at_boot:
         return False
-    return made.outcome in _FATAL or (one.step.needed and made.outcome in _FATAL_WHEN_NEEDED)
+    return made.outcome in _FATAL or (change.step.needed and made.outcome in _FATAL_WHEN_NEEDED)
 
 
-def outcome_line(one: Prepared, made: Made) -> str:
-    """Return one line that reports a step."""
-    setting = one.step.setting
-    text = f"{shown_text(setting, one.live)} -> {shown_text(setting, one.step.want)}: {made.outcome}"
-    if made.outcome != "done":
-        text += f", now {shown_text(setting, made.after)}"
+def outcome_line(setting: Setting, made: Made) -> str:
+    """Return how a step went."""
+    text = made.outcome if made.outcome == "done" else f"{made.outcome}, now {shown_text(setting, made.after)}"
     return f"{text} ({made.why})" if made.why else text
 
 
-def _step(system: System, journal: Journal, number: int, one: Prepared, made: dict[int, Made], say: Say) -> None:
+def _step(system: System, journal: Journal, number: int, change: Prepared, made: dict[int, Made], say: Say) -> None:
     """Carry out one step: journal the intent, re-read, write, read back, journal the outcome. Raises JournalFailed."""
-    step, setting = one.step, one.step.setting
+    step, setting = change.step, change.step.setting
     if step.origin is not None:
         made[number], _ = put_back(system, journal, number, step.origin, same_boot=True, force=True, strict=True)
         return
     if step.gives_up:
         journal.write(
             "intent", step=number, kind=setting.kind, target=setting.target, scope=setting.scope, needed=False,
-            actions=tuple(action.id for action in step.actions), change="given-up", old=one.live, new=one.live,
+            actions=tuple(action.id for action in step.actions), change="given-up", old=change.live, new=change.live,
         )  # fmt: skip
-        journal.write("done", step=number, outcome="done", value=one.live)
-        made[number] = Made("done", one.live, "given up: left as it is")
+        journal.write("done", step=number, outcome="done", value=change.live)
+        made[number] = Made("done", change.live, "given up: left as it is")
         return
     journal.write(
         "intent",
@@ -124,10 +145,10 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
         actions=tuple(action.id for action in step.actions),
         scope=setting.scope,
         needed=step.needed,
-        old=one.live,
+        old=change.live,
         new=step.want,
     )
-    made_now = made[number] = _changed(system, step, one.live)
+    made_now = made[number] = _changed(system, step, change.live)
     journal.write(
         "done",
         step=number,

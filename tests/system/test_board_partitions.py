@@ -20,6 +20,7 @@ from sweeps import sample
 
 from hosttune.discovery import discover
 from hosttune.handover.targets import Asked
+from hosttune.settings.hook import PLACE
 from hosttune.validating.fabric import connected
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
@@ -138,6 +139,20 @@ def test_under_a_running_guest_nothing_goes_back(cli: Cli, board: Board, tmp_pat
         cli(*words)
         assert board.active == before
     clean(cli.root)
+
+
+def test_a_running_guest_is_turned_to_mig(cli: Cli, board: Board, tmp_path: Path) -> None:
+    """It needs no partition from its next start: at its end the hook, which stays until then, starts what frees it."""
+    gpus, hook = ["0000:41:00.0", "0000:56:00.0"], cli.root.path / PLACE[1:]
+    cli.json("apply", "--intent", want(tmp_path, a=gpus), "--yes", "--start")
+    mig = asked(tmp_path, a={"gpus": gpus, "mig": {"profile": "1g.18gb", "count": 2}})
+    cli.json("apply", "--intent", mig, "--yes")
+    assert (board.active, hook.exists()) == ([3], True)
+    ends(board, "a")
+    cli.json("apply", "--boot")  # what the hook starts
+    assert (board.active, hook.exists()) == ([], False)
+    clean(cli.root)
+    assert outcomes(cli.json("apply", "--intent", mig, "--yes", "--start"))["guest-state:a"] == "done"
 
 
 def test_a_manager_that_is_slow_or_busy_or_does_not_answer(cli: Cli, board: Board, tmp_path: Path) -> None:

@@ -10,6 +10,11 @@ from applyroots import Cli, Root
 from board import PCI, Board
 from boardkills import standing
 from boardroots import BoardRoot, asked, clean, devices_of, ends, started_by_others, starts, with_board
+from courses import handed, passing
+
+from hosttune.errors import Refused
+from hosttune.gpu.settings import GpuPersistence
+from hosttune.handover.targets import Asked
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
 pytestmark = pytest.mark.sweep(most=7)  # a story costs most of a second
@@ -56,6 +61,43 @@ def test_after_a_reboot_all_is_there_before_guests_start(cli: Cli, framework: st
     now = standing(cli.root.path)
     assert not any(now["instances"].values())
     assert not any(now["modes"].values())
+    clean(cli.root)
+
+
+@pytest.mark.parametrize("framework", ["vfio", "mdev"])
+def test_a_hand_over_leaves_what_is_in_force(cli: Cli, framework: str) -> None:
+    """Its resets undo mode, instances, functions and vGPUs: they are set again, and nothing while a guest runs."""
+    board = board_with(cli.root, framework)
+    runs(cli, board, "m", m=TWO)
+    GpuPersistence(A).write(BoardRoot(str(cli.root.path)), False)  # by hand: it keeps the GPU open
+    with pytest.raises(Refused, match="guest m has it and is running"):
+        handed(cli.root.path, Asked(devices=(A,)))
+    ends(board, "m")
+    before = standing(cli.root.path)
+    found = handed(cli.root.path, Asked(devices=(A,)), validate=lambda level: passing(level, A))
+    (device,) = found.statement.predicate.devices
+    assert {step.outcome for step in device.steps} == {"done"}
+    assert standing(cli.root.path) == before
+    assert cli.json("status")["drift"] == []
+    clean(cli.root)
+
+
+def test_a_hand_over_says_what_could_not_be_set_again(cli: Cli) -> None:
+    board = board_with(cli.root)
+    runs(cli, board, "m", m=TWO)
+    GpuPersistence(A).write(BoardRoot(str(cli.root.path)), False)
+    ends(board, "m")
+    board.plant(mig_busy=9)
+    found = handed(cli.root.path, Asked(devices=(A,)), validate=lambda level: passing(level, A))
+    told = (found.statement.predicate.devices[0].steps[-1].evidence or {})["fabric"]["in_force"]
+    assert "mig-instance 0000:41:00.0 1g.18gb:4: " in told["why"]
+    assert f"vgpu-functions {A}" in told["set"]
+    assert cli.json("status", code=1)["drift"] != []
+    board.plant(mig_busy=0)
+    cli("handover", "release", A, "--why", "looked at")
+    cli("apply", "--intent", asked(cli.root.path.parent, m=TWO), "--yes", "--start")
+    board.load()
+    assert {*board.guests} == {"m"}
     clean(cli.root)
 
 

@@ -11,6 +11,7 @@ import msgspec
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import Measured, Observations
 from hosttune.predicting.shape import HostShape
+from hosttune.rules.causes.equals import FALLEN
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding, Rule
 
@@ -45,7 +46,13 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     def apart(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the figures of these metrics that are far below their equals in the same run."""
-        return tuple(verdict for verdict in self.figures if verdict.apart and verdict.figure.metric in metrics)
+        far = tuple(verdict for verdict in self.figures if verdict.apart and verdict.figure.metric in metrics)
+        return tuple(verdict for verdict in far if verdict not in self.falling)
+
+    @cached_property
+    def falling(self) -> tuple[Judged, ...]:
+        """Figures of large messages that are far below those of smaller ones."""
+        return tuple(verdict for verdict in self.figures if verdict.apart.endswith(FALLEN))
 
     @property
     def seen(self) -> Observations:
@@ -55,8 +62,8 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def environment(self) -> Mapping[str, str]:
         """Variables that are set, as upper-case texts without blanks around them."""
-        found = self.measured.setup.environment
-        return {name.upper(): str(value).strip() for name, value in found.items() if value is not None}
+        variables = self.measured.setup.environment
+        return {name.upper(): str(value).strip() for name, value in variables.items() if value is not None}
 
     @cached_property
     def open(self) -> tuple[Judged, ...]:
@@ -71,7 +78,7 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     def low(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the low figures of these metrics."""
-        return tuple(one for one in self.figures if one.verdict == "low" and one.figure.metric in metrics)
+        return tuple(judged for judged in self.figures if judged.verdict == "low" and judged.figure.metric in metrics)
 
     def about(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the figures of these metrics that a cause can explain."""
@@ -79,8 +86,8 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     def of_every_device(self, figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
         """Return those that a fault of the whole host can explain: no other device has the same figure as expected."""
-        fine = {one.figure.metric for one in self.figures if one.verdict == "expected"}
-        return tuple(one for one in figures if one.figure.metric not in fine)
+        fine = {judged.figure.metric for judged in self.figures if judged.verdict == "expected"}
+        return tuple(judged for judged in figures if judged.figure.metric not in fine)
 
     @cached_property
     def networked(self) -> tuple[Judged, ...]:
@@ -92,7 +99,9 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def low_between(self) -> tuple[Judged, ...]:
         """Low figures of collectives between hosts: what they need besides the network is the GPUs' part of it."""
-        return tuple(one for one in self.networked if one.verdict == "low" and one.figure.metric in COLLECTIVES)
+        return tuple(
+            judged for judged in self.networked if judged.verdict == "low" and judged.figure.metric in COLLECTIVES
+        )
 
     @cached_property
     def local(self) -> tuple[Judged, ...]:

@@ -23,6 +23,7 @@ from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
+_DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _SPEC = "PCI Express Base Specification: rate × lanes × encoding"
 
 
@@ -77,18 +78,25 @@ def generation_limit(case: Case) -> Finding | None:
 )
 def degraded(case: Case) -> Finding | None:
     """The link runs below what both ends support."""
-    link, found = case.seen.link, []
-    if link is not None:
+    for name, link, metrics in (
+        ("link", case.seen.link, HOST_COPIES),
+        ("nic_pcie_link", case.seen.nic_pcie_link, ("rdma-write",)),
+    ):
+        found: list[str] = []
+        if link is None:
+            continue
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
             found.append(f"link x{link.width} of x{link.max_width}")
         rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
-        kept = first_kept(case.low(HOST_COPIES), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
+        kept = first_kept(case.low(metrics), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
         idle = link.speed_gts in IDLE_SPEEDS and link.under_load is not True and kept is None
         if slow and not idle and link.under_load is not False:
             found.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
         if found:
-            return observed(case, case.told("link", ", ".join(found)), case.about(_OVER_PCIE), kept)
+            about = case.about(_OVER_PCIE) if name == "link" else case.networked
+            return observed(case, case.told(name, ", ".join(found)), about, kept)
+    link = case.seen.link
     full = (
         link is not None
         and link.width is not None
@@ -103,7 +111,9 @@ def degraded(case: Case) -> Finding | None:
     apart = tuple(verdict for verdict in apart if not BY_NODE.search(verdict.figure.subject[:400]))
     words = tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart)
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
-    low = apart or tuple(one for one in case.low(HOST_COPIES) if not (one.apart and BY_NODE.search(one.figure.subject)))
+    # Copies that peer access makes no faster are held by the link of a GPU, not by a bridge.
+    metrics = (*HOST_COPIES, *(("p2p",) if case.seen.peer_copies_slow is False else ()))
+    low = apart or tuple(one for one in case.low(metrics) if not (one.apart and BY_NODE.search(one.figure.subject)))
     if kept := first_kept(low, _slower(case)):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
     return supports("fits", words[:4], low) if words else None
@@ -115,9 +125,9 @@ def _between_devices(case: Case) -> tuple[Judged, ...]:
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 
-def _of_host_memory(one: Judged) -> bool:
+def _of_host_memory(judged: Judged) -> bool:
     """Return whether a port's rate is that of the host's memory: perftest takes it unless it is told a GPU."""
-    return one.figure.metric == "rdma-write" and "GPU" not in one.figure.subject
+    return judged.figure.metric == "rdma-write" and "GPU" not in judged.figure.subject
 
 
 def _through_host(case: Case) -> str | None:
@@ -144,7 +154,7 @@ def acs(case: Case) -> Finding | None:
     """Traffic between the devices goes through the CPU."""
     between = _between_devices(case)
     if case.networked and (through := _through_host(case)):
-        between = tuple(one for one in between if one not in case.networked)
+        between = tuple(judged for judged in between if judged not in case.networked)
         if case.seen.acs_redirect is None or not case.seen.acs_redirect:
             return None
         words = f"{case.told('acs_redirect', 'ACS redirect is on')}, but {through}"
@@ -157,7 +167,7 @@ def acs(case: Case) -> Finding | None:
             "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"
         )
         return supports("fits", (words,), case.about(("p2p",)))
-    low = tuple(one for one in between if one.verdict == "low" and not _of_host_memory(one))
+    low = tuple(judged for judged in between if judged.verdict == "low" and not _of_host_memory(judged))
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
     if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
@@ -177,7 +187,9 @@ def acs(case: Case) -> Finding | None:
 def ats(case: Case) -> Finding | None:
     """A device asks the IOMMU for each address."""
     if case.seen.ats is not None:
-        return None if case.seen.ats else observed(case, "ATS is off", _between_devices(case))
+        # Only redirected traffic needs it: it is off on most hosts.
+        alone = case.complaint and not case.shape.virtual and not case.seen.acs_redirect
+        return None if case.seen.ats or alone else observed(case, "ATS is off", _between_devices(case))
     low = tuple(one for one in case.networked if one.verdict == "low" and not _of_host_memory(one))
     if low and case.shape.virtual and case.seen.transport != "socket":
         return supports(
@@ -217,7 +229,7 @@ def translation(case: Case) -> Finding | None:
 def read_request(case: Case) -> Finding | None:
     """A NIC may read only little at once."""
     size = case.seen.max_read_request_bytes
-    if size is not None and size < 4096:
+    if size is not None and size < (_DEFAULT_READ if case.complaint else 4096):  # the default alone is no fault
         strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
         return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
     return None
@@ -238,7 +250,7 @@ def relaxed_ordering(case: Case) -> Finding | None:
     if case.seen.relaxed_ordering is False or variable:
         words = "NCCL_IB_PCI_RELAXED_ORDERING=0" if variable else "relaxed ordering is off"
         return observed(case, words, case.networked)
-    low = tuple(one for one in case.networked if one.verdict == "low")
+    low = tuple(judged for judged in case.networked if judged.verdict == "low")
     if low and case.seen.relaxed_ordering is None and case.shape.virtual and case.seen.transport != "socket":
         return supports("possible", ("relaxed ordering of the NIC was not read",), low)
     return None
