@@ -49,15 +49,15 @@ def told(result: Result) -> dict[str, Entry]:
 
 def carried(lab: Lab, system: Fated) -> tuple[Result, int, list[int]]:
     """An apply, its code, and how many changes each of its steps asked for."""
-    counts = [0]
+    begun: dict[str, int] = {}  # [NUMBER of a step -> changes before it; how it went can be a second line
 
     def say(text: str) -> None:
         if text.startswith("["):
-            counts.append(system.count)
+            begun.setdefault(text.partition("/")[0], system.count)
 
     example = lab.example
     result, code = apply_plan(site_of(system), example.plan, options_of(example), host, lambda todo: True, say)
-    return result, code, [after - before for before, after in pairwise(counts)]
+    return result, code, [after - before for before, after in pairwise((*begun.values(), system.count))]
 
 
 def changes_of(lab: Lab) -> int:
