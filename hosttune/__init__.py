@@ -262,10 +262,10 @@ def status(root: Place | None = None) -> Result:
     Returns:
         The settings in force in `entries`, changed ones in `drift`. `exit_code` is 1 where something has drifted, was
         left alone by a revert, or is unfinished, or where nothing can be known (`state_known`: a capture keeps no
-        state, and only root can read what root has applied); else 0.
+        state, only root can read what root has applied, and a journal may be damaged); else 0.
 
     Raises:
-        Refused: a journal cannot be read.
+        BadInput: what is at this place is no capture.
 
     Example:
         >>> hosttune.status("scratch").drift
@@ -360,7 +360,7 @@ def history(root: Place | None = None, number: int | None = None) -> History:
 
     Raises:
         BadInput: there is no such transaction.
-        Refused: a journal cannot be read.
+        HosttuneError: the journals cannot be read.
 
     Example:
         >>> [entry.verb for entry in hosttune.history("scratch").transactions]

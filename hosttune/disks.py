@@ -113,12 +113,12 @@ def _under(reader: Reader, place: str, depth: int = 0) -> set[str] | None:
         return None
     below = [f"{_BLOCK}/{name}" for name in reader.names(f"{place}/slaves")]
     below += [f"{sysfs.NET}/{name[6:]}" for name in reader.names(place) if name.startswith("lower_")]
-    below += [f"{_BLOCK}/{name}" for name in _named(reader, reader.text(f"{place}/loop/backing_file"))]
+    below += [f"{_BLOCK}/{name}" for name in _kernel_name(reader, reader.text(f"{place}/loop/backing_file"))]
     subsystem = re.match(r".*/nvme-subsystem/[^/]+", real)
     if subsystem:
         below += [f"{_NVME}/{name}" for name in reader.names(subsystem[0]) if re.fullmatch(_CONTROLLER, name)]
     if below:
-        parts = [_under(reader, one, depth + 1) for one in below]
+        parts = [_under(reader, name, depth + 1) for name in below]
         return None if None in parts else set().union(*filter(None, parts))
     return None if re.search(_UNTOLD, real) else set(sysfs.functions_in(real)[-1:])
 
@@ -173,7 +173,7 @@ def _kernel_uses(reader: Reader) -> Iterator[tuple[str, str]]:
     for name in reader.names(_BLOCK):
         if _LOOP.fullmatch(name):
             backing = reader.text(f"{_BLOCK}/{name}/loop/backing_file")
-            yield from ((disk, f"is behind {name}") for disk in _named(reader, backing))
+            yield from ((disk, f"is behind {name}") for disk in _kernel_name(reader, backing))
     for subsystem in reader.names(_EXPORTED):
         path = f"{_EXPORTED}/{subsystem}"
         use = f"exported over NVMe-oF as {subsystem}"
@@ -185,15 +185,15 @@ def _kernel_uses(reader: Reader) -> Iterator[tuple[str, str]]:
     for kind in reader.names(_TARGETS):
         for name in reader.names(f"{_TARGETS}/{kind}") if kind.startswith("fileio_") else ():
             match = _FILE.search(reader.text(f"{_TARGETS}/{kind}/{name}/info") or "")
-            yield from ((disk, f"exported over SCSI as {name}") for disk in _named(reader, match and match[1]))
+            yield from ((disk, f"exported over SCSI as {name}") for disk in _kernel_name(reader, match and match[1]))
 
 
 def _enabled(reader: Reader, path: str) -> Iterable[str]:
     """Return the device of a namespace or controller of the kernel's NVMe target, unless it is not enabled."""
-    return () if reader.text(f"{path}/enable") == "0" else _named(reader, reader.text(f"{path}/device_path"))
+    return () if reader.text(f"{path}/enable") == "0" else _kernel_name(reader, reader.text(f"{path}/device_path"))
 
 
-def _named(reader: Reader, path: str | None) -> Iterable[str]:
+def _kernel_name(reader: Reader, path: str | None) -> Iterable[str]:
     """Return the kernel's name of a device node, also by a link to it as in /dev/disk."""
     if path is None or not path.startswith("/dev/"):
         return ()

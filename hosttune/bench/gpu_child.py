@@ -170,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
         document.update(record) if "devices" in record else records.append(record)
     kinds = frozenset(work) | {"collectives"} if options.library == "torch" else frozenset(work)
     kinds = kinds if options.kinds == "all" else kinds & frozenset(options.kinds.split(","))
-    devices, missing = _found(document, options, kinds)
+    devices, missing = _devices_to_load(document, options, kinds)
     records.extend(missing)
     if devices:
         jobs = tuple(
@@ -214,7 +214,7 @@ def _worker(work: Mapping[str, Any]) -> Any:
     return lambda job: work[job.kind](dict(job.options))
 
 
-def _found(
+def _devices_to_load(
     document: Mapping[str, Any], options: argparse.Namespace, kinds: frozenset[str]
 ) -> tuple[tuple[LoadableGpu, ...], list[Record]]:
     """Return (the devices to load, an error record for each requested device that was not found).

@@ -224,10 +224,10 @@ def _product(dtype: str, size: int, index: int) -> Callable[[], Any]:
         kind = fp8_torch.float8_e4m3fnuz if name.startswith("gfx94") else fp8_torch.float8_e4m3fn
         left = torch.randn(size, size, dtype=torch.bfloat16, **place).to(kind)
         right = torch.randn(size, size, dtype=torch.bfloat16, **place).to(kind).t()
-        one = torch.ones((), **place)
+        unit_scale = torch.ones((), **place)
         # This private function is the only way to FP8 products in PyTorch (cuBLASLt); with fast accumulation.
         return lambda: torch._scaled_mm(
-            left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+            left, right, scale_a=unit_scale, scale_b=unit_scale, out_dtype=torch.bfloat16, use_fast_accum=True
         )
     kind = {"bf16": torch.bfloat16, "tf32": torch.float32, "fp64": torch.float64}[dtype]
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"

@@ -133,7 +133,9 @@ def figure_rows(found: Sequence[Measure]) -> tuple[tuple[str, str], ...]:
 
     Of more than MANY: only the lowest, the median and the highest, and how many have no figure.
     """
-    known = sorted((measure for measure in found if measure.median is not None), key=lambda one: one.median or 0.0)
+    known = sorted(
+        (measure for measure in found if measure.median is not None), key=lambda measure: measure.median or 0.0
+    )
     if len(found) <= MANY or not known:
         return tuple((measure.subject, figure(measure)) for measure in found)
     rows = [("lowest: " + known[0].subject, figure(known[0])), ("highest: " + known[-1].subject, figure(known[-1]))]

@@ -179,14 +179,14 @@ def _print(adopted: Adoptions, host: Host, request: AdoptRequest) -> None:
 
     output = request.output
     if output in DEFINITIONS:
-        one = _chosen(adopted, request.printed)
-        if one.placement is not None:
+        adoption = _chosen(adopted, request.printed)
+        if adoption.placement is not None:
             # A definition in another encoding is decoded by its own declaration.
-            if not one.changes:
+            if not adoption.changes:
                 tell("nothing to change")
             if not bool(request.files):
                 tell("printed without secrets: before you define it, put passwords of graphics devices in again")
-            write_bytes(one.after)
+            write_bytes(adoption.after)
             return
         output = "text"  # why it has no place
     only = {"json": lambda: saved_plan(adopted, consent=request.managed).to_json(), "svg": svg}

@@ -76,7 +76,7 @@ def read(path: str, *, needed: bool) -> dict[str, dict[str, Any]]:
             items = value if isinstance(value, list) else []
             if value == "":
                 raise BadInput("an empty value", where=place, hint="give a value, or take the key out")
-            if type(value) is not kind or not all(isinstance(one, str) and one for one in items):
+            if type(value) is not kind or not all(isinstance(item, str) and item for item in items):
                 words = {str: "a text", int: "a whole number", list: "a list of texts"}[kind]
                 raise BadInput(f"{value!r} is not {words}", where=place, hint=f"give {words}")
     return tables

@@ -10,6 +10,7 @@ import click
 from hosttune.cli import between, fleetbaseline, fleetcollective, fleetpairs
 from hosttune.cli.commands import Command, CommandGroup, Seconds, Whole, with_options
 from hosttune.cli.fleetrun import inventory_options, request_of, run, show
+from hosttune.cli.output import FORMATS as REPORTS
 from hosttune.cli.output import emit, shown, tell
 from hosttune.errors import BadInput
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FORMATS = ("text", "json", "md", "html", "junit")
+FORMATS = (*REPORTS, "junit")
 RESULTS = "hosttune-results"
 
 

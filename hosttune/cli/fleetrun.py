@@ -158,5 +158,7 @@ def linked(report: FleetReport, results: str) -> FleetReport:
     return with_pages(
         report,
         results,
-        lambda found, host: page(validation_report(found, host=host, baselines=lambda: standard, checks=explained)),
+        lambda validation, host: page(
+            validation_report(validation, host=host, baselines=lambda: standard, checks=explained)
+        ),
     )

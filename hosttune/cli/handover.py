@@ -121,8 +121,8 @@ def _tell_plan(here: Here, asked: Asked, inside: TestGuest | None, output: str) 
     from hosttune.report.handover import intended_report
 
     lines = lines_of(here, asked, inside)
-    found = Result(host=here[0].hostname, verb="handover", exit_code=0, notes=lines)
-    emit_report(found, output, lambda _: intended_report(lines))
+    result = Result(host=here[0].hostname, verb="handover", exit_code=0, notes=lines)
+    emit_report(result, output, lambda _: intended_report(lines))
 
 
 def _finish(context: click.Context, output: str, done: Handed) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from hosttune.cli.commands import Command, Whole, host_options
-from hosttune.cli.output import emit, emit_report, tell
+from hosttune.cli.output import emit, emit_report
 from hosttune.cli.transaction import OUTPUT, place
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, HosttuneError
 from hosttune.transaction.history import history as past
 from hosttune.transaction.history import intent_of
 
@@ -31,7 +31,7 @@ def history(root: str | None, document: str | None, number: int | None, intent: 
     if not intent:
         emit_report(past(site, number), output, history_report)
         if lost := site.lost(site.transactions()):
-            tell(f"{lost.what}; {lost.hint}")
+            raise HosttuneError(lost.what, where=lost.where, hint=lost.hint)  # after the list, which is not whole
         return
     if number is None:
         raise BadInput("--intent without a transaction", where="--intent", hint="give its number: hosttune history")

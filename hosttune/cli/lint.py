@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from hosttune.cli.commands import Command, completing, host_options, read_document
+from hosttune.cli.output import FORMATS as REPORTS
 from hosttune.cli.output import emit_report, exiting
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
@@ -15,7 +16,7 @@ from hosttune.model.lint import Linted
 from hosttune.rules.lint import BY_HAND, LintedDefinition, Manager, rules
 from hosttune.rules.lint import lint as find
 
-FORMATS = ("text", "json", "md", "html", "junit", "sarif")
+FORMATS = (*REPORTS, "junit", "sarif")
 WHAT = "a libvirt domain XML"
 
 
@@ -91,7 +92,7 @@ def gather(
         raise BadInput("a host document holds no definitions of guests", where="--host", hint=hint)
     host = host or hosttune.discover(root)
     wanted = dict.fromkeys(guests) if not every else dict.fromkeys(defined(host, root))
-    return host, [files[one] if one in files else of_name(root, host, one) for one in wanted]
+    return host, [files[named] if named in files else of_name(root, host, named) for named in wanted]
 
 
 def of_file(path: str) -> LintedDefinition:

@@ -36,4 +36,4 @@ def lint_env(context: click.Context, /, root: str | None, document: str | None, 
     host = read_host(root, document) if root is not None or document is not None else None
     judged_environment = judge(text, where=path, host=host)
     with exiting(context, 1 if any(line.verdict == "harmful" for line in judged_environment.lines) else 0):
-        emit_report(judged_environment, output, lambda found: environment_report(found, path))
+        emit_report(judged_environment, output, lambda environment: environment_report(environment, path))

@@ -46,6 +46,7 @@ def save_plan(decided: Plan, path: str | None, root: str | None = None, document
     `path`: None is where `apply` of this machine or scratch root looks for it; a captured host has no such place.
     """
     from hosttune.journal.state import holds, mode_of, save
+    from hosttune.model.hostfields import UNTIL_THEN
     from hosttune.transaction.site import open_site, saved_plan_path
 
     target = path
@@ -63,6 +64,6 @@ def save_plan(decided: Plan, path: str | None, root: str | None = None, document
         return
     save(target, text, make_folder=path is None, mode=mode_of("plan.json") if path is None else None)
     tell(f"plan saved: {target}")
-    if path is None:
+    if path is None and not any(finding.text.endswith(UNTIL_THEN) for finding in decided.findings):
         apply = apply_command(root)
         tell(f"next: {apply} --dry-run lists what would be written; {apply} shows what changes and asks")

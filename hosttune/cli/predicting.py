@@ -133,11 +133,11 @@ def of_training(path: str, others: Sequence[str | None], own: OwnPeaks | None) -
     return predict_training(training, path, own=own.peaks if own is not None else None)
 
 
-def show(found: Sequence[Prediction], output: str, host: Host | None = None) -> None:
+def show(predictions: Sequence[Prediction], output: str, host: Host | None = None) -> None:
     """Print predictions: one document, or a list of them."""
 
-    document = found[0] if len(found) == 1 else list(found)
-    emit_report(document, output, lambda _: prediction_report(found, host))
+    document = predictions[0] if len(predictions) == 1 else list(predictions)
+    emit_report(document, output, lambda _: prediction_report(predictions, host))
 
 
 def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, hosts: int) -> list[Scope]:
@@ -218,4 +218,4 @@ def diagnose(
     diagnosis = hosttune.diagnose(measured, validation, logs, host, say=detail)
     bad = bool(diagnosis.causes) or any(figure.verdict in ("low", "impossible") for figure in diagnosis.figures)
     with exiting(context, 1 if bad else 0):
-        emit_report(diagnosis, output, lambda found: diagnosis_report(found, host))
+        emit_report(diagnosis, output, lambda diagnosis: diagnosis_report(diagnosis, host))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hosttune.rules.checks.expected import ExpectedDevices
     from hosttune.validating import Validated
 
-FORMATS = ("text", "json", "md", "html", "junit", "prometheus", "certificate")
+FORMATS = (*REPORTS, "junit", "prometheus", "certificate")
 GATES = ("verdict", "worse", "either")
 
 
@@ -186,36 +186,36 @@ def list_checks(inside: bool, output: str) -> None:
     emit_report(rows, output, lambda _: rules_report("Checks of a host", listed))
 
 
-def report_of(found: Validated, before: Validation | None, floors: str | None = None, each: bool = False) -> Report:
+def report_of(validated: Validated, before: Validation | None, floors: str | None = None, each: bool = False) -> Report:
     """Return the report of a validation. Raises BadInput for a fleet's floors."""
     from hosttune.bench.baselines import with_fleet
     from hosttune.report.validation import validation_report
     from hosttune.rules.checks import checks
 
-    evidence = found.evidence
+    evidence = validated.evidence
     return validation_report(
-        found.validation,
+        validated.validation,
         host=evidence.host,
         plans=evidence.plans,
         before=before,
         baselines=lambda: with_fleet(floors),
         history=evidence.history,
         checks=checks(evidence.inside),
-        diagnosis=(lambda: diagnosed(found)) if found.validation.samples else None,
+        diagnosis=(lambda: diagnosed(validated)) if validated.validation.samples else None,
         each=each,
     )
 
 
-def certificate_of(found: Validated, floors: str | None = None) -> str:
+def certificate_of(validated: Validated, floors: str | None = None) -> str:
     """Return the certificate of a validation as a page. Raises BadInput for a fleet's floors."""
     from hosttune.bench.baselines import with_fleet
     from hosttune.report.certificate import certificate_report
     from hosttune.report.draw import drawn
 
-    return drawn(certificate_report(found.validation, found.evidence, with_fleet(floors)), "html")
+    return drawn(certificate_report(validated.validation, validated.evidence, with_fleet(floors)), "html")
 
 
-def diagnosed(found: Validated) -> Diagnosis:
+def diagnosed(validated: Validated) -> Diagnosis:
     """Return the figures of a validation against the model of its host, with the paths of low ones."""
     from msgspec.structs import replace
 
@@ -223,14 +223,14 @@ def diagnosed(found: Validated) -> Diagnosis:
     from hosttune.rules.causes.gathering import of_validation
     from hosttune.rules.causes.paths import low_paths
 
-    host = found.evidence.host
-    judged = diagnose(of_validation(found.validation, host), complaining=False)
+    host = validated.evidence.host
+    judged = diagnose(of_validation(validated.validation, host), complaining=False)
     return replace(judged, paths=low_paths(judged, host))
 
 
-def metrics_of(found: Validated, verb: str, begun: float, code: int) -> str:
+def metrics_of(validated: Validated, verb: str, begun: float, code: int) -> str:
     """Return the metrics of a validation that began at `begun` (seconds since 1970)."""
     from hosttune.metrics import CommandRun, Observed, exposition
 
     run = CommandRun(verb=verb, at=begun, exit_code=code, seconds=max(0.0, time.time() - begun))
-    return exposition(Observed(run=run, evidence=found.evidence, validation=found.validation))
+    return exposition(Observed(run=run, evidence=validated.evidence, validation=validated.validation))

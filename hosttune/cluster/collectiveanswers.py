@@ -76,14 +76,15 @@ def next_step(
     times = Counter(tried)
     trials = _trials(groups)
     there = {trial.hosts for trial in trials}
-    trials += [Trial(one, None) for one, number in times.items() if number >= _TRIES and one not in there]
+    trials += [Trial(group, None) for group, number in times.items() if number >= _TRIES and group not in there]
     made = [
-        PlannedGroup(purpose="series", hosts=one) for one in series(live, trials, plan.first, min(plan.last, len(live)))
+        PlannedGroup(purpose="series", hosts=group)
+        for group in series(live, trials, plan.first, min(plan.last, len(live)))
     ]
     if not made:
         asked = [frozenset(group.hosts) for group in groups if settled(group.outcome)]
-        asked += [one for one, number in times.items() if one not in asked for _ in range(number)]
-        made = [PlannedGroup(purpose="search", hosts=one) for one in search(live, trials, asked)]
+        asked += [group for group, number in times.items() if group not in asked for _ in range(number)]
+        made = [PlannedGroup(purpose="search", hosts=group) for group in search(live, trials, asked)]
     made = at_once(made, 1 if plan.options.one_group else len(made), plan.most_hosts)
     number = max((step.number for step in plan.steps), default=0) + 1
     return PlannedStep(number=number, groups=tuple(made)) if made else None
@@ -186,12 +187,12 @@ def _unwatched(plan: CollectivePlan) -> Iterable[str]:
     return unwatched({host: member.machine for host, member in plan.members.items()})
 
 
-def _report_host(one: PlannedMember) -> CollectiveHost:
-    member = one.member
+def _report_host(planned_member: PlannedMember) -> CollectiveHost:
+    member = planned_member.member
     return CollectiveHost(
-        host=one.host,
-        outcome=one.outcome,
-        why=one.why,
+        host=planned_member.host,
+        outcome=planned_member.outcome,
+        why=planned_member.why,
         gpus=member.library.gpus if member and member.library else None,
         library=member.library.words if member and member.library else None,
         environment=member.environment if member else {},
@@ -199,7 +200,7 @@ def _report_host(one: PlannedMember) -> CollectiveHost:
     )
 
 
-def faults(found: GroupFindings, groups: Sequence[HostGroup]) -> tuple[CollectiveFault, ...]:
+def faults(group_findings: GroupFindings, groups: Sequence[HostGroup]) -> tuple[CollectiveFault, ...]:
     """Return what explains bad groups, in words."""
     now = [group for group in groups if not group.repeated]
 
@@ -210,23 +211,23 @@ def faults(found: GroupFindings, groups: Sequence[HostGroup]) -> tuple[Collectiv
         )
 
     made = []
-    for host in sorted(found.slow):
+    for host in sorted(group_findings.slow):
         bad, good = counted(host, alone=False)
         words = (
             f"host {host}: every group with it is bad ({bad} of {bad + good}), and its companions are good without it"
         )
         made.append(CollectiveFault(kind="host", hosts=(host,), bad=bad, good=good, words=words))
-    for host in sorted(found.alone):
+    for host in sorted(group_findings.alone):
         bad, good = counted(host, alone=True)
         words = f"host {host}: bad by itself, without a network"
         made.append(CollectiveFault(kind="alone", hosts=(host,), bad=bad, good=good, words=words))
-    for members in found.together:
+    for members in group_findings.together:
         hosts = tuple(sorted(members))
         words = (
             f"{some(hosts, 8)}: each is good in another group, together they are bad, twice: the network between them"
         )
         made.append(CollectiveFault(kind="together", hosts=hosts, bad=2, words=words))
-    for members, suspects in found.unexplained:
+    for members, suspects in group_findings.unexplained:
         hosts = tuple(sorted(suspects or members))
         words = f"{some(hosts, 8)}: bad together; the measurements cannot tell which of them"
         made.append(CollectiveFault(kind="suspects", hosts=hosts, bad=1, words=words))
@@ -291,7 +292,7 @@ class Machines(msgspec.Struct, frozen=True):
 def machines(members: Sequence[Member], ranks: int, device: Device) -> Machines:
     """Return the machines of these hosts. Where they differ, only what they have in common is known."""
     wirings = [member.wiring for member in members]
-    alike = bool(wirings) and all(one == wirings[0] for one in wirings)
+    alike = bool(wirings) and all(wiring == wirings[0] for wiring in wirings)
     rates = [member.place.rate_gbps if member.place is not None else None for member in members]
     known = [rate for rate in rates if rate is not None]
     least = min(known) if known and len(known) == len(rates) else None

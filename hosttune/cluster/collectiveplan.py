@@ -152,9 +152,11 @@ def planned_members(
     members: Sequence[PlannedMember] = without_mistaken(planned, addresses, said)
     if options.device == "gpu" and options.gpus is None:
         members = _alike(
-            members, "gpus", lambda one: one.library.gpus if one.library else None, "GPUs that PyTorch sees"
+            members, "gpus", lambda member: member.library.gpus if member.library else None, "GPUs that PyTorch sees"
         )
-    return tuple(_alike(members, "version", lambda one: one.library.words if one.library else None, "libraries"))
+    return tuple(
+        _alike(members, "version", lambda member: member.library.words if member.library else None, "libraries")
+    )
 
 
 def _planned(
@@ -199,11 +201,11 @@ def _alike(
     if number == second:  # no majority: the first host in the inventory decides, and it is said
         most = next(iter(values.values()))
     made = []
-    for one in hosts:
-        if one.host in values and values[one.host] != most:
-            why = f"{words}: {values[one.host]}, and {most} on {count(counted[most], 'host')}"
-            one = replace(one, outcome=f"other-{what}", why=why)
-        made.append(one)
+    for member in hosts:
+        if member.host in values and values[member.host] != most:
+            why = f"{words}: {values[member.host]}, and {most} on {count(counted[most], 'host')}"
+            member = replace(member, outcome=f"other-{what}", why=why)
+        made.append(member)
     return made
 
 

@@ -40,15 +40,15 @@ def raw_pairs(results: str, plan: PairsPlan) -> tuple[Pair, ...]:
     worked: dict[tuple[str, str, str], Pair] = {}  # by those who would be sender and receiver the other way round
     for planned in plan.rounds:
         for pair in planned.pairs:
-            for one in _of_pair(results, plan, planned, pair):
+            for ends_pair in _of_pair(results, plan, planned, pair):
                 if not planned.again:
-                    by_ends[one.sender, one.receiver, one.rail] = one
-                if one.outcome == "measured":
-                    worked[one.receiver, one.sender, one.rail] = one
-    for key, one in by_ends.items():
-        if one.outcome in NO_ANSWER and (back := worked.get(key)) is not None:
+                    by_ends[ends_pair.sender, ends_pair.receiver, ends_pair.rail] = ends_pair
+                if ends_pair.outcome == "measured":
+                    worked[ends_pair.receiver, ends_pair.sender, ends_pair.rail] = ends_pair
+    for key, ends_pair in by_ends.items():
+        if ends_pair.outcome in NO_ANSWER and (back := worked.get(key)) is not None:
             why = f"only {back.sender} to {back.receiver} connects ({back.gbps:.3g} Gb/s)"
-            by_ends[key] = msgspec.structs.replace(one, outcome="one-way", why=why)
+            by_ends[key] = msgspec.structs.replace(ends_pair, outcome="one-way", why=why)
     return tuple(by_ends.values())
 
 
@@ -126,7 +126,9 @@ def again(results: str, plan: PairsPlan) -> tuple[PlannedRound, ...]:
 
 def settled(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing) -> bool:
     """Whether the files of this run say of every rail of a pair that it was measured, or that the network cut it."""
-    return all(one.outcome == "measured" or one.outcome in CUT for one in _of_pair(results, plan, planned, pair))
+    return all(
+        measured.outcome == "measured" or measured.outcome in CUT for measured in _of_pair(results, plan, planned, pair)
+    )
 
 
 def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str | None = None) -> PairsReport:
@@ -191,9 +193,9 @@ def _not_read(pairs: Sequence[Pair]) -> Iterator[str]:
         yield f"whether packets of the ports' MTU arrive whole is not known: {why} ({some(names, 8)})"
 
 
-def _report_host(one: PlannedHost) -> PairHost:
-    rails_ = tuple(port.rail for port in one.ports if port.gpu is None)
-    return PairHost(host=one.host, outcome=one.outcome, why=one.why, rails=rails_)
+def _report_host(host: PlannedHost) -> PairHost:
+    rails_ = tuple(port.rail for port in host.ports if port.gpu is None)
+    return PairHost(host=host.host, outcome=host.outcome, why=host.why, rails=rails_)
 
 
 def _unmeasured(plan: PairsPlan) -> Iterator[str]:

@@ -165,11 +165,11 @@ def rails(plan: PairsPlan, pair: Pairing) -> list[tuple[Port, Port]]:
     return [(first[rail], second[rail]) for rail in sorted(first.keys() & second.keys())]
 
 
-def measured_ports(one: PlannedHost, options: PairsOptions) -> list[Port]:
+def measured_ports(host: PlannedHost, options: PairsOptions) -> list[Port]:
     """Return the ports of a host that can be measured."""
     return [
         port
-        for port in one.ports
+        for port in host.ports
         if not_measured(port, options.tool) is None and (port.gpu is None or (options.tool == "rdma" and options.gpu))
     ]
 

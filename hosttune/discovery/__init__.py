@@ -122,7 +122,10 @@ def strip_nodes(text: str, scrubbed: Callable[[str], str]) -> str | None:
     except BadInput:
         return None
     return to_json(
-        {scrubbed(path): [scrubbed(one) if "/" in one else one for one in on] for path, on in nodes_of.items()}
+        {
+            scrubbed(path): [scrubbed(path_of_node) if "/" in path_of_node else path_of_node for path_of_node in on]
+            for path, on in nodes_of.items()
+        }
     )
 
 

@@ -294,11 +294,11 @@ def configuration_of(evidence: Evidence) -> tuple[Fact, ...]:
         read = [Fact(name=name, source=_UNKNOWN_SOURCE) for name in (*names, "microcode")]
         version = sane(host.platform.bios_version) if host.platform is not None else None
         read.append(Fact(name="bios-version", value=version, source=f"{_DMI}/bios_version"))
-        read += [_of_device("drive-firmware", host, one.address, None, None, one.model) for one in host.nvme]
+        read += [_of_device("drive-firmware", host, drive.address, None, None, drive.model) for drive in host.nvme]
         read += [_of_device("nic-firmware", host, nic.address, None, None) for nic in host.nics if nic.physfn is None]
     facts = (*read, *_of_host(evidence), *_of_gpus(host), *_of_nics(host))
     order = {name: place for place, name in enumerate(FACT_KINDS)}
-    return tuple(sorted(_together(facts), key=lambda one: (order[one.name], one.kind or "", one.value or "")))
+    return tuple(sorted(_together(facts), key=lambda fact: (order[fact.name], fact.kind or "", fact.value or "")))
 
 
 def _together(facts: Iterable[Fact]) -> Iterator[Fact]:
@@ -355,7 +355,9 @@ def _devices(host: Host) -> str | None:
 
     No value if the devices are not known, or the ids of one.
     """
-    there = {gpu.address for gpu in host.gpus} | {nic.address for nic in host.nics} | {one.address for one in host.nvme}
+    there = (
+        {gpu.address for gpu in host.gpus} | {nic.address for nic in host.nics} | {drive.address for drive in host.nvme}
+    )
     functions = [host.index.pci.get(address) for address in there]
     ids = [
         function.ids if function is not None else None

@@ -247,8 +247,8 @@ def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequ
     def each(name: str) -> dict[int, str]:
         if name not in files:
             return {}
-        found = ((cpu, reader.text(f"{CPUS}/cpu{cpu}/{name}")) for cpu in sorted(online))
-        return {cpu: text for cpu, text in found if text}
+        texts = ((cpu, reader.text(f"{CPUS}/cpu{cpu}/{name}")) for cpu in sorted(online))
+        return {cpu: text for cpu, text in texts if text}
 
     # The kernel has one driver for all CPUs (drivers/cpufreq/cpufreq.c, cpufreq_register_driver).
     drivers = sorted(set(each("cpufreq/scaling_driver").values()))

@@ -49,8 +49,8 @@ def blocks_by_cpu(cpuinfo: str) -> dict[int, dict[str, str]]:
     """
     blocks = (_block(text) for text in cpuinfo.split("\n\n"))
     numbered = ((number(block.get("processor", ""), MAX_ID), block) for block in blocks)
-    found = {cpu: block for cpu, block in numbered if cpu is not None}
-    return found or {int(cpu): {} for cpu in re.findall(r"^processor ([0-9]{1,6}):", cpuinfo, re.MULTILINE)}
+    blocks_of = {cpu: block for cpu, block in numbered if cpu is not None}
+    return blocks_of or {int(cpu): {} for cpu in re.findall(r"^processor ([0-9]{1,6}):", cpuinfo, re.MULTILINE)}
 
 
 def ids_of(blocks: Mapping[int, Mapping[str, str]], key: str) -> dict[int, int]:

@@ -57,7 +57,9 @@ def strip_xml(xml: str | None, scrubbed: Callable[[str], str]) -> str | None:
         elif child.tag == "os":
             drop = [part for part in child if part.tag != "type"]
         elif child.tag == f"{QEMU}override":
-            drop = [one for one in child if any(p.get("name") != CLIQUE for p in one.iter(f"{QEMU}property"))]
+            drop = [
+                element for element in child if any(p.get("name") != CLIQUE for p in element.iter(f"{QEMU}property"))
+            ]
         elif child.tag in _KEPT:
             continue
         else:

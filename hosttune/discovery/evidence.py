@@ -34,16 +34,11 @@ from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 
 
 class FactReader(NamedTuple):
-    """A field of Evidence, the module of this package that reads it, and its function.
-
-    `since`: the number of a new fact is one more than `FACTS`. A capture says up to which number it has facts, so that
-    one made before a fact was read lacks it, which is no fault and no doubt of its machine.
-    """
+    """A field of Evidence, the module of this package that reads it, and its function."""
 
     field: str
     module: str
     function: str
-    since: int = 0
 
 
 READERS: tuple[FactReader, ...] = (
@@ -68,9 +63,11 @@ READERS: tuple[FactReader, ...] = (
     FactReader("port_info", "portinfo", "read_port_info"),
     FactReader("roce", "roce", "read_roce"),
     FactReader("tuned_verified", "settings", "read_tuned_verified"),
-    FactReader("security", "security", "read_security", since=2),
+    FactReader("security", "security", "read_security"),
 )
-FACTS = 2  # what a capture of today holds; from 1 on: the lines of `linux.kernellines`
+# Up to which number a capture of today has facts (`Check.since`); a new kind of fact has the next one. A capture made
+# before a fact was read lacks it, which is no fault and no doubt of its machine. 1: `linux.kernellines`; 2: `security`.
+FACTS = 2
 _UNITS = tuple(
     f"{folder}/irqbalance.service"
     for folder in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
@@ -152,12 +149,10 @@ def gather(
 
 
 def read_facts(reader: Reader, host: Host, facts: Sequence[FactReader] = READERS) -> dict[str, Any]:
-    """Return the fields of Evidence that are read: not those that are newer than the capture."""
-    held = reader.system.facts
+    """Return the fields of Evidence that are read."""
     return {
         field: getattr(import_module(f"hosttune.discovery.{module}"), function)(reader, host)
-        for field, module, function, since in facts
-        if held is None or since <= held
+        for field, module, function in facts
     }
 
 
@@ -187,11 +182,21 @@ def read_guest_plan(reader: Reader, host: Host) -> GuestPlan | None:
 
 
 def read_absent(reader: Reader, host: Host) -> tuple[str, ...]:
-    """Return the paths that the machine is proven not to have, of those whose absence is an answer to some check."""
+    """Return the paths that the machine is proven not to have, of those whose absence is an answer to some check.
+
+    Where the drivers' folders list every endpoint that has a driver, one that none of them lists has no driver.
+    """
     asked = [*_ABSENT]
     asked += [f"{sysfs.CPUS}/cpu{cpu.id}/{name}" for cpu in host.cpus for name in _ABSENT_OF_CPU]
     asked += [f"{sysfs.PCI_DEVICES}/{function.address}/{name}" for function in host.pci for name in _ABSENT_OF_FUNCTION]
-    return tuple(path for path in asked if reader.lacks(path))
+    absent = [path for path in asked if reader.lacks(path)]
+    if not reader.system.complete:
+        drivers = reader.names(sysfs.PCI_DRIVERS)
+        bound = {name for driver in drivers for name in reader.names(f"{sysfs.PCI_DRIVERS}/{driver}")}
+        functions = {function.address: function.driver for function in host.pci if not function.is_bridge}
+        if bound and bound.issuperset(address for address, driver in functions.items() if driver):
+            absent += [sysfs.function(address, "driver") for address in functions if address not in bound]
+    return tuple(absent)
 
 
 def read_bar_limits(reader: Reader, host: Host) -> dict[str, int]:

@@ -116,12 +116,12 @@ def _mode(reader: Reader) -> int | None:
     text = reader.text(CONFIG)
     if text is None:
         return None
-    found = re.findall(r"^[ \t]*FABRIC_MODE[ \t]*=[ \t]*(.*?)[ \t\r]*$", text, re.MULTILINE)
-    if not found:
+    modes = re.findall(r"^[ \t]*FABRIC_MODE[ \t]*=[ \t]*(.*?)[ \t\r]*$", text, re.MULTILINE)
+    if not modes:
         return _DEFAULT_MODE
-    if found[-1] in ("0", "1", "2"):
-        return int(found[-1])
-    reader.problem("not a FABRIC_MODE", CONFIG, f"reads {found[-1][:40]!r}")
+    if modes[-1] in ("0", "1", "2"):
+        return int(modes[-1])
+    reader.problem("not a FABRIC_MODE", CONFIG, f"reads {modes[-1][:40]!r}")
     return None
 
 
@@ -172,15 +172,17 @@ def recall_modules(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, 
     if not asked:
         return gpus
     kept = kept_gpus(reader)
-    modules = ((one.address, _kept_module(kept.get(one.address), index.identity(one.address))) for one in asked)
-    found = {address: module for address, module in modules if module is not None}
-    uses = Counter([*found.values(), *(gpu.module_id for gpu in gpus)])
-    doubted = {address for address, module in found.items() if uses[module] > 1}
+    modules = ((gpu.address, _kept_module(kept.get(gpu.address), index.identity(gpu.address))) for gpu in asked)
+    module_of = {address: module for address, module in modules if module is not None}
+    uses = Counter([*module_of.values(), *(gpu.module_id for gpu in gpus)])
+    doubted = {address for address, module in module_of.items() if uses[module] > 1}
     for address in sorted(doubted):
-        reader.problem("module id not unique", address, f"{found[address]} was kept for it, and another GPU has it too")
+        reader.problem(
+            "module id not unique", address, f"{module_of[address]} was kept for it, and another GPU has it too"
+        )
     return tuple(
-        msgspec.structs.replace(gpu, module_id=found[gpu.address], module_id_source="kept before vfio-pci took it")
-        if gpu.address in found.keys() - doubted
+        msgspec.structs.replace(gpu, module_id=module_of[gpu.address], module_id_source="kept before vfio-pci took it")
+        if gpu.address in module_of.keys() - doubted
         else gpu
         for gpu in gpus
     )
@@ -202,11 +204,11 @@ def kept_gpus(reader: Reader) -> Mapping[str, Any]:
     if not text:
         return {}
     try:
-        found = recorded_json(text, where=path)
+        recorded = recorded_json(text, where=path)
     except BadInput:
-        found = None
-    if isinstance(found, dict):
-        return found
+        recorded = None
+    if isinstance(recorded, dict):
+        return recorded
     reader.problem("identities of GPUs not understood", path, f"reads {text[:60]!r}")
     return {}
 

@@ -259,7 +259,7 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
     guests = None
     if facts.domains is not None:
         if reader.system.captured:
-            texts = (text for one in facts.domains for text in (one.xml, one.inactive_xml) if text)
+            texts = (text for domain in facts.domains for text in (domain.xml, domain.inactive_xml) if text)
             check_size(sum(map(len, texts)), "definitions of all guests", f"{reader.system.origin}: guests")
         # On a scratch root, guests are defined and started without a QEMU process.
         run = {line.partition(" ")[2] for line in processes if not reader.system.scratch}

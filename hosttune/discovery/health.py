@@ -89,13 +89,13 @@ def _corrupted(reader: Reader) -> int | None:
     text = reader.text(_MEMINFO)
     if not text or "MemTotal:" not in text:
         return None
-    found = re.findall(r"(?m)^HardwareCorrupted:(.*)$", text)
-    amounts = {number(words.removesuffix(" kB").strip(), MAX_SIZE >> 10) for words in found}
-    if not found:
+    sizes = re.findall(r"(?m)^HardwareCorrupted:(.*)$", text)
+    amounts = {number(words.removesuffix(" kB").strip(), MAX_SIZE >> 10) for words in sizes}
+    if not sizes:
         return 0
     amount = amounts.pop() if len(amounts) == 1 else None
     if amount is None:
-        reader.problem("not an amount of memory", _MEMINFO, f"HardwareCorrupted reads {found[0].strip()[:40]!r}")
+        reader.problem("not an amount of memory", _MEMINFO, f"HardwareCorrupted reads {sizes[0].strip()[:40]!r}")
         return None
     return amount << 10
 

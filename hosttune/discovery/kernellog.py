@@ -30,7 +30,7 @@ _DMESG = ("dmesg", "--kernel")
 _FIRST = "Linux version "  # the first line of every boot
 _MAKERS = tuple(vendor.traces.log for vendor in VENDORS if vendor.traces.log is not None)
 # The pattern for the search in the journal: it matches every possible event.
-_FOUND_BY = [log.wanted for log in _MAKERS] + [line.wanted for line in KERNEL_LINES]
+_FOUND_BY = [log.wanted for log in _MAKERS if log.wanted] + [line.wanted for line in KERNEL_LINES]
 _WANTED = "|".join(dict.fromkeys((*_FOUND_BY, "^Missed [0-9]+ kernel messages", _FIRST)))
 # The kernel's records, and those of journald itself: it reports how many records it missed, by sequence numbers.
 _JOURNAL = (
@@ -167,8 +167,8 @@ def parse_dmesg(text: str) -> Records:
     lines: list[Line] = []
     unread = 0
     for line in text.splitlines():
-        if found := re.match(r"\[ *([0-9]{1,12}\.[0-9]{1,6})\] ?", line):
-            lines.append((float(found[1]), line[found.end() :]))
+        if match := re.match(r"\[ *([0-9]{1,12}\.[0-9]{1,6})\] ?", line):
+            lines.append((float(match[1]), line[match.end() :]))
         elif line.strip() and not line[0].isspace():
             unread += 1
     return Records(lines, unread)
@@ -279,7 +279,7 @@ _SHAPES = (
 )
 # How records of events begin.
 _BEGINNINGS = re.compile(
-    "|".join([log.begins for log in _MAKERS] + [line.begins for line in KERNEL_LINES if line.begins])
+    "|".join([log.begins for log in _MAKERS if log.begins] + [line.begins for line in KERNEL_LINES if line.begins])
 )
 _NVLINK5_CODES = frozenset(str(code) for code in range(144, 151))
 _NVLINK5 = re.compile(

@@ -245,8 +245,8 @@ def _brace_notation(names: frozenset[str]) -> str:
 @lru_cache(maxsize=128)
 def _speed(data: bytes | None) -> float | None:
     """Return the GT/s of "32.0 GT/s PCIe" ("8 GT/s" on older kernels); None for "Unknown"."""
-    found = _SPEED.match(data or b"")
-    return float(found[1]) or None if found else None
+    match = _SPEED.match(data or b"")
+    return float(match[1]) or None if match else None
 
 
 def _lanes(data: bytes | None) -> int | None:

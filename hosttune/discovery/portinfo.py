@@ -132,6 +132,6 @@ def _rate(rows: Mapping[str, str]) -> float | None:
 
 def _listed(words: str | None, known: Mapping[str, Number]) -> tuple[Number, ...] | None:
     """Return the numbers of "1X or 4X"; None for a list with another word in it."""
-    found = [known.get(word) for word in (words or "").removesuffix(" (IBA extension)").split(" or ")]
-    numbers = tuple(number for number in found if number is not None)
-    return tuple(sorted(set(numbers))) if len(numbers) == len(found) else None
+    listed = [known.get(word) for word in (words or "").removesuffix(" (IBA extension)").split(" or ")]
+    numbers = tuple(number for number in listed if number is not None)
+    return tuple(sorted(set(numbers))) if len(numbers) == len(listed) else None

@@ -24,7 +24,7 @@ def qemu_processes(reader: Reader) -> list[tuple[int, str]]:
 
 
 def _find(reader: Reader) -> str:
-    found = []
+    paths = []
     for process in reader.names("/proc"):
         if process.isdecimal() and (reader.text(f"/proc/{process}/comm") or "").startswith(QEMU_COMMS):
             arguments = (reader.text(f"/proc/{process}/cmdline") or "").split("\0")
@@ -34,8 +34,8 @@ def _find(reader: Reader) -> str:
                 option == "-machine" and value.startswith("none") for option, value in pairwise(arguments)
             ):
                 name = arguments[arguments.index("-name") + 1] if "-name" in arguments[:-1] else ""
-                found.append(f"{process} {_guest_name(name)}")
-    return "\n".join(found)
+                paths.append(f"{process} {_guest_name(name)}")
+    return "\n".join(paths)
 
 
 def _guest_name(option: str) -> str:

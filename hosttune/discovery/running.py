@@ -42,7 +42,7 @@ _KEPT = frozenset(
      "pflash", "smp", "uuid"]
 )  # fmt: skip
 _OBJECTS = ("memory-backend", "iothread", "sev-", "tdx-")
-_SECRET = re.compile(r"serial|mac|.*fwd|.*(?:secret|passw|key|user|server|cookie|url|conf).*")
+_SECRET = re.compile(r"serial|mac|conf|.*fwd|.*(?:secret|passw|key|user|server|cookie|url).*")
 _REMOTE = re.compile(r"([a-z0-9+]{2,12}):.*", re.DOTALL)  # a disk that is not a file may have its key in its name
 _FILES = re.compile(r"|(?:.*\.)?file(?:name)?")
 
@@ -132,8 +132,8 @@ def strip_running(answer: str, scrub_node: Callable[[str], str], scrub_words: Ca
             replace(
                 process,
                 options=tuple(
-                    Option(one.name, {key: place(one, key, value) for key, value in one.values.items()})
-                    for one in process.options
+                    Option(option.name, {key: place(option, key, value) for key, value in option.values.items()})
+                    for option in process.options
                 ),
                 unread=tuple(map(scrub_words, process.unread)),
             )
@@ -146,7 +146,7 @@ def _running(reader: Reader, process: Process) -> Running:
     pid = process.pid
     maps, unread = parse_maps(numa_maps(reader, pid))
     maps = maps if unread is None else []
-    most = max(maps, key=lambda one: sum(one.pages.values()) * (one.page_bytes or 0), default=None)
+    most = max(maps, key=lambda mapped: sum(mapped.pages.values()) * (mapped.page_bytes or 0), default=None)
     nodes = _NODES.search(reader.text(f"/proc/{pid}/task/{pid}/status") or "")
     return Running(
         name=process.name,

@@ -26,12 +26,12 @@ def parse_list(text: str) -> CpuSet:
     """
     if text == "(null)":
         return CpuSet()
-    if _named(text) > MOST:
+    if _count(text) > MOST:
         raise ValueError("names more CPUs than there can be")
     return CpuSet.parse(text)
 
 
-def _named(text: str) -> int:
+def _count(text: str) -> int:
     """Return how many ids the ranges of a list name. A single id is counted like a few characters."""
     if len(text) < _SHORT:
         return sum(max(0, int(last) - int(first)) + 1 for first, last in _RANGE.findall(text)) + len(text)
@@ -70,7 +70,7 @@ def parsed(reader: Reader, text: str, *, mask: bool = False) -> CpuSet:
         return CpuSet()
     cpu_set = reader.sets.get((text, mask))
     if cpu_set is None:
-        reader.ids_named += len(text) if mask else min(_named(text), MOST)  # first: parsing costs time
+        reader.ids_named += len(text) if mask else min(_count(text), MOST)  # first: parsing costs time
         check_count(reader.ids_named, "CPUs named in all lists", reader.system.origin)
         cpu_set = parse_mask(text) if mask else parse_list(text)
         reader.sets[text, mask] = cpu_set

@@ -55,7 +55,7 @@ def problems(host: Host) -> Iterator[Problem]:
             why = f"{source.shows} GPUs there, {source.could} in the PCI tree"
             yield Problem(what="sources of devices disagree", where=source.read, why=why)
     if not host.pci and beyond:
-        names = sorted({name for found in beyond.values() for name in found})
+        names = sorted({name for lines in beyond.values() for name in lines})
         why = f"missing, empty or not readable, and {_some(names)} name {len(beyond)} devices"
         yield Problem(what="no PCI tree", where=TREE, why=why)
         return

@@ -73,7 +73,7 @@ def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], c
 
     Sibling lists show who shares a core; on many machines `core_id` is not unique.
     """
-    names = next((found for cpu in sorted(online) if (found := reader.names(f"{CPUS}/cpu{cpu}/topology"))), [])
+    names = next((entries for cpu in sorted(online) if (entries := reader.names(f"{CPUS}/cpu{cpu}/topology"))), [])
     blocks: Mapping[int, Mapping[str, str]] = {}
     if online and not names:
         blocks = blocks_by_cpu(cpuinfo)
@@ -337,5 +337,5 @@ def _kinds_by(figures: Mapping[int, int | None], cores: Mapping[int, int]) -> tu
     if len(known) < 2:
         return {}, False if known and None not in figures.values() else None
     words = dict.fromkeys(known, "intermediate") | {max(known): "performance", min(known): "efficiency"}
-    found = ((cpu, figures[core]) for cpu, core in cores.items())
-    return {cpu: words[figure] for cpu, figure in found if figure is not None}, True
+    kinds = ((cpu, figures[core]) for cpu, core in cores.items())
+    return {cpu: words[figure] for cpu, figure in kinds if figure is not None}, True

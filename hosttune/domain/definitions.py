@@ -88,7 +88,7 @@ def differences(live_xml: str, want_xml: str) -> tuple[str, ...]:
     if live == want:
         return ()
     missing, added = want - live, live - want
-    texts = (*(f"{one}: missing" for one in missing), *(f"{one}: not wanted" for one in added))
+    texts = (*(f"{written}: missing" for written in missing), *(f"{written}: not wanted" for written in added))
     return same_guest(live_xml, want_xml) or texts
 
 

@@ -45,7 +45,7 @@ def in_safe_order(threads: Sequence[Thread], core_of: Mapping[int, int]) -> tupl
     moves: list[Move] = []
     left = [thread for thread in threads if thread.now != thread.want]
     while left:
-        able = [one for one in left if not room.waits(one)]
+        able = [thread for thread in left if not room.waits(thread)]
         if able:
             ready = next(filter(room.bars, able), able[0])  # what frees cores of others goes first
             moves.append(room.move(ready, ready.want))
@@ -105,11 +105,11 @@ class _Room:
         while thread not in chain:
             chain[thread] = None
             core = self._own[thread]
-            found = (one for guest in self._others(thread, core) for one in self._leaving[core][guest])
-            thread = min(found, key=self._order.__getitem__)
+            others = (one for guest in self._others(thread, core) for one in self._leaving[core][guest])
+            thread = min(others, key=self._order.__getitem__)
         seen = list(chain)
         cycle = seen[seen.index(thread) :]
-        return max(cycle, key=lambda one: (bool(self._free_for(one, self._at[one])), self._order[one]))
+        return max(cycle, key=lambda thread: (bool(self._free_for(thread, self._at[thread])), self._order[thread]))
 
     def refuge(self, thread: Thread) -> CpuSet:
         """Return CPUs where nobody waits for a thread to leave: of its own, else those for emulator threads.
@@ -119,9 +119,9 @@ class _Room:
         own = self._free_for(thread, self._at[thread])
         if own:
             return own
-        services = [one for one in self._threads if one.name == EMULATOR]
+        services = [pinned for pinned in self._threads if pinned.name == EMULATOR]
         mine = [service for service in services if service.guest == thread.guest] or services
-        cpu_sets = [self._free_for(thread, cpus) for one in mine for cpus in (one.want, one.now)]
+        cpu_sets = [self._free_for(thread, cpus) for pinned in mine for cpus in (pinned.want, pinned.now)]
         refuge = min(filter(None, cpu_sets), key=len, default=None)
         if refuge is None:
             what = f"{thread.name} of guest {thread.guest} must leave CPUs {self._at[thread]}"

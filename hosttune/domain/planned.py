@@ -82,7 +82,9 @@ def guest_of(planned: PlannedGuest) -> Guest:
         kvm_features=hints,
         ioapic="qemu" if eim else None,
         controllers=_controllers(planned),
-        hostdevs=tuple(sorted((_hostdev(planned, one) for one in planned.devices), key=lambda one: one.interface)),
+        hostdevs=tuple(
+            sorted((_hostdev(planned, device) for device in planned.devices), key=lambda device: device.interface)
+        ),
         disks=tuple(_disks(planned)),
         interfaces=_interfaces(planned),
         serial=True,

@@ -104,8 +104,8 @@ def _overrides(root: _Element) -> dict[str, dict[str, str]]:
     """Return the properties of devices, by alias, that `<qemu:override>` sets, or before libvirt 8.2 `-set`."""
     overrides: dict[str, dict[str, str]] = {}
     for device in root.iterfind(f"{QEMU}override/{QEMU}device"):
-        for one in device.iterfind(f"{QEMU}frontend/{QEMU}property"):
-            overrides.setdefault(str(device.get("alias")), {})[str(one.get("name"))] = str(one.get("value", ""))
+        for element in device.iterfind(f"{QEMU}frontend/{QEMU}property"):
+            overrides.setdefault(str(device.get("alias")), {})[str(element.get("name"))] = str(element.get("value", ""))
     for argument in root.iterfind(f"{QEMU}commandline/{QEMU}arg"):
         if written := _SET.fullmatch(str(argument.get("value", ""))):
             overrides.setdefault(written[1], {})[written[2]] = written[3]

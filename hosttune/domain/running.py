@@ -131,7 +131,7 @@ def _machine(root: _Element, running: Running) -> None:
     system = put(root, "os")
     put(system, "type", "hvm", arch={"i386": "i686"}.get(arch[1], arch[1]) if arch else "x86_64",
         machine=machine.get("type") or "pc")  # fmt: skip
-    flash = next((one.get("file") for one in running.every("drive") if one.get("if") == "pflash"), "")
+    flash = next((option.get("file") for option in running.every("drive") if option.get("if") == "pflash"), "")
     flash = flash or running.all_of("pflash").get("") or machine.get("pflash0")
     if file := flash or running.all_of("bios").get(""):
         put(system, "loader", file, type="pflash" if flash else "rom")
@@ -166,17 +166,16 @@ def _machine(root: _Element, running: Running) -> None:
             put(root, "launchSecurity", type=kind)
 
 
-def _topology(running: Running) -> tuple[int, int, dict[str, int] | None]:
-    """Return the vCPUs at the start, all vCPUs, and the topology if one is written (hw/core/machine-smp.c)."""
+def _topology(running: Running) -> tuple[int, int, dict[str, int]]:
+    """Return the vCPUs at the start, all vCPUs, and the topology that QEMU makes of them (hw/core/machine-smp.c)."""
     smp = running.all_of("smp")
     given = {key: int(text) for key in (*_LEVELS, "cpus", "maxcpus") if (text := smp.get(key)).isdecimal()}
     shape = {level: given.get(level, 0) for level in _LEVELS}
     made = prod(filter(None, shape.values()))
     most = given.get("maxcpus") or given.get("cpus") or made
     now = given.get("cpus") or most
-    if not any(shape.values()):
-        return now, most, None
-    for level in ("cores", "sockets", "threads"):
+    old = re.search(r"-(?:[0-5]\.|6\.[01](?![0-9]))", running.all_of("machine").get("type"))  # they prefer sockets
+    for level in ("sockets", "cores", "threads") if old else ("cores", "sockets", "threads"):
         if not shape[level]:
             shape[level] = most // made or 1
             made *= shape[level]
@@ -224,7 +223,7 @@ def _memory(root: _Element, running: Running, host: Host, unread: Notes) -> None
     cells = [option for option in running.every("numa") if option.get("type") == "node"]
     path = running.all_of("mem-path").get("")
     main = objects.get(machine.get("memory-backend")) or Option("object", {"mem-path": path} if path else {})
-    used = {n: objects.get(one.get("memdev"), main) for n, one in enumerate(cells)} if cells else {None: main}
+    used = {n: objects.get(option.get("memdev"), main) for n, option in enumerate(cells)} if cells else {None: main}
     backing, tune = put(root, "memoryBacking"), put(root, "numatune")
     huge = put(backing, "hugepages")
     for cell, one in used.items():
@@ -245,9 +244,9 @@ def _memory(root: _Element, running: Running, host: Host, unread: Notes) -> None
         unread += [(what, "/domain/memoryBacking/hugepages"), (what, "/domain/numatune")]
     overcommit = running.all_of("overcommit")
     put(backing, "locked") if overcommit.on("mem-lock") else None
-    if machine.on("mem-merge") is False or all(one.on("merge") is False for one in used.values()):
+    if machine.on("mem-merge") is False or all(option.on("merge") is False for option in used.values()):
         put(backing, "nosharepages")
-    touched = all(one.on("prealloc") for one in used.values())
+    touched = all(option.on("prealloc") for option in used.values())
     if touched or any(option.name == "mem-prealloc" for option in running.options):
         put(backing, "allocation", mode="immediate")
     _cells(root, running, objects, unread)
@@ -288,12 +287,12 @@ def _cells(root: _Element, running: Running, objects: Mapping[str, Option], unre
     placed: dict[str, list[int]] = {}
     for one in options:
         if one.get("type") == "cpu":
-            placed.setdefault(one.get("node-id"), []).extend(_vcpus_at(one, shape or {"sockets": most}))
+            placed.setdefault(one.get("node-id"), []).extend(_vcpus_at(one, shape))
     for place, node in enumerate(nodes[:_MOST_CELLS]):
         number = node.get("nodeid") or str(place)
         size = size_of(objects[node.get("memdev")].get("size"), "b") if node.get("memdev") in objects else None
         vcpus = node.get("cpus") or str(CpuSet(placed.get(number, ())))
-        if not vcpus and len(nodes) > 1 and not placed and not any(one.get("cpus") for one in nodes):
+        if not vcpus and len(nodes) > 1 and not placed and not any(option.get("cpus") for option in nodes):
             unread.append((f"-numa node {number[:9]}: QEMU chooses its vCPUs", "/domain/cpu/numa"))
         cell = put(numa, "cell", id=number, cpus=vcpus or (f"0-{most - 1}" if len(nodes) == 1 else None),
                    memory=size or size_of(node.get("mem")), unit="b")  # fmt: skip
@@ -321,8 +320,7 @@ def _cpu(cpu: _Element, running: Running) -> None:
     if model:
         cpu.set("mode", _CPU_MODES.get(model, "custom"))
         put(cpu, "model", model) if model not in _CPU_MODES else None
-    if shape:
-        put(cpu, "topology", **shape)
+    put(cpu, "topology", **shape)
     if (migratable := option.on("migratable")) is not None:
         cpu.set("migratable", "on" if migratable else "off")
     if option.on("host-cache-info") or option.on("l3-cache"):
@@ -367,7 +365,11 @@ def _controllers(devices: _Element, running: Running) -> dict[str, int]:
     """Write the PCI controllers; return the index of each bus by its name in QEMU."""
     made = [option for option in running.every("device") if option.get("driver") in _CONTROLLERS]
     buses = {"pcie.0": 0, "pci.0": 0, "pci": 0}
-    own = {one.get("id"): int(match[1]) for one in made if (match := re.fullmatch("pci\\.([0-9]{1,3})", one.get("id")))}
+    own = {
+        option.get("id"): int(match[1])
+        for option in made
+        if (match := re.fullmatch("pci\\.([0-9]{1,3})", option.get("id")))
+    }
     free = iter(set(range(1, len(made) + len(own) + 2)) - set(own.values()))
     for option in made:
         buses[option.get("id")] = own.get(option.get("id")) or next(free)
@@ -439,9 +441,9 @@ _BUSES = {"virtio-blk": "virtio", "scsi-": "scsi", "ide-": "sata", "usb-storage"
 
 def _disks(devices: _Element, running: Running) -> None:
     """Write the disks: of devices with a drive, and of -drive that makes a device itself."""
-    iothreads = {one.get("id"): n for n, one in enumerate(running.every("object", "iothread"), 1)}
-    nodes = {one.get("node-name"): one for one in running.every("blockdev")}
-    drives = {one.get("id"): one for one in running.every("drive")}
+    iothreads = {option.get("id"): n for n, option in enumerate(running.every("object", "iothread"), 1)}
+    nodes = {option.get("node-name"): option for option in running.every("blockdev")}
+    drives = {option.get("id"): option for option in running.every("drive")}
     sata = "q35" in running.all_of("machine").get("type")
     for option in running.every("device"):
         bus = next((bus for start, bus in _BUSES.items() if option.get("driver").startswith(start)), None)
@@ -473,7 +475,9 @@ def _chain(nodes: Mapping[str, Option], name: str) -> list[Option]:
 def _disk(devices: _Element, chain: list[Option], name: str, bus: str, cdrom: bool, iothread: int | None) -> None:
     def last(*ends: str) -> str:
         """Return the value of the innermost key with such an end: nodes may be in each other."""
-        return next((v for one in reversed(chain) for k, v in reversed(one.values.items()) if k.endswith(ends)), "")
+        return next(
+            (v for option in reversed(chain) for k, v in reversed(option.values.items()) if k.endswith(ends)), ""
+        )
 
     file = last("filename") or chain[-1].get("file")
     remote = bool(re.match("[a-z0-9+]{2,12}:", file)) or chain[-1].get("driver") in ("rbd", "nbd", "iscsi")
@@ -488,12 +492,16 @@ def _disk(devices: _Element, chain: list[Option], name: str, bus: str, cdrom: bo
 
 def _interfaces(devices: _Element, running: Running) -> None:
     kinds = {"tap": "ethernet", "bridge": "bridge", "user": "user", "vhost-user": "vhostuser", "vhost-vdpa": "vdpa"}
-    backends = {one.get("id"): one for one in running.every("netdev")}
-    pairs = [(one, backends[one.get("netdev")]) for one in running.every("device") if one.get("netdev") in backends]
-    pairs += [(Option("device", {"driver": one.get("model")}), one) for one in running.every("nic")]
-    plain = [one for one in running.every("net") if one.get("type") in kinds]
+    backends = {netdev.get("id"): netdev for netdev in running.every("netdev")}
+    pairs = [
+        (device, backends[device.get("netdev")])
+        for device in running.every("device")
+        if device.get("netdev") in backends
+    ]
+    pairs += [(Option("device", {"driver": nic.get("model")}), nic) for nic in running.every("nic")]
+    plain = [net for net in running.every("net") if net.get("type") in kinds]
     pairs += [
-        (Option("device", {"driver": one.get("model")}), (plain or [one])[0]) for one in running.every("net", "nic")
+        (Option("device", {"driver": net.get("model")}), (plain or [net])[0]) for net in running.every("net", "nic")
     ]
     for device, backend in pairs:
         if (kind := kinds.get(backend.get("type"))) is None:

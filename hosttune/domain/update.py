@@ -474,7 +474,7 @@ def _folded(changes: Iterable[GuestChange]) -> Iterator[GuestChange]:
 def _host_cpus(words: Iterable[str]) -> str:
     lists = [match[1] for word in words if (match := re.search(r"cpuset=(\S+)", word))]
     try:
-        return f"host CPUs {CpuSet(cpu for one in lists for cpu in parse_cpus(one))}" if lists else NONE
+        return f"host CPUs {CpuSet(cpu for text in lists for cpu in parse_cpus(text))}" if lists else NONE
     except ValueError:
         return f"host CPUs {' '.join(lists)}"
 

@@ -80,7 +80,7 @@ def _notes(plan: Plan, guest: PlannedGuest) -> dict[str, Any]:
         "iothreads": [_comment(note) for note in notes.iothread_notes(plan, guest)],
         "cells": {cell.id: _comment(notes.memory_note(guest, cell)) for cell in guest.cells},
         "controllers": {index: _comment(note) for index, note in controllers if note},
-        "devices": {one.address: _comment(notes.device_note(plan, guest, one)) for one in guest.devices},
+        "devices": {device.address: _comment(notes.device_note(plan, guest, device)) for device in guest.devices},
     }
 
 

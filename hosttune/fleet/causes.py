@@ -56,8 +56,8 @@ def diagnose_host(results: str, host: str, validation: Validation, standard: Sta
     return Diagnosed(shown, max(0, len(low) - MOST_FIGURES), diagnosis.causes[:MOST_CAUSES], diagnosis.next)
 
 
-def _low(found: Diagnosis) -> tuple[JudgedFigure, ...]:
-    return tuple(figure for figure in found.figures if figure.verdict in ("low", "impossible"))
+def _low(diagnosis: Diagnosis) -> tuple[JudgedFigure, ...]:
+    return tuple(figure for figure in diagnosis.figures if figure.verdict in ("low", "impossible"))
 
 
 def read_host(results: str, host: str, validation: Validation) -> Host | None:
@@ -85,7 +85,7 @@ def groups_of(lines: Sequence[HostLine], unexplained: dict[str, str]) -> tuple[C
         if line.low or line.causes:
             by_cause.setdefault(line.causes[0].cause if line.causes else None, []).append(line)
     groups = [_group(cause, members, unexplained) for cause, members in by_cause.items()]
-    return tuple(sorted(groups, key=lambda one: (one.cause is None, -len(one.hosts), one.cause or "")))
+    return tuple(sorted(groups, key=lambda cause: (cause.cause is None, -len(cause.hosts), cause.cause or "")))
 
 
 def _group(cause: str | None, members: Sequence[HostLine], unexplained: dict[str, str]) -> CauseGroup:
@@ -94,7 +94,7 @@ def _group(cause: str | None, members: Sequence[HostLine], unexplained: dict[str
     example = f"{low[0][0].host}: {low[0][1].words}" if low else None
     if cause is None:
         return CauseGroup(hosts=hosts, figures=figures, example=example, confirm=unexplained.get(hosts[0]))
-    first = min((line.causes[0] for line in members), key=lambda one: GRADES.index(one.grade))
+    first = min((line.causes[0] for line in members), key=lambda cause: GRADES.index(cause.grade))
     return CauseGroup(
         cause=cause, grade=first.grade, hosts=hosts, figures=figures, example=example, evidence=first.evidence,
         remedy=first.remedy, confirm=first.confirm, source=first.source,

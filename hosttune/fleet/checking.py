@@ -61,9 +61,9 @@ def check_answers(path: str, results: str, answers: Answers) -> Checked:
     """Check validations against the declared baseline in a file. Raises BadInput."""
     declared = read_declared(path)
     hosts: list[CheckedHost] = []
-    for host, found in _validations(results, answers):
-        made = of_validation(declared, found) if isinstance(found, Validation) else (_lost(found),)
-        bad = tuple(one for one in made if one.outcome != "pass")
+    for host, answer in _validations(results, answers):
+        made = of_validation(declared, answer) if isinstance(answer, Validation) else (_lost(answer),)
+        bad = tuple(result for result in made if result.outcome != "pass")
         hosts.append(CheckedHost(host=host, verdict=verdict_of(made), passed=len(made) - len(bad), results=bad))
     verdict = verdict_of([result for checked_host in hosts for result in checked_host.results]) if hosts else "unknown"
     return Checked(answers=answers.words, verdict=verdict, hosts=tuple(hosts))
@@ -75,11 +75,11 @@ def write_baseline(results: str, answers: Answers, host: str | None) -> str:
     if host is not None and host not in answers.hosts:
         hint = did_you_mean(host, answers.hosts, "name one of its hosts")
         raise BadInput(f"no host {host!r} in the {answers.words}", where="--from-host", hint=hint)
-    for name, found in _validations(results, answers if host is None else replace(answers, hosts=(host,))):
-        if isinstance(found, Validation):
-            facts.add(name, machine_of(found), found.configuration)
+    for name, answer in _validations(results, answers if host is None else replace(answers, hosts=(host,))):
+        if isinstance(answer, Validation):
+            facts.add(name, machine_of(answer), answer.configuration)
         elif host is not None:
-            raise BadInput(f"{host!r} has no validation there: {found}", where=results, hint="name another host")
+            raise BadInput(f"{host!r} has no validation there: {answer}", where=results, hint="name another host")
     return baseline_text(facts.spreads(), source=f"host {host}, {answers.words}" if host else answers.words)
 
 
@@ -93,10 +93,10 @@ def _validations(results: str, answers: Answers) -> Iterator[tuple[str, Validati
         path = answer_path(results, host, answers.phase)
         try:
             data = read_file(path)
-            found: Validation | str = Validation.from_json(data, where=path) if data is not None else "no answer"
+            validation: Validation | str = Validation.from_json(data, where=path) if data is not None else "no answer"
         except BadInput as error:
-            found = error.what
-        yield host, found
+            validation = error.what
+        yield host, validation
 
 
 def _lost(why: str) -> CheckResult:

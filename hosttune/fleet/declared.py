@@ -19,7 +19,7 @@ from hosttune.fleet.results import answer_path, read_file
 from hosttune.fleet.uniformity import LONGEST_NAME, MachineModel, model_of, too_many
 from hosttune.journal.state import load_text
 from hosttune.model.configuration import FACT_KINDS, Fact, sane, sort_key
-from hosttune.model.declared import Declared, DeclaredHosts, Range, Wanted, wanted_words
+from hosttune.model.declared import Declared, DeclaredHosts, Range, Wanted, wanted_text
 from hosttune.model.fleet import Spread
 from hosttune.model.validation import CheckResult, Machine, Outcome, Validation
 from hosttune.model.values import grouped
@@ -83,7 +83,7 @@ def _results(wanted: DeclaredHosts, facts: Sequence[Fact], hardware: HostHardwar
             for address, of_device in sorted(given.items()):
                 yield _result(name, address, value, of_device)
             if not given:
-                yield _unknown(f"declared-{name}", devices.kind, wanted_words(value), "no device of this kind was seen")
+                yield _unknown(f"declared-{name}", devices.kind, wanted_text(value), "no device of this kind was seen")
 
 
 def _devices(kind: str, facts: Sequence[Fact], hardware: HostHardware) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _devices(kind: str, facts: Sequence[Fact], hardware: HostHardware) -> Iterat
 
 
 def _result(name: str, subject: str, wanted: Wanted, facts: Sequence[Fact]) -> CheckResult:
-    check, expected = f"declared-{name}", wanted_words(wanted)
+    check, expected = f"declared-{name}", wanted_text(wanted)
     values = {sane(fact.value) for fact in facts}
     value = next(iter(values)) if len(values) == 1 else None
     source = facts[0].source if facts else None
@@ -161,13 +161,13 @@ def kept_to(status: HostStatus, declared: Declared, results: str, phase: str) ->
         status.host,
         "no" if failed else "unknown",
         phase,
-        difference_words(failed or bad),
+        difference_text(failed or bad),
         status.verdict,
         status.changed,
     )
 
 
-def difference_words(bad: Sequence[CheckResult]) -> str:
+def difference_text(bad: Sequence[CheckResult]) -> str:
     """Return in one line how a host differs from the declared baseline, or what of it is unknown."""
     told = [
         f"{result.check.removeprefix('declared-')}{'' if result.subject == 'host' else f' {result.subject}'} is "
@@ -197,7 +197,7 @@ def baseline_text(spreads: Iterable[Spread], *, source: str) -> str:
         "hosts:",
     ]
     entries = 0
-    for model, facts in sorted(by_model.items(), key=lambda one: (one[0].product or "", one[0].gpus)):
+    for model, facts in sorted(by_model.items(), key=lambda item: (item[0].product or "", item[0].gpus)):
         lines = list(_model_lines(model, facts))
         blocks += lines
         entries += any(not line.lstrip().startswith("#") for line in lines)
@@ -217,7 +217,7 @@ def _model_lines(model: MachineModel, spreads: Sequence[Spread]) -> Iterator[str
         yield f"  # nothing to declare: {_comment(_model_words(model))}"
         return
     order = {name: place for place, name in enumerate(FACT_KINDS)}
-    ordered = sorted(spreads, key=lambda one: (one.kind or "", order[one.fact]))
+    ordered = sorted(spreads, key=lambda spread: (spread.kind or "", order[spread.fact]))
     names = ", ".join(ordered[0].gpu_models) or "no GPU"
     yield f"  - product: {_quoted(model.product)}  # {_comment(names)}, {ordered[0].hosts} hosts"
     yield f"    gpus: [{', '.join(map(_quoted, model.gpus))}]"
@@ -235,33 +235,33 @@ def _model_lines(model: MachineModel, spreads: Sequence[Spread]) -> Iterator[str
             yield _line(spread, 10)
 
 
-def _to_declare(one: Spread) -> str | None:
+def _to_declare(spread: Spread) -> str | None:
     """Return the value of the majority, or the only one; None if there is none, or if half of the hosts lack it."""
-    if 2 * len(one.without) >= one.hosts:
+    if 2 * len(spread.without) >= spread.hosts:
         return None  # declared devices must be on every host of the model
-    if one.majority is not None:
-        return one.majority
-    return one.groups[0].value if one.state == "single" else None
+    if spread.majority is not None:
+        return spread.majority
+    return spread.groups[0].value if spread.state == "single" else None
 
 
-def _line(one: Spread, indent: int) -> str:
-    value = _to_declare(one)
+def _line(spread: Spread, indent: int) -> str:
+    value = _to_declare(spread)
     if value is None:
-        return f"{' ' * indent}# {one.fact}: {_why_not(one)}"
-    size = next(group.subjects for group in one.groups if group.value == value)
-    seen = size + sum(len(holder.subjects) or 1 for holder in one.unknown)
-    seen += sum(group.subjects for group in one.groups if group.value != value)
+        return f"{' ' * indent}# {spread.fact}: {_why_not(spread)}"
+    size = next(group.subjects for group in spread.groups if group.value == value)
+    seen = size + sum(len(holder.subjects) or 1 for holder in spread.unknown)
+    seen += sum(group.subjects for group in spread.groups if group.value != value)
     note = "" if size == seen else f"  # {size} of {seen}"
-    return f"{' ' * indent}{one.fact}: {_quoted(value)}{note}"
+    return f"{' ' * indent}{spread.fact}: {_quoted(value)}{note}"
 
 
-def _why_not(one: Spread) -> str:
+def _why_not(spread: Spread) -> str:
     """Return why a fact is not declared."""
-    if not one.groups:
+    if not spread.groups:
         return "not known"
-    if 2 * len(one.without) >= one.hosts:
-        return f"{len(one.without)} of {one.hosts} hosts have no such device"
-    return "no majority: " + ", ".join(f"{group.subjects} x {_comment(group.value)}" for group in one.groups[:5])
+    if 2 * len(spread.without) >= spread.hosts:
+        return f"{len(spread.without)} of {spread.hosts} hosts have no such device"
+    return "no majority: " + ", ".join(f"{group.subjects} x {_comment(group.value)}" for group in spread.groups[:5])
 
 
 def _quoted(text: str) -> str:

@@ -78,7 +78,9 @@ def read_machine(results: str, host: str) -> HostHardware | None:
     if document is None or document.gpus is None:
         return None
     ids = {
-        one.address: f"{one.vendor_id}:{one.device_id}" for one in document.pci or () if one.vendor_id and one.device_id
+        function.address: f"{function.vendor_id}:{function.device_id}"
+        for function in document.pci or ()
+        if function.vendor_id and function.device_id
     }
     gpus = {
         gpu.address: (gpu.model or f"{gpu.vendor} GPU", ids.get(gpu.address))

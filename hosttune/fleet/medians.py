@@ -92,14 +92,14 @@ def fleet_medians(hosts: Iterable[tuple[str, Sequence[HostFigures]]]) -> tuple[t
     by_kind = grouped((row.kind, (host, row)) for host, rows in hosts for row in rows)
     medians, outliers = [], []
     for kind in sorted(by_kind, key=_order):
-        one = _median(kind, by_kind[kind])
-        medians.append(one)
-        if one.hosts >= FEWEST_HOSTS:
+        kind_median = _median(kind, by_kind[kind])
+        medians.append(kind_median)
+        if kind_median.hosts >= FEWEST_HOSTS:
             outliers += [
-                _outlier(host, subject, value, one)
+                _outlier(host, subject, value, kind_median)
                 for host, row in by_kind[kind]
                 for subject, value in zip(row.subjects, row.values, strict=True)
-                if is_far(value, one.median, one.mad)
+                if is_far(value, kind_median.median, kind_median.mad)
             ]
     return tuple(medians), tuple(sorted(outliers, key=_far_first))
 
@@ -140,7 +140,7 @@ def floors_toml(medians: Iterable[Median], *, run: str | None = None, at: str | 
     source = "median of our fleet" + (f", run {run}" if run else "") + (f", {at}" if at else "")
     peaks = shipped().peaks
     blocks = ["# Medians of a fleet for `hosttune validate --fleet FILE`: a host that lags behind them warns."]
-    rows = [_floor(one, source, peaks) for one in medians if one.device is not None]
+    rows = [_floor(fleet_median, source, peaks) for fleet_median in medians if fleet_median.device is not None]
     blocks += rows or [
         "# Nothing was measured on a known device: hosttune fleet discover, then fleet validate --level 1."
     ]
@@ -208,47 +208,60 @@ def is_far(value: float, middle: float, mad: float) -> bool:
     return _CONSISTENT * away / mad > FAR and away > LEAST * abs(middle)
 
 
-def _outlier(host: str, subject: str, value: float, one: Median) -> Outlier:
-    family = metric_of(one.metric)
+def _outlier(host: str, subject: str, value: float, fleet_median: Median) -> Outlier:
+    family = metric_of(fleet_median.metric)
     low_is_bad = family is None or family.direction == "higher"
     return Outlier(
         host=host,
         subject=subject,
-        model=one.model,
-        metric=one.metric,
-        unit=one.unit,
+        model=fleet_median.model,
+        metric=fleet_median.metric,
+        unit=fleet_median.unit,
         value=value,
-        median=one.median,
-        mad=one.mad,
-        score=_CONSISTENT * (value - one.median) / one.mad if one.mad else None,
-        worse=(value < one.median) == low_is_bad,
+        median=fleet_median.median,
+        mad=fleet_median.mad,
+        score=_CONSISTENT * (value - fleet_median.median) / fleet_median.mad if fleet_median.mad else None,
+        worse=(value < fleet_median.median) == low_is_bad,
     )
 
 
-def _far_first(one: Outlier) -> tuple[bool, float, float, str, str, str]:
-    score = math.inf if one.score is None else abs(one.score)
-    return (not one.worse, -score, -abs(one.value - one.median), one.host, one.metric, one.subject)
+def _far_first(outlier: Outlier) -> tuple[bool, float, float, str, str, str]:
+    score = math.inf if outlier.score is None else abs(outlier.score)
+    return (
+        not outlier.worse,
+        -score,
+        -abs(outlier.value - outlier.median),
+        outlier.host,
+        outlier.metric,
+        outlier.subject,
+    )
 
 
 # --- floors --------------------------------------------------------------------------------------------------
 
 
-def _floor(one: Median, source: str, peaks: Mapping[str, Peaks]) -> str:
-    family = metric_of(one.metric)
+def _floor(fleet_median: Median, source: str, peaks: Mapping[str, Peaks]) -> str:
+    family = metric_of(fleet_median.metric)
     fields = [
-        f"metric = {_text(one.metric)}",
-        f"device = {_text(one.device or '')}",
+        f"metric = {_text(fleet_median.metric)}",
+        f"device = {_text(fleet_median.device or '')}",
         'kind = "fleet"',
-        f"expected = {one.median!r}",
-        f"tolerance = {_tolerance(one)!r}",
+        f"expected = {fleet_median.median!r}",
+        f"tolerance = {_tolerance(fleet_median)!r}",
         f"direction = {_text(family.direction if family else 'higher')}",
-        f"unit = {_text(one.unit)}",
-        f"source = {_text(f'{source}: {one.subjects} figures of {one.hosts} hosts, MAD {one.mad:.4g} {one.unit}')}",
+        f"unit = {_text(fleet_median.unit)}",
+        "source = "
+        + _text(
+            f"{source}: {fleet_median.subjects} figures of {fleet_median.hosts} hosts, "
+            f"MAD {fleet_median.mad:.4g} {fleet_median.unit}"
+        ),
     ]
-    fields += [f"gpus = {one.gpus}"] if one.gpus is not None else []
-    text = "\n".join((f"# {printable(one.model)}", "[[baseline]]", *fields))
-    name = f"{one.metric} of {one.model} ({one.device})" + (f", {one.gpus} GPUs" if one.gpus else "")
-    why = _no_floor(one)
+    fields += [f"gpus = {fleet_median.gpus}"] if fleet_median.gpus is not None else []
+    text = "\n".join((f"# {printable(fleet_median.model)}", "[[baseline]]", *fields))
+    name = f"{fleet_median.metric} of {fleet_median.model} ({fleet_median.device})" + (
+        f", {fleet_median.gpus} GPUs" if fleet_median.gpus else ""
+    )
+    why = _no_floor(fleet_median)
     if why is None:
         try:
             read_baselines(text, peaks, "fleet's median")
@@ -257,19 +270,19 @@ def _floor(one: Median, source: str, peaks: Mapping[str, Peaks]) -> str:
     return text if why is None else f"# no floor for {printable(name)}: {printable(why)}"
 
 
-def _no_floor(one: Median) -> str | None:
-    if one.metric.startswith(_TELEMETRY):
+def _no_floor(fleet_median: Median) -> str | None:
+    if fleet_median.metric.startswith(_TELEMETRY):
         return "it is reported, not judged"
-    if one.hosts < FEWEST_HOSTS:
-        return f"{one.hosts} hosts, fewer than {FEWEST_HOSTS}"
-    if one.median <= 0:
+    if fleet_median.hosts < FEWEST_HOSTS:
+        return f"{fleet_median.hosts} hosts, fewer than {FEWEST_HOSTS}"
+    if fleet_median.median <= 0:
         return "the median is 0"
-    return None if _tolerance(one) < 1 else "the hosts have nothing in common"
+    return None if _tolerance(fleet_median) < 1 else "the hosts have nothing in common"
 
 
-def _tolerance(one: Median) -> float:
+def _tolerance(fleet_median: Median) -> float:
     """Return how far below the median a figure becomes an outlier, as a fraction of the median."""
-    far = FAR * one.mad / _CONSISTENT / one.median if one.median > 0 else 1.0
+    far = FAR * fleet_median.mad / _CONSISTENT / fleet_median.median if fleet_median.median > 0 else 1.0
     return max(LEAST_TOLERANCE, math.ceil(far * 1000) / 1000)
 
 

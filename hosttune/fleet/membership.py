@@ -44,10 +44,10 @@ def without_mistaken(
     faults = {host: ("other-name", why) for host, why in other_names(said).items()}
     faults |= {host: ("same-address", why) for host, why in shared_addresses(addresses).items()}
     return tuple(
-        replace(one, outcome=faults[one.host][0], why=faults[one.host][1])
-        if one.outcome == "ok" and one.host in faults
-        else one
-        for one in hosts
+        replace(member, outcome=faults[member.host][0], why=faults[member.host][1])
+        if member.outcome == "ok" and member.host in faults
+        else member
+        for member in hosts
     )
 
 
@@ -57,15 +57,15 @@ def shared_addresses(addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
     for host, own in addresses.items():
         for address in own:
             owners.setdefault(address, set()).add(host)
-    found = {}
+    host_of = {}
     for host, own in addresses.items():
         shared = sorted(address for address in own if len(owners[address]) > 1)
         if shared:
             others = some(sorted(owners[shared[0]] - {host}), 3)
-            found[host] = (
+            host_of[host] = (
                 f"{others} has its address {shared[0]} too: the same machine, or an address that is there twice"
             )
-    return found
+    return host_of
 
 
 def other_names(said: Mapping[str, str | None]) -> dict[str, str]:

@@ -89,18 +89,18 @@ class Monitored:
         if others:
             yield f"metrics of {len(others)} hosts that are not in this report: {some(others, 5)}"
 
-    def _doubt(self, found: HostMetrics) -> str | None:
+    def _doubt(self, metrics: HostMetrics) -> str | None:
         """Return why nothing can be said of a host."""
-        if found.scraped is None:
+        if metrics.scraped is None:
             return "the samples have no times: the file is not of Prometheus' /federate"
-        if len(found.verdicts) != 1:
-            return f"{len(found.verdicts)} verdicts" + (f": {some(found.verdicts)}" if found.verdicts else "")
-        if severity(found.worst) < severity(found.verdicts[0]):
-            results = some(found.worst_first(), between="; ")
-            return f"the verdict is {found.verdicts[0]}, and a result is {found.worst}: {results}"
-        if len(found.read_at) != 1 or not all(map(math.isfinite, found.read_at)):
-            return f"when the host was read is not known ({len(found.read_at)} times)"
-        minutes = (max(found.scraped, self._newest or found.scraped) - min(found.read_at)) / 60
+        if len(metrics.verdicts) != 1:
+            return f"{len(metrics.verdicts)} verdicts" + (f": {some(metrics.verdicts)}" if metrics.verdicts else "")
+        if severity(metrics.worst) < severity(metrics.verdicts[0]):
+            results = some(metrics.worst_first(), between="; ")
+            return f"the verdict is {metrics.verdicts[0]}, and a result is {metrics.worst}: {results}"
+        if len(metrics.read_at) != 1 or not all(map(math.isfinite, metrics.read_at)):
+            return f"when the host was read is not known ({len(metrics.read_at)} times)"
+        minutes = (max(metrics.scraped, self._newest or metrics.scraped) - min(metrics.read_at)) / 60
         if minutes > _FRESH_MINUTES:
             return f"the host was last read {minutes:.0f} minutes before the newest sample of the file"
         if minutes < -_FRESH_MINUTES:

@@ -108,9 +108,9 @@ def _names(text: str, where: str) -> Sequence[str]:
 
 def vault(words: Sequence[str]) -> tuple[str, ...]:
     """Return the vault options among these words: they are needed to read an inventory with vaulted files."""
-    found: list[str] = []
+    options: list[str] = []
     for index, word in enumerate(words):
         name, given, _ = word.partition("=")
         if name in _VAULT:
-            found += [word] if given else [word, words[index + 1]]
-    return tuple(found)
+            options += [word] if given else [word, words[index + 1]]
+    return tuple(options)

@@ -151,19 +151,19 @@ def report_of(results: str, hosts: Iterable[str], asked: RunContext) -> FleetRep
     """
     if asked.verb not in PHASES:
         raise BadInput(f"no verb {asked.verb!r}", where="fleet report", hint=f"one of {', '.join(PHASES)}")
-    found = _Hosts(results, asked)
+    gathered = _Hosts(results, asked)
     for host in hosts:
-        found.add(host)
-    medians, outliers = found.figures.medians()
+        gathered.add(host)
+    medians, outliers = gathered.figures.medians()
     return FleetReport(
         **_of_run(asked),
-        verdict=_worst(line.verdict for line in found.lines) if found.lines else "unknown",
-        hosts=tuple(found.lines),
+        verdict=_worst(line.verdict for line in gathered.lines) if gathered.lines else "unknown",
+        hosts=tuple(gathered.lines),
         medians=medians,
         outliers=outliers,
-        causes=groups_of(found.lines, found.unexplained),
-        uniformity=found.facts.spreads(),
-        notes=tuple(found.notes()),
+        causes=groups_of(gathered.lines, gathered.unexplained),
+        uniformity=gathered.facts.spreads(),
+        notes=tuple(gathered.notes()),
     )
 
 
@@ -230,9 +230,9 @@ def _line(
 ) -> HostLine:
     made = seen.validation.results if seen.validation is not None else ()
     handed = tuple(
-        msgspec.structs.replace(one, why=tuple(_cut(text) for text in one.why[:MOST_TOLD])) for one in seen.handed
+        msgspec.structs.replace(line, why=tuple(_cut(text) for text in line.why[:MOST_TOLD])) for line in seen.handed
     )
-    course = next((one for one in seen.answers if one.phase == COURSE and not asked.check), None)
+    course = next((answer for answer in seen.answers if answer.phase == COURSE and not asked.check), None)
     monitored = () if asked.metrics is None else (asked.metrics.of(host),)
     held = () if asked.declared is None or seen.validation is None else of_validation(asked.declared, seen.validation)
     own = (*results_of(handed, course), *seen.planned, *monitored, *held, *made)
@@ -385,20 +385,20 @@ def _checks(results: Iterable[CheckResult], shared: dict[str, str]) -> dict[str,
     return checks
 
 
-def _kept(one: CheckResult, shared: dict[str, str]) -> CheckResult:
+def _kept(result: CheckResult, shared: dict[str, str]) -> CheckResult:
     """Return a result with its texts cut to MOST_TEXT. Equal texts of several hosts share one string (saves memory)."""
 
     def short(text: str | None) -> str | None:
         return None if text is None else shared.setdefault(cut := _cut(text), cut)
 
     return CheckResult(
-        check=shared.setdefault(one.check, one.check),
-        subject=one.subject,
-        outcome=one.outcome,
-        expected=short(one.expected),
-        actual=short(one.actual),
-        source=short(one.source),
-        hint=short(one.hint),
+        check=shared.setdefault(result.check, result.check),
+        subject=result.subject,
+        outcome=result.outcome,
+        expected=short(result.expected),
+        actual=short(result.actual),
+        source=short(result.source),
+        hint=short(result.hint),
     )
 
 

@@ -33,7 +33,7 @@ class RehearsedChanges(msgspec.Struct, frozen=True):
 
 def changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> RehearsedChanges:
     """Return every distinct change, in the order of the first host that has it. One document is in memory at a time."""
-    answered, found, writes = [], dict[str, list[str]](), 0
+    answered, actions_of, writes = [], dict[str, list[str]](), 0
     for host in hosts:
         result = _document(Result, results, host, verb, run, check=True)
         if result is None:
@@ -41,8 +41,8 @@ def changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Rehearse
         answered.append(host)
         writes += len(result.writes)
         for line in change_lines(result):
-            found.setdefault(line, []).append(host)
-    return RehearsedChanges(tuple(answered), found, writes)
+            actions_of.setdefault(line, []).append(host)
+    return RehearsedChanges(tuple(answered), actions_of, writes)
 
 
 def courses(results: str, run: str, hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:

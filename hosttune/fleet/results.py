@@ -45,7 +45,7 @@ def hosts_in(results: str) -> tuple[str, ...]:
     except OSError as error:
         raise _unreadable(results, error) from error
     folders = [name for name in names if not name.startswith(".") and os.path.isdir(os.path.join(results, name))]
-    hosts = (_ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), os.fsencode(name)) for name in folders)
+    hosts = (_ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), os.fsencode(name)) for name in folders)
     return tuple(sorted(host.decode("utf-8", "surrogateescape") for host in hosts))
 
 
@@ -68,7 +68,7 @@ def _unfit(host: str) -> str:
         return "the record has that name"
     if not 0 < len(name) <= _LONGEST:
         return f"it may have 1 to {_LONGEST} bytes, it has {len(name)}"
-    return "it has a control character" if any(ord(one) < 32 or ord(one) == 127 for one in host) else ""
+    return "it has a control character" if any(ord(letter) < 32 or ord(letter) == 127 for letter in host) else ""
 
 
 def read_file(path: str) -> bytes | None:

@@ -177,7 +177,7 @@ def _handing_over(
         hint = "name devices or a guest for the hosts (hosttune_handover), or leave it out"
         raise BadInput("no host of the inventory is handed over: there are no waves", where="--waves", hint=hint)
     if request.verb == COURSE:
-        return request, replace(inventory, hosts=tuple(one for one in inventory.hosts if one in inventory.between))
+        return request, replace(inventory, hosts=tuple(host for host in inventory.hosts if host in inventory.between))
     return request, inventory
 
 

@@ -84,7 +84,13 @@ class Gathering:
         return tuple(
             sorted(
                 every,
-                key=lambda one: (STATES.index(one.state), one.product or "", one.gpus, order[one.fact], one.kind or ""),
+                key=lambda spread: (
+                    STATES.index(spread.state),
+                    spread.product or "",
+                    spread.gpus,
+                    order[spread.fact],
+                    spread.kind or "",
+                ),
             )
         )
 
@@ -134,7 +140,7 @@ def _whole(facts: Iterable[Fact]) -> Iterator[tuple[str, str | None, str | None,
         value = next(iter(given)) if len(given) == 1 else None
         subjects_of.setdefault((name, kind, value), []).append(subject)
     for (name, kind, value), subjects in subjects_of.items():
-        yield name, kind, value, tuple(one for one in subjects if one), labels.get((name, kind))
+        yield name, kind, value, tuple(subject for subject in subjects if subject), labels.get((name, kind))
 
 
 def _spreads(key: MachineModel, model: _Model) -> Iterator[Spread]:

@@ -13,7 +13,19 @@ from hosttune.gpu.amd_smi import QUERY, listings, with_static
 from hosttune.gpu.amd_topology import NODES, listed_gpus, read_xgmi, render_nodes
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.memory_tests import ROCM
-from hosttune.gpu.vendor import Bench, Hints, Listing, MeasuredPart, Partitioning, Traces, Vendor, awake, fill
+from hosttune.gpu.vendor import (
+    Bench,
+    Hints,
+    Listing,
+    LogRecords,
+    MeasuredPart,
+    Partitioning,
+    Traces,
+    Vendor,
+    awake,
+    fill,
+)
+from hosttune.linux.kernellines import FULL, KernelLine
 from hosttune.machine.reader import Reader, number
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Gpu, PciDevice, Peer
@@ -186,8 +198,8 @@ def _heat(reader: Reader, sensors: str) -> tuple[float | None, float | None]:
     """
     names = filter(None, (re.match(r"temp([1-3])_", name) for name in reader.names(sensors))) if sensors else ()
     known = [
-        (_celsius(reader, f"{sensors}/temp{one}_input"), _celsius(reader, f"{sensors}/temp{one}_crit"))
-        for one in sorted({name[1] for name in names})
+        (_celsius(reader, f"{sensors}/temp{sensor}_input"), _celsius(reader, f"{sensors}/temp{sensor}_crit"))
+        for sensor in sorted({name[1] for name in names})
     ]
     whole = sorted((limit - now, now, limit) for now, limit in known if now is not None and limit)
     if whole and (whole[0][0] <= 0 or len(whole) == len(known)):
@@ -264,6 +276,24 @@ HINTS = Hints(
     repaired="amd-smi bad-pages -g {gpu} lists the pages that were retired",
     lost="messages of amdgpu",
 )
+# Linux drivers/gpu/drm/amd/amdgpu: amdgpu_ras.c, amdgpu_device.c, amdgpu_drv.c; newer kernels repeat the driver's name.
+_LOGGED = rf"amdgpu (?P<address>{FULL}): (?:amdgpu: )?"
+_LINES = (
+    KernelLine("gpu-memory", "uncorrectable hardware errors detected in",
+               rf"{_LOGGED}(?:\{{[0-9]{{1,20}}\}} ?)?(?:socket: [0-9]{{1,3}},? (?:die: [0-9]{{1,3}},? )?)?"
+               r"[1-9][0-9]{0,9} (?:new )?uncorrectable hardware errors detected in",
+               "amdgpu_ras.c, amdgpu_ras_error_print_error_data", outcome="fail",
+               says="it counted uncorrected errors of its memory or engines",
+               remedy="see ecc-errors and amd-smi bad-pages; reset it before the next tenant, and replace it if they"
+               " come back"),
+    KernelLine("gpu-reset-failed", "GPU reset.* failed|GPU reset end with ret|error during GPU init",
+               rf"{_LOGGED}(?:GPU reset\([0-9]{{1,5}}\) failed|GPU reset end with ret = -|Fatal error during GPU init)",
+               "amdgpu_device.c, amdgpu_device_gpu_recover; amdgpu_kms.c, amdgpu_driver_load_kms", outcome="fail",
+               says="it did not start, or not again after a reset",
+               remedy="power-cycle the host; if it comes back, take the GPU out of use and ask its maker"),
+    KernelLine("gpu-reset", "GPU reset begin!", rf"{_LOGGED}GPU reset begin!", "amdgpu_device.c", outcome="warn",
+               says="its driver reset it", remedy="read the lines before it in dmesg: what hung, and in whose process"),
+)  # fmt: skip
 AMD = Vendor(
     name="amd",
     vendor_id="1002",
@@ -279,7 +309,7 @@ AMD = Vendor(
     tellers={"amdgpu": "sysfs of amdgpu"},  # amd-smi contradicts, and adds little
     hints=HINTS,
     knobs=AMD_KNOBS,
-    traces=Traces(nodes=render_nodes),
+    traces=Traces(nodes=render_nodes, log=LogRecords(lines=_LINES)),
     partitioning=PARTITIONING,
     resets_peers=RESETS_PEERS,
     reset_reports=RESET_REPORTS,

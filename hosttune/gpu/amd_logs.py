@@ -65,14 +65,14 @@ def _transfers(text: str) -> Measured:
         gpus = {device: f"gpu{device - _GPU}" for pair in cells for device in pair if device >= _GPU}
         count = len(gpus)
         figures += between(cells, gpus, False)
-        figures += [msgspec.structs.replace(one, value=2 * (one.value or 0)) for one in within(cells, gpus)]
+        figures += [msgspec.structs.replace(figure, value=2 * (figure.value or 0)) for figure in within(cells, gpus)]
         for (here, there), value in cells.items():
             gpu, cpu, metric = (there, here, "h2d") if title[1] == "Remote" else (here, there, "d2h")
             if value and gpu in gpus and cpu not in gpus:
                 figures.append(Figure(metric=metric, subject=f"{gpus[gpu]}, CPU {cpu}", value=value, unit="GB/s"))
     if not figures:
         raise BadInput("no whole matrix in it", where="TransferBench", hint="save the whole output of its p2p preset")
-    sized = tuple(msgspec.structs.replace(one, size_bytes=int(size[1]) if size else None) for one in figures)
+    sized = tuple(msgspec.structs.replace(figure, size_bytes=int(size[1]) if size else None) for figure in figures)
     return Measured(version=1, setup=Setup(gpus_per_host=count, hosts=1), figures=sized)
 
 

@@ -48,7 +48,7 @@ def parse_amd_smi(text: str) -> AmdSmiReport:
     warning, body = _split(text)
     document = recorded_json(body, where=QUERY)
     entries = document.get("gpu_data") if isinstance(document, dict) and len(document) == 1 else document
-    if not isinstance(entries, list) or not entries or not all(isinstance(one, dict) for one in entries):
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise BadInput("it has no list of GPUs", where=QUERY, hint="record it again")
     problems = [Problem(what="amd-smi printed a warning", where=QUERY, why=f"{warning[:80]!r}")] if warning else []
     told: dict[str, Gpu] = {}
@@ -137,7 +137,7 @@ def with_static(reader: Reader, devices: Iterable[PciDevice], facts: Mapping[str
     mine = {device.address: device for device in devices if device.driver == "amdgpu"}
     asleep = mine.keys() - facts.keys()
     text = ask(reader, QUERY, lambda: None if asleep else _run(reader))
-    if text is None and not any((one.what, one.where) == ("unreadable", QUERY) for one in reader.problems):
+    if text is None and not any((problem.what, problem.where) == ("unreadable", QUERY) for problem in reader.problems):
         return dict(facts)
     report = AmdSmiReport()
     try:
@@ -178,7 +178,7 @@ def listings(reader: Reader) -> tuple[Listing, ...]:
     except BadInput:
         return ()
     listed = [gpu.address for gpu in report.told]
-    whole = [one for one in listed if not _is_part(reader, one, listed)]
+    whole = [path for path in listed if not _is_part(reader, path, listed)]
     gpus = tuple(Gpu(address=address, vendor="amd") for address in whole)
     return (Listing(name="amd-smi", read="amd-smi static", gpus=gpus),) if gpus else ()
 

@@ -54,7 +54,11 @@ def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[st
             node_to = link.get("node_to")
             to = None if node_to is None else places.get(node_to)
             links[address].setdefault(to, set()).add(link.get("type"))
-    kinds = {(one, other): _kind(links[one].get(other), links[other].get(one)) for one in here for other in here}
+    kinds = {
+        (address, other): _kind(links[address].get(other), links[other].get(address))
+        for address in here
+        for other in here
+    }
     peers: dict[str, tuple[Peer, ...]] = {}
     for one in here:
         others = [other for other in here if other != one]

@@ -122,6 +122,6 @@ def active_as(modules: Iterable[int]) -> str:
 
 def modules_of(value: Any) -> tuple[int, ...]:
     """Return the module ids of the value of an active partition; none for any other value."""
-    found = re.fullmatch(_ACTIVE + r"([0-9]{1,9}(?:, [0-9]{1,9})*)", value) if isinstance(value, str) else None
-    modules = tuple(map(int, found[1].split(", "))) if found else ()
+    match = re.fullmatch(_ACTIVE + r"([0-9]{1,9}(?:, [0-9]{1,9})*)", value) if isinstance(value, str) else None
+    modules = tuple(map(int, match[1].split(", "))) if match else ()
     return modules if value == active_as(set(modules)) else ()

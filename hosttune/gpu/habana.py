@@ -14,6 +14,7 @@ from hosttune.gpu.vendor import (
     Bench,
     Hints,
     Listing,
+    LogRecords,
     MeasuredPart,
     Ports,
     Traces,
@@ -25,6 +26,7 @@ from hosttune.gpu.vendor import (
     fill,
     without_conflicting_gpus,
 )
+from hosttune.linux.kernellines import KernelLine
 from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.host import Gpu, GpuPort, PciDevice, Problem
@@ -298,6 +300,13 @@ HINTS = Hints(
     diagnose="run hl_qual, which needs 29000 MiB of 2 MiB pages; in a guest ReportNCheck, because hl_qual's PCI test"
     " and RDMA PerfTest do not run there",
 )
+# Before the class `accel` the device was hlN. Neither name is an address: gpu-status says which it is.
+_HEARTBEAT = KernelLine(
+    "gpu-heartbeat", "Device heartbeat failed", r"(?:habanalabs hl|accel accel)[0-9]{1,4}: Device heartbeat failed!",
+    "Linux drivers/accel/habanalabs/common/device.c, hl_device_heartbeat", outcome="fail",
+    says="a Gaudi stopped answering its driver, which resets it then",
+    remedy="read which in dmesg, and gpu-status; power-cycle the host if it is not operational",
+)  # fmt: skip
 HABANA = Vendor(
     name="habana",
     vendor_id="1da3",
@@ -331,7 +340,9 @@ HABANA = Vendor(
         mend="look for messages of habanalabs about the port in the kernel log;"
         " /opt/habanalabs/qual/gaudi3/bin/manage_network_ifs.sh --status, --up",
     ),
-    traces=Traces(modules=(DRIVER,), nodes=_nodes, node_classes={"habanalabs": "/dev/"}),
+    traces=Traces(
+        modules=(DRIVER,), nodes=_nodes, node_classes={"habanalabs": "/dev/"}, log=LogRecords(lines=(_HEARTBEAT,))
+    ),
     bench=Bench(
         backends=frozenset(("PyTorch for Gaudi",)),
         libraries=("torch", "habana_frameworks"),

@@ -107,10 +107,19 @@ _LOG = LogRecords(
             r"(?P<severity>Fatal|Non-fatal)\b",
         ),
         ("lost", rf"NVRM: GPU {_GPU}: (?:GPU has fallen off the bus|RmInitAdapter failed)"),
-        ("lost", rf"NVRM: The NVIDIA GPU {_GPU}"),
+        ("lost", rf"NVRM: The NVIDIA GPU {_GPU}(?!(?s:.{{0,99}})not supported by)"),
         (DRIVER_LOAD, "NVRM: loading NVIDIA UNIX"),  # kernel-open/nvidia/nv.c, nvidia_init_module
     ),
     lines=(
+        KernelLine("gpu-unsupported", "NVRM: ",
+                   rf"NVRM: The NVIDIA GPU {_GPU}[^\n]{{0,40}}\sNVRM: installed in this system is not supported by",
+                   "kernel-open/nvidia, nv.c and osapi.c of NVIDIA/open-gpu-kernel-modules", outcome="fail",
+                   says="the driver that was loaded does not support it",
+                   remedy="install a branch of the driver that supports it; from Blackwell on, its open modules"),
+        KernelLine("bar-unassigned", "NVRM: ",
+                   r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\s"
+                   rf"NVRM: BAR[0-5] is 0M @ 0x[0-9a-f]{{1,16}} \(PCI:{_GPU}\)",
+                   "kernel-open/nvidia/nv-pci.c, nv_pci_validate_bars", outcome="fail"),
         KernelLine("confidential-mode", "NVRM: ",
                    r"NVRM: (?:GPU[0-9]{1,3} )?confComputeConstructEngine_IMPL: CPU does not support confidential comp",
                    "open-gpu-kernel-modules, src/nvidia/src/kernel/gpu/conf_compute/conf_compute.c", outcome="fail",

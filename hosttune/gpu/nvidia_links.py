@@ -98,9 +98,9 @@ def links_of_record(links: object, common: int | None) -> tuple[Nvlink, ...] | N
 def has_no_counters(links: object) -> bool:
     """Return whether the driver says of every active link that it has no counters at all."""
     every = links if isinstance(links, list) else []
-    active = [one for one in every if isinstance(one, dict) and one.get("state") == 1]
+    active = [link for link in every if isinstance(link, dict) and link.get("state") == 1]
     return bool(active) and all(
-        one.get(name) == _MISSING and not _has_newer(one) for one in active for name in _COUNTERS
+        link.get(name) == _MISSING and not _has_newer(link) for link in active for name in _COUNTERS
     )
 
 

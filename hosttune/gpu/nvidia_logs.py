@@ -78,7 +78,7 @@ def _peers(text: str) -> Measured:
     access = set(_PEER_ACCESS.findall(text))
     peers = {(match[1], match[2], match[3] or "Writes"): cells for match, cells in matrices(text, _PEER_TITLE)}
     order = [(way, state, "Writes") for state in ("Enabled", "Disabled") for way in ("Uni", "Bi")]
-    best = next((one for one in order if one in peers), None)
+    best = next((kind for kind in order if kind in peers), None)
     if best is None and not access:
         raise BadInput("no whole matrix in it", where="p2pBandwidthLatencyTest", hint="save its whole output")
     cells = peers[best] if best else {}

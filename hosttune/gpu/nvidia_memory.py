@@ -74,14 +74,14 @@ class _Device:
 
     def count(self, place: int, size: int, pattern: bytes) -> tuple[int, int]:
         """Return how often a piece has the pattern, at multiples of its length, and how many bytes are not zero."""
-        found = nonzero = 0
+        filled = nonzero = 0
         for at in range(0, size, _PIECE):
             length = min(_PIECE, size - at)
             data = self._read(place + at, length)
             if data != bytes(length):
-                found += count_aligned(data, pattern)
+                filled += count_aligned(data, pattern)
                 nonzero += length - data.count(0)
-        return found, nonzero
+        return filled, nonzero
 
     def _read(self, place: int, size: int) -> bytes:
         buffer = ctypes.create_string_buffer(size)
@@ -114,7 +114,7 @@ def main(words: list[str]) -> int:
             answer["seen"] = all(device.has(place, size, pattern) for place, size in pieces)
         else:
             counts = [device.count(place, size, pattern) for place, size in pieces]
-            answer |= {"found": sum(one for one, _ in counts), "nonzero": sum(one for _, one in counts)}
+            answer |= {"found": sum(count for count, _ in counts), "nonzero": sum(count for _, count in counts)}
     except (_Failed, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -113,7 +113,7 @@ class GpuPowerLimit(GpuSetting):
 
     def agrees(self, live: Any, want: Any) -> bool:
         """See Setting. 700 and 700.0 W are equal."""
-        numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (live, want))
+        numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (live, want))
         return bool(numbers and live == want)
 
     def write(self, system: System, value: Any) -> str | None:

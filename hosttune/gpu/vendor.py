@@ -121,9 +121,9 @@ class LogRecords(msgspec.Struct, frozen=True, kw_only=True):
     records, each with what it means.
     """
 
-    wanted: str
-    begins: str
-    shapes: tuple[tuple[str, str], ...]
+    wanted: str = ""
+    begins: str = ""
+    shapes: tuple[tuple[str, str], ...] = ()
     lines: tuple[KernelLine, ...] = ()
 
 

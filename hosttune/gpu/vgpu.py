@@ -122,12 +122,14 @@ def _vendor_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:
 
     The list shrinks as types are used.
     """
-    found: dict[str, str] = {}
+    type_of: dict[str, str] = {}
     for address in addresses:
         text = reader.text(f"{type_folder(address)}/creatable_vgpu_types") or ""
         matches = (_TYPE.fullmatch(line) for line in text.splitlines())
-        found |= {match[1]: match[2] for match in matches if match}
-    return tuple(VgpuType(id=number, name=name) for number, name in sorted(found.items(), key=lambda row: int(row[0])))
+        type_of |= {match[1]: match[2] for match in matches if match}
+    return tuple(
+        VgpuType(id=number, name=name) for number, name in sorted(type_of.items(), key=lambda row: int(row[0]))
+    )
 
 
 def _mdev_function(reader: Reader, address: str) -> VgpuFunction:

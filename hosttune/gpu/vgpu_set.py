@@ -117,14 +117,14 @@ class MigInstanceSetting(MadeByAnother):
             except CommandFailed as error:
                 if words[0] == "-dci" and "Not Found" in error.output:
                     continue  # it has none
-                raise WriteFailed(f"GPU {self.gpu}: nvidia-smi mig {' '.join(words)}", _said(error)) from error
+                raise WriteFailed(f"GPU {self.gpu}: nvidia-smi mig {' '.join(words)}", _last_line(error)) from error
             finally:
                 system.forget()
 
     def _there(self, system: System) -> MigInstance | None:
         name, _, start = self.target.partition(" ")[2].rpartition(":")
-        alike = (one for one in instances_of(system, self.gpu) if one.profile == name)
-        return next((one for one in alike if one.start == int(start)), None)
+        alike = (instance for instance in instances_of(system, self.gpu) if instance.profile == name)
+        return next((instance for instance in alike if instance.start == int(start)), None)
 
 
 class VgpuFunctions(ByService, OfFunction, TakesDevice):
@@ -178,7 +178,7 @@ def manage_functions(system: System, gpu: str, *, on: bool) -> None:
             break
         except CommandFailed as error:
             if _BUSY not in error.output or not left:
-                raise WriteFailed(" ".join(argv), _said(error)) from error
+                raise WriteFailed(" ".join(argv), _last_line(error)) from error
         finally:
             system.forget()
             _with_driver(system, gpu)
@@ -246,5 +246,5 @@ class MediatedDevice(ByService, Setting):
             system.write(f"{DEVICES}/{function}/mdev_supported_types/{value}/create", uuid)
 
 
-def _said(error: CommandFailed) -> str:
+def _last_line(error: CommandFailed) -> str:
     return ": ".join((error.reason, *error.output.strip().splitlines()[-1:]))

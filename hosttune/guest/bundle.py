@@ -90,7 +90,7 @@ def library(guest: PlannedGuest, roce: Roce | None = None) -> ExpectedLibrary | 
         return None
     own = [device for device in guest.devices if is_nic(device)]
     named = roce.addresses if roce is not None else ()
-    declared = roce is not None and bool(own) and (named is None or {one.address for one in own} <= set(named))
+    declared = roce is not None and bool(own) and (named is None or {device.address for device in own} <= set(named))
     return ExpectedLibrary(
         path=files.pop(),
         topology=TOPOLOGY,
@@ -100,7 +100,7 @@ def library(guest: PlannedGuest, roce: Roce | None = None) -> ExpectedLibrary | 
     )
 
 
-def nics_of(found: ExpectedLibrary | None, devices: tuple[PassedDevice, ...]) -> tuple[PassedDevice, ...]:
+def nics_of(expected_library: ExpectedLibrary | None, devices: tuple[PassedDevice, ...]) -> tuple[PassedDevice, ...]:
     """Return the places of the library's NICs, in the plan's order."""
-    wanted = frozenset(found.nics) if found is not None else frozenset[str]()
+    wanted = frozenset(expected_library.nics) if expected_library is not None else frozenset[str]()
     return tuple(place for place in devices if place.address in wanted)

@@ -231,10 +231,10 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
     for n, device in enumerate(guest.devices):
         for field, what in _device(device, f"{at}.devices[{n}].guest_address"):
             raise BadInput(what, where=f"{at}.devices[{n}].{field}", hint="plan the guest again")
-    found = {EXPECTED: expected(guest, roce).to_json()}
+    files = {EXPECTED: expected(guest, roce).to_json()}
     text = topology(guest)
     bundle = make_bundle(
-        guest.name, wanted, devices, notes, found if text is None else found | {FILE: text}, library(guest, roce)
+        guest.name, wanted, devices, notes, files if text is None else files | {FILE: text}, library(guest, roce)
     )
     user = user_data(bundle, guest.user, guest.ssh_keys)
     return GuestFiles(

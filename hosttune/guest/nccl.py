@@ -86,7 +86,7 @@ def _cpus(guest: PlannedGuest) -> Mapping[str, tuple[CpuSet, list[Device]]]:
     node is. A device of unknown node is put with the devices that share a slot or a switch with it. Otherwise it is
     near no particular vCPU, except in a guest with one cell.
     """
-    found = {str(cell.id): (parse_cpus(cell.vcpus), list[Device]()) for cell in guest.cells}
+    of_cell = {str(cell.id): (parse_cpus(cell.vcpus), list[Device]()) for cell in guest.cells}
     cells = {cell.id: cell for cell in guest.cells}
     only = guest.cells[0] if len(guest.cells) == 1 else None
     nodes_outside_guest: dict[int, str] = {}
@@ -106,8 +106,8 @@ def _cpus(guest: PlannedGuest) -> Mapping[str, tuple[CpuSet, list[Device]]]:
             for place in places:
                 ids.setdefault(place, numaid)
         vcpus = parse_cpus(cell.vcpus) if cell else CpuSet(range(_vcpus(guest)))
-        found.setdefault(numaid, (vcpus, []))[1].append(device)
-    return found
+        of_cell.setdefault(numaid, (vcpus, []))[1].append(device)
+    return of_cell
 
 
 def _is_off(device: Device, cell: Cell) -> bool:

@@ -54,16 +54,16 @@ def places(guest: PlannedGuest) -> tuple[PassedDevice, ...]:
 
     Raises BadInput for a malformed address, or for two devices at one address.
     """
-    found: dict[str, PassedDevice] = {}
+    devices: dict[str, PassedDevice] = {}
     for n, device in enumerate(guest.devices):
         where = f"plan: guests[{guest.name!r}].devices[{n}].guest_address"
         address = parse_address(device.guest_address, where=where)
-        if address in found:
+        if address in devices:
             raise BadInput(f"{address} is there twice", where=where, hint="each device has an address of its own")
         ids = ids_of(device)
         maker = inside(ids.partition(":")[0])
         own = (assignment for assignment in guest.mig if device.kind == "gpu" and assignment.gpu == device.address)
-        found[address] = PassedDevice(
+        devices[address] = PassedDevice(
             address=address,
             port=_port(guest, address),
             function=address.rpartition(":")[2],
@@ -81,7 +81,7 @@ def places(guest: PlannedGuest) -> tuple[PassedDevice, ...]:
             raise BadInput(f"{assignment.profile!r} is not a MIG profile", where=f"{where}.profile", hint="plan again")
         if not 0 <= assignment.start <= _LAST_START:
             raise BadInput(f"{assignment.start} is not a memory slice", where=f"{where}.start", hint="plan again")
-    return tuple(found.values())
+    return tuple(devices.values())
 
 
 def ids_of(device: Device) -> str:

@@ -142,7 +142,7 @@ class Cleaning:
             serial=target.serial or "",
             handover=target.handover or str(work.number),
             owner=target.owner,
-            belonging=tuple(one.address for one in work.targets),
+            belonging=tuple(target.address for target in work.targets),
         )
         limit, estimate = None, None
         with contextlib.suppress(HosttuneError):  # the erasure says it

@@ -119,20 +119,22 @@ class Course:
         """Put every device into the register, all in one write, before anything is done to one of them."""
         records = [
             DeviceRecord(
-                address=one.address, identity=one.identity, state="quarantined", since=now_text(), guest=one.guest,
-                why=f"hand-over {self.number}", step="quarantined", handover=one.handover or str(self.number),
-                driver=one.back, firmware=one.firmware,
+                address=wanted.address, identity=wanted.identity, state="quarantined", since=now_text(),
+                guest=wanted.guest, why=f"hand-over {self.number}", step="quarantined",
+                handover=wanted.handover or str(self.number),
+                driver=wanted.back, firmware=wanted.firmware,
             )
-            for one in self.targets
+            for wanted in self.targets
         ]  # fmt: skip
         with record.state_lock(self.store):
-            for one in (one for one in self.targets if one.again):
-                self._held(one)
+            for wanted in self.targets:
+                if wanted.again:
+                    self._held(wanted)
             record_devices(self.store.folder, records)
         host = self.tools.discover()
         with record.state_lock(self.store):
             keep_gpus(self.store.folder, host)  # only the host's driver tells the place of a GPU on its fabric
-            records = [self._held(one) for one in self.targets]
+            records = [self._held(wanted) for wanted in self.targets]
             record_devices(
                 self.store.folder,
                 [host.handover.noted(device_record) if host.handover else device_record for device_record in records],
@@ -157,7 +159,7 @@ class Course:
             if step.outcome != "done":
                 self.stopped[target.address] = f"its reset is {step.outcome}: {step.why}"
         if self.guest is not None:
-            self.guest.only({one.address for one in self._left()})
+            self.guest.only({target.address for target in self._left()})
 
     def _one_reset(self, target: Target) -> HandoverStep:
         before = driver_of(self.site.system, target.address)
@@ -224,8 +226,10 @@ class Course:
             with record.state_lock(self.store):
                 step = binding.give_back(self.site.system, target)
             self.tools.cleaning.after_driver(self.site, target, erased=self._is(target, "erased"))
-            done = {one for one, steps in self.steps.items() if all(of.outcome in _GOOD for of in steps)}
-            returned = {one for one in done if one == target.address or self.steps[one][-1].step == "returned"}
+            done = {address for address, steps in self.steps.items() if all(of.outcome in _GOOD for of in steps)}
+            returned = {
+                address for address in done if address == target.address or self.steps[address][-1].step == "returned"
+            }
             again = self._partitions.as_in_force(target, returned) if closed.proven else None
             return closed.told(step, in_force=again)
 
@@ -234,7 +238,7 @@ class Course:
     def _test(self) -> None:
         """Validate the host once, while its drivers have the devices, and judge each device by what is about it."""
         left = self._left()
-        back = any(self._is(one, "taken-back") for one in left)
+        back = any(self._is(target, "taken-back") for target in left)
         host = self.tools.discover() if back else None
         limit, estimate = testing.LIMIT_SECONDS[self.level], testing.ESTIMATE_SECONDS[self.level]
         for target in left:
@@ -247,21 +251,23 @@ class Course:
             self.firmware[target.address] = known
             self._step(target, "tested", limit, estimate, partial(self._one_test, target))
 
-    def _keep_look(self, target: Target, found: Validation | None) -> None:
+    def _keep_look(self, target: Target, validation: Validation | None) -> None:
         """Keep what a test guest saw of a GPU's health. A validation on the host's driver has kept its own."""
-        if found is not None:
+        if validation is not None:
             host = self.tools.discover()
             with record.state_lock(self.store):
                 keep_gpus(
-                    self.store.folder, host, {target.address: look_of(host, target.address, found.results, now_text())}
+                    self.store.folder,
+                    host,
+                    {target.address: look_of(host, target.address, validation.results, now_text())},
                 )
 
     def _one_test(self, target: Target) -> HandoverStep:
         back = self._is(target, "taken-back")
         if back and self.validation is None:
             self.validation = self._validated()
-        found = self.validation if self.validation is not None else "no device is on the host's driver"
-        return testing.tested(target, found, self.firmware.get(target.address), back)
+        tested = self.validation if self.validation is not None else "no device is on the host's driver"
+        return testing.tested(target, tested, self.firmware.get(target.address), back)
 
     def _validated(self) -> Validation | str:
         """Return the validation, or why there is none. It is made in a child, which ends at the time limit."""
@@ -339,12 +345,12 @@ class Course:
     def _finish(self) -> Statement:
         """Write the statement, then free the devices that it covers, then end the journal. Raises BadInput, Refused."""
         host = self.tools.discover()
-        devices = [self._handed(host, one) for one in self.targets]
+        devices = [self._handed(host, target) for target in self.targets]
         validation = self.validation if isinstance(self.validation, Validation) else None
         if validation is None and self.guest is not None:
             validation = self.guest.validation
         statement = statement_of(self.site, host, devices, validation)
-        firmware = {one.address: self.firmware.get(one.address) for one in self.targets}
+        firmware = {target.address: self.firmware.get(target.address) for target in self.targets}
         why = {**uncovered(self.site, host, statement, firmware), **self._replaced(host)}
         if why:
             kept = [
@@ -366,21 +372,21 @@ class Course:
 
     def _replaced(self, host: Host) -> Mapping[str, str]:
         """Return why the device at an address is not the one that was quarantined, for each of which that holds."""
-        found, catalogue = {}, read_catalogue(host)
+        versions, catalogue = {}, read_catalogue(host)
         for target in self.targets:
             now = identity(catalogue, target.address, host)
             if not same_device(target.identity, now):
-                found[target.address] = f"another device is there: it was {target.identity!r}, and is {now!r}"
+                versions[target.address] = f"another device is there: it was {target.identity!r}, and is {now!r}"
             elif binding.place_of(self.site.system, target.address) != self.places.get(target.address):
-                found[target.address] = "it was taken out meanwhile, and put in again or another one in its place"
-        return found
+                versions[target.address] = "it was taken out meanwhile, and put in again or another one in its place"
+        return versions
 
     def _handed(self, host: Host, target: Target) -> HandedDevice:
         done = list(self.steps.get(target.address, ()))
         why = self.stopped.get(target.address)
         known = {handover_step.step for handover_step in done}
-        rest = [one for one in STEPS if one not in known] if why else []
-        done += [HandoverStep(step=one, outcome="unknown", why=f"not begun: {why}") for one in rest]
+        rest = [step for step in STEPS if step not in known] if why else []
+        done += [HandoverStep(step=step, outcome="unknown", why=f"not begun: {why}") for step in rest]
         return handed_device(host, target.address, done, self.firmware.get(target.address), kind=target.kind)
 
     def _ended(self, host: Host, device: HandedDevice, why: Mapping[str, str]) -> DeviceRecord | None:

@@ -27,13 +27,13 @@ def uncovered(
     `firmware`: as read during the hand-over. Raises Refused for a journal that cannot be read.
     """
     addresses = tuple(device.address for device in statement.predicate.devices)
-    present = tuple(one for one in addresses if one in host.index.pci)
+    present = tuple(address for address in addresses if address in host.index.pci)
     live = Live(host=host, users=holders(site.system, present), applied=applied_values(site), firmware=firmware)
     why: dict[str, list[str]] = {}
-    for one in verification(statement, live, (), "").reasons:
-        if one.reason in (_COMES_WITH_THE_SIGNATURE, _ENDS_WITH_THE_COURSE):
+    for reason in verification(statement, live, (), "").reasons:
+        if reason.reason in (_COMES_WITH_THE_SIGNATURE, _ENDS_WITH_THE_COURSE):
             continue
-        mine = [address for address in addresses if address in one.addresses]  # users that are unknown name all
-        for address in mine or ([] if one.subject in host.index.pci else addresses):
-            why.setdefault(address, []).append(one.text)
+        mine = [address for address in addresses if address in reason.addresses]  # users that are unknown name all
+        for address in mine or ([] if reason.subject in host.index.pci else addresses):
+            why.setdefault(address, []).append(reason.text)
     return {address: "; ".join(dict.fromkeys(texts)) for address, texts in why.items()}

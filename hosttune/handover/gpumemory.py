@@ -58,7 +58,7 @@ def searched(
     if step.outcome != "done":
         return _step("unknown", evidence, f"the reset after the pattern was written is {step.outcome}: {step.why}")
     evidence["found_after"] = asked("search", pattern)
-    return _judged(evidence, memory_bytes)
+    return _step_by(evidence, memory_bytes)
 
 
 def _cleared(reset: HandoverStep) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _cleared(reset: HandoverStep) -> dict[str, Any]:
     return {} if said is None else {EVIDENCE: said}
 
 
-def _judged(evidence: dict[str, Any], memory_bytes: int) -> HandoverStep:
+def _step_by(evidence: dict[str, Any], memory_bytes: int) -> HandoverStep:
     """Return the step. What an answer lacks is unknown."""
     left = evidence["found_after"].get("found")
     if type(left) is int and left > 0:

@@ -68,7 +68,7 @@ def kept(site: Site, host: Host) -> tuple[tuple[Verification, ...] | None, tuple
     """
     if site.store is None:
         return None, ()
-    found, problems = [], []
+    verifications, problems = [], []
     try:
         names = _names(site.store)
     except OSError as error:
@@ -77,11 +77,11 @@ def kept(site: Site, host: Host) -> tuple[tuple[Verification, ...] | None, tuple
     for name in names:
         path = os.path.join(site.store.folder, SIGNED, name)
         try:
-            found.append(_verified(site, host, path))
+            verifications.append(_verified(site, host, path))
         except (HosttuneError, OSError) as error:
             why = error.what if isinstance(error, HosttuneError) else str(error.strerror)
             problems.append(Problem(what=UNREAD_STATEMENT, where=path + _TEXT, why=why))
-    return tuple(found), tuple(problems)
+    return tuple(verifications), tuple(problems)
 
 
 def _verified(site: Site, host: Host, path: str) -> Verification:
@@ -114,9 +114,9 @@ def _devices(path: str) -> set[str]:
         return set()
 
 
-def lines_of(found: Iterable[Verification]) -> Iterable[str]:
+def lines_of(verifications: Iterable[Verification]) -> Iterable[str]:
     """Yield one line about each device of the statements, for people."""
-    for one in found:
+    for one in verifications:
         for address in one.devices:
             state, why = one.state(address), "; ".join(dict.fromkeys(reason.text for reason in one.of(address)))
             until = f"{'valid' if state == 'valid' else 'valid, and expires soon:'} until {one.expires_at}"

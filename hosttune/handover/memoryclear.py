@@ -45,17 +45,17 @@ def announced(system: System, target: Target) -> str:
     return f", then {tool.tool} is asked" if tool is not None and _there(system, tool) else ""
 
 
-def asked(system: System, target: Target, found: HandoverStep) -> HandoverStep:
+def asked(system: System, target: Target, step: HandoverStep) -> HandoverStep:
     """Return the step of a reset with what the maker's tool says in its evidence. Raises WriteFailed, Unreadable."""
     tool = target.memory_clear
-    if tool is None or found.outcome != "done":
-        return found
+    if tool is None or step.outcome != "done":
+        return step
     began = time.monotonic()
     said: dict[str, Any] = {"tool": tool.tool, "version": None, "answer": None}
     why = None
     try:
         said["version"] = _version(system, tool)
-        against = "it is not installed" if said["version"] is None else _against(system, target, tool, found)
+        against = "it is not installed" if said["version"] is None else _against(system, target, tool, step)
         if against is not None:
             said |= {"answer": NOT_ASKED, "why": against}
         else:
@@ -65,7 +65,7 @@ def asked(system: System, target: Target, found: HandoverStep) -> HandoverStep:
     except CommandFailed as error:
         why = f"{error.reason}: {tool.failure(error.output)}" if error.output else error.reason
     said |= {"seconds": round(time.monotonic() - began, 1)} | ({} if why is None else {"why": why})
-    told = msgspec.structs.replace(found, evidence={**(found.evidence or {}), EVIDENCE: said})
+    told = msgspec.structs.replace(step, evidence={**(step.evidence or {}), EVIDENCE: said})
     if why is None:
         return told
     text = f"reset, but whether it has cleared its memory is unknown: {tool.tool}: {why}"
@@ -84,10 +84,10 @@ def _version(system: System, tool: MemoryClear) -> str | None:
             raise
 
     text = system.query(tool.tool, live)
-    found = tool.version(text) if text is not None else None
-    if text is not None and found is None:
+    version = tool.version(text) if text is not None else None
+    if text is not None and version is None:
         raise CommandFailed(tool.probe, "its answer is not understood")
-    return found
+    return version
 
 
 def _there(system: System, tool: MemoryClear) -> bool:
@@ -98,9 +98,9 @@ def _there(system: System, tool: MemoryClear) -> bool:
         return True
 
 
-def _against(system: System, target: Target, tool: MemoryClear, found: HandoverStep) -> str | None:
+def _against(system: System, target: Target, tool: MemoryClear, step: HandoverStep) -> str | None:
     """Return why a GPU cannot be asked; None if it can. Raises WriteFailed if something uses it."""
-    method = (found.evidence or {}).get("reset_method")
+    method = (step.evidence or {}).get("reset_method")
     if method not in tool.after:
         return (
             f"cannot ask: it was reset by {method}, and the answer is about a reset by {', '.join(sorted(tool.after))}"

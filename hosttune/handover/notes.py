@@ -15,7 +15,7 @@ from hosttune.transaction.site import Site
 
 
 def status(here: tuple[Site, Callable[[], Host]]) -> Result:
-    """Return what `hosttune status` answers, with a note about each device of a statement. Raises Refused."""
+    """Return what `hosttune status` answers, with a note about each device of a statement."""
     site, discover = here
     result = calls.status(here)
     if site.store is None or not os.path.lexists(os.path.join(site.store.folder, SIGNED)):

@@ -52,16 +52,16 @@ class PartitionOutcome(msgspec.Struct, frozen=True):
         outcome: StepOutcome = "failed" if self.failed else "unknown"
         return HandoverStep(step=name, outcome=outcome, evidence={"fabric": self.evidence}, why=self.why)
 
-    def told(self, found: HandoverStep, **opened: Mapping[str, Any] | None) -> HandoverStep:
+    def told(self, step: HandoverStep, **opened: Mapping[str, Any] | None) -> HandoverStep:
         """Return a step with what became of the partitions; one that is done is not, if that is not proven.
 
         `opened`: what was activated afterwards, by what it was for.
         """
         if self.evidence is None:
-            return found
+            return step
         fabric = {**self.evidence, **{what: one for what, one in opened.items() if one is not None}}
-        told = msgspec.structs.replace(found, evidence={**(found.evidence or {}), "fabric": fabric})
-        if self.proven or found.outcome != "done":
+        told = msgspec.structs.replace(step, evidence={**(step.evidence or {}), "fabric": fabric})
+        if self.proven or step.outcome != "done":
             return told
         return msgspec.structs.replace(told, outcome="failed" if self.failed else "unknown", why=self.why)
 
@@ -134,10 +134,10 @@ class Partitions:
         fabric = read_fabric(host)
         if target.address not in fabric.members or fabric.mode != SHARED or _unknown(host, fabric, target.address):
             return None
-        gpus = [one for one in self._targets if one.kind == "gpu" and one.guest == target.guest]
-        if any(one.driver is None or driver_of(self._site.system, one.address) != one.driver for one in gpus):
+        gpus = [own for own in self._targets if own.kind == "gpu" and own.guest == target.guest]
+        if any(own.driver is None or driver_of(self._site.system, own.address) != own.driver for own in gpus):
             return None  # the last one of them does it
-        partition = exactly(fabric, [one.address for one in gpus])
+        partition = exactly(fabric, [own.address for own in gpus])
         if partition is None:
             return {"activated": None, "why": "no partition has exactly these GPUs: CUDA cannot use them"}
         why = self._set(FabricPartitionState(target_of(partition.id, partition.gpus)), active_as(partition.modules))

@@ -41,8 +41,8 @@ def courses(store: Store) -> Store:
 
 def last_course(store: Store) -> Transaction | None:
     """Return the newest hand-over of a state directory, finished or not; None if there was none. Raises Refused."""
-    found = store.inside(FOLDER).transactions()
-    return found[-1] if found else None
+    transactions = store.inside(FOLDER).transactions()
+    return transactions[-1] if transactions else None
 
 
 def original_methods(store: Store, address: str, now: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -122,17 +122,17 @@ def course_status(site: Site) -> CourseStatus | None:
     )
 
 
-def _course_step(folder: str, one: Record) -> CourseStep:
-    times = one.new if isinstance(one.new, Mapping) else {}
+def _course_step(folder: str, record: Record) -> CourseStep:
+    times = record.new if isinstance(record.new, Mapping) else {}
     return CourseStep(
-        address=one.target,
-        step=one.actions[0] if one.actions else "?",
-        outcome=one.outcome,
-        why=one.why,
+        address=record.target,
+        step=record.actions[0] if record.actions else "?",
+        outcome=record.outcome,
+        why=record.why,
         limit_seconds=times.get("limit_seconds"),
         estimate_seconds=times.get("estimate_seconds"),
         began=times.get("began"),
-        percent=_percent(folder, one.target) if one.outcome is None and one.actions == ("erased",) else None,
+        percent=_percent(folder, record.target) if record.outcome is None and record.actions == ("erased",) else None,
     )
 
 

@@ -57,7 +57,7 @@ def memory_left(system: System, guest: str) -> list[str]:
     if text is None:
         raise Unreadable(_MOUNTS, "it does not exist: where huge pages are mounted is unknown")
     mounted = [words[1] for line in text.splitlines() for words in (line.split(" "),) if words[2:3] == ["hugetlbfs"]]
-    places = [*(f"{one}/libvirt/qemu" for one in dict.fromkeys(mounted)), _RAM]
+    places = [*(f"{mount}/libvirt/qemu" for mount in dict.fromkeys(mounted)), _RAM]
     saved = f"{_SAVED}/{guest}.save"
     return [
         *(f"{place}/{name}" for place in places for name in system.list(place) if _is_of(name, guest)),

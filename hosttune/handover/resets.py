@@ -18,7 +18,7 @@ _CLEARING = ("device_specific", "acpi", "flr", "af_flr", "bus")
 def method_of(methods: Sequence[str] | None, weak: Mapping[str, str]) -> str | None:
     """Return the reset method to use, of those that the kernel has for a function; None if none clears it."""
     known = methods or ()
-    return next((one for one in _CLEARING if one in known and one not in weak), None)
+    return next((method for method in _CLEARING if method in known and method not in weak), None)
 
 
 def reset(system: System, target: Target) -> HandoverStep:

@@ -38,12 +38,12 @@ def remember(store: Store, path: str) -> None:
 def lists(store: Store | None) -> tuple[str, ...]:
     """Return the paths of the lists that are kept. Raises OSError; BadInput for one that is not what its name says."""
     folder = os.path.join(store.folder, REVOKED) if store is not None else ""
-    found = tuple(os.path.join(folder, name) for name in names_ending(folder, "")) if os.path.lexists(folder) else ()
-    for path in found:
+    paths = tuple(os.path.join(folder, name) for name in names_ending(folder, "")) if os.path.lexists(folder) else ()
+    for path in paths:
         if hashlib.sha256(load(path, what="revoked keys")).hexdigest() != os.path.basename(path):
             hint = "remove it, and give the host the controller's list again (handover verify --keep --revoked FILE)"
             raise BadInput("a list of revoked keys that was changed since it was kept", where=path, hint=hint)
-    return found
+    return paths
 
 
 def given(paths: Iterable[str], now: str | None = None) -> tuple[RevokedList, ...]:
@@ -51,9 +51,9 @@ def given(paths: Iterable[str], now: str | None = None) -> tuple[RevokedList, ..
 
     `now`: the path of a list that it is given now.
     """
-    found: dict[str, RevokedList] = {}
+    revoked_lists: dict[str, RevokedList] = {}
     for path in paths:
         digest = hashlib.sha256(load(path, what="revoked keys")).hexdigest()
         at = datetime.now(UTC) if path == now else datetime.fromtimestamp(os.stat(path).st_mtime, UTC)
-        found.setdefault(digest, RevokedList(sha256=digest, given_at=at.isoformat(timespec="seconds")))
-    return tuple(found.values())
+        revoked_lists.setdefault(digest, RevokedList(sha256=digest, given_at=at.isoformat(timespec="seconds")))
+    return tuple(revoked_lists.values())

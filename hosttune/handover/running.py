@@ -146,20 +146,20 @@ def _lines(
         yield f"every device stays quarantined: starts of guests are not recorded: {why} (setting libvirt_hook: true)"
 
 
-def _compared(system: System, folder: str, one: Target) -> str:
+def _compared(system: System, folder: str, target: Target) -> str:
     """Return what is done about the settings of a network function."""
-    if one.physical is not None:
-        return f"put its settings back ({network.goes_back_to(system, folder, one, one.physical)})"
-    return f"compare addresses and firmware configuration ({network.compared_with(system, folder, one)})"
+    if target.physical is not None:
+        return f"put its settings back ({network.goes_back_to(system, folder, target, target.physical)})"
+    return f"compare addresses and firmware configuration ({network.compared_with(system, folder, target)})"
 
 
-def _middle(one: Target, erased: str, level: int, inside: TestGuest | None) -> tuple[str, ...]:
+def _middle(target: Target, erased: str, level: int, inside: TestGuest | None) -> tuple[str, ...]:
     """Return what is done between the two resets."""
     if inside is None:
-        bound = f"bind {one.driver}" if one.driver else "no known driver of the host: it stays quarantined"
+        bound = f"bind {target.driver}" if target.driver else "no known driver of the host: it stays quarantined"
         return bound, erased, f"validate --level {level}"
     image = f"{inside.image.path} ({inside.image.format}, {inside.firmware})"
-    search = "search its memory in test guests" if can_erase(one) else _NO_WAY
+    search = "search its memory in test guests" if can_erase(target) else _NO_WAY
     return (f"leave it on {VFIO} for test guests of {image}", search, f"validate --guest --level {level} in one")
 
 

@@ -115,18 +115,18 @@ def signature_reasons(
     text = data.decode()
     place, who = ("-s", os.path.abspath(signature)), ("-f", os.path.abspath(signers), "-I", identity)
     wrong = _failure(("-Y", "check-novalidate", "-n", NAMESPACE, *place), text)
-    found = []
+    reasons = []
     if wrong is not None:
-        found.append(Reason(reason="signature", subject="statement", text=f"the signature is not its own: {wrong}"))
+        reasons.append(Reason(reason="signature", subject="statement", text=f"the signature is not its own: {wrong}"))
     elif (wrong := _failure(("-Y", "verify", "-n", NAMESPACE, *who, *place), text)) is not None:
         what = f"{identity!r} is not a signer whom {signers} allows with this key, now: {wrong}"
-        found.append(Reason(reason="signer", subject="statement", text=what))
-    for path in revoked if not found else ():
+        reasons.append(Reason(reason="signer", subject="statement", text=what))
+    for path in revoked if not reasons else ():
         wrong = _failure(("-Y", "verify", "-n", NAMESPACE, *who, *place, "-r", os.path.abspath(path)), text)
         if wrong is not None:
             check_list(path)
             return (Reason(reason="revoked", subject="statement", text=f"its key is revoked, by {path}"),)
-    return tuple(found)
+    return tuple(reasons)
 
 
 def check_list(path: str) -> None:

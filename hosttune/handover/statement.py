@@ -112,8 +112,8 @@ def epoch_of(host: Host, address: str) -> tuple[int | None, str]:
         return None, f"starts by other programs are not recorded: {why or 'the hook of libvirt cannot be read'}"
     if state.recording.since != record.recorded_since:
         return None, "libvirt's hook was installed again since: a start in between was not recorded"
-    found = state.counted(record)
-    return found, "" if found is not None else "the record of starts cannot be read, or lines of it are missing"
+    epoch = state.counted(record)
+    return epoch, "" if epoch is not None else "the record of starts cannot be read, or lines of it are missing"
 
 
 def read_firmware(system: System, host: Host, address: str) -> Mapping[str, str] | None:
@@ -167,12 +167,16 @@ def applied_values(site: Site, *, as_applied: bool = False) -> Mapping[str, Any]
     Raises Refused for a journal that cannot be read.
     """
     entries, drift = applied_state(site, site.standings(site.transactions()).in_force)
-    found = {entry.action: entry.after for entry in entries}
+    values = {entry.action: entry.after for entry in entries}
     if as_applied:
-        found |= {one.action: one.expected for one in drift}
+        values |= {drifted.action: drifted.expected for drifted in drift}
     else:
-        found |= {one.action: Unread(why=one.why) for one in drift if one.why and one.why.startswith(UNREAD)}
-    return FrozenMap({name: _short(freeze(value)) for name, value in sorted(found.items())})
+        values |= {
+            drifted.action: Unread(why=drifted.why)
+            for drifted in drift
+            if drifted.why and drifted.why.startswith(UNREAD)
+        }
+    return FrozenMap({name: _short(freeze(value)) for name, value in sorted(values.items())})
 
 
 def _short(value: Any) -> Any:

@@ -82,21 +82,23 @@ class Target(Value, frozen=True, kw_only=True):
 def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     """Return the devices of a hand-over, in the order of addresses. Raises BadInput, Refused; changes nothing."""
     register = read_register(site.store.folder) if site.store is not None else _register_of(host)
-    addresses = _named(host, register, asked)
+    addresses = _asked_addresses(host, register, asked)
     _refuse_replaced(site, host, register, addresses)
     refuse_open(site.transactions())
     owners = {address: _owner(site, host, register, address, asked) for address in addresses}
     _refuse_used(site, host, addresses)
     serials = _serials(site, host, addresses, asked.erase, owners)
     _refuse_other_serial(register, serials)
-    return tuple(_target(site, host, register, one, owners[one], serials.get(one), asked) for one in addresses)
+    return tuple(
+        _target(site, host, register, address, owners[address], serials.get(address), asked) for address in addresses
+    )
 
 
 def _register_of(host: Host) -> Register:
     return host.handover.register if host.handover is not None else Register()
 
 
-def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
+def _asked_addresses(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
     """Return the addresses that the operator means, each once. Raises BadInput, Refused."""
     if not asked.devices and asked.guest is None:
         hint = "name devices (--device BDF) or a stopped guest (--guest NAME)"
@@ -106,8 +108,8 @@ def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
     if host.guests is None:
         what = "libvirt cannot be asked which guests have these devices"
         raise Refused(what, where="libvirt", hint="start libvirt, then try again")
-    found = {*asked.devices, *(_of_guest(host, register, asked.guest) if asked.guest is not None else ())}
-    for address in sorted(found, key=address_key):
+    addresses = {*asked.devices, *(_of_guest(host, register, asked.guest) if asked.guest is not None else ())}
+    for address in sorted(addresses, key=address_key):
         function = host.index.pci.get(address)
         if function is None:
             hint = "hosttune discover lists the devices of this host"
@@ -117,7 +119,7 @@ def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
         if function.boot_display:
             hint = "the host's console needs it"
             raise BadInput(f"{address} is the boot display", where="--device", hint=hint)
-    return tuple(sorted(found, key=address_key))
+    return tuple(sorted(addresses, key=address_key))
 
 
 def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
@@ -132,11 +134,11 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
         raise Refused(what, where="--guest", hint=hint)
     begun = [record.address for record in register.quarantined if record.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
-    found = tuple(dict.fromkeys(one for one in addresses if is_address(one)))
-    if not found and not any(name in users for users in host.index.users.values()):
+    named = tuple(dict.fromkeys(address for address in addresses if is_address(address)))
+    if not named and not any(name in users for users in host.index.users.values()):
         what = f"guest {name} has no PCI device" if guest is not None else f"no guest {name} is defined here"
         raise BadInput(what, where="--guest", hint="virsh list --all shows the guests; or name devices: --device BDF")
-    return found
+    return named
 
 
 def identity_now(system: System, host: Host, address: str) -> str:
@@ -215,7 +217,7 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
     lines += [f"{address}: {why}" for address, why in kept.items() if why]
     if not site.system.captured or site.system.scratch:
-        switches = any(kind_of(host, one) == _SWITCH for one in addresses)
+        switches = any(kind_of(host, address) == _SWITCH for address in addresses)
         joined = [gpu.address for gpu in host.gpus if switches and gpu.address not in addresses]
         lines += [user.text for user in holders(site.system, (*addresses, *joined))]
     if lines:
@@ -230,12 +232,12 @@ def _touched(host: Host, addresses: Sequence[str]) -> list[str]:
     all GPUs.
     """
     touching = [gpu for gpu in host.gpus if reset_touches(gpu, host.index.pci.get(gpu.address))]
-    switches = [one for one in addresses if kind_of(host, one) == _SWITCH]
+    switches = [peer for peer in addresses if kind_of(host, peer) == _SWITCH]
     lines = [line for gpu in host.gpus if switches for line in _running(host, gpu.address, switches[0])]
     for gpu in (gpu for gpu in touching if gpu.address in addresses):
         maker = vendor_of(gpu.vendor)
         peers = {peer.address for peer in gpu.peers or () if maker is not None and peer.kind == maker.link}
-        alike = [one.address for one in touching if one.vendor == gpu.vendor and one.address not in addresses]
+        alike = [peer.address for peer in touching if peer.vendor == gpu.vendor and peer.address not in addresses]
         joined = [other for other in alike if gpu.peers is None or other in peers]
         lines += [line for other in joined for line in _running(host, other, gpu.address)]
     return lines
@@ -299,9 +301,9 @@ def _given(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     named: dict[str, str] = {}
     plain: list[str] = []
     for one in given:
-        address, found, serial = one.partition("=")
-        serial = check_serial(serial if found else one)
-        if not found:
+        address, kind, serial = one.partition("=")
+        serial = check_serial(serial if kind else one)
+        if not kind:
             plain.append(serial)
             continue
         address = parse_address(address.strip(), where="--erase")
@@ -396,7 +398,7 @@ def _own_driver(site: Site, host: Host, function: PciDevice, of_kind: str) -> st
             before = record.old if (record.kind, record.target) == ("driver", function.address) else None
             if isinstance(before, str) and "vfio" not in before:
                 return before
-    alike = {one.driver for one in host.pci if one.ids and one.ids == function.ids and one.driver}
+    alike = {device.driver for device in host.pci if device.ids and device.ids == function.ids and device.driver}
     others = [driver for driver in sorted(alike) if "vfio" not in driver]
     if of_kind or len(others) == 1:
         return of_kind or others[0]

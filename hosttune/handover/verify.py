@@ -43,7 +43,9 @@ def live_of(site: Site, host: Host, statement: Statement, *, document: bool = Fa
     system = None if document else site.system
     return Live(
         host=host,
-        users=() if document else holders(site.system, tuple(one for one in addresses if one in host.index.pci)),
+        users=()
+        if document
+        else holders(site.system, tuple(address for address in addresses if address in host.index.pci)),
         applied=None if document else applied_values(site),
         firmware={address: known_firmware(system, host, address) for address in addresses},
         bindings={} if document else {address: _binding_now(site, address) for address in addresses},

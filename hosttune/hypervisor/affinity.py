@@ -111,9 +111,11 @@ class LiveAffinity(WrittenTogether):
         except ValueError as error:
             raise WriteFailed("the CPUs of guests", str(error)) from error
         # Where the kernel has the wanted CPUs already, and libvirt reports others.
-        again = [one for one in threads if one.now == one.want and guests[one.guest].differs(one.name)]
-        refused = _made(system, guests, (*(Move(one, one.want) for one in again), *moves))
-        missing = [(one.name, ", ".join(one.missing())) for one in guests.values() if one.missing()]
+        again = [
+            thread for thread in threads if thread.now == thread.want and guests[thread.guest].differs(thread.name)
+        ]
+        refused = _made(system, guests, (*(Move(thread, thread.want) for thread in again), *moves))
+        missing = [(guest.name, ", ".join(guest.missing())) for guest in guests.values() if guest.missing()]
         return refused or "; ".join(f"guest {name} has no thread of {words}" for name, words in missing) or None
 
 

@@ -103,7 +103,10 @@ def _without_type(host: Host, guest: PlannedGuest) -> Iterator[str]:
         if device.vgpu_type is None or device.address in made:
             continue
         number, types = now.get(device.address, (None, ()))
-        other = next((one.name for one in types if one.id == number and one.name != device.vgpu_type), None)
+        other = next(
+            (vgpu_type.name for vgpu_type in types if vgpu_type.id == number and vgpu_type.name != device.vgpu_type),
+            None,
+        )
         if device.kind == "mdev":
             yield f"there is no mediated device {device.address} of {device.vgpu_type}: see the steps of the plan"
         elif number in (None, "0"):

@@ -95,8 +95,8 @@ def _devices(system: System, name: str) -> dict[str, str]:
     return devices
 
 
-def _with_parent(system: System, address: str, found: dict[str, str]) -> None:
+def _with_parent(system: System, address: str, drivers: dict[str, str]) -> None:
     """Add the function that a virtual function belongs to."""
     parent = system.link(sysfs.function(address, "physfn"))
     if parent is not None:
-        found.setdefault(parent.rpartition("/")[2], FUNCTION)
+        drivers.setdefault(parent.rpartition("/")[2], FUNCTION)

@@ -110,8 +110,8 @@ class FabricPartitionState(ByService, TakesDevice):
         shown = None
         try:
             if resets or any(driver_of(system, gpu) == VFIO for gpu in self.gpus):
-                found = {gpu: (driver_of(system, gpu), methods_now(system, gpu)) for gpu in self.gpus}
-                system.replace(self._note(system), json.dumps(found).encode())
+                before = {gpu: (driver_of(system, gpu), methods_now(system, gpu)) for gpu in self.gpus}
+                system.replace(self._note(system), json.dumps(before).encode())
             if resets:
                 shown = "; ".join(_reset(system, gpu) for gpu in self.gpus)
             for gpu in self.gpus:

@@ -83,7 +83,9 @@ def bare_host(
     memory, stack = host.memory_settings, host.virtualization
     if memory is not None:
         mounts = {setting.target for setting in force.settings if setting.kind == "mount"}
-        left = None if memory.hugetlbfs is None else tuple(one for one in memory.hugetlbfs if one.path not in mounts)
+        left = (
+            None if memory.hugetlbfs is None else tuple(mount for mount in memory.hugetlbfs if mount.path not in mounts)
+        )
         ksm = originals.get((Ksm.kind, Ksm.path), memory.ksm_run)
         memory = changed(memory, hugetlbfs=left, ksm_run=ksm)
     if stack is not None and any(setting.kind == "apparmor-rule" for setting in force.settings):
@@ -97,7 +99,8 @@ def bare_host(
         numa_nodes=tuple(_with_pools(node, originals, claims) for node in host.numa_nodes),
         pci=tuple(_function(device, originals) for device in host.pci),
         gpus=with_instances((_gpu(gpu, originals, again) for gpu in host.gpus), [guest.places for guest in stay]),
-        vgpu=host.vgpu and _without_types(host.vgpu, {one.address for guest in again for one in guest.places.devices}),
+        vgpu=host.vgpu
+        and _without_types(host.vgpu, {device.address for guest in again for device in guest.places.devices}),
     )
 
 
@@ -160,10 +163,11 @@ def _gpu(gpu: Gpu, originals: Originals, again: Iterable[GuestInForce]) -> Gpu:
     )
     if mig is not None and mig.instances:
         kept = (
-            one
-            for one in mig.instances
-            if one.start not in starts
-            and originals.get((MigInstanceSetting.kind, f"{gpu.address} {one.profile}:{one.start}")) is not False
+            instance
+            for instance in mig.instances
+            if instance.start not in starts
+            and originals.get((MigInstanceSetting.kind, f"{gpu.address} {instance.profile}:{instance.start}"))
+            is not False
         )
         mig = changed(mig, instances=tuple(kept))
     return changed(gpu, persistence=persistence, power_limit_watts=watts, mig=mig)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hosttune.inventory.caches import caches_for
 from hosttune.inventory.pages import NodeMemory
 from hosttune.inventory.resources import Core, NodeResources, core_of
 from hosttune.inventory.shape import CellDemand, GuestShape
@@ -49,29 +50,15 @@ def choose_cores(
     """
     if has_whole_cores(node, vcpus, shape.threads):
         cores, need = fitting_cores(node, shape.threads), cores_needed(vcpus, shape.threads)
-        return ([] if turns else _in_equal_parts(node, cores, need)) or _fewest_caches(cores, need, turns or {})
+        return _fewest_caches(cores, need, turns or {})
     return _shared_cores(node, vcpus)
 
 
-def equal_parts(node: NodeResources, cores: int) -> tuple[int, int]:
-    """Return (caches, cores of each) of at most so many cores on the fewest caches; no caches if a part is too small.
-
-    A die in a guest takes as many ids as the next power of two (`planning.guest.caches`): two small ones are one cache.
-    """
-    most = max(node.cache_cores, default=1)
-    count = -(-cores // most)
-    part = cores // count if count else 0
-    return (count if 2 * part > 1 << (most - 1).bit_length() else 0), part
-
-
-def _in_equal_parts(node: NodeResources, cores: list[Core], need: int) -> list[Core]:
-    """Return equally many cores of the fewest caches, where a guest otherwise sees none of them; else nothing."""
-    most, (count, part) = max(node.cache_cores), equal_parts(node, need)
-    if need <= most or need % (most // (most & -most)) == 0 or need != count * part:
-        return []
-    groups = sorted(grouped((core.llc, core) for core in cores).values(), key=lambda group: (len(group), group[0].llc))
-    chosen = [core for group in groups if len(group) >= part for core in group[:part]][:need]
-    return sorted(chosen, key=lambda core: core.id) if len(chosen) == need else []
+def cores_in_groups(node: NodeResources, threads: int, groups: Sequence[int]) -> list[Core]:
+    """Return cores for groups each of which is on a cache of its own (`groupings`); nothing where there are none."""
+    by_cache = list(grouped((core.llc, core) for core in fitting_cores(node, threads)).values())
+    places = caches_for(groups, [len(part) for part in by_cache])
+    return [core for at, group in zip(places, groups, strict=True) for core in by_cache[at][:group]] if places else []
 
 
 def _fewest_caches(cores: list[Core], need: int, turns: Mapping[int | str, int]) -> list[Core]:

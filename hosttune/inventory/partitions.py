@@ -113,15 +113,15 @@ def read_fabric(host: Host) -> HostFabric:
     if listed is None and mode in (SHARED, VGPU) and board and board.partitions and _fits(board, modules, members):
         listed = board.partitions
         assumed = f"the Fabric Manager could not be asked: partitions as {board.generation.title()} boards have them"
-    found = _resolved(listed or (), modules)
+    partitions = _resolved(listed or (), modules)
     # a list of partitions of other GPUs counts as a list, too
-    are_known = bool(found or (listed and modules.keys() >= set(members)))
+    are_known = bool(partitions or (listed and modules.keys() >= set(members)))
     return HostFabric(
         members=members,
         switches=switches,
         mode=mode,
-        partitions=found if are_known else None,
-        why=None if found or mode == PASSTHROUGH else _unknown(mode, listed, members, modules, claimed),
+        partitions=partitions if are_known else None,
+        why=None if partitions or mode == PASSTHROUGH else _unknown(mode, listed, members, modules, claimed),
         assumed="; ".join(part for part in (service, assumed) if part) or None,
         board_gpus=board.gpus if board else 8,
         modules=modules,
@@ -314,7 +314,7 @@ def refusal(fabric: HostFabric, gpus: Iterable[str], *, mig: bool = False) -> st
     partition = exactly(fabric, on_fabric)
     if partition is None:
         return (
-            f"{_named(fabric, on_fabric)} are not a partition of this host's NVSwitch fabric;"
+            f"{_gpu_list(fabric, on_fabric)} are not a partition of this host's NVSwitch fabric;"
             f" {_nearest(fabric, frozenset(on_fabric))}"
         )
     return blocked(fabric, partition)
@@ -342,7 +342,7 @@ def none_of(fabric: HostFabric, count: int) -> tuple[str, ...]:
     if not sizes:
         return (fabric.why,) if fabric.why else ()
     if count not in sizes:
-        return (f"this host's NVSwitch fabric has partitions of {_words(sorted(sizes))} GPUs, none of {count}",)
+        return (f"this host's NVSwitch fabric has partitions of {_number_list(sorted(sizes))} GPUs, none of {count}",)
     reasons = [blocked(fabric, p) for p in fabric.partitions or () if len(p.gpus) == count]
     return tuple(why for why in reasons if why)
 
@@ -366,7 +366,7 @@ def _nearest(fabric: HostFabric, wanted: frozenset[str]) -> str:
     return f"partitions by module id: {listed}; nearest: {closest}"
 
 
-def _named(fabric: HostFabric, gpus: GpuSet) -> str:
+def _gpu_list(fabric: HostFabric, gpus: GpuSet) -> str:
     return "GPUs " + ", ".join(f"{address} (module {fabric.modules[address]})" for address in gpus)
 
 
@@ -374,6 +374,6 @@ def _places(fabric: HostFabric, gpus: Iterable[str]) -> str:
     return "+".join(str(module) for module in sorted(fabric.modules[address] for address in gpus))
 
 
-def _words(numbers: list[int]) -> str:
+def _number_list(numbers: list[int]) -> str:
     *most, last = map(str, numbers)
     return f"{', '.join(most)} and {last}" if most else last

@@ -198,7 +198,7 @@ def _judge_link(index: DeviceIndex, device: PciDevice, link: Link, *, resting: b
     other, blind = _other_end(index, link, port)
     first = index.pci.get(f"{slot_of(device.address)}.0")
     ends = [link, *(one for one in (None if first is None else first.link, other) if one is not None)]
-    best = common_link((one.max_speed_gts, one.max_width) for one in ends)
+    best = common_link((link.max_speed_gts, link.max_width) for link in ends)
     now, most = (link.speed_gts, link.width), (link.max_speed_gts, link.max_width)
     state, why, rest = "unknown", f"{link_shape(*now)} of {link_shape(*most)}; {blind}", None
     if None in (*now, *most):

@@ -70,11 +70,7 @@ class NodeResources(msgspec.Struct, frozen=True, dict=True):
     free: tuple[Core, ...]
     free_threads: CpuSet
     info: NumaNode | None
-
-    @cached_property
-    def cache_cores(self) -> tuple[int, ...]:
-        """The number of usable cores of each last-level cache, the most first."""
-        return tuple(sorted(Counter(core.llc for core in self.cores).values(), reverse=True))
+    sharing: Sharing | None = None
 
     @cached_property
     def assignable(self) -> tuple[Core, ...]:
@@ -272,6 +268,7 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
     boot = min(online, default=None)
     boot_core = next((cpu.id if cpu.core is None else cpu.core for cpu in host.cpus if cpu.id == boot), None)
     infos = {node.id: node for node in host.numa_nodes}
+    sharing = _sharing(host)
     nodes: dict[int, NodeResources] = {}
     housekeeping: set[int] = set()
     # Without reserved cores, emulator threads share the rest (the contract). So there they hold no CPUs for themselves.
@@ -285,7 +282,7 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
                 housekeeping.update(cpu for cpu in core.cpus if cpu not in core.isolated)
         free = [core for core in here if core.id not in kept and not taken.intersection(core.siblings)]
         spare = CpuSet(cpu for core in here if core.id not in kept for cpu in core.cpus) - taken
-        nodes[node] = NodeResources(node, tuple(here), tuple(reserved), tuple(free), spare, infos.get(node))
+        nodes[node] = NodeResources(node, tuple(here), tuple(reserved), tuple(free), spare, infos.get(node), sharing)
     distances = table_of(host.numa_nodes)
     with_cpus = {core.node for core in cores}
     if any((a, b) not in distances for a in with_cpus for b in with_cpus if a != b):
@@ -301,17 +298,20 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
         threads_per_core=max((len(core.cpus) for core in cores), default=1),
         findings=tuple(findings),
         cpu_nodes_known=place_cpus(host).known,
-        sharing=_sharing(host),
+        sharing=sharing,
     )
 
 
 def _sharing(host: Host) -> Sharing | None:
-    """Return how many CPUs share a last-level cache as CPUID has it, with siblings that the kernel has put offline."""
-    model = host.cpu_model
-    most = max(Counter(cpu.llc for cpu in host.cpus if cpu.llc is not None).values(), default=0)
-    siblings = 2 if model and model.smt_control in ("off", "forceoff") else 1
-    within = model is not None and model.vendor == "GenuineIntel"
-    return Sharing(most * siblings, within) if most else None
+    """Return how many CPUs share a last-level cache as CPUID has it: it also counts those that are offline.
+
+    Of an offline CPU nothing says which cache it has. Caches are alike, so each has an equal part of all CPUs.
+    """
+    counts = Counter(cpu.llc for cpu in host.cpus if cpu.llc is not None)
+    offline = sum(cpu.online is False for cpu in host.cpus)
+    within = host.cpu_model is not None and host.cpu_model.vendor == "GenuineIntel"
+    most = max(counts.values(), default=0)
+    return Sharing(max(most, -(-(counts.total() + offline) // len(counts))), within) if most else None
 
 
 def _warn(text: str, where: str) -> Finding:

@@ -14,10 +14,11 @@ from functools import cached_property
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.inventory.cores import cores_needed, equal_parts, fitting_cores
+from hosttune.inventory.caches import caches_for, groupings
+from hosttune.inventory.cores import cores_needed, fitting_cores
 from hosttune.inventory.devices import Catalogue, countable_gpus, read_catalogue
 from hosttune.inventory.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
-from hosttune.inventory.resources import NodeResources, Resources, read_resources
+from hosttune.inventory.resources import Core, NodeResources, Resources, read_resources
 from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.vcpus import VcpuLimit, vcpu_limit
 from hosttune.model.host import Host
@@ -30,9 +31,13 @@ ALIKE = 64  # nodes whose memory differs by less than one part in so many have t
 
 
 class AutoShare(msgspec.Struct, frozen=True):
-    """The result of `auto`: whole cores and bytes of each cell; for GPUs of unknown node, of the whole guest."""
+    """The result of `auto`: whole cores and bytes of each cell; for GPUs of unknown node, of the whole guest.
+
+    `uncapped`: the cores where a guest could have any number of vCPUs.
+    """
 
     cores: int
+    uncapped: int
     memory_bytes: int | None
     of_host: bool
     why: str
@@ -91,6 +96,20 @@ class PlanningContext(msgspec.Struct, frozen=True, dict=True):
             if own and size and abs(size - own) * ALIKE <= own and gpus[number] == gpus[node]:
                 yield other
 
+    def dividable(self, node: int) -> list[Core]:
+        """Return the cores of a node that guests divide: all but those that lack a thread that others there have.
+
+        A guest has equally many threads of each of its cores.
+        """
+        cores = self.resources.nodes[node].assignable
+        return [core for core in cores if len(core.cpus) == self.resources.threads_per_core] or [*cores]
+
+    def with_like_cores(self, node: int) -> list[list[Core]]:
+        """Return the cores that guests divide of the nodes that are `alike`, unless one lacks a quarter of them."""
+        own = self.dividable(node)
+        others = [self.dividable(other.node) for other in self.alike(node) if other.node in self.resources.nodes]
+        return [own, *(cores for cores in others if len(own) - len(cores) <= len(own) // 4)]
+
     def home(self, address: str) -> int | None:
         """Return the node that a device counts for: its own, or the nearest with CPUs; None = unknown."""
         return self.resources.home(self.catalogue.node(address))
@@ -147,40 +166,63 @@ def auto_share(
         sizes = [memory.assignable_bytes for memory in context.memory.values()]
         size = None if None in sizes or not sizes else int(sum(s or 0 for s in sizes) * own_gpus / len(counted))
         why = f"{own_gpus} of {len(counted)} GPUs of the whole host, since {barren}"
-        return AutoShare(int(cores * own_gpus / len(counted)), size, True, why)
-    cores_by_node = []
+        part = int(cores * own_gpus / len(counted))
+        return AutoShare(part, part, size, True, why)
+    own = sorted((n, c) for n, c in by_node.items() if n is not None)
+    shares = {node: count / total[node] for node, count in own} | dict.fromkeys(bare, Fraction(1))
+    cores_of_nodes: list[int] = []
     bytes_by_node: list[int | None] = []
     lines = []
-    own = sorted((n, c) for n, c in by_node.items() if n is not None)
-    for node, count in (*own, *((n, Fraction(0)) for n in bare)):
-        have = len(context.resources.nodes[node].assignable)
-        share = count / total[node] if count else Fraction(1)
-        part = int(have * share)
-        cores = in_whole_caches(context.resources.nodes[node], part)
-        cores_by_node.append(cores)
-        assignable = min(filter(None, (other.assignable_bytes for other in context.alike(node))), default=None)
+    for node, share in shares.items():
+        alike = [*context.alike(node)]
+        have = min(map(len, context.with_like_cores(node)))
+        cores_of_nodes.append(int(have * share))
+        assignable = min(filter(None, (other.assignable_bytes for other in alike)), default=None)
         bytes_by_node.append(None if assignable is None else int(assignable * share))
         lines.append(
-            (f"{count} of {total[node]} GPUs of node {node}" if count else f"all of node {node}, which has no GPU")
+            (f"{by_node[node]} of {total[node]} GPUs of node {node}" if node in by_node else
+             f"all of node {node}, which has no GPU")
             + f" ({have} cores, {format_size(assignable)} unreserved)"
-            + (f" without {part - cores} cores of a cache that would be broken" if cores < part else "")
-        )
+        )  # fmt: skip
+    uncapped = min(cores_of_nodes)
+    most = min(uncapped, context.vcpus.most // len(shares) // context.resources.threads_per_core)
+    cores = _in_whole_caches(context, {node: int(1 / share) for node, share in shares.items()}, most)
+    if cores < most:
+        lines[-1] += f" without {most - cores} cores of a cache that would be broken"
     known_bytes = [size for size in bytes_by_node if size is not None]
     memory = min(known_bytes) if known_bytes and len(known_bytes) == len(bytes_by_node) else None
-    return AutoShare(min(cores_by_node), memory, False, "; ".join(lines))
+    return AutoShare(cores, uncapped, memory, False, "; ".join(lines))
 
 
-def in_whole_caches(node: NodeResources, cores: int) -> int:
-    """Return as many cores, or up to an eighth fewer, as a guest can have with dies that are whole parts of a cache.
+def _in_whole_caches(context: PlanningContext, copies: Mapping[int, int], cores: int) -> int:
+    """Return as many cores, or up to an eighth fewer, of which no guest sees a cache that spans two of the host's.
 
-    Caches of 6 cores, for example, need dies of 3 cores, or one of 5 or 6 cores on each (`planning.guest.caches`).
+    `copies`: by node, how many guests of this size it is for. Caches of 6 cores, for example, need dies of 3 cores, or
+    one of 5 or 6 cores on each (`inventory.caches`).
     """
-    most = max(node.cache_cores, default=0)
-    if cores <= most or not most:
+    if context.resources.sharing is None:
         return cores
-    count, part = equal_parts(node, cores)
-    less = max(cores - cores % (most // (most & -most)), count * part)
-    return less if (cores - less) * MOST_LEFT_OUT <= cores else cores
+    caches = {
+        node: {tuple(sorted(Counter(core.llc for core in part).values())) for part in context.with_like_cores(node)}
+        for node in copies
+    }
+    for fewer in range(cores, cores - cores // MOST_LEFT_OUT - 1, -1):
+        for groups in groupings(fewer, len(copies), context.resources.threads_per_core, context.resources.sharing):
+            if all(_holds(free, groups, count) for node, count in copies.items() for free in caches[node]):
+                return fewer
+    return cores
+
+
+def _holds(caches: Sequence[int], groups: Sequence[int], guests: int) -> bool:
+    """Return whether so many guests find caches for all their groups of cores."""
+    left = list(caches)
+    for _ in range(guests):
+        places = caches_for(groups, left)
+        if not places:
+            return False
+        for at, group in zip(places, groups, strict=True):
+            left[at] -= group
+    return True
 
 
 def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | None:

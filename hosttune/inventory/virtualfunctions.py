@@ -25,14 +25,16 @@ from hosttune.settings.virtual import GUIDS
 def vf_networks(networks: tuple[Network, ...] | None) -> list[tuple[int, Network, str]]:
     """Return the networks that ask for a virtual function: number, network, address of its NIC."""
     rows = enumerate(networks or ())
-    return [(n, one, parse_address(one.vf_of, where="vf_of")) for n, one in rows if one.vf_of is not None]
+    return [
+        (n, network, parse_address(network.vf_of, where="vf_of")) for n, network in rows if network.vf_of is not None
+    ]
 
 
 def made_here(host: Host, physical: str) -> int:
     """Return how many virtual functions of a NIC hosttune has made."""
     settings = host.in_force.settings if host.in_force else ()
-    rows = (one for one in settings if (one.kind, one.target) == (SriovVfs.kind, physical))
-    return next((count for one in rows if type(count := one.want.get("")) is int), 0)
+    rows = (setting for setting in settings if (setting.kind, setting.target) == (SriovVfs.kind, physical))
+    return next((count for setting in rows if type(count := setting.want.get("")) is int), 0)
 
 
 def functions_of(host: Host, physical: str, count: int) -> tuple[str, ...]:
@@ -92,7 +94,11 @@ def allotted(
     for guest in intent.present:
         mine: list[str] = []
         for _, _, physical in vf_networks(guest.networks):
-            kept = (one.address for one in had.get(guest.name, ()) if one.network and one.network.vf_of == physical)
+            kept = (
+                device.address
+                for device in had.get(guest.name, ())
+                if device.network and device.network.vf_of == physical
+            )
             there = (one for one in functions_of(host, physical, limit("networks")) if one in host.index.pci)
             mine += [one for one in (*kept, *(one for one in there if one not in gone)) if one not in mine][:1]
         gone.update(mine)

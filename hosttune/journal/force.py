@@ -283,22 +283,22 @@ def planned_guests(plans: Iterable[tuple[Transaction, Plan | None]]) -> dict[str
 
     Of an apply that was reverted in part: those whose definitions are in force.
     """
-    found: dict[str, _Planned] = {}
+    planneds: dict[str, _Planned] = {}
     for transaction, plan in plans:
         gone = [
             record.target
             for record in transaction.records
             if record.change == "back" and record.kind in (GUEST, ADOPTED)
         ]
-        found = {} if plan is None else {name: known for name, known in found.items() if name not in gone}
+        planneds = {} if plan is None else {name: known for name, known in planneds.items() if name not in gone}
         if plan is None:
             continue
         left = {record.target for record in transaction.records if record.in_force and record.kind in (GUEST, ADOPTED)}
         number = transaction.header.number
         new = {guest.name: _Planned(number, plan, guest) for guest in plan.guests}
         new |= {adopted.name: _Planned(number, plan, adopted.guest, adopted) for adopted in plan.adoptions}
-        found |= {name: planned for name, planned in new.items() if transaction.is_applied or name in left}
-    return found
+        planneds |= {name: planned for name, planned in new.items() if transaction.is_applied or name in left}
+    return planneds
 
 
 def _guests(
@@ -331,9 +331,9 @@ def _uuid(definition: Any) -> str | None:
         return None
 
 
-def _setting(one: StandingSetting, setting_of: SettingOf, sources: Mapping[int, Any]) -> SettingInForce:
-    record, setting = one.record, setting_of(one.record)
-    after = record.after if one.again is None else one.again
+def _setting(standing_setting: StandingSetting, setting_of: SettingOf, sources: Mapping[int, Any]) -> SettingInForce:
+    record, setting = standing_setting.record, setting_of(standing_setting.record)
+    after = record.after if standing_setting.again is None else standing_setting.again
     return SettingInForce(
         kind=record.kind,
         target=record.target,
@@ -343,8 +343,8 @@ def _setting(one: StandingSetting, setting_of: SettingOf, sources: Mapping[int, 
         outcome=record.outcome or "done",
         scope=record.scope,
         actions=record.actions,
-        source=sources.get(one.number),
-        number=one.number,
+        source=sources.get(standing_setting.number),
+        number=standing_setting.number,
     )
 
 
@@ -398,13 +398,13 @@ def plan_in_force(transactions: Iterable[Transaction], plan_of: PlanOf, setting_
     if not (actions or guests):
         return None
     fabric = next((plan.intent.fabric for _, plan in reversed(plans) if plan and plan.intent.fabric), None)
-    requests = tuple(one.request for one in guests)
+    requests = tuple(planned.request for planned in guests)
     return msgspec.structs.replace(
         plan,
         intent=msgspec.structs.replace(plan.intent, guests=requests, fabric=fabric),
         actions=tuple(actions.values()),
-        guests=tuple(one.guest for one in guests if one.adopted is None),
-        adoptions=tuple(one.adopted for one in guests if one.adopted is not None),
+        guests=tuple(planned.guest for planned in guests if planned.adopted is None),
+        adoptions=tuple(planned.adopted for planned in guests if planned.adopted is not None),
     )
 
 

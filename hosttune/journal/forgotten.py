@@ -41,8 +41,8 @@ def forget(folder: str, addresses: Iterable[str], why: str) -> None:
     Raises BadInput if the record cannot be read or written.
     """
     now = now_text()
-    known = {one.address: one for one in read_forgotten(folder)}
-    known |= {one: Forgotten(address=one, why=why, who=caller(), at=now) for one in addresses}
+    known = {forgotten.address: forgotten for forgotten in read_forgotten(folder)}
+    known |= {address: Forgotten(address=address, why=why, who=caller(), at=now) for address in addresses}
     document = _Document(devices=tuple(known[address] for address in sorted(known)))
     save(os.path.join(folder, FILE), to_json(document), make_folder=True, mode=mode_of(FILE))
 

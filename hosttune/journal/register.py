@@ -109,7 +109,7 @@ def release(folder: str, address: str, why: str) -> DeviceRecord:
         raise BadInput("a reason is needed", where="--why", hint=hint)
     device_record = read_register(folder).record(address)
     if device_record is None or device_record.state != "quarantined":
-        known = ", ".join(one.address for one in read_register(folder).quarantined) or "none"
+        known = ", ".join(record.address for record in read_register(folder).quarantined) or "none"
         raise Refused(f"{address} is not quarantined", where=os.path.join(folder, REGISTER), hint=f"these are: {known}")
     freed = msgspec.structs.replace(device_record, state="released", since=now_text(), why=why.strip(), who=caller())
     record_devices(folder, (freed,))

@@ -123,4 +123,4 @@ def plan_interrupts(ctx: KnobContext) -> Iterator[Action | Finding]:
     of_host = (IRQBALANCE_BAN, DEFAULT_IRQ_AFFINITY, SLICE_CPUS)
     yield from actions_for(ctx.intent, of_host, (ctx,), every=ctx.every)
     devices = (PassedDevice(ctx, guest, device) for guest in ctx.guests for device in guest.devices)
-    yield from actions_for(ctx.intent, (IRQ_AFFINITY,), (one for one in devices if not one.device.vgpu_type))
+    yield from actions_for(ctx.intent, (IRQ_AFFINITY,), (device for device in devices if not device.device.vgpu_type))

@@ -226,15 +226,15 @@ def actions_for(
     wants = [(knob, value) for knob in knobs if (value := wanted(intent, knob)) is not None]
     for place in places if wants else ():
         for knob, value in wants:
-            for found in knob.at(place, value):
-                if isinstance(found, Finding):
-                    yield found
-                elif every or found.always or found.current != found.want:
-                    why = found.why or reason(intent, knob)
+            for change in knob.at(place, value):
+                if isinstance(change, Finding):
+                    yield change
+                elif every or change.always or change.current != change.want:
+                    why = change.why or reason(intent, knob)
                     effect = "reboot" if knob.setting.scope == BOOT else "now"
-                    when = found.when or effect
+                    when = change.when or effect
                     yield make_action(
-                        knob.setting.kind, found.target, found.current, found.want, why, effect=effect, when=when
+                        knob.setting.kind, change.target, change.current, change.want, why, effect=effect, when=when
                     )
 
 

@@ -57,7 +57,7 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
 
 def intent_in_force(force: InForce) -> Intent:
     """Return the profile and the settings that are in force, as an intent."""
-    settings = {name: one.value for name, one in force.wanted.items()}
+    settings = {name: wanted.value for name, wanted in force.wanted.items()}
     return Intent(version=1, profile=force.profile or "guest", settings=settings)
 
 

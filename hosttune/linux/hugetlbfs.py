@@ -63,13 +63,13 @@ def read_hugetlbfs(mounts: str, default_bytes: int | None) -> tuple[Mounted, ...
     Of several on one path the last counts, because it hides the others. `default_bytes`: the page size of a mount
     without `pagesize=`, "Hugepagesize" of /proc/meminfo (admin-guide/mm/hugetlbpage).
     """
-    found: dict[str, Mounted | None] = {}
+    mounteds: dict[str, Mounted | None] = {}
     for words in (line.split(" ") for line in mounts.splitlines()):
         if len(words) < 4:
             continue
         path = unescaped(words[1])
-        found[path] = Mounted(path, _page_bytes(words[3], default_bytes)) if words[2] == "hugetlbfs" else None
-    return tuple(mount for _, mount in sorted(found.items()) if mount is not None)
+        mounteds[path] = Mounted(path, _page_bytes(words[3], default_bytes)) if words[2] == "hugetlbfs" else None
+    return tuple(mount for _, mount in sorted(mounteds.items()) if mount is not None)
 
 
 def _page_bytes(options: str, default_bytes: int | None) -> int | None:

@@ -162,14 +162,14 @@ def extended_capability_at(config: bytes, kind: int) -> int | None:
     """Return where the first extended capability with this id begins; None as for `capability_at`."""
     if not _answers(config) or CAP_EXPRESS not in _capabilities(config, []):
         return None
-    return next((at for found, at in _extended_capabilities(config, []) if found == kind), None)
+    return next((at for capability, at in _extended_capabilities(config, []) if capability == kind), None)
 
 
 def _answers(config: bytes) -> bool:
     return len(config) >= _HEADER and config[:8] != b"\xff" * 8
 
 
-def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
+def _header(config: bytes, offsets: dict[int, int]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "revision": f"{config[8]:02x}",
         "class_code": f"{config[11]:02x}{config[10]:02x}{config[9]:02x}",
@@ -181,7 +181,7 @@ def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
     at = 0x2C
     if config[14] & 0x7F:  # header type 1 or 2: a bridge has its subsystem in a capability
         facts["is_bridge"] = True
-        at = found[_CAP_SSVID] + 4 if _CAP_SSVID in found else len(config)
+        at = offsets[_CAP_SSVID] + 4 if _CAP_SSVID in offsets else len(config)
     elif config[0x10:0x28] == _NO_BARS:
         facts["no_bars"] = True
     else:

@@ -188,10 +188,10 @@ class Capture(Recorded):
             if target is None:
                 inside = f"{real.rstrip('/')}/{name}"
                 self._refuse_unreadable(inside)
-                found = self._here(inside)
-                if not found:
+                is_here = self._here(inside)
+                if not is_here:
                     self._refuse_lost(inside)
-                return found
+                return is_here
             path = target
         return False
 
@@ -351,10 +351,10 @@ class Archive(Recorded):
         """See System."""
         real = self._real(path)
         self._refuse_unreadable(real)
-        found = real in self._files or real in self._dirs
-        if not found and self._manifest:
+        is_here = real in self._files or real in self._dirs
+        if not is_here and self._manifest:
             self._refuse_lost(real)
-        return found
+        return is_here
 
     def _here(self, real: str) -> bool:
         return real in self._files or real in self._dirs or real in self._links

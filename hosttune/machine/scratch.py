@@ -92,7 +92,7 @@ class Scratch(ScratchFunctions):
         path = f"{COMMANDS}fabric-manager-partitions"
         text = self._held(path).decode()
         ids = iter(row["partitionId"] for row in json.loads(text)["partitionInfo"])
-        changed = _IS_ACTIVE.sub(lambda found: f"{found[1]}{int(active)}" if next(ids) == number else found[0], text)
+        changed = _IS_ACTIVE.sub(lambda match: f"{match[1]}{int(active)}" if next(ids) == number else match[0], text)
         self._put(path, changed.encode())
 
     def _gpu_instance(self, gpu: str, words: tuple[str, ...]) -> None:
@@ -141,6 +141,11 @@ class Scratch(ScratchFunctions):
             raise WriteFailed(path, os.strerror(errno.ENODEV), errno.ENODEV)
         return real
 
+    def lacks(self, path: str) -> bool:
+        """See System. A driver that was taken from a function in this root is known to be gone."""
+        taken = path.startswith(f"{_DEVICES}/") and path.endswith("/driver") and self.link(path) is None
+        return super().lacks(path) or (taken and self.exists(self._note(f"own-{path.split('/')[-2]}")))
+
     def _driver(self, device: str) -> str | None:
         return (self.link(f"{device}/driver") or "").rpartition("/")[2] or None
 
@@ -158,11 +163,11 @@ class Scratch(ScratchFunctions):
             os.replace(temporary, link)
         self.forget()
 
-    def _unbind(self, found: re.Match[str], address: str) -> None:
+    def _unbind(self, match: re.Match[str], address: str) -> None:
         device = self._device(address)
         driver = self._driver(device)
-        if driver is None or driver != found["driver"]:
-            raise WriteFailed(found[0], os.strerror(errno.ENODEV), errno.ENODEV)
+        if driver is None or driver != match["driver"]:
+            raise WriteFailed(match[0], os.strerror(errno.ENODEV), errno.ENODEV)
         self.replace(self._note(f"own-{address}"), driver.encode())  # the driver to bind it again without an override
         os.makedirs(self._folder(f"{_DRIVERS}/{driver}"), exist_ok=True)  # a capture may lack it
         self._bind(device, None)
@@ -177,14 +182,14 @@ class Scratch(ScratchFunctions):
             os.rename(source, target)
         self.forget()
 
-    def _bind_to(self, found: re.Match[str], address: str) -> None:
+    def _bind_to(self, match: re.Match[str], address: str) -> None:
         device = self._device(address)
         if self._driver(device) is not None:
-            raise WriteFailed(found[0], os.strerror(errno.EBUSY), errno.EBUSY)
+            raise WriteFailed(match[0], os.strerror(errno.EBUSY), errno.EBUSY)
         override = self.read(f"{device}/driver_override")
-        if override not in (None, "", _UNSET, found["driver"]):
-            raise WriteFailed(found[0], os.strerror(errno.ENODEV), errno.ENODEV)
-        self._bind(device, found["driver"])
+        if override not in (None, "", _UNSET, match["driver"]):
+            raise WriteFailed(match[0], os.strerror(errno.ENODEV), errno.ENODEV)
+        self._bind(device, match["driver"])
 
     def _probe(self, found: re.Match[str], address: str) -> None:
         device = self._device(address)
@@ -197,9 +202,9 @@ class Scratch(ScratchFunctions):
         if override:
             self._bind(device, override)
 
-    def _override(self, found: re.Match[str], driver: str) -> None:
-        device = self._device(found["address"])
-        made = self._note(f"made-{found['address']}")
+    def _override(self, match: re.Match[str], driver: str) -> None:
+        device = self._device(match["address"])
+        made = self._note(f"made-{match['address']}")
         path = f"{device}/driver_override"
         if driver:
             if self.read_bytes(path) is None:
@@ -211,41 +216,41 @@ class Scratch(ScratchFunctions):
         else:
             self._put(path, f"{_UNSET}\n".encode())
 
-    def _reset(self, found: re.Match[str], text: str) -> None:
+    def _reset(self, match: re.Match[str], text: str) -> None:
         """Reset a function by the first method that the kernel has for it; without one there is no such attribute."""
-        method = (self.read(f"{_DEVICES}/{found['address']}/reset_method") or "").partition(" ")[0]
+        method = (self.read(f"{_DEVICES}/{match['address']}/reset_method") or "").partition(" ")[0]
         if not method or text != "1":
-            raise WriteFailed(found[0], os.strerror(errno.ENOENT), errno.ENOENT)
-        self.replace(self._note(f"reset-{found['address']}"), method.encode())
+            raise WriteFailed(match[0], os.strerror(errno.ENOENT), errno.ENOENT)
+        self.replace(self._note(f"reset-{match['address']}"), method.encode())
 
-    def _make_mediated(self, found: re.Match[str], uuid: str) -> None:
+    def _make_mediated(self, match: re.Match[str], uuid: str) -> None:
         """Make a mediated device of a type, as vfio-mediated-device.rst says."""
-        self._held(found[0])
+        self._held(match[0])
         folder = f"{_MDEVS}/{uuid}"
         self.replace(f"{folder}/remove", b"")
         up = "../" * (folder.count("/"))
-        os.symlink(f"{up}{found['type'].lstrip('/')}", f"{self.root}{folder}/mdev_type")
+        os.symlink(f"{up}{match['type'].lstrip('/')}", f"{self.root}{folder}/mdev_type")
         self.forget()
 
-    def _remove_mediated(self, found: re.Match[str], _: str) -> None:
-        self._held(found[0])
-        os.unlink(f"{self.root}{found['folder']}/mdev_type")
-        self.remove(found[0])
+    def _remove_mediated(self, match: re.Match[str], _: str) -> None:
+        self._held(match[0])
+        os.unlink(f"{self.root}{match['folder']}/mdev_type")
+        self.remove(match[0])
         self.forget()
 
     # --- links -----------------------------------------------------------------------------------------------
 
-    def _aspm(self, found: re.Match[str], text: str) -> None:
+    def _aspm(self, match: re.Match[str], text: str) -> None:
         """Set a switch of a link: it sets link control of both ends to what all switches say; substates go off with L1.
 
         It does nothing if the value is the same (drivers/pci/pcie/aspm.c).
         """
         if text not in ("0", "1"):
-            raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
-        if self._held(found[0]).strip() == text.encode():
+            raise WriteFailed(match[0], os.strerror(errno.EINVAL), errno.EINVAL)
+        if self._held(match[0]).strip() == text.encode():
             return
-        self._store(found[0], f"{text}\n".encode())
-        device = self._device(found["address"])
+        self._store(match[0], f"{text}\n".encode())
+        device = self._device(match["address"])
         bits = sum(
             bit for name, bit in (("l0s", 1), ("l1", 2)) if (self.read(f"{device}/link/{name}_aspm") or "") == "1"
         )
@@ -255,7 +260,7 @@ class Scratch(ScratchFunctions):
             if at is not None:
                 low = config[at + 0x10] & ~3 | bits
                 self._store(f"{end}/config", config[: at + 0x10] + bytes((low,)) + config[at + 0x11 :])
-        if found["state"] == "l1" and text == "0":
+        if match["state"] == "l1" and text == "0":
             for name in self.list(f"{device}/link"):
                 if name.startswith("l1_"):
                     self._store(f"{device}/link/{name}", b"0\n")
@@ -302,20 +307,20 @@ class Scratch(ScratchFunctions):
 
     # --- memory ----------------------------------------------------------------------------------------------
 
-    def _pages(self, found: re.Match[str], text: str) -> None:
+    def _pages(self, match: re.Match[str], text: str) -> None:
         """Set both counts of a pool: a kernel changes both or none. They are noted before."""
         if not text.isdecimal():
-            raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
-        total = int(self._held(found[0]).decode() or 0)
-        free_path = f"{found['pool']}/free_hugepages"
+            raise WriteFailed(match[0], os.strerror(errno.EINVAL), errno.EINVAL)
+        total = int(self._held(match[0]).decode() or 0)
+        free_path = f"{match['pool']}/free_hugepages"
         free = self.read(free_path)
         if free is None or not free.isdecimal():
-            self._store(found[0], f"{int(text)}\n".encode())
+            self._store(match[0], f"{int(text)}\n".encode())
             return
-        note = self._note(f"pages-{found[0].replace('/', '%')}")
+        note = self._note(f"pages-{match[0].replace('/', '%')}")
         self._put(note, f"{total} {free}\n".encode())
         try:
-            self._store(found[0], f"{int(text)}\n".encode())
+            self._store(match[0], f"{int(text)}\n".encode())
             self._store(free_path, f"{max(0, int(free) + int(text) - total)}\n".encode())
         except WriteFailed:
             self.restore_cut_off()

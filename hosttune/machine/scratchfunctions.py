@@ -25,19 +25,19 @@ _OF_ROW = {"mac": "address", "state": "link_state", "node_guid": "node guid",
 class ScratchFunctions(ScratchFiles):
     """A captured host whose virtual functions can be changed."""
 
-    def count_functions(self, found: re.Match[str], text: str) -> None:
+    def count_functions(self, match: re.Match[str], text: str) -> None:
         """Change the number of virtual functions as the kernel does: only from or to 0."""
-        now = self._held(found[0]).decode().strip()
-        most = (self.read(f"{found['device']}/sriov_totalvfs") or "").strip()
+        now = self._held(match[0]).decode().strip()
+        most = (self.read(f"{match['device']}/sriov_totalvfs") or "").strip()
         if not text.isdecimal():
-            raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
+            raise WriteFailed(match[0], os.strerror(errno.EINVAL), errno.EINVAL)
         if most.isdecimal() and int(text) > int(most):
-            raise WriteFailed(found[0], os.strerror(errno.ERANGE), errno.ERANGE)
+            raise WriteFailed(match[0], os.strerror(errno.ERANGE), errno.ERANGE)
         if text not in ("0", now) and now != "0":
-            raise WriteFailed(found[0], os.strerror(errno.EBUSY), errno.EBUSY)
+            raise WriteFailed(match[0], os.strerror(errno.EBUSY), errno.EBUSY)
         if text != now:
-            self._show(self._folder(found["device"]), found["device"].rpartition("/")[2], int(text))
-        self._store(found[0], f"{int(text)}\n".encode())
+            self._show(self._folder(match["device"]), match["device"].rpartition("/")[2], int(text))
+        self._store(match[0], f"{int(text)}\n".encode())
 
     def _show(self, folder: str, physical: str, count: int) -> None:
         devices, groups = self._folder(sysfs.PCI_DEVICES), self._folder(sysfs.IOMMU_GROUPS)
@@ -85,7 +85,7 @@ class ScratchFunctions(ScratchFiles):
     def set_function(self, interface: str, number: int, words: tuple[str, ...]) -> None:
         """Change what a physical function keeps for a virtual one, as `ip link set DEV vf NUMBER` does."""
         rows = self._answer(interface)
-        row = next(one for one in rows if one["vf"] == number)
+        row = next(row for row in rows if row["vf"] == number)
         for word, value in zip(words[::2], words[1::2], strict=True):
             if word in ("vlan", "qos"):
                 row["vlan_list"] = [{**row["vlan_list"][0], word: int(value)}]

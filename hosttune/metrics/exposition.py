@@ -54,12 +54,12 @@ def apply_groups(evidence: Evidence | None) -> tuple[Group, ...]:
     """Return the state of what is applied, the number of settings as applied and not, and those that have drifted."""
     result = state_of(evidence) if evidence is not None else None
     now = _state(result)
-    drifted = [one for one in result.drift if not _unread(one)] if result is not None else []
-    unread = [one for one in result.drift if _unread(one)] if result is not None else []
+    drifted = [drift for drift in result.drift if not _unread(drift)] if result is not None else []
+    unread = [drift for drift in result.drift if _unread(drift)] if result is not None else []
     counts: dict[str, int | None] = dict.fromkeys(("as-applied", "drifted", "unknown"))
     if result is not None:
         applied = [entry for entry in result.entries if entry.outcome in ("done", "already", "clamped")]
-        off = {one.action for one in result.drift}
+        off = {drift.action for drift in result.drift}
         kept = sum(entry.action not in off for entry in applied)
         counts = {"as-applied": kept, "drifted": len(drifted), "unknown": len(unread)}
     return (
@@ -69,8 +69,8 @@ def apply_groups(evidence: Evidence | None) -> tuple[Group, ...]:
     )
 
 
-def _drifts(found: Iterable[Drift], value: float | None) -> Iterable[Point]:
-    for drift in found:
+def _drifts(drifts: Iterable[Drift], value: float | None) -> Iterable[Point]:
+    for drift in drifts:
         kind, _, subject = drift.action.partition(":")
         yield Point(labels={"kind": kind, "subject": subject}, value=value)
 
@@ -216,7 +216,7 @@ def status_groups(validation: Validation | None) -> tuple[Group, ...]:
 def _in_turn(results: Sequence[CheckResult]) -> list[CheckResult]:
     by_check = grouped((result.check, result) for result in results)
     places = {id(result): place for group in by_check.values() for place, result in enumerate(group)}
-    return sorted(results, key=lambda one: places[id(one)])
+    return sorted(results, key=lambda result: places[id(result)])
 
 
 def placement_group(validation: Validation | None, guests: Collection[str]) -> Group:
@@ -285,7 +285,7 @@ def exposition(observed: Observed) -> str:
     now = observed.validation.verdict if observed.validation is not None else "unknown"
     always = (
         *_of_run(observed.run),
-        (f.VERDICT, tuple(Point(labels={"verdict": one}, value=int(one == now)) for one in VERDICTS)),
+        (f.VERDICT, tuple(Point(labels={"verdict": verdict}, value=int(verdict == now)) for verdict in VERDICTS)),
         *observed.extra,
     )
     # One series is for that number.
@@ -327,7 +327,10 @@ def _groups(observed: Observed) -> Iterable[Group]:
             "expected-devices": expects(evidence),
             "checks": validation is not None,
         }
-    yield (f.SOURCE_READABLE, tuple(Point(labels={"source": one}, value=int(read)) for one, read in readable.items()))
+    yield (
+        f.SOURCE_READABLE,
+        tuple(Point(labels={"source": source}, value=int(read)) for source, read in readable.items()),
+    )
     yield from status_groups(validation)
     yield from apply_groups(evidence)
     if evidence is None:

@@ -63,12 +63,12 @@ def info_group(evidence: Evidence) -> Group:
         for device in guest.devices
     }
     points = []
-    for address, one in sorted(known_devices(evidence.host).items(), key=_order):
+    for address, seen_device in sorted(known_devices(evidence.host).items(), key=_order):
         gpu = gpus.get(address)
         guests = held.get(address, ())
         labels = {
             "address": address,
-            "kind": _kind(one),
+            "kind": _kind(seen_device),
             "uuid": (gpu.uuid if gpu else None) or "",
             "module": "" if gpu is None or gpu.module_id is None else str(gpu.module_id),
             "guest": ",".join(guests),
@@ -82,8 +82,8 @@ def _order(row: tuple[str, SeenDevice]) -> tuple[int, tuple[int, ...]]:
     return _SLOW_FIRST.get(_kind(row[1]), len(KINDS)), address_key(row[0])
 
 
-def _kind(one: SeenDevice) -> str:
-    return one.kind if one.kind in KINDS else "other"
+def _kind(device: SeenDevice) -> str:
+    return device.kind if device.kind in KINDS else "other"
 
 
 def _is_there(evidence: Evidence, address: str) -> bool:
@@ -165,7 +165,9 @@ def kernel_groups(evidence: Evidence) -> tuple[Group, Group]:
         if event.kind in ("xid", "lost"):
             classes[event.address or "", rule(event).outcome] += event.count
     sure = events is not None and not (evidence.health and evidence.health.events_unread)
-    kinds = (Point(labels={"kind": one}, value=counted[one] if sure or counted[one] else None) for one in EVENTS)
+    kinds = (
+        Point(labels={"kind": event}, value=counted[event] if sure or counted[event] else None) for event in EVENTS
+    )
     return (f.KERNEL_EVENTS, tuple(kinds)), (f.XID_EVENTS, tuple(_xids(classes)))
 
 

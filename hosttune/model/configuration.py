@@ -189,7 +189,7 @@ def alike_arguments(arguments: Iterable[str]) -> str:
         if name == "hugepagesz":
             continue
         pairs.append((name, f"{size} {text}" if name == "hugepages" and size.startswith("hugepagesz") else text))
-    ordered = [text for _, text in sorted(pairs, key=lambda one: one[0])]
+    ordered = [text for _, text in sorted(pairs, key=lambda pair: pair[0])]
     return " ".join((*ordered, *words[end:])) or "(none)"
 
 

@@ -161,10 +161,12 @@ def _faults(name: str, wanted: Wanted) -> Iterator[str]:
 def _form(name: str, wanted: Wanted) -> Wanted:
     if isinstance(wanted, Range):
         return wanted
-    return normal_value(name, wanted) if isinstance(wanted, str) else tuple(normal_value(name, one) for one in wanted)
+    return (
+        normal_value(name, wanted) if isinstance(wanted, str) else tuple(normal_value(name, value) for value in wanted)
+    )
 
 
-def wanted_words(wanted: Wanted) -> str:
+def wanted_text(wanted: Wanted) -> str:
     """Return what is wanted: "2.3.5", "one of 2.3.5, 2.4.1", "570.86 to 570.124", "at least 570.86"."""
     if isinstance(wanted, Range):
         if wanted.min is not None and wanted.max is not None:

@@ -117,8 +117,8 @@ class HandedDevice(Value, frozen=True, kw_only=True):
 
         A step can occur more than once (a reset before the erasure and one after the test): then each must be done.
         """
-        found = {handover_step.step for handover_step in self.steps}
-        missing = [f"step {name} is missing" for name in STEPS if name not in found]
+        done = {handover_step.step for handover_step in self.steps}
+        missing = [f"step {name} is missing" for name in STEPS if name not in done]
         open_steps = [
             f"{handover_step.step}: {handover_step.outcome}{f' ({handover_step.why})' if handover_step.why else ''}"
             for handover_step in self.steps
@@ -185,9 +185,9 @@ class Statement(Document, frozen=True, kw_only=True):
         check_size(len(text), "statement", where)
         plain = plain_json(text, where=where, hint=_HINT, most_values=_MOST_VALUES, once=True)
         for name, known in (("_type", STATEMENT_TYPE), ("predicateType", PREDICATE_TYPE)):
-            found = plain.get(name) if isinstance(plain, dict) else None
-            if found != known:
-                raise BadInput(f"{name} is {str(found)[:200]!r}, not {known!r}", where=where, hint=_HINT)
+            version = plain.get(name) if isinstance(plain, dict) else None
+            if version != known:
+                raise BadInput(f"{name} is {str(version)[:200]!r}, not {known!r}", where=where, hint=_HINT)
         try:
             statement = msgspec.convert(plain, cls)
         except (msgspec.ValidationError, RecursionError) as error:
@@ -226,12 +226,12 @@ def subjects_of(predicate: Predicate) -> tuple[Subject, ...]:
 def time_of(text: str, where: str) -> datetime:
     """Return a time of a statement, in UTC. Raises BadInput for a text that is not ISO 8601 with a time zone."""
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+        moment = None
+    if moment is None or moment.tzinfo is None:
         raise BadInput(f"{text[:80]!r} is not a time", where=where, hint="write it as 2026-01-31T12:00:00+00:00")
     try:
-        return found.astimezone(UTC)
+        return moment.astimezone(UTC)
     except OverflowError as error:
         raise BadInput(f"{text[:80]!r} is not a time", where=where, hint="a year from 1 to 9999") from error

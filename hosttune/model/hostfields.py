@@ -17,7 +17,8 @@ from hosttune.model.vgpu import Vgpu
 HOST_SCHEMA = "hosttune.host/v1"
 
 
-FORCE_UNKNOWN = "what is in force"  # `what` of the problem that the journals are lost
+# `what` of the problem that the journals are lost, or a transaction is unfinished; the end of the plan's finding of it.
+FORCE_UNKNOWN, UNTIL_THEN = "what is in force", "until then apply refuses to write"
 
 
 class Problem(Value, frozen=True, kw_only=True):

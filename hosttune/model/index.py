@@ -93,12 +93,12 @@ class DeviceIndex:
     @cached_property
     def in_use(self) -> Mapping[str, str]:
         """Why the host itself needs a NIC or a drive, by address. Devices that it does not need are left out."""
-        return {one.address: one.in_use for one in self._used if one.in_use is not None}
+        return {drive.address: drive.in_use for drive in self._used if drive.in_use is not None}
 
     @cached_property
     def use_unknown(self) -> Mapping[str, str]:
         """Why it is unknown whether the host needs a NIC or a drive, by address. Those without a doubt are left out."""
-        return {one.address: one.use_unknown for one in self._used if one.use_unknown is not None}
+        return {drive.address: drive.use_unknown for drive in self._used if drive.use_unknown is not None}
 
     @cached_property
     def holders(self) -> Mapping[str, str]:
@@ -109,15 +109,18 @@ class DeviceIndex:
     def nodes(self) -> Mapping[str, tuple[str, ...]]:
         """The PCI functions of nodes and interfaces of the host: `Host.nodes`, with those of NVMe drives and NICs."""
         drives = (
-            (f"/dev/{name}", one.address) for one in self._used if isinstance(one, Nvme) for name in one.namespaces
+            (f"/dev/{name}", drive.address)
+            for drive in self._used
+            if isinstance(drive, Nvme)
+            for name in drive.namespaces
         )
         nics = (
-            (f"{sysfs.NET}/{name}", one.address)
-            for one in self._used
-            if isinstance(one, Nic)
-            for name in one.interfaces
+            (f"{sysfs.NET}/{name}", drive.address)
+            for drive in self._used
+            if isinstance(drive, Nic)
+            for name in drive.interfaces
         )
-        return {path: tuple(found) for path, found in grouped((*drives, *nics)).items()} | dict(self._nodes)
+        return {path: tuple(users) for path, users in grouped((*drives, *nics)).items()} | dict(self._nodes)
 
     def functions_under(self, path: str) -> tuple[str, ...] | None:
         """Return the PCI functions that a node or an interface of the host is on; None if that is unknown."""
@@ -127,7 +130,7 @@ class DeviceIndex:
     def users(self) -> Mapping[str, Mapping[str, str]]:
         """The guests that share a device, running or only defined, by its address; each with the path of its part."""
         rows = ((guest.name, path) for guest in self._guests for path in guest.host_paths)
-        by_function = grouped((one, row) for row in rows for one in self.functions_under(row[1]) or ())
+        by_function = grouped((function, row) for row in rows for function in self.functions_under(row[1]) or ())
         return {address: dict(pairs) for address, pairs in by_function.items()}
 
     @cached_property

@@ -247,11 +247,11 @@ class Intent(Part, frozen=True, kw_only=True):
 def _given(value: Any) -> Any:
     """Return the fields of a part of an intent that do not have their default."""
     if isinstance(value, tuple):
-        return [_given(one) for one in value]
+        return [_given(item) for item in value]
     if not isinstance(value, msgspec.Struct):
         return value
     fields = ((field, getattr(value, field.name)) for field in msgspec.structs.fields(value))
-    return {one.name: _given(given) for one, given in fields if given != one.default}
+    return {item.name: _given(given) for item, given in fields if given != item.default}
 
 
 def check_prunable(text: str | bytes, where: str) -> None:
@@ -331,9 +331,9 @@ def _allowed_words(path: str) -> list[str]:
     part = _PARTS.get(above.rpartition(".")[2].partition("[")[0], Intent)
     kind = next((field.type for field in inspect.type_info(part).fields if field.name == key), None)  # type: ignore[attr-defined]
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
-    words = [str(word) for one in kinds if isinstance(one, inspect.LiteralType) for word in one.values]
-    number = [_NUMBER] if words and any(isinstance(one, inspect.IntType) for one in kinds) else []
-    truths = ["true", "false"] if words and any(isinstance(one, inspect.BoolType) for one in kinds) else []
+    words = [str(word) for kind in kinds if isinstance(kind, inspect.LiteralType) for word in kind.values]
+    number = [_NUMBER] if words and any(isinstance(kind, inspect.IntType) for kind in kinds) else []
+    truths = ["true", "false"] if words and any(isinstance(kind, inspect.BoolType) for kind in kinds) else []
     return [*number, *truths, *words]
 
 
@@ -496,7 +496,7 @@ def _check_lengths(guest: GuestIntent, at: str) -> None:
     if guest.boot is not None:
         texts += [("boot.kernel", guest.boot.kernel, "path"), ("boot.initrd", guest.boot.initrd, "path")]
         texts += [("boot.cmdline", guest.boot.cmdline, "kernel command line")]
-    texts += [(f"networks[{n}]", one.text, "name") for n, one in enumerate(guest.networks or ())]
+    texts += [(f"networks[{n}]", network.text, "name") for n, network in enumerate(guest.networks or ())]
     texts += [("mig.profile", guest.mig.profile, "name")] if guest.mig else []
     texts += [("gpus.model", guest.gpus.model, "name")] if isinstance(guest.gpus, GpuRequest) else []
     for key, text, name in texts:

@@ -115,14 +115,14 @@ def refuse_long(document: Any, where: str, bits: int = 64) -> None:
 
 def _key_twice(data: bytes) -> str:
     """Return the first key that occurs twice in an object of a JSON text, quoted."""
-    found: list[str] = []
+    keys: list[str] = []
 
     def keep(pairs: list[tuple[str, Any]]) -> None:
         counted = Counter(name for name, _ in pairs)
-        found.extend(name for name, times in counted.items() if times > 1)
+        keys.extend(name for name, times in counted.items() if times > 1)
 
     json.loads(data, object_pairs_hook=keep, parse_int=str, parse_float=str)
-    return visible(repr(found[0][:60])) if found else "of one name"
+    return visible(repr(keys[0][:60])) if keys else "of one name"
 
 
 def recorded_json(text: str, *, where: str) -> Any:
@@ -161,5 +161,5 @@ def check_version(document: Mapping[Any, Any], wanted: int, what: str, where: st
     if isinstance(schema, str) and schema.startswith("hosttune."):
         raise BadInput(f"a document {visible(schema[:60])}, not {what}", where=where, hint=f"give {what}")
     if version != wanted or isinstance(version, bool):
-        found = "no version" if version is None else f"version {visible(repr(version)[:60])} is not known"
-        raise BadInput(found, where=f"{where}: version", hint=f"write `version: {wanted}`")
+        told = "no version" if version is None else f"version {visible(repr(version)[:60])} is not known"
+        raise BadInput(told, where=f"{where}: version", hint=f"write `version: {wanted}`")

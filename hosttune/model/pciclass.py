@@ -26,4 +26,4 @@ BRIDGES = (HOST_BRIDGE, PCI_BRIDGE)  # what never goes to a guest
 
 def in_sysfs(*classes: str) -> tuple[str, ...]:
     """Return with what the file `class` of a function of these classes begins."""
-    return tuple(f"0x{one}" for one in classes)
+    return tuple(f"0x{code}" for code in classes)

@@ -277,7 +277,11 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     @property
     def boots_from(self) -> tuple[str, ...]:
         """The kernel, disk and networks that it boots from."""
-        own = (self.boot and self.boot.kernel, self.disk, *(one.network or one.bridge for one in self.networks))
+        own = (
+            self.boot and self.boot.kernel,
+            self.disk,
+            *(network.network or network.bridge for network in self.networks),
+        )
         return tuple(name for name in own if name)
 
     @property

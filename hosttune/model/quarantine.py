@@ -89,7 +89,9 @@ class Register(Value, frozen=True, kw_only=True):
         """Read a register. Raises BadInput for anything else, also for an address that occurs twice."""
         register = from_json(cls, data, schema=REGISTER_SCHEMA, where=where)
         addresses = [record.address for record in register.devices]
-        wrong = next((one for one in addresses if not is_address(one) or addresses.count(one) > 1), None)
+        wrong = next(
+            (address for address in addresses if not is_address(address) or addresses.count(address) > 1), None
+        )
         if wrong is not None:
             what = f"{wrong[:80]!r} is not an address, or occurs twice"
             hint = "read the file and correct it: the devices that it quarantines must stay quarantined"
@@ -136,7 +138,7 @@ class HandoverState(Value, frozen=True, kw_only=True):
         """Return a record with the epoch of its device as it is now, whichever driver has it; without, if unknown."""
         if self.recording is None:
             return record
-        epoch, starts = ((one or {}).get(record.address) for one in (self.epochs, self.starts))
+        epoch, starts = ((values or {}).get(record.address) for values in (self.epochs, self.starts))
         return msgspec.structs.replace(record, epoch=epoch, starts=starts, recorded_since=self.recording.since)
 
     def counted(self, record: DeviceRecord) -> int | None:

@@ -20,7 +20,7 @@ def setting_value(kind: str, value: Any) -> Any:
 
 def short_lists(text: str) -> str:
     """Return a text in which long CPU lists with even steps are short: "2,4,6" up to 166 is "2,4..166"."""
-    return _CPU_LIST.sub(lambda found: _short(found[0]), text)
+    return _CPU_LIST.sub(lambda match: _short(match[0]), text)
 
 
 def _short(cpus: str) -> str:
@@ -74,7 +74,7 @@ def value_lines(rows: Iterable[tuple[Any, Any, Any, str]]) -> Iterator[str]:
         (
             (
                 setting.kind,
-                *(short_value(setting_value(setting.kind, setting.shown(one))) for one in (live, want)),
+                *(short_value(setting_value(setting.kind, setting.shown(value))) for value in (live, want)),
                 why,
             ),
             setting.target,

@@ -106,7 +106,7 @@ def trace_of_register(
     if any(f" {HANDOVER} " in line for line in (starts or "").splitlines()):
         return STARTS
     beside = [f"{FOLDER}/{name}" for name in names(f"{folder}/{FOLDER}") if name.startswith("statement-")]
-    return next((one for one in (*beside, SIGNED, COURSES) if one in beside or names(f"{folder}/{one}")), None)
+    return next((name for name in (*beside, SIGNED, COURSES) if name in beside or names(f"{folder}/{name}")), None)
 
 
 def unread_register(problems: Iterable[Problem]) -> Problem | None:

@@ -56,7 +56,7 @@ def refuse_surrogates(value: object, where: str) -> None:
 
 def unescaped(name: str) -> str:
     """Return a name from a file of /proc as it is: the kernel writes blanks, tabs and line ends in octal ("\\040")."""
-    return re.sub(r"\\([0-3][0-7]{2})", lambda found: chr(int(found[1], 8)), name)
+    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), name)
 
 
 def _texts(value: object, at: str) -> list[tuple[str, str]]:

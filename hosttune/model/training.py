@@ -90,7 +90,7 @@ def _check(value: Value, where: str, path: str) -> None:
         if isinstance(field, Value):
             _check(field, where, f"{path}{name}.")
         elif isinstance(field, tuple):
-            for number, one in enumerate(field):
-                _check(one, where, f"{path}{name}[{number}].")
+            for number, item in enumerate(field):
+                _check(item, where, f"{path}{name}[{number}].")
         elif isinstance(field, int | float) and not isinstance(field, bool) and not (0 < field < math.inf):
             raise BadInput(f"{field:g} is not possible here", where=f"{where}: {path}{name}", hint="correct it")

@@ -75,7 +75,7 @@ class Verification(Document, frozen=True, kw_only=True):
 
     def state(self, address: str) -> StatementState:
         """Return what a device of the statement has from it."""
-        if any(one.reason == "quarantined" for one in self.of(address)):
+        if any(reason.reason == "quarantined" for reason in self.of(address)):
             return "quarantined"
         return "void" if self.verdict == "void" else "expiring" if self.expiring else "valid"
 

@@ -67,10 +67,10 @@ def _with_mates(
     nics = NicRequest(count=guest.nics) if isinstance(guest.nics, int) else guest.nics
     ports = free_nics(context, nics) if isinstance(nics, NicRequest) else []
     drives = [drive.address for drive in context.host.nvme]
-    of_nics = [one for one in inside if one in ports][: nics.count if isinstance(nics, NicRequest) else 0]
-    of_drives = [one for one in inside if one in drives][: guest.nvme if isinstance(guest.nvme, int) else 0]
+    of_nics = [mate for mate in inside if mate in ports][: nics.count if isinstance(nics, NicRequest) else 0]
+    of_drives = [mate for mate in inside if mate in drives][: guest.nvme if isinstance(guest.nvme, int) else 0]
     every = (*gpus, *named, *of_nics, *of_drives)
-    if any(not can_be_counted(context, one, tuple(a for a in every if a != one)) for one in (*of_nics, *of_drives)):
+    if any(not can_be_counted(context, mate, tuple(a for a in every if a != mate)) for mate in (*of_nics, *of_drives)):
         return guest, ()
     if isinstance(nics, NicRequest) and of_nics:
         guest = msgspec.structs.replace(guest, nics=msgspec.structs.replace(nics, count=nics.count - len(of_nics)))
@@ -118,7 +118,7 @@ def place_guests(
     """Place the guests. Return (the outcome of each guest, findings about the whole)."""
     searched = search_problem(context, wants)
     alone = [_decided(searched, [i]) for i in range(len(wants))]
-    refused = {i: outcome for i, found in enumerate(alone) if isinstance(outcome := found.outcomes[i], Unplaced)}
+    refused = {i: outcome for i, single in enumerate(alone) if isinstance(outcome := single.outcomes[i], Unplaced)}
     able = [i for i in range(len(wants)) if i not in refused]
     together = alone[able[0]] if len(able) == 1 else _decided(searched, able)
     refused |= {i: outcome for i, outcome in together.outcomes.items() if isinstance(outcome, Unplaced)}
@@ -189,8 +189,8 @@ def _decided(searched: SearchProblem, members: Sequence[int]) -> _Decided:
     refused: dict[int, Outcome] = {}
     while left := [i for i in members if i not in refused]:
         best = best_of(searched, left)
-        built = {i: one for i, one in enumerate(Builder(problem, best).build()) if one is not None}
-        failed: dict[int, Outcome] = {i: one for i, one in built.items() if isinstance(one, Unplaced)}
+        built = {i: outcome for i, outcome in enumerate(Builder(problem, best).build()) if outcome is not None}
+        failed: dict[int, Outcome] = {i: outcome for i, outcome in built.items() if isinstance(outcome, Unplaced)}
         if len(left) == 1 and not built:
             failed = {left[0]: _no_place(problem.context, problem.wants[left[0]])}
         if not failed:
@@ -209,13 +209,13 @@ def _no_place(context: PlanningContext, want: GuestRequest) -> Unplaced:
     nics = NicRequest(count=guest.nics) if isinstance(guest.nics, int) else guest.nics
     missing: list[str] = []
     if isinstance(nics, NicRequest):
-        found = len(counted_nics(context, want))
-        missing += too_few("NICs", nics.count, found, len(context.host.nics))
-        missing += in_doubt(context, free_nics(context, nics)) if found < nics.count else ()
+        there = len(counted_nics(context, want))
+        missing += too_few("NICs", nics.count, there, len(context.host.nics))
+        missing += in_doubt(context, free_nics(context, nics)) if there < nics.count else ()
     if isinstance(guest.nvme, int):
-        found = len(counted_nvme(context, want))
-        missing += too_few("NVMe drives", guest.nvme, found, len(context.host.nvme))
-        missing += in_doubt(context, [one.address for one in context.host.nvme]) if found < guest.nvme else ()
+        there = len(counted_nvme(context, want))
+        missing += too_few("NVMe drives", guest.nvme, there, len(context.host.nvme))
+        missing += in_doubt(context, [drive.address for drive in context.host.nvme]) if there < guest.nvme else ()
     room = () if missing and has_room(context, guest, candidates) else shortage(context, guest, candidates)
     return Unplaced(guest=guest.name, why=(*missing, *room))
 

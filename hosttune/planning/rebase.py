@@ -188,7 +188,8 @@ class _Beside(msgspec.Struct, frozen=True):
                 for name, run in self.standing.residents.items()
                 if runs(run)
                 and any(
-                    one.gpu == gpu and place in ("", f"{one.profile}:{one.start}") for one in self.had_mig.get(name, ())
+                    assignment.gpu == gpu and place in ("", f"{assignment.profile}:{assignment.start}")
+                    for assignment in self.had_mig.get(name, ())
                 )
             ]
         if kind != fmpm.KIND:
@@ -204,7 +205,7 @@ class _Beside(msgspec.Struct, frozen=True):
         """Yield the actions that put back what is in force and not desired any more."""
         left = {(action.kind, part) for action in desired for part in _parts(action.kind, action.target)}
         left |= set(kept_by_name(self.standing.intent, self.held))
-        pools, now_there = (dict(_pools(one)) for one in (self.standing.bare, host))
+        pools, now_there = (dict(_pools(side)) for side in (self.standing.bare, host))
         for key, was in self.held.items():
             if key in left or key[1] in self.gone or _stays(force, key, was, guests):
                 continue
@@ -260,8 +261,8 @@ def _held(force: InForce) -> Iterator[tuple[Key, _Held]]:
 def _whole(parts: Mapping[str, Any]) -> Any:
     """Return the value of a setting that is one value, or one now and one at the next boot (`NowAndAtBoot`)."""
     values = list(parts.values())
-    one = set(parts) == {""} or (set(parts) == {"now", "boot"} and values[0] == values[1])
-    return values[0] if one else FrozenMap(parts)
+    is_whole = set(parts) == {""} or (set(parts) == {"now", "boot"} and values[0] == values[1])
+    return values[0] if is_whole else FrozenMap(parts)
 
 
 def _is_settled(kind: str, now: Any, was: _Held) -> bool:
@@ -287,7 +288,7 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Sequence[PlannedGuest])
             if not guest.mig
         )
     if kind == LibvirtHook.kind:  # as long as something stays that it sets
-        return any(one[0] in OF_STARTS and _stays(force, one, held, guests) for one, held in _held(force))
+        return any(key[0] in OF_STARTS and _stays(force, key, held, guests) for key, held in _held(force))
     if kind == KernelArguments.kind and part.endswith("iommu"):  # with it, groups are visible
         return bool(devices) and "pt" not in str(was.want).partition("=")[2].split(",")
     return kind in (VgpuTypeSetting.kind, MediatedDevice.kind) and part.partition(" ")[0] in devices
@@ -302,7 +303,7 @@ def _of_nic(host: Host, address: str) -> tuple[str, ...]:
 
 def _busy(standing: StandingIntent, guests: Iterable[PlannedGuest]) -> Mapping[str, Counter[str]]:
     """Return the parts that only the present runs of guests hold: by the guest, of a pool the number of its pages."""
-    planned, found = {guest.name: guest for guest in guests}, defaultdict[str, Counter[str]](Counter)
+    planned, counted = {guest.name: guest for guest in guests}, defaultdict[str, Counter[str]](Counter)
     for name, run in standing.residents.items():
         if not runs(run):
             continue
@@ -310,10 +311,10 @@ def _busy(standing: StandingIntent, guests: Iterable[PlannedGuest]) -> Mapping[s
         parts = [str(cpu) for pin in entry.vcpu_pins or () for cpu in parse_cpus(pin.cpus)]
         parts += (a for device in entry.devices for a in (device, *standing.bare.index.above(device)))
         parts += (a for device in entry.devices for a in _of_nic(standing.bare, device))
-        for one in parts:
-            found[one][name] += 1
+        for path in parts:
+            counted[path][name] += 1
         for part in entry.memory or ():
             if part.node is not None and part.page_bytes:
                 pool = sysfs.pool_total(part.node, part.page_bytes)
-                found[pool][name] += (part.memory_bytes or 0) // part.page_bytes
-    return found
+                counted[pool][name] += (part.memory_bytes or 0) // part.page_bytes
+    return counted

@@ -103,7 +103,7 @@ def compare(
         out = {guest.name: Unplaced(guest=guest.name, why=(_UNASKED,), stays=True) for guest in intent.guests}
         fixed, moving, gone = list(ours.values()), {}, []
     again = [guest for name, guest in moving.items() if name not in replan and asked[name].mig == guest.request.mig]
-    kept = {name: one.value for name, one in force.wanted.items() if not (prune and _from_file(one.source))}
+    kept = {name: wanted.value for name, wanted in force.wanted.items() if not (prune and _from_file(wanted.source))}
     settings = {**kept, **(intent.settings or {})}
     return StandingIntent(
         bare=host if force == NOTHING else bare_host(host, force, residents.values(), fixed, again),
@@ -142,9 +142,9 @@ def _unnamed(
     for guest in force.guests:
         if guest.name not in asked and guest.name not in gone:
             yield Unnamed(kind="guest", name=guest.name, source=guest.source)
-    for name, one in force.wanted.items():
+    for name, wanted in force.wanted.items():
         if name not in settings and name in left:
-            yield Unnamed(kind="setting", name=name, source=one.source)
+            yield Unnamed(kind="setting", name=name, source=wanted.source)
 
 
 # --- which guest it is ------------------------------------------------------------------------------------------
@@ -169,7 +169,9 @@ def _check_names(host: Host, intent: Intent, force: InForce, others: Collection[
             what = f"a guest named {guest.name!r} exists on this host"
             why = "no journal says that hosttune defined it" if host.in_force else "what is in force here is unknown"
             hint = f"choose another name, or plan that guest: hosttune plan --adopt {guest.name} ({why})"
-            hint = next((one.text for one in unknown_ours(host, force) if one.where == f"guest {guest.name}"), hint)
+            hint = next(
+                (finding.text for finding in unknown_ours(host, force) if finding.where == f"guest {guest.name}"), hint
+            )
             raise BadInput(what, where=at, hint=hint)
 
 
@@ -348,7 +350,7 @@ def compared(host: Host, standing: StandingIntent, wanted: GuestIntent, planned:
 def _elements(guest: PlannedGuest) -> dict[str, str]:
     """Return what an operator sees of a guest, by element."""
     cells = (f"node {cell.host_nodes}: {format_size(cell.memory_bytes)}, vCPUs {cell.vcpus}" for cell in guest.cells)
-    networks = (one.text for one in guest.networks)
+    networks = (network.text for network in guest.networks)
     elements = {
         "vcpus": str(len(guest.vcpu_pins)),
         "memory": format_size(sum(cell.memory_bytes for cell in guest.cells)),

@@ -104,7 +104,7 @@ def place_again(
     def placed(stay: Names) -> int:
         if stay not in known:
             known[stay] = _place_keeping(context, wants, stay, old_runs)
-        return sum(isinstance(one, Placed) for one in known[stay][0])
+        return sum(isinstance(outcome, Placed) for outcome in known[stay][0])
 
     if placed(own) == len(wants):
         return known[own]
@@ -174,7 +174,7 @@ def _keeping(
         *(a for request in others for a in (*request.named, *(request.candidates.named or ()))),
     }
     own = {kind: [device.address for device in had.devices if device.kind == kind] for kind in ("gpu", "nic", "nvme")}
-    free = {kind: tuple(one for one in some if one not in gone) for kind, some in own.items()}
+    free = {kind: tuple(address for address in some if address not in gone) for kind, some in own.items()}
     counts = {"nics": (want.asked.nics, free["nic"]), "nvme": (want.asked.nvme, free["nvme"])}
     named = {
         key: some[:count] for key, (count, some) in counts.items() if isinstance(count, int) and 0 < count <= len(some)
@@ -186,9 +186,9 @@ def _keeping(
 def _in_order(guest: PlannedGuest, had: PlannedGuest) -> PlannedGuest:
     """Return the guest with its CPUs in the order in which it had them, if they are the same in every cell."""
 
-    def by_cell(one: PlannedGuest) -> list[tuple[str, str, set[str]]]:
-        cpus = {pin.vcpu: pin.cpus for pin in one.vcpu_pins}
-        return [(cell.vcpus, cell.host_nodes, {cpus[n] for n in CpuSet.parse(cell.vcpus)}) for cell in one.cells]
+    def by_cell(guest: PlannedGuest) -> list[tuple[str, str, set[str]]]:
+        cpus = {pin.vcpu: pin.cpus for pin in guest.vcpu_pins}
+        return [(cell.vcpus, cell.host_nodes, {cpus[n] for n in CpuSet.parse(cell.vcpus)}) for cell in guest.cells]
 
     same = by_cell(guest) == by_cell(had) and guest.topology == had.topology
     return changed(guest, vcpu_pins=had.vcpu_pins) if same else guest

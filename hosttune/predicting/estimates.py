@@ -240,7 +240,7 @@ def _ring_or_switch(
     size: float | None, ranks: int, rate: float, part: float, generation: Generation, reduces: bool
 ) -> tuple[float, float, str, str]:
     """Return (typical of large messages, of this size, formula, source) of what the library takes."""
-    large, typical = (formulas.ring(rate, part, ranks, one) for one in (None, size))
+    large, typical = (formulas.ring(rate, part, ranks, message) for message in (None, size))
     if reduces and generation.switch_part is not None and ranks > 2:
         by_switch = formulas.in_switch(rate, generation.switch_part, ranks)
         if by_switch > large * _SWITCH_TAKEN:

@@ -128,7 +128,7 @@ def _worse_pair(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator
     mine = [count for pair, count in counts.items() if set(pair.split("->")) <= set(gpus)]
     if not mine or not counts or min(counts.values()) >= min(mine):
         return
-    pair = min(counts, key=lambda one: (counts[one], one))
+    pair = min(counts, key=lambda key: (counts[key], key))
     shape = replace(of_host(host, gpus[:1], standard))
     here, there = (pair_estimate(shape, count) for count in (min(mine), counts[pair]))
     best, worst = here.typical or here.bound, there.bound

@@ -175,7 +175,7 @@ def _up(host: Host, address: str, top: str | None) -> Iterator[Hop]:
     gpu = _gpu(host, address)
     generation = generation_of(gpu.model) if gpu is not None else None
     if generation is not None and generation.cpu_link_gb_per_s:
-        node = _node_words(host, address)
+        node = _node_text(host, address)
         rate = generation.cpu_link_gb_per_s
         yield Hop(kind="chip", start=address, end=node, gb_per_s=rate, words="link of the GPU to its CPU")
         return
@@ -207,7 +207,7 @@ def _carried(judged: JudgedLink | None) -> tuple[float | None, str]:
 
 def _through_cpu(host: Host, one: str, other: str) -> list[Hop]:
     nodes = [_node_of(host, end) for end in (one, other)]
-    names = [_node_words(host, end) for end in (one, other)]
+    names = [_node_text(host, end) for end in (one, other)]
     if nodes[0] is not None and nodes[0] == nodes[1]:
         if _node(host, one) is not None or _node(host, other) is not None:
             return []  # to the memory of its own node
@@ -222,6 +222,6 @@ def _through_cpu(host: Host, one: str, other: str) -> list[Hop]:
     return [Hop(kind="socket", start=names[0], end=names[1], gb_per_s=rate, words=words)]
 
 
-def _node_words(host: Host, address: str) -> str:
+def _node_text(host: Host, address: str) -> str:
     node = _node_of(host, address)
     return "node unknown" if node is None else f"node {node}"

@@ -52,7 +52,7 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
     inside = set(scope.devices) if scope.devices is not None else None
     gpus = [gpu.address for gpu in host.index.accelerators if inside is None or gpu.address in inside]
     nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and (inside is None or nic.address in inside)]
-    drives = [one.address for one in host.nvme if inside is None or one.address in inside]
+    drives = [drive.address for drive in host.nvme if inside is None or drive.address in inside]
     shape = replace(of_host(host, gpus, standard), slot=narrowest(host.index, gpus, now=True))
     fabric = [nic for nic in nics if nic.kind == "infiniband"]  # as `of_host`: a management port can have RDMA too
     notes = _notes(host, shape, gpus)
@@ -171,8 +171,14 @@ def _between_hosts(metric: str, shape: HostShape, count: int, hosts: int) -> Ite
 
 
 def _without_switch(shape: HostShape) -> Generation | None:
-    one = shape.generation
-    return None if one is None else msgspec.structs.replace(one, switch_part=None) if one.switch_part else one
+    generation = shape.generation
+    return (
+        None
+        if generation is None
+        else msgspec.structs.replace(generation, switch_part=None)
+        if generation.switch_part
+        else generation
+    )
 
 
 def _ports(host: Host, nics: Sequence[Nic]) -> Iterator[PredictedFigure]:

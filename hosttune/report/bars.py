@@ -48,10 +48,10 @@ class Chart(Value, frozen=True, kw_only=True):
     lower_is_better: bool = False
 
 
-def charts(found: Iterable[Measure]) -> tuple[Chart, ...]:
+def charts(measures: Iterable[Measure]) -> tuple[Chart, ...]:
     """Return a chart for each metric whose subjects are single things. Pairs are shown in heat maps."""
     together: dict[tuple[str, str], list[Measure]] = {}
-    for measure in found:
+    for measure in measures:
         if pair_of(measure.subject) is None:
             sized = _SIZED.fullmatch(measure.metric)
             title = f"{sized[1]}, {measure.subject}" if sized else measure.metric
@@ -88,24 +88,24 @@ def _chart(title: str, unit: str, members: Sequence[Measure]) -> Chart:
     )
 
 
-def _bar(one: Measure, axis: float) -> BarRow:
-    scale = one.scale
-    sized = _SIZED.fullmatch(one.metric)
-    runs = f"{len(one.runs)} run{'s' if len(one.runs) > 1 else ''}"
-    missing = f", {one.missing} without a figure" if one.missing else ""
-    several = len(one.figures) > 1
-    part = one.median / scale.peak if one.median is not None and scale and scale.peak else None
+def _bar(measure: Measure, axis: float) -> BarRow:
+    scale = measure.scale
+    sized = _SIZED.fullmatch(measure.metric)
+    runs = f"{len(measure.runs)} run{'s' if len(measure.runs) > 1 else ''}"
+    missing = f", {measure.missing} without a figure" if measure.missing else ""
+    several = len(measure.figures) > 1
+    part = measure.median / scale.peak if measure.median is not None and scale and scale.peak else None
     beside = "" if part is None else f"{part:.0%} of peak; "
-    beside += f"{number(one.lowest)}–{number(one.highest)}, {runs}{missing}" if several else f"{runs}{missing}"
-    side = "above floor" if one.lower_is_better else "below floor"
+    beside += f"{number(measure.lowest)}–{number(measure.highest)}, {runs}{missing}" if several else f"{runs}{missing}"
+    side = "above floor" if measure.lower_is_better else "below floor"
     return BarRow(
-        name=sized[2] if sized else one.subject,
-        figure=number(one.median),
+        name=sized[2] if sized else measure.subject,
+        figure=number(measure.median),
         beside=beside,
-        mark=Mark("fail", side) if one.below_floor else None,
-        width=percent(one.median, axis),
-        low=percent(one.lowest, axis) if several else None,
-        high=percent(one.highest, axis) if several else None,
+        mark=Mark("fail", side) if measure.below_floor else None,
+        width=percent(measure.median, axis),
+        low=percent(measure.lowest, axis) if several else None,
+        high=percent(measure.highest, axis) if several else None,
         floor=percent(scale.floor, axis) if scale else None,
         typical=percent(scale.typical, axis) if scale else None,
     )

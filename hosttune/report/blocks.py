@@ -286,7 +286,9 @@ class Report(Value, frozen=True, kw_only=True):
                 blocks = section.blocks() if callable(section.blocks) else section.blocks
                 whole = form == "junit"  # a suite without a case is one
                 parts = tuple(
-                    one for one in blocks if form in one.forms and (one.parts or whole or isinstance(one, Picture))
+                    block
+                    for block in blocks
+                    if form in block.forms and (block.parts or whole or isinstance(block, Picture))
                 )
                 if parts:
                     yield ShownSection(section.heading, section.lead, parts)

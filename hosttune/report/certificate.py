@@ -19,7 +19,7 @@ from hosttune.model.validation import ACCEPTED, Validation
 from hosttune.model.values import grouped, to_json
 from hosttune.report.blocks import AnyBlock, Facts, Lines, Report, Section, Table
 from hosttune.report.outcomes import Mark, groups, meaning, occasion, tally, unseen
-from hosttune.report.validation import machine_words, results_table
+from hosttune.report.validation import machine_text, results_table
 
 _MONO = dict.fromkeys(("address", "UUID"), "mono")
 _FIRMWARE = ("vbios", "nic-firmware", "drive-firmware")
@@ -31,69 +31,72 @@ _NOT_HANDED = (
 )
 
 
-def certificate_report(found: Validation, evidence: Evidence, standard: Standard) -> Report:
+def certificate_report(validation: Validation, evidence: Evidence, standard: Standard) -> Report:
     """Return the certificate of a validation that was made from `evidence`. `standard`: the floors of its figures."""
-    verdict, word, kind = found.verdict, "CERTIFICATE", "Certificate of a GPU host"
-    means = f"{meaning(found)} It holds {holds_until(found, evidence)}."
-    if verdict not in ("pass", "warn") or unseen(found):
+    verdict, word, kind = validation.verdict, "CERTIFICATE", "Certificate of a GPU host"
+    means = f"{meaning(validation)} It holds {holds_until(validation, evidence)}."
+    if verdict not in ("pass", "warn") or unseen(validation):
         verdict = "fail" if verdict == "fail" else "unknown"
-        word, kind, means = "NO CERTIFICATE", "Not a certificate", f"{meaning(found)} This page certifies nothing."
-    elif found.at is None:
+        word, kind, means = "NO CERTIFICATE", "Not a certificate", f"{meaning(validation)} This page certifies nothing."
+    elif validation.at is None:
         verdict, word, kind = "unknown", "SPECIMEN", "Specimen of a certificate"
         means = "Made from a capture or a document: when anybody looked at the host is unknown. It certifies nothing."
-    digest = f"sha256 {digest_of(found)} of its canonical JSON; the document is in this file (id validation)"
-    machine = found.machine.digest if found.machine else None
+    digest = f"sha256 {digest_of(validation)} of its canonical JSON; the document is in this file (id validation)"
+    machine = validation.machine.digest if validation.machine else None
     facts = (
-        ("host", machine_words(evidence.host)),
+        ("host", machine_text(evidence.host)),
         ("machine", machine or "no digest: the machine's id is not known"),
-        ("looked at", ", ".join((found.at or "at an unknown time", *occasion(found)[:: 2 if found.at else 1]))),
-        *([("GPUs", found.looked)] if found.looked else []),
-        ("results", tally(found.results)),
-        *(dict(found.facts or {}).items()),
+        (
+            "looked at",
+            ", ".join((validation.at or "at an unknown time", *occasion(validation)[:: 2 if validation.at else 1])),
+        ),
+        *([("GPUs", validation.looked)] if validation.looked else []),
+        ("results", tally(validation.results)),
+        *(dict(validation.facts or {}).items()),
         ("full validation", digest),
     )
     return Report(
         kind=kind,
         command="hosttune validate -o certificate",
-        name=found.host or "unnamed host",
+        name=validation.host or "unnamed host",
         verdict=verdict,
         word=word,
-        headline=tally(found.results),
+        headline=tally(validation.results),
         meaning=means,
         blocks=(
             results_table(
-                found.results,
+                validation.results,
                 f"Why this is {'no certificate' if word != 'SPECIMEN' else 'a specimen'}",
                 "fail",
                 "unknown",
             ),
             Facts(heading="What was looked at", parts=facts),
-            _devices(found, evidence),
-            _figures(found, evidence, standard),
-            results_table(found.results, "Warnings", "warn"),
-            _accepted(found),
+            _devices(validation, evidence),
+            _figures(validation, evidence, standard),
+            results_table(validation.results, "Warnings", "warn"),
+            _accepted(validation),
             Section(heading="Hand-over", blocks=tuple(_handed(evidence))),
         ),
-        data=(("validation", to_json(found)),),
+        data=(("validation", to_json(validation)),),
     )
 
 
-def holds_until(found: Validation, evidence: Evidence) -> str:
+def holds_until(validation: Validation, evidence: Evidence) -> str:
     """Return until when a certificate holds, in words: dates, then what ends it on any day."""
     valid = (statement for statement in evidence.statements or () if statement.verdict == "valid")
     ends = [(statement.expires_at, "the statement of the hand-over") for statement in valid if statement.expires_at]
-    accepted = (result.accepted for result in found.results if result.standing == ACCEPTED and result.accepted)
+    accepted = (result.accepted for result in validation.results if result.standing == ACCEPTED and result.accepted)
     ends += [(acceptance.until, f"{acceptance.check} is accepted") for acceptance in accepted]
     date, why = min(ends, default=("", ""))
     changes = "a device, its firmware or driver, a setting or a guest changes, or the host boots"
     return f"until {date} ({why}), and no longer than until {changes}" if date else f"until {changes}"
 
 
-def _devices(found: Validation, evidence: Evidence) -> Table:
+def _devices(validation: Validation, evidence: Evidence) -> Table:
     host = evidence.host
     values = {
         (fact.name, address): fact.value
-        for fact in found.configuration or ()
+        for fact in validation.configuration or ()
         for address in fact.subjects
         if fact.value is not None
     }
@@ -111,15 +114,15 @@ def _devices(found: Validation, evidence: Evidence) -> Table:
         return words, address, serial or "unknown", known.get("uuid") or "", firmware or "unknown", driver
 
     devices = [("GPU", gpu.address, gpu.model) for gpu in host.index.accelerators]
-    devices += [("NVSwitch", one.address, None) for one in host.nvswitches]
+    devices += [("NVSwitch", switch.address, None) for switch in host.nvswitches]
     devices += [("NIC", nic.address, None) for nic in host.nics if nic.physfn is None]
-    devices += [("NVMe", one.address, None) for one in host.nvme]
+    devices += [("NVMe", drive.address, None) for drive in host.nvme]
     columns = ("device", "address", "serial number", "UUID", "firmware", "driver")
     return Table(heading="Devices", columns=columns, rows=tuple(row(*device) for device in devices), styles=_MONO)
 
 
-def _figures(found: Validation, evidence: Evidence, standard: Standard) -> Section:
-    figures = measures(found.samples, scales(found.samples, evidence.host, standard, evidence.history))
+def _figures(validation: Validation, evidence: Evidence, standard: Standard) -> Section:
+    figures = measures(validation.samples, scales(validation.samples, evidence.host, standard, evidence.history))
     rows = tuple(
         _figure(metric, members)
         for metric, members in grouped((measure.metric, measure) for measure in figures).items()
@@ -136,11 +139,11 @@ def _figures(found: Validation, evidence: Evidence, standard: Standard) -> Secti
 def _figure(metric: str, members: list[Measure]) -> tuple[Mark | str, ...]:
     """Return the row of a metric: the measure that is nearest to the wrong side of its floor."""
 
-    def margin(one: Measure) -> float:
-        floor = (one.scale and one.scale.floor) or 1.0
-        return -(one.median or 0.0) / floor if one.lower_is_better else (one.median or 0.0) / floor
+    def margin(measure: Measure) -> float:
+        floor = (measure.scale and measure.scale.floor) or 1.0
+        return -(measure.median or 0.0) / floor if measure.lower_is_better else (measure.median or 0.0) / floor
 
-    worst = min(members, key=lambda one: (one.median is not None, not one.below_floor, margin(one)))
+    worst = min(members, key=lambda measure: (measure.median is not None, not measure.below_floor, margin(measure)))
     scale, least = worst.scale, "at most" if worst.lower_is_better else "at least"
     if worst.median is None:
         figure: Mark | str = Mark("unknown", "no figure")
@@ -159,10 +162,10 @@ def _figure(metric: str, members: list[Measure]) -> tuple[Mark | str, ...]:
     )
 
 
-def _accepted(found: Validation) -> Section:
+def _accepted(validation: Validation) -> Section:
     rows = tuple(
         (group.check, some(group.subjects, _MANY), group.actual or "", group.accepted.text)
-        for group in groups(found.results)
+        for group in groups(validation.results)
         if group.accepted and group.outcome == ACCEPTED
     )
     table = Table(columns=("check", "of", "what was seen", "accepted"), rows=rows)

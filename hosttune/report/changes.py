@@ -89,7 +89,7 @@ def changes(before: Validation | None, after: Validation) -> Changes | None:
         return None
     outcomes, same = _outcomes(before, after)
     figures = sorted(
-        (_figure(change) for change in compare(before, after)), key=lambda one: VERDICTS.index(one.verdict)
+        (_figure(change) for change in compare(before, after)), key=lambda figure: VERDICTS.index(figure.verdict)
     )
     named = ", ".join(text for text in (before.host, before.at) if text) or "an earlier validation"
     return Changes(before=named, outcomes=outcomes, same=same, figures=tuple(figures))
@@ -106,7 +106,7 @@ def _outcomes(before: Validation, after: Validation) -> tuple[tuple[Outcomes, ..
         for key in keys
         if not (key in old and key in new and old[key].outcome == new[key].outcome)
     ]
-    return tuple(sorted(changed, key=lambda one: not one.worse)), len(keys) - len(changed)
+    return tuple(sorted(changed, key=lambda outcomes: not outcomes.worse)), len(keys) - len(changed)
 
 
 def _outcome(key: tuple[str, str], old: CheckResult | None, new: CheckResult | None, *, made: bool) -> Outcomes:
@@ -120,18 +120,18 @@ def _outcome(key: tuple[str, str], old: CheckResult | None, new: CheckResult | N
     )
 
 
-def _figure(one: FigureChange) -> ChangedFigure:
-    effect = one.why or "unknown"
-    if one.change is not None:
-        effect = f"{one.change:+.1%}"
-        if one.low is not None and one.high is not None:
-            effect += f" ({one.low:+.1%} to {one.high:+.1%})"
+def _figure(figure: FigureChange) -> ChangedFigure:
+    effect = figure.why or "unknown"
+    if figure.change is not None:
+        effect = f"{figure.change:+.1%}"
+        if figure.low is not None and figure.high is not None:
+            effect += f" ({figure.low:+.1%} to {figure.high:+.1%})"
     return ChangedFigure(
-        metric=one.metric,
-        subject=one.subject,
-        unit=one.unit,
-        before=number(one.before) if one.before is not None else NONE,
-        after=number(one.after) if one.after is not None else NONE,
+        metric=figure.metric,
+        subject=figure.subject,
+        unit=figure.unit,
+        before=number(figure.before) if figure.before is not None else NONE,
+        after=number(figure.after) if figure.after is not None else NONE,
         effect=effect,
-        verdict=one.verdict,
+        verdict=figure.verdict,
     )

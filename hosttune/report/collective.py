@@ -17,38 +17,40 @@ _SCALING = ("hosts", "ranks", "groups", "median", "lowest", "predicted", "bound"
 _GROUPS = ("step", "for", "hosts", "state", "outcome", "why")
 
 
-def collective_report(found: CollectiveReport) -> Report:
+def collective_report(report: CollectiveReport) -> Report:
     """Return the report of a run of `collective`."""
-    groups = sorted(found.groups, key=lambda group: (group.repeated, _WORST_FIRST.index(group.state), group.step))
+    groups = sorted(report.groups, key=lambda group: (group.repeated, _WORST_FIRST.index(group.state), group.step))
     bad = [group for group in groups if group.state in ("low", "failed") and not group.repeated]
     return Report(
         kind="Collectives over several hosts",
-        verdict=found.verdict,
-        headline=headline(found),
-        occasion=tuple(occasion(found)),
-        stopped=found.stopped,
+        verdict=report.verdict,
+        headline=headline(report),
+        occasion=tuple(occasion(report)),
+        stopped=report.stopped,
         blocks=(
             Lines(
                 heading="What explains low and failed groups",
-                lines=tuple(fault.words for fault in found.faults),
+                lines=tuple(fault.words for fault in report.faults),
                 style="error",
-                empty="" if found.check else "Nothing is named.",
+                empty="" if report.check else "Nothing is named.",
             ),
             *(
                 Table(
-                    heading=f"{kind}, {size_words(size)}: bus bandwidth in GB/s",
+                    heading=f"{kind}, {message_size(size)}: bus bandwidth in GB/s",
                     columns=_SCALING,
-                    rows=tuple(scaling_row(row) for row in found.scaling if (row.kind, row.size_bytes) == (kind, size)),
+                    rows=tuple(
+                        scaling_row(row) for row in report.scaling if (row.kind, row.size_bytes) == (kind, size)
+                    ),
                 )
-                for kind, size in dict.fromkeys((row.kind, row.size_bytes) for row in found.scaling)
+                for kind, size in dict.fromkeys((row.kind, row.size_bytes) for row in report.scaling)
             ),
             Lines(
                 heading="Low and failed groups",
-                lines=tuple(f"{group.state}: {group_words(group)}" for group in bad),
+                lines=tuple(f"{group.state}: {group_text(group)}" for group in bad),
                 style="warn",
                 forms=("text",),
             ),
-            Lines(heading="Not measured, or unknown", lines=(*unmeasured(found), *found.notes), style="warn"),
+            Lines(heading="Not measured, or unknown", lines=(*unmeasured(report), *report.notes), style="warn"),
             Table(
                 heading="Groups",
                 columns=_GROUPS,
@@ -106,7 +108,7 @@ def _against(report: CollectiveReport) -> Iterator[str]:
         yield f"below {report.least:g} GB/s at the largest size"
 
 
-def size_words(size: int) -> str:
+def message_size(size: int) -> str:
     """Return a size for people: "256 MiB"; bytes that are no whole unit with two decimals."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor:
@@ -128,7 +130,7 @@ def scaling_row(row: Scaling) -> tuple[str, ...]:
     )
 
 
-def group_words(group: HostGroup) -> str:
+def group_text(group: HostGroup) -> str:
     """Return a group with its hosts and reason in one line."""
     outcome = "" if group.outcome == "measured" else f"{group.outcome}: "
     return f"step {group.step}, {some(group.hosts, 6)}: {outcome}{group.why or 'no reason is known'}"
@@ -150,27 +152,27 @@ def unmeasured(report: CollectiveReport) -> Iterator[str]:
     yield from lines
 
 
-def member_report(found: Member) -> Report:
+def member_report(member: Member) -> Report:
     """Return what a host has, and its part of a collective if it took part."""
-    guests = "unknown" if found.guests is None else ", ".join(found.guests) or "none"
+    guests = "unknown" if member.guests is None else ", ".join(member.guests) or "none"
     has = []
-    if found.library is not None:
-        has.append(f"{found.library.words}; GPUs that it sees: {found.library.gpus} of {found.gpus_present}")
-    if found.place is not None:
-        rate = "rate unknown" if found.place.rate_gbps is None else f"{found.place.rate_gbps:g} Gb/s"
-        has.append(f"meets others at {found.place.interface}, {found.place.address or 'no address'}, {rate}")
-    has += [f"{name}={value}" for name, value in found.environment.items()]
-    part = [f"group {found.group}: {found.outcome} {found.why or ''}".rstrip()] if found.group is not None else []
+    if member.library is not None:
+        has.append(f"{member.library.words}; GPUs that it sees: {member.library.gpus} of {member.gpus_present}")
+    if member.place is not None:
+        rate = "rate unknown" if member.place.rate_gbps is None else f"{member.place.rate_gbps:g} Gb/s"
+        has.append(f"meets others at {member.place.interface}, {member.place.address or 'no address'}, {rate}")
+    has += [f"{name}={value}" for name, value in member.environment.items()]
+    part = [f"group {member.group}: {member.outcome} {member.why or ''}".rstrip()] if member.group is not None else []
     part += [
         f"{timing.kind}, {timing.size_bytes} bytes, {timing.ranks} ranks: {min(timing.seconds):.4g} s"
-        for timing in found.timings
+        for timing in member.timings
     ]
     return Report(
         kind="A host's part in collectives",
-        headline=f"{found.host or 'host'}: running guests: {guests}",
+        headline=f"{member.host or 'host'}: running guests: {guests}",
         blocks=(
-            Lines(heading="What it has", lines=(*has, *found.settings), whole=True),
+            Lines(heading="What it has", lines=(*has, *member.settings), whole=True),
             Lines(heading="Its part", lines=tuple(part), whole=True),
-            Lines(heading="Notes", lines=found.notes, style="warn", whole=True),
+            Lines(heading="Notes", lines=member.notes, style="warn", whole=True),
         ),
     )

@@ -42,7 +42,7 @@ from hosttune.report.fleet_groups import (
     meaning,
     median_name,
     occasion,
-    outlier_words,
+    outlier_text,
     pending,
     results_left_out,
     summary,
@@ -51,12 +51,12 @@ from hosttune.report.fleet_groups import (
 )
 from hosttune.report.fleet_uniform import (
     STATE_WORDS,
-    fact_words,
+    fact_text,
     few_without,
-    group_words,
-    holder_words,
-    machine_words,
-    majority_words,
+    group_text,
+    holder_text,
+    machine_text,
+    majority_text,
     notable,
     others,
     some_unknown,
@@ -180,18 +180,18 @@ def _steps(report: FleetReport) -> tuple[AnyBlock, ...]:
     )
 
 
-def _step(one: Trouble) -> TitledFacts:
-    actual = f"{one.actual or 'no reason given'}{'' if one.alike else ' (the first of them)'}"
+def _step(trouble: Trouble) -> TitledFacts:
+    actual = f"{trouble.actual or 'no reason given'}{'' if trouble.alike else ' (the first of them)'}"
     return TitledFacts(
-        title=one.title,
-        mark=Mark(one.outcome, one.outcome),
-        note=one.size,
+        title=trouble.title,
+        mark=Mark(trouble.outcome, trouble.outcome),
+        note=trouble.size,
         facts=_given(
-            ("hosts", NameList(one.hosts)),
-            ("devices", some(one.places, DEVICES)),
-            ("expected", one.expected),
+            ("hosts", NameList(trouble.hosts)),
+            ("devices", some(trouble.places, DEVICES)),
+            ("expected", trouble.expected),
             ("actual", actual),
-            ("do", one.hint),
+            ("do", trouble.hint),
         ),
         strong="do",
     )
@@ -218,7 +218,7 @@ def _given(*facts: tuple[str, str | NameList | None]) -> tuple[tuple[str, str | 
 
 
 def _statements(report: FleetReport) -> Iterator[TitledFacts]:
-    states = grouped((one.state, line.host) for line in report.hosts for one in line.handed)
+    states = grouped((handed_line.state, line.host) for line in report.hosts for handed_line in line.handed)
     for state, outcome in _STATEMENTS.items():
         if hosts := states.get(state):
             facts = (("hosts", NameList(tuple(dict.fromkeys(hosts)))),)
@@ -235,19 +235,19 @@ def _waves(report: FleetReport) -> Iterator[TitledFacts]:
         yield TitledFacts(title=title, mark=Mark(outcome, word), facts=tuple(("", line) for line in why))
 
 
-def _cause(one: CauseGroup) -> TitledFacts:
-    hosts = count(len(one.hosts), "host")
-    size = f"{count(one.figures, 'low figure')} of {hosts}" if one.figures else f"{hosts}, no figure low"
+def _cause(cause: CauseGroup) -> TitledFacts:
+    hosts = count(len(cause.hosts), "host")
+    size = f"{count(cause.figures, 'low figure')} of {hosts}" if cause.figures else f"{hosts}, no figure low"
     facts = _given(
-        ("hosts", NameList(one.hosts)),
-        ("grade", GRADE_WORDS[one.grade] if one.grade else None),
-        ("example", one.example),
-        ("evidence", "; ".join(one.evidence)),
-        ("do", one.remedy),
-        ("confirm", one.confirm),
+        ("hosts", NameList(cause.hosts)),
+        ("grade", GRADE_WORDS[cause.grade] if cause.grade else None),
+        ("example", cause.example),
+        ("evidence", "; ".join(cause.evidence)),
+        ("do", cause.remedy),
+        ("confirm", cause.confirm),
     )
     return TitledFacts(
-        title=f"{one.cause or NO_CAUSE}: {size}",
+        title=f"{cause.cause or NO_CAUSE}: {size}",
         facts=facts,
         strong="do",
     )
@@ -259,9 +259,7 @@ def _cause(one: CauseGroup) -> TitledFacts:
 def _uniformity(report: FleetReport) -> Section:
     counted = Counter(spread.state for spread in report.uniformity)
     states = ", ".join(f"{counted[state]} {STATE_WORDS[state]}" for state in STATES if counted[state])
-    machines = grouped(
-        (f"{machine_words(spread)}: {count(spread.hosts, 'host')}", spread) for spread in notable(report)
-    )
+    machines = grouped((f"{machine_text(spread)}: {count(spread.hosts, 'host')}", spread) for spread in notable(report))
     lead = (
         "Compared among hosts of the same machine model and devices of the same kind. A majority is more than half of "
         "what is known; unknown never counts as agreeing. No verdict follows from it: a declared baseline (hosttune "
@@ -280,23 +278,25 @@ def _uniformity(report: FleetReport) -> Section:
     )
 
 
-def _spread(one: Spread) -> TitledFacts:
+def _spread(spread: Spread) -> TitledFacts:
     facts: list[str | NameList] = [
-        NameList(tuple(map(holder_words, group.holders)), f"{group_words(one, group)}: ") for group in others(one)
+        NameList(tuple(map(holder_text, group.holders)), f"{group_text(spread, group)}: ") for group in others(spread)
     ]
-    facts += [f"and {one.more_values} more values"] if one.more_values else []
-    facts += [NameList(tuple(map(holder_words, some_unknown(one))), "unknown: ")] if some_unknown(one) else []
-    facts += [NameList(few_without(one), "no such device: ")] if few_without(one) else []
+    facts += [f"and {spread.more_values} more values"] if spread.more_values else []
+    facts += [NameList(tuple(map(holder_text, some_unknown(spread))), "unknown: ")] if some_unknown(spread) else []
+    facts += [NameList(few_without(spread), "no such device: ")] if few_without(spread) else []
     return TitledFacts(
-        title=f"{fact_words(one)}: {majority_words(one)}",
-        mark=Mark(_STATES.get(one.state, "skip"), one.state),
+        title=f"{fact_text(spread)}: {majority_text(spread)}",
+        mark=Mark(_STATES.get(spread.state, "skip"), spread.state),
         facts=tuple(("", fact) for fact in facts),
     )
 
 
 def _figures(report: FleetReport) -> Section:
     outliers = grouped((outlier.model, outlier) for outlier in report.outliers)
-    medians = grouped((one.model + (f" ({one.device})" if one.device else ""), one) for one in report.medians)
+    medians = grouped(
+        (median.model + (f" ({median.device})" if median.device else ""), median) for median in report.medians
+    )
     lead = (
         "Each device is compared with all others of its model. Far is a modified z-score, |0.6745 × (figure − median) "
         "÷ MAD|, above 3.5 (Iglewicz and Hoaglin 1993) and a difference that matters; with fewer than five hosts "
@@ -322,14 +322,14 @@ def _figures(report: FleetReport) -> Section:
                     columns=("metric", "median", "MAD", "unit", "hosts", "figures"),
                     rows=tuple(
                         (
-                            median_name(one),
-                            number(one.median),
-                            number(one.mad),
-                            one.unit,
-                            str(one.hosts),
-                            str(one.subjects),
+                            median_name(median),
+                            number(median.median),
+                            number(median.mad),
+                            median.unit,
+                            str(median.hosts),
+                            str(median.subjects),
                         )
-                        for one in those
+                        for median in those
                     ),
                     styles=dict.fromkeys(("median", "MAD", "hosts", "figures"), "num"),
                     fold=True,
@@ -340,9 +340,9 @@ def _figures(report: FleetReport) -> Section:
     )
 
 
-def _outlier(one: Outlier) -> tuple[Mark | str, ...]:
-    side = Mark("fail", "worse") if one.worse else Mark("skip", "better")
-    return (side, one.host, one.subject, one.metric, outlier_words(one))
+def _outlier(outlier: Outlier) -> tuple[Mark | str, ...]:
+    side = Mark("fail", "worse") if outlier.worse else Mark("skip", "better")
+    return (side, outlier.host, outlier.subject, outlier.metric, outlier_text(outlier))
 
 
 # --- every host ----------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def _member(line: HostLine, waved: bool) -> RosterRow:
         for group in alike[:MOST_GROUPS]
         if group.outcome == "warn" and group.subjects != ("host",)
     ]
-    causes = (f"{one.cause} ({one.grade}: {'; '.join(one.evidence)})" for one in line.causes)
+    causes = (f"{cause.cause} ({cause.grade}: {'; '.join(cause.evidence)})" for cause in line.causes)
     notes += [f"and {line.low_untold} more low figures"] if line.low_untold else []
     notes += [f"why: {', then '.join(causes)}"] if line.low and line.causes else []
     notes += [f"and {more} more results in the host's own file"] if more else []

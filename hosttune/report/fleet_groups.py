@@ -226,14 +226,21 @@ def troubles(report: FleetReport) -> tuple[Trouble, ...]:
     """
     members = grouped((_key(line, result), (line, result)) for line in report.hosts for result in line.told)
     remedies = grouped((_remedy(key, same), same) for key, same in members.items())
-    every = [_trouble([one for same in alike for one in same]) for alike in remedies.values()]
+    every = [_trouble([result for same in alike for result in same]) for alike in remedies.values()]
     return tuple(sorted(every, key=_worst_first))
 
 
-def _worst_first(one: Trouble) -> tuple[object, ...]:
+def _worst_first(trouble: Trouble) -> tuple[object, ...]:
     """Return the sort key: hosts that need a person first, then by severity; whole hosts before single results."""
-    whole = one.answer is None
-    return (one.answer != "needs-person", severity(one.outcome), whole, -len(one.hosts), -one.results, one.checks)
+    whole = trouble.answer is None
+    return (
+        trouble.answer != "needs-person",
+        severity(trouble.outcome),
+        whole,
+        -len(trouble.hosts),
+        -trouble.results,
+        trouble.checks,
+    )
 
 
 def _key(line: HostLine, result: CheckResult) -> tuple[str, ...]:
@@ -290,7 +297,7 @@ def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
             dict.fromkeys(f"{result.subject} of {of.host}" for of, result in members if result.subject != "host")
         ),
         results=len(members),
-        expected=first.expected if len(checks) == 1 or len({one for one, _ in texts}) == 1 else None,
+        expected=first.expected if len(checks) == 1 or len({text for text, _ in texts}) == 1 else None,
         actual=first.actual,
         hint=remedy([result.hint for _, result in members], place),
         alike=len({(result.expected, result.actual) for _, result in members}) == 1,
@@ -301,17 +308,17 @@ def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
 # --- figures ---------------------------------------------------------------------------------------
 
 
-def outlier_words(one: Outlier) -> str:
+def outlier_text(outlier: Outlier) -> str:
     """Return the figures of an outlier as text: "28.0 GB/s, median 55.5, -49.5 %, score -132"."""
-    part = f"{one.value / one.median - 1:+.1%}" if one.median else "median is 0"
-    score = f"score {one.score:+.1f}" if one.score is not None else "all others alike"
-    return f"{number(one.value)} {one.unit}, median {number(one.median)}, {part}, {score}"
+    part = f"{outlier.value / outlier.median - 1:+.1%}" if outlier.median else "median is 0"
+    score = f"score {outlier.score:+.1f}" if outlier.score is not None else "all others alike"
+    return f"{number(outlier.value)} {outlier.unit}, median {number(outlier.median)}, {part}, {score}"
 
 
-def median_name(one: Median) -> str:
+def median_name(median: Median) -> str:
     """Return the metric's name, and what it was measured on other than the model."""
-    extra = f"{one.gpus} GPUs" if one.gpus else one.subject
-    return f"{one.metric} ({extra})" if extra else one.metric
+    extra = f"{median.gpus} GPUs" if median.gpus else median.subject
+    return f"{median.metric} ({extra})" if extra else median.metric
 
 
 def results_left_out(report: FleetReport) -> str | None:

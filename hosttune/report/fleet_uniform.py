@@ -17,69 +17,69 @@ MOST_DEVICES = 8  # of a host, by address
 MOST_VALUE = 160  # characters of a value in a line; JSON has all
 
 
-def machine_words(one: Spread) -> str:
+def machine_text(spread: Spread) -> str:
     """Return the machine model: "PowerEdge XE9680 with NVIDIA H200"."""
-    gpus = ", ".join(one.gpu_models)
-    return (one.product or "machines of unknown model") + (f" with {gpus}" if gpus else "")
+    gpus = ", ".join(spread.gpu_models)
+    return (spread.product or "machines of unknown model") + (f" with {gpus}" if gpus else "")
 
 
-def fact_words(one: Spread) -> str:
+def fact_text(spread: Spread) -> str:
     """Return the fact, and the devices that it is of: "vbios of NVIDIA H200 (10de:2335 10de:18be)"."""
-    if one.kind is None:
-        return f"{one.fact} of {one.model} (ids unknown)" if one.model else one.fact
-    return f"{one.fact} of {one.model} ({one.kind})" if one.model else f"{one.fact} of {one.kind}"
+    if spread.kind is None:
+        return f"{spread.fact} of {spread.model} (ids unknown)" if spread.model else spread.fact
+    return f"{spread.fact} of {spread.model} ({spread.kind})" if spread.model else f"{spread.fact} of {spread.kind}"
 
 
-def majority_words(one: Spread) -> str:
+def majority_text(spread: Spread) -> str:
     """Return the majority with its size, or why there is none. A tie is said."""
-    if one.majority is not None:
-        size = next(group.subjects for group in one.groups if group.value == one.majority)
-        return f"majority {_cut(one.majority)} ({size} of {one.known} known)"
-    if one.product is None:
+    if spread.majority is not None:
+        size = next(group.subjects for group in spread.groups if group.value == spread.majority)
+        return f"majority {_cut(spread.majority)} ({size} of {spread.known} known)"
+    if spread.product is None:
         return "the product name is unknown: not compared"
-    if not one.groups:
+    if not spread.groups:
         return "not known anywhere"
-    sizes = [group.subjects for group in one.groups]
-    if one.state == "split":
+    sizes = [group.subjects for group in spread.groups]
+    if spread.state == "split":
         tie = len(sizes) > 1 and sizes[0] == sizes[1]
         return f"no majority: {'a tie, ' if tie else ''}{some((f'{size} x' for size in sizes), 6)}"
-    return f"nothing to compare with: {_cut(one.groups[0].value)}"
+    return f"nothing to compare with: {_cut(spread.groups[0].value)}"
 
 
-def group_words(one: Spread, group: ValueGroup) -> str:
+def group_text(spread: Spread, group: ValueGroup) -> str:
     """Return a value; of kernel arguments, how they differ from the majority."""
-    if one.fact != KERNEL_ARGUMENTS or one.majority is None:
+    if spread.fact != KERNEL_ARGUMENTS or spread.majority is None:
         return _cut(group.value)
-    more, less = argument_difference(group.value, one.majority)
+    more, less = argument_difference(group.value, spread.majority)
     parts = [f"adds {' '.join(more)}"] if more else []
     parts += [f"lacks {' '.join(less)}"] if less else []
     return _cut("; ".join(parts) or "the same arguments in another order")
 
 
-def holder_words(one: Holder) -> str:
+def holder_text(holder: Holder) -> str:
     """Return a host with its devices: "gpu7 (0000:18:00.0)"."""
-    return f"{one.host} ({some(one.subjects, MOST_DEVICES)})" if one.subjects else one.host
+    return f"{holder.host} ({some(holder.subjects, MOST_DEVICES)})" if holder.subjects else holder.host
 
 
-def others(one: Spread) -> tuple[ValueGroup, ...]:
+def others(spread: Spread) -> tuple[ValueGroup, ...]:
     """Return the values that are not the majority's."""
-    return tuple(group for group in one.groups if group.holders)
+    return tuple(group for group in spread.groups if group.holders)
 
 
 def notable(report: FleetReport) -> tuple[Spread, ...]:
     """Return the facts that a reader must look at, by machine model."""
     spreads = (spread for spread in report.uniformity if spread.state not in ("alike", "single"))
-    return tuple(sorted(spreads, key=machine_words))
+    return tuple(sorted(spreads, key=machine_text))
 
 
-def some_unknown(one: Spread) -> tuple[Holder, ...]:
+def some_unknown(spread: Spread) -> tuple[Holder, ...]:
     """Return the hosts that do not say it, if any other does: "not known anywhere" names nobody."""
-    return one.unknown if one.groups else ()
+    return spread.unknown if spread.groups else ()
 
 
-def few_without(one: Spread) -> tuple[str, ...]:
+def few_without(spread: Spread) -> tuple[str, ...]:
     """Return the hosts without such a device, if they are not more than half: there one may be missing."""
-    return one.without if 2 * len(one.without) <= one.hosts else ()
+    return spread.without if 2 * len(spread.without) <= spread.hosts else ()
 
 
 def _cut(text: str) -> str:

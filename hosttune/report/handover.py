@@ -10,47 +10,50 @@ from hosttune.report.blocks import Entries, Lines, Report, Section, Table, Title
 _STEPS = ("step", "outcome", "why")
 
 
-def verification_report(found: Verification) -> Report:
+def verification_report(verification: Verification) -> Report:
     """Return whether a statement is valid, about what, and every reason why it is void."""
     document = "the host document, not of a live host: no reason to give a device to a tenant"
-    told = f"host {found.host or '?'}, {count(len(found.devices), 'device')}, signer {found.signer}, "
-    told += f"issued {found.issued_at}, expires {found.expires_at or 'never signed'}"
-    rows = tuple((one.subject, one.reason, one.text) for one in found.reasons)
+    told = (
+        f"host {verification.host or '?'}, {count(len(verification.devices), 'device')}, signer {verification.signer}, "
+    )
+    told += f"issued {verification.issued_at}, expires {verification.expires_at or 'never signed'}"
+    rows = tuple((reason.subject, reason.reason, reason.text) for reason in verification.reasons)
     return Report(
         kind="Verification of a statement",
-        verdict="" if found.verdict == "valid" else "fail",
-        headline=f"{found.verdict}, by the state of {document if found.about == 'document' else 'this host'}",
+        verdict="" if verification.verdict == "valid" else "fail",
+        headline=f"{verification.verdict}, by the state of "
+        + (document if verification.about == "document" else "this host"),
         occasion=(told,),
         blocks=(Table(heading="reasons", columns=("subject", "reason", "what"), rows=rows, whole=True),),
     )
 
 
-def status_report(found: HandoverStatus) -> Report:
+def status_report(handover_status: HandoverStatus) -> Report:
     """Return the register of devices, and whether starts by other programs are recorded."""
-    headline = f"devices in the register: {len(found.devices or ())}"
-    if found.devices is None:
+    headline = f"devices in the register: {len(handover_status.devices or ())}"
+    if handover_status.devices is None:
         headline = "the register of devices cannot be read here: run as root, on the host"
-    elif not found.devices:
+    elif not handover_status.devices:
         headline = "no device is or was in a hand-over here"
-    recording = found.recording
+    recording = handover_status.recording
     recorded = "starts of guests by other programs: recorded and guarded by the hook of libvirt"
     why = recording.why if recording else "the hook of libvirt cannot be read"
     unrecorded = f"starts of guests by other programs are not recorded: {why}. A quarantined device can be started by"
     unrecorded += " virsh, and every statement is void. Plan and apply with the setting libvirt_hook: true"
     active = recording is not None and recording.active
-    lost = found.statements is None and found.devices is not None
+    lost = handover_status.statements is None and handover_status.devices is not None
     return Report(
         kind="Devices between two tenants",
-        verdict="fail" if found.devices is None else "",
+        verdict="fail" if handover_status.devices is None else "",
         headline=headline,
         blocks=(
             Entries(
                 heading="devices",
-                parts=tuple(_device(status) for status in found.devices or ()),
+                parts=tuple(_device(status) for status in handover_status.devices or ()),
                 numbered=False,
                 whole=True,
             ),
-            *([_course(found.course)] if found.course is not None else []),
+            *([_course(handover_status.course)] if handover_status.course is not None else []),
             Lines(
                 heading="statements",
                 lines=("a signed statement that is kept here cannot be read",) if lost else (),
@@ -71,41 +74,41 @@ def status_report(found: HandoverStatus) -> Report:
                     ),
                     whole=True,
                 )
-                for verification in found.statements or ()
+                for verification in handover_status.statements or ()
             ),
             Lines(heading="starts", lines=(recorded if active else unrecorded,), style="plain" if active else "warn"),
         ),
     )
 
 
-def _course(found: CourseStatus) -> Section:
+def _course(status: CourseStatus) -> Section:
     cut = "was cut off: the same hosttune handover again ends it"
-    word = "runs" if found.running else "ended" if found.ended else cut
+    word = "runs" if status.running else "ended" if status.ended else cut
     rows = tuple(
         (course_step.address, course_step.step, course_step.outcome or "begun", course_step.why or _times(course_step))
-        for course_step in found.steps
+        for course_step in status.steps
     )
     return Section(
-        heading=f"hand-over {found.number}, begun {found.began}, {word}",
+        heading=f"hand-over {status.number}, begun {status.began}, {word}",
         blocks=(
             Table(columns=("device", *_STEPS), rows=rows, whole=True),
-            Lines(lines=(f"statement: {found.statement}",) if found.statement is not None else ()),
+            Lines(lines=(f"statement: {status.statement}",) if status.statement is not None else ()),
         ),
     )
 
 
-def _times(one: CourseStep) -> str:
-    if one.outcome is not None:
+def _times(step: CourseStep) -> str:
+    if step.outcome is not None:
         return ""
-    since = [f"since {one.began}"] if one.began is not None else []
-    times = (("about", one.estimate_seconds), ("at most", one.limit_seconds))
+    since = [f"since {step.began}"] if step.began is not None else []
+    times = (("about", step.estimate_seconds), ("at most", step.limit_seconds))
     told = [f"{word} {seconds:.0f} s" for word, seconds in times if seconds is not None]
-    return ", ".join([*since, *told, *([f"{one.percent} % done"] if one.percent is not None else [])])
+    return ", ".join([*since, *told, *([f"{step.percent} % done"] if step.percent is not None else [])])
 
 
-def handed_report(found: Statement, path: str) -> Report:
+def handed_report(statement: Statement, path: str) -> Report:
     """Return what a hand-over did with each device, and what to do with its statement."""
-    devices = found.predicate.devices
+    devices = statement.predicate.devices
     clean = all(device.state == "clean" for device in devices)
     return Report(
         kind="Devices handed over",

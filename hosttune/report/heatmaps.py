@@ -47,11 +47,11 @@ class Matrix(Value, frozen=True, kw_only=True):
         return any(cell.below_floor for row in self.rows for cell in row)
 
 
-def matrices(found: Iterable[Measure]) -> tuple[Matrix, ...]:
+def matrices(measures: Iterable[Measure]) -> tuple[Matrix, ...]:
     """Return a matrix for each metric whose subjects are all pairs."""
     return tuple(
         _matrix(metric, subjects)
-        for metric, subjects in by_metric(found).items()
+        for metric, subjects in by_metric(measures).items()
         if all(pair_of(measure.subject) for measure in subjects)
     )
 

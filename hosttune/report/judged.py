@@ -45,18 +45,18 @@ TITLES: Mapping[str, str] = {
 OWN_WORDS: Mapping[str, str] = {"measured": "measured, median of the GPUs", "model": "by the model, not measured"}
 
 
-def counted(found: Diagnosis) -> str:
+def counted(diagnosis: Diagnosis) -> str:
     """Return one line: how many figures have which verdict, and how many causes are named."""
-    counts = {verdict: sum(figure.verdict == verdict for figure in found.figures) for verdict in VERDICTS}
+    counts = {verdict: sum(figure.verdict == verdict for figure in diagnosis.figures) for verdict in VERDICTS}
     parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
-    total, causes = len(found.figures), len(found.causes)
+    total, causes = len(diagnosis.figures), len(diagnosis.causes)
     figures = f"{total} figure{'' if total == 1 else 's'}: {', '.join(parts)}; " if parts else ""
     return f"{figures}{causes or 'no'} cause{'' if causes == 1 else 's'} named"
 
 
 def figure_charts(figures: Iterable[JudgedFigure]) -> tuple[Chart, ...]:
     """Return one chart for each metric and unit, those with the worst figures first; in a chart the worst first."""
-    ordered = sorted(figures, key=lambda one: VERDICTS.index(one.verdict))
+    ordered = sorted(figures, key=lambda figure: VERDICTS.index(figure.verdict))
     charts = []
     for (metric, unit), members in grouped(((figure.metric, figure.unit), figure) for figure in ordered).items():
         axis = _axis(value for figure in members for value in (figure.value, figure.bound, figure.typical))
@@ -65,25 +65,28 @@ def figure_charts(figures: Iterable[JudgedFigure]) -> tuple[Chart, ...]:
     return tuple(charts)
 
 
-def _judged_bar(one: JudgedFigure, axis: float) -> BarRow:
-    part = f"{one.value / one.typical:.0%} of typical" if one.value is not None and one.typical else ""
-    marks = (f"typical {number(one.typical)}" if one.typical else "", f"bound {number(one.bound)}" if one.bound else "")
+def _judged_bar(figure: JudgedFigure, axis: float) -> BarRow:
+    part = f"{figure.value / figure.typical:.0%} of typical" if figure.value is not None and figure.typical else ""
+    marks = (
+        f"typical {number(figure.typical)}" if figure.typical else "",
+        f"bound {number(figure.bound)}" if figure.bound else "",
+    )
     return BarRow(
-        name=named(one),
-        figure="no value" if one.value is None else number(one.value),
+        name=named(figure),
+        figure="no value" if figure.value is None else number(figure.value),
         beside=", ".join(word for word in (part, *marks) if word),
-        width=percent(one.value, axis),
-        typical=percent(one.typical, axis),
-        bound=percent(one.bound, axis),
-        mark=Mark(BADGES[one.verdict], one.verdict),
-        why="" if one.verdict == "expected" else one.why,
+        width=percent(figure.value, axis),
+        typical=percent(figure.typical, axis),
+        bound=percent(figure.bound, axis),
+        mark=Mark(BADGES[figure.verdict], figure.verdict),
+        why="" if figure.verdict == "expected" else figure.why,
     )
 
 
-def named(one: JudgedFigure) -> str:
+def named(figure: JudgedFigure) -> str:
     """Return what a figure is of: its subject and the size of its message."""
-    size = format_size(int(one.size_bytes)) if one.size_bytes else ""
-    return ", ".join(word for word in (one.subject, size) if word) or one.metric
+    size = format_size(int(figure.size_bytes)) if figure.size_bytes else ""
+    return ", ".join(word for word in (figure.subject, size) if word) or figure.metric
 
 
 def predicted_charts(figures: Iterable[PredictedFigure]) -> tuple[Chart, ...]:
@@ -99,20 +102,20 @@ def predicted_charts(figures: Iterable[PredictedFigure]) -> tuple[Chart, ...]:
     return tuple(charts)
 
 
-def _predicted_bar(words: str, one: PredictedFigure, axis: float) -> BarRow:
-    shown = one.value if one.value is not None else one.typical
-    unknown = shown is None and one.bound is None
-    no_bound = "" if unknown or one.value is not None else "bound unknown"
-    bound = no_bound if one.bound is None else f"at most {number(one.bound)}"
-    typical = "" if one.value is None or one.typical is None else f"typical {number(one.typical)}"
+def _predicted_bar(words: str, figure: PredictedFigure, axis: float) -> BarRow:
+    shown = figure.value if figure.value is not None else figure.typical
+    unknown = shown is None and figure.bound is None
+    no_bound = "" if unknown or figure.value is not None else "bound unknown"
+    bound = no_bound if figure.bound is None else f"at most {number(figure.bound)}"
+    typical = "" if figure.value is None or figure.typical is None else f"typical {number(figure.typical)}"
     return BarRow(
         name=words,
         figure="unknown" if unknown else "typical unknown" if shown is None else number(shown),
         beside=", ".join(word for word in (bound, typical) if word),
         width=percent(shown, axis),
-        typical=percent(one.typical, axis) if one.value is not None else None,
-        bound=percent(one.bound, axis),
-        why="; ".join(one.because),
+        typical=percent(figure.typical, axis) if figure.value is not None else None,
+        bound=percent(figure.bound, axis),
+        why="; ".join(figure.because),
     )
 
 
@@ -126,12 +129,12 @@ def alike(figures: Iterable[PredictedFigure]) -> list[tuple[str, list[PredictedF
     return [(_subjects(rows), rows) for rows in groups.values()]
 
 
-def _kind(one: PredictedFigure) -> str:
+def _kind(figure: PredictedFigure) -> str:
     """Return what distinguishes a subject besides its device: rows of one kind may share a line."""
-    if one.metric in ("rdma-write", "memory-copy"):
+    if figure.metric in ("rdma-write", "memory-copy"):
         return ""
-    address = ":" in one.subject
-    return one.subject.partition(", ")[2] or ("" if address else one.subject)
+    address = ":" in figure.subject
+    return figure.subject.partition(", ")[2] or ("" if address else figure.subject)
 
 
 def _subjects(rows: Sequence[PredictedFigure]) -> str:

@@ -105,10 +105,11 @@ def _case(rule: LintRule, findings: Sequence[LintFinding], file: str, fail_on: s
     )
 
 
-def environment_report(found: JudgedEnvironment, where: str) -> Report:
+def environment_report(environment: JudgedEnvironment, where: str) -> Report:
     """Return the counts of the verdicts, and each line in the file's order."""
     counts = {
-        verdict: sum(environment_line.verdict == verdict for environment_line in found.lines) for verdict in VERDICTS
+        verdict: sum(environment_line.verdict == verdict for environment_line in environment.lines)
+        for verdict in VERDICTS
     }
     words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
     return Report(
@@ -129,7 +130,7 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
                         ),
                         *(environment_line.setting or "", environment_line.source or ""),
                     )
-                    for environment_line in found.lines
+                    for environment_line in environment.lines
                 ),
                 styles={"what it sets": "mono", "line": "num"},
                 whole=True,
@@ -138,11 +139,11 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
     )
 
 
-def _line_text(one: EnvironmentLine) -> str:
-    if one.name is None:
-        return one.value or ""
-    bare = one.value is None or (one.value == "" and one.name.islower())  # a command, a kernel argument
-    return one.name if bare else f"{one.name}={one.value}"
+def _line_text(line: EnvironmentLine) -> str:
+    if line.name is None:
+        return line.value or ""
+    bare = line.value is None or (line.value == "" and line.name.islower())  # a command, a kernel argument
+    return line.name if bare else f"{line.name}={line.value}"
 
 
 # --- SARIF ----------------------------------------------------------------------------------------------------
@@ -175,14 +176,14 @@ def lint_sarif(findings: Sequence[LintFinding], rules: Sequence[LintRule]) -> st
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _result(one: LintFinding, place: int) -> dict[str, Any]:
-    text = visible(one.text if not one.judged else f"{one.text}. {one.remedy}")
-    location = {"artifactLocation": {"uri": _uri(one.file)}, "region": {"startLine": one.line}}
+def _result(finding: LintFinding, place: int) -> dict[str, Any]:
+    text = visible(finding.text if not finding.judged else f"{finding.text}. {finding.remedy}")
+    location = {"artifactLocation": {"uri": _uri(finding.file)}, "region": {"startLine": finding.line}}
     return {
-        "ruleId": one.rule,
+        "ruleId": finding.rule,
         "ruleIndex": place,
-        "kind": "fail" if one.judged else "open",
-        "level": LEVEL_WORDS[one.level] if one.judged else "none",
+        "kind": "fail" if finding.judged else "open",
+        "level": LEVEL_WORDS[finding.level] if finding.judged else "none",
         "message": {"text": text},
         "locations": [{"physicalLocation": location}],
     }

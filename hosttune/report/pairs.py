@@ -22,29 +22,29 @@ _READING = (
 )
 
 
-def pairs_report(found: PairsReport) -> Report:
+def pairs_report(report: PairsReport) -> Report:
     """Return the report of a run of `pairs`."""
-    explained = "" if found.check else "No measured pair is low or cut."
+    explained = "" if report.check else "No measured pair is low or cut."
     return Report(
         kind="Pairs of hosts",
-        verdict=found.verdict,
-        headline=headline(found),
-        occasion=tuple(occasion(found)),
-        stopped=found.stopped,
+        verdict=report.verdict,
+        headline=headline(report),
+        occasion=tuple(occasion(report)),
+        stopped=report.stopped,
         blocks=(
             Lines(
                 heading="What explains low and cut pairs",
-                lines=tuple(fault.words for fault in found.faults),
+                lines=tuple(fault.words for fault in report.faults),
                 style="error",
                 empty=explained,
             ),
             Lines(
                 heading="Not measured, unknown, or with errors",
-                lines=(*counted(found), *smaller_paths(found), *unmeasured(found), *found.notes),
+                lines=(*counted(report), *smaller_paths(report), *unmeasured(report), *report.notes),
                 style="warn",
             ),
-            Lines(heading="Rails", lines=tuple(rail_lines(found))),
-            Maps(heading="Heat maps of rails", parts=maps(found), reading=_READING),
+            Lines(heading="Rails", lines=tuple(rail_lines(report))),
+            Maps(heading="Heat maps of rails", parts=maps(report), reading=_READING),
         ),
     )
 
@@ -68,7 +68,7 @@ def occasion(report: PairsReport) -> Iterator[str]:
     yield f"{how}, {count(report.rounds, 'round')} ({extent}), estimated {report.minutes:g} minutes, run {report.run}"
     median = "the median of pairs of the same rate, or of the same rail"
     against = {"rate": "the lower active rate of the two ports", "median": median}
-    yield f"low: below {report.floor:g} of {' or of '.join(against[one] for one in report.against)}"
+    yield f"low: below {report.floor:g} of {' or of '.join(against[kind] for kind in report.against)}"
     if any(pair.memory == "gpu" for pair in report.pairs):
         rails = f"rails with {GPU_RAIL.strip()} behind their name: both ends with the memory of GPUs (GPUDirect RDMA)"
         yield f"{rails}; low there also below {report.floor:g} of the same pair with host memory"
@@ -100,8 +100,8 @@ def unmeasured(report: PairsReport) -> Iterator[str]:
 def counted(report: PairsReport) -> Iterator[str]:
     """Yield what ports counted while their pair was measured, worst pairs first."""
     with_errors = [(pair, pair.errors) for pair in report.pairs if pair.errors]
-    with_errors.sort(key=lambda one: -len(one[1]))
-    lines = [f"errors: {one.sender} to {one.receiver} on {one.rail}: {some(errors, 4)}" for one, errors in with_errors]
+    with_errors.sort(key=lambda row: -len(row[1]))
+    lines = [f"errors: {row.sender} to {row.receiver} on {row.rail}: {some(errors, 4)}" for row, errors in with_errors]
     yield from lines
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hosttune.model.host import Host, PciDevice
+from hosttune.model.hostfields import UNTIL_THEN
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
 from hosttune.model.prediction import Expectation, PredictedFigure, WorsePlacement
@@ -40,32 +41,37 @@ def expectation_of(plan: Plan, guest: str) -> Expectation | None:
     return next((expectation for expectation in plan.expected if expectation.guest == guest), None)
 
 
-def expected_rows(found: Expectation) -> list[tuple[str, str, str]]:
+def expected_rows(expectation: Expectation) -> list[tuple[str, str, str]]:
     """Return (what, figures, of which devices) rows: typical figure and bound, or why they are not known."""
-    return [(_NAMES.get(figure.metric, figure.metric), _figures(figure), figure.subject) for figure in found.figures]
+    return [
+        (_NAMES.get(figure.metric, figure.metric), _figures(figure), figure.subject) for figure in expectation.figures
+    ]
 
 
-def worse_rows(found: Expectation) -> list[tuple[str, str]]:
+def worse_rows(expectation: Expectation) -> list[tuple[str, str]]:
     """Return (placement, what it loses) rows."""
-    return [(one.placement, "; ".join(_parts(one))) for one in found.worse]
+    return [(placement.placement, "; ".join(_parts(placement))) for placement in expectation.worse]
 
 
-def _figures(one: PredictedFigure) -> str:
-    if one.bound is None:
-        return "unknown: " + ("; ".join(one.because).removeprefix("not known: ") or "no source")
-    bound = f"at most {one.bound:,.4g} {one.unit}"
-    return f"typical unknown, {bound}" if one.typical is None else f"typical {one.typical:,.4g}, {bound}"
+def _figures(figure: PredictedFigure) -> str:
+    if figure.bound is None:
+        return "unknown: " + ("; ".join(figure.because).removeprefix("not known: ") or "no source")
+    bound = f"at most {figure.bound:,.4g} {figure.unit}"
+    return f"typical unknown, {bound}" if figure.typical is None else f"typical {figure.typical:,.4g}, {bound}"
 
 
-def _parts(one: WorsePlacement) -> Iterator[str]:
-    if one.loses is None or one.here is None or one.there is None:
+def _parts(placement: WorsePlacement) -> Iterator[str]:
+    if placement.loses is None or placement.here is None or placement.there is None:
         yield "unknown"
-    elif one.loses <= 0:
+    elif placement.loses <= 0:
         yield "nothing that a source tells"
     else:
-        least, most = ("at least ", "at most ") if one.metric == "p2p" else ("", "")  # of a pair `there` is the bound
-        yield f"{least}{one.loses:.0%}: {most}{one.there:,.4g} {one.unit} and not {one.here:,.4g}"
-    yield one.why
+        least, most = (
+            ("at least ", "at most ") if placement.metric == "p2p" else ("", "")
+        )  # of a pair `there` is the bound
+        there, here = (f"{value:,.4g}" for value in (placement.there, placement.here))
+        yield f"{least}{placement.loses:.0%}: {most}{there} {placement.unit} and not {here}"
+    yield placement.why
 
 
 # --- the report ----------------------------------------------------------------------------------------------
@@ -137,7 +143,9 @@ def change_sections(plan: Plan) -> Iterator[Section]:
         entries.append(TitledFacts(title=f"- guest {removal.name}{later}"))
     kept = ", ".join(planned_guest.name for planned_guest in plan.guests if planned_guest.change == "keep")
     entries += [TitledFacts(title=f"= stays as it is: guest {kept}")] if kept else []
-    for source, names in grouped((one.source, f"{one.kind} {one.name}") for one in plan.unnamed).items():
+    for source, names in grouped(
+        (unnamed.source, f"{unnamed.kind} {unnamed.name}") for unnamed in plan.unnamed
+    ).items():
         goes = "--prune" if source and source.kind == "file" else "hosttune revert --guest NAME"
         taken = f" ({goes} takes it away)" if any(name.startswith("guest ") for name in names) else ""
         entries.append(TitledFacts(title=f"= in force, not in this intent, stays: {', '.join(names)}{taken}"))
@@ -159,6 +167,8 @@ def _last_line(plan: Plan, following: str) -> str:
     following = following if not plan.unplaced else "correct the intent"
     if plan.based_on is None and not plan.unplaced:
         following = "plan and apply on the host itself"
+    if any(finding.text.endswith(UNTIL_THEN) for finding in plan.findings):
+        following = "what the error says"
     if (
         plan.unplaced
         and all(left_out.stays for left_out in plan.unplaced)

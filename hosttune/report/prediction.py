@@ -38,20 +38,22 @@ _PREDICTED_KEY = (("bar", "typical figure, or the run's own"), *_BOUND)
 _NUMBERS = dict.fromkeys(("typical", "value", "figure", "at most", "bound", "GB/s", "this host", "data sheet"), "num")
 
 
-def prediction_report(found: Sequence[Prediction], host: Host | None = None) -> Report:
+def prediction_report(predictions: Sequence[Prediction], host: Host | None = None) -> Report:
     """Return the report of predictions. With the host, paths are drawn on it."""
-    reported = any(row.value is not None for prediction in found for row in prediction.figures)
-    of = found[0].of or "this host" if len(found) == 1 else f"{len(found)} guests"
+    reported = any(row.value is not None for prediction in predictions for row in prediction.figures)
+    of = predictions[0].of or "this host" if len(predictions) == 1 else f"{len(predictions)} guests"
     measured = "Nothing was measured: each figure follows from a formula, with its inputs and source."
     run = "The run as it was reported, against the models. Each figure follows from a formula, with inputs and source."
     bound = "The bound is what no such machine can exceed"
     typical = "." if reported else "; the typical figure is what such machines give."
-    foremost = _foremost(found[0].figures) if len(found) == 1 and not reported else ""
+    foremost = _foremost(predictions[0].figures) if len(predictions) == 1 and not reported else ""
     return Report(
         kind="Prediction",
         headline=f"A training run on {of}" if reported else f"What to expect of {of}{foremost}",
         occasion=(f"{run if reported else measured} {bound}{typical} What has no source is unknown.",),
-        blocks=tuple(block for prediction in found for block in _predicted(prediction, host, len(found) > 1)),
+        blocks=tuple(
+            block for prediction in predictions for block in _predicted(prediction, host, len(predictions) > 1)
+        ),
     )
 
 
@@ -60,14 +62,14 @@ def _foremost(figures: Sequence[PredictedFigure]) -> str:
     for metric in _FIRST:
         known = [figure for figure in figures if figure.metric == metric and figure.typical]
         if known:
-            best = max(known, key=lambda one: one.typical or 0.0)
+            best = max(known, key=lambda figure: figure.typical or 0.0)
             return f": {metric} of {best.subject} should reach {number(best.typical)} {best.unit}"
     return ""
 
 
-def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[Section | AnyBlock]:
-    of = f"{found.of or 'guest'}: " if several else ""
-    rows = [(words, members[0]) for words, members in alike(found.figures)]
+def _predicted(prediction: Prediction, host: Host | None, several: bool) -> Iterator[Section | AnyBlock]:
+    of = f"{prediction.of or 'guest'}: " if several else ""
+    rows = [(words, members[0]) for words, members in alike(prediction.figures)]
     value = "value" if any(figure.value is not None for _, figure in rows) else "typical"
     cells = tuple(
         (
@@ -97,56 +99,56 @@ def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[
         blocks=(
             Table(columns=("metric", "figures", "of", "inputs"), rows=told, forms=("text",), whole=True),
             Table(columns=columns, rows=cells, styles=_NUMBERS, forms=("md",), whole=True),
-            Charts(parts=predicted_charts(found.figures), key=_PREDICTED_KEY),
+            Charts(parts=predicted_charts(prediction.figures), key=_PREDICTED_KEY),
             *(() if rows else (Lines(lines=("Nothing is known of this host's devices.",)),)),
-            Lines(lines=found.notes),
+            Lines(lines=prediction.notes),
         ),
     )
-    yield from _roofs(found.roofs, _runs(found), of)
+    yield from _roofs(prediction.roofs, _runs(prediction), of)
     lead = "The slowest path between two GPUs, and from a GPU to its nearest NIC, unless others were asked for."
-    yield Section(heading=f"{of}Paths between devices", lead=lead, blocks=path_blocks(found.paths, host))
+    yield Section(heading=f"{of}Paths between devices", lead=lead, blocks=path_blocks(prediction.paths, host))
     yield Table(
         heading=f"{of}Formulas and sources",
         columns=("metric", "formula", "source"),
-        rows=sources_of(found.figures),
+        rows=sources_of(prediction.figures),
         whole=True,
     )
 
 
-def _figure_text(one: PredictedFigure) -> str:
+def _figure_text(figure: PredictedFigure) -> str:
     """Return value or typical figure, and the bound, in words."""
-    if one.value is not None:
-        most = f", at most {one.bound:,.4g}" if one.bound is not None and one.bound != one.value else ""
-        return f"{one.value:,.4g} {one.unit}".rstrip() + most
-    if one.bound is None:
-        return "unknown" if one.typical is None else f"typical {one.typical:,.4g} {one.unit}, bound unknown"
-    typical = "typical unknown" if one.typical is None else f"typical {one.typical:,.4g}"
-    return f"{typical}, at most {one.bound:,.4g} {one.unit}"
+    if figure.value is not None:
+        most = f", at most {figure.bound:,.4g}" if figure.bound is not None and figure.bound != figure.value else ""
+        return f"{figure.value:,.4g} {figure.unit}".rstrip() + most
+    if figure.bound is None:
+        return "unknown" if figure.typical is None else f"typical {figure.typical:,.4g} {figure.unit}, bound unknown"
+    typical = "typical unknown" if figure.typical is None else f"typical {figure.typical:,.4g}"
+    return f"{typical}, at most {figure.bound:,.4g} {figure.unit}"
 
 
-def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | None = None) -> Report:
+def diagnosis_report(diagnosis: Diagnosis, host: Host | None = None, name: str | None = None) -> Report:
     """Return the report of a diagnosis. `name`: of what the figures are. With the host, paths are drawn on it."""
-    verdicts = {figure.verdict for figure in found.figures}
+    verdicts = {figure.verdict for figure in diagnosis.figures}
     style = "unknown" if verdicts == {"unknown"} or not verdicts else "pass"
-    style = "fail" if verdicts & {"low", "impossible"} else "warn" if found.causes else style
-    answer = shortfall(found.figures, found.causes[0].explains if found.causes else ())
+    style = "fail" if verdicts & {"low", "impossible"} else "warn" if diagnosis.causes else style
+    answer = shortfall(diagnosis.figures, diagnosis.causes[0].explains if diagnosis.causes else ())
     meaning = "No figure is known to be low, and no fault was observed: no cause is named."
-    if found.causes:
-        meaning = f"{found.causes[0].sentence}. {counted(found)}." if answer else f"{counted(found)}."
+    if diagnosis.causes:
+        meaning = f"{diagnosis.causes[0].sentence}. {counted(diagnosis)}." if answer else f"{counted(diagnosis)}."
     elif style == "fail":
         meaning = "No cause found: no rule explains what is low."
-    elif style == "pass" and found.figures:
+    elif style == "pass" and diagnosis.figures:
         meaning = "Every figure is as such a machine gives it; a figure that is as it should be gets no cause."
     return Report(
         kind="Diagnosis",
         name=name or (host.hostname if host else None) or "measured figures",
         verdict=style,
-        headline=answer or (found.causes[0].sentence if found.causes else counted(found)),
+        headline=answer or (diagnosis.causes[0].sentence if diagnosis.causes else counted(diagnosis)),
         meaning=meaning,
         blocks=(
-            Section(heading="Causes and figures", blocks=diagnosis_blocks(found)),
-            Section(heading="Paths on which the low figures depend", blocks=path_blocks(found.paths, host)),
-            *_roofs(found.roofs),
+            Section(heading="Causes and figures", blocks=diagnosis_blocks(diagnosis)),
+            Section(heading="Paths on which the low figures depend", blocks=path_blocks(diagnosis.paths, host)),
+            *_roofs(diagnosis.roofs),
         ),
     )
 
@@ -156,8 +158,12 @@ def shortfall(figures: Sequence[JudgedFigure], explained: Sequence[str]) -> str:
 
     Of figures that the first cause explains where there are any: the sentence of that cause follows.
     """
-    goals = [(one, one.typical or one.bound or 0.0, one.value or 0.0) for one in figures if one.verdict == "low"]
-    low = [(one, goal, value) for one, goal, value in goals if goal and value]
+    goals = [
+        (figure, figure.typical or figure.bound or 0.0, figure.value or 0.0)
+        for figure in figures
+        if figure.verdict == "low"
+    ]
+    low = [(figure, goal, value) for figure, goal, value in goals if goal and value]
     if not low:
         return ""
     first = [row for row in low if f"{row[0].metric}: {row[0].subject}" in explained] or low
@@ -170,9 +176,9 @@ def shortfall(figures: Sequence[JudgedFigure], explained: Sequence[str]) -> str:
     return f"{worst.metric} of {named(worst)} {words}{others}"
 
 
-def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:
+def diagnosis_blocks(diagnosis: Diagnosis) -> tuple[AnyBlock, ...]:
     """Return causes, figures, and what is not known."""
-    ordered = sorted(found.figures, key=lambda one: VERDICTS.index(one.verdict))
+    ordered = sorted(diagnosis.figures, key=lambda figure: VERDICTS.index(figure.verdict))
     fine = [figure for figure in ordered if figure.verdict == "expected"]
     rows = tuple(
         (
@@ -186,28 +192,30 @@ def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:
     bad = figure_charts(figure for figure in ordered if figure.verdict != "expected")
     as_expected = f"{len(fine)} figures as expected"
     return (
-        Entries(heading="Causes, best first", parts=tuple(_cause(cause) for cause in found.causes), whole=True),
+        Entries(heading="Causes, best first", parts=tuple(_cause(cause) for cause in diagnosis.causes), whole=True),
         Table(heading="Figures", columns=columns, rows=rows, styles=_NUMBERS, forms=("text", "md"), whole=True),
         Charts(heading="Figures that are not as expected", parts=bad, key=_JUDGED_KEY),
         Charts(heading=as_expected, parts=figure_charts(fine), key=_JUDGED_KEY, fold=True),
-        Lines(heading="What is not known, and what to do next", lines=found.next),
-        Lines(heading="Not used", lines=tuple(f"{doubt.where}: {doubt.what}: {doubt.why}" for doubt in found.problems)),
+        Lines(heading="What is not known, and what to do next", lines=diagnosis.next),
+        Lines(
+            heading="Not used", lines=tuple(f"{doubt.where}: {doubt.what}: {doubt.why}" for doubt in diagnosis.problems)
+        ),
     )
 
 
-def _cause(one: Cause) -> TitledFacts:
+def _cause(cause: Cause) -> TitledFacts:
     facts = (
-        ("evidence", "; ".join(one.evidence[1:])),
-        ("explains", some(one.explains, MANY)),
-        ("do", one.remedy),
-        ("to confirm", one.confirm),
-        ("source", one.source),
-        ("rule", one.cause),
+        ("evidence", "; ".join(cause.evidence[1:])),
+        ("explains", some(cause.explains, MANY)),
+        ("do", cause.remedy),
+        ("to confirm", cause.confirm),
+        ("source", cause.source),
+        ("rule", cause.cause),
     )
     return TitledFacts(
-        title=one.sentence,
-        mark=Mark(_GRADES[one.grade], one.grade) if one.grade in _GRADES else None,
-        note=GRADE_WORDS[one.grade],
+        title=cause.sentence,
+        mark=Mark(_GRADES[cause.grade], cause.grade) if cause.grade in _GRADES else None,
+        note=GRADE_WORDS[cause.grade],
         facts=tuple(fact for fact in facts if fact[1]),
         strong="do",
     )
@@ -281,7 +289,7 @@ def _roofs(roofs: Sequence[GpuRoof], runs: Sequence[RooflineRun] = (), of: str =
     )
 
 
-def _runs(found: Prediction) -> list[RooflineRun]:
+def _runs(prediction: Prediction) -> list[RooflineRun]:
     """Return the place of a training run under the roofline.
 
     One far right of the ridge is drawn at the right end (None), so that the ridge stays in the middle.
@@ -292,6 +300,6 @@ def _runs(found: Prediction) -> list[RooflineRun]:
             tflops=figure.value,
             text=f"{figure.subject}: {figure.value:,.4g} {figure.unit}",
         )
-        for figure in found.figures
+        for figure in prediction.figures
         if figure.metric == "roofline" and figure.value
     ]

@@ -33,9 +33,10 @@ def result_report(result: Result) -> Report:
     """Return the result of a command. Actions already as wanted are only counted."""
     code = result.exit_code or SUCCESS
     shown = [entry for entry in result.entries if entry.outcome != "already" or result.verb in ("revert", "recover")]
-    drifted = {one.action: one for one in result.drift}
+    drifted = {drift.action: drift for drift in result.drift}
     rows = entry_rows(
-        _standing(one, drifted.get(one.action)) if result.verb == "status" else (one.outcome, one) for one in shown
+        _standing(entry, drifted.get(entry.action)) if result.verb == "status" else (entry.outcome, entry)
+        for entry in shown
     )
     already = len(result.entries) - len(shown)
     counted = (f"{count(already, 'action')} already as wanted",) if already else ()
@@ -150,7 +151,7 @@ def entry_rows(entries: Iterable[tuple[str, Entry]]) -> tuple[Row, ...]:
 
 def _values(entry: Entry) -> str:
     kind = entry.action.partition(":")[0]
-    before, want, after = (short_value(setting_value(kind, one)) for one in (entry.before, entry.want, entry.after))
+    before, want, after = (short_value(setting_value(kind, value)) for value in (entry.before, entry.want, entry.after))
     before = before if entry.before_known or before != NOTHING else "unknown"
     if entry.outcome == "already" or (entry.outcome == "pending" and before == want):
         return after
@@ -178,11 +179,18 @@ def history_report(history: History) -> Report:
     )
 
 
-def _row(one: PastTransaction) -> tuple[str | Mark, ...]:
-    by = one.by
+def _row(transaction: PastTransaction) -> tuple[str | Mark, ...]:
+    by = transaction.by
     who = "" if by is None else f"{by.sudo_user or by.login}{'' if by.via == 'shell' else f', {by.via}'}"
-    source = "" if one.source is None else one.source.name or one.source.kind
-    signs = (("+", one.guests.created), ("~", one.guests.updated), ("-", one.guests.removed))
+    source = "" if transaction.source is None else transaction.source.name or transaction.source.kind
+    signs = (("+", transaction.guests.created), ("~", transaction.guests.updated), ("-", transaction.guests.removed))
     guests = " ".join(f"{sign}{name}" for sign, names in signs for name in names)
-    at = f"{one.at[:16].replace('T', ' ')}Z" if one.at.endswith("+00:00") else one.at
-    return str(one.number), at, who, f"{one.verb} {source}".rstrip(), f"{one.settings} {one.outcome}", guests
+    at = f"{transaction.at[:16].replace('T', ' ')}Z" if transaction.at.endswith("+00:00") else transaction.at
+    return (
+        str(transaction.number),
+        at,
+        who,
+        f"{transaction.verb} {source}".rstrip(),
+        f"{transaction.settings} {transaction.outcome}",
+        guests,
+    )

@@ -122,29 +122,29 @@ class _Axes(Value, frozen=True, kw_only=True):
         return round(HEIGHT - _BOTTOM - part * (HEIGHT - _TOP - _BOTTOM), 1)
 
 
-def rooflines(found: Iterable[Measure], roofs: Mapping[str, Roof], sides: Mapping[str, int]) -> tuple[Plot, ...]:
+def rooflines(measures: Iterable[Measure], roofs: Mapping[str, Roof], sides: Mapping[str, int]) -> tuple[Plot, ...]:
     """Return a plot for each GPU model: `roofs` by measured subject, `sides` of the products by number type."""
-    found = tuple(found)
+    measures = tuple(measures)
     plots = (
-        roofline([measure for measure in found if roofs.get(measure.subject) == roof], roof, sides)
+        roofline([measure for measure in measures if roofs.get(measure.subject) == roof], roof, sides)
         for roof in dict.fromkeys(roofs.values())
     )
     return tuple(plot for plot in plots if plot)
 
 
 def roofline(
-    found: Iterable[Measure], roof: Roof, sides: Mapping[str, int], runs: Iterable[RooflineRun] = ()
+    measures: Iterable[Measure], roof: Roof, sides: Mapping[str, int], runs: Iterable[RooflineRun] = ()
 ) -> Plot | None:
     """Return the plot of one GPU model. None if its memory bandwidth or any product is unknown.
 
     The host's own roof is what was measured, or `roof.own`. A product of unknown side is drawn at the right end, where
     compute limits every product.
     """
-    found, runs = tuple(found), tuple(runs)
+    measures, runs = tuple(measures), tuple(runs)
     products = [
-        (measure, match[1]) for measure in found if (match := _GEMM.fullmatch(measure.metric)) and measure.median
+        (measure, match[1]) for measure in measures if (match := _GEMM.fullmatch(measure.metric)) and measure.median
     ]
-    own = measured_roof(found) or {name: value for name, value in roof.own.items() if value > 0}
+    own = measured_roof(measures) or {name: value for name, value in roof.own.items() if value > 0}
     kinds = dict.fromkeys([*(kind for _, kind in products), *(name for name in own if name in KINDS)])
     if not roof.memory_gb_per_s or not kinds:
         return None
@@ -160,7 +160,7 @@ def roofline(
     # Axes that show the highest roof or figure, all operations per byte, and where the roofs bend.
     most = max([*known.values(), *(run.intensity for run in runs if run.intensity), top / memory])
     axes = _Axes(low_x=1.0, high_x=most * 3, low_y=memory * 0.5, high_y=top * 2)
-    own_is = MEASURED if measured_roof(found) else roof.own_is
+    own_is = MEASURED if measured_roof(measures) else roof.own_is
     lines = [*_grid(axes), *_roofs(axes, memory, peaks), *_own(axes, memory, own, own_is, top)]
     return Plot(
         title=roof.device,
@@ -179,10 +179,10 @@ def roofline(
     )
 
 
-def measured_roof(found: Iterable[Measure]) -> dict[str, float]:
+def measured_roof(measures: Iterable[Measure]) -> dict[str, float]:
     """Return the host's own roof as measured: medians over the GPUs; empty if no product was measured."""
     groups: dict[str, list[float]] = {}
-    for measure in found:
+    for measure in measures:
         match = _GEMM.fullmatch(measure.metric)
         if measure.median and (match or measure.metric == COPY):
             groups.setdefault(match[1] if match else "memory", []).append(measure.median)
@@ -271,9 +271,9 @@ def _apart(lines: Iterable[RooflineLine]) -> list[RooflineLine]:
     return [replace(line, ty=round(places[id(line)], 1)) if id(line) in places else line for line in lines]
 
 
-def _dot(axes: _Axes, one: Measure, kind: str, at: float | None) -> Dot:
-    value = one.median or axes.low_y
-    text = f"{kind.upper()} on {one.subject}: {number(value)} {one.unit}"
+def _dot(axes: _Axes, measure: Measure, kind: str, at: float | None) -> Dot:
+    value = measure.median or axes.low_y
+    text = f"{kind.upper()} on {measure.subject}: {number(value)} {measure.unit}"
     return Dot(x=axes.x(at or axes.high_x / 1.2), y=axes.y(max(value, axes.low_y)), text=text)
 
 

@@ -125,7 +125,7 @@ _RULE = (
 
 
 def validation_report(
-    found: Validation,
+    validation: Validation,
     *,
     host: Host | None = None,
     plans: Iterable[Plan] = (),
@@ -142,63 +142,63 @@ def validation_report(
     left out, or the report says that it is missing. `each`: nothing that has one reason is told once.
     """
     checklist = Findings(
-        parts=found.results,
-        labels=_labels(found.results, host),
-        suite=_suite(found),
+        parts=validation.results,
+        labels=_labels(validation.results, host),
+        suite=_suite(validation),
         each=each,
         forms=(*EVERY, "junit"),
     )
-    number_of = counts(found.results)
-    facts = dict(found.facts or {})
+    number_of = counts(validation.results)
+    facts = dict(validation.facts or {})
     nothing = "No check was made: this says nothing about the host."
     return Report(
         kind="Validation of a GPU host",
         command="hosttune validate",
-        name=found.host or "unnamed host",
-        verdict=found.verdict,
-        word=found.verdict.upper(),
-        headline=headline(found),
-        meaning=meaning(found),
-        occasion=tuple(line for line in (machine_words(host), ", ".join(occasion(found))) if line),
+        name=validation.host or "unnamed host",
+        verdict=validation.verdict,
+        word=validation.verdict.upper(),
+        headline=headline(validation),
+        meaning=meaning(validation),
+        occasion=tuple(line for line in (machine_text(host), ", ".join(occasion(validation))) if line),
         tiles=tuple((outcome, number, WORDS[outcome]) for outcome, number in number_of.items()),
         blocks=(
-            _steps(next_steps(found.results)),
-            *([_picture(host, found.results)] if host else []),
+            _steps(next_steps(validation.results)),
+            *([_picture(host, validation.results)] if host else []),
             Section(
                 heading=CHECKLIST,
                 lead="Unknown is what applies here and could not be read; it is never a pass.",
-                blocks=(checklist,) if found.results else (Lines(lines=(nothing,)),),
+                blocks=(checklist,) if validation.results else (Lines(lines=(nothing,)),),
                 forms=(*EVERY, "junit"),
             ),
-            *_changes(changes(before, found)),
-            *_measured(found, host, baselines, history),
+            *_changes(changes(before, validation)),
+            *_measured(validation, host, baselines, history),
             *([_diagnosed(diagnosis, host)] if diagnosis else []),
             Section(
                 heading="Plan against reality",
                 lead="What each planned guest was to get, beside what this host says that it has.",
-                blocks=tuple(_guest(guest) for guest in reality(plans, host, found.results)),
+                blocks=tuple(_guest(guest) for guest in reality(plans, host, validation.results)),
             ),
             Facts(heading="Measured with", parts=tuple(facts.items())),
             Section(
                 heading="About this report",
                 lead=_RULE,
-                blocks=(Facts(heading="What the checks are", parts=_explained(found.results, checks), fold=True),),
+                blocks=(Facts(heading="What the checks are", parts=_explained(validation.results, checks), fold=True),),
                 forms=("html",),
             ),
         ),
     )
 
 
-def brief_report(found: Validation) -> Report:
+def brief_report(validation: Validation) -> Report:
     """Return the verdict, and one table of what did not pass with what to do."""
     return Report(
         kind="Validation of a GPU host",
-        name=found.host or "unnamed host",
-        verdict=found.verdict,
-        word=found.verdict.upper(),
-        headline=headline(found),
-        meaning=meaning(found),
-        blocks=(results_table(found.results, "What did not pass", "fail", "unknown", "warn", most=None),),
+        name=validation.host or "unnamed host",
+        verdict=validation.verdict,
+        word=validation.verdict.upper(),
+        headline=headline(validation),
+        meaning=meaning(validation),
+        blocks=(results_table(validation.results, "What did not pass", "fail", "unknown", "warn", most=None),),
         after="every result: hosttune validate; one page: -o html",
     )
 
@@ -226,22 +226,22 @@ def results_table(
     return Table(heading=heading, columns=columns, rows=tuple(rows), whole=True)
 
 
-def _suite(found: Validation) -> Suite:
-    when = _WHEN.match(found.at or "")
+def _suite(validation: Validation) -> Suite:
+    when = _WHEN.match(validation.at or "")
     runs = (
         f"{measure.metric} {measure.subject}: {number(measure.median)} {measure.unit}"
         f" (runs: {' '.join(map(number, measure.runs))})"
-        for measure in measures(found.samples)
+        for measure in measures(validation.samples)
     )
     return Suite(
-        name=f"hosttune validate {found.host or 'host'}",
-        attributes={"hostname": found.host or "unknown", **({"timestamp": when[1]} if when else {})},
+        name=f"hosttune validate {validation.host or 'host'}",
+        attributes={"hostname": validation.host or "unknown", **({"timestamp": when[1]} if when else {})},
         properties={
-            "verdict": found.verdict,
-            "summary": headline(found),
-            "level": str(found.level),
-            "hosttune": found.version or "unknown",
-            **(found.facts or {}),
+            "verdict": validation.verdict,
+            "summary": headline(validation),
+            "level": str(validation.level),
+            "hosttune": validation.version or "unknown",
+            **(validation.facts or {}),
         },
         log="\n".join(runs),
     )
@@ -324,11 +324,11 @@ def _figures(heading: str, figures: tuple[ChangedFigure, ...], *, fold: bool = F
 
 
 def _measured(
-    found: Validation, host: Host | None, baselines: Callable[[], Standard] | None, history: Iterable[Validation]
+    validation: Validation, host: Host | None, baselines: Callable[[], Standard] | None, history: Iterable[Validation]
 ) -> Iterator[Section | AnyBlock]:
     rows = tuple(
         (metric, subject, figure, members[0].unit)
-        for metric, members in by_metric(measures(found.samples)).items()
+        for metric, members in by_metric(measures(validation.samples)).items()
         for subject, figure in figure_rows(members)
     )
     columns = ("metric", "subject", "median (lowest to highest)", "unit")
@@ -336,14 +336,14 @@ def _measured(
 
     def drawn() -> tuple[AnyBlock, ...]:
         standard = baselines() if baselines else None
-        beside = scales(found.samples, host, standard, history) if standard else ()
-        figures = measures(found.samples, beside)
-        plots = rooflines(figures, roofs(host, standard), sides(found.facts)) if standard else ()
+        beside = scales(validation.samples, host, standard, history) if standard else ()
+        figures = measures(validation.samples, beside)
+        plots = rooflines(figures, roofs(host, standard), sides(validation.facts)) if standard else ()
         return (Charts(parts=charts(figures), key=_KEY), Plots(parts=plots))
 
     def maps() -> tuple[AnyBlock, ...]:
         far = distances(host) if host else None
-        return (Maps(parts=(*matrices(measures(found.samples)), *([far] if far else []))),)
+        return (Maps(parts=(*matrices(measures(validation.samples)), *([far] if far else []))),)
 
     lead = "Medians; the fine line is the range of all runs, none left out."
     nothing = (
@@ -352,8 +352,8 @@ def _measured(
     none = Lines(lines=(nothing,), style="dim")
     yield Section(
         heading="Measurements",
-        lead=lead if found.samples else "",
-        blocks=drawn if found.samples else (none,),
+        lead=lead if validation.samples else "",
+        blocks=drawn if validation.samples else (none,),
         forms=("html",),
     )
     yield Section(heading="Matrices", blocks=maps, forms=("html",))
@@ -404,7 +404,7 @@ def _labels(results: Iterable[CheckResult], host: Host | None) -> Mapping[str, s
     }
 
 
-def machine_words(host: Host | None) -> str:
+def machine_text(host: Host | None) -> str:
     """Return a description of the machine: product, CPUs, memory, GPUs, kernel; only what is known."""
     if host is None:
         return ""
@@ -424,4 +424,6 @@ def machine_words(host: Host | None) -> str:
 
 def _explained(results: Iterable[CheckResult], checks: Iterable[Check]) -> tuple[tuple[str, str], ...]:
     used = {result.check for result in results}
-    return tuple((f"{one.id}: {one.title}", f"{one.why} ({one.source})") for one in checks if one.id in used)
+    return tuple(
+        (f"{check.id}: {check.title}", f"{check.why} ({check.source})") for check in checks if check.id in used
+    )

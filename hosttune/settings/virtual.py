@@ -60,8 +60,8 @@ class VirtualFunction(EditedInPlace, MadeByAnother):
         """See Setting."""
         wrong = [
             name
-            for name, one in (value.items() if isinstance(value, Mapping) else [("value", value)])
-            if type(one) is not _WANTED.get(name) or (isinstance(one, str) and not _HEX.fullmatch(one))
+            for name, item in (value.items() if isinstance(value, Mapping) else [("value", value)])
+            if type(item) is not _WANTED.get(name) or (isinstance(item, str) and not _HEX.fullmatch(item))
         ]
         if wrong:
             raise refuse(self.kind, self.target, f"{wrong[0]} cannot be set so", f"it has {', '.join(_WANTED)}")

@@ -98,15 +98,20 @@ def status(site: Site) -> tuple[Result, int]:
 
     The exit code is 1 if something has drifted or is unfinished, or if what is applied is unknown, else 0.
     """
+    transactions: tuple[Transaction, ...] = ()
+    note = None
     if site.store is None:
         note = "a capture and a host document keep no state: run hosttune status on the host itself"
-        return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
-    if not site.system.captured and (unseen := unseen_journals(site.store.folder)) is not None:
+    elif not site.system.captured and (unseen := unseen_journals(site.store.folder)) is not None:
         note = f"only root can read what is applied ({unseen}): run hosttune status as root"
-        return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
-    transactions = site.transactions()
-    if lost := site.lost(transactions):
-        note = f"{lost.what}: {lost.hint}"
+    else:
+        try:
+            transactions = site.transactions()
+            if lost := site.lost(transactions):
+                note = f"{lost.what}: {lost.hint}"
+        except Refused as error:
+            note = str(error)
+    if note is not None:
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     unfinished = next((transaction for transaction in transactions if transaction.is_open), None)
     rows = site.standings(transactions)
@@ -303,16 +308,16 @@ def _as_left(setting: Setting, record: Record, now: Any) -> bool:
     return len(ours) < len(after) and all(live.get(name) == after[name] for name in ours)
 
 
-def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
+def _drifted(record: Record, drift: Drift | str | None) -> Iterable[Drift]:
     """Return the drift of each action of a record; for settings written together, only those that have drifted."""
-    if not isinstance(found, Drift):
+    if not isinstance(drift, Drift):
         return
     setting = setting_of_record(record)
     for action in names_of(record, setting):
         name = _part(setting, action)
-        expected, actual = part_of(setting, found.expected, name), part_of(setting, found.actual, name)
-        if found.why or expected != actual:
-            yield msgspec.structs.replace(found, action=action, expected=expected, actual=actual)
+        expected, actual = part_of(setting, drift.expected, name), part_of(setting, drift.actual, name)
+        if drift.why or expected != actual:
+            yield msgspec.structs.replace(drift, action=action, expected=expected, actual=actual)
 
 
 def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:

@@ -141,16 +141,19 @@ def apply(
         check_there(prepared)
         todo = due(prepared)
         if lacking := lacking_steps(prepared):
-            notes = (f"nothing was changed: {one.step.name} is needed" for one in lacking)
+            notes = (f"nothing was changed: {change.step.name} is needed" for change in lacking)
             return _unchanged(site, transactions, verb, lacking, *notes), NO
         if not todo:
             done = _unchanged(site, transactions, verb, prepared)
             return msgspec.structs.replace(done, pending=_pending_guests(host, plan, prepared)), SUCCESS
-        removed = [one.step.origin for one in todo if one.step.origin is not None]
+        removed = [change.step.origin for change in todo if change.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
         refuse_removal(site, removed)
         refuse_busy(
-            site.system, host, [one for one in todo if not one.step.gives_up and not one.is_noted], options.disrupt
+            site.system,
+            host,
+            [change for change in todo if not change.step.gives_up and not change.is_noted],
+            options.disrupt,
         )
         if not confirm(todo):
             raise Declined("not applied: answered no", where="prompt", hint="nothing was changed")
@@ -204,18 +207,18 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
         for standing_setting in left
         if standing_setting.record.kind == DropIn.kind and standing_setting.record.target not in files
     ]
-    age = {(one.kind, one.target): number for number, one in enumerate(known)}
+    age = {(record.kind, record.target): number for number, record in enumerate(known)}
     backs.sort(key=lambda step: age.get((step.setting.kind, step.setting.target), 0))  # oldest write first, as planned
-    adopted = adoption_steps(site.system, wanted.plan, host, {(one.kind, one.target): one for one in known})
+    adopted = adoption_steps(site.system, wanted.plan, host, {(record.kind, record.target): record for record in known})
     steps = apart(site.system, in_order((*sets, *lasting, *wanted.guests, *adopted, *backs)))
     told = (*known, *(standing_setting.record for standing_setting in rows.dropped))
     waiting = (
         with_verdict(
-            one,
+            change,
             PENDING,
-            held_by(one.step.holders) if one.step.holders else _RESETS.format(one.step.setting.target),
+            held_by(change.step.holders) if change.step.holders else _RESETS.format(change.step.setting.target),
         )
-        for one in prepare(site.system, waits, told)
+        for change in prepare(site.system, waits, told)
     )
     prepared = guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
     refuse_images(site.system, prepared)
@@ -229,22 +232,22 @@ def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     These follow the start of a guest, or are settings of a device that this transaction takes back from its guest, or
     makes.
     """
-    todo = [one for one in prepared if one.verdict == TODO]
-    late = {AFTER_START_STAGE} if any(one.step.setting.stage == START_STAGE for one in todo) else set()
+    todo = [change for change in prepared if change.verdict == TODO]
+    late = {AFTER_START_STAGE} if any(change.step.setting.stage == START_STAGE for change in todo) else set()
     freed = freed_by(todo)
-    set_now = {(one.step.setting.kind, one.step.setting.target) for one in todo if not one.step.back}
+    set_now = {(change.step.setting.kind, change.step.setting.target) for change in todo if not change.step.back}
     return tuple(
-        one
-        for one in prepared
-        if one.verdict == TODO
-        or (one.verdict == PENDING and (one.step.setting.stage in late or one.step.setting.target in freed))
-        or (isinstance(one.step.setting, MadeByAnother) and one.step.setting.made_by in set_now)
+        change
+        for change in prepared
+        if change.verdict == TODO
+        or (change.verdict == PENDING and (change.step.setting.stage in late or change.step.setting.target in freed))
+        or (isinstance(change.step.setting, MadeByAnother) and change.step.setting.made_by in set_now)
     )
 
 
 def freed_by(todo: Iterable[Prepared]) -> Collection[str]:
     """Return the devices that these steps take back from guests: what their drivers can set is there after that."""
-    return {one.step.setting.target for one in todo if one.step.back and _hides_device(one.step.setting)}
+    return {change.step.setting.target for change in todo if change.step.back and _hides_device(change.step.setting)}
 
 
 def _hides_device(setting: Setting) -> bool:
@@ -253,7 +256,7 @@ def _hides_device(setting: Setting) -> bool:
 
 def lacking_steps(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     """Return the needed steps whose setting this host lacks or cannot read. Found before the first write."""
-    return tuple(one for one in prepared if one.step.needed and one.verdict in (ABSENT, UNREADABLE))
+    return tuple(change for change in prepared if change.step.needed and change.verdict in (ABSENT, UNREADABLE))
 
 
 def _unchanged(
@@ -268,9 +271,11 @@ def _unchanged(
 def _pending_guests(host: Host, plan: Plan, prepared: Sequence[Prepared]) -> tuple[str, ...]:
     """Return the guests that run otherwise than they are now defined, or on what goes back once they have stopped."""
     edited = {
-        one.step.setting.target for one in prepared if one.verdict == TODO and one.step.setting.kind in (GUEST, ADOPTED)
+        change.step.setting.target
+        for change in prepared
+        if change.verdict == TODO and change.step.setting.kind in (GUEST, ADOPTED)
     }
-    edited |= {name for one in prepared if one.verdict == PENDING for name in one.step.holders}
+    edited |= {name for change in prepared if change.verdict == PENDING for name in change.step.holders}
     planned = {guest.name for guest in plan.guests}
     running = (guest for guest in host.guests or () if runs(guest))
     return tuple(
@@ -280,17 +285,17 @@ def _pending_guests(host: Host, plan: Plan, prepared: Sequence[Prepared]) -> tup
     )
 
 
-def is_inapplicable(one: Prepared) -> bool:
+def is_inapplicable(change: Prepared) -> bool:
     """Return whether the step's setting does not exist on this host and no guest needs it.
 
     Such a step has no entry in the result, only a note.
     """
-    return one.verdict == ABSENT and not one.step.needed
+    return change.verdict == ABSENT and not change.step.needed
 
 
 def inapplicable_notes(prepared: Sequence[Prepared]) -> Iterable[str]:
     """Yield one line that names what this host does not have, if there is any."""
-    names = [one.step.name for one in prepared if is_inapplicable(one)]
+    names = [change.step.name for change in prepared if is_inapplicable(change)]
     if names:
         yield f"this host has no {', no '.join(names)}: nothing was written for that"
 
@@ -301,8 +306,10 @@ def waits_for_boot(prepared: Sequence[Prepared]) -> bool:
     A step that waits for something else (for example, for a boot loader that can be configured) needs no reboot.
     """
     return any(
-        one.verdict == PENDING and one.step.setting.scope == BOOT and one.step.setting.agrees(one.live, one.step.want)
-        for one in prepared
+        change.verdict == PENDING
+        and change.step.setting.scope == BOOT
+        and change.step.setting.agrees(change.live, change.step.want)
+        for change in prepared
     )
 
 
@@ -330,7 +337,7 @@ def _carried(
     finally:
         journal.close()
     transactions = site.transactions()
-    transaction = next(one for one in transactions if one.header.number == number)
+    transaction = next(transaction for transaction in transactions if transaction.header.number == number)
     if carried.succeeded:
         site.keep_holders(transactions)
     site.keep_at_start(transactions)
@@ -346,7 +353,7 @@ def _carried(
         notes=(
             *inapplicable_notes(prepared),
             *_notes(carried, todo),
-            *(f"{one.step.name}: {one.why}" for one in todo if one.step.whole is not None and one.why),
+            *(f"{change.step.name}: {change.why}" for change in todo if change.step.whole is not None and change.why),
             *_proofs(site, starting.plan, todo, carried),
             *_not_handed_over(site.system, todo, carried),
         ),
@@ -399,7 +406,7 @@ def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: StepResul
 def _not_handed_over(system: System, todo: Sequence[Prepared], carried: StepResults) -> Iterable[str]:
     """Yield which devices came back from guests, with the command that makes them fit for the next one."""
     settings = [prepared.step.setting for prepared in todo if prepared.step.back and carried.succeeded]
-    given = [one.target for one in settings if _hides_device(one) and not one.is_gone(system)]
+    given = [setting.target for setting in settings if _hides_device(setting) and not setting.is_gone(system)]
     if given:
         command = " ".join(("hosttune handover", *(f"--device {address}" for address in given)))
         yield f"not handed over: {', '.join(given)} came back as the last guest left them; {command}"
@@ -416,29 +423,29 @@ def _staged(todo: Sequence[Prepared], carried: StepResults) -> bool:
 def _entries(
     site: Site, prepared: Sequence[Prepared], todo: Sequence[Prepared], carried: StepResults, transaction: Transaction
 ) -> tuple[Entry, ...]:
-    numbers = {id(one.step): number for number, one in enumerate(todo, 1)}
+    numbers = {id(change.step): number for number, change in enumerate(todo, 1)}
     records = {record.step: record for record in transaction.records}
     rows: list[Entry] = []
-    for one in prepared:
-        number = numbers.get(id(one.step))
-        if is_inapplicable(one):
+    for change in prepared:
+        number = numbers.get(id(change.step))
+        if is_inapplicable(change):
             continue
         if number is None:
-            rows += entry(_waiting_now(site, one) if carried.succeeded else one)
+            rows += entry(_waiting_now(site, change) if carried.succeeded else change)
         elif number in carried.made:
-            rows += _entry_of_made(site, one, number, carried, records.get(number))
+            rows += _entry_of_made(site, change, number, carried, records.get(number))
     return tuple(rows)
 
 
-def _waiting_now(site: Site, one: Prepared) -> Prepared:
+def _waiting_now(site: Site, change: Prepared) -> Prepared:
     """Return a waiting step with the reason why it still waits, now that the other steps are carried out."""
-    if one.verdict != PENDING or one.step.setting.scope == BOOT:
-        return one
-    return with_verdict(one, PENDING, one.step.setting.waits_for(site.system) or one.why or "")
+    if change.verdict != PENDING or change.step.setting.scope == BOOT:
+        return change
+    return with_verdict(change, PENDING, change.step.setting.waits_for(site.system) or change.why or "")
 
 
 def _entry_of_made(
-    site: Site, one: Prepared, number: int, carried: StepResults, record: Record | None
+    site: Site, change: Prepared, number: int, carried: StepResults, record: Record | None
 ) -> Sequence[Entry]:
     made = carried.made[number]
     undone = (carried.undone or {}).get(number)
@@ -449,11 +456,11 @@ def _entry_of_made(
     outcome, why = made.outcome, made.why
     if undone is not None:
         why = f"{f'{why}; ' if why else ''}rolled back: {undone.outcome}"
-    if outcome == "done" and one.step.setting.scope == BOOT:
-        works = one.step.setting.effective(site.system)
-        if not one.step.setting.agrees(works, one.step.want):
+    if outcome == "done" and change.step.setting.scope == BOOT:
+        works = change.step.setting.effective(site.system)
+        if not change.step.setting.agrees(works, change.step.want):
             outcome, why = "pending", "staged: takes effect with the next boot"
-    return entries(one.step, outcome, one.live, made.after, why)
+    return entries(change.step, outcome, change.live, made.after, why)
 
 
 # --- what follows from a plan --------------------------------------------------------------------------------
@@ -495,7 +502,7 @@ def remember_gpus(site: Site, store: Store, plan: Plan, host: Host, todo: Sequen
     Raises Refused.
     """
     settings = [prepared.step.setting for prepared in todo]
-    leaving = [one.target for one in settings if _hides_device(one)]
+    leaving = [setting.target for setting in settings if _hides_device(setting)]
     if not leaving:
         return
     known = Evidence(

@@ -132,8 +132,12 @@ def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
 
     rows: list[Entry] = []
     known = site.transactions()
-    tried = [one for one in known if (one.header.verb, one.header.boot_id) == (LATER, site.boot_id)]
-    targets = {record.target for one in tried for record in one.records}
+    tried = [
+        transaction
+        for transaction in known
+        if (transaction.header.verb, transaction.header.boot_id) == (LATER, site.boot_id)
+    ]
+    targets = {record.target for transaction in tried for record in transaction.records}
     for step in steps_of(action for action, held in site.waiting(known) if not held and action.target not in targets):
         known = site.transactions()
         wanted = WantedSteps(Plan(intent=Intent(version=1)), (step,), ())
@@ -231,20 +235,20 @@ def _again(
     )
 
 
-def _unless_in_use(site: Site, one: Prepared) -> Prepared:
+def _unless_in_use(site: Site, change: Prepared) -> Prepared:
     """Return the step, or a step that writes nothing if its device is in use or there are more pages than wanted."""
-    setting = one.step.setting
-    if one.verdict != TODO:
-        return one
-    more = isinstance(setting, MayGiveLess) and setting.satisfied_by(one.live, one.step.want)
-    if more and all(action.when != "after-stop" for action in one.step.actions):
-        return with_verdict(one, ALREADY, "more than was applied: left alone")
+    setting = change.step.setting
+    if change.verdict != TODO:
+        return change
+    more = isinstance(setting, MayGiveLess) and setting.satisfied_by(change.live, change.step.want)
+    if more and all(action.when != "after-stop" for action in change.step.actions):
+        return with_verdict(change, ALREADY, "more than was applied: left alone")
     addresses = setting.taken(site.system) if isinstance(setting, TakesDevice) else ()
     if not addresses:
-        return one
+        return change
     others = filter(None, (_another_device(site, address) for address in (setting.target, *addresses)))
     why = next(others, None) or "; ".join(holder.text for holder in holders(site.system, addresses))
-    return with_verdict(one, UNREADABLE, why) if why else one
+    return with_verdict(change, UNREADABLE, why) if why else change
 
 
 def _another_device(site: Site, address: str) -> str | None:

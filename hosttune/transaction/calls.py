@@ -100,10 +100,7 @@ def set_again(here: Here, say: Say) -> Result:
 
 
 def status(here: Here) -> Result:
-    """Return what is applied, what has drifted, and what waits for a reboot.
-
-    Raises Refused for an unreadable journal.
-    """
+    """Return what is applied, what has drifted, and what waits for a reboot."""
     return _with_code(applied.status(here[0]))
 
 

@@ -46,30 +46,30 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
     transactions = site.transactions()
     unfinished = next((described(transaction) for transaction in transactions if transaction.is_open), None)
     check_newest(plan, site, transactions)
-    prepared = [one for one in look(site, wanted, host, transactions) if not one.step.gives_up]
+    prepared = [change for change in look(site, wanted, host, transactions) if not change.step.gives_up]
     check_there(prepared)
     todo = due(prepared)
     freed = freed_by(todo)
-    rehearsed = {id(one): _changes(site, one, freed) for one in todo}
-    told = [_rehearsed(one, *rehearsed.get(id(one), ((), None))) for one in prepared]
-    refused = [(one, why) for one in todo if (why := rehearsed[id(one)][1]) and one.verdict == TODO]
+    rehearsed = {id(change): _changes(site, change, freed) for change in todo}
+    told = [_rehearsed(change, *rehearsed.get(id(change), ((), None))) for change in prepared]
+    refused = [(change, why) for change in todo if (why := rehearsed[id(change)][1]) and change.verdict == TODO]
     users, uses = _uses(site, host, todo, options)
     result = Result(
         host=site.hostname,
         verb="apply",
-        entries=tuple(row for one in told if not is_inapplicable(one) for row in entry(one)),
-        reboot_required=any(one.step.setting.scope == BOOT for one in todo) or waits_for_boot(prepared),
-        writes=tuple(line for one in todo for line in _lines(one, *rehearsed[id(one)])),
-        differences=tuple(change for one in todo if (change := definition_change(one))),
+        entries=tuple(row for change in told if not is_inapplicable(change) for row in entry(change)),
+        reboot_required=any(change.step.setting.scope == BOOT for change in todo) or waits_for_boot(prepared),
+        writes=tuple(line for change in todo for line in _lines(change, *rehearsed[id(change)])),
+        differences=tuple(change for prepared in todo if (change := definition_change(prepared))),
         notes=(
             *inapplicable_notes(prepared),
             *_refusals(site, plan, host, unfinished),
             *uses,
             *(f"apply would fail: {lacking_step.step.name} is needed" for lacking_step in lacking_steps(prepared)),
             *(
-                f"apply would fail: {one.step.name} {why}"
-                for one, why in refused
-                if not one.unrecorded and why not in _NO_WRITE and not any(line in why for line in users)
+                f"apply would fail: {change.step.name} {why}"
+                for change, why in refused
+                if not change.unrecorded and why not in _NO_WRITE and not any(line in why for line in users)
             ),
             "dry run: nothing was written",
         ),
@@ -77,17 +77,17 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
     return result, SUCCESS
 
 
-def _changes(site: Site, one: Prepared, freed: Collection[str]) -> tuple[tuple[str, ...], str | None]:
+def _changes(site: Site, change: Prepared, freed: Collection[str]) -> tuple[tuple[str, ...], str | None]:
     """Return every change that a step would make, and why there are no more of them (`rehearse`).
 
     What is put back is written only if it is not as it was. `freed`: devices whose drivers are put back before it.
     """
-    setting = one.step.setting
-    changes, why = rehearse(site.system, setting, one.step.written)
-    known = not one.unrecorded and why != GONE
-    if known and one.step.back and one.live == one.step.want:
+    setting = change.step.setting
+    changes, why = rehearse(site.system, setting, change.step.written)
+    known = not change.unrecorded and why != GONE
+    if known and change.step.back and change.live == change.step.want:
         return (), AT_ORIGINAL
-    hidden = one.live is None and not setting.none_is_value and (one.step.back or setting.target in freed)
+    hidden = change.live is None and not setting.none_is_value and (change.step.back or setting.target in freed)
     return ((), COMES_BACK) if known and why and hidden else (changes, why)
 
 
@@ -121,19 +121,19 @@ def _uses(
     return lines, ("\n".join((f"{word}: in use, or disruptive ({len(lines)}):", *(f"  {line}" for line in lines))),)
 
 
-def _rehearsed(one: Prepared, changes: Sequence[str], why: str | None) -> Prepared:
+def _rehearsed(change: Prepared, changes: Sequence[str], why: str | None) -> Prepared:
     """Return a step as a rehearsal reports it: a step that would write nothing is not `planned`, and has the reason.
 
     If the step's setting may just be missing from the capture, it stays `planned`; the reason is listed with the
     writes.
     """
-    if why is None or changes or one.unrecorded or (one.verdict != TODO and why != COMES_BACK):
-        return one
-    return with_verdict(one, _NO_WRITE.get(why, UNREADABLE), why)
+    if why is None or changes or change.unrecorded or (change.verdict != TODO and why != COMES_BACK):
+        return change
+    return with_verdict(change, _NO_WRITE.get(why, UNREADABLE), why)
 
 
-def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[str]:
+def _lines(change: Prepared, changes: Sequence[str], why: str | None) -> Iterable[str]:
     """Return the changes of one step, and, if there are no more, the reason."""
     yield from changes
     if why is not None:
-        yield f"({one.step.name}: {'unknown here, its state is not recorded' if one.unrecorded else why})"
+        yield f"({change.step.name}: {'unknown here, its state is not recorded' if change.unrecorded else why})"

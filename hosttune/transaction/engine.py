@@ -47,7 +47,7 @@ class StepResults(msgspec.Struct, frozen=True):
 
 
 def carry_out(
-    system: System, journal: Journal, todo: Sequence[Prepared], say: Say, look_again: LookAgain = lambda one: one
+    system: System, journal: Journal, todo: Sequence[Prepared], say: Say, look_again: LookAgain = lambda change: change
 ) -> StepResults:
     """Carry out steps in order, numbered from 1. If one fails or a signal comes, roll all of them back.
 
@@ -92,10 +92,10 @@ def for_a_time(system: System, journal: Journal, todo: Sequence[Prepared], say: 
     """Carry out steps, whatever becomes of each; yield the results by number, and roll them back afterwards."""
     made: dict[int, Made] = {}
     try:
-        for number, one in enumerate(todo, 1):
-            made[number] = Made(VERDICT_OUTCOMES.get(one.verdict, ""), one.effective, one.why)
-            if one.verdict == TODO:
-                _step(system, journal, number, one, made, say)
+        for number, change in enumerate(todo, 1):
+            made[number] = Made(VERDICT_OUTCOMES.get(change.verdict, ""), change.effective, change.why)
+            if change.verdict == TODO:
+                _step(system, journal, number, change, made, say)
         yield made
     finally:
         with uninterrupted():
@@ -105,35 +105,35 @@ def for_a_time(system: System, journal: Journal, todo: Sequence[Prepared], say: 
                 settle(system, journal, transaction, say, same_boot=True)
 
 
-def _ends(one: Prepared, made: Made) -> bool:
+def _ends(change: Prepared, made: Made) -> bool:
     """Return whether a step's outcome ends the transaction."""
-    if made.outcome == "clamped" and one.step.at_boot:
+    if made.outcome == "clamped" and change.step.at_boot:
         return False
-    return made.outcome in _FATAL or (one.step.needed and made.outcome in _FATAL_WHEN_NEEDED)
+    return made.outcome in _FATAL or (change.step.needed and made.outcome in _FATAL_WHEN_NEEDED)
 
 
-def outcome_line(one: Prepared, made: Made) -> str:
+def outcome_line(change: Prepared, made: Made) -> str:
     """Return one line that reports a step."""
-    setting = one.step.setting
-    text = f"{shown_text(setting, one.live)} -> {shown_text(setting, one.step.want)}: {made.outcome}"
+    setting = change.step.setting
+    text = f"{shown_text(setting, change.live)} -> {shown_text(setting, change.step.want)}: {made.outcome}"
     if made.outcome != "done":
         text += f", now {shown_text(setting, made.after)}"
     return f"{text} ({made.why})" if made.why else text
 
 
-def _step(system: System, journal: Journal, number: int, one: Prepared, made: dict[int, Made], say: Say) -> None:
+def _step(system: System, journal: Journal, number: int, change: Prepared, made: dict[int, Made], say: Say) -> None:
     """Carry out one step: journal the intent, re-read, write, read back, journal the outcome. Raises JournalFailed."""
-    step, setting = one.step, one.step.setting
+    step, setting = change.step, change.step.setting
     if step.origin is not None:
         made[number], _ = put_back(system, journal, number, step.origin, same_boot=True, force=True, strict=True)
         return
     if step.gives_up:
         journal.write(
             "intent", step=number, kind=setting.kind, target=setting.target, scope=setting.scope, needed=False,
-            actions=tuple(action.id for action in step.actions), change="given-up", old=one.live, new=one.live,
+            actions=tuple(action.id for action in step.actions), change="given-up", old=change.live, new=change.live,
         )  # fmt: skip
-        journal.write("done", step=number, outcome="done", value=one.live)
-        made[number] = Made("done", one.live, "given up: left as it is")
+        journal.write("done", step=number, outcome="done", value=change.live)
+        made[number] = Made("done", change.live, "given up: left as it is")
         return
     journal.write(
         "intent",
@@ -143,10 +143,10 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
         actions=tuple(action.id for action in step.actions),
         scope=setting.scope,
         needed=step.needed,
-        old=one.live,
+        old=change.live,
         new=step.want,
     )
-    made_now = made[number] = _changed(system, step, one.live)
+    made_now = made[number] = _changed(system, step, change.live)
     journal.write(
         "done",
         step=number,

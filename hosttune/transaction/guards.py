@@ -167,7 +167,11 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
     sources += [address for functions in shared for address in functions or ()]
     devices = {
         *sources,
-        *(name for one in sources for name in sysfs.functions_in(system.link(f"/sys/bus/mdev/devices/{one}") or "")),
+        *(
+            name
+            for source in sources
+            for name in sysfs.functions_in(system.link(f"/sys/bus/mdev/devices/{source}") or "")
+        ),
     }
     return [device_record for address, device_record in held.items() if address in devices]
 
@@ -302,7 +306,9 @@ def made_since(site: Site) -> tuple[str, ...]:
     """Return a note for each guest of libvirt that an apply may have made after the journals here were saved."""
     guests, force = _guests_and_force(site)
     host = Host(hostname=site.hostname, guests=guests)
-    return tuple(f"{one.where}: {one.text}" for one in unknown_ours(host, force)) if force is not None else ()
+    return (
+        tuple(f"{finding.where}: {finding.text}" for finding in unknown_ours(host, force)) if force is not None else ()
+    )
 
 
 def _guests_and_force(site: Site) -> tuple[tuple[RunningGuest, ...] | None, InForce | None]:

@@ -102,9 +102,9 @@ def kept_steps(plan: Plan, known: Iterable[Record]) -> Iterator[SettingStep]:
 
 def refuse_images(system: System, prepared: Iterable[Prepared]) -> None:
     """Raise BadInput for an image of which a disk is to be a copy and that is none."""
-    for one in prepared:
-        if isinstance(one.step.setting, CopiedDisk) and one.verdict == TODO:
-            image_here(system, one.step.want)
+    for change in prepared:
+        if isinstance(change.step.setting, CopiedDisk) and change.verdict == TODO:
+            image_here(system, change.step.want)
 
 
 def refuse_variables(system: System, prepared: Iterable[Prepared], host: Host) -> None:
@@ -113,7 +113,7 @@ def refuse_variables(system: System, prepared: Iterable[Prepared], host: Host) -
     Those of a guest in force that was undefined by hand are its own.
     """
     own = {guest.name for guest in host.in_force.guests} if host.in_force else set()
-    for step in (one.step for one in prepared if one.verdict == TODO and one.live is None):
+    for step in (change.step for change in prepared if change.verdict == TODO and change.live is None):
         name = step.setting.target
         if step.setting.kind == DEFINITION and step.want is not None and name not in own:
             path = nvram_of(step.want, name)
@@ -125,12 +125,14 @@ def refuse_variables(system: System, prepared: Iterable[Prepared], host: Host) -
 def guest_verdicts(system: System, prepared: Sequence[Prepared], plan: Plan, host: Host) -> tuple[Prepared, ...]:
     """Return the steps. A guest that must not be defined on this host waits, with the reasons, as does its start."""
     redefined = {
-        one.step.setting.target
-        for one in prepared
-        if one.step.setting.kind == DEFINITION and one.verdict == TODO and one.live is not None
+        change.step.setting.target
+        for change in prepared
+        if change.step.setting.kind == DEFINITION and change.verdict == TODO and change.live is not None
     }
     making = {
-        one.step.setting.target for one in prepared if one.verdict == TODO and isinstance(one.step.setting, SriovVfs)
+        change.step.setting.target
+        for change in prepared
+        if change.verdict == TODO and isinstance(change.step.setting, SriovVfs)
     }
     disks = {guest.name: why for guest in plan.guests if (why := no_system(system, guest))}
     waiting = {
@@ -140,16 +142,18 @@ def guest_verdicts(system: System, prepared: Sequence[Prepared], plan: Plan, hos
     }
     running = {guest.name for guest in host.guests or () if runs(guest)} & redefined - waiting.keys()
     return tuple(
-        with_verdict(one, TODO, "; ".join(filter(None, (one.why, _NEXT_START.format(one.step.setting.target)))))
-        if one.verdict == TODO and one.step.setting.kind == DEFINITION and one.step.setting.target in running
-        else with_verdict(one, PENDING, f"not started: {disks[one.step.setting.target]}")
-        if one.verdict == TODO and one.step.setting.kind == STATE and one.step.setting.target in disks
-        else with_verdict(one, PENDING, waiting[one.step.setting.target])
-        if one.verdict in (TODO, UNREADABLE)
-        and one.step.setting.kind in (DEFINITION, STATE)
-        and one.step.setting.target in waiting
-        else one
-        for one in prepared
+        with_verdict(
+            change, TODO, "; ".join(filter(None, (change.why, _NEXT_START.format(change.step.setting.target))))
+        )
+        if change.verdict == TODO and change.step.setting.kind == DEFINITION and change.step.setting.target in running
+        else with_verdict(change, PENDING, f"not started: {disks[change.step.setting.target]}")
+        if change.verdict == TODO and change.step.setting.kind == STATE and change.step.setting.target in disks
+        else with_verdict(change, PENDING, waiting[change.step.setting.target])
+        if change.verdict in (TODO, UNREADABLE)
+        and change.step.setting.kind in (DEFINITION, STATE)
+        and change.step.setting.target in waiting
+        else change
+        for change in prepared
     )
 
 
@@ -202,34 +206,34 @@ class Starting(msgspec.Struct, frozen=True):
     discover: Callable[[], Host]
     found: dict[str, str] = msgspec.field(default_factory=dict)
 
-    def look_again(self, one: Prepared) -> Prepared:
+    def look_again(self, change: Prepared) -> Prepared:
         """Check a step at its turn. A start that is not possible waits, with the reasons; interrupts are waited for.
 
         What waited for its device is read anew.
         """
-        stage = one.step.setting.stage
+        stage = change.step.setting.stage
         if stage == START_STAGE:
-            guest = self.plan.guest(one.step.setting.target)
+            guest = self.plan.guest(change.step.setting.target)
             reasons = (*startable(self.discover(), guest), *unreachable(self.system, guest))
-            return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
+            return with_verdict(change, PENDING, f"not started: {'; '.join(reasons)}") if reasons else change
         if stage == AFTER_START_STAGE:
             # Wait until a driver in the guest has requested vfio interrupts. Waits only once, not for each device.
             seconds = 0.0 if self.system.captured or self.found else INTERRUPT_SECONDS
             deadline = time.monotonic() + seconds
-            while one.step.setting.waits_for(self.system) is not None and time.monotonic() < deadline:
+            while change.step.setting.waits_for(self.system) is not None and time.monotonic() < deadline:
                 time.sleep(1.0)
             self.found["waited"] = "yes"
-        if stage == AFTER_START_STAGE or one.verdict == PENDING or isinstance(one.step.setting, MadeByAnother):
-            return prepare(self.system, [one.step])[0]
-        if one.step.setting.kind == DEFINITION and not one.step.back:
-            return self._whole_groups(one)
-        return one
+        if stage == AFTER_START_STAGE or change.verdict == PENDING or isinstance(change.step.setting, MadeByAnother):
+            return prepare(self.system, [change.step])[0]
+        if change.step.setting.kind == DEFINITION and not change.step.back:
+            return self._whole_groups(change)
+        return change
 
-    def _whole_groups(self, one: Prepared) -> Prepared:
+    def _whole_groups(self, change: Prepared) -> Prepared:
         """Check the IOMMU groups of the virtual functions that this transaction has made."""
-        guest = self.plan.guest(one.step.setting.target)
+        guest = self.plan.guest(change.step.setting.target)
         reasons = ready(self.discover(), guest) if any(device.network for device in guest.devices) else ()
-        return with_verdict(one, PENDING, "; ".join(reasons)) if reasons else one
+        return with_verdict(change, PENDING, "; ".join(reasons)) if reasons else change
 
 
 def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterable[str]:
@@ -251,11 +255,11 @@ def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterabl
             yield f"guest {name} runs: pins, pages and devices in /proc are as planned"
 
 
-def definition_change(one: Prepared) -> str | None:
+def definition_change(change: Prepared) -> str | None:
     """Return the XML difference of a redefinition, without secrets; None for any other step."""
-    setting = one.step.setting
-    if setting.kind not in (DEFINITION, AdoptedDefinition.kind) or one.verdict != TODO:
+    setting = change.step.setting
+    if setting.kind not in (DEFINITION, AdoptedDefinition.kind) or change.verdict != TODO:
         return None
-    if one.live is None or one.step.written is None:
+    if change.live is None or change.step.written is None:
         return None
-    return xml_difference(setting.shown(one.live), setting.shown(one.step.written))
+    return xml_difference(setting.shown(change.live), setting.shown(change.step.written))

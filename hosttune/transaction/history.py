@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET
 
-from hosttune.errors import BadInput, Refused
+from hosttune.errors import BadInput, HosttuneError, Refused
 from hosttune.journal import Record, Transaction
 from hosttune.journal.force import ADOPTED, FOLLOWING, GUEST
 from hosttune.journal.state import unseen_journals
@@ -18,14 +18,17 @@ from hosttune.transaction.site import Site
 
 
 def history(site: Site, number: int | None = None) -> History:
-    """Return all transactions, or the one of this number with its entries. Raises BadInput, Refused."""
+    """Return all transactions, or the one of this number with its entries.
+
+    Raises BadInput; HosttuneError where the journals cannot be read.
+    """
     if number is not None:
         return History(transactions=(_past(_numbered(site, number), entries=True),))
     return History(transactions=tuple(_past(transaction, entries=False) for transaction in _transactions(site)))
 
 
 def intent_of(site: Site, number: int) -> Intent:
-    """Return the intent of a transaction. Raises BadInput for one that has none, Refused."""
+    """Return the intent of a transaction. Raises BadInput for one that has none; else as `history`."""
     transaction = _numbered(site, number)
     plan = site.plan_of(transaction)
     if plan is None:
@@ -36,10 +39,13 @@ def intent_of(site: Site, number: int) -> Intent:
 
 def _transactions(site: Site) -> tuple[Transaction, ...]:
     if site.store is None:
-        raise Refused("a captured host keeps no journals", where=site.system.origin, hint="run it on the host itself")
+        raise HosttuneError("a captured host keeps no journals", where=site.system.origin, hint="run it on the host")
     if not site.system.captured and (folder := unseen_journals(site.store.folder)) is not None:
-        raise Refused("the journals cannot be read", where=folder, hint="run it as root")
-    return tuple(transaction for transaction in site.transactions() if transaction.records)
+        raise HosttuneError("the journals cannot be read", where=folder, hint="run it as root")
+    try:
+        return tuple(transaction for transaction in site.transactions() if transaction.records)
+    except Refused as error:  # here nothing would be written
+        raise HosttuneError(error.what, where=error.where, hint=error.hint) from error
 
 
 def _numbered(site: Site, number: int) -> Transaction:
@@ -78,7 +84,7 @@ def _guests(records: list[Record]) -> ChangedGuests:
                 else "created"
             )
             names["removed" if record.change == "back" else word].append(record.target)
-    return ChangedGuests(**{word: tuple(found) for word, found in names.items()})
+    return ChangedGuests(**{word: tuple(guests) for word, guests in names.items()})
 
 
 def _outcome(transaction: Transaction) -> Literal["done", "reverted", "incomplete", "unfinished"]:

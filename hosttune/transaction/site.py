@@ -233,12 +233,15 @@ class Site(msgspec.Struct, frozen=True):
     def with_force(self, host: Host) -> Host:
         """Return the host document with what is in force."""
         try:
-            return structs.replace(host, in_force=self._folded())
+            host = structs.replace(host, in_force=self._folded())
+            if host.in_force is not None:
+                refuse_open(self.transactions())
         except BadInput:
-            return host
+            pass
         except Refused as error:
             doubt = Problem(what=FORCE_UNKNOWN, where=error.where, why=f"{error.what}; {error.hint}")
             return structs.replace(host, problems=(*host.problems, doubt))
+        return host
 
     def retired(self, transactions: Iterable[Transaction]) -> tuple[Record, ...]:
         """Return the steps that this version cannot undo (`journal.RETIRED`). A reboot has undone those before it.

@@ -122,7 +122,7 @@ def steps_of(actions: Iterable[Action]) -> tuple[SettingStep, ...]:
         if not back:  # an original is what was read here: it is compared with the journal, not with what plans can ask
             setting.check(action.want)
         single.append(SettingStep(setting, freeze(action.want), (action,), FrozenMap({action.id: ""}), back=back))
-    return in_order((*single, *(_merged(kind, found, back=back) for (kind, back), found in merging.items())))
+    return in_order((*single, *(_merged(kind, settings, back=back) for (kind, back), settings in merging.items())))
 
 
 def back_step(record: Record, why: str = "not wanted any more", *, gives_up: bool = False) -> SettingStep:
@@ -154,7 +154,7 @@ def with_origin(step: SettingStep, known: Iterable[Record]) -> SettingStep | Non
 
     Raises Refused if the journal has another original.
     """
-    record = record_of(step.setting, {(one.kind, one.target): one for one in known})
+    record = record_of(step.setting, {(record.kind, record.target): record for record in known})
     parts = step.setting.parts
     if record is None:
         return None
@@ -182,13 +182,13 @@ def in_order(steps: Iterable[SettingStep]) -> tuple[SettingStep, ...]:
     return tuple(sorted((*backs, *(step for step in known if not step.back)), key=place))
 
 
-def _merged(kind: type[WrittenTogether], found: list[tuple[Action, Setting]], *, back: bool) -> SettingStep:
+def _merged(kind: type[WrittenTogether], settings: list[tuple[Action, Setting]], *, back: bool) -> SettingStep:
     """Return one step for all actions of a kind whose settings are written together. A part is an action's target."""
-    setting = kind.merged([one for _, one in found])
-    want = freeze({action.target: action.want for action, _ in found})
+    setting = kind.merged([setting for _, setting in settings])
+    want = freeze({action.target: action.want for action, _ in settings})
     if not back:
         setting.check(want)
-    actions = tuple(action for action, _ in found)
+    actions = tuple(action for action, _ in settings)
     return SettingStep(setting, want, actions, FrozenMap({action.id: action.target for action in actions}), back=back)
 
 
@@ -213,17 +213,19 @@ def record_of(setting: Setting, known: Mapping[tuple[str, str], Record]) -> Reco
 def covered(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
     """Return the steps; `at_boot` is set for those whose shortfall is, or will be, staged for the next boot."""
     steps = tuple(prepared)
-    asked = {covered_by(one.step.setting) for one in steps}
+    asked = {covered_by(change.step.setting) for change in steps}
     staged = {
-        (one.step.setting.kind, part)
-        for one in steps
-        for part in one.step.parts.values()
-        if (one.step.setting.kind, part) in asked
-        and (one.verdict in (TODO, ALREADY) or one.step.setting.agrees(one.live, one.step.want))
+        (change.step.setting.kind, part)
+        for change in steps
+        for part in change.step.parts.values()
+        if (change.step.setting.kind, part) in asked
+        and (change.verdict in (TODO, ALREADY) or change.step.setting.agrees(change.live, change.step.want))
     }
     return tuple(
-        replace(one, step=replace(one.step, at_boot=True)) if covered_by(one.step.setting) in staged else one
-        for one in steps
+        replace(change, step=replace(change.step, at_boot=True))
+        if covered_by(change.step.setting) in staged
+        else change
+        for change in steps
     )
 
 
@@ -331,10 +333,10 @@ def _told_before(record: Record, step: SettingStep, live: Any) -> bool:
 def check_there(prepared: Iterable[Prepared]) -> None:
     """Refuse a plan of settings that are not here any more. Raises Refused with all of them."""
     gone = [
-        f"  {one.step.name}: planned from {shown_text(one.step.setting, action.current)}, now not there"
-        for one in prepared
-        if one.verdict == ABSENT
-        for action in one.step.actions
+        f"  {change.step.name}: planned from {shown_text(change.step.setting, action.current)}, now not there"
+        for change in prepared
+        if change.verdict == ABSENT
+        for action in change.step.actions
         if action.current is not None
     ]
     if gone:
@@ -342,11 +344,11 @@ def check_there(prepared: Iterable[Prepared]) -> None:
         raise Refused(what, where="plan", hint="plan again: hosttune plan")
 
 
-def entry(one: Prepared) -> tuple[Entry, ...]:
+def entry(change: Prepared) -> tuple[Entry, ...]:
     """Return the entries of a step that needs no write, or whose write is still to come (`planned`)."""
-    outcome = one.outcome or VERDICT_OUTCOMES[one.verdict]
-    after = None if one.verdict == TODO else one.effective
-    return entries(one.step, outcome, one.before, after, one.why, known=not one.unrecorded)
+    outcome = change.outcome or VERDICT_OUTCOMES[change.verdict]
+    after = None if change.verdict == TODO else change.effective
+    return entries(change.step, outcome, change.before, after, change.why, known=not change.unrecorded)
 
 
 def entries(
@@ -401,6 +403,6 @@ def setting_of_record(record: Record, journal: str = "journal") -> Setting:
         ) from error
 
 
-def with_verdict(one: Prepared, verdict: str, why: str) -> Prepared:
+def with_verdict(change: Prepared, verdict: str, why: str) -> Prepared:
     """Return the same step with another verdict."""
-    return replace(one, verdict=verdict, why=why)
+    return replace(change, verdict=verdict, why=why)

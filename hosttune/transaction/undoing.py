@@ -149,6 +149,8 @@ def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[st
     with store.locked(), interruptible():
         transactions = site.transactions()
         unfinished = tuple(transaction for transaction in transactions if transaction.is_open)
+        if not unfinished:
+            site.refuse_lost(transactions)
         begun = next((transaction for transaction in unfinished if transaction.goes_on), None)
         rows = _to_put_back(site, transactions) if begun else []
         records = [row.record for row in rows] or [
@@ -180,7 +182,7 @@ def _settled(
             journal.close()
         whole = whole and written
         outcomes |= {made.outcome for made in undone.values()}
-        for record in sorted(transaction.records, key=lambda one: one.step, reverse=True):
+        for record in sorted(transaction.records, key=lambda record: record.step, reverse=True):
             if record.step in undone:
                 entries += undone_entries(record, undone[record.step])
     retired = site.retired(transactions)

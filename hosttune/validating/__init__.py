@@ -126,7 +126,7 @@ def validate(
 
 def _accepted(
     system: System | None,
-    found: Validation,
+    validation: Validation,
     host: Host,
     declared: tuple[Acceptance, ...],
     new: tuple[Acceptance, ...],
@@ -144,8 +144,8 @@ def _accepted(
     new = tuple(
         msgspec.structs.replace(acceptance, device=host.index.identity(acceptance.subject)) for acceptance in new
     )
-    accepting.keep(folder, "--accept", new, found.results, host)
-    return accepting.applied(found, (*declared, *before, *new), host)
+    accepting.keep(folder, "--accept", new, validation.results, host)
+    return accepting.applied(validation, (*declared, *before, *new), host)
 
 
 def check_request(request: ValidationRequest, *, captured: bool) -> None:

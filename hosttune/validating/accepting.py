@@ -70,23 +70,25 @@ def declared(rows: object, where: str) -> tuple[Acceptance, ...]:
     return tuple(acceptances)
 
 
-def _valid(one: Acceptance, where: str) -> Acceptance:
+def _valid(acceptance: Acceptance, where: str) -> Acceptance:
     """Return an acceptance that can count. Raises BadInput with the reason why it cannot."""
     known = {check.id for check in checks()}
-    if one.check not in known and not one.check.startswith("bench-"):
-        hint = did_you_mean(one.check, known, "hosttune validate --list names all")
-        raise BadInput(f"no check {one.check!r:.80}", where=where, hint=hint)
-    if one.check == _PRESENT:
+    if acceptance.check not in known and not acceptance.check.startswith("bench-"):
+        hint = did_you_mean(acceptance.check, known, "hosttune validate --list names all")
+        raise BadInput(f"no check {acceptance.check!r:.80}", where=where, hint=hint)
+    if acceptance.check == _PRESENT:
         hint = "put it back, or take it out of what is expected: --forget BDF --why TEXT"
         raise BadInput("a device that is gone cannot be accepted", where=where, hint=hint)
-    if one.check in OF_REGISTER:
+    if acceptance.check in OF_REGISTER:
         hint = "finish it: hosttune handover status names the command"
         raise BadInput("what a hand-over covers cannot be accepted", where=where, hint=hint)
-    if not all(text.strip() and text.isprintable() and len(text) <= MOST_WHY for text in (one.why, one.by)):
+    if not all(
+        text.strip() and text.isprintable() and len(text) <= MOST_WHY for text in (acceptance.why, acceptance.by)
+    ):
         hint = f"write in one line of at most {MOST_WHY} characters who accepts it and why"
         raise BadInput("not a valid reason", where=where, hint=hint)
-    accepted.check_date(one.until, where)
-    return one
+    accepted.check_date(acceptance.until, where)
+    return acceptance
 
 
 def keep(folder: str | None, where: str, new: Sequence[Acceptance], results: Sequence[CheckResult], host: Host) -> None:
@@ -107,24 +109,26 @@ def keep(folder: str | None, where: str, new: Sequence[Acceptance], results: Seq
         accepted.accept(folder, new)
 
 
-def applied(found: Validation, acceptances: Iterable[Acceptance], host: Host) -> Validation:
+def applied(validation: Validation, acceptances: Iterable[Acceptance], host: Host) -> Validation:
     """Return the validation with what is accepted in its results, and the verdict of the others."""
-    judged = [msgspec.structs.replace(one, ended=_ended(one, host)) for one in acceptances]
-    oldest_first = sorted(judged, key=lambda one: not one.ended)  # and those that have ended before all
+    judged = [msgspec.structs.replace(acceptance, ended=_ended(acceptance, host)) for acceptance in acceptances]
+    oldest_first = sorted(judged, key=lambda acceptance: not acceptance.ended)  # and those that have ended before all
     results = []
-    for result in found.results:
-        acceptance = next((one for one in reversed(oldest_first) if one.covers(result)), None)
+    for result in validation.results:
+        acceptance = next((acceptance for acceptance in reversed(oldest_first) if acceptance.covers(result)), None)
         if acceptance is not None and result.outcome in ("unknown", "warn") and not _handed(result, host):
             result = msgspec.structs.replace(result, accepted=acceptance)
         results.append(result)
-    return msgspec.structs.replace(found, results=tuple(results), verdict=verdict_of(results))
+    return msgspec.structs.replace(validation, results=tuple(results), verdict=verdict_of(results))
 
 
-def _ended(one: Acceptance, host: Host) -> str:
+def _ended(acceptance: Acceptance, host: Host) -> str:
     """Return why an acceptance counts no longer; "" if it does."""
-    if _today() > one.until:
+    if _today() > acceptance.until:
         return "that date is over"
-    return "another device is there now" if is_another(one.device, host.index.identity(one.subject)) else ""
+    return (
+        "another device is there now" if is_another(acceptance.device, host.index.identity(acceptance.subject)) else ""
+    )
 
 
 def _handed(result: CheckResult, host: Host) -> bool:

@@ -102,7 +102,7 @@ def waiting_partitions(host: Host) -> Iterator[Partition]:
         for gpu in host.gpus
         if drivers.get(gpu.address) == MANAGER_DRIVER and not gpu.mig_on and waits_for_partition(host, gpu)
     }
-    for partition in sorted(fabric.partitions or (), key=lambda one: (-len(one.gpus), one.id)):
+    for partition in sorted(fabric.partitions or (), key=lambda partition: (-len(partition.gpus), partition.id)):
         if partition.active is False and partition.gpus <= left:
             left -= partition.gpus
             yield partition

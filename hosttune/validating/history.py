@@ -170,8 +170,8 @@ def forget(
         raise Refused("a captured host has no state to write to", where=where, hint="run it on the host itself")
     expected = {
         device.address
-        for found in (*kept_expectations(evidence), *((named,) if named else ()))
-        for device in found.devices
+        for named_evidence in (*kept_expectations(evidence), *((named,) if named else ()))
+        for device in named_evidence.devices
     }
     strange = [address for address in addresses if address not in expected]
     if strange:

@@ -345,7 +345,7 @@ class Agent:
         cpus = {cpu for guest in loud for cpu in guest.cpus}
         ran = processes(cpus) if loud else None
         for guest in loud if self._ran is not None and ran is not None else ():
-            own = {one.pid for one in self._guests} | {os.getpid()}
+            own = {watched.pid for watched in self._guests} | {os.getpid()}
             names = suspects(self._ran or {}, ran or {}, guest.cpus, own)
             share = counters[guest.name].share  # type: ignore[union-attr]  # loud: not None
             words = ", ".join(names) or "no process: interrupts, or threads of the kernel"

@@ -104,7 +104,7 @@ class Schedule:
 
     def next_due(self) -> float:
         """Return when the next look is due."""
-        dues = [self._regular, *(one.due for one in self._waiting.values()), *self._again.values()]
+        dues = [self._regular, *(waiting.due for waiting in self._waiting.values()), *self._again.values()]
         return max(min(dues), self._last + GAP if self._last is not None else self._now)
 
     def take(self, now: float) -> DueLook | None:
@@ -121,7 +121,7 @@ class Schedule:
         self._waiting.clear()
         self._again = {concern: at for concern, at in self._again.items() if at > now}
         kept = sorted(self._looked.items(), key=lambda row: row[1].at)[-2 * MOST_CONCERNS :]
-        self._looked = {concern: one for concern, one in kept if one.quiet_from > now}
+        self._looked = {concern: looked for concern, looked in kept if looked.quiet_from > now}
         self._last, self._regular = now, now + self._interval
         return DueLook(now, tuple(texts.items()))
 

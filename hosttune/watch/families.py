@@ -71,14 +71,14 @@ class AgentState(Value, frozen=True, kw_only=True):
 def families(state: AgentState) -> tuple[tuple[Family, tuple[Point, ...]], ...]:
     """Return the agent's families with their points, at most 30."""
     groups = [
-        (INTERVAL, _one(state.interval)),
+        (INTERVAL, _point(state.interval)),
         (LOOKS, _by("cause", state.looks)),
-        (FAILED, _one(float(state.failed))),
+        (FAILED, _point(float(state.failed))),
         (EVENTS, _by("source", state.events)),
         (EVENTS_LOST, _by("source", state.lost)),
         (SOURCE_UP, _by("source", state.up)),
-        (CPU, _one(state.cpu_seconds)),
-        (MEMORY, _one(state.resident_bytes)),
+        (CPU, _point(state.cpu_seconds)),
+        (MEMORY, _point(state.resident_bytes)),
     ]
     if state.keeping:
         given_up = (
@@ -88,12 +88,12 @@ def families(state: AgentState) -> tuple[tuple[Family, tuple[Point, ...]], ...]:
         groups += [
             (CORRECTIONS, _by("outcome", state.corrections)),
             (GIVEN_UP, tuple(given_up)),
-            (IDLE, _one(float(state.refused))),
+            (IDLE, _point(float(state.refused))),
         ]
     return tuple(groups)
 
 
-def _one(value: float | None) -> tuple[Point, ...]:
+def _point(value: float | None) -> tuple[Point, ...]:
     return (Point(labels={}, value=None if value is None else float(value)),)
 
 

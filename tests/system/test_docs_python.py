@@ -22,7 +22,7 @@ from hosttune.transaction.plancheck import Incomplete
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/python.md"
-ERRORS = (hosttune.BadInput, hosttune.Refused, Declined, Incomplete, JournalFailed)
+ERRORS = (hosttune.HosttuneError, hosttune.BadInput, hosttune.Refused, Declined, Incomplete, JournalFailed)
 SECTIONS = ("Parameters", "Returns", "Raises", "Example")
 root = applyroots.root
 

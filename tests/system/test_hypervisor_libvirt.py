@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
 
 import pytest
 from domain_shapes import GIB, SHAPES, changed, emulated, plan_of
+from forcehosts import applied
 from libvirtd import Libvirtd, libvirtd
+from planhosts import Card, build_host
 from xmledits import Edit, edited
 
 from hosttune.domain.compare import same_guest
@@ -24,7 +27,11 @@ from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.image import Image
 from hosttune.hypervisor.state import GuestState
 from hosttune.machine.live import LiveMachine
-from hosttune.model.plan import Cell, PlannedGuest, PlannedPin, Topology
+from hosttune.model.host import Host
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Cell, Plan, PlannedGuest, PlannedPin, Topology
+from hosttune.model.values import to_json
+from hosttune.planning import plan
 
 __all__ = ["libvirtd"]
 
@@ -181,6 +188,39 @@ def test_a_redefined_guest_keeps_its_uuid(machine: LiveMachine, libvirtd: Libvir
     assert "mac address" not in "".join(line for line in shown.splitlines() if line.startswith(("+", "-")))
     setting.write(machine, old)
     assert setting.read(machine) == old
+
+
+def test_disks_and_networks_that_are_added_move_no_device_inside(machine: LiveMachine) -> None:
+    """Neither what hosttune placed nor what libvirt did, by which the guest's system names its drives and NICs."""
+    cards = [Card("0000:21:00.0", 0, group=1), Card("0000:31:00.0", 1, group=2)]
+    host = Host.from_json(to_json(build_host(nodes=2, cores_per_node=8, cards=cards)))
+
+    def planned(host: Host, more: int) -> Plan:
+        disks, networks = [f"/img/{n}" for n in range(1 + more)], [{"bridge": f"br{n}"} for n in range(1 + more)]
+        guest = {"name": "a", "gpus": 2, "vcpus": 4, "memory": "1GiB", "accelerator": "tcg"}
+        intent = {"version": 1, "guests": [{**guest, "hugepages": "none", "disks": disks, "networks": networks}]}
+        return plan(host, Intent.from_json(to_json(intent)))
+
+    setting, first = PlannedDefinition.of("a"), planned(host, 0)
+    setting.write(machine, domain_xml(first, "a"))
+    then = setting.read(machine)
+    assert then is not None
+    more = domain_xml(planned(applied(host, first), 9), "a")
+    setting.write(machine, setting.edited(domain_xml(first, "a"), then, more)[0])
+    now = setting.read(machine)
+    assert now is not None
+    assert addresses(then).items() <= addresses(now).items()
+    assert len(addresses(now)) >= len(addresses(then)) + 2 * 9
+
+
+def addresses(definition: str) -> dict[str, str]:
+    """Where each device of a guest is, by its element without its place."""
+    found = {}
+    for device in ElementTree.fromstring(definition).iterfind("devices/*"):
+        for address in device.findall("address[@type='pci']"):
+            device.remove(address)
+            found[ElementTree.tostring(device, encoding="unicode").strip()] = str(address.attrib)
+    return found
 
 
 def test_a_name_that_looks_like_an_id_is_a_name(machine: LiveMachine, libvirtd: Libvirtd) -> None:

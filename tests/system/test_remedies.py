@@ -207,6 +207,8 @@ STATES = {
     "status: a guest is undefined": State(World.is_undefined, "status", 1, "hosttune apply --intent FILE"),
     "status: a definition is edited": State(World.is_edited, "status", 1, "hosttune apply --intent FILE"),
     "status: an apply was cut": State(World.is_cut, "status", 1, "hosttune recover"),
+    "plan: an apply was cut": State(World.is_cut, "plan -f FILE", 0, "hosttune recover", lack="was not finished"),
+    "plan: an apply was cut at its end": State(World.is_cut_at_its_end, "plan -f FILE", 2, "hosttune recover"),
     "apply: an apply was cut": State(World.is_cut_at_its_end, APPLY, 3, "hosttune recover"),
     "revert: an apply was cut": State(World.is_cut, "revert --yes", 3, "hosttune recover"),
     "revert: a setting is somebody else's": State(

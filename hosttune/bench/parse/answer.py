@@ -77,9 +77,9 @@ def part(value: object, kind: type, tool: str, what: str) -> Any:
     return value
 
 
-def close(found: float, expected: float, fraction: float, slack: float = 0.0) -> bool:
+def close(value: float, expected: float, fraction: float, slack: float = 0.0) -> bool:
     """Return whether two figures of one output agree."""
-    return abs(found - expected) <= fraction * abs(expected) + slack
+    return abs(value - expected) <= fraction * abs(expected) + slack
 
 
 def worst_of_each(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:

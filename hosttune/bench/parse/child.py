@@ -56,12 +56,12 @@ def _lost(record: dict[str, Any], missing: str) -> Iterator[Lost]:
     subject = part(record.get("subject"), str, TOOL, "subject")
     names = part(record.get("metrics"), list, TOOL, "metrics") or [missing]
     for name in names:
-        for one in subject.split(","):
-            yield Lost(part(name, str, TOOL, "metric"), one, why)
+        for address in subject.split(","):
+            yield Lost(part(name, str, TOOL, "metric"), address, why)
 
 
-def _facts(found: dict[str, Any]) -> dict[str, str]:
-    versions = found.get("versions")
+def _facts(record: dict[str, Any]) -> dict[str, str]:
+    versions = record.get("versions")
     if not isinstance(versions, dict):
         return {}
     return {str(name): str(value) for name, value in versions.items() if value is not None}

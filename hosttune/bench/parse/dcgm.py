@@ -38,8 +38,8 @@ def parse(text: str) -> ParsedOutput:
     return ParsedOutput((), worst_of_each(results), (), {"dcgm": str(version)} if version else {})
 
 
-def _metadata(found: dict[str, Any]) -> dict[str, Any]:
-    value = found.get("metadata")
+def _metadata(record: dict[str, Any]) -> dict[str, Any]:
+    value = record.get("metadata")
     return value if isinstance(value, dict) else {}
 
 

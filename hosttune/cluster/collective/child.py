@@ -91,7 +91,7 @@ def _pass_on(ranks: Sequence[tuple[int, int]], deadline: float) -> None:
             chunk = os.read(reader, 1 << 16)
             *whole, buffers[reader] = (buffers[reader] + chunk).split(b"\n")
             messages = [json.loads(line) for line in whole]
-            broken = next((one["broken"] for one in messages if "broken" in one), None)
+            broken = next((message["broken"] for message in messages if "broken" in message), None)
             for message in messages:
                 if "broken" not in message:
                     _say(message)
@@ -141,8 +141,8 @@ def _rank(local: int, task: Mapping[str, Any], deadline: float, emit: Emit) -> N
     try:
         for size in task["sizes"]:
             for kind in task["kinds"]:
-                one = _KINDS[kind](torch, dist, size, gpu)
-                _measure(one, kind, task, deadline, local, emit)
+                collective = _KINDS[kind](torch, dist, size, gpu)
+                _measure(collective, kind, task, deadline, local, emit)
     finally:
         with contextlib.suppress(Exception):  # the figures are there; what fails now is not of them
             dist.destroy_process_group()
@@ -210,63 +210,65 @@ class _AllGather(_Collective):
 _KINDS: Mapping[str, Callable[[Any, Any, int, bool], Any]] = {"all-reduce": _AllReduce, "all-gather": _AllGather}
 
 
-def _measure(one: Any, kind: str, task: Mapping[str, Any], deadline: float, local: int, emit: Emit) -> None:
+def _measure(collective: Any, kind: str, task: Mapping[str, Any], deadline: float, local: int, emit: Emit) -> None:
     """Measure one collective, with a check of all values before and after."""
-    _check(one, kind, emit)
-    _slowest(one, 1)
-    first, left = _agreed(one, _slowest(one, _WARM) / _WARM, deadline)
+    _check(collective, kind, emit)
+    _slowest(collective, 1)
+    first, left = _agreed(collective, _slowest(collective, _WARM) / _WARM, deadline)
     count = min(_MOST_IN_A_RUN, max(1, math.ceil(task["run_seconds"] / first)))
     if first * (count * (task["runs"] + 1) + 3) > left:
         if local == 0:
             emit(
                 {
                     "left_out": kind,
-                    "size": one.size,
+                    "size": collective.size,
                     "why": f"{first:.3g} s each would not fit into the {left:.0f} s left",
                 }
             )
         return
-    seconds = [_slowest(one, count) / count for _ in range(task["runs"])]
-    _check(one, kind, emit)
+    seconds = [_slowest(collective, count) / count for _ in range(task["runs"])]
+    _check(collective, kind, emit)
     if local == 0:
-        emit({"kind": kind, "size": one.size, "ranks": one.world, "seconds": seconds})
+        emit({"kind": kind, "size": collective.size, "ranks": collective.world, "seconds": seconds})
 
 
-def _check(one: Any, kind: str, emit: Emit) -> None:
-    one.fill()
-    one.run()
-    wrong = one.wrong()
+def _check(collective: Any, kind: str, emit: Emit) -> None:
+    collective.fill()
+    collective.run()
+    wrong = collective.wrong()
     if wrong is not None:
-        emit({"wrong": kind, "size": one.size, "seen_by": one.rank, "of": wrong})
+        emit({"wrong": kind, "size": collective.size, "seen_by": collective.rank, "of": wrong})
 
 
-def _agreed(one: Any, seconds: float, deadline: float) -> tuple[float, float]:
+def _agreed(collective: Any, seconds: float, deadline: float) -> tuple[float, float]:
     """Return the longest time of an operation and the least time left of all ranks: all must decide alike."""
-    both = one.torch.tensor([seconds, time.monotonic() - deadline], dtype=one.torch.float64, **one.place)
-    one.dist.all_reduce(both, op=one.dist.ReduceOp.MAX)
+    both = collective.torch.tensor(
+        [seconds, time.monotonic() - deadline], dtype=collective.torch.float64, **collective.place
+    )
+    collective.dist.all_reduce(both, op=collective.dist.ReduceOp.MAX)
     return max(float(both[0].item()), 1e-9), -float(both[1].item())
 
 
-def _slowest(one: Any, count: int) -> float:
+def _slowest(collective: Any, count: int) -> float:
     """Return the seconds that the slowest rank takes for `count` operations, begun together."""
-    one.noise()
-    one.dist.barrier()
-    if one.gpu:
-        begin, end = (one.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        one.torch.cuda.synchronize()
+    collective.noise()
+    collective.dist.barrier()
+    if collective.gpu:
+        begin, end = (collective.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        collective.torch.cuda.synchronize()
         begin.record()
         for _ in range(count):
-            one.run()
+            collective.run()
         end.record()
         end.synchronize()
         taken = begin.elapsed_time(end) / 1000
     else:
         began = time.perf_counter()
         for _ in range(count):
-            one.run()
+            collective.run()
         taken = time.perf_counter() - began
-    most = one.torch.tensor([taken], dtype=one.torch.float64, **one.place)
-    one.dist.all_reduce(most, op=one.dist.ReduceOp.MAX)
+    most = collective.torch.tensor([taken], dtype=collective.torch.float64, **collective.place)
+    collective.dist.all_reduce(most, op=collective.dist.ReduceOp.MAX)
     return float(most.item())
 
 

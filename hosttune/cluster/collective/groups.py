@@ -59,7 +59,7 @@ def series(
     there = set(hosts)
     done = [trial.hosts for trial in trials if trial.hosts <= there]
     for count in wanted:
-        covered = {host for one in done if len(one) == count for host in one}
+        covered = {host for hosts in done if len(hosts) == count for host in hosts}
         left = [host for host in hosts if host not in covered]
         if len(left) >= count:
             return tuple(tuple(left[at : at + count]) for at in range(0, len(left) - count + 1, count))
@@ -94,31 +94,31 @@ def findings(trials: Sequence[Trial]) -> GroupFindings:
     times = Counter(trial.hosts for trial in trials)
     single = [trial.hosts for trial in newest.values() if len(trial.hosts) == 1 and trial.bad]
     many = [trial for trial in newest.values() if len(trial.hosts) > 1]
-    alone = frozenset(host for one in single if times[one] >= _PROOFS for host in one)
+    alone = frozenset(host for hosts in single if times[hosts] >= _PROOFS for host in hosts)
     cleared = frozenset(host for trial in many if trial.bad is False for host in trial.hosts)
-    bad = sorted((trial.hosts for trial in many if trial.bad), key=lambda one: (len(one), sorted(one)))
+    bad = sorted((trial.hosts for trial in many if trial.bad), key=lambda hosts: (len(hosts), sorted(hosts)))
     always = _always_beside(bad, cleared)
     slow = frozenset(host for host, others in always.items() if not others) - alone
     together: list[frozenset[str]] = []
     left = []
-    for one in bad:
-        if one & (slow | alone) or any(less <= one for less in together):
+    for hosts in bad:
+        if hosts & (slow | alone) or any(less <= hosts for less in together):
             continue
-        if one <= cleared and times[one] >= _PROOFS:
-            together.append(one)
+        if hosts <= cleared and times[hosts] >= _PROOFS:
+            together.append(hosts)
         else:
-            left.append((one, one - cleared))
-    doubtful = tuple(one for one in single if times[one] < _PROOFS)
+            left.append((hosts, hosts - cleared))
+    doubtful = tuple(hosts for hosts in single if times[hosts] < _PROOFS)
     return GroupFindings(cleared, alone, slow, tuple(together), tuple(left), doubtful, always)
 
 
 def _always_beside(bad: Iterable[frozenset[str]], cleared: frozenset[str]) -> dict[str, frozenset[str]]:
     """Return, of each host that alone is not cleared in a bad group, the others that are in all such groups."""
     beside: dict[str, frozenset[str]] = {}
-    for one in bad:
-        if len(one - cleared) == 1:
-            (host,) = one - cleared
-            beside[host] = beside.get(host, one) & one & cleared
+    for hosts in bad:
+        if len(hosts - cleared) == 1:
+            (host,) = hosts - cleared
+            beside[host] = beside.get(host, hosts) & hosts & cleared
     return beside
 
 
@@ -145,8 +145,8 @@ def search(hosts: Sequence[str], trials: Sequence[Trial], tried: Sequence[frozen
                 groups.append(one)
                 used.update(one)
 
-    take(one for one in group_findings.doubtful if times[one] < _PROOFS)
-    open_ = sorted(group_findings.unexplained, key=lambda one: (len(one[1]), len(one[0]), sorted(one[0])))
+    take(hosts for hosts in group_findings.doubtful if times[hosts] < _PROOFS)
+    open_ = sorted(group_findings.unexplained, key=lambda hosts: (len(hosts[1]), len(hosts[0]), sorted(hosts[0])))
     for group, suspects in open_:
         take(_wanted(group, suspects, group_findings, times, place, used))
     for host in _unsettled(group_findings, trials):
@@ -158,17 +158,19 @@ def search(hosts: Sequence[str], trials: Sequence[Trial], tried: Sequence[frozen
     return tuple(tuple(sorted(group, key=place.__getitem__)) for group in groups)
 
 
-def _unsettled(found: GroupFindings, trials: Iterable[Trial]) -> list[str]:
+def _unsettled(group_findings: GroupFindings, trials: Iterable[Trial]) -> list[str]:
     """Return the hosts that only were in bad groups with a named host: nothing is known of them."""
     seen = {host for trial in trials if trial.bad and len(trial.hosts) > 1 for host in trial.hosts}
-    return sorted(seen - found.cleared - found.slow - found.alone)
+    return sorted(seen - group_findings.cleared - group_findings.slow - group_findings.alone)
 
 
-def _without(found: GroupFindings, trials: Iterable[Trial], times: Counter[frozenset[str]]) -> Iterator[frozenset[str]]:
+def _without(
+    group_findings: GroupFindings, trials: Iterable[Trial], times: Counter[frozenset[str]]
+) -> Iterator[frozenset[str]]:
     """Yield the largest bad group without the named hosts."""
-    named = found.slow | found.alone
+    named = group_findings.slow | group_findings.alone
     bad = [trial.hosts for trial in trials if trial.bad and len(trial.hosts) > 1 and trial.hosts & named]
-    left = max(bad, key=lambda one: (len(one), sorted(one)), default=frozenset()) - named
+    left = max(bad, key=lambda hosts: (len(hosts), sorted(hosts)), default=frozenset()) - named
     if len(left) > 1 and left not in times:
         yield left
 
@@ -176,7 +178,7 @@ def _without(found: GroupFindings, trials: Iterable[Trial], times: Counter[froze
 def _wanted(
     group: frozenset[str],
     suspects: frozenset[str],
-    found: GroupFindings,
+    group_findings: GroupFindings,
     times: Counter[frozenset[str]],
     place: dict[str, int],
     used: set[str],
@@ -188,20 +190,20 @@ def _wanted(
         return
     ordered = sorted(suspects & place.keys(), key=place.__getitem__)
     if len(suspects) == 1:
-        yield from islice(_with_good(ordered, len(group), found, times, place, used), 1)
+        yield from islice(_with_good(ordered, len(group), group_findings, times, place, used), 1)
         return
     half = len(ordered) // 2
     taken: set[str] = set(used)
     for part in (ordered[:half], ordered[half:]):
-        for one in islice(_with_good(part, max(2, len(part)), found, times, place, taken), 1):
-            taken |= one
-            yield one
+        for chosen in islice(_with_good(part, max(2, len(part)), group_findings, times, place, taken), 1):
+            taken |= chosen
+            yield chosen
 
 
 def _with_good(
     part: Sequence[str],
     size: int,
-    found: GroupFindings,
+    group_findings: GroupFindings,
     times: Counter[frozenset[str]],
     place: dict[str, int],
     used: set[str],
@@ -213,17 +215,19 @@ def _with_good(
     if not part:
         return
     good = [
-        host for host in sorted(place, key=place.__getitem__) if host in found.cleared and host not in {*used, *part}
+        host
+        for host in sorted(place, key=place.__getitem__)
+        if host in group_findings.cleared and host not in {*used, *part}
     ]
-    if len(part) == 1 and (always := found.always.get(part[0])):
+    if len(part) == 1 and (always := group_findings.always.get(part[0])):
         good = [host for host in good if host not in always] or good[: len(good) // 2]
     more = min(max(size - len(part), 1 if len(part) == 1 else 0), len(good))
     if len(part) + more < 2:
         return
     for companions in islice(combinations(good, more), _MOST_TRIED):
-        one = frozenset((*part, *companions))
-        if one not in times:
-            yield one
+        chosen = frozenset((*part, *companions))
+        if chosen not in times:
+            yield chosen
 
 
 def _others(hosts: Sequence[str], times: Counter[frozenset[str]]) -> Iterator[frozenset[str]]:

@@ -121,10 +121,10 @@ def _as_asked(wanted: WantedGroup, host: str, timings: Sequence[Timing]) -> Judg
 
 def _cause(bad: Mapping[str, Member]) -> JudgedGroup:
     place: dict[str, int] = {outcome: number for number, outcome in enumerate(_ORDER)}
-    host, member = min(bad.items(), key=lambda one: place.get(one[1].outcome, len(place)))
+    host, member = min(bad.items(), key=lambda item: place.get(item[1].outcome, len(place)))
     if member.outcome == "listed":
         return JudgedGroup("not-understood", why=f"{host}: it did not take part")
-    accused = member.accused or tuple(dict.fromkeys(name for one in bad.values() for name in one.accused))
+    accused = member.accused or tuple(dict.fromkeys(name for broken in bad.values() for name in broken.accused))
     return JudgedGroup(member.outcome, why=f"{host}: {member.why}", accused=accused)
 
 
@@ -222,61 +222,61 @@ def _judge_group(
 
 
 def _figure(
-    one: GroupFigure,
+    figure: GroupFigure,
     hosts: int,
     largest: int,
     standard: CollectiveStandard,
     medians: Mapping[tuple[str, int, int], float],
 ) -> GroupFigure:
-    if one.size_bytes < min(SMALL_BYTES, largest):
-        return replace(one, why="a small message beside larger ones: not judged")
-    estimate = standard.expect(one.kind, hosts, one.size_bytes)
+    if figure.size_bytes < min(SMALL_BYTES, largest):
+        return replace(figure, why="a small message beside larger ones: not judged")
+    estimate = standard.expect(figure.kind, hosts, figure.size_bytes)
     bound, typical = (estimate.bound, estimate.typical) if estimate is not None else (None, None)
     predicted = _predicted(estimate) if "prediction" in standard.against else None
-    middle = medians.get((one.kind, one.size_bytes, hosts)) if "fleet" in standard.against else None
-    own = standard.least if hosts > 1 and one.size_bytes == largest else None
+    middle = medians.get((figure.kind, figure.size_bytes, hosts)) if "fleet" in standard.against else None
+    own = standard.least if hosts > 1 and figure.size_bytes == largest else None
     known = [
         value for value in (predicted, own, None if middle is None else standard.floor * middle) if value is not None
     ]
     expected = max(known, default=None)
-    state, why = _state(one, expected, bound, hosts=hosts)
+    state, why = _state(figure, expected, bound, hosts=hosts)
     if state == "good":
         judges = own is not None or predicted is not None or (standard.against == ("fleet",) and middle is not None)
-        size_only = standard.least is not None and hosts > 1 and one.size_bytes < largest
+        size_only = standard.least is not None and hosts > 1 and figure.size_bytes < largest
         if not judges and not size_only:
             state, why = "unknown", _lacking(estimate, standard, hosts)
-    return replace(one, state=state, bound=bound, typical=typical, expected=expected, why=why)
+    return replace(figure, state=state, bound=bound, typical=typical, expected=expected, why=why)
 
 
-def _predicted(found: Estimate | None) -> float | None:
+def _predicted(estimate: Estimate | None) -> float | None:
     """Return below what a figure is low; None: unknown, or the size is outside of the formula's range."""
-    if found is None:
+    if estimate is None:
         return None
-    if found.typical is not None:
-        return found.typical * found.low_below if found.low_below > 0 else None
-    return found.bound * found.at_least if found.bound is not None and found.at_least is not None else None
+    if estimate.typical is not None:
+        return estimate.typical * estimate.low_below if estimate.low_below > 0 else None
+    return estimate.bound * estimate.at_least if estimate.bound is not None and estimate.at_least is not None else None
 
 
 def _state(
-    one: GroupFigure, expected: float | None, bound: float | None, *, hosts: int
+    figure: GroupFigure, expected: float | None, bound: float | None, *, hosts: int
 ) -> tuple[GroupState, str | None]:
-    if bound is not None and one.busbw > bound * _ABOVE:
+    if bound is not None and figure.busbw > bound * _ABOVE:
         return (
             "unknown",
-            f"{one.busbw:.4g} GB/s is above the bound of {bound:.4g}: another path, or the facts are wrong",
+            f"{figure.busbw:.4g} GB/s is above the bound of {bound:.4g}: another path, or the facts are wrong",
         )
-    if expected is not None and one.busbw < expected:
-        size = f"{one.kind} of {one.size_bytes >> 20} MiB" if one.size_bytes >= 1 << 20 else f"{one.kind}"
-        return "low", f"{size}: {one.busbw:.4g} GB/s, expected {expected:.4g}"
+    if expected is not None and figure.busbw < expected:
+        size = f"{figure.kind} of {figure.size_bytes >> 20} MiB" if figure.size_bytes >= 1 << 20 else f"{figure.kind}"
+        return "low", f"{size}: {figure.busbw:.4g} GB/s, expected {expected:.4g}"
     return "good", None
 
 
-def _lacking(found: Estimate | None, standard: CollectiveStandard, hosts: int) -> str:
+def _lacking(estimate: Estimate | None, standard: CollectiveStandard, hosts: int) -> str:
     if standard.against == ("fleet",):
         return (
             f"fewer than {LEAST_FOR_MEDIAN} groups of {hosts} hosts were measured; --least gives a figure of your own"
         )
-    missing = "; ".join(found.because) if found is not None and found.because else "no model of these machines"
+    missing = "; ".join(estimate.because) if estimate is not None and estimate.because else "no model of these machines"
     return f"no prediction to compare with ({missing}); --least or --against fleet judges without one"
 
 

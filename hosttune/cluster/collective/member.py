@@ -174,7 +174,7 @@ def _follow(course: _Course, met: Met, process: MeasuringChild) -> None:
                 return
             if not ready:
                 course.failed = ("collective-failed", f"it did not end in {course.task.seconds} s", ())
-            for key, _ in sorted(ready, key=lambda one: one[0].data is not None):
+            for key, _ in sorted(ready, key=lambda event: event[0].data is not None):
                 if key.data is not None:
                     selector.unregister(key.data[1])
                     if _is_lost(course, *key.data):
@@ -199,7 +199,7 @@ def _is_lost(course: _Course, host: str, link: socket.socket) -> bool:
             (host,),
         )
     elif "failed" in said:
-        accused = tuple(str(one)[:255] for one in said.get("accused") or (host,))
+        accused = tuple(str(name)[:255] for name in said.get("accused") or (host,))
         course.lost = course.lost or ("member-lost", f"{host}: {str(said['failed'])[:200]}", accused)
     return course.lost is not None
 
@@ -245,8 +245,8 @@ def _began(course: _Course, said: Mapping[str, Any]) -> None:
 
 
 def _timed(course: _Course, said: Mapping[str, Any]) -> None:
-    seconds = tuple(float(one) for one in said["seconds"])
-    if len(seconds) != course.task.runs or not all(math.isfinite(one) and one > 0 for one in seconds):
+    seconds = tuple(float(duration) for duration in said["seconds"])
+    if len(seconds) != course.task.runs or not all(math.isfinite(duration) and duration > 0 for duration in seconds):
         raise ValueError(f"times {seconds[:3]}")
     kind = said["kind"]
     if kind not in course.task.kinds or not 0 < int(said["size"]) <= max(course.task.sizes):

@@ -98,7 +98,7 @@ def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     explained = blamed | {port for port in matrix.pairs if port[1] in rails or port[0] in hosts}
     left = [pair for pair in measured if pair.state in _BAD and not explained.intersection(_ends(pair))]
     across = {group: [pair for pair in left if len(group.intersection(_ends(pair))) == 1] for group in groups}
-    between = {id(pair) for found in across.values() for pair in found}
+    between = {id(pair) for pairs in across.values() for pair in pairs}
     return (
         *(_fault("host", (host,), None, _of(measured, host, None)) for host in sorted(hosts)),
         *(_fault("rail", (), rail, [pair for pair in measured if pair.rail == rail]) for rail in sorted(rails)),
@@ -133,15 +133,15 @@ def _of(measured: Iterable[Pair], host: str, rail: str | None) -> list[Pair]:
 def _blamed_ports(matrix: _Matrix) -> frozenset[PortKey]:
     """Return the ports of the steps 1 to 3."""
     several = {rail for rail, ports in _by_rail(matrix).items() if len(ports) > 2}  # of two ports none is told apart
-    known = {port: tuple(found) for port, found in matrix.pairs.items() if port[1] in several}
+    known = {port: tuple(pairs) for port, pairs in matrix.pairs.items() if port[1] in several}
     blamed = set(_cover(known, lambda node: node, matrix.counts))
     for port in sorted(blamed):
         bad, there = matrix.clean(port, blamed - {port})
         if there and 2 * bad <= there:
             blamed.discard(port)
     ways: dict[tuple[PortKey, str], list[Pair]] = {}
-    for port, found in known.items():
-        for pair in found if port not in blamed else ():
+    for port, pairs in known.items():
+        for pair in pairs if port not in blamed else ():
             if _other(pair, port) not in blamed:
                 ways.setdefault((port, "sends" if pair.sender == port[0] else "receives"), []).append(pair)
     return frozenset(blamed | {port for port, _ in _cover(ways, lambda node: node[0], matrix.counts)})
@@ -221,8 +221,8 @@ def _blamed_hosts(matrix: _Matrix, blamed: frozenset[PortKey], rails: frozenset[
     bad = Counter(host for host, rail in blamed if rail not in rails)
     good = {
         port[0]
-        for port, found in matrix.pairs.items()
-        if port not in blamed and port[1] not in rails and any(pair.state == "good" for pair in found)
+        for port, pairs in matrix.pairs.items()
+        if port not in blamed and port[1] not in rails and any(pair.state == "good" for pair in pairs)
     }
     unknown = {host for host, rail in matrix.unknown if rail not in rails}
     return frozenset(host for host, number in bad.items() if number >= _LEAST and host not in good | unknown)
@@ -248,8 +248,8 @@ def _dead_rails(matrix: _Matrix) -> frozenset[str]:
 def _by_rail(matrix: _Matrix) -> Mapping[str, Mapping[str, Sequence[Pair]]]:
     """Return the pairs of each host's port, by rail."""
     rails: dict[str, dict[str, Sequence[Pair]]] = {}
-    for (host, rail), found in matrix.pairs.items():
-        rails.setdefault(rail, {})[host] = found
+    for (host, rail), pairs in matrix.pairs.items():
+        rails.setdefault(rail, {})[host] = pairs
     return rails
 
 
@@ -262,7 +262,9 @@ def _pair_faults(matrix: _Matrix, measured: Sequence[Pair], left: Sequence[Pair]
     for hosts, bad in sorted(by_hosts.items()):
         of_both = [pair for pair in measured if {pair.sender, pair.receiver} == set(hosts)]
         rails = dict.fromkeys(pair.rail for pair in bad)
-        groups = [bad] if len(bad) == len(of_both) else [[one for one in of_both if one.rail == rail] for rail in rails]
+        groups = (
+            [bad] if len(bad) == len(of_both) else [[pair for pair in of_both if pair.rail == rail] for rail in rails]
+        )
         for group in groups:
             ports = sorted({port for pair in group for port in _ends(pair)})
             suspects = tuple(

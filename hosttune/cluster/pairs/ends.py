@@ -87,7 +87,7 @@ _CONNECT_MS = "3000"
 # What iperf3 and ib_write_bw say, in the order in which they are looked for. perftest (source of 4.5-0.17 to 26.01)
 # connects by TCP first, and does not say why it could not ("Couldn't connect"). A server whose port is in use says
 # "Couldn't listen". Status 12 is IBV_WC_RETRY_EXC_ERR of libibverbs: the peer's card acknowledged nothing.
-_SAID: tuple[tuple[str, EndOutcome], ...] = (
+_FAILURES: tuple[tuple[str, EndOutcome], ...] = (
     (r"Address already in use|Couldn't listen to port", "port-busy"),
     (r"Cannot assign requested address|Failed to bind socket", "wrong-fabric"),
     (r"Network is unreachable|No route to host", "no-route"),
@@ -186,11 +186,11 @@ def measure_one(end: End, run: Run) -> EndResult:
         time.sleep(_RETRY_SECONDS)
 
 
-def _path_mtu(end: End, found: EndResult, run: Run) -> PathMtu:
+def _path_mtu(end: End, result: EndResult, run: Run) -> PathMtu:
     """Return what path this end had; not asked again for the memory of a GPU, which has the same one."""
     if end.gpu is not None:
         return PathMtu(state="not-asked")
-    return path_mtu(end, run) if found.outcome in _ON_THE_WAY else PathMtu()
+    return path_mtu(end, run) if result.outcome in _ON_THE_WAY else PathMtu()
 
 
 def wrong_way(end: End, run: Run) -> tuple[EndOutcome, str] | None:
@@ -291,7 +291,7 @@ def _read(end: End, text: str, failed: CommandFailed | None) -> EndResult:
     except NotUnderstood as error:
         if end.gpu is not None and (lost := _no_memory(end.gpu, text)) is not None:
             return _result(end, "tool-failed", lost)
-        said = _said(text) or _said(failed.reason if failed is not None else "")
+        said = _known_failure(text) or _known_failure(failed.reason if failed is not None else "")
         if said is not None:
             return _result(end, said[0], said[1])
         if failed is not None:
@@ -336,7 +336,7 @@ def parse_iperf3(end: End, text: str) -> EndResult:
     start = part(root.get("start"), dict, "iperf3", "start")
     if isinstance(root.get("error"), str):
         error: str = root["error"]
-        said = _said(error)
+        said = _known_failure(error)
         outcome: EndOutcome = said[0] if said else "tool-failed"
         if outcome == "no-connection" and end.role == "client" and start.get("connected"):
             outcome = "tool-failed"  # it was connected, and stopped
@@ -423,9 +423,9 @@ def _result(end: End, outcome: EndOutcome, why: str | None) -> EndResult:
     return EndResult(rail=end.rail, role=end.role, outcome=outcome, why=why[:300] if why else None)
 
 
-def _said(text: str) -> tuple[EndOutcome, str] | None:
+def _known_failure(text: str) -> tuple[EndOutcome, str] | None:
     """Return what a program's words mean, and the line that says it; None for words that are not known."""
-    for pattern, outcome in _SAID:
+    for pattern, outcome in _FAILURES:
         match = re.search(rf"^.*(?:{pattern}).*$", text, re.MULTILINE)
         if match:
             return outcome, match[0].strip()

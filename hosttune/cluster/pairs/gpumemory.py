@@ -42,12 +42,12 @@ def _beside(system: System, host: Host, port: Port, gpu: Gpu | None, text: str |
     if gpu is None:
         yield port
         return
-    found = _usable(system, host, gpu, text)
-    if isinstance(found, GpuMemory):
+    memory = _usable(system, host, gpu, text)
+    if isinstance(memory, GpuMemory):
         yield port
-        yield replace(port, rail=f"{port.rail}{GPU_RAIL}", gpu=found)
+        yield replace(port, rail=f"{port.rail}{GPU_RAIL}", gpu=memory)
     else:
-        yield replace(port, gpu_why=found)
+        yield replace(port, gpu_why=memory)
 
 
 def _gpu_of(host: Host, port: Port) -> Gpu | None:
@@ -61,8 +61,8 @@ def _gpu_of(host: Host, port: Port) -> Gpu | None:
     near = [gpu for gpu in gpus if most and depths[gpu.address] == most]
     if not near:
         return None
-    nics = [one for one in host.nics if one.rdma and one.physfn is None and _common(host, one, near[0]) == most]
-    return near[sorted({nic.address, *(one.address for one in nics)}).index(nic.address) % len(near)]
+    nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and _common(host, nic, near[0]) == most]
+    return near[sorted({nic.address, *(nic.address for nic in nics)}).index(nic.address) % len(near)]
 
 
 def _gpus(host: Host) -> list[Gpu]:

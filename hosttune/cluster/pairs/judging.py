@@ -180,7 +180,7 @@ def rail_figures(pairs: Iterable[Pair]) -> tuple[RailFigures, ...]:
     rails: dict[str, list[Pair]] = {}
     for pair in pairs:
         rails.setdefault(pair.rail, []).append(pair)
-    return tuple(_rail(rail, found) for rail, found in sorted(rails.items()))
+    return tuple(_rail(rail, pairs) for rail, pairs in sorted(rails.items()))
 
 
 def _rail(rail: str, pairs: Sequence[Pair]) -> RailFigures:

@@ -81,7 +81,7 @@ def addresses_of(system: System) -> Mapping[str, str] | None:
 
 def _best(row: Mapping[str, Any]) -> str | None:
     global_addresses = [
-        one["local"] for one in row.get("addr_info") or () if one.get("scope") == "global" and one.get("local")
+        info["local"] for info in row.get("addr_info") or () if info.get("scope") == "global" and info.get("local")
     ]
     return min(global_addresses, key=lambda text: ipaddress.ip_address(text).version, default=None)
 

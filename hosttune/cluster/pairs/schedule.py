@@ -100,16 +100,16 @@ def regrouped(pairs: Iterable[Pairing]) -> tuple[tuple[Pairing, ...], ...]:
 
     At most 2 d - 1 rounds, where d is the most pairs of one host (greedy colouring of edges).
     """
-    found: list[list[Pairing]] = []
+    rounds_made: list[list[Pairing]] = []
     busy: list[set[str]] = []
     for pair in dict.fromkeys(pairs):
-        number = next((n for n, there in enumerate(busy) if not there & set(pair)), len(found))
-        if number == len(found):
-            found.append([])
+        number = next((n for n, there in enumerate(busy) if not there & set(pair)), len(rounds_made))
+        if number == len(rounds_made):
+            rounds_made.append([])
             busy.append(set())
-        found[number].append(pair)
+        rounds_made[number].append(pair)
         busy[number] |= set(pair)
-    return tuple(map(tuple, found))
+    return tuple(map(tuple, rounds_made))
 
 
 def steps(pairs: Sequence[Pairing], most_hosts: int) -> tuple[tuple[Pairing, ...], ...]:

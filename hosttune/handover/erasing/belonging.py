@@ -125,7 +125,7 @@ def _refuse_unseen(
     unused = {secondary.cntlid for secondary in secondaries if not secondary.online}
     # A secondary controller whose virtual function exists is reached by that function, which belongs (see above).
     covered = {cntlid for cntlid, path in functions.items() if cntlid in unused or reader.link(path) is not None}
-    missing = sorted(set(listed) - covered - {one for one in known if one is not None})
+    missing = sorted(set(listed) - covered - {nsid for nsid in known if nsid is not None})
     if missing:
         what = f"has controllers that are not on this host's nvme driver: {', '.join(map(str, missing))}"
         hint = "a sanitize would erase what they reach: bind all functions of the drive to nvme, in one hand-over"
@@ -141,17 +141,17 @@ def attached(
 
     Raises Refused for one that no controller has: nobody can say whose it is. Raises CommandFailed.
     """
-    found: dict[int, str] = {}
+    holder_of: dict[int, str] = {}
     for controller in known:
         for nsid in Drive(system, controller.name).namespaces():
-            found.setdefault(nsid, controller.name)
+            holder_of.setdefault(nsid, controller.name)
     if identity.manages_namespaces:
-        loose = sorted(set(Drive(system, known[0].name).namespaces(allocated=True)) - set(found))
+        loose = sorted(set(Drive(system, known[0].name).namespaces(allocated=True)) - set(holder_of))
         if loose:
             what = f"has namespaces that are attached to no controller here: {', '.join(map(str, loose))}"
             hint = "attach them (nvme attach-ns) or delete them (nvme delete-ns), if nobody needs their data"
             raise _refused(order, what, hint)
-    return dict(sorted(found.items()))
+    return dict(sorted(holder_of.items()))
 
 
 def device_of(system: System, known: tuple[NvmeController, ...], nsid: int) -> str | None:

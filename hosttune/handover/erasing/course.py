@@ -135,11 +135,11 @@ class _Course:
 
     def _digest(self) -> None:
         read = self._digests()
-        found = tuple(
+        digests = tuple(
             Digests(nsid=namespace.nsid, bytes=namespace.form.bytes, digests=",".join(read[namespace.nsid]))
             for namespace in self._seen.namespaces
         )
-        self._keep(phase="digested", before=found)
+        self._keep(phase="digested", before=digests)
 
     def _digests(self) -> Mapping[int, tuple[str, ...]]:
         """Return the digests of all namespaces, by id. What is not read in time counts as unread."""
@@ -266,9 +266,9 @@ class _Course:
             self._keep(formatted=(*self._state.formatted, namespace.nsid))
         return None
 
-    def _wait_for_format(self, drive: Drive, one: Namespace) -> None:
-        while (remaining := drive.format(one.nsid).remaining) is not None:
-            self._refuse_late(f"a format of namespace {one.nsid} has {remaining} % to do")
+    def _wait_for_format(self, drive: Drive, namespace: Namespace) -> None:
+        while (remaining := drive.format(namespace.nsid).remaining) is not None:
+            self._refuse_late(f"a format of namespace {namespace.nsid} has {remaining} % to do")
             self._clock.sleep(5.0)
 
     def _refused_by_drive(self, error: CommandFailed) -> HandoverStep:
@@ -286,11 +286,13 @@ class _Course:
         run = self._state.run
         if run is not None and log is not None and sanitizing.move_of(run, log) != "done":
             return self._end("unknown", f"after it was done, {sanitizing.why(run, log)}", log=log)
-        sizes = {one.nsid: one.bytes for one in self._state.before}
+        sizes = {digests.nsid: digests.bytes for digests in self._state.before}
         current = {namespace.nsid: namespace.form.bytes for namespace in self._seen.namespaces}
         if current != sizes:
             return self._end("unknown", f"its namespaces were {sizes} (bytes by id), and are {current}", log=log)
-        before = {one.nsid: tuple(one.digests.split(",")) if one.bytes else () for one in self._state.before}
+        before = {
+            digests.nsid: tuple(digests.digests.split(",")) if digests.bytes else () for digests in self._state.before
+        }
         found = readback.compare(self._state.key, sizes, before, self._digests())
         if found.same:
             why = f"{found.same} of {found.with_data} blocks still have their old data, first {found.first_same}"

@@ -129,33 +129,33 @@ class Drive:
 
     def identity(self) -> NvmeIdentity:
         """Identify Controller."""
-        argv, found = self._ask("id-ctrl")
-        return _understood(argv, parse_identity, found)
+        argv, answer = self._ask("id-ctrl")
+        return _understood(argv, parse_identity, answer)
 
     def format(self, nsid: int) -> Format:
         """Identify Namespace."""
-        argv, found = self._ask("id-ns", "-n", str(nsid))
-        return _understood(argv, parse_format, found)
+        argv, answer = self._ask("id-ns", "-n", str(nsid))
+        return _understood(argv, parse_format, answer)
 
     def namespaces(self, *, allocated: bool = False) -> tuple[int, ...]:
         """Return the namespaces that are attached to it, or all that are allocated in its subsystem."""
-        argv, found = self._ask("list-ns", *(("--all",) if allocated else ()))
-        return _understood(argv, lambda plain: _ids(plain, "nsid_list", "nsid"), found)
+        argv, answer = self._ask("list-ns", *(("--all",) if allocated else ()))
+        return _understood(argv, lambda plain: _ids(plain, "nsid_list", "nsid"), answer)
 
     def controllers(self) -> tuple[int, ...]:
         """Return the controllers of its subsystem."""
-        argv, found = self._ask("list-ctrl")
-        return _understood(argv, lambda plain: _ids(plain, "ctrl_list", "ctrl_id"), found)
+        argv, answer = self._ask("list-ctrl")
+        return _understood(argv, lambda plain: _ids(plain, "ctrl_list", "ctrl_id"), answer)
 
     def secondaries(self) -> tuple[Secondary, ...]:
         """Return its secondary controllers."""
-        argv, found = self._ask("list-secondary")
-        return _understood(argv, parse_secondaries, found)
+        argv, answer = self._ask("list-secondary")
+        return _understood(argv, parse_secondaries, answer)
 
     def sanitize_log(self) -> SanitizeLog:
         """Return the Sanitize Status log page."""
-        argv, found = self._ask("sanitize-log")
-        return _understood(argv, parse_sanitize_log, found)
+        argv, answer = self._ask("sanitize-log")
+        return _understood(argv, parse_sanitize_log, answer)
 
     def sanitize(self, cdw10: int) -> None:
         """Start a sanitize; the drive answers when it has begun. The overwrite pattern is 0, in one pass."""
@@ -254,7 +254,7 @@ def parse_sanitize_log(plain: Any) -> SanitizeLog:
     (log,) = plain.values()  # named for the device
     state = log["sstat"]
     texts = [value for value in state.values() if isinstance(value, str)]
-    (status,) = [found[1] for value in texts if (found := re.match(r"\(([0-7])\)", value))]
+    (status,) = [match[1] for value in texts if (match := re.match(r"\(([0-7])\)", value))]
     times = {name: _word(log[f"time_{key}"]) for name, key in _TIMES.items()}
     erased = _whole(state["global_erased"])
     if erased not in (0, 1):

@@ -66,9 +66,9 @@ def recorded(system: System, folder: str, address: str, physical: str | None = N
         machine = _machine(match["parts"], path)
     except BadInput:
         return None  # damaged: as if there were none
-    if any(machine.read(one) != system.read(one) for one in (sysfs.function(address, name) for name in _IDS)):
+    if any(machine.read(letter) != system.read(letter) for letter in (sysfs.function(address, name) for name in _IDS)):
         return None
-    guest = "".join(one if one.isprintable() else "?" for one in match["guest"])
+    guest = "".join(letter if letter.isprintable() else "?" for letter in match["guest"])
     return Start(guest=guest[:80], at=match["at"], machine=machine)
 
 
@@ -86,9 +86,9 @@ def _path(folder: str, address: str) -> str:
     return os.path.join(folder, FOLDER, f"start-{address}")
 
 
-def _counts(folder: str, found: re.Match[str], address: str, physical: str | None) -> bool:
+def _counts(folder: str, match: re.Match[str], address: str, physical: str | None) -> bool:
     """Return whether no start was before the record since the last hand-over, and no hand-over since the record."""
-    sizes = int(found["starts"]), int(found["own"])
+    sizes = int(match["starts"]), int(match["own"])
     texts = [_text(os.path.join(folder, name)) for name in (STARTS, OWN_STARTS)]
     if any(len(text) < size for text, size in zip(texts, sizes, strict=True)):
         return False

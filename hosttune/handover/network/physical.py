@@ -44,7 +44,7 @@ def first_look(system: System, folder: str, target: Target, number: int) -> None
     before = _recorded(system, folder, target)
     if before is None:
         read, _ = tools.configuration(system, target.address, None)
-        before = _found(FunctionFacts(configuration=read), number) if read is not None else None
+        before = _before(FunctionFacts(configuration=read), number) if read is not None else None
     if before != function.before:
         keep(folder, msgspec.structs.replace(function, before=before))
     atstart.forget(folder, target.address)
@@ -77,7 +77,7 @@ def _at_start(system: System, folder: str, target: Target) -> Before | None:
     return start.before(facts) if read is not None else None
 
 
-def _found(facts: FunctionFacts, number: int) -> Before:
+def _before(facts: FunctionFacts, number: int) -> Before:
     return Before(facts=facts, origin="found", text=f"as hand-over {number} found it, after the tenant", at=now_text())
 
 
@@ -104,7 +104,7 @@ def step(system: System, folder: str, target: Target, driver: str | None, number
 def _filled(before: Before | None, facts: FunctionFacts, number: int) -> Before:
     """Return what to compare with: what of it was not known before is what is read now."""
     if before is None:
-        return _found(facts, number)
+        return _before(facts, number)
     old = before.facts
     merged = FunctionFacts(
         addresses=old.addresses if old.addresses is not None else facts.addresses,
@@ -174,11 +174,13 @@ def _differences(facts: FunctionFacts, before: Before) -> Iterable[str]:
         | {name for name in was.current.keys() & now_.current.keys() if was.current[name] != now_.current[name]}
     )
     if names:
-        changes = ", ".join(f"{one} was {_shown(was, one)}, and is {_shown(now_, one)}" for one in names[:_MOST_NAMED])
+        changes = ", ".join(
+            f"{name} was {_shown(was, name)}, and is {_shown(now_, name)}" for name in names[:_MOST_NAMED]
+        )
         rest = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         yield f"its firmware configuration changed ({before.text}): {changes}{rest}; {_back(was, names)}"
     elif before.origin in ("start", "found") and now_.pending:
-        listed = ", ".join(f"{one}: {_shown(now_, one)}" for one in now_.pending[:_MOST_NAMED])
+        listed = ", ".join(f"{name}: {_shown(now_, name)}" for name in now_.pending[:_MOST_NAMED])
         yield (
             f"its firmware configuration is about to change, and whether the tenant did that is not known: {listed};"
             f" {_back(now_, now_.pending)}"
@@ -193,8 +195,8 @@ def _other_firmware(system: System, address: str, before: Before) -> Iterable[st
             yield f"firmware {name} was {old[name]}, and is {new.get(name, 'not told')} ({before.text})"
 
 
-def _shown(found: Configuration, name: str) -> str:
-    later, current = found.values.get(name, "absent"), found.current.get(name)
+def _shown(configuration: Configuration, name: str) -> str:
+    later, current = configuration.values.get(name, "absent"), configuration.current.get(name)
     return later if current in (None, later) else f"{current}, {later} after the next boot of the firmware"
 
 
@@ -205,8 +207,8 @@ def _back(want: Configuration, names: Iterable[str]) -> str:
         return f"set it back with devlink dev param set, or {accept}"
     words = want.source.split(" ")
     values = " ".join(
-        f"{one}={want.current.get(one, want.values.get(one, '?')).partition('(')[0]}"
-        for one in list(names)[:_MOST_NAMED]
+        f"{name}={want.current.get(name, want.values.get(name, '?')).partition('(')[0]}"
+        for name in list(names)[:_MOST_NAMED]
     )
     return f"hosttune does not write it: {words[0]} -d {words[3]} set {values}, then a power cycle; {accept}"
 

@@ -107,9 +107,9 @@ def _programs(xdp: object) -> tuple[int, ...]:
         return ()
     listed = xdp.get("attached")
     each = listed if isinstance(listed, list) and listed else [xdp]
-    programs = [one.get("prog") for one in each if isinstance(one, dict)]
+    programs = [entry.get("prog") for entry in each if isinstance(entry, dict)]
     ids = [program.get("id") if isinstance(program, dict) else None for program in programs]
-    return tuple(one if type(one) is int else 0 for one in ids)
+    return tuple(entry if type(entry) is int else 0 for entry in ids)
 
 
 # --- firmware ------------------------------------------------------------------------------------------------------
@@ -147,9 +147,9 @@ def waiting(system: System, address: str) -> Mapping[str, str]:
 def _info(system: System, address: str) -> Mapping[str, Mapping[str, str]]:
     """Return devlink's versions of a function, by their kind; empty if it tells none."""
     handle = f"pci/{address}"
-    found = json_of(ask(system, f"devlink-info-{address}", ("devlink", "-j", "dev", "info", handle)))
+    info = json_of(ask(system, f"devlink-info-{address}", ("devlink", "-j", "dev", "info", handle)))
     try:
-        kinds = found["info"][handle]["versions"]
+        kinds = info["info"][handle]["versions"]
         return {kind: {str(name): str(text) for name, text in rows.items()} for kind, rows in kinds.items()}
     except (KeyError, TypeError, AttributeError):
         return {}
@@ -210,12 +210,12 @@ def _numbers(array: str) -> range:
     return range(first, min(last, first + 9999) + 1)
 
 
-def _permanent_parameters(found: Any, handle: str) -> dict[str, str]:
+def _permanent_parameters(parameters: Any, handle: str) -> dict[str, str]:
     """Return the parameters that the device itself keeps; empty if none is told."""
     try:
         return {
             str(row["name"]): str(value["value"])
-            for row in found["param"][handle]
+            for row in parameters["param"][handle]
             for value in row["values"]
             if value.get("cmode") == "permanent"
         }
@@ -258,5 +258,5 @@ def parse_configuration(text: str, source: str) -> Configuration:
 
     return Configuration(
         values=column("Next Boot"), current=column("Current"), default=column("Default"), source=source,
-        hidden=tuple(sorted(f"{name}{found[1]}" for name, found in arrays.items())),
+        hidden=tuple(sorted(f"{name}{match[1]}" for name, match in arrays.items())),
     )  # fmt: skip

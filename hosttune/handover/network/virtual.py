@@ -172,14 +172,14 @@ def remove_all(system: System, address: str) -> tuple[str, ...]:
 
     Their settings go with them. One that is used, or is bound to vfio-pci, refuses.
     """
-    found = virtual_functions(system, address)
-    if not found:
+    functions = virtual_functions(system, address)
+    if not functions:
         return ()
-    for one in found:
+    for one in functions:
         refuse_users(system, one)
     setting = SriovVfs.of(address)
     in_child(
         lambda: setting.write(system, 0), setting.limit_seconds or LIMIT_SECONDS, f"virtual functions of {address}"
     )
     system.forget()
-    return found
+    return functions

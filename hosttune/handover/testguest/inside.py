@@ -25,9 +25,9 @@ def answer_of(system: System, order: GuestOrder, validate: Callable[[int], Valid
         if host.hypervisor is not True:
             return msgspec.structs.replace(empty, problem="this machine is not a guest, or that is unknown")
         if order.task == "validate":
-            found = validate(order.level)
+            validation = validate(order.level)
             firmware = {device.address: read_firmware(system, host, device.address) for device in order.devices}
-            return msgspec.structs.replace(empty, validation=found, firmware=firmware)
+            return msgspec.structs.replace(empty, validation=validation, firmware=firmware)
         address = order.devices[0].address
         gpu, function = host.index.gpus.get(address), host.index.pci.get(address)
         maker = maker_of(function.vendor_id) if function is not None else None

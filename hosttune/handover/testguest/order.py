@@ -116,8 +116,8 @@ def read_answer(text: str, order: GuestOrder) -> GuestAnswer:
     return msgspec.structs.replace(answer, memory=memory, validation=None, version=_clean(answer.version or ""))
 
 
-def _with_validation(found: GuestAnswer, order: GuestOrder) -> GuestAnswer:
-    said = found.validation
+def _with_validation(answer: GuestAnswer, order: GuestOrder) -> GuestAnswer:
+    said = answer.validation
     if said is None or said.machine is None:
         raise Unanswered("garbled", "it has no validation, or the validation does not say which devices it found")
     if (said.level, said.verdict) != (order.level, verdict_of(said.results)):
@@ -125,9 +125,9 @@ def _with_validation(found: GuestAnswer, order: GuestOrder) -> GuestAnswer:
     _check_devices(said, order)
     own = frozenset(device.address for device in order.devices)
     results = tuple(device for result in said.results for device in _of_devices(result, own))
-    firmware = {address: _versions((found.firmware or {}).get(address)) for address in own}
+    firmware = {address: _versions((answer.firmware or {}).get(address)) for address in own}
     cut = Validation(level=said.level, verdict=verdict_of(results), results=results)
-    return msgspec.structs.replace(found, validation=cut, firmware=firmware, version=_clean(found.version or ""))
+    return msgspec.structs.replace(answer, validation=cut, firmware=firmware, version=_clean(answer.version or ""))
 
 
 def _check_devices(said: Validation, order: GuestOrder) -> None:
@@ -135,8 +135,8 @@ def _check_devices(said: Validation, order: GuestOrder) -> None:
     given = {device.address: device.ids for device in order.devices}
     machine = said.machine
     assert machine is not None
-    found = [(gpu.address, gpu.id) for gpu in machine.gpus]
-    for address, ids in (*found, *((device.address, device.id) for device in machine.devices or ())):
+    gpus = [(gpu.address, gpu.id) for gpu in machine.gpus]
+    for address, ids in (*gpus, *((device.address, device.id) for device in machine.devices or ())):
         if address not in given:
             raise Unanswered("devices", f"it claims {_clean(address)}, which it was not given")
         if None not in (ids, given[address]) and ids != given[address]:
@@ -162,16 +162,16 @@ def _versions(said: Mapping[str, str] | None) -> Mapping[str, str] | None:
 
 def _clean(text: str) -> str:
     """Return a text of the guest on one line, printable and short."""
-    return "".join(one if one.isprintable() else "?" for one in " ".join(text[:_TEXT].split()))
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text[:_TEXT].split()))
 
 
 def in_host(validation: Validation, places: Mapping[str, str]) -> Validation:
     """Return a validation of a guest with the host's addresses. `places`: the host's address of each guest's."""
 
     def told(result: CheckResult) -> CheckResult:
-        return msgspec.structs.replace(result, subject=_ADDRESS.sub(lambda one: places[one[0]], result.subject))
+        return msgspec.structs.replace(result, subject=_ADDRESS.sub(lambda match: places[match[0]], result.subject))
 
-    return msgspec.structs.replace(validation, results=tuple(told(one) for one in validation.results))
+    return msgspec.structs.replace(validation, results=tuple(told(result) for result in validation.results))
 
 
 def most_bytes() -> int:

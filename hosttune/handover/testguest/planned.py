@@ -112,18 +112,18 @@ def _plan(host: Host, wanted: TestGuest, devices: Mapping[str, str], vcpus: int 
         raise Unanswered("not-planned", error.what) from error
 
 
-def _refuse_changes(found: Plan) -> None:
+def _refuse_changes(plan: Plan) -> None:
     """Raise Unanswered for a guest that needs a change of the host."""
-    bound = [action for action in found.actions if action.kind == "driver" and action.want == VFIO]
+    bound = [action for action in plan.actions if action.kind == "driver" and action.want == VFIO]
     changes = [
-        action for action in found.actions if action.needed and action.current != action.want and action not in bound
+        action for action in plan.actions if action.needed and action.current != action.want and action not in bound
     ]
     if changes:
         why = "; ".join(f"{action.id}: {action.why}" for action in changes[:3])
         raise Unanswered("not-planned", f"the host would have to be changed for it: {why}")
 
 
-def xml_of(found: Plan, image: Image) -> str:
+def xml_of(plan: Plan, image: Image) -> str:
     """Return the guest's XML: the planner's, with the channel of the answer, and the image as its disk's base.
 
     The base is written out, so that libvirt looks for no other file behind it. libvirt is not to give the image to
@@ -131,7 +131,7 @@ def xml_of(found: Plan, image: Image) -> str:
     """
     from lxml import etree  # few commands need it
 
-    domain = parse(domain_xml(found, NAME))
+    domain = parse(domain_xml(plan, NAME))
     devices = domain.find("devices")
     disk = domain.find("devices/disk[@device='disk']")
     assert devices is not None

@@ -162,10 +162,10 @@ def _order(
     return GuestOrder(nonce=secrets.token_hex(16), task=task, devices=tuple(devices), level=level, pattern=pattern)
 
 
-def _start(system: System, folder: str, found: Plan, image: Image, order: GuestOrder) -> None:
+def _start(system: System, folder: str, plan: Plan, image: Image, order: GuestOrder) -> None:
     """Make the files and start the guest. Raises Unanswered, WriteFailed."""
-    guest = found.guests[0]
-    FilesOfGuest.of(NAME).write(system, value_of(_files(found, order)))
+    guest = plan.guests[0]
+    FilesOfGuest.of(NAME).write(system, value_of(_files(plan, order)))
     overlay = f"{folder}/guests/{NAME}/{_DISK}"
     system.replace(overlay, b"", mode_of(f"guests/{NAME}/{_DISK}"))
     base = ("-b", image.path, "-F", image.format)
@@ -174,20 +174,20 @@ def _start(system: System, folder: str, found: Plan, image: Image, order: GuestO
         closed = unreachable(system, guest, base=image.path)
         if closed:
             raise Unanswered("not-started", "; ".join(closed))
-        system.change(virsh("create", "--validate", "/dev/stdin"), timeout=START_SECONDS, stdin=xml_of(found, image))
+        system.change(virsh("create", "--validate", "/dev/stdin"), timeout=START_SECONDS, stdin=xml_of(plan, image))
     except CommandFailed as error:
         said = " ".join(error.output.split())[-300:]
         raise Unanswered("not-started", f"{error.argv[0]}: {error.reason}: {said}") from error
 
 
-def _files(found: Plan, order: GuestOrder) -> GuestFiles:
+def _files(plan: Plan, order: GuestOrder) -> GuestFiles:
     """Return the guest's ordinary files, with the order in its user-data."""
-    files = guest_files(found, NAME)
+    files = guest_files(plan, NAME)
     refusal = GuestAnswer(
         nonce=order.nonce, problem="hosttune in the image is missing, or does not know `handover inside`"
     )
     user = asking_user_data(files.bundle, to_json(order), refusal.to_line(), CHANNEL)
-    meta = meta_data(NAME, found.guests[0].uuid, user)
+    meta = meta_data(NAME, plan.guests[0].uuid, user)
     return msgspec.structs.replace(files, user_data=user, meta_data=meta)
 
 
@@ -212,7 +212,7 @@ def _socket(system: System, name: str) -> str:
         raise Unanswered("ended-early", f"libvirt does not have it any more: {error.reason}") from error
     for channel in domain.iterfind("devices/channel"):
         source = channel.find("source")
-        if [one.get("name") for one in channel.iterfind("target")] == [CHANNEL] and source is not None:
+        if [target.get("name") for target in channel.iterfind("target")] == [CHANNEL] and source is not None:
             return str(source.get("path"))
     raise Unanswered("not-started", "libvirt made no channel for its answer")
 

@@ -124,7 +124,7 @@ def _own_pins(resources: Resources, guest: PlannedGuest, own: CpuSet) -> tuple[P
     """Return pins to its own CPUs in the order of the planned cores; None if these are other cores."""
     if pins_of(guest) == own:
         return guest.vcpu_pins
-    core = {cpu: one.id for node in resources.nodes.values() for one in node.cores for cpu in one.siblings}
+    core = {cpu: core.id for node in resources.nodes.values() for core in node.cores for cpu in core.siblings}
     cpu_of: dict[int, int] = {}
     for cell in guest.cells:
         vcpus = CpuSet.parse(cell.vcpus)
@@ -211,7 +211,7 @@ def _decide(free: Host, able: Sequence[Candidate]) -> Plan:
     """Return the plan of the guests. Those that run come first when it is decided who stays on its own CPUs."""
     profile = (free.in_force and free.in_force.profile) or "guest"
     intent = Intent(version=1, profile=profile, guests=tuple(candidate.intent for candidate in able))
-    order = sorted(able, key=lambda one: (not one.draft.runs, one.draft.name))
+    order = sorted(able, key=lambda candidate: (not candidate.draft.runs, candidate.draft.name))
     own = {candidate.draft.name: cpus for candidate in order if (cpus := candidate.own_cpus) is not None}
     return plan_together(free, intent, own, _WHERE)
 
@@ -239,8 +239,8 @@ def _refused(draft: Draft, why: Unplaced | None) -> Draft:
 # --- in the numbers of the definition --------------------------------------------------------------------------
 
 
-def _placement(host: Host, one: Candidate, guest: PlannedGuest, foreign: CpuSet) -> AdoptedGuest:
-    facts, data = one.facts, one.draft.definition.data
+def _placement(host: Host, candidate: Candidate, guest: PlannedGuest, foreign: CpuSet) -> AdoptedGuest:
+    facts, data = candidate.facts, candidate.draft.definition.data
     cells = in_order(facts.cells)
     planned = {pin.vcpu: int(pin.cpus) for pin in guest.vcpu_pins}
     numbered: list[AdoptedCell] = []
@@ -251,7 +251,7 @@ def _placement(host: Host, one: Candidate, guest: PlannedGuest, foreign: CpuSet)
         order = [planned[vcpu] for vcpu in sorted(parse_cpus(cell.vcpus))]
         pins.update(zip(theirs, _as_now(host, facts, guest, theirs, order), strict=True))
     return AdoptedGuest(
-        name=one.draft.name,
+        name=candidate.draft.name,
         uuid=facts.uuid or "",
         definition_sha256=digest_of(data.decode("utf-8", "replace")),
         changes=(),
@@ -277,14 +277,14 @@ def _as_now(host: Host, facts: Guest, guest: PlannedGuest, vcpus: list[int], pla
 # --- what comes of a guest --------------------------------------------------------------------------------------
 
 
-def _written(host: Host, one: Candidate, placement: AdoptedGuest) -> Adoption:
+def _written(host: Host, candidate: Candidate, placement: AdoptedGuest) -> Adoption:
     """Return the adoption of a planned guest, with its definition changed."""
-    draft, where = one.draft, one.draft.definition.where
+    draft, where = candidate.draft, candidate.draft.definition.where
     text = XmlText(draft.definition.data, where=where)
     changes = write_placement(text, placement)
     after = bytes(text)
     then = read_domain(after, where=where)
-    held = tuple(_held(one, placement))
+    held = tuple(_held(candidate, placement))
     moves = draft.resident is not None and draft.runs and not held and not is_there(then, draft.resident)
     return Adoption(
         draft.name,
@@ -292,10 +292,10 @@ def _written(host: Host, one: Candidate, placement: AdoptedGuest) -> Adoption:
         after=after,
         runs=draft.runs,
         changes=changes,
-        kept=tuple(kept(host, one.facts)),
+        kept=tuple(kept(host, candidate.facts)),
         findings=(
             *_managed(placement.managers, draft.name),
-            *_missing(one, placement.guest),
+            *_missing(candidate, placement.guest),
             *held,
         ),
         managers=placement.managers,
@@ -326,8 +326,8 @@ def _managed(managers: Sequence[str], name: str) -> Iterator[Finding]:
         yield Finding(level="warn", text=what, where=f"guest {name}: metadata")
 
 
-def _missing(one: Candidate, guest: PlannedGuest) -> Iterator[Finding]:
-    have = pci_devices(one.facts)
+def _missing(candidate: Candidate, guest: PlannedGuest) -> Iterator[Finding]:
+    have = pci_devices(candidate.facts)
     for device in guest.devices:
         if device.address not in have:
             what = f"{device.address} must go with the guest's devices, and the definition does not have it"
@@ -337,10 +337,10 @@ def _missing(one: Candidate, guest: PlannedGuest) -> Iterator[Finding]:
 # --- what runs ---------------------------------------------------------------------------------------------------
 
 
-def _held(one: Candidate, placement: AdoptedGuest) -> Iterator[Finding]:
+def _held(candidate: Candidate, placement: AdoptedGuest) -> Iterator[Finding]:
     """Yield why the threads of a running guest must not move now."""
-    resident, where = one.draft.resident, f"guest {one.draft.name}"
-    if resident is None or not one.draft.runs:
+    resident, where = candidate.draft.resident, f"guest {candidate.draft.name}"
+    if resident is None or not candidate.draft.runs:
         return
     if not is_guest_name(resident.name):
         text = "its name is not one that hosttune gives: its threads do not move while it runs"
@@ -376,20 +376,20 @@ def _in_turn(host: Host, able: Sequence[Candidate], written: Sequence[Adoption])
     }
 
 
-def _waiting(one: Adoption, other: str) -> Adoption:
-    what = "its threads move" if one.runs else "start it"
+def _waiting(adoption: Adoption, other: str) -> Adoption:
+    what = "its threads move" if adoption.runs else "start it"
     text = f"guest {other} runs on cores that are planned for this guest, until its next start: {what} after that"
     return replace(
-        one,
+        adoption,
         affinity=None,
-        findings=(*one.findings, Finding(level="warn", text=text, where=f"guest {one.name}")),
+        findings=(*adoption.findings, Finding(level="warn", text=text, where=f"guest {adoption.name}")),
     )
 
 
 # --- the plan of all --------------------------------------------------------------------------------------------
 
 
-def _as_adopted(decided: Plan, able: Sequence[Candidate], found: Sequence[Adoption]) -> Plan:
+def _as_adopted(decided: Plan, able: Sequence[Candidate], adoptions: Sequence[Adoption]) -> Plan:
     """Return the plan with all that are refused, and with what can be done while the guests run."""
     facts = [candidate.facts for candidate in able]
     settings = (action for action in decided.actions if not _by_libvirt(facts, action))
@@ -397,17 +397,19 @@ def _as_adopted(decided: Plan, able: Sequence[Candidate], found: Sequence[Adopti
         make_action(
             LIVE_AFFINITY, adoption.name, None, adoption.affinity, "its threads move while it runs, without a restart"
         )
-        for adoption in found
+        for adoption in adoptions
         if adoption.affinity is not None
     )
     return changed(
         decided,
         guests=tuple(
-            _shown(adoption.placement.guest, adoption.after) for adoption in found if adoption.placement is not None
+            _shown(adoption.placement.guest, adoption.after) for adoption in adoptions if adoption.placement is not None
         ),
-        unplaced=tuple(Unplaced(guest=o.name, why=o.unplaced, relaxation=o.relaxation) for o in found if o.unplaced),
+        unplaced=tuple(
+            Unplaced(guest=o.name, why=o.unplaced, relaxation=o.relaxation) for o in adoptions if o.unplaced
+        ),
         actions=(*settings, *live),
-        findings=(*decided.findings, *(finding for adoption in found for finding in adoption.findings)),
+        findings=(*decided.findings, *(finding for adoption in adoptions for finding in adoption.findings)),
     )
 
 

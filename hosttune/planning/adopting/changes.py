@@ -26,7 +26,7 @@ def write_placement(text: XmlText, adopted: AdoptedGuest) -> tuple[AdoptedChange
     """Change the definition so that the guest runs where the plan has it. Return the changes; empty: none is needed."""
     # The ids of the I/O threads: those that are listed, then the lowest others (formatdomain, iothreadids)
     written = (element.attributes.get("id") for element in text.root.all("iothreadids", "iothread"))
-    listed = [int(one, 16 if one.lower().startswith("0x") else 10) for one in written if one]
+    listed = [int(number, 16 if number.lower().startswith("0x") else 10) for number in written if number]
     others = (number for number in range(1, text.guest.iothreads + 1) if number not in listed)
     lacks = _lacks(text.guest, adopted, sorted([*listed, *islice(others, text.guest.iothreads - len(listed))]))
     write_parts(text, lacks, _PLACE)
@@ -109,7 +109,7 @@ def _of_threads(facts: Guest, lacks: Guest, adopted: AdoptedGuest) -> Iterator[A
         was = _cpus((parse_cpus(facts.emulator_cpus),))
         yield _change("emulatorpin", was, becomes, f"QEMU's own threads {why}", LIVE)
     if moved := _by_id(lacks.iothread_pins):
-        was = _cpus(iothread_pins.get(one) for one in moved)
+        was = _cpus(iothread_pins.get(iothread) for iothread in moved)
         yield _change(f"iothreadpin of I/O threads {CpuSet(moved)}", was, becomes, f"they {why}", LIVE)
 
 
@@ -120,7 +120,7 @@ def _of_memory(facts: Guest, lacks: Guest) -> Iterator[AdoptedChange]:
         becomes = f"strict, {_on(lacks.numatune.nodes)}"
         why = "only strict fails when the node has too little memory; otherwise it comes from another node without"
         yield _change("numatune memory", was, becomes, f"{why} an error", NEXT_START)
-    bound = {one.cell: f"{one.mode}, {_on(one.nodes)}" for one in now.memnodes}
+    bound = {memnode.cell: f"{memnode.mode}, {_on(memnode.nodes)}" for memnode in now.memnodes}
     for memnode in lacks.numatune.memnodes:
         place = _on(memnode.nodes)
         why = f"its vCPUs run on {place}; memory of another node is slower"

@@ -71,15 +71,15 @@ class Candidate(msgspec.Struct, frozen=True):
 def candidates(drafts: Sequence[Draft]) -> list[Candidate]:
     """Return the guests that are not refused."""
     return [
-        Candidate(one, one.facts, one.intent)
-        for one in drafts
-        if not one.unplaced and one.facts is not None and one.intent is not None
+        Candidate(draft, draft.facts, draft.intent)
+        for draft in drafts
+        if not draft.unplaced and draft.facts is not None and draft.intent is not None
     ]
 
 
 def read_drafts(host: Host, definitions: Sequence[Definition], *, tolerant: bool) -> list[Draft]:
     """Return the drafts by name. Raises BadInput as `adopt`."""
-    drafts = sorted((_draft(host, one, tolerant) for one in definitions), key=lambda draft: draft.name)
+    drafts = sorted((_draft(host, definition, tolerant) for definition in definitions), key=lambda draft: draft.name)
     _check_apart(drafts)
     drafts = _apart(drafts)
     free = without(host, drafts)

@@ -52,16 +52,16 @@ def in_the_way(guests: Sequence[Threads]) -> dict[str, str]:
 
     A guest that has to wait is then itself in the way of others.
     """
-    found: dict[str, str] = {}
+    holder_of: dict[str, str] = {}
     while True:
-        staying = [threads for threads in guests if threads.now and (not threads.moves or threads.name in found)]
+        staying = [threads for threads in guests if threads.now and (not threads.moves or threads.name in holder_of)]
         more = {
             threads.name: other.name
             for threads in guests
-            if threads.name not in found
+            if threads.name not in holder_of
             for other in staying
             if other.name != threads.name and not threads.planned.isdisjoint(other.now)
         }
         if not more:
-            return found
-        found |= more
+            return holder_of
+        holder_of |= more

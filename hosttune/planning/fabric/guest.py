@@ -80,7 +80,7 @@ def activated_partition(fabric: HostFabric, guest: PlannedGuest) -> Partition | 
     if fabric.mode != SHARED or fabric.assumed:
         return None
     own = (partition for partition in fabric.partitions or () if partition.id == guest.fabric_partition)
-    return next((one for one in own if one.gpus == gpus and one.active is not None), None)
+    return next((partition for partition in own if partition.gpus == gpus and partition.active is not None), None)
 
 
 def partition_actions(fabric: HostFabric, guests: Iterable[PlannedGuest]) -> Iterator[Action]:
@@ -193,13 +193,13 @@ def _report_inner_mig(fabric: HostFabric, guest: PlannedGuest, say: Say) -> None
         # A GPU whose address is unknown is listed by its module id.
         at = {module: address for address, module in fabric.modules.items()}
         own = set(fabric_of(fabric, guest))
-        found = []
+        lines = []
         for module in sorted(fabric.active[number]):
             address = at.get(module)
             if address not in own:
                 holder = fabric.tenants.get(address or "")
-                found.append((address or f"module {module}") + (f" (guest {holder})" if holder else ""))
-        others = ", ".join(found)
+                lines.append((address or f"module {module}") + (f" (guest {holder})" if holder else ""))
+        others = ", ".join(lines)
         say(
             "error",
             f"guest {guest.name} cuts its GPUs with MIG inside, and partition {number}, which is active, joins them"

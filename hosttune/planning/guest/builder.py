@@ -118,7 +118,7 @@ class Builder:
             kind = self._stock.kind(index)
             if kind.trait.of_gpus:
                 left = [bundle for bundle in kind.bundles if taken.isdisjoint(bundle)]
-                left.sort(key=lambda one: (turns.get(one[0], 1), lost(context.catalogue.fabric, one)))
+                left.sort(key=lambda group: (turns.get(group[0], 1), lost(context.catalogue.fabric, group)))
                 gpus += [address for bundle in left[:count] for address in bundle]
         own_gpus = tuple(sorted(gpus, key=address_key))
         near = own_gpus or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))

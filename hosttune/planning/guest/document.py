@@ -14,8 +14,9 @@ import msgspec
 from hosttune.domain import elements
 from hosttune.domain.planned import mac_of
 from hosttune.gpu import reads_rom
+from hosttune.inventory.caches import groupings, whole_first, with_dies
 from hosttune.inventory.cliques import cliques
-from hosttune.inventory.cores import choose_cores, has_whole_cores, pin
+from hosttune.inventory.cores import choose_cores, cores_in_groups, has_whole_cores, pin
 from hosttune.inventory.devices import Closure, close_groups, identity
 from hosttune.inventory.names import uuid_of
 from hosttune.inventory.resources import LOCAL_DISTANCE, Core, Resources
@@ -27,7 +28,6 @@ from hosttune.inventory.window import DEFAULT_HOLE, Window, firmware_of, remedie
 from hosttune.model.intent import GuestIntent, Network
 from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Topology, Unplaced
 from hosttune.model.values import CpuSet, address_key
-from hosttune.planning.guest.caches import whole_first, with_dies
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.reasons import Decision, guest_findings, reasons
 from hosttune.planning.mig.guest import MigParts, as_devices, mig_inside
@@ -112,10 +112,7 @@ def pin_guest(
     `choose_cores`.
     """
     nodes, shape = choice.nodes, choice.shape
-    cores = tuple(
-        tuple(whole_first(choose_cores(resources.nodes[node], cell.vcpus, shape, turns)))
-        for node, cell in zip(nodes, shape.cells, strict=True)
-    )
+    cores = _cores(resources, choice, turns)
     findings: list[Finding] = []
     cpus: list[int] = []
     broken = False
@@ -148,6 +145,27 @@ def pin_guest(
     emulator, warned = _emulator(resources, nodes, CpuSet(cpus), others or CpuSet(), at)
     warned += _far_emulator(resources, nodes, emulator, at)
     return Pinning(cores, tuple(cpus), topology, emulator, (*findings, *of_topology, *warned), cache)
+
+
+def _cores(resources: Resources, choice: Choice, turns: Mapping[int | str, int] | None) -> tuple[tuple[Core, ...], ...]:
+    """Return the cores of each cell in their order: those on the fewest caches; if so the guest would see caches that
+    span two of the host's, others with which it does not, where there are any.
+    """
+    nodes, shape = [resources.nodes[node] for node in choice.nodes], choice.shape
+    cells = zip(nodes, shape.cells, strict=True)
+    fewest = tuple(tuple(whole_first(choose_cores(node, cell.vcpus, shape, turns))) for node, cell in cells)
+    counts = {len(part) for part in fewest}
+    if resources.sharing is None or shape.share_cores or len(counts) > 1:
+        return fewest
+    (need,) = counts
+    one_die = Topology(sockets=len(nodes), dies=1, cores=need, threads=shape.threads)
+    if with_dies([core.llc for part in fewest for core in part], one_die, resources.sharing):
+        return fewest
+    for groups in groupings(need, len(nodes), shape.threads, resources.sharing):
+        others = tuple(tuple(cores_in_groups(node, shape.threads, groups)) for node in nodes)
+        if all(others):
+            return others
+    return fewest
 
 
 def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) -> tuple[Topology, list[Finding]]:
@@ -278,11 +296,15 @@ def build_guest(
         why = f"Secure Boot {left_out[elements.FIRMWARE_FEATURES]}"
         return Unplaced(guest=guest.name, why=(why,), relaxation=("no secure_boot", "a newer libvirt"))
     cell_of = _cells_of(context, devices)
-    extra_ports = OWN_PORTS + len(guest.disk_paths) + sum(one.vf_of is None for one in guest.networks or ())
+    extra_ports = OWN_PORTS + len(guest.disk_paths) + sum(network.vf_of is None for network in guest.networks or ())
     extra_ports += guest.watchdog and elements.CHIPSET_WATCHDOG in left_out  # for the bridge to conventional PCI
     try:
         tree = build_tree(
-            context.catalogue, _cells_of(context, devices, exact=True), len(choice.shape.cells), extra_ports
+            context.catalogue,
+            _cells_of(context, devices, exact=True),
+            len(choice.shape.cells),
+            extra_ports,
+            context.own.get(guest.name),
         )
     except NoRoomOnBus as error:
         return Unplaced(guest=guest.name, why=(str(error),), relaxation=("fewer devices",))

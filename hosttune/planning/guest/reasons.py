@@ -320,4 +320,4 @@ def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
 def _capped(context: PlanningContext, choice: Choice) -> bool:
     share = auto_share(context, choice.sharing, choice.parts, choice.nodes)
     cells = 1 if share.of_host else len(choice.nodes)
-    return share.cores * choice.shape.threads * cells > context.vcpus.most
+    return share.uncapped * choice.shape.threads * cells > context.vcpus.most

@@ -15,7 +15,7 @@ from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.vcpus import last_apic_id
 from hosttune.inventory.width import supported_elements
 from hosttune.model.host import Host, Virtualization
-from hosttune.model.hostfields import FORCE_UNKNOWN
+from hosttune.model.hostfields import FORCE_UNKNOWN, UNTIL_THEN
 from hosttune.model.listing import some
 from hosttune.model.plan import BOOT_WAYS, NO_BOOT, Finding, PlannedGuest
 from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition
@@ -39,7 +39,7 @@ def host_findings(
 
     for problem in host.problems:
         if problem.what == FORCE_UNKNOWN:
-            say("error", f"{problem.why}; until then apply refuses to write", problem.where)
+            say("error", f"{problem.why}; {UNTIL_THEN}", problem.where)
     _platform(host, say)
     fabric_findings(catalogue.fabric, guests, say)
     _groups(catalogue, guests, say)
@@ -100,7 +100,9 @@ def _whole_nics(catalogue: Catalogue, guest: PlannedGuest, say: Say) -> None:
 
 def _peers(host: Host, guest: PlannedGuest, lacking: str | None, say: Say) -> None:
     """Report the GPUs that cannot exchange data over PCIe in the guest. `lacking`: why no clique is written."""
-    written = {} if lacking else {one.address: one.clique for one in guest.devices if one.clique is not None}
+    written = (
+        {} if lacking else {device.address: device.clique for device in guest.devices if device.clique is not None}
+    )
     pairs = apart(host, (device.address for device in guest.devices), written)
     for words in in_words((one, other, why or f"a clique {lacking}") for one, other, why in pairs):
         text = f"no peer-to-peer over PCIe in the guest: {words}; their data goes through its memory"

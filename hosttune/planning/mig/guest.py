@@ -69,7 +69,7 @@ def plan_mig_guest(
     used, turns = set(taken), context.turns(guest.name)
     for slot in slots:
         able = (function for function in free_functions(context, slot.gpu) if function.address not in used)
-        free = min(able, key=lambda one: turns.get(one.address, 1))
+        free = min(able, key=lambda function: turns.get(function.address, 1))
         used.add(free.address)
         devices.append(_device(context, guest, slot, free))
     return MigParts(

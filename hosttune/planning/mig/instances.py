@@ -67,8 +67,8 @@ class Space(msgspec.Struct, frozen=True):
 
     def sets(self, count: int) -> tuple[Starts, ...]:
         """Return every set of starts for `count` instances, best first: as few new instances as possible."""
-        found = start_sets(self.profile, count, self.occupied, self.profiles)
-        return tuple(sorted(found, key=self.new)) if self.ready else found
+        starts = start_sets(self.profile, count, self.occupied, self.profiles)
+        return tuple(sorted(starts, key=self.new)) if self.ready else starts
 
     def new(self, starts: Starts) -> int:
         """Return how many instances would have to be created."""
@@ -133,7 +133,7 @@ def _rank(shares: tuple[_Share, ...], spaces: Spaces) -> tuple[object, ...]:
     for space, each, number in shares:
         best = space.sets(each)[0]
         new += space.new(best) * number
-        loss = [one * number for one in _loss(space, best)]
+        loss = [share * number for share in _loss(space, best)]
         lost = [sum(pair) for pair in zip_longest(lost, loss, fillvalue=0)]
     names = [address_key(address) for address in sorted(_addresses(shares, spaces), key=address_key)]
     return switched, busy, new, tuple(lost), tuple(names)
@@ -164,7 +164,7 @@ def _placed(shares: tuple[_Share, ...], spaces: Spaces) -> Iterator[tuple[MigSlo
     choices = [tuple(combinations_with_replacement(space.sets(each), number)) for space, each, number in shares]
     addresses = _addresses(shares, spaces)
     for ways in product(*choices):
-        starts = [one for way in ways for one in way]
+        starts = [start for way in ways for start in way]
         profiles = [space.profile for space, _, number in shares for _ in range(number)]
         slots = [
             slot_of_start(address, profile, start)
@@ -203,7 +203,7 @@ def slot_of_start(gpu: str, profile: MigProfile, start: int) -> MigSlot:
 
 def mig_sites(context: PlanningContext, profile: str) -> Sites:
     """Return the GPUs on which a vGPU of this profile could be made, before anything is planned on them."""
-    found: list[tuple[str, Space]] = []
+    sites: list[tuple[str, Space]] = []
     if manager_off(context):
         return ()
     for gpu in sorted(countable_gpus(context.host, context.catalogue), key=lambda gpu: address_key(gpu.address)):
@@ -225,8 +225,8 @@ def mig_sites(context: PlanningContext, profile: str) -> Sites:
             busy=bool(gpu.processes) and not gpu.mig_on,
             most_functions=len(free_functions(context, gpu.address)),
         )
-        found.append((gpu.address, space))
-    return tuple(found)
+        sites.append((gpu.address, space))
+    return tuple(sites)
 
 
 def spaces_of(sites: Sites, occupied: Mapping[str, int]) -> Spaces:

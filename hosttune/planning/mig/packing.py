@@ -90,9 +90,9 @@ def pack(wanted: Sequence[MigProfile], occupied: Sequence[int]) -> tuple[tuple[i
     order = sorted(range(len(wanted)), key=lambda n: (-(wanted[n].size or 1), wanted[n].name))
     for touched in range(min(1, len(wanted)), len(occupied) + 1):
         for chosen in combinations(range(len(occupied)), touched):
-            found = _search([wanted[n] for n in order], {gpu: occupied[gpu] for gpu in chosen})
-            if found is not None:
-                places = dict(zip(order, found, strict=True))
+            packed = _search([wanted[n] for n in order], {gpu: occupied[gpu] for gpu in chosen})
+            if packed is not None:
+                places = dict(zip(order, packed, strict=True))
                 return tuple(places[n] for n in range(len(wanted)))
     return None
 

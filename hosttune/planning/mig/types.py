@@ -71,7 +71,7 @@ def _is_there(gpu: Gpu | None, slot: MigAssignment) -> bool | None:
     """Return whether an instance is there; None if that is unknown."""
     if gpu is None or gpu.mig is None or gpu.mig.instances is None:
         return False if gpu is not None and gpu.mig is not None and gpu.mig.mode == "disabled" else None
-    return any((one.profile, one.start) == (slot.profile, slot.start) for one in gpu.mig.instances)
+    return any((instance.profile, instance.start) == (slot.profile, slot.start) for instance in gpu.mig.instances)
 
 
 def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> tuple[PlannedGuest, ...]:
@@ -79,17 +79,17 @@ def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest
     typings = list(_typings(HostDevices(host, catalogue), _with_vgpus(guests)))
     type_steps: list[PlannedGuest] = []
     for guest in guests:
-        own = [one for one in typings if one.guest == guest.name and one.uuid is None]
-        steps = [_typed(one, one.by_hand) for one in own if one.by_hand is not None]
+        own = [change for change in typings if change.guest == guest.name and change.uuid is None]
+        steps = [_typed(change, change.by_hand) for change in own if change.by_hand is not None]
         before = [step for step in guest.steps if step.when == "start"]
         after = [step for step in guest.steps if step.when != "start"]
         type_steps.append(msgspec.structs.replace(guest, steps=(*before, *steps, *after)) if steps else guest)
     return tuple(type_steps)
 
 
-def _typed(one: _TypeChange, why: str) -> Step:
-    folder = type_folder(one.function)
-    text = f"write the number of {one.name} in {folder}/creatable_vgpu_types to {folder}/current_vgpu_type"
+def _typed(change: _TypeChange, why: str) -> Step:
+    folder = type_folder(change.function)
+    text = f"write the number of {change.name} in {folder}/creatable_vgpu_types to {folder}/current_vgpu_type"
     return Step(when="start", text=f"{text}: {why}")
 
 
@@ -110,7 +110,12 @@ def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_TypeChan
             function = device.identity.rpartition(" on ")[2] if uuid else device.address
             now, number = _number(known.host, function, device.vgpu_type)
             if uuid is not None:
-                made = (one.mdevs for gpu in _vgpus(known.host) for one in gpu.functions if one.address == function)
+                made = (
+                    vgpu_function.mdevs
+                    for gpu in _vgpus(known.host)
+                    for vgpu_function in gpu.functions
+                    if vgpu_function.address == function
+                )
                 now = number if any(uuid in mdevs for mdevs in made) else None
             why = _by_hand(known, instance, planned, listed=number is not None)
             yield _TypeChange(guest.name, function, uuid, device.vgpu_type or "", now, number, why)

@@ -13,14 +13,14 @@ libvirt's index of a controller is the number of its bus in the guest, and the g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.pcielink import limits
 from hosttune.model.pcitree import host_bridge, locality_switches, switches_above
-from hosttune.model.plan import Device, Finding, PciController
+from hosttune.model.plan import Device, Finding, PciController, PlannedGuest
 from hosttune.model.values import address_key, grouped, slot_of
 
 
@@ -137,13 +137,23 @@ class NoRoomOnBus(Exception):
     """The guest would need more PCI bus numbers than there are."""
 
 
-def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int, spare_ports: int) -> Tree:
+def build_tree(
+    catalogue: Catalogue,
+    cell_of: dict[str, int | None],
+    cells: int,
+    spare_ports: int,
+    had: PlannedGuest | None = None,
+) -> Tree:
     """Build the guest's PCIe tree.
 
     `cell_of` has each device's guest cell, out of `cells`. A device without a cell goes below a switch that it shares
     with a device that has one, else to the root bus; on another host bridge, to an expander of no cell. `spare_ports`
     are root ports on the root bus for disk, networks and hotplug. If there are too few bus numbers, the host bridges of
     a cell are made one first, then switches below switches are left out, then all switches.
+
+    `had` is the guest before this change. Where its devices can keep their addresses, every controller stays: spare
+    ports are not taken away, and further ones are on an expander of no cell after all others. (On the root bus they
+    would move the numbers of every expander.)
 
     Raises NoRoomOnBus: the bus numbers are not enough even without switches.
     """
@@ -159,15 +169,40 @@ def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int,
         ([(cell, flat(nodes)) for cell, nodes in joined], f"{one}, and its PCIe switches are left out"),
     )
     for groups, note in tries:
-        expanders = len(groups) - 1
-        spares = spare_ports + (HEADROOM if expanders else 0)
-        on_root = (*groups[0][1], *[Slot(())] * spares)
-        pack = len(on_root) + expanders > LAST_SLOT
-        root_slots = -(-len(on_root) // FUNCTIONS) if pack else len(on_root)
-        buses = sum(_buses(nodes) for _, nodes in groups) + expanders + spares
-        if buses <= LAST_BUS and root_slots + expanders <= LAST_SLOT:
-            return _build_tree_parts(catalogue, [(None, on_root), *groups[1:]], note, pack=pack)
+        spares = spare_ports + (HEADROOM if len(groups) > 1 else 0)
+        for before, on_root_bus, behind in (*_spares_kept(had, spares), (None, spares, 0)):
+            on_root = (*groups[0][1], *[Slot(())] * on_root_bus)
+            parts: Groups = [(None, on_root), *groups[1:], *([(None, (Slot(()),) * behind)] if behind else [])]
+            expanders = len(parts) - 1
+            pack = len(on_root) + expanders > LAST_SLOT
+            root_slots = -(-len(on_root) // FUNCTIONS) if pack else len(on_root)
+            if sum(_buses(nodes) for _, nodes in parts) + expanders > LAST_BUS or root_slots + expanders > LAST_SLOT:
+                continue
+            tree = _build_tree_parts(catalogue, parts, note, pack=pack)
+            if before is None or _keeps(tree, before):
+                return tree
     raise NoRoomOnBus(f"{len(slots)} devices need more than {LAST_BUS} bus numbers, or more slots than pcie.0 has")
+
+
+def _spares_kept(had: PlannedGuest | None, spares: int) -> Iterator[tuple[PlannedGuest, int, int]]:
+    """Yield the guest as it was with the spare ports on the root bus, and after all others, that may keep its tree."""
+    if had is not None:
+        used = {port.bus for port in had.controllers} | {address_key(one.guest_address)[1] for one in had.devices}
+        free = [port.bus for port in had.controllers if port.model == "pcie-root-port" and port.index not in used]
+        on_root_bus = free.count(0)
+        yield had, max(on_root_bus, spares), 0
+        yield had, on_root_bus, max(spares, len(free)) - on_root_bus
+
+
+def _keeps(tree: Tree, had: PlannedGuest) -> bool:
+    """Return whether every controller and device of a guest that is still there is where it was."""
+    places = [
+        [(port.index, port.model, port.bus, port.slot, port.function) for port in controllers]
+        for controllers in (had.controllers, tree.controllers)
+    ]
+    return places[1][: len(places[0])] == places[0] and all(
+        tree.addresses.get(device.address, device.guest_address) == device.guest_address for device in had.devices
+    )
 
 
 def _groups(

@@ -123,7 +123,7 @@ def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet, last:
     if candidates.named is not None or not count:
         return candidates
     if candidates.sets is not None:
-        sets = [one for one in candidates.sets if set(had) <= set(one) or set(one) <= set(had)]
+        sets = [addresses for addresses in candidates.sets if set(had) <= set(addresses) or set(addresses) <= set(had)]
     else:
         part = max((dict.fromkeys(a for b in bundles for a in b) for bundles in candidates.bundles or ((),)),
                    key=lambda able: len(able.keys() & set(had)))  # fmt: skip
@@ -134,8 +134,12 @@ def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet, last:
         ways = (way for nodes in range(more + 1) for way in _ways(pool, nodes, more))
         added = [[a for node, size in way for a in dict(pool)[node][size]] for way in ways]
         less = islice(combinations(kept, min(count, len(kept))), MOST_SETS)
-        sets = [tuple(sorted((*one, *extra), key=address_key)) for one in less for extra in added] if kept else []
-        sets = [one for one in sets if not close_groups(catalogue, one).conflicts]
+        sets = (
+            [tuple(sorted((*addresses, *extra), key=address_key)) for addresses in less for extra in added]
+            if kept
+            else []
+        )
+        sets = [addresses for addresses in sets if not close_groups(catalogue, addresses).conflicts]
     spreads = tuple(len({catalogue.node(address) for address in gpus}) for gpus in sets)
     return Candidates(count, sets=tuple(sets), set_nodes=spreads) if sets else candidates
 

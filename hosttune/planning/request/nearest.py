@@ -90,16 +90,16 @@ def free_nics(context: PlanningContext, request: NicRequest) -> list[str]:
     ]
 
 
-def too_few(what: str, wanted: int, found: int, have: int) -> list[str]:
+def too_few(what: str, wanted: int, there: int, have: int) -> list[str]:
     """Return why there are too few NICs or drives for a count; empty if there are enough."""
-    if found >= wanted:
+    if there >= wanted:
         return []
-    one = what.removesuffix("s")
-    what = one if wanted == 1 else what
+    singular = what.removesuffix("s")
+    what = singular if wanted == 1 else what
     if have == 0:
-        return [f"{wanted} {what} wanted: this host has no {one}"]
+        return [f"{wanted} {what} wanted: this host has no {singular}"]
     rest = "the rest are in use, share groups or carry the GPUs' fabric"
-    return [f"{wanted} {what} wanted, {found} can be given away ({have} on this host; {rest})"]
+    return [f"{wanted} {what} wanted, {there} can be given away ({have} on this host; {rest})"]
 
 
 def in_doubt(context: PlanningContext, pool: Iterable[str]) -> list[str]:

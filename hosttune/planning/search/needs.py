@@ -80,10 +80,10 @@ def need_of(problem: PlacementProblem, which: int) -> GuestNeeds:
     least = Totals(
         cores=cores,
         memory_bytes=_least_memory(want.guest),
-        gpus=min((in_pool("any-gpu", one) for one in sets), default=count),
+        gpus=min((in_pool("any-gpu", addresses) for addresses in sets), default=count),
         cpus=cpus,
         slices=_least_slices(resource_pool, want.guest),
-        counted_gpus=min((in_pool("gpu", one) for one in sets), default=count),
+        counted_gpus=min((in_pool("gpu", addresses) for addresses in sets), default=count),
         nics=in_pool("nic", named) + wanted.get("nic", 0),
         drives=in_pool("nvme", named) + wanted.get("nvme", 0),
     )
@@ -136,7 +136,7 @@ def is_dead(ledger: Ledger, need: GuestNeeds) -> bool:
         return instances_left(ledger, guest.mig.profile) < guest.mig.count or not _has_room(ledger, need)
     if any(left[index] < count for index, count in need.named):
         return True
-    if need.sets and not any(all(left[index] >= count for index, count in one) for one in need.sets):
+    if need.sets and not any(all(left[index] >= count for index, count in needed) for needed in need.sets):
         return True
     if need.gpus and max(sum(left[index] * size for index, size in pool) for pool in need.pools) < need.gpus:
         return True

@@ -81,7 +81,7 @@ def node_sets(prices: CellCosts, cells: Cells) -> Iterator[NodeSet]:
             grown = cost + prices.shares[at] * prices.to_devices[node]
             grown += sum(prices.pair[node, other] for other in chosen)
             more = joined(broken, breaks)
-            to_come = (found for other, found in least[at + 1] if other > lowest and other not in longer)
+            to_come = (later for other, later in least[at + 1] if other > lowest and other not in longer)
             end = reduce(joined, islice(to_come, left), more)
             heapq.heappush(heap, (grown + rest, end, -len(longer), longer, grown, more))
 

@@ -104,7 +104,7 @@ class PlacementOptions:
             number += 1
             use = {index: much for index, much in placement.use if index not in self._redundant}
             better = alike.setdefault((frozenset(placement.nodes), placement.picks, placement.slots), [])
-            if not any(_within(a, use) and self._spares(one, placement) for a, one in better):
+            if not any(_within(a, use) and self._spares(known, placement) for a, known in better):
                 better.append((use, placement))
                 placements.append(placement)
         last = stream.get(number - 1) if number else None

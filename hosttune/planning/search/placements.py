@@ -61,7 +61,7 @@ class Nearness:
 
     def most(self, picks: Picks, gpus: Gpus) -> int:
         """Return a bound on that, which costs less: each device counts for the GPU that is nearest to it."""
-        found = 0
+        reached = 0
         for index, count in picks:
             key = index, gpus
             if key not in self._nearest:
@@ -69,8 +69,8 @@ class Nearness:
                 for (device, _), bridges in self._bridges(index, gpus).items():
                     nearest[device] = max(bridges, nearest.get(device, 0))
                 self._nearest[key] = sorted(nearest.values(), reverse=True)
-            found += sum(self._nearest[key][:count])
-        return found
+            reached += sum(self._nearest[key][:count])
+        return reached
 
     def _bridges(self, index: int, gpus: Gpus) -> dict[Pair, int]:
         """Return how many bridges each device of a kind shares with each GPU."""
@@ -228,12 +228,12 @@ class PlacementStream:
 
         def add(more: Iterator[tuple[Bound, Family | Placement]]) -> int:
             count = 0
-            for bound, one in more:
+            for bound, partial in more:
                 count += 1
-                if isinstance(one, (_OnNodes, Placement)):
-                    heapq.heappush(known, (bound, isinstance(one, _OnNodes), next(self._numbers), one))
+                if isinstance(partial, (_OnNodes, Placement)):
+                    heapq.heappush(known, (bound, isinstance(partial, _OnNodes), next(self._numbers), partial))
                 else:
-                    heapq.heappush(families, (bound[0], _steps_left(one), next(self._numbers), one))
+                    heapq.heappush(families, (bound[0], _steps_left(partial), next(self._numbers), partial))
             return count
 
         add(self._bounded(self._selections.begin(), level, mixed))
@@ -242,11 +242,11 @@ class PlacementStream:
             as_good = bool(families and known) and known[0][0][0] == families[0][0]
             better = not families or bool(known and known[0][0][0] < families[0][0])
             if better or (as_good and compared >= MOST_COMPARED):
-                one = heapq.heappop(known)[3]
-                if isinstance(one, _OnNodes):
-                    add(self._placements(one))
+                partial = heapq.heappop(known)[3]
+                if isinstance(partial, _OnNodes):
+                    add(self._placements(partial))
                     continue
-                yield one
+                yield partial
                 compared, considered = compared if as_good else 0, 0
             elif considered >= MOST_FAMILIES:
                 self._cut_off = True
@@ -270,12 +270,12 @@ class PlacementStream:
     ) -> Iterator[tuple[Bound, Family | Placement]]:
         own = level == 0 and self._selections.has_own_nodes
         able = frozenset[Node]().union(*map(self._able, self._selections.spreads())) if own else frozenset[Node]()
-        for one in found:
-            if own and not able.issuperset(map(self._field.resources.home, one.nodes)):
+        for partial in found:
+            if own and not able.issuperset(map(self._field.resources.home, partial.nodes)):
                 continue
-            if isinstance(one, Partial) or one.mixed == mixed:
-                busy = one.busy if isinstance(one, Selection) else 0
-                yield (self._rank(level, mixed, self._selections.least(one, level), busy=busy), ()), one
+            if isinstance(partial, Partial) or partial.mixed == mixed:
+                busy = partial.busy if isinstance(partial, Selection) else 0
+                yield (self._rank(level, mixed, self._selections.least(partial, level), busy=busy), ()), partial
 
     def _rank(self, level: int, mixed: int, cost: int, short: int = 0, busy: int = 0, order: int = 0) -> Rank:
         """Return a rank.
@@ -386,10 +386,10 @@ class PlacementStream:
 
     # --- placements -----------------------------------------------------------------------------------------------
 
-    def _placements(self, found: _OnNodes) -> Iterator[tuple[Bound, Family | Placement]]:
+    def _placements(self, on_nodes: _OnNodes) -> Iterator[tuple[Bound, Family | Placement]]:
         """Yield every way to count NICs and drives for cells on one set of nodes; then the next set of nodes."""
-        (cost, broken, nodes), cut = found.following, found.cut
-        selection, shape = cut.selection, found.sizes.shape
+        (cost, broken, nodes), cut = on_nodes.following, on_nodes.cut
+        selection, shape = cut.selection, on_nodes.sizes.shape
         ways = self._by_count(cut, nodes)
         self._view.spend(1 + len(ways))
         uses: list[tuple[int, int]] = []
@@ -405,11 +405,11 @@ class PlacementStream:
         memory = tuple((node, shape.page, c.memory_bytes) for node, c in zip(nodes, shape.cells, strict=True))
         for more, dearer in ways:
             picks = (*selection.picks, *more)
-            rank = found.rank._replace(cost=cost + dearer)
+            rank = on_nodes.rank._replace(cost=cost + dearer)
             use = (*cells, *self._devices_use((*picks, *self._named)), *slots)
-            placement = Placement(rank, use, memory, nodes, found.sizes, picks, cut.extra, selection.slots)
+            placement = Placement(rank, use, memory, nodes, on_nodes.sizes, picks, cut.extra, selection.slots)
             yield (rank, (broken,)), placement
-        yield from self._next_nodes(cut, found.rank, found.sizes, found.later)
+        yield from self._next_nodes(cut, on_nodes.rank, on_nodes.sizes, on_nodes.later)
 
     def _devices_use(self, picks: Picks) -> list[tuple[int, int]]:
         """Return the bundles, and what they also take, each once."""

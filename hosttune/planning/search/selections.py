@@ -174,11 +174,13 @@ class Selections:
         fabric = self._field.catalogue.fabric
         for index, count in picks:
             kind = self._stock.kind(index)
-            bundles = sorted(kind.bundles, key=lambda one: lost(fabric, one)) if fabric.partitions else kind.bundles
+            bundles = (
+                sorted(kind.bundles, key=lambda bundle: lost(fabric, bundle)) if fabric.partitions else kind.bundles
+            )
             gpus += [address for bundle in bundles[:count] for address in bundle]
             models |= kind.trait.models
             busy += kind.trait.busy * count
-            brought.update(address for one in kind.members[:count] for address in one)
+            brought.update(address for bundle in kind.members[:count] for address in bundle)
             nodes += [kind.trait.node] * (kind.trait.size * count)
         mixed = 0 if self._sets else max(0, len(models) - 1)  # a named set or a partition is as requested
         return Selection(picks, tuple(nodes), mixed, busy, tuple(gpus), frozenset(brought))
@@ -203,19 +205,19 @@ class Selections:
 
     # --- bounds on the objective, in parts of `Problem.unit` ------------------------------------------------------
 
-    def least(self, found: Selection | Partial, level: int) -> int:
+    def least(self, partial: Selection | Partial, level: int) -> int:
         """Return a bound on the objective of these GPUs; named and counted devices are added later."""
-        if isinstance(found, Selection):
-            taken = Counter(node for node in found.nodes if node is not None)
+        if isinstance(partial, Selection):
+            taken = Counter(node for node in partial.nodes if node is not None)
             if level == 0 and self.has_own_nodes and taken:
                 return self._on_own_nodes(taken, 0, 0)
-            cells = self._cells(found, level)
+            cells = self._cells(partial, level)
             return self._on_any_nodes(taken, range(cells, cells + 1))
-        taken = Counter({node: count for node, count in found.taken if node is not None})
-        fewest = self._fewest(found)
+        taken = Counter({node: count for node, count in partial.taken if node is not None})
+        fewest = self._fewest(partial)
         if level or not self.has_own_nodes or self._few_cores(len(self._homes(taken)) + fewest):
-            return self._on_any_nodes(taken, self._possible_cells(found, level), found)
-        return min(self._on_own_nodes(taken, found.left, more) for more in range(fewest, found.left + 1))
+            return self._on_any_nodes(taken, self._possible_cells(partial, level), partial)
+        return min(self._on_own_nodes(taken, partial.left, more) for more in range(fewest, partial.left + 1))
 
     def _possible_cells(self, part: Partial, level: int) -> range:
         """Return the numbers of cells of a guest with these GPUs and more."""

@@ -23,7 +23,7 @@ _UNWRITABLE = re.compile("[\ufffe\uffff]")
 
 def junit(report: Report) -> str:
     """Return one `testsuites` with a suite for each block of findings that has one, ending in a newline."""
-    blocks = [one for section in report.sections("junit") for one in section.blocks if isinstance(one, Findings)]
+    blocks = [block for section in report.sections("junit") for block in section.blocks if isinstance(block, Findings)]
     totals = _totals(result for block in blocks for result in block.parts)
     root = Element("testsuites", {"name": safe(report.command), **totals})
     for block in blocks:

@@ -93,8 +93,8 @@ def _cache(
     columns = -(-len(cells) // rows)
     high = CELL + _APART
     groups = [
-        _cell(view, one, _FRAME + n % columns * pitch, _FRAME + n // columns * high, cell)
-        for n, one in enumerate(cells)
+        _cell(view, core, _FRAME + n % columns * pitch, _FRAME + n // columns * high, cell)
+        for n, core in enumerate(cells)
     ]
     wide, tall = columns * pitch + 2 * _FRAME - _APART, rows * high + 2 * _FRAME - _APART
     if cache is not None:

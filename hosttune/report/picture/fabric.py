@@ -136,15 +136,15 @@ def _bundle_piece(host: Host, bundle: Bundle, width: float) -> Piece:
     names = 142.0
     most = int((width - names) // _CELL)
     shapes: list[Shape] = []
-    for n, one in enumerate(bundle.gpus):
+    for n, gpu in enumerate(bundle.gpus):
         y = (n + 1) * _CELL
-        shapes.append(label(0, y + 3, f"{n + 1}  {one}", SMALL, most=names - 4))
+        shapes.append(label(0, y + 3, f"{n + 1}  {gpu}", SMALL, most=names - 4))
         if n >= most:
             continue
         x = names + n * _CELL
         shapes.append(label(x + _CELL / 2, 3, str(n + 1), SMALL, most=_CELL, style="dim", anchor="middle"))
         for m, other in enumerate(bundle.gpus[:most]):
-            shapes += _pair_cell(bundle, one, other, names + m * _CELL, y)
+            shapes += _pair_cell(bundle, gpu, other, names + m * _CELL, y)
     return below((head, Piece(width=width, height=(len(bundle.gpus) + 1) * _CELL, shapes=tuple(shapes))), 4)
 
 

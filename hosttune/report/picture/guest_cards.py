@@ -63,7 +63,7 @@ def _card(view: HostView, holder: PictureGuest, wide: float) -> ShapeBlock:
         paragraph(f"not in this plan: {text}" if here else text, inner, SMALL),
     ]
     if holder.planned:
-        changes = [f"~ {one.element}: {one.was} → {one.becomes}" for one in holder.planned.changes]
+        changes = [f"~ {change.element}: {change.was} → {change.becomes}" for change in holder.planned.changes]
         more = [f"~ and {len(changes) - MOST_CHANGES} more changes"] if len(changes) > MOST_CHANGES else []
         pieces += [paragraph(text, inner, SMALL, style="strong") for text in (*changes[:MOST_CHANGES], *more)]
         pieces += _planned(holder.planned, inner)

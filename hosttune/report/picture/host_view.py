@@ -150,8 +150,8 @@ def marked_at(host: Host, hop: Hop) -> set[str]:
     return {hop.start, hop.end}
 
 
-def _mark(outcome: str, found: Iterable[CheckResult]) -> PictureMark | None:
-    some = [result for result in found if result.outcome == outcome]
+def _mark(outcome: str, results: Iterable[CheckResult]) -> PictureMark | None:
+    some = [result for result in results if result.outcome == outcome]
     sign, word = _SIGNS[outcome]
     if not some:
         return None
@@ -204,7 +204,7 @@ def places_of(view: HostView) -> dict[int | None, tuple[str, ...]]:
         if address not in by_class and _needs_box(view, address):
             chosen.setdefault(address)
     places: dict[int | None, list[str]] = {}
-    for address in sorted((one for one in chosen if _physical(view, one) not in chosen), key=bus_order):
+    for address in sorted((function for function in chosen if _physical(view, function) not in chosen), key=bus_order):
         device = view.device(address)
         node = device.numa_node if device and device.numa_node in nodes else None
         places.setdefault(node, []).append(address)
@@ -240,7 +240,7 @@ def virtual_functions(view: HostView, address: str) -> tuple[str, ...]:
     These are the ones that a guest has or that a check marks.
     """
     marked = dict.fromkeys((*view.holders, *view.results))
-    return tuple(sorted((one for one in marked if _physical(view, one) == address), key=bus_order))
+    return tuple(sorted((function for function in marked if _physical(view, function) == address), key=bus_order))
 
 
 def bus_order(address: str) -> tuple[int, str]:

@@ -266,7 +266,7 @@ def _bundle_lines(
     shapes: list[Shape] = []
     buses: list[float] = []
     for bottom, placed in rows:
-        there = [one for one in found[:MOST_DRAWN] if _inside(placed, one)]
+        there = [bundle for bundle in found[:MOST_DRAWN] if _inside(placed, bundle)]
         if bundle not in there:
             continue
         buses.append(bottom + 8 + LANE * there.index(bundle))
@@ -288,7 +288,7 @@ def _stubs(placed: Sequence[ShapeGroup], bundle: Bundle, there: Sequence[Bundle]
             continue
         column = int((box.x - frame.x - PAD) // (COLUMN + gutter))
         edge = frame.x + PAD + column * (COLUMN + gutter) + COLUMN
-        near = [one for one in there if any(_within(g, frame) for g in _inside(placed, one))]
+        near = [bundle for bundle in there if any(_within(g, frame) for g in _inside(placed, bundle))]
         stubs.append(Stub(x=box.x + box.width, y=box.y + 14, lane=edge + 5 + 5 * near.index(bundle)))
     return stubs
 
@@ -308,7 +308,7 @@ def _link_paths(
                 continue
             trunk, ends = full + 8 + LANE * n, []
             for bottom, placed in rows:
-                there = [one for one in found[:MOST_DRAWN] if _inside(placed, one)]
+                there = [bundle for bundle in found[:MOST_DRAWN] if _inside(placed, bundle)]
                 stubs = _stubs(placed, bundle, there, gutter)
                 bus = bottom + 8 + LANE * there.index(bundle) if bundle in there else bottom
                 ends += [

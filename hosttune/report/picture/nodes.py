@@ -172,7 +172,7 @@ def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: floa
         boxes.append(Box(node=None, name=name, cards=(), span=1, addresses=()))
     rows = _rows(boxes, max(2, min(WIDEST, sum(box.span for box in boxes))), gutter)
     columns = max(2, *(_columns(row) for row in rows))
-    wide = (tuple(_widened(view, *one, gutter) for one in _stretched(row, columns, gutter)) for row in rows)
+    wide = (tuple(_widened(view, *stretched, gutter) for stretched in _stretched(row, columns, gutter)) for row in rows)
     return NodeGrid(rows=tuple(wide), columns=columns, gutter=gutter)
 
 
@@ -191,10 +191,10 @@ def _nodes_to_draw(view: HostView, places: dict[int | None, tuple[str, ...]]) ->
 
 def _box(view: HostView, node: NumaNode | None, addresses: tuple[str, ...], gutter: float) -> Box:
     cards = [card(view, bus, places, WIDEST, gutter) for bus, places in trees(view, addresses).items()]
-    cards.sort(key=lambda one: not one.has_gpu)  # a stable sort: the bus order stays
-    tall = sum(one.block.height * one.span for one in cards)
-    loud = sum(one.span for one in cards if one.has_gpu)
-    span = max(1, min(WIDEST, max(loud, round(tall / 600), max((one.span for one in cards), default=1))))
+    cards.sort(key=lambda bus_card: not bus_card.has_gpu)  # a stable sort: the bus order stays
+    tall = sum(bus_card.block.height * bus_card.span for bus_card in cards)
+    loud = sum(bus_card.span for bus_card in cards if bus_card.has_gpu)
+    span = max(1, min(WIDEST, max(loud, round(tall / 600), max((bus_card.span for bus_card in cards), default=1))))
     name = f"node {node.id}" if node else _UNKNOWN
     return Box(node=node, name=name, cards=tuple(cards), span=span, addresses=addresses)
 
@@ -243,7 +243,10 @@ def _widths(columns: int, boxes: int, gutter: float) -> float:
 
 def _widened(view: HostView, box: Box, span: int, gutter: float) -> Box:
     """Return a box with this number of columns. Its cards without GPUs become wider instead of taller."""
-    cards = tuple(one if one.has_gpu else card(view, one.bus, one.places, span, gutter, WIDE) for one in box.cards)
+    cards = tuple(
+        bus_card if bus_card.has_gpu else card(view, bus_card.bus, bus_card.places, span, gutter, WIDE)
+        for bus_card in box.cards
+    )
     return Box(node=box.node, name=box.name, cards=cards, span=span, addresses=box.addresses)
 
 
@@ -280,13 +283,13 @@ def _node(view: HostView, box: Box, width: float, whole: NodeGrid) -> ShapeBlock
     # Cards with GPUs come first.
     floor = [0.0] * box.span
     groups: list[ShapeGroup] = []
-    for one in box.cards:
-        span = min(one.span, box.span)
+    for bus_card in box.cards:
+        span = min(bus_card.span, box.span)
         heights = [max(floor[n : n + span]) for n in range(box.span - span + 1)]
         y = min(heights)
         column = heights.index(y)
-        groups += shifted(one.block, column * (COLUMN + whole.gutter), y)
-        floor[column : column + span] = [y + one.block.height + _GAP] * span
+        groups += shifted(bus_card.block, column * (COLUMN + whole.gutter), y)
+        floor[column : column + span] = [y + bus_card.block.height + _GAP] * span
     parts.append(ShapeBlock(width=0, height=max(0.0, max(floor) - _GAP), groups=tuple(groups)))
     content = stacked([part for part in parts if part.height], _GAP, top=PAD, left=PAD)
     return ShapeBlock(width=width, height=content.height + PAD, groups=content.groups)

@@ -77,7 +77,7 @@ def _lines(
 ) -> list[Shape]:
     """Return the lines from one end up, across, and down to the other end; nothing where an end has no box."""
     ends = ((end, *host.index.above(end)) for end in (path.start, path.end))
-    up, down = ([one for one in chain if one in anchors] for chain in ends)
+    up, down = ([place for place in chain if place in anchors] for chain in ends)
     named = {name for hop in path.hops for name in (hop.start, hop.end)}
     slow = (
         next(iter(marked_at(host, path.slowest))) if path.slowest is not None and path.slowest.kind == "pcie" else None
@@ -134,9 +134,10 @@ def _to_cpu(
     top = anchors[chain[-1]]
     frame = next(
         (
-            one
-            for one in (group.shapes[0] for group in frames)
-            if isinstance(one, Rect) and (one.x < top.x < one.x + one.width and one.y < top.y < one.y + one.height)
+            rect
+            for rect in (group.shapes[0] for group in frames)
+            if isinstance(rect, Rect)
+            and (rect.x < top.x < rect.x + rect.width and rect.y < top.y < rect.y + rect.height)
         ),
         None,
     )

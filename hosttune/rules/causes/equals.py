@@ -32,9 +32,14 @@ def compared(figures: Sequence[Judged]) -> tuple[Judged, ...]:
         apart.update(_apart(figures, group))
     apart.update(_of_ports(figures))
     return tuple(
-        replace(one, verdict="low", why=f"{apart[n]}; {one.why}" if one.verdict == "low" else apart[n], apart=apart[n])
-        if n in apart and one.verdict != "impossible" else one
-        for n, one in enumerate(figures)
+        replace(
+            judged,
+            verdict="low",
+            why=f"{apart[n]}; {judged.why}" if judged.verdict == "low" else apart[n],
+            apart=apart[n],
+        )
+        if n in apart and judged.verdict != "impossible" else judged
+        for n, judged in enumerate(figures)
     )  # fmt: skip
 
 

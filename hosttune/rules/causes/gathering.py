@@ -150,8 +150,8 @@ def _least(values: Iterable[Any]) -> Any:
 
 def _all(values: Iterable[bool | None]) -> bool | None:
     """Return False if one is off, True if all are on, None if that is not known."""
-    found = list(values)
-    return False if False in found else True if found and None not in found else None
+    known = list(values)
+    return False if False in known else True if known and None not in known else None
 
 
 def _nics(nics: Sequence[Nic]) -> Nics | None:
@@ -199,7 +199,7 @@ def _path(host: Host, gpus: Sequence[Gpu], nics: Sequence[Nic]) -> _Path | None:
     if not gpus or not nics or host.hypervisor is not False:
         return None  # a guest does not show the bridges that its devices have
     best = [min((_between(host, gpu.address, nic.address) for nic in nics), default=None) for gpu in gpus]
-    known = [one for one in best if one is not None]
+    known = [distance for distance in best if distance is not None]
     return _PATHS[max(known)] if len(known) == len(gpus) else None
 
 

@@ -48,17 +48,17 @@ def measured_peaks(measured: Measured, where: str) -> dict[str, float]:
     reach.
     """
     shape = shape_of(measured, shipped_peaks())
-    figures = [judge_figure(one, measured, shape) for one in measured.figures]
-    for one in figures:
-        wrong = one.verdict == "impossible" or (one.value is None and one.figure.value is not None)
-        if one.figure.metric in OWN_METRICS.values() and wrong:
-            what = f"{one.name}: {one.figure.value:g} {one.figure.unit}: {one.why}"
+    figures = [judge_figure(figure, measured, shape) for figure in measured.figures]
+    for judged in figures:
+        wrong = judged.verdict == "impossible" or (judged.value is None and judged.figure.value is not None)
+        if judged.figure.metric in OWN_METRICS.values() and wrong:
+            what = f"{judged.name}: {judged.figure.value:g} {judged.figure.unit}: {judged.why}"
             raise BadInput(what, where=where, hint="correct the figure or its unit, or leave it out")
-    found = own_peaks(figures)
-    if not found:
+    peaks = own_peaks(figures)
+    if not peaks:
         metrics = ", ".join(OWN_METRICS.values())
         raise BadInput("no measured peak in it", where=where, hint=f"it needs a figure of one of: {metrics}")
-    return found
+    return peaks
 
 
 def diagnose(
@@ -95,24 +95,24 @@ def own_peaks(figures: Iterable[Judged]) -> dict[str, float]:
     """Return the medians of copies within a GPU ("memory", GB/s) and of dense products (TFLOP/s by number type)."""
     groups: dict[str, list[float]] = {}
     names = {metric: name for name, metric in OWN_METRICS.items()}
-    for one in figures:
-        name = names.get(one.figure.metric)
-        if name is not None and one.value and one.verdict != "impossible":
-            groups.setdefault(name, []).append(one.value)
+    for judged in figures:
+        name = names.get(judged.figure.metric)
+        if name is not None and judged.value and judged.verdict != "impossible":
+            groups.setdefault(name, []).append(judged.value)
     return {name: median(values) for name, values in groups.items()}
 
 
 def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
     """Return the figures; one of a small message is left alone where a larger one of the same subject was measured."""
     largest: dict[tuple[str, str], float] = {}
-    for one in figures:
-        key = (one.figure.metric, one.figure.subject)
-        largest[key] = max(largest.get(key, 0), one.figure.size_bytes or 0)
+    for judged in figures:
+        key = (judged.figure.metric, judged.figure.subject)
+        largest[key] = max(largest.get(key, 0), judged.figure.size_bytes or 0)
     return tuple(
-        replace(one, verdict="expected")
-        if one.small and (one.figure.size_bytes or 0) < largest[one.figure.metric, one.figure.subject]
-        else one
-        for one in figures
+        replace(judged, verdict="expected")
+        if judged.small and (judged.figure.size_bytes or 0) < largest[judged.figure.metric, judged.figure.subject]
+        else judged
+        for judged in figures
     )
 
 
@@ -149,7 +149,7 @@ def _cause(rank: int, rule: CauseRule, finding: Finding) -> Cause:
         rank=rank,
         grade=finding.outcome,  # type: ignore[arg-type]  # one of GRADES, for a cause
         evidence=(finding.text, *finding.more),
-        explains=tuple(dict.fromkeys(one.name for one in finding.explains)),
+        explains=tuple(dict.fromkeys(figure.name for figure in finding.explains)),
         remedy=finding.remedy or rule.remedy,
         confirm=rule.confirm,
         source=finding.source or rule.source,
@@ -160,7 +160,9 @@ def _next(case: Case, found: Sequence[tuple[CauseRule, Finding]], *, hostless: b
     """Yield what to give, to measure or to read where a figure could not be judged, or no cause is certain."""
     unknown = [figure for figure in case.figures if figure.verdict == "unknown"]
     # The model of these could not be asked, because facts of their machine are not known.
-    lacking = sum(one.estimate is not None and one.bound is None and bool(one.estimate.formula) for one in unknown)
+    lacking = sum(
+        judged.estimate is not None and judged.bound is None and bool(judged.estimate.formula) for judged in unknown
+    )
     if hostless and lacking:
         yield f"give its host, with --host FILE or --root CAPTURE: {lacking} of {len(case.figures)} figures need it"
     if case.shape.gpu and not case.shape.peaks and case.shape.generation is None:
@@ -189,11 +191,12 @@ def _reasons(unknown: Sequence[Judged]) -> Iterator[str]:
 
 def without_contradictions(measured: Measured) -> tuple[Measured, tuple[Doubt, ...]]:
     """Return the document without observations that contradict each other, and what was left out."""
-    found = list(_contradictions(measured))
-    names = {name for keys, _ in found for name in keys}
+    contradictions = list(_contradictions(measured))
+    names = {name for keys, _ in contradictions for name in keys}
     seen = msgspec.structs.replace(measured.observations, **dict.fromkeys(names))
     doubts = [
-        Doubt(what="observations that contradict each other", where=", ".join(keys), why=why) for keys, why in found
+        Doubt(what="observations that contradict each other", where=", ".join(keys), why=why)
+        for keys, why in contradictions
     ]
     pcie = measured.setup.pcie
     if pcie is not None and slot_of(pcie) is None:
@@ -210,10 +213,11 @@ def _differing(figures: Sequence[Figure]) -> Iterator[Doubt]:
     for figure in figures:
         if figure.value is not None:
             values.setdefault((figure.metric, figure.subject, figure.size_bytes, figure.unit), []).append(figure.value)
-    for (metric, subject, _, unit), found in values.items():
-        if max(found) > min(found) * SPREAD:
+    for (metric, subject, _, unit), differing in values.items():
+        if max(differing) > min(differing) * SPREAD:
             name = f"{metric}: {subject}" if subject else metric
-            why = f"given {len(found)} times, {min(found):g} to {max(found):g} {unit}: which one holds is not known"
+            span = f"{min(differing):g} to {max(differing):g} {unit}"
+            why = f"given {len(differing)} times, {span}: which one holds is not known"
             yield Doubt(what="figures of one thing that differ", where=name, why=why)
 
 

@@ -67,7 +67,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     ranks: dict[str, list[str]] = {}
     for who, line in lines:
         ranks.setdefault(who, []).append(line)
-    outputs = {who: "\n".join(found) for who, found in ranks.items()} if len(ranks) > 1 else {"": whole}
+    outputs = {who: "\n".join(lines) for who, lines in ranks.items()} if len(ranks) > 1 else {"": whole}
     parts: list[tuple[str, Measured]] = []
     unused: list[Doubt] = []
     for log in tools:
@@ -80,13 +80,15 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
         several = len({who for who, _ in runs}) > 1
         for who, run in runs:
             try:
-                found = log.read(run)
+                measured = log.read(run)
             except (NotUnderstood, BadInput) as error:
                 why = f"output of {log.name}: {error.what}"
                 unused.append(Doubt(what="output that is not used", where=f"{where} {who}".strip(), why=why))
             else:
-                figures = (msgspec.structs.replace(one, subject=f"{who}: {one.subject}") for one in found.figures)
-                said = msgspec.structs.replace(found, figures=tuple(figures)) if several else found
+                figures = (
+                    msgspec.structs.replace(figure, subject=f"{who}: {figure.subject}") for figure in measured.figures
+                )
+                said = msgspec.structs.replace(measured, figures=tuple(figures)) if several else measured
                 parts.append((f"{where} {who}".strip(), said))
     if not parts:
         raise BadInput(unused[0].why, where=where, hint=_HINT)
@@ -254,7 +256,9 @@ def _fio(text: str) -> Measured:
     writes = [sample.metric for sample in answer.samples if "write" in sample.metric]
     if writes:
         raise NotUnderstood("fio", f"{writes[0][:60]!r} writes: a diagnosis knows reads only")
-    samples = tuple(msgspec.structs.replace(one, metric="disk-read", subject=one.metric) for one in answer.samples)
+    samples = tuple(
+        msgspec.structs.replace(sample, metric="disk-read", subject=sample.metric) for sample in answer.samples
+    )
     return Measured(version=1, figures=tuple(figures_of(samples)))
 
 

@@ -64,8 +64,8 @@ def _is_virtual(block: str) -> bool:
 
 def _switch(blocks: Sequence[str], pattern: str) -> bool | None:
     """Return False if a device has it off, True if all have it on, None if one does not show it."""
-    found = [match[1] if (match := re.search(pattern, block)) else None for block in blocks]
-    return False if "-" in found else True if found and None not in found else None
+    numbers = [match[1] if (match := re.search(pattern, block)) else None for block in blocks]
+    return False if "-" in numbers else True if numbers and None not in numbers else None
 
 
 def _worst(blocks: Sequence[str]) -> tuple[LinkSeen | None, str]:
@@ -80,5 +80,5 @@ def _worst(blocks: Sequence[str]) -> tuple[LinkSeen | None, str]:
             speed_gts=float(now[1]), width=int(now[2]), max_speed_gts=float(most[1]), max_width=int(most[2])
         )
         found.append((rate / top if rate and top else 1.0, link, block.split(" ", 1)[0]))
-    worst = min(found, key=lambda one: one[0], default=None)
+    worst = min(found, key=lambda seen: seen[0], default=None)
     return (worst[1], worst[2]) if worst else (None, "")

@@ -13,31 +13,31 @@ from hosttune.predicting.paths import nearest, path_between, worst_paths
 MOST = 4
 
 
-def low_paths(found: Diagnosis, host: Host) -> tuple[DevicePath, ...]:
+def low_paths(diagnosis: Diagnosis, host: Host) -> tuple[DevicePath, ...]:
     """Return at most MOST paths of figures that are low, in the order of the figures.
 
     Of a collective: its slowest pair of GPUs, and the slowest way from a GPU to a NIC. A path whose slowest link
     another path has shown is left out.
     """
     paths: dict[object, DevicePath] = {}
-    for figure in found.figures:
+    for figure in diagnosis.figures:
         if figure.verdict == "low":
             for path in _of_figure(figure, host):
                 paths.setdefault(path.slowest or (path.start, path.end), path)
     return tuple(paths.values())[:MOST]
 
 
-def _of_figure(one: JudgedFigure, host: Host) -> Iterator[DevicePath]:
+def _of_figure(figure: JudgedFigure, host: Host) -> Iterator[DevicePath]:
     gpus = {gpu.address for gpu in host.index.accelerators}
-    start, _, end = one.subject.partition("->")
-    if one.metric in ("all-reduce-busbw", "all-gather-busbw"):
+    start, _, end = figure.subject.partition("->")
+    if figure.metric in ("all-reduce-busbw", "all-gather-busbw"):
         yield from worst_paths(host, [*gpus, *(nic.address for nic in host.nics)])
-    elif one.metric == "p2p" and {start, end} <= gpus and start != end:
+    elif figure.metric == "p2p" and {start, end} <= gpus and start != end:
         yield path_between(host, start, end)
-    elif one.metric in ("h2d", "d2h") and one.subject in gpus:
-        yield from _to_memory(host, one.subject)
-    elif one.metric == "rdma-write" and gpus:
-        nic = next((nic.address for nic in host.nics if nic.rdma and nic.rdma == one.subject), None)
+    elif figure.metric in ("h2d", "d2h") and figure.subject in gpus:
+        yield from _to_memory(host, figure.subject)
+    elif figure.metric == "rdma-write" and gpus:
+        nic = next((nic.address for nic in host.nics if nic.rdma and nic.rdma == figure.subject), None)
         if nic is not None:
             yield path_between(host, nearest(host, nic, sorted(gpus)), nic)
 

@@ -55,8 +55,8 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def environment(self) -> Mapping[str, str]:
         """Variables that are set, as upper-case texts without blanks around them."""
-        found = self.measured.setup.environment
-        return {name.upper(): str(value).strip() for name, value in found.items() if value is not None}
+        variables = self.measured.setup.environment
+        return {name.upper(): str(value).strip() for name, value in variables.items() if value is not None}
 
     @cached_property
     def open(self) -> tuple[Judged, ...]:
@@ -71,7 +71,7 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     def low(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the low figures of these metrics."""
-        return tuple(one for one in self.figures if one.verdict == "low" and one.figure.metric in metrics)
+        return tuple(judged for judged in self.figures if judged.verdict == "low" and judged.figure.metric in metrics)
 
     def about(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the figures of these metrics that a cause can explain."""
@@ -79,8 +79,8 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     def of_every_device(self, figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
         """Return those that a fault of the whole host can explain: no other device has the same figure as expected."""
-        fine = {one.figure.metric for one in self.figures if one.verdict == "expected"}
-        return tuple(one for one in figures if one.figure.metric not in fine)
+        fine = {judged.figure.metric for judged in self.figures if judged.verdict == "expected"}
+        return tuple(judged for judged in figures if judged.figure.metric not in fine)
 
     @cached_property
     def networked(self) -> tuple[Judged, ...]:
@@ -92,7 +92,9 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def low_between(self) -> tuple[Judged, ...]:
         """Low figures of collectives between hosts: what they need besides the network is the GPUs' part of it."""
-        return tuple(one for one in self.networked if one.verdict == "low" and one.figure.metric in COLLECTIVES)
+        return tuple(
+            judged for judged in self.networked if judged.verdict == "low" and judged.figure.metric in COLLECTIVES
+        )
 
     @cached_property
     def local(self) -> tuple[Judged, ...]:

@@ -99,13 +99,21 @@ def p2p_disabled(case: Case) -> Finding | None:
         about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else ())
         if finding := observed(case, "; ".join(words), about, kept):
             return finding
-        measured = any(one.verdict == "low" or one.figure.metric in ("p2p", *COLLECTIVES) for one in case.figures)
+        measured = any(
+            judged.verdict == "low" or judged.figure.metric in ("p2p", *COLLECTIVES) for judged in case.figures
+        )
         return supports("observed", words) if case.seen.p2p == "off" and case.open and not measured else None
     slow = tuple(
-        one for one in case.figures if one.figure.metric == "p2p" and (one.seconds or 0) >= _THROUGH_HOST_SECONDS
+        judged
+        for judged in case.figures
+        if judged.figure.metric == "p2p" and (judged.seconds or 0) >= _THROUGH_HOST_SECONDS
     )
     if slow and case.seen.p2p is None:
-        words = [f"{one.name}: {one.seconds * 1e6:.3g} µs; peer access takes 1 to 3 µs" for one in slow if one.seconds]
+        words = [
+            f"{judged.name}: {judged.seconds * 1e6:.3g} µs; peer access takes 1 to 3 µs"
+            for judged in slow
+            if judged.seconds
+        ]
         return supports("fits", tuple(words), slow)
     low = _low_pairs(case)
     if not low or case.seen.p2p is not None or case.seen.transport in ("p2p", "nvls"):
@@ -258,26 +266,26 @@ def small_messages(case: Case) -> Finding | None:
     return supports("fits", tuple(words), tuple(verdicts)) if verdicts else None
 
 
-def _measured_larger(case: Case, one: Judged) -> bool:
+def _measured_larger(case: Case, judged: Judged) -> bool:
     """Whether a figure that cannot be judged has a larger size beside it: small ones are low in every series."""
-    alike = [other.figure for other in case.figures if other.figure.metric == one.figure.metric]
-    largest = max((other.size_bytes or 0 for other in alike if other.subject == one.figure.subject), default=0)
-    return one.verdict == "unknown" and (one.figure.size_bytes or 0) < largest
+    alike = [other.figure for other in case.figures if other.figure.metric == judged.figure.metric]
+    largest = max((other.size_bytes or 0 for other in alike if other.subject == judged.figure.subject), default=0)
+    return judged.verdict == "unknown" and (judged.figure.size_bytes or 0) < largest
 
 
-def latency_share(case: Case, one: Judged) -> float:
+def latency_share(case: Case, judged: Judged) -> float:
     """Return the part of the time that the steps of a message take, at the least; 0 if its size is not known.
 
     A message of 1 MiB or less is taken for latency alone: nccl-tests measures bandwidth with larger ones.
     """
-    size, rate = one.figure.size_bytes, one.bound
+    size, rate = judged.figure.size_bytes, judged.bound
     if not size:
         return 0.0
-    if one.small or size <= (_QUEUED if one.figure.metric == "rdma-write" else _SMALL):
+    if judged.small or size <= (_QUEUED if judged.figure.metric == "rdma-write" else _SMALL):
         return 1.0
-    if rate is None or one.figure.metric not in COLLECTIVES:
+    if rate is None or judged.figure.metric not in COLLECTIVES:
         return 0.0
-    hosts = one.hosts or 1
+    hosts = judged.hosts or 1
     ranks = max(2, hosts * (case.shape.per_host or (2 if hosts == 1 else 1)))
     step = formulas.STEP_SECONDS
     within = step["nvlink" if case.shape.links else "pcie"]

@@ -74,7 +74,7 @@ def topology_hidden(case: Case) -> Finding | None:
     if words:
         copies = case.about((*HOST_COPIES, *MEMORY, *WORK)) if seen.guest_numa is False else case.about(WORK)
         return observed(case, "; ".join(words), (*case.networked, *case.local, *copies), kept)
-    low = tuple(one for one in case.networked if one.verdict == "low" and one.figure.metric in COLLECTIVES)
+    low = tuple(judged for judged in case.networked if judged.verdict == "low" and judged.figure.metric in COLLECTIVES)
     if seen.guest_topology == "mirrored" or not case.shape.virtual or not low or seen.topology_file:
         return None
     if kept is not None:

@@ -16,13 +16,13 @@ _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical f
 _LITTLE = 0.2  # of the ports' rate
 
 
-def _several(one: Judged) -> bool:
+def _several(judged: Judged) -> bool:
     """Return whether a figure is compared with that of fewer ports."""
-    return " times what " in one.apart
+    return " times what " in judged.apart
 
 
 def _low(case: Case) -> tuple[Judged, ...]:
-    return tuple(one for one in case.networked if one.verdict == "low")
+    return tuple(judged for judged in case.networked if judged.verdict == "low")
 
 
 @rule(

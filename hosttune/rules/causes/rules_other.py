@@ -16,7 +16,7 @@ from hosttune.rules.engine import Finding
 def impossible(case: Case) -> Finding | None:
     """No such machine can reach the figure."""
     verdicts = tuple(figure for figure in case.figures if figure.verdict == "impossible")
-    words = tuple(f"{one.name}: {one.why}" for one in verdicts[:8])
+    words = tuple(f"{judged.name}: {judged.why}" for judged in verdicts[:8])
     return supports("observed" if case.seen.bidirectional_sum else "proven", words, verdicts) if verdicts else None
 
 
@@ -34,9 +34,9 @@ def artefact(case: Case) -> Finding | None:
     if case.seen.bidirectional_sum:
         words.append("the figure is the sum of both directions")
     words += [
-        f"{one.name} is up to twice the bound: both directions, or sparse products?"
-        for one in above
-        if one.value and one.bound and one.value <= 2.02 * one.bound
+        f"{judged.name} is up to twice the bound: both directions, or sparse products?"
+        for judged in above
+        if judged.value and judged.bound and judged.value <= 2.02 * judged.bound
     ][:4]
     if case.seen.pageable_memory and (case.about(HOST_COPIES) or case.complaint):
         words.append("host memory is pageable: the driver copies it first")

@@ -77,18 +77,18 @@ def generation_limit(case: Case) -> Finding | None:
 )
 def degraded(case: Case) -> Finding | None:
     """The link runs below what both ends support."""
-    link, found = case.seen.link, []
+    link, evidence = case.seen.link, []
     if link is not None:
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
-            found.append(f"link x{link.width} of x{link.max_width}")
+            evidence.append(f"link x{link.width} of x{link.max_width}")
         rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
         kept = first_kept(case.low(HOST_COPIES), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
         idle = link.speed_gts in IDLE_SPEEDS and link.under_load is not True and kept is None
         if slow and not idle and link.under_load is not False:
-            found.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
-        if found:
-            return observed(case, case.told("link", ", ".join(found)), case.about(_OVER_PCIE), kept)
+            evidence.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
+        if evidence:
+            return observed(case, case.told("link", ", ".join(evidence)), case.about(_OVER_PCIE), kept)
     full = (
         link is not None
         and link.width is not None
@@ -103,7 +103,9 @@ def degraded(case: Case) -> Finding | None:
     apart = tuple(verdict for verdict in apart if not BY_NODE.search(verdict.figure.subject[:400]))
     words = tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart)
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
-    low = apart or tuple(one for one in case.low(HOST_COPIES) if not (one.apart and BY_NODE.search(one.figure.subject)))
+    low = apart or tuple(
+        judged for judged in case.low(HOST_COPIES) if not (judged.apart and BY_NODE.search(judged.figure.subject))
+    )
     if kept := first_kept(low, _slower(case)):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
     return supports("fits", words[:4], low) if words else None
@@ -115,9 +117,9 @@ def _between_devices(case: Case) -> tuple[Judged, ...]:
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 
-def _of_host_memory(one: Judged) -> bool:
+def _of_host_memory(judged: Judged) -> bool:
     """Return whether a port's rate is that of the host's memory: perftest takes it unless it is told a GPU."""
-    return one.figure.metric == "rdma-write" and "GPU" not in one.figure.subject
+    return judged.figure.metric == "rdma-write" and "GPU" not in judged.figure.subject
 
 
 def _through_host(case: Case) -> str | None:
@@ -144,7 +146,7 @@ def acs(case: Case) -> Finding | None:
     """Traffic between the devices goes through the CPU."""
     between = _between_devices(case)
     if case.networked and (through := _through_host(case)):
-        between = tuple(one for one in between if one not in case.networked)
+        between = tuple(judged for judged in between if judged not in case.networked)
         if case.seen.acs_redirect is None or not case.seen.acs_redirect:
             return None
         words = f"{case.told('acs_redirect', 'ACS redirect is on')}, but {through}"
@@ -157,7 +159,7 @@ def acs(case: Case) -> Finding | None:
             "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"
         )
         return supports("fits", (words,), case.about(("p2p",)))
-    low = tuple(one for one in between if one.verdict == "low" and not _of_host_memory(one))
+    low = tuple(judged for judged in between if judged.verdict == "low" and not _of_host_memory(judged))
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
     if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
@@ -178,7 +180,7 @@ def ats(case: Case) -> Finding | None:
     """A device asks the IOMMU for each address."""
     if case.seen.ats is not None:
         return None if case.seen.ats else observed(case, "ATS is off", _between_devices(case))
-    low = tuple(one for one in case.networked if one.verdict == "low" and not _of_host_memory(one))
+    low = tuple(judged for judged in case.networked if judged.verdict == "low" and not _of_host_memory(judged))
     if low and case.shape.virtual and case.seen.transport != "socket":
         return supports(
             "possible", ("in a guest copies between GPU and NIC need ATS to go directly; it was not read",), low
@@ -238,7 +240,7 @@ def relaxed_ordering(case: Case) -> Finding | None:
     if case.seen.relaxed_ordering is False or variable:
         words = "NCCL_IB_PCI_RELAXED_ORDERING=0" if variable else "relaxed ordering is off"
         return observed(case, words, case.networked)
-    low = tuple(one for one in case.networked if one.verdict == "low")
+    low = tuple(judged for judged in case.networked if judged.verdict == "low")
     if low and case.seen.relaxed_ordering is None and case.shape.virtual and case.seen.transport != "socket":
         return supports("possible", ("relaxed ordering of the NIC was not read",), low)
     return None

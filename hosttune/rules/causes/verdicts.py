@@ -124,16 +124,16 @@ def judge_figure(figure: Figure, measured: Measured, shape: HostShape) -> Judged
         return Judged(figure, "unknown", f"hosttune has no metric {figure.metric[:40]!r}")
     if figure.value is None:
         return Judged(figure, "unknown", "no value")
-    found = converted(figure.value, figure.unit, dimension)
-    if found is None:
+    in_unit = converted(figure.value, figure.unit, dimension)
+    if in_unit is None:
         time = converted(figure.value, figure.unit, "time")
         operations = _of_operations(figure) if dimension == "bytes per second" else None
         if operations is None:
             what = f"{figure.unit} does not measure {dimension}" if figure.unit.strip() else "no unit is given"
             why = f"{what}: the figure cannot be compared"
             return Judged(figure, "unknown", why, seconds=time[0] / 1e9 if time else None, hosts=shape.hosts)
-        found = operations
-    value, factor = found
+        in_unit = operations
+    value, factor = in_unit
     if figure.metric in _BY_OBSERVATION:
         return _BY_OBSERVATION[figure.metric](figure, value, factor, measured, shape)
     return _by_model(figure, value, factor, measured, shape)
@@ -158,9 +158,9 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     found = estimate(Question(figure.metric, ranks, hosts, figure.size_bytes), shape)
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
-        bound, typical = (None if one is None else one / 8 for one in (bound, typical))
+        bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
     both = re.search(r"both directions|bidirectional|\bbidir\b", figure.subject[:400], re.IGNORECASE) is not None
-    bound, typical = (None if one is None else one * (2 if both else 1) for one in (bound, typical))
+    bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
     averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
     verdict, why = _verdict(value, bound, typical, found, averaged)
     most, device = _FASTEST.get(figure.metric, (None, ""))

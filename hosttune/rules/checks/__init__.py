@@ -71,16 +71,18 @@ def judge(evidence: Evidence, listed: Sequence[Check] | None = None) -> Iterable
 def results_of(check: Check, evidence: Evidence) -> Sequence[CheckResult]:
     """Return the results of one check, at least one.
 
-    For a host without GPUs or guests, or without subjects of the check, the result follows the check's declaration.
+    For a host without GPUs or guests, or without subjects of the check, the result follows the check's declaration. Of
+    a fact that is newer than the capture only what is bad counts: it is there all the same.
     """
-    results = tuple(_result(check, finding) for finding in _findings(check, evidence))
+    findings = _findings(check, evidence)
+    if evidence.facts is not None and evidence.facts < check.since:
+        bad = [finding for finding in findings if finding.outcome in ("fail", "warn")]
+        findings = iter(bad or [Finding("not in this capture", outcome="skip")])
+    results = tuple(_result(check, finding) for finding in findings)
     return results or ((_result(check, none_here(evidence, check.none)),) if check.none else ())
 
 
 def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:
-    if evidence.facts is not None and evidence.facts < check.since:
-        yield Finding("not in this capture", outcome="skip")
-        return
     if check.for_guests and (without := without_use(evidence)) is not None:
         yield without
         return

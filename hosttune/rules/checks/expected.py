@@ -150,7 +150,7 @@ def with_expectations(
     the last one declares of RoCE ports counts.
     """
     host, expectations = evidence.host, tuple(expectations)
-    out = {one.address: one for one in forgotten}
+    out = {record.address: record for record in forgotten}
     sources = []
     for expectation in expectations:
         wanted = [device for device in expectation.devices if not was_forgotten(device.address, expectation, out)]

@@ -71,13 +71,13 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
     respond. If there is no tree, devices of unknown kind are left out, because most of them are bridges.
     """
     functions = host.index.pci
-    found: dict[str, SeenDevice] = {}
+    seen_devices: dict[str, SeenDevice] = {}
     parts = (("gpu", accelerators(host)), ("nic", host.nics), ("nvme", host.nvme), ("nvswitch", host.nvswitches))
     for kind, devices in parts:
         for device in devices:
             function = functions.get(device.address)
             if function is None or function.physfn is None:
-                found[device.address] = SeenDevice(
+                seen_devices[device.address] = SeenDevice(
                     address=device.address,
                     kind=kind,
                     vendor=device.vendor if isinstance(device, Gpu) else None,
@@ -86,12 +86,12 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
                 )
     for seen in (seen for source in host.sources or () for seen in source.beyond):
         if seen.kind is not None or host.pci:
-            found.setdefault(seen.address, seen)
+            seen_devices.setdefault(seen.address, seen)
     blank = host.index.unidentified
     for function in host.pci:
         if function.physfn is None and (not function.is_there or function.address in blank):
-            found.setdefault(function.address, SeenDevice(address=function.address, model=function.device_name))
-    return found
+            seen_devices.setdefault(function.address, SeenDevice(address=function.address, model=function.device_name))
+    return seen_devices
 
 
 def _maker(pci_id: str | None) -> str | None:

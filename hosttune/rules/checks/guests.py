@@ -143,19 +143,19 @@ def _node(on: On, cell: ExpectedCell) -> Finding:
 
 def _device(on: On, device: ExpectedDevice) -> Finding:
     path = sysfs.function(device.address)
-    on = on.reading(path, _named(device.kind, device.ids, device.node))
+    on = on.reading(path, _thread_name(device.kind, device.ids, device.node))
     functions = on.need(on.host.index.pci or None, "the list of PCI functions", look="lspci -D")
     if device.address not in functions:
         return on.failed("nothing there")
     there = functions[device.address]
     on.need(there.ids if device.ids else "", "what device it is", f"{path}/device")
-    actual = _named(device.kind if there.ids == device.ids else "a device", there.ids, there.numa_node)
+    actual = _thread_name(device.kind if there.ids == device.ids else "a device", there.ids, there.numa_node)
     if device.ids not in (None, there.ids) or device.node not in (None, there.numa_node):
         return on.failed(actual)
     return on.passed(actual)
 
 
-def _named(kind: str, ids: str | None, node: int | None) -> str:
+def _thread_name(kind: str, ids: str | None, node: int | None) -> str:
     return f"{kind} {ids or 'of unknown ids'} {'of no node' if node is None else f'on node {node}'}"
 
 

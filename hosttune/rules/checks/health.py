@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hosttune.gpu import hints_for, vendor_of
+from hosttune.inventory.pcielink import uplinks
 from hosttune.model import sysfs
 from hosttune.model.counters import growth, may_be_new
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent, Security
@@ -26,10 +27,11 @@ _WEAR = ("percent_used", "percentage_used")  # of nvme-cli 2, and of older ones
 
 
 def _links(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
-    """Yield each GPU, NIC, NVMe drive and NVSwitch that is a function of its own."""
+    """Yield each GPU, NIC, NVMe drive and NVSwitch that is a function of its own, and the uplinks above them."""
     host = evidence.host
     addresses = [gpu.address for gpu in accelerators(host)]
     addresses += [device.address for part in (host.nics, host.nvme, host.nvswitches) for device in part]
+    addresses += [hop.end.address for address in addresses for hop in uplinks(host.index, address)]
     for address in dict.fromkeys(addresses):
         function = host.index.pci.get(address)
         if function is not None and function.physfn is None:
@@ -39,7 +41,7 @@ def _links(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
 @check(
     "aer",
     title="No PCIe errors on the links that matter",
-    about="each GPU, NIC, NVMe drive and NVSwitch",
+    about="each GPU, NIC, NVMe drive and NVSwitch, and each uplink of a switch above one",
     why="A link that corrects many errors is slow and about to fail; an uncorrected one ends a guest",
     source="Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats, Documentation/PCI/pcieaer-howto.rst",
     expected="no uncorrected error; corrected ones within the bit error rate",
@@ -139,6 +141,10 @@ def disk_health(on: On, drive: Nvme) -> Finding:
     device = on.host.index.pci.get(drive.address)
     if device is not None and for_vfio(device.driver):
         on.skip(f"on {device.driver}: its guest sees it")
+    where = sysfs.function(drive.address, "driver")
+    if device is not None and device.driver is None and lacks(on.evidence, where):
+        hint = "look in the kernel log why its driver gave it up; a plan that gives it to a guest binds it"
+        return on.warned("no driver holds it", hint, where)
     disks = (on.evidence.health.disks if on.evidence.health else None) or {}
     words = on.need(disks.get(drive.address) or None, "its state", look="nvme list, as root")
     on = on.reading(f"/sys/class/nvme/{drive.controller}, nvme smart-log")

@@ -20,7 +20,7 @@ def devices_in_use(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
     """Yield each function that a guest has which runs."""
     functions = evidence.host.index.pci
     running = {guest.name for guest in evidence.host.guests or () if (guest.state or "running") in RUNNING}
-    held = [one for one, names in holders(evidence).items() if set(names) & running and one in functions]
+    held = [function for function, names in holders(evidence).items() if set(names) & running and function in functions]
     yield from ((address, functions[address]) for address in held)
     if not held:
         nothing_given(evidence, "no guest runs with a device: its interrupts exist only then")

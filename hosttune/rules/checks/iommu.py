@@ -124,7 +124,7 @@ def _off(on: On, module: str, name: str) -> Finding:
         f"echo N > {path}, and take {name} out of /etc/modprobe.d and the kernel's arguments; guests need the IOMMU,"
         " not this"
     )
-    modules = {one.name: one.parameters or {} for one in host.platform.modules} if host.platform else {}
+    modules = {module.name: module.parameters or {} for module in host.platform.modules} if host.platform else {}
     value = modules.get(module, {}).get(name)
     if value in _YES:
         return on.failed(value or "", hint)

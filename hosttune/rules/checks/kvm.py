@@ -93,7 +93,7 @@ def _posting_off(arguments: Iterable[str], is_intel: bool) -> str | None:
     name = "intremap=" if is_intel else "amd_iommu_intr="
     given = [word for word in arguments if word.startswith(name)]
     if is_intel:
-        off = (word for word in given if any(one.startswith("nopost") for one in word[len(name) :].split(",")))
+        off = (word for word in given if any(option.startswith("nopost") for option in word[len(name) :].split(",")))
         return next(off, None)
     last = given[-1] if given else ""
     legacy, vapic = last.find("legacy"), last.find("vapic")

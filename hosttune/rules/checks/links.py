@@ -23,7 +23,7 @@ def linked(evidence: Evidence) -> Iterator[tuple[str, PciDevice | None]]:
     functions = host.index.pci
     gpus = [gpu.address for gpu in accelerators(host)]
     others = [one.address for part in (host.nics, host.nvme, host.nvswitches) for one in part]
-    others = [one for one in others if one not in functions or functions[one].physfn is None]
+    others = [other for other in others if other not in functions or functions[other].physfn is None]
     yield from ((address, functions.get(address)) for address in dict.fromkeys((*gpus, *others)))
 
 

@@ -85,7 +85,7 @@ def last_look(on: On) -> Finding:
     if look is None:
         return on.unknown(why, way_to_look(on.evidence, [gpu]))
     when = f"looked at {_when(look)}{f', before guest {first}' if first else ''}"
-    result = next((one for one in look.results if one.check == on.check.id), None)
+    result = next((result for result in look.results if result.check == on.check.id), None)
     if result is None:
         return on.unknown(f"{when}, without this check", way_to_look(on.evidence, [gpu]))
     again = f"{way_to_look(on.evidence, [gpu])}; with its driver: {result.hint}" if result.hint else None
@@ -179,7 +179,7 @@ def looked(evidence: Evidence) -> str | None:
     times, lacks = (grouped((text, text) for text in texts) for texts in (when, why))
     told = [f"{len(of)} {text if text == 'now' else f'on {text}'}" for text, of in times.items()]
     text = f"{len(when)} of {len(gpus)} GPUs looked at"
-    text += f": {'; '.join(told)}" if len(told) > 1 else "".join(f" {one}" for one in times)
+    text += f": {'; '.join(told)}" if len(told) > 1 else "".join(f" {time}" for time in times)
     text = "; ".join((text, *(f"{len(of)} {no}" for no, of in lacks.items())))
     return f"{text}; look: {way_to_look(evidence, lacking)}" if lacking else text
 

@@ -201,9 +201,9 @@ def _counted(on: On, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Fault]:
     alone = {link.link: grew(dict.fromkeys(link.counters, 0), link.counters) for link in active if not known[link.link]}
     said = on.alone("since its driver was loaded")
     yield from ((said.outcome, text) for _, text in _errors(alone, said.text, None))
-    grown = {link: one for link, one in known.items() if one is not None}
-    for one in list(grown.values())[:1]:
-        yield from _errors({link: more.counts for link, more in grown.items()}, one.words, one.seconds)
+    grown = {link: growth for link, growth in known.items() if growth is not None}
+    for growth in list(grown.values())[:1]:
+        yield from _errors({link: more.counts for link, more in grown.items()}, growth.words, growth.seconds)
 
 
 def _later(on: On, active: list[Nvlink], later: Mapping[int, Nvlink]) -> Iterator[_Fault]:

@@ -134,7 +134,7 @@ class On(msgspec.Struct, frozen=True):
             known.append(no.finding)
         of = grouped((finding.outcome, finding) for finding in known)
         kinds = ("fail",), ("unknown", "warn"), ("warn",), ("pass", "skip"), ("skip",)
-        alike = next([one for kind in row for one in of.get(kind, ())] for row in kinds if row[0] in of)
+        alike = next([finding for kind in row for finding in of.get(kind, ())] for row in kinds if row[0] in of)
         return replace(alike[0], text="; ".join(finding.text for finding in alike if finding.text))
 
     def _say(self, outcome: str, text: str, remedy: str | None, source: str, expected: str) -> Finding:

@@ -30,7 +30,7 @@ def for_guests(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
 def first_functions(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
     """Yield the first function of each GPU, device of a guest, NIC and NVMe drive, without virtual functions."""
     host = evidence.host
-    names = [one.address for part in (host.nics, host.nvme) for one in part]
+    names = [device.address for part in (host.nics, host.nvme) for device in part]
     others = [(name, host.index.pci[name]) for name in names if name in host.index.pci]
     every = dict([*for_guests(evidence), *others])
     yield from ((name, device) for name, device in every.items() if name.endswith(".0") and device.physfn is None)
@@ -64,7 +64,7 @@ def pcie_payload(on: On, device: PciDevice) -> Finding:
         on.give_up(f"{top}, which is above it, is not in the list of PCI functions", f"look with: lspci -s {top}")
     if device.max_payload_bytes is None and device.link is None and device.acs is None and _linkless(on, device):
         on.skip("it reports no PCI Express capability: a virtual or conventional PCI device")
-    sizes = {one.address: one.max_payload_bytes for one in (device, *bridges)}
+    sizes = {pci_device.address: pci_device.max_payload_bytes for pci_device in (device, *bridges)}
     if unread := [name for name, size in sizes.items() if size is None]:
         on.give_up(f"payload size of {listed(unread)} was not read", as_root(on.evidence), on.reads or "")
     upwards = [size or 0 for size in sizes.values()]
@@ -135,7 +135,7 @@ def bar_size(on: On, gpu: Gpu) -> Finding:
     functions, address = on.host.index.pci, gpu.address
     path = sysfs.function(address, "resource")
     # Every real machine has functions with BARs: if none is listed, the BARs were not recorded.
-    recorded = any(one.bars for one in functions.values())
+    recorded = any(device.bars for device in functions.values())
     on, device = on.reading(path), functions.get(address)
     bars = on.need(device.bars if device is not None and recorded else None, "its BARs", path)
     device = on.need(device, "the device", path)
@@ -160,7 +160,7 @@ def bar_size(on: On, gpu: Gpu) -> Finding:
         return on.passed(actual)
     limits = on.evidence.bar_limits or {}
     sisters = (functions[name] for name in limits if name in functions and name != address)
-    if address not in limits and (size <= _UNRESIZED or any(one.ids == device.ids for one in sisters)):
+    if address not in limits and (size <= _UNRESIZED or any(sister.ids == device.ids for sister in sisters)):
         look = f"lspci -vvv -s {address} (Physical Resizable BAR), as root"
         on.need(None, f"{actual}; how large it can be", path, look=look)
     if (most := limits.get(address, 0)) > size:

@@ -170,7 +170,7 @@ def _later(on: On, nic: PhysicalFunction, later: PhysicalFunction) -> Iterator[F
 
 def _link_later(on: On, port: _Port, again: _Port | None, link: str) -> Iterator[Finding]:
     """Judge a port that had a link before the benchmarks. `again`, `link`: the port and its link after them."""
-    was_active, is_active = (getattr(one, "state", "active") == "active" for one in (port, again))
+    was_active, is_active = (getattr(look, "state", "active") == "active" for look in (port, again))
     if again is None or link == UNKNOWN:
         yield on.unknown(f"whether {port.name} still has a link {_AFTER} is not known")
     elif link != LINKED or (was_active and not is_active):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from hosttune.model.pci import for_vfio
 from hosttune.model.pcitree import shared_switch
 from hosttune.model.ports import RdmaPort, believed_gbps
 from hosttune.rules.checks.facts import RECORD, listed
@@ -34,6 +35,10 @@ from hosttune.rules.engine import Finding
 _MOST_GPUS = 64  # of which it is told that a port is their rail
 _UNASSIGNED = frozenset((0, 0xFFFF))  # InfiniBand Architecture volume 1, 4.1.3: reserved, and the permissive LID
 _DEVICE = "load its driver's RDMA module, look for its messages in the kernel log, and compare: rdma link; rdma dev"
+_PROBE = (
+    "look in the kernel log why its driver did not take it (firmware, power); else bind it: echo ADDRESS >"
+    " /sys/bus/pci/drivers_probe"
+)
 _UPDATE = "bring the cards of a model to one firmware (mlxfwmanager, or the maker's tool), then reset them or reboot"
 _MANAGER = "start the subnet manager (opensm, or the one of the switch), or look whether it can reach this port: sminfo"
 _ASK = "ibstat, or mlxlink -d DEVICE as root, asks the port itself"
@@ -64,7 +69,8 @@ def port_state(on: On, nic: PhysicalFunction) -> Finding:
     A port that was set down is not a fault: nothing can use it, and somebody decided so. Only an RDMA port warns where
     the same port of another card of its model has a link. A port that is set up and has no link warns, since a cable
     may be missing on purpose. It is a fault if it is an RDMA port of a card without any link, or if the same port of
-    another card of its model has one. A fault tells which GPUs have this function as their rail.
+    another card of its model has one. A function that its driver did not take, or made no port of, warns where another
+    card of its model has ports. A fault tells which GPUs have this function as their rail.
     """
     state = on.worst(_state(on, nic))
     if not nic.rdma or state.outcome in ("pass", "skip"):
@@ -80,6 +86,12 @@ def _state(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
         text = f"{nic.device.driver or 'its driver'} holds an InfiniBand function, and there is no RDMA device of it"
         hint = "load the module that makes the RDMA devices of this driver, then look with: rdma link; ibstat"
         yield on.warned(text, hint)
+        return
+    used = [other.address for other in nic.alike if not other.free and other.links]
+    passed = for_vfio(nic.device.driver) or nic.nic.fabric_bridge
+    if used and not passed and not nic.links and (nic.free or nic.ports == NO_PORT):
+        text = f"{nic.device.driver} made no port of it" if nic.device.driver else "no driver holds it"
+        yield on.warned(f"{text}, and {listed(used, 3)}, of the same model, has ports", _PROBE)
         return
     in_use(on, nic)
     yield from unlisted_ports(on, nic)

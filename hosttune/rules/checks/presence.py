@@ -244,9 +244,9 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
     if not gone:
         yield from results
         return
-    found = list(results)
-    silent = lost - {result.subject for result in found} if check.of_tree else set()
-    for result in found:
+    judged = list(results)
+    silent = lost - {result.subject for result in judged} if check.of_tree else set()
+    for result in judged:
         # What is unknown of a GPU that is not there has remedies for one that is.
         unasked = result.outcome == "unknown" and result.subject in lost
         if result.subject in gone and (unasked or result.outcome in ("pass", "warn", "skip")):

@@ -92,7 +92,7 @@ def _expected(roce: Roce) -> str:
 
 def _value_text(value: object) -> str:
     if isinstance(value, tuple):
-        return ",".join(str(one) for one in sorted(value)) or "none"
+        return ",".join(str(item) for item in sorted(value)) or "none"
     return "none" if value == -1 else str(value)
 
 

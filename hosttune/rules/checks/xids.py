@@ -33,10 +33,10 @@ def rulings(events: Sequence[KernelEvent]) -> tuple[tuple[KernelEvent, Ruling], 
     """
     last = _last_recovery(events)
     rows = [
-        (event, Ruling("inform", f"{_named(event)}, changed again later", "") if event in last else rule(event))
+        (event, Ruling("inform", f"{_event_name(event)}, changed again later", "") if event in last else rule(event))
         for event in events
     ]
-    return tuple(sorted(rows, key=lambda one: -RANK.index(one[1].outcome)))
+    return tuple(sorted(rows, key=lambda row: -RANK.index(row[1].outcome)))
 
 
 def _last_recovery(events: Iterable[KernelEvent]) -> list[KernelEvent]:
@@ -53,7 +53,7 @@ def rule(event: KernelEvent) -> Ruling:
     if event.code is None:
         return Ruling("fail", "lost or not started", _LOST)
     row: Sequence[str] | None = table("xids")["xid"].get(str(event.code))
-    name = _named(event)
+    name = _event_name(event)
     if row is None:
         return Ruling("unknown", name, _SEE)
     _, action, then, _ = row
@@ -67,7 +67,7 @@ def rule(event: KernelEvent) -> Ruling:
     return Ruling(outcome, name, f"{hint}; {after}" if after and hint else hint)
 
 
-def _named(event: KernelEvent) -> str:
+def _event_name(event: KernelEvent) -> str:
     row = table("xids")["xid"].get(str(event.code))
     if row is None:
         return f"XID {event.code}"

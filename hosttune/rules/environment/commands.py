@@ -22,6 +22,13 @@ _ARGUMENTS = re.compile(
     r"(?:GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=|(?:grubby|kernelstub)\b.{0,200}?(?:--args=|-a ))(['\"])(.*?)\1"
 )
 _MODULE_FILE = re.compile(r"/sys/module/([^/]+)/parameters/(\S+)")
+# crontab(5): when, and in a system's table as whom; limits.conf(5): who, which limit, what.
+_CRON = re.compile(r"(?:@[a-z]{4,8}|(?:[0-9*/,-]{1,40}\s{1,20}){5})\s{0,20}(?:root\s)?")
+_LIMIT = re.compile(r"\S{1,64}\s+(?:soft|hard|-)\s+(\w+)\s+(\S+)")
+_LIMITS = {"memlock": "-l", "nofile": "-n", "nproc": "-u", "stack": "-s", "core": "-c"}
+# udev(7): what is given to an attribute (one "="), and commands.
+_UDEV = re.compile(r'\b(?:ATTR\{([^}"]{1,100})\}|RUN(?:\{program\})?\+?)="([^"]{0,400})"')
+_FOLDERS = {"block": "/sys/block/*", "cpu": "/sys/devices/system/cpu/*", "net": "/sys/class/net/*"}
 _BARE_ARGUMENTS = re.compile(r"(?:BOOT_IMAGE|root)=\S+ ")  # /etc/kernel/cmdline, /proc/cmdline
 
 
@@ -30,7 +37,14 @@ def commands(line: str, tools: Tools) -> list[Pair]:
 
     `tools`: programs whose options set something, each with other names of its options.
     """
-    line = line.removeprefix("$ ").strip()
+    line = _CRON.sub("", line.removeprefix("$ ").strip(), count=1)
+    if "==" in line and (rules := _UDEV.findall(line)):
+        kind = re.search('SUBSYSTEM=="([a-z]+)"', line)
+        folder = _FOLDERS.get(kind[1], "/sys/bus/pci/devices/*") if kind else _FOLDERS["block"]
+        given = [[(f"{folder}/{name}", value)] if name else commands(value, tools) for name, value in rules]
+        return [pair for pairs in given for pair in pairs]
+    if (limit := _LIMIT.fullmatch(line)) and limit[1] in _LIMITS:
+        return [(f"ulimit {_LIMITS[limit[1]]}", limit[2])]
     if arguments := _ARGUMENTS.search(line):
         return list(_kernel_arguments(arguments[2]))
     if _BARE_ARGUMENTS.match(line):
@@ -83,7 +97,9 @@ def _command(words: Sequence[str], tools: Tools) -> Iterator[Pair]:
     while words and (words[0] in ("sudo", "exec", "do", "then") or re.match(r"[A-Z_]+=", words[0])):
         words = words[1:]
     name = words[0].rpartition("/")[2] if words else ""
-    if name in tools:
+    if name.startswith("set_irq_affinity"):
+        yield "set_irq_affinity", " ".join(words[1:])
+    elif name in tools:
         yield from _options(name, words[1:], tools[name])
     elif (read := _READERS.get(name)) is not None:
         yield from read(words[1:])
@@ -109,12 +125,15 @@ def _setpci(words: Sequence[str]) -> Iterator[Pair]:
 def _options(tool: str, words: Sequence[str], names: Mapping[str, str]) -> Iterator[Pair]:
     """Yield a tool's options with their values, up to the command that it starts; which device is meant is none."""
     rest = list(words)
+    if "" in names and rest and rest[0] == names[""]:
+        tool = f"{tool} {rest.pop(0)}"
     while rest and rest[0].startswith("-"):
         option, equals, value = rest.pop(0).partition("=")
         if not equals and rest and not rest[0].startswith("-"):
             value = rest.pop(0)
-        if option not in ("-i", "--id") or option in names:
-            yield f"{tool} {names.get(option, option)}", value.strip("'\"")
+        option = names.get(option, option)
+        if option not in ("-i", "--id", "--gpu"):
+            yield f"{tool} {option}", value.strip("'\"")
 
 
 def _after(tool: str, place: int) -> Callable[[Sequence[str]], Iterator[Pair]]:

@@ -22,6 +22,7 @@ LONGEST = 4096  # of a value; lists of 64 devices have some 1,000 characters
 _FORM = "NVIDIA/nccl, src/misc/param.cc, setEnvFile"
 # Apptainer sets NAME inside of its container for APPTAINERENV_NAME outside (apptainer.org, user guide, Environment).
 _CONTAINER = re.compile(r"^(?:APPTAINER|SINGULARITY)ENV_")
+_DEFAULTED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*):?-([^${}`]*)\}")  # A=${A:-b}: b where A is not set before
 _COMPUTED = re.compile(r"\$|`")
 _NUMBER = re.compile(r"\s*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
@@ -39,7 +40,7 @@ class VariableCase(Value, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def fits(self, value: str, host: Host | None) -> bool:
         """Return whether this case is about the value on the host; a fact that is not known does not fit."""
-        if self.is_ is not None and value.lower() not in {one.lower() for one in self.is_}:
+        if self.is_ is not None and value.lower() not in {allowed.lower() for allowed in self.is_}:
             return False
         if self.like is not None and not re.fullmatch(self.like, value, re.IGNORECASE):
             return False
@@ -166,9 +167,14 @@ def _unruled(setting: VariableSetting) -> Finding | None:
 
 
 def _judge(row: VariableRule, line: VariableLine) -> Iterator[Finding]:
-    """Yield what a variable with this value does on the host."""
-    outcome, why, source = _of_value(row, line.setting.value, line.host)
-    yield Finding(why, outcome=outcome, source=source)
+    """Yield what a variable with this value does on the host; of a default, what that does."""
+    default = _DEFAULTED.fullmatch(line.setting.value or "")
+    if default and default[1] == line.setting.name:
+        outcome, why, source = _of_value(row, default[2], line.host)
+        yield Finding(f"{why}; if it is not set before", outcome=outcome, source=source)
+    else:
+        outcome, why, source = _of_value(row, line.setting.value, line.host)
+        yield Finding(why, outcome=outcome, source=source)
 
 
 def _of_value(row: VariableRule, given: str | None, host: Host | None) -> tuple[str, str, str]:

@@ -37,7 +37,7 @@ def _no(fact: bool | None) -> bool | None:
 
 
 def _names(value: str) -> list[str]:
-    return [one.partition(":")[0] for one in value.removeprefix("=").split(",") if one]
+    return [part.partition(":")[0] for part in value.removeprefix("=").split(",") if part]
 
 
 def _all_there(host: Host, value: str) -> bool | None:
@@ -84,12 +84,12 @@ def _interface_there(host: Host, value: str) -> bool | None:
     if there is None or value.startswith("^"):
         return None
     exact = value.startswith("=")
-    wanted = [one for one in value.removeprefix("=").split(",") if one]
-    fits = [any(name == one if exact else name.startswith(one) for name in there) for one in wanted]
+    wanted = [prefix for prefix in value.removeprefix("=").split(",") if prefix]
+    fits = [any(name == prefix if exact else name.startswith(prefix) for name in there) for prefix in wanted]
     if wanted and all(fits):
         return True
-    lost = (one for one, found in zip(wanted, fits, strict=True) if not found)
-    return False if any(re.match(r"en[opsx]|eth|ib", one) for one in lost) else None
+    lost = (prefix for prefix, fit in zip(wanted, fits, strict=True) if not fit)
+    return False if any(re.match(r"en[opsx]|eth|ib", prefix) for prefix in lost) else None
 
 
 def _whole_names_there(host: Host, value: str) -> bool | None:
@@ -103,7 +103,7 @@ def _cpus(host: Host) -> set[int] | None:
 
 def _cpu_missing(host: Host, value: str) -> bool | None:
     there = _cpus(host)
-    numbers = [int(one) for one in re.findall(r"[0-9]{1,6}", value)]
+    numbers = [int(number) for number in re.findall(r"[0-9]{1,6}", value)]
     return None if there is None or not numbers or ":" in value else max(numbers) > max(there)
 
 

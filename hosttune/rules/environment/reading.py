@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 import msgspec
 from msgspec.structs import replace
@@ -25,8 +25,9 @@ LONGEST_LINE = 16_384  # the longest commands of guides have some 2,000 characte
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _PLAIN = re.compile(rf"{_NAME}")
+_OWN = re.compile("(?!GRUB_|(?:ACTION|SUBSYSTEM|KERNEL|DRIVER|TEST)$)[A-Z]")  # not of GRUB's file, nor keys of udev(7)
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
-_SETTERS = ("export", "unset", "declare", "typeset", "local", "readonly", "ENV", "env", "sudo")
+_SETTERS = ("export", "unset", "declare", "typeset", "local", "readonly", "ENV", "env")
 # What stands before a command.
 _KEYWORDS = ("if", "then", "else", "do", "{", "$", "RUN", "!", "(", "time", "exec", "nohup")
 # A word after "NAME=" and a blank that looks like the value, not like a command.
@@ -184,9 +185,7 @@ def _line(number: int, line: str, tools: Mapping[str, Mapping[str, str]]) -> lis
         return [VariableSetting(number, pair[1], _unquoted(pair[2]))]
     variable_settings = [setting for words in _commands(line) for setting in _shell(number, words)]
     if pairs := commands(line, tools):
-        before = [
-            setting for setting in variable_settings if setting.name and re.match(r"(?!GRUB_)[A-Z]", setting.name)
-        ]
+        before = [setting for setting in variable_settings if setting.name and _OWN.match(setting.name)]
         return [*before, *(VariableSetting(number, name, value) for name, value in pairs)]
     if any(setting.name != (setting.name or "").lower() for setting in variable_settings):
         return variable_settings
@@ -229,6 +228,8 @@ def _shell(number: int, words: list[str]) -> Iterator[VariableSetting]:
     first, rest = (words[0], words[1:]) if words else ("", [])
     if first in ("setenv", "ENV") and len(rest) == 2 and _PLAIN.fullmatch(rest[0]):
         yield VariableSetting(number, rest[0], rest[1])
+    elif first == "sudo":
+        yield from _shell(number, list(dropwhile(lambda word: word.startswith("-"), rest)))
     elif first == ":":
         for default in filter(None, map(_DEFAULT.fullmatch, rest)):
             yield VariableSetting(number, default[1], default[0])
@@ -242,9 +243,9 @@ def _shell(number: int, words: list[str]) -> Iterator[VariableSetting]:
         yield from _options(number, words)
 
 
-def _doubted(found: Iterator[VariableSetting], after: list[str]) -> Iterator[VariableSetting]:
+def _doubted(variables: Iterator[VariableSetting], after: list[str]) -> Iterator[VariableSetting]:
     """Yield settings; one such as "NAME= 1" is empty in a shell, and 1 in a file of variables."""
-    for setting in found:
+    for setting in variables:
         if setting.value == "" and len(after) == 1 and _STRAY.fullmatch(after[0]):
             why = f"a blank stands after =: in a shell it is empty, in a file of variables {after[0]!r}"
             yield replace(setting, doubt=why)
@@ -287,5 +288,5 @@ def _options(number: int, words: list[str]) -> Iterator[VariableSetting]:
 
 def _listed(number: int, text: str) -> Iterator[VariableSetting]:
     """Yield the variables of a list "ALL,A=b,C=d". A comma always separates: none can be in a value."""
-    for one in text.split(","):
-        yield from _assigned(number, one)
+    for part in text.split(","):
+        yield from _assigned(number, part)

@@ -77,7 +77,7 @@ class HostFacts(msgspec.Struct, frozen=True, dict=True):
 
     def shared_by(self, guest: RunningGuest | Guest) -> Mapping[str, str]:
         """Return the functions that a guest shares with the host, each with the path of the node or interface."""
-        return {one: path for path in guest.host_paths for one in self.host.index.functions_under(path) or ()}
+        return {function: path for path in guest.host_paths for function in self.host.index.functions_under(path) or ()}
 
     def _other(self, guest: RunningGuest) -> OtherGuest:
         vcpus = CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ()))
@@ -200,7 +200,7 @@ class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
     def off(self) -> frozenset[int]:
         """Return the vCPUs that are off when the guest starts: they have no thread until they are plugged in."""
         if self.written("vcpus/vcpu"):
-            ids = (one.get("id") or "" for one in self.root.iterfind("vcpus/vcpu[@enabled='no']"))
+            ids = (element.get("id") or "" for element in self.root.iterfind("vcpus/vcpu[@enabled='no']"))
             return frozenset(int(text) for text in ids if text.isdecimal() and len(text) < 6)
         current = self.guest.vcpus_current
         return frozenset(range(self.guest.vcpus if current is None else current, self.guest.vcpus))
@@ -370,7 +370,7 @@ class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
             cpu_set = self.nodes_of(cpus)
             nodes[None] |= cpu_set
             nodes.setdefault(self.cell_of_vcpu.get(vcpu), set()).update(cpu_set)
-        return {cell: CpuSet(found) for cell, found in nodes.items()}
+        return {cell: CpuSet(cpus) for cell, cpus in nodes.items()}
 
     def vcpu_nodes(self, cell: int | None) -> CpuSet:
         """Return the host nodes that a cell's vCPUs (None: all vCPUs) are pinned to."""

@@ -68,7 +68,7 @@ def lint(host: Host, definitions: Sequence[LintedDefinition]) -> tuple[LintFindi
     findings: list[LintFinding] = []
     for definition, guest, root in read:
         findings += _of_guest(definition, GuestOnHost(facts, guest, root))
-    return tuple(sorted(findings, key=lambda one: severity(one.level)))
+    return tuple(sorted(findings, key=lambda finding: severity(finding.level)))
 
 
 def _read(definition: LintedDefinition) -> tuple[LintedDefinition, Guest, _Element]:
@@ -83,7 +83,7 @@ def _read(definition: LintedDefinition) -> tuple[LintedDefinition, Guest, _Eleme
 
 def _of_guest(definition: LintedDefinition, scene: GuestOnHost) -> Iterator[LintFinding]:
     lines, manager = XmlLines(scene.root), definition.manager
-    unread = tuple(one.get("path", "") for one in scene.root.iterfind(f"metadata/{UNREAD}")) if manager else ()
+    unread = tuple(element.get("path", "") for element in scene.root.iterfind(f"metadata/{UNREAD}")) if manager else ()
     for rule in rules():
         if manager is not None and rule.id in NOT_ASKED:
             continue
@@ -134,15 +134,15 @@ class XmlLines:
     @cached_property
     def _hostdevs(self) -> dict[str, int]:
         """Return the lines of passed functions by their address on the host; the last, where one is passed twice."""
-        found: dict[str, int] = {}
+        counted: dict[str, int] = {}
         for element in self._root.iterfind("devices/hostdev"):
             try:
                 source = pci_address(element.find("source/address"))
             except Malformed:
                 continue
             if source is not None:
-                found[source] = _line(element)
-        return found
+                counted[source] = _line(element)
+        return counted
 
     def of(self, path: str) -> int:
         """Return the line of the element at a path, or of the nearest element above that exists; from 1."""

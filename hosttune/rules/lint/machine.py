@@ -62,7 +62,7 @@ def guest_arch(scene: GuestOnHost) -> Iterator[Finding]:
 
 def _says_windows(scene: GuestOnHost) -> bool:
     systems = scene.root.iterfind("metadata//{http://libosinfo.org/xmlns/libvirt/domain/1.0}os")
-    return any((one.get("id") or "").startswith("http://microsoft.com/win/") for one in systems)
+    return any((element.get("id") or "").startswith("http://microsoft.com/win/") for element in systems)
 
 
 @rule(
@@ -255,6 +255,6 @@ def qemu_override(scene: GuestOnHost) -> Iterator[Finding]:
     """Find overrides that libvirt ignores, and those that say which device is passed: that is not judged."""
     if elements.CLIQUE not in scene.facts.elements:
         yield Finding("<qemu:override> needs libvirt 8.2", "/domain/qemu:override")
-    names = {str(one.get("name")) for one in scene.root.iterfind(f"{QEMU}override//{QEMU}property")}
+    names = {str(element.get("name")) for element in scene.root.iterfind(f"{QEMU}override//{QEMU}property")}
     if other := sorted(names & {"host", "sysfsdev", "bus", "addr"}):
         yield unknown(f"what the properties {named(other)} of <qemu:override> change", "/domain/qemu:override")

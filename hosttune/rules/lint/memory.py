@@ -219,17 +219,17 @@ def cell_distances(scene: GuestOnHost) -> Iterator[Finding]:
     written = {(cell.id, other): value for cell in scene.guest.cells for other, value in cell.distances}
     wrong: list[str] = []
     missing: set[int] = set()
-    for one in sorted(homes):
+    for home in sorted(homes):
         for other in sorted(homes):
             # libvirt takes the other direction's value where one is missing.
-            default = _LOCAL if one == other else _REMOTE
-            seen = written.get((one, other), written.get((other, one), default))
-            (near,), (far,) = homes[one], homes[other]
+            default = _LOCAL if home == other else _REMOTE
+            seen = written.get((home, other), written.get((other, home), default))
+            (near,), (far,) = homes[home], homes[other]
             real = (table.get(near) or {}).get(str(far))
             if real is None:
                 missing.add(near)
             elif real != seen:
-                wrong.append(f"{seen} from cell {one} to {other}, on the host {real}")
+                wrong.append(f"{seen} from cell {home} to {other}, on the host {real}")
     if wrong:
         yield Finding(f"the guest sees other distances than the host: {named(wrong, 2)}", f"{_CELLS}/distances")
     if missing:

@@ -124,7 +124,7 @@ def _path_of(element: _Element) -> str:
 )
 def address_twice(scene: GuestOnHost) -> Iterator[Finding]:
     """Find addresses that several devices have, controllers included. Functions of one slot are different addresses."""
-    for address, devices in grouped((address, one) for one, address in _seats(scene) if address).items():
+    for address, devices in grouped((address, element) for element, address in _seats(scene) if address).items():
         if len(devices) > 1:
             text = f"{named(map(_called, devices))} are at {address}: libvirt refuses (double use of PCI address)"
             yield Finding(text, _path_of(devices[-1]))

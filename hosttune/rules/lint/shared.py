@@ -47,7 +47,7 @@ def device_in_use(scene: GuestOnHost) -> Iterator[Finding]:
     strange = []
     for path in _blocks(scene):
         disk = node_of(scene.host.index.nodes, path).removeprefix("/dev/")
-        drive = next((one for one in scene.host.nvme if one.namespace_of(disk)), None)
+        drive = next((drive for drive in scene.host.nvme if drive.namespace_of(disk)), None)
         if drive is None:
             strange.append(path)
         elif use := drive.use_of(disk):
@@ -97,10 +97,16 @@ def device_shared(scene: GuestOnHost) -> Iterator[Finding]:
     mine = {source.casefold(): (source, where) for source, where in {**scene.taken, **mdevs}.items()}
     for other in scene.others:
         shared = scene.facts.shared_by(other.guest)
-        owned = [(f"{mine[one][0]} belongs to", mine[one][1]) for one in sorted(mine.keys() & other.devices)]
-        owned += [(f"{one} is below {shared[one]} of", where) for one, where in scene.taken.items() if one in shared]
-        below = ((path, one) for one, path in scene.shared.items() if one in other.devices)
-        owned += [(f"{path} is on {one}, which belongs to", _BLOCK) for path, one in below]
+        owned = [
+            (f"{mine[address][0]} belongs to", mine[address][1]) for address in sorted(mine.keys() & other.devices)
+        ]
+        owned += [
+            (f"{address} is below {shared[address]} of", where)
+            for address, where in scene.taken.items()
+            if address in shared
+        ]
+        below = ((path, address) for address, path in scene.shared.items() if address in other.devices)
+        owned += [(f"{path} is on {address}, which belongs to", _BLOCK) for path, address in below]
         if other.guest.unread:
             yield unknown(f"the devices of guest {other.name} are unknown: its definition cannot be read", _HOSTDEV)
         for what, where in owned:

@@ -247,7 +247,7 @@ def test_a_journal_without_end(cli: Cli, plan: Path) -> None:
     assert cli("apply", str(plan), "--yes")[0] == 0
     with (cli.root.path / JOURNAL).open("ab") as file:
         file.truncate(64 << 20 | 1)
-    assert refused(cli, code=3, verb="status")["error"] == "a journal that cannot be read: larger than 64 MiB"
+    assert refused(cli, code=3, verb="recover")["error"] == "a journal that cannot be read: larger than 64 MiB"
 
 
 def test_no_plan_at_all(no: Cli) -> None:
@@ -361,10 +361,12 @@ def test_a_dry_run_on_a_capture_says_what_may_be_refused_on_the_host(cli: Cli, p
 )
 def test_a_journal_that_does_not_read_is_never_guessed_at(cli: Cli, plan: Path, text: str, why: str) -> None:
     cli.root.put(JOURNAL, text)
-    for verb in (("apply", str(plan), "--yes"), ("revert", "--yes"), ("recover",), ("status",)):
-        said = refused(cli, *verb[1:], code=3, verb=verb[0])
+    for verb in (("apply", str(plan), "--yes"), ("revert", "--yes"), ("recover",), ("history",)):
+        said = refused(cli, *verb[1:], code=1 if verb == ("history",) else 3, verb=verb[0])  # that would write nothing
         assert said["error"].startswith("a journal that cannot be read")
         assert said["where"] == f"{cli.root.path / JOURNAL}, {why}"
+    status = cli.json("status", code=1)
+    assert (status["state_known"], f"{JOURNAL}, {why}" in status["notes"][0]) == (False, True)
 
 
 def guest_runs(cli: Cli, plan: Path) -> str:
@@ -460,16 +462,16 @@ def test_a_needed_setting_that_is_not_there_fails_before_the_first_write(
 # --- another machine's state ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["revert", "recover", "status"])
-def test_a_journal_of_another_machine_is_refused(cli: Cli, plan: Path, command: str) -> None:
+@pytest.mark.parametrize(("command", "exit_code"), [("revert", 3), ("recover", 3), ("history", 1), ("status", 1)])
+def test_a_journal_of_another_machine_is_refused(cli: Cli, plan: Path, command: str, exit_code: int) -> None:
     assert cli("apply", str(plan), "--yes", "--no-guests")[0] == 0
     machine_id = cli.root.path / "etc/machine-id"
     machine_id.unlink()  # shared with the pristine root
     machine_id.write_text("f" * 32 + "\n")
-    code, _, err = cli(command)
-    assert code == 3
-    assert "error: a journal of another machine" in err
-    assert "000001.jsonl" in err
+    code, out, err = cli(command)
+    assert code == exit_code
+    assert "a journal of another machine" in (out if command == "status" else err)
+    assert "000001.jsonl" in out + err
 
 
 @pytest.mark.parametrize(

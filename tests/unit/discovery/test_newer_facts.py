@@ -1,4 +1,4 @@
-"""A fact that is newer than a capture is not in it: that is told, and is no unknown of the machine."""
+"""A fact that is newer than a capture is not in it: that is told, and is no unknown. What is there counts."""
 
 from __future__ import annotations
 
@@ -7,34 +7,22 @@ from pathlib import Path
 import msgspec
 from unit.machine.test_manifest import live, repacked, unpacked
 
-from hosttune.discovery import discover
-from hosttune.discovery.evidence import FACTS, READERS, FactReader, gather, read_facts
-from hosttune.discovery.recording import Recording, write_capture
+from hosttune.discovery.evidence import FACTS, gather
+from hosttune.discovery.kernellog import parse_events
+from hosttune.discovery.recording import write_capture
 from hosttune.machine import manifest
 from hosttune.machine.archive import open_root
-from hosttune.machine.reader import Reader
 from hosttune.machine.sealing import seal
-from hosttune.machine.system import COMPLETE, System
-from hosttune.rules.checks import on, results_of
+from hosttune.machine.system import COMPLETE
+from hosttune.model.evidence import Health
+from hosttune.rules.checks import checks, on, results_of
 from hosttune.rules.engine import Finding
 
-NEWER = FactReader("clocks", "clocks", "read_clocks", since=FACTS + 1)
 
-
-def newer_of(system: System) -> tuple[str, ...]:
-    return tuple({NEWER.field} - read_facts(Reader(system), discover(system), (NEWER,)).keys())
-
-
-def test_a_capture_lacks_what_is_newer_and_a_machine_nothing(tmp_path: Path) -> None:
+def test_a_capture_says_up_to_which_fact_it_has_them(tmp_path: Path) -> None:
     capture = open_root(str(unpacked(tmp_path)))
-    assert capture.facts == live().facts
-    assert newer_of(capture) == ("clocks",)
-    machine = live()
-    machine.facts = None
-    assert newer_of(machine) == ()
-    assert newer_of(Recording(machine)) == ()
-    assert gather(capture).facts == live().facts
-    assert max(row.since for row in READERS) <= FACTS
+    assert capture.facts == gather(capture).facts == live().facts
+    assert max(check.since for check in checks()) == FACTS
 
 
 @on.check("toy", title="Clocks", about="the host", why="a test", source="a test", since=FACTS + 1)
@@ -51,12 +39,20 @@ def test_a_check_of_a_newer_fact_is_skipped_in_an_older_capture_and_unknown_on_a
     assert [one.outcome for one in results_of(toy, lost)] == ["unknown"]
 
 
+def test_what_is_bad_in_an_older_capture_counts_and_what_is_good_does_not() -> None:
+    old = msgspec.structs.replace(gather(live()), facts=0)
+    (kernel_log,) = (check for check in checks() if check.id == "kernel-log")
+    assert {one.outcome for one in results_of(kernel_log, old)} == {"skip"}
+    told = parse_events([(9.0, "nvme nvme0: controller is down; will reset: CSTS=0xffffffff")])
+    health = Health(events=told, events_since=0.0)
+    assert [one.outcome for one in results_of(kernel_log, msgspec.structs.replace(old, health=health))] == ["warn"]
+
+
 def test_a_capture_without_the_mark_is_of_the_oldest_and_stays_it(tmp_path: Path) -> None:
     root = unpacked(tmp_path)
     own = root / COMPLETE[1:]
     own.write_text(own.read_text().replace(f"\tfacts\t{live().facts}\n", ""))
-    assert open_root(str(root)).facts == 0
-    assert newer_of(open_root(str(repacked(root)))) == ("clocks",)
+    assert open_root(str(root)).facts == open_root(str(repacked(root))).facts == 0
     own.write_text(own.read_text() + "\tfacts\t7\n")
     seal(str(root))
     write_capture(open_root(str(root)), str(tmp_path / "again.tar.gz"))

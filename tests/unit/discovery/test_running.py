@@ -9,9 +9,12 @@ import pytest
 from hosttune.discovery.qemu import PROCESSES
 from hosttune.discovery.running import read_running, strip_running
 from hosttune.discovery.scrub import Scrub
+from hosttune.domain.reader import read_tree
+from hosttune.domain.running import Running, definition
 from hosttune.machine.capture import Archive
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import COMMANDS
+from hosttune.model.host import Host
 from hosttune.model.values import to_json
 
 
@@ -45,6 +48,34 @@ def of(line: str, **files: str) -> Any:
 def test_the_manager_is_told_by_its_paths(line: str, manager: str | None, known_as: str | None) -> None:
     process = of(line)
     assert (process.manager, process.manager_id) == (manager, known_as)
+
+
+@pytest.mark.parametrize(
+    ("key", "object_", "kind"),
+    [
+        ("confidential-guest-support", "sev-snp-guest", "sev-snp"),
+        ("confidential-guest-support", "tdx-guest", "tdx"),
+        ("memory-encryption", "sev-guest", "sev"),
+    ],
+)
+def test_a_confidential_guest_is_one(key: str, object_: str, kind: str) -> None:
+    line = f"qemu-system-x86_64 -machine {key}=cc0,vmport=off -object {object_},id=cc0 -machine q35 -m 1G -smp 1"
+    options = of(line).options
+    made = read_tree(definition(Running(name="g", program="qemu-system-x86_64", options=options), Host()), where="g")
+    assert [one.get("type") for one in made.findall("launchSecurity")] == [kind]
+
+
+@pytest.mark.parametrize(
+    ("machine", "sockets", "cores"),
+    [("q35", "1", "8"), ("pc-q35-10.1", "1", "8"), ("pc-q35-6.2", "1", "8"), ("pc-q35-6.1", "8", "1")],
+)
+def test_a_topology_that_is_not_written_is_that_of_the_machine(machine: str, sockets: str, cores: str) -> None:
+    """hw/core/machine-smp.c: cores before sockets since 6.2."""
+    options = of(f"qemu-system-x86_64 -machine {machine} -m 1G -smp 8").options
+    made = read_tree(definition(Running(name="g", program="qemu-system-x86_64", options=options), Host()), where="g")
+    topology = made.find("cpu/topology")
+    assert topology is not None
+    assert (topology.get("sockets"), topology.get("cores")) == (sockets, cores)
 
 
 def test_a_capture_has_no_secrets_and_no_names_of_disks() -> None:

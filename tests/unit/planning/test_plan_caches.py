@@ -60,7 +60,9 @@ def spanning(guest: dict[str, Any], cache_of: dict[int, int], sharing: int, vend
 
 
 class Grid:
-    """A host with two sockets: `parts` nodes in each, caches of `cores` cores; `smt`: on, firmware or kernel (off)."""
+    """A host with two sockets: `parts` nodes in each, caches of `cores` cores; `smt`: on, firmware or kernel (off), or
+    hand: an operator has put every second thread offline.
+    """
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Grid:
             nodes=nodes, cores_per_node=cores * caches, threads=threads, llc_cores=cores, memory_gib=memory, cards=cards
         )
         gone = [cores_of(shape, i % nodes)[(i * 7) % (cores * caches)][-1] for i in range(1, 1 + offline)]
-        if smt == "kernel":
+        if smt in ("kernel", "hand"):
             gone = [core[1] for node in range(nodes) for core in cores_of(shape, node)]
         document = build_host(shape, offline=gone)
         self.cache_of: dict[int, int] = {}
@@ -98,7 +100,7 @@ class Grid:
                 cpu["llc"] = min(c for c, cache in self.cache_of.items() if cache == self.cache_of[cpu["id"]])
         document["cpu_model"] = {
             "vendor": vendor,
-            "smt_control": {"on": "on", "firmware": "notsupported", "kernel": "off"}[smt],
+            "smt_control": {"on": "on", "hand": "on", "firmware": "notsupported", "kernel": "off"}[smt],
         }
         self.vendor, self.document = vendor, document
         self.sharing = max(Counter(self.cache_of.values()).values())
@@ -118,10 +120,10 @@ class Grid:
 def grids(draw: st.DrawFn) -> Grid:
     vendor = draw(st.sampled_from([AMD, AMD, INTEL]))
     parts = draw(st.sampled_from([1, 2, 3] if vendor == INTEL else [1, 2, 4]))
-    smt = draw(st.sampled_from(["on", "on", "firmware", "kernel"]))
+    smt = draw(st.sampled_from(["on", "on", "firmware", "kernel", "hand"]))
     return Grid(
         vendor, draw(st.sampled_from([6, 8, 12, 16])), draw(st.integers(1, 3)), parts, smt,
-        draw(st.integers(0, 3)), draw(st.integers(1, 3)),
+        draw(st.sampled_from([0, 1, 3, 12])), draw(st.integers(1, 3)),
     )  # fmt: skip
 
 
@@ -181,3 +183,36 @@ def test_cores_of_the_host_are_of_one_cache() -> None:
             cpu["llc"] = cpu["core"] % 2
     kept = grid.plan({"gpus": 1}, reserve={"cores_per_node": 3})["housekeeping_cpus"]
     assert kept.startswith("0,2,4,")
+
+
+def test_a_guest_of_the_most_vcpus_sees_the_host_caches() -> None:
+    """255 vCPUs on four nodes are 31 cores of each: 30 are five whole caches."""
+    grid = Grid(AMD, 6, 6, 2, "on", memory=256)
+    (guest,) = grid.plan({"gpus": 4})["guests"]
+    assert not grid.spanning({"guests": [guest]})
+    assert (len(guest["vcpu_pins"]), guest["topology"]["dies"], guest["cache"]) == (240, 5, "passthrough")
+
+
+@pytest.mark.parametrize(("smt", "gpus"), [("on", 1), ("firmware", 2)])
+def test_cores_that_are_offline_in_different_caches_are_left_out_alike(smt: str, gpus: int) -> None:
+    """Equal guests are equal, whichever node lacks cores, and each sees its caches."""
+    grid = Grid(AMD, 12, 4, 1, smt, gpus=gpus, memory=256)
+    lost = {(0, 13), (1, 2), (1, 30)}  # by node and core
+    for cpu in grid.document["cpus"]:
+        if (cpu["numa_node"], cpu["core"] % 48) in lost:
+            cpu |= {"online": False, "core": None, "numa_node": None, "llc": None}
+    plan = grid.plan(*({"gpus": 1} for _ in range(2 * gpus)))
+    assert not grid.spanning(plan)
+    assert {guest["cache"] for guest in plan["guests"]} == {"passthrough"}
+    assert len({len(guest["vcpu_pins"]) for guest in plan["guests"]}) == 1
+
+
+def test_cores_that_lack_a_thread_are_nobodys_and_equal_guests_are_equal() -> None:
+    grid = Grid(AMD, 8, 4, 1, "on", gpus=2, memory=256)
+    for cpu in grid.document["cpus"]:
+        if cpu["id"] >= 64 and cpu["id"] % 9 == 0:
+            cpu |= {"online": False, "core": None, "numa_node": None, "llc": None}
+    plan = grid.plan(*({"gpus": 1} for _ in range(4)))
+    assert not grid.spanning(plan)
+    assert len({(len(guest["vcpu_pins"]), guest["cells"][0]["memory_bytes"]) for guest in plan["guests"]}) == 1
+    assert {guest["topology"]["threads"] for guest in plan["guests"]} == {2}

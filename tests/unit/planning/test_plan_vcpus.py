@@ -20,7 +20,7 @@ GPU = Card("0000:41:00.0", 0, group=1)
 
 def planned(libvirt: str | None, qemu: str | None, max_vcpus: int | None = None, **intent: Any) -> Plan:
     """A host of one node with 191 cores of two threads, one of them the host's: 380 CPUs are free."""
-    host = build_host(nodes=1, cores_per_node=191, cards=[GPU])
+    host = build_host(nodes=1, cores_per_node=191, llc_cores=191, cards=[GPU])
     stack: dict[str, Any] = {"kvm": True, "libvirt_version": libvirt, "qemu_version": qemu}
     if max_vcpus is not None:
         stack["capabilities"] = {"max_vcpus": max_vcpus}

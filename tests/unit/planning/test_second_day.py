@@ -403,6 +403,39 @@ def test_sequences(days: list[list[dict[str, Any]]], nodes: int) -> None:
     assert (host.in_force.guests, host.in_force.settings) == ((), ())
 
 
+MORE = st.fixed_dictionaries(
+    {
+        "disks": st.integers(0, 12).map(lambda count: [f"/img/{n}" for n in range(count)]),
+        "networks": st.integers(0, 12).map(lambda count: [{"bridge": f"br{n}"} for n in range(count)]),
+        "memory": st.sampled_from(["1GiB", "2GiB"]),
+        "watchdog": st.booleans(),
+    }
+)
+
+
+@settings(max_examples=examples(20, full=500), derandomize=True, deadline=None, database=None)
+@given(st.lists(MORE, min_size=2, max_size=4), st.integers(1, 4), st.sampled_from([1, 2, None]))
+def test_other_disks_and_networks_move_nothing_inside_a_guest(
+    days: list[dict[str, Any]], gpus: int, nodes: int | None
+) -> None:
+    """Its system names drives and NICs by address. The ports that were there stay too: libvirt has given them away."""
+    cards = [Card(f"0000:{0x21 + 0x10 * n:02x}:00.0", nodes and n % nodes, group=n) for n in range(4)]
+    host = Host.from_json(to_json(build_host(nodes=nodes or 1, cores_per_node=16, cards=cards)))
+    first = {"name": "a", "gpus": gpus, "vcpus": 4, **days[0]}
+    host = applied(host, plan(host, asked(first)))
+    for day in days[1:]:
+        (before,), request = (host.in_force or InForce()).guests, {**first, **day}
+        (guest,) = plan(host, asked(request)).guests
+        assert guest.controllers[: len(before.places.controllers)] == before.places.controllers
+        assert [one.guest_address for one in guest.devices] == [one.guest_address for one in before.places.devices]
+        used = {port.bus for port in guest.controllers} | {int(one.guest_address[5:7], 16) for one in guest.devices}
+        free = [one for one in guest.controllers if one.model == "pcie-root-port" and one.index not in used]
+        assert len(free) > len(day["disks"]) + len(day["networks"]) + 2, "with the guest agent's and one for hotplug"
+        assert [one.index for one in guest.controllers] == list(range(len(guest.controllers)))
+        host = applied(host, plan(host, asked(request)))
+        assert plan(host, asked(request)).guests[0].change == "keep"
+
+
 def test_the_text_says_what_changes_and_ends_with_the_next_command() -> None:
     host = after(A, B, running=("a", "b"))
     found = plan(host, asked({**A, "memory": "32GiB"}, {"name": "b", "state": "absent"}, {**B, "name": "c"}))

@@ -1,5 +1,5 @@
-"""In which order and with how many dies a guest gets its cores, so that no last-level cache that it sees spans two of
-the host's.
+"""Which cores, in which order and with how many dies a guest gets, so that no last-level cache that it sees spans two
+of the host's.
 
 Pure. With cache passthrough QEMU shows CPUID leaves 4 and 0x8000001D of the host (target/i386/cpu.c, cpu_x86_cpuid). A
 guest's vCPUs share a cache if their APIC ids are equal above as many bits as the host's number of sharing CPUs needs
@@ -10,7 +10,8 @@ i386/topology.h). So where caches do not have a power of two of cores, the guest
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import product
 
 from hosttune.inventory.resources import Core, Sharing
@@ -28,14 +29,47 @@ def with_dies(caches: Sequence[int], topology: Topology, sharing: Sharing) -> To
 
     `caches`: the host's cache of each core of the guest. `topology` has one die in each socket.
     """
-    for dies in (number for number in range(1, topology.cores + 1) if topology.cores % number == 0):
-        with_those = Topology(
-            sockets=topology.sockets, dies=dies, cores=topology.cores // dies, threads=topology.threads
-        )
+    for with_those in _divided(topology):
         pairs = set(zip(_caches_seen(with_those, sharing), caches, strict=True))
         if len(pairs) == len({seen for seen, _ in pairs}):
             return with_those
     return None
+
+
+@cache
+def groupings(cores: int, cells: int, threads: int, sharing: Sharing) -> tuple[tuple[int, ...], ...]:
+    """Return for each number of dies how many of a cell's cores a guest sees on each last-level cache, one by one.
+
+    Without numbers of dies with which it sees one cache in two cells, or a broken one before a whole one.
+    """
+    rows = []
+    for topology in _divided(Topology(sockets=cells, dies=1, cores=cores, threads=threads)):
+        seen = _caches_seen(topology, sharing)
+        groups = [*Counter(seen[:cores]).values()]
+        if len(set(seen)) == cells * len(groups) and groups == sorted(groups, reverse=True):
+            rows.append(tuple(groups))
+    return tuple(rows)
+
+
+def caches_for(groups: Sequence[int], free: Sequence[int]) -> list[int]:
+    """Return for each group of cores the place in `free` (cores of each cache) of a cache of its own, or nothing.
+
+    The smallest that suffices. A guest that sees a whole group on one cache has another group on another one: each but
+    the last is more than half of what a cache can have.
+    """
+    places: list[int] = []
+    for group in groups:
+        enough = [(have, at) for at, have in enumerate(free) if have >= group and at not in places]
+        if not enough:
+            return []
+        places.append(min(enough)[1])
+    return places
+
+
+def _divided(topology: Topology) -> Iterator[Topology]:
+    """Yield a topology with every number of dies that divides its cores, the fewest first."""
+    for dies in (number for number in range(1, topology.cores + 1) if topology.cores % number == 0):
+        yield Topology(sockets=topology.sockets, dies=dies, cores=topology.cores // dies, threads=topology.threads)
 
 
 def _caches_seen(topology: Topology, sharing: Sharing) -> list[int]:
