@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from hosttune.fleet.gate import ONLY_IF_ASKED, PHASES, HostStatus
 from hosttune.fleet.playbook import TaskEvent
-from hosttune.model.text import printable
+from hosttune.model.text import duration, printable
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -29,8 +29,9 @@ _MOST_TEXT = 500  # characters of a line
 class Progress:
     """The progress of a run: counted from events, corrected by the result files."""
 
-    def __init__(self, verb: str, total: int, waves: int) -> None:
+    def __init__(self, verb: str, total: int, waves: int, earlier: str = "") -> None:
         self.verb = verb
+        self.earlier = earlier  # how long an earlier run took: all that is known before the first host is finished
         self.total = total
         self.waves = waves
         self.wave = 1
@@ -83,18 +84,10 @@ class Progress:
         if self.waves > 1:
             parts[0] += f", wave {self.wave} of {self.waves}"
         eta = self.eta_seconds
-        left = f", about {duration(eta)} left" if eta is not None else ""
+        left = f", about {duration(eta)} left" if eta is not None else f"; {self.earlier}" if self.earlier else ""
         spent = f"{duration(time.monotonic() - self.begun)} so far{left}"
         tail = spent if self.finished < self.total else ""
         return "; ".join(part for part in (*parts, outcomes, tail) if part)
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as text: "40 s", "12 min", "3 h 5 min"."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class PlainProgress:

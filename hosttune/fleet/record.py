@@ -6,6 +6,7 @@ It has the hosts of each run, their waves, which hosts were proven good, and the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -16,9 +17,10 @@ from msgspec.structs import replace
 from hosttune.errors import BadInput
 from hosttune.fleet.gate import Gate
 from hosttune.journal.jsonlines import decoded, whole_lines
-from hosttune.model.clock import now_text
+from hosttune.model.clock import now_text, seconds_of
 from hosttune.model.declared import Declared
 from hosttune.model.fleet import AnswerOutcome
+from hosttune.model.text import count, duration
 from hosttune.model.validation import Verdict
 from hosttune.model.values import Value, to_builtins
 
@@ -210,6 +212,28 @@ def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None =
                 past = replace(past, **_passing(past, line))
     cut = cut or past.exit_code is None
     return replace(past, members=members, done=done, gates=gates, last=last, cut=cut)
+
+
+def last_took(lines: tuple[Line, ...], verb: str) -> str:
+    """Return how long the last run of a verb took that ended in one go, and for how many hosts; "": there is none."""
+    begun: dict[str, RunBegun] = {}
+    hosts: Counter[str] = Counter()
+    text = ""
+    for line in lines:
+        match line:
+            case RunBegun() if line.verb == verb and not line.check:
+                begun[line.run] = line
+            case Resumed():
+                begun.pop(line.run, None)
+            case HostDone():
+                hosts[line.run] += 1
+            case Ended() if line.run in begun:
+                end, start = seconds_of(line.at), seconds_of(begun[line.run].at)
+                if end is not None and start is not None:
+                    text = f"the last one took {duration(end - start)} for {count(hosts[line.run], 'host')}"
+            case _:
+                pass
+    return text
 
 
 def _passing(past: RecordedRun, line: Line) -> dict[str, Any]:

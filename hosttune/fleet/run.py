@@ -23,7 +23,7 @@ from hosttune.fleet.gate import COURSE, WAVES, Gate
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.live import Progress, watch
 from hosttune.fleet.playbook import PlaybookOrder, Stop, playbook
-from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, new_run, past_run
+from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, last_took, new_run, past_run
 from hosttune.fleet.results import RECORD, held, read_file
 from hosttune.fleet.rollout import (
     Rollout,
@@ -141,7 +141,7 @@ def run_fleet(
             for note in line.told if isinstance(line, Resumed) else ():
                 tell(f"note: {note}")
         journal.sync()  # without its waves a run cannot be resumed; losing a later line only means to repeat a host
-        outcome = _watched(rollout, journal, stop, tell)
+        outcome = _watched(rollout, journal, stop, tell, request.results)
     began = past.began if past is not None else next(line for line in lines if isinstance(line, RunBegun))
     return FleetRun(rollout, outcome, inventory, began.at)
 
@@ -192,8 +192,12 @@ def _waves_text(rollout: Rollout, *, reboots: bool) -> list[str]:
     ]
 
 
-def _watched(rollout: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> RunOutcome:
-    progress = Progress(rollout.verb, len(rollout.todo), len(rollout.waves))
+def _watched(rollout: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[str], None], results: str) -> RunOutcome:
+    try:
+        earlier = last_took(read_record(results), rollout.verb)
+    except BadInput:  # a new run goes on beside a record that cannot be read
+        earlier = ""
+    progress = Progress(rollout.verb, len(rollout.todo), len(rollout.waves), earlier)
     with watch(progress, sys.stderr, tell) as shown:
         return carry_out(rollout, RunServices(journal, stop, shown.heard, shown.host_done))
 

@@ -52,6 +52,37 @@ def _bandwidth(text: str) -> Measured:
 _GPU = 1000  # what is added to the number of a GPU: CPUs have numbers of their own
 
 
+_ONE = re.compile(
+    r"(?m)^[ \t]*Transfer \d{1,4}[ \t]*\|[ \t]*([0-9.]{1,12}) GB/s[ \t]*\|[^|\n]{0,40}\|[ \t]*(\d{1,15}) bytes[ \t]*\|"
+    r"[ \t]*([CBGF])(\d{1,3}) -> [GD]\d{1,3}\S{0,8} -> ([CBGF])(\d{1,3})[ \t]*\r?$"
+)
+
+
+def _own_transfers(text: str) -> Measured:
+    """Read tests of TransferBench that one transfer of a GPU's is alone in: memory is of CPUs (C, B) or GPUs (G, F)."""
+    figures: list[Figure] = []
+    for test in re.split(r"(?m)^(?=Test \d{1,6}:)", text):
+        rows = _ONE.findall(test)
+        if len(rows) != 1 or len(re.findall(r"(?m)^[ \t]*Transfer \d", test)) != 1:
+            continue  # several at once share what they go through
+        rate, size, source, here, target, there = rows[0]
+        start, end = int(here), int(there)
+        metric, subject = {
+            (True, True): ("p2p", f"gpu{start}->gpu{end}") if start != end else ("device-copy", f"gpu{start}"),
+            (False, True): ("h2d", f"gpu{end}, CPU {start}"),
+            (True, False): ("d2h", f"gpu{start}, CPU {end}"),
+        }.get((source in "GF", target in "GF"), ("", ""))
+        times = 2 if metric == "device-copy" else 1  # what is read and what is written
+        figures += [
+            Figure(metric=metric, subject=subject, value=float(rate) * times, unit="GB/s", size_bytes=int(size))
+        ]
+    if known := tuple(figure for figure in figures if figure.metric):
+        return Measured(version=1, setup=Setup(hosts=1), figures=known)
+    raise BadInput(
+        "no transfer of a GPU that is alone in its test", where="TransferBench", hint="save its whole output"
+    )
+
+
 def _transfers(text: str) -> Measured:
     """Read `TransferBench p2p`, one way (TransferBench, Presets/PeerToPeer.hpp). Raises BadInput.
 
@@ -70,6 +101,8 @@ def _transfers(text: str) -> Measured:
             gpu, cpu, metric = (there, here, "h2d") if title[1] == "Remote" else (here, there, "d2h")
             if value and gpu in gpus and cpu not in gpus:
                 figures.append(Figure(metric=metric, subject=f"{gpus[gpu]}, CPU {cpu}", value=value, unit="GB/s"))
+    if not figures and _ONE.search(text):
+        return _own_transfers(text)
     if not figures:
         raise BadInput("no whole matrix in it", where="TransferBench", hint="save the whole output of its p2p preset")
     sized = tuple(msgspec.structs.replace(figure, size_bytes=int(size[1]) if size else None) for figure in figures)
@@ -77,7 +110,8 @@ def _transfers(text: str) -> Measured:
 
 
 AMD_LOGS = (
-    LogReader(name="TransferBench", sign=rf"(?m)^[ \t]*TransferBench v|^{_TRANSFERS.pattern}", machine=_transfers,
+    LogReader(name="TransferBench", machine=_transfers,
+              sign=rf"(?m)^[ \t]*TransferBench v|^{_TRANSFERS.pattern}|{_ONE.pattern[4:]}",
               begin=r"^[ \t]*TransferBench v"),
     LogReader(name="rocm_bandwidth_test", sign=_SIGN, machine=_bandwidth,
               begin=r"^[ \t]*RocmBandwidthTest Version"),

@@ -8,10 +8,11 @@ from typing import Literal
 from hosttune.errors import BadInput
 from hosttune.gpu.matrices import between, matrices, within
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-from hosttune.gpu.nvidia_topo import TopoMatrix, parse_topo_matrix
+from hosttune.gpu.nvidia_topo import TopoMatrix, parse_nvlink_status, parse_topo_matrix
 from hosttune.gpu.vendor import LogReader
 from hosttune.model.gpu import Gpu
-from hosttune.model.measured import Figure, Measured, Nics, Observations, Setup
+from hosttune.model.measured import Figure, LinkSeen, Measured, Nics, Observations, Setup
+from hosttune.model.pci import PCIE_GTS
 
 # Nearest first (nvidia-smi topo -m, legend).
 _PATHS: tuple[Literal["PIX", "PXB", "PHB", "NODE", "SYS"], ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -64,6 +65,93 @@ def _worst_path(matrix: TopoMatrix) -> Literal["PIX", "PXB", "PHB", "NODE", "SYS
     return _PATHS[max(best)] if best else None
 
 
+def _links(text: str) -> Measured:
+    """Read `nvidia-smi nvlink -s`: the GPU with the fewest active links. Raises BadInput."""
+    rows = [(row.index, row.links) for row in parse_nvlink_status(text) if row.links]
+    if not rows:
+        raise BadInput("no links in it", where="nvidia-smi nvlink -s", hint="save its whole output")
+    models = set(re.findall(r"(?m)^GPU \d{1,4}: (\S[^\n(]{0,80}?)[ \t]*\(UUID", text))
+    active, index, of = min((sum(link is not None for link in links), index, len(links)) for index, links in rows)
+    said = {"nvlinks": f"GPU {index}: {active} of its {of} links are active"} if active < of else {}
+    whole = [index for index, _ in rows] == list(range(len(rows)))
+    return Measured(
+        version=1,
+        setup=Setup(
+            gpu=models.pop() if len(models) == 1 else None,
+            gpus_per_host=len(rows) if whole else None,
+            nvlinks_per_gpu=active,
+        ),
+        observations=Observations(said=said),
+    )
+
+
+_STATUS = {"CNS": "chipset not supported", "GNS": "GPU not supported", "TNS": "topology not supported",
+           "NS": "not supported", "DR": "disabled by regkey"}  # fmt: skip
+_STATUS_ROW = r"[ \t]*GPU\d{1,3}[ \t]+(?:(?:X|OK|CNS|GNS|TNS|NS|DR|U)[ \t]*)+\r?$"
+
+
+def _peer_status(text: str) -> Measured:
+    """Read `nvidia-smi topo -p2p`: r, w and p are of peer access, n and a of links and of atomic operations."""
+    rows = [line.split() for line in re.findall(rf"(?m)^{_STATUS_ROW}", text)]
+    lacking = [(row[0], word) for row in rows for word in row[1:] if word in _STATUS]
+    off = lacking and not re.search(r"topo -p2p [na]\b", text)
+    return Measured(
+        version=1,
+        setup=Setup(gpus_per_host=len(rows)),
+        observations=Observations(
+            p2p="off" if off else None,
+            said={"p2p": f"{lacking[0][0]}: {lacking[0][1]}, {_STATUS[lacking[0][1]]}"} if off else {},
+        ),
+    )
+
+
+_SMI_LINK = re.compile(
+    r"Gen(?:eration)?\s+Max\s*: (\d)\s+Current\s*: (\d)\b[\s\S]{0,400}?"
+    r"Width\s+Max\s*: (\d{1,2})x\s+Current\s*: (\d{1,2})x"
+)
+_CSV = r"(?m)^(?:[\w. \[\]]{1,60}, )*(?:pcie\.link|power)\.[\w. \[\]]{1,60}(?:, [\w. \[\]]{1,60})*\r?$"
+_FIELDS = ("pcie.link.gen.max", "pcie.link.gen.current", "pcie.link.width.max", "pcie.link.width.current")
+
+
+def _pcie_links(text: str) -> Measured:
+    """Read the PCIe link and the power limit of each GPU: `nvidia-smi -q`, and `--query-gpu` with `--format=csv`."""
+    links = [("", row) for row in _SMI_LINK.findall(text)]
+    limits: list[tuple[float, float]] = []
+    head: list[str] = []
+    for line in text.split("\n"):
+        cells = [cell.strip().partition(" [")[0] for cell in line.split(",")]
+        if re.match(_CSV, line):
+            head = cells
+        elif len(cells) == len(head):
+            row = dict(zip(head, cells, strict=True))
+            links.append((row.get("index", ""), tuple(row.get(name, "") for name in _FIELDS)))
+            watts = [row.get(name, "").removesuffix(" W") for name in ("power.limit", "power.default_limit")]
+            if all(re.fullmatch(r"\d{1,5}(?:\.\d{1,3})?", value) for value in watts):
+                limits.append((float(watts[0]), float(watts[1])))
+    known = [
+        (width / lanes, now / top, gpu, LinkSeen(
+            speed_gts=PCIE_GTS[now], width=width, max_speed_gts=PCIE_GTS[top], max_width=lanes))
+        for gpu, values in links
+        if all(re.fullmatch(r"[1-9]\d?", value) for value in values)
+        for top, now, lanes, width in [map(int, values)]
+        if top in PCIE_GTS and now in PCIE_GTS
+    ]  # fmt: skip
+    if not known and not limits:
+        raise BadInput("no PCIe link and no limit in it", where="nvidia-smi", hint="save the line with the names, too")
+    # An idle link is slow, and has all its lanes.
+    *_, gpu, link = min(known, key=lambda row: row[:2], default=(1.0, 1.0, "", None))
+    limit = min(limits, key=lambda pair: pair[0] / max(1.0, pair[1]), default=(None, None))
+    return Measured(
+        version=1,
+        observations=Observations(
+            link=link,
+            power_limit_watts=limit[0],
+            default_power_limit_watts=limit[1],
+            said={"link": f"GPU {gpu}"} if gpu else {},
+        ),
+    )
+
+
 _PEER_DEVICE = re.compile(r"(?m)^Device: (\d{1,3}), ([^,\n]{1,120}), pciBusID")
 _PEER_ACCESS = re.compile(r"(?m)^Device=\d{1,3} (CAN|CANNOT) Access Peer Device=\d{1,3}")
 _SAME = 0.05  # two runs of a copy differ by less
@@ -89,7 +177,8 @@ def _peers(text: str) -> Measured:
     pairs = [(value, off.get(pair)) for pair, value in cells.items() if value and pair[0] != pair[1]]
     same = bool(pairs) and all(other and abs(value / other - 1) < _SAME for value, other in pairs)
     slow = bool(pairs) and all(other and value * 2 < other for value, other in pairs)
-    said = "P2P=Enabled gives what P2P=Disabled gives" if same else ""
+    # A link that is narrow for both makes them the same, too.
+    said = "P2P=Enabled gives what P2P=Disabled gives" if same and access != {"CAN"} else ""
     said = "CANNOT Access Peer Device" if access == {"CANNOT"} else said
     return Measured(
         version=1,
@@ -100,13 +189,20 @@ def _peers(text: str) -> Measured:
         ),
         figures=(*between(cells, names, best is not None and best[0] == "Bi"), *within(one_way, names)),
         observations=Observations(
-            p2p="off" if said else None, peer_copies_slow=slow or None, said={"p2p": said} if said else {}
+            p2p="off" if said else None,
+            peer_copies_slow=slow or (False if same and access == {"CAN"} else None),
+            said={"p2p": said} if said else {},
         ),
     )
 
 
 _COPY = re.compile(r"(Host to Device|Device to Host|Device to Device) Bandwidth, \d{1,3} Device\(s\)")
 _COPIES = {"Host to Device": "h2d", "Device to Host": "d2h", "Device to Device": "device-copy"}
+_COPY_ROW = (
+    r"bandwidthTest-(H2D|D2H|D2D)(?:-\w{1,12})?, Bandwidth = (\d{1,7}(?:\.\d{1,3})?) GB/s, "
+    r"Time = \S+ s, Size = (\d{1,12}) bytes"
+)
+_COPIES_CSV = {"H2D": "h2d", "D2H": "d2h", "D2D": "device-copy"}
 _COPY_UNIT = re.compile(r"Bandwidth ?\(([GM]B/s)\)")
 
 
@@ -118,7 +214,12 @@ def _copies(text: str) -> Measured:
     figures: dict[str, Figure] = {}
     metric, unit, pageable = None, "", False
     for line in text.split("\n"):
-        if title := _COPY.search(line):
+        if row := re.match(_COPY_ROW, line):  # --csv
+            copy, size = _COPIES_CSV[row[1]], float(row[3])
+            if size >= (figures[copy].size_bytes or 0 if copy in figures else 0):
+                figures[copy] = Figure(metric=copy, subject=subject, value=float(row[2]), unit="GB/s", size_bytes=size)
+            pageable = pageable or "Paged" in line
+        elif title := _COPY.search(line):
             metric, unit = _COPIES[title[1]], ""
         elif heading := _COPY_UNIT.search(line):
             unit = heading[1]
@@ -146,7 +247,14 @@ NVIDIA_LOGS = (
               machine=_peers, begin=r"^\[P2P \(Peer-to-Peer\) GPU"),
     LogReader(name="bandwidthTest", sign=rf"(?m)^\[CUDA Bandwidth Test|{_COPY.pattern}", machine=_copies,
               begin=r"^(?:.*\bnumactl\b.*\n)?\[?CUDA Bandwidth Test"),
-    LogReader(name="nvidia-smi topo -m", machine=_topology,
-              sign=r"(?m)^[ \t]+(?:\x1b\[\w+)?GPU0\b.*\bCPU Affinity\b|^[ \t]+GPU0[ \t]+GPU1\b"),
+    LogReader(name="nvidia-smi topo -m", machine=_topology, begin=r"^[ \t]+(?:\x1b\[\w+)?GPU0\b",
+              sign=r"(?m)^[ \t]*GPU0[ \t].*\b(?:NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC)\b"
+              r"|^[ \t]+(?:\x1b\[\w+)?GPU0\b.*\bCPU Affinity\b"),
+    LogReader(name="nvidia-smi topo -p2p", machine=_peer_status, begin=r"^.*\btopo -p2p\b",
+              sign=rf"(?m)^{_STATUS_ROW}"),
+    LogReader(name="nvidia-smi nvlink -s", machine=_links, sign=r"(?m)^GPU \d{1,4}: .*\n[ \t]+Link 0: ",
+              begin=r"^.*\bnvlink -s"),
+    LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links,
+              sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]+(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),
     LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),
 )  # fmt: skip

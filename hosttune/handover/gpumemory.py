@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
-from hosttune.errors import BadInput, CommandFailed
+from hosttune.errors import BadInput, CommandFailed, HosttuneError
 from hosttune.handover.memoryclear import EVIDENCE
 from hosttune.handover.targets import Target
 from hosttune.machine.system import System
@@ -91,9 +91,12 @@ def _is_zero(value: object) -> bool:
 
 
 def ask(system: System, module: str, task: str, address: str, pattern: str) -> dict[str, Any]:
-    """Return the answer of the program that searches a GPU's memory. Raises CommandFailed."""
+    """Return the answer of the program that searches a GPU's memory. Raises CommandFailed, HosttuneError."""
     argv = (sys.executable, "-P", "-m", module, task, address, pattern)
     text = system.change(argv, timeout=LIMIT_SECONDS / 3)
+    if system.scratch and not text:
+        what = "its memory was not searched: on a scratch root programs are recorded, not run"
+        raise HosttuneError(what, where=module, hint="hand it over on the host itself")
     try:
         answer = plain_json(text, where=module)
     except BadInput as error:

@@ -77,7 +77,7 @@ class Figure(Part, frozen=True, kw_only=True):
 
 
 class LinkSeen(Part, frozen=True, kw_only=True):
-    """The GPU's own PCIe link: its state, what it can do, and whether it was read under load."""
+    """The own PCIe link of a GPU or NIC: its state, what it can do, and whether it was read under load."""
 
     speed_gts: float | None = None
     width: int | None = None
@@ -118,6 +118,7 @@ class Observations(Part, frozen=True, kw_only=True):
     nvls: bool | None = None
     topology_file: bool | None = None
     link: LinkSeen | None = None
+    nic_pcie_link: LinkSeen | None = None
     nic_link: NicLink | None = None
     relaxed_ordering: bool | None = None
     max_read_request_bytes: float | None = None
@@ -194,7 +195,7 @@ def _numbers(measured: Measured) -> Iterator[tuple[str, float | None, float]]:
     for name in ("power_limit_watts", "default_power_limit_watts", "sm_clock_mhz", "max_sm_clock_mhz"):
         yield f"observations.{name}", getattr(seen, name), tiny
     yield "observations.max_read_request_bytes", seen.max_read_request_bytes, 1
-    for name, link in (("link", seen.link), ("nic_link", seen.nic_link)):
+    for name, link in (("link", seen.link), ("nic_pcie_link", seen.nic_pcie_link), ("nic_link", seen.nic_link)):
         if link is not None:
             for field in link.__struct_fields__:
                 value: Any = getattr(link, field)

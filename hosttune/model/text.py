@@ -111,6 +111,14 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
+def duration(seconds: float) -> str:
+    """Return a duration as text: "40 s", "12 min", "3 h 5 min"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: "1 switch", "4 switches"."""
     plural = noun + ("es" if noun.endswith("ch") else "s")

@@ -14,7 +14,7 @@ from hosttune.planning.adopting import LIVE, LIVE_AFFINITY, NEXT_START, Adoption
 from hosttune.report.blocks import Entries, Exact, Lines, Picture, Report, Section, TitledFacts
 from hosttune.report.plan import CAPTION, action_sections, finding_table, guest_section, worst
 
-FINDINGS = "Findings (about ports and MMIO: for the PCI tree of a new guest, not for the present one)"
+FINDINGS = "about ports and MMIO: for the PCI tree of a new guest, not for the present one"
 SETTINGS = "settings of the host that the guests need or gain from (not part of a definition)"
 
 
@@ -23,6 +23,8 @@ def adoption_report(adopted: Adoptions, host: Host, following: str) -> Report:
     next if anything is to change.
     """
     plan = adopted.plan
+    errors = [finding for finding in plan.findings if finding.level == "error"]
+    others = [finding for finding in plan.findings if finding.level != "error"]
     changing = plan.actions or any(adoption.changes for adoption in adopted.guests)
     alone = len(adopted.guests) == 1
     return Report(
@@ -32,12 +34,12 @@ def adoption_report(adopted: Adoptions, host: Host, following: str) -> Report:
         meaning=f"{'Not every guest is placed. ' if plan.unplaced else ''}Nothing has been changed.",
         after="" if plan.unplaced else f"next: {following}" if changing else "nothing would change",
         blocks=(
-            finding_table("Errors", [finding for finding in plan.findings if finding.level == "error"]),
+            finding_table("Errors", errors),
             *(_guest(adoption, alone) for adoption in adopted.guests),
+            *action_sections(settings(adopted), host),
             Section(heading="Before and after", blocks=(_pictures(adopted, host),)),
             *(replace(guest_section(guest, host, None), forms=("html",)) for guest in plan.guests),
-            *action_sections(settings(adopted), host),
-            finding_table(FINDINGS, [finding for finding in plan.findings if finding.level != "error"]),
+            Section(heading="Findings", lead=FINDINGS, blocks=(finding_table("", others),)),
         ),
     )
 

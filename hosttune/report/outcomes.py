@@ -28,7 +28,7 @@ LEVELS = {0: "checklist", 1: "quick benchmarks", 2: "full benchmarks", 3: "burn-
 
 
 class Mark(Value, frozen=True):
-    """A word that says how good or bad something is: a badge with a sign, never colour alone."""
+    """A word that says how good or bad something is: a badge with a sign, never colour alone. No outcome: a word."""
 
     outcome: str
     word: str
@@ -36,7 +36,7 @@ class Mark(Value, frozen=True):
     @property
     def signed(self) -> str:
         """The word with its sign."""
-        return f"{SIGNS[self.outcome]} {self.word}"
+        return f"{SIGNS[self.outcome]} {self.word}" if self.outcome else self.word
 
 
 class Group(Value, frozen=True, kw_only=True):

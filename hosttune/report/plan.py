@@ -378,7 +378,7 @@ def action_sections(actions: Sequence[Action], host: Host) -> Iterator[Section]:
         for group in alike([action for action in actions if action.effect == effect]):
             change, *told = action_lines(group, host)
             sign = "-" if group[0].change == "back" else "+" if _known_absent(group[0], host) else "~"
-            mark = Mark("warn", "needed") if group[0].needed else None
+            mark = Mark("", "needed") if group[0].needed else None
             entries.append(TitledFacts(title=f"{sign} {change}", mark=mark, facts=tuple(("", line) for line in told)))
         lead = "needed: the guest cannot work without it" if any(titled_facts.mark for titled_facts in entries) else ""
         block = Entries(parts=tuple(entries), numbered=False, whole=True)

@@ -45,7 +45,8 @@ def result_report(result: Result) -> Report:
     if opened is not None:
         left = f"transaction {opened.number} is unfinished ({opened.verb}, {opened.state}): run hosttune recover"
         unfinished = (Lines(lines=(left,), style="error"), Exact(parts=(f"its journal: {opened.journal}",)))
-    reboot = ("a reboot is required: what is staged takes effect then",) if result.reboot_required else ()
+    rest = "; hosttune apply then does what waits for it" if result.verb in ("apply", "status") else ""
+    reboot = (f"a reboot is required: what is staged takes effect then{rest}",) if result.reboot_required else ()
     notes = tuple(line for note in result.notes for line in note.split("\n"))
     settable = any(drift.hint is None for drift in result.drift)
     notes += ("hosttune apply --intent FILE sets again what has drifted",) if settable else ()

@@ -15,8 +15,9 @@ from hosttune.errors import HosttuneError, Stuck
 from hosttune.journal import Journal, JournalFailed, read_transaction
 from hosttune.machine.system import System
 from hosttune.model.listing import some
+from hosttune.model.text import duration
 from hosttune.model.values import freeze
-from hosttune.settings.setting import Explains, MayGiveLess
+from hosttune.settings.setting import Explains, MayGiveLess, Setting
 from hosttune.transaction.rehearsal import CountingSystem
 from hosttune.transaction.rollback import close, put_back, roll_back_records, settle
 from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, SettingStep, shown_text
@@ -63,8 +64,12 @@ def carry_out(
             if prepared.verdict != TODO:
                 made[number] = Made(VERDICT_OUTCOMES[prepared.verdict], prepared.effective, prepared.why)
                 continue
+            setting, name = prepared.step.setting, f"[{number}/{len(todo)}] {prepared.step.name}"
+            most = f", at most {duration(setting.limit_seconds)}" if setting.limit_seconds else ""
+            say(f"{name}: {shown_text(setting, prepared.live)} -> {shown_text(setting, prepared.step.want)}{most}")
             _step(system, journal, number, prepared, made, say)
-            say(f"[{number}/{len(todo)}] {prepared.step.name}: {outcome_line(prepared, made[number])}")
+            if made[number].outcome != "done" or made[number].why:
+                say(f"{name}: {outcome_line(setting, made[number])}")
             if _ends(prepared, made[number]):
                 failed = number
                 break
@@ -112,12 +117,9 @@ def _ends(change: Prepared, made: Made) -> bool:
     return made.outcome in _FATAL or (change.step.needed and made.outcome in _FATAL_WHEN_NEEDED)
 
 
-def outcome_line(change: Prepared, made: Made) -> str:
-    """Return one line that reports a step."""
-    setting = change.step.setting
-    text = f"{shown_text(setting, change.live)} -> {shown_text(setting, change.step.want)}: {made.outcome}"
-    if made.outcome != "done":
-        text += f", now {shown_text(setting, made.after)}"
+def outcome_line(setting: Setting, made: Made) -> str:
+    """Return how a step went."""
+    text = made.outcome if made.outcome == "done" else f"{made.outcome}, now {shown_text(setting, made.after)}"
     return f"{text} ({made.why})" if made.why else text
 
 

@@ -63,6 +63,6 @@ qemu-img convert -f raw -O qcow2 $d/disk {IMAGE}; chmod 644 {IMAGE}; rm -rf $d
 """
 
 
-def build(host: LabMachine) -> None:
-    """Put the image on the host."""
-    host.shell(BUILD, stdin=INIT, timeout=300)
+def build(host: LabMachine, init: str = INIT) -> None:
+    """Put the image on the host. `init`: what runs in it, with the modules of /mods."""
+    host.shell(BUILD, stdin=init, timeout=300)

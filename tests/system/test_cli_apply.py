@@ -268,7 +268,9 @@ def test_a_revert_asks_too(root: Root, plan: Path) -> None:
 def test_yes_on_a_terminal_shows_progress(root: Root, plan: Path) -> None:
     code, text = answered(root, b"y\n", "apply", str(plan))
     assert code == 0, text
-    assert re.search(rf"^ +\d+ s  \[4/12\] driver {GPU}: nvidia -> vfio-pci: done", text, re.MULTILINE), text
+    assert re.search(rf"^ +\d+ s  \[4/12\] driver {GPU}: nvidia -> vfio-pci, at most 60 s\s*$", text, re.MULTILINE), (
+        text
+    )
     assert root.driver(GPU) == "vfio-pci"
 
 

@@ -16,33 +16,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from docpages import files, sessions, shown, story
 
 from hosttune.cli import run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"apply.md": 14, "tutorial.md": 42}  # at least so many commands
-LINK = "[the second day](second-day.md)"
-
-
-def sessions(text: str) -> list[tuple[str, list[str]]]:
-    """(command, the lines that it is shown to print), in the order of the page."""
-    found: list[tuple[str, list[str]]] = []
-    for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE):
-        lines = [line[4:] for line in block.splitlines()]
-        if not lines[0].startswith("$ "):
-            continue
-        for line in lines:
-            if line.startswith("$ "):
-                found.append((line[2:], []))
-            else:
-                found[-1][1].append(line)
-    return found
-
-
-def story(page: str) -> str:
-    """The text of a page, the second day in its place."""
-    text = (ROOT / "docs" / page).read_text()
-    return text.replace(LINK, f"{LINK}\n\n{(ROOT / 'docs/second-day.md').read_text()}\n\n", 1)
 
 
 def not_run(text: str) -> list[str]:
@@ -50,11 +29,6 @@ def not_run(text: str) -> list[str]:
     blocks = re.findall(r"((?:^\S.*\n)*)\n((?:^    .*\n)+)", text, re.MULTILINE)
     there = re.compile(r"\*\*[Oo]n the\s+machine\*\*")
     return [block for above, block in blocks if not block.startswith("    $ ") and not there.search(above)]
-
-
-def shown(lines: list[str]) -> str:
-    """A pattern of these lines; a line of three dots stands for any."""
-    return "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in lines)
 
 
 # A command without a variable: its words, where its stderr goes, and what reads its stdout.
@@ -93,7 +67,7 @@ def test_every_command_of_the_page_prints_what_it_shows(
     environment["PATH"] = f"{binary.parent}:{environment['PATH']}"
     environment["PYTHONPATH"] = str(ROOT)
     text = story(page)
-    for name, file in re.findall(r"^```yaml\n# (\S+)\n((?:.*\n)*?)```$", text, re.MULTILINE):
+    for name, file in files(text):
         (tmp_path / name).write_text(file)
     commands = sessions(text)
     assert len(commands) > PAGES[page]

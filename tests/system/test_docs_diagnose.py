@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from system.test_docs_apply import sessions, shown
+from docpages import sessions, shown
 
 from hosttune.cli import run
 from hosttune.model.measured import Measured

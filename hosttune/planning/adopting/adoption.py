@@ -22,8 +22,9 @@ from hosttune.inventory.resources import Resources, held_by_guests, read_resourc
 from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.knobs.knob import make_action
 from hosttune.model.host import Host, RunningGuest, VcpuPin
-from hosttune.model.intent import Intent, is_guest_name
+from hosttune.model.intent import Intent, Network, is_guest_name
 from hosttune.model.plan import (
+    BOOT_WAYS,
     Action,
     AdoptedCell,
     AdoptedChange,
@@ -409,19 +410,40 @@ def _as_adopted(decided: Plan, able: Sequence[Candidate], adoptions: Sequence[Ad
             Unplaced(guest=o.name, why=o.unplaced, relaxation=o.relaxation) for o in adoptions if o.unplaced
         ),
         actions=(*settings, *live),
-        findings=(*decided.findings, *(finding for adoption in adoptions for finding in adoption.findings)),
+        findings=(
+            # What a definition boots from is not the planner's: the request has only what decides the place.
+            *(finding for finding in decided.findings if BOOT_WAYS not in finding.text),
+            *(finding for adoption in adoptions for finding in adoption.findings),
+        ),
     )
 
 
 def _shown(guest: PlannedGuest, definition: bytes) -> PlannedGuest:
-    """Return the planned guest with what its definition has: its other threads, devices, and where it sees them."""
+    """Return the planned guest with what its definition has: other threads, disks, networks, devices as it sees them.
+
+    Without what a new definition would get, and why: each change has its own reason.
+    """
     facts = read_domain(definition)
-    places = {device.source: device.guest_address or "" for device in facts.hostdevs}
+    passed = {device.source: device for device in facts.hostdevs}
+    disks = [disk.source for disk in facts.disks if disk.source and disk.device in (None, "disk")]
     return changed(
         guest,
+        why=(),
+        mmio64_bytes=None,
+        disk=disks[0] if disks else None,
+        further_disks=tuple(disks[1:]),
+        networks=tuple(
+            Network(bridge=one.source) if one.type == "bridge" else Network(network=one.source)
+            for one in facts.interfaces
+            if one.type in ("network", "bridge")
+        ),
         emulator_cpus=facts.emulator_cpus or "",
         iothread_cpus=tuple(pin.cpus for pin in facts.iothread_pins),
-        devices=tuple(changed(d, guest_address=places[d.address]) for d in guest.devices if d.address in places),
+        devices=tuple(
+            changed(device, guest_address=here.guest_address or "", managed=bool(here.managed))
+            for device in guest.devices
+            if (here := passed.get(device.address))
+        ),
         controllers=(),
     )
 

@@ -145,5 +145,11 @@ def _on(nodes: CpuSet | str | None) -> str:
 
 
 def _cpus(lists: Iterable[CpuSet | None]) -> str:
-    cpus = CpuSet(cpu for cpu_set in lists for cpu in cpu_set or ())
-    return f"host CPUs {cpus}" if cpus else "not pinned"
+    places = [*lists]
+    cpus = CpuSet(cpu for cpu_set in places for cpu in cpu_set or ())
+    floating = sum(not cpu_set for cpu_set in places)
+    return (
+        f"host CPUs {cpus}" + (f", {floating} of {len(places)} not pinned" if floating else "")
+        if cpus
+        else "not pinned"
+    )

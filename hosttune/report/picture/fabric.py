@@ -28,6 +28,7 @@ class Bundle(Value, frozen=True, kw_only=True):
     kind: str
     gpus: tuple[str, ...]
     links: Mapping[tuple[str, str], int | None]  # (from, to) -> links, as each GPU reports
+    unread: frozenset[str] = frozenset()  # GPUs that do not report: no driver of their maker has them
 
 
 def bundles(host: Host) -> tuple[Bundle, ...]:
@@ -49,7 +50,8 @@ def bundles(host: Host) -> tuple[Bundle, ...]:
                     ahead.append(other)
             left -= gpus
             inside = {ends: number for ends, number in links.items() if ends[0] in gpus}
-            found.append(Bundle(kind=kind, gpus=tuple(sorted(gpus)), links=inside))
+            unread = frozenset(gpu.address for gpu in host.gpus if gpu.address in gpus and gpu.peers is None)
+            found.append(Bundle(kind=kind, gpus=tuple(sorted(gpus)), links=inside, unread=unread))
     return tuple(sorted(found, key=lambda bundle: bundle.gpus))
 
 
@@ -158,7 +160,8 @@ def _bundle_texts(host: Host, bundle: Bundle) -> tuple[str, str]:
         over = "" if number is None else f" {'over' if size > 2 else 'by'} {count(number, 'link')}"
         facts.append(("every GPU is linked to every other" if size > 2 else "joined") + over)
     else:
-        facts.append("links differ by pair")
+        unread = len(bundle.unread)
+        facts.append(f"the links of {unread} of them were not read" if unread else "links differ by pair")
     states = sorted({gpu.fabric_state for gpu in gpus if gpu.fabric_state})
     right = (
         [count(len(host.nvswitches), "NVSwitch")] if host.nvswitches and bundle.kind == "nvlink" and size > 2 else []
@@ -171,7 +174,8 @@ def _bundle_texts(host: Host, bundle: Bundle) -> tuple[str, str]:
 def _pair_cell(bundle: Bundle, one: str, other: str, x: float, y: float) -> tuple[Shape, ...]:
     joined = (one, other) in bundle.links
     number = bundle.links.get((one, other))
-    text = "?" if joined and number is None else str(number) if joined else "·"
+    unknown = one in bundle.unread if not joined else number is None
+    text = "?" if unknown else str(number) if joined else "·"
     box = Rect(x=x, y=y, width=_CELL - 2, height=_CELL - 2, style="pair on" if joined else "pair", radius=2)
     if one == other:
         return (box,)

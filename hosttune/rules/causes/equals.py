@@ -15,6 +15,7 @@ from hosttune.model.text import number
 from hosttune.rules.causes.verdicts import Judged
 
 SPREAD = 1.25
+FALLEN = " bytes give"
 _ALIKE = 1.5  # of others that differ by more than this none is the measure of the rest
 _COUNTED = r"gpus|ranks|processes|hosts|nodes|guests|ports|nics|hcas|rails|cards"
 _PLACE = re.compile(
@@ -31,6 +32,7 @@ def compared(figures: Sequence[Judged]) -> tuple[Judged, ...]:
     for group in _groups(figures):
         apart.update(_apart(figures, group))
     apart.update(_of_ports(figures))
+    apart.update(_of_larger(figures))
     return tuple(
         replace(
             judged,
@@ -88,3 +90,18 @@ def _of_ports(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
         for many, n, value in group:
             if many > few and value / least * SPREAD < many / few:
                 yield n, f"{many} ports give {value / least:.2f} times what {few} give{'s' if few == 1 else ''}"
+
+
+def _of_larger(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
+    """Yield the figures of the largest messages that are less than half of those of smaller ones."""
+    groups: dict[tuple[str, str], list[tuple[float, int, float]]] = {}
+    for n, verdict in enumerate(figures):
+        if verdict.value and verdict.figure.size_bytes:
+            rows = groups.setdefault((verdict.figure.metric, verdict.figure.subject), [])
+            rows.append((verdict.figure.size_bytes, n, verdict.value))
+    for group in groups.values():
+        _, n, value = max(group)
+        size, _, best = max(group, key=lambda row: row[2])
+        if value * 2 < best:
+            share, figure = value / best, figures[n].figure
+            yield n, f"{number(figure.value)} {figure.unit}, {share:.0%} of what {size:,.0f}{FALLEN}"

@@ -103,16 +103,18 @@ def own_peaks(figures: Iterable[Judged]) -> dict[str, float]:
 
 
 def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
-    """Return the figures; one of a small message is left alone where a larger one of the same subject was measured."""
-    largest: dict[tuple[str, str], float] = {}
-    for judged in figures:
-        key = (judged.figure.metric, judged.figure.subject)
-        largest[key] = max(largest.get(key, 0), judged.figure.size_bytes or 0)
+    """Return the figures; a small message is left alone where a larger one was measured, or is as it should be."""
+    largest: dict[tuple[str, str, bool], float] = {}
+    for one in figures:
+        for fine in {False, one.verdict == "expected"}:
+            key = (one.figure.metric, one.figure.subject, fine)
+            largest[key] = max(largest.get(key, 0), one.figure.size_bytes or 0)
     return tuple(
-        replace(judged, verdict="expected")
-        if judged.small and (judged.figure.size_bytes or 0) < largest[judged.figure.metric, judged.figure.subject]
-        else judged
-        for judged in figures
+        replace(one, verdict="expected")
+        if (one.small or one.verdict == "low")
+        and (one.figure.size_bytes or 0) < largest.get((one.figure.metric, one.figure.subject, one.verdict == "low"), 0)
+        else one
+        for one in figures
     )
 
 
@@ -167,6 +169,11 @@ def _next(case: Case, found: Sequence[tuple[CauseRule, Finding]], *, hostless: b
         yield f"give its host, with --host FILE or --root CAPTURE: {lacking} of {len(case.figures)} figures need it"
     if case.shape.gpu and not case.shape.peaks and case.shape.generation is None:
         yield f"no model of {case.shape.gpu[:80]}: its figures are compared with each other, and with what was observed"
+    if case.seen.transport is None and case.shape.hosts != 1 and "transport" in case.seen.said:
+        yield (
+            f"{case.seen.said['transport']}: between hosts the run would use TCP; whether there were several is not in"
+            " it: the lines with nNodes, or those of every host"
+        )
     yield from _reasons(unknown)
     low = [figure.name for figure in case.figures if figure.verdict == "low"]
     if low and not found:

@@ -13,15 +13,17 @@ _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _LABELS = tuple(
     (re.compile(pattern), part)
     for pattern, part in (
+        (rf"[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_TIME} \d{{4}}:? ?", 0.0),  # mpirun --timestamp-output
         (rf"\[?\d{{4}}-\d\d-\d\d[T ]{_TIME}(?:Z|[+-]\d\d:?\d\d)?\]?:?(?: |\t|$)", 0.0),  # docker, kubectl --timestamps
         (rf"[A-Z][a-z]{{2}} [ \d]\d {_TIME} (\S{{1,64}}) [^\s\[:]{{1,64}}(?:\[\d{{1,10}}\])?: ?", 0.0),  # journald
         (r"\[([^\]\s<>]{0,80}\d,\d{1,7})\]<std(?:out|err)>: ?", 0.0),  # mpirun --tag-output
         (r"\[?(pod/[\w.-]{1,253}(?:/[\w.-]{1,63})?)\]?:? ", 0.0),  # kubectl logs --prefix
         (r"\[((?:rank|default|node)\d{1,6})\]:? ?", 0.0),  # torchrun
         (r"\((\w[^()]{0,120}\bpid=\d{1,10}[^()]{0,80})\) ", 0.0),  # ray
+        (r"> ?", 0.9),  # quoted in a message
         (r" {0,6}(\d{1,6}): ?", 0.6),  # srun --label
         (r"\[(\d{1,6})\]:? ?", 0.6),
-        (r"([\w.-]{1,64}): ", 0.9),  # pdsh, stern
+        (r"(?!Lnk)([\w.-]{1,64}): ", 0.9),  # pdsh, stern; not the fields of lspci
         (r"([\w.-]{1,64}) {1,40}\| ?", 0.9),  # docker compose
     )
 )
@@ -38,7 +40,9 @@ def decoded(content: bytes) -> str:
 
 def unlabelled(text: str) -> list[tuple[str, str]]:
     """Return each line with who wrote it ("" if that is not said), without what stands in front of all of them."""
-    lines = [("", line.removesuffix("\r")) for line in _ANSI.sub("", text).split("\n")]
+    plain = [line.removesuffix("\r") for line in _ANSI.sub("", text).split("\n")]
+    margin = min((len(line) - len(line.lstrip(" ")) for line in plain if line.strip()), default=0)
+    lines = [("", line[margin:]) for line in plain]  # a page indents what it quotes
     for _ in range(_MOST):
         sample = [line for _, line in lines[:_SAMPLE] if line.strip()]
         pattern = next(

@@ -17,11 +17,14 @@ from hosttune.errors import BadInput
 from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
 from hosttune.model.limits import check_count
-from hosttune.model.measured import Figure, Measured, Nics, Observations, Setup, Transport
+from hosttune.model.measured import Measured, Nics, Observations, Setup, Transport
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.labels import unlabelled
 from hosttune.rules.causes.lspci import machine_of
 from hosttune.rules.causes.merging import merge
+from hosttune.rules.causes.osu import osu
+from hosttune.rules.causes.ports import ethtool, ibstat
+from hosttune.rules.causes.stated import SIGN, lines_of, stated
 
 _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
@@ -111,12 +114,12 @@ def _not_understood(tools: Sequence[Log], lines: Sequence[str], where: str) -> I
     """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
     own = "|".join(log.lines for log in logs() if log.lines)
     begin = "|".join(f"(?:{log.sign.removeprefix('(?m)')})" for log in tools if not log.lines) or r"(?!)"
-    mixed, starts = re.compile(own), re.compile(begin)
+    mixed, starts, spoken = re.compile(own), re.compile(begin), re.compile(SIGN)
     inside, count = False, 0
     for number, line in enumerate(lines, 1):
         if _PROMPT.match(line):
             inside = False
-        elif not mixed.match(line):
+        elif not mixed.match(line) and not spoken.search(line):
             inside = inside or starts.search(line + "\n ") is not None
             if re.search(r"\w", line) and not inside:
                 count += 1
@@ -129,19 +132,24 @@ def _not_understood(tools: Sequence[Log], lines: Sequence[str], where: str) -> I
 def logs() -> tuple[Log, ...]:
     """Return every tool whose output is read."""
     own = (
-        Log("nccl-tests", r"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*device|^#?.*\balgbw\b.*\bbusbw\b", _nccl_tests,
-            begin=r"^#? *nThread:? +\d", lines=r"#|\s*\d{1,15}\s+\d{1,15}\s+\w+\s|\s*(?:Rank +\d|Using devices)"),
+        Log("nccl-tests", rf"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*device|^#?.*\balgbw\b.*\bbusbw\b|^{_NCCL_ROW}",
+            _nccl_tests, begin=r"^#? *nThread:? +\d",
+            lines=r"#|\s*\d{1,15}\s+\d{1,15}\s+\w+\s|\s*(?:Rank +\d|Using devices)"),
         Log("NCCL_DEBUG=INFO", r"(?m)\bNCCL (?:INFO (?!Launch mode)|WARN )", _nccl_debug,
             lines=r".*\bNCCL (?:INFO|WARN|TRACE|version)\b", everyone=True),
         Log("environment variables", rf"(?m)^(?:{_SETS})", _variables, lines=_SETS, everyone=True),
         Log("perftest", rf"(?m)^.*{_PORT_TEST}", _perftest,
             begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
-        Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.*(?:Bandwidth|Message Rate) Test", _osu,
-            begin=r"^(?:.*\bosu_\w*bw\b.*\n)?# OSU MPI", lines=r"\d{1,12}[ \t]+\d{1,9}\.\d{2}[ \t]*$"),
-        Log("CUDA", _NO_FABRIC, _cuda, lines=rf".*(?:{_NO_FABRIC})"),
-        Log("nvbandwidth", r"\bnvbandwidth Version|\"nvbandwidth\"", _nvbandwidth, begin=r"^nvbandwidth Version"),
+        Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
+            lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
+        Log("lines of drivers and the kernel", SIGN, lines_of, lines=r"(?!)", everyone=True),
+        Log("ibstat", r"(?m)^[ \t]*CA type: ", ibstat),
+        Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
+        Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\.", _nvbandwidth,
+            begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
-        Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s", machine_of),
+        Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed ",
+            machine_of),
     )  # fmt: skip
     makers = tuple(
         Log(log.name, log.sign, log.machine or (lambda text, log=log: of_gpus(log.gpus(text))), log.begin)  # type: ignore[misc]
@@ -152,6 +160,12 @@ def logs() -> tuple[Log, ...]:
 
 # --- readers -----------------------------------------------------------------------------------------------------
 
+_NCCL_ROW = (  # size, count, type, (redop, (root,)) time, algbw, busbw, errors
+    r"[ \t]*\d{1,15}[ \t]+\d{1,15}[ \t]+[a-z]\w{2,9}(?:[ \t]+[a-z]\w{2,9})?(?:[ \t]+-?\d{1,4})?"
+    r"[ \t]+\d{1,9}(?:\.\d{1,3})?"
+    r"[ \t]+(\d{1,5}\.\d\d)[ \t]+(\d{1,5}\.\d\d)[ \t]+\S{1,8}[ \t]+\d"
+)
+_MOST_FACTOR = 1.95  # of more ranks the factor is too near 2
 _RANK = re.compile(r"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*?\bon\s+(\S+)\s+device\s+[0-9]+\s+\[[^\]]*\]\s+(\S.*?)\s*$")
 
 
@@ -162,8 +176,15 @@ def _variables(text: str) -> Measured:
 
 
 def _nccl_tests(text: str) -> Measured:
-    if not re.search(r"(?m)^#\s*(?:Avg bus bandwidth|Out of bounds values)", text):
-        raise NotUnderstood("nccl-tests", "it has no end: the run was cut short, or is not over")
+    rates = [(float(busbw), float(algbw)) for algbw, busbw in re.findall(rf"(?m)^{_NCCL_ROW}", text)]
+    if rates and max(rates)[1] and not re.search(r"(?m)^#?[ \t]+Rank[ \t]+\d", text):
+        factor = max(rates)[0] / max(rates)[1]  # without its head: all_reduce's factor 2(n-1)/n tells how many ran
+        ran = round(2 / (2 - factor)) if 1.2 < factor < _MOST_FACTOR else 0
+        text = "".join(f"# Rank {rank} \n" for rank in range(ran)) + text
+    if (
+        test := re.search(r"\b(alltoall|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b", text)
+    ) and not re.search(r"\ball_(?:reduce|gather)_perf\b", text):
+        raise NotUnderstood("nccl-tests", f"{test[1]}: a diagnosis knows all_reduce, all_gather and reduce_scatter")
     answers, errors = [], []
     for collective in ("all-reduce", "all-gather"):  # the factor between its two rates tells which one it is
         try:
@@ -200,41 +221,34 @@ def _perftest(text: str) -> Measured:
     words = [device[1] if device else "port", *(row for holds, row in rows if holds)]
     kind = ("infiniband" if layer[1] == "IB" else "roce") if layer else None
     setup = Setup(gpu=gpu[1] if gpu else None, nics=Nics(kind=kind) if kind else None)  # type: ignore[arg-type]
+    head, _, table = text.partition("#bytes")
+    if "\n----" not in table:  # people leave its end out: the whole lines count
+        text = f"{head}#bytes{table.rstrip() if table.endswith(chr(10)) else table.rpartition(chr(10))[0]}\n----"
     (figure,) = _figures(tools.parse_perftest(text, ", ".join(words)))
     *_, size = re.findall(r"(?m)^[ \t]*(\d{1,12})[ \t]+\d+[ \t]+\S+[ \t]+\S", text)
     return Measured(version=1, setup=setup, figures=(msgspec.structs.replace(figure, size_bytes=int(size)),))
 
 
-# Options of launchers with one rank a host.
-_APART = r"-{1,2}(?:map-by|npernode|N|ppn|ntasks-per-node)[ =](?:node|ppr:1:node|1)\b|-{1,2}(?:host|H)[ =]\w[^,\s]*,\w"
-
-
-def _osu(text: str) -> Measured:
-    """Read osu_bw and osu_bibw between GPUs: the largest message. Raises NotUnderstood for host memory on one host.
-
-    A table does not say where its two ranks are: only a launcher's options do. MB are 10^6 bytes (osu_util.h).
-    """
-    rows = re.findall(r"(?m)^(\d{1,12})[ \t]+(\d{1,9}\.\d{2})(?=[ \t\r]*$|[ \t]+\d)", text)
-    between, gpus = re.search(_APART, text) is not None, re.search(r"MPI-|DEVICE", text) and "on HOST (H)" not in text
-    if not rows or not (between or gpus):
-        raise NotUnderstood("osu_bw", "no row" if not rows else "host memory, and whether on one host is not said")
-    size, value = max(rows, key=lambda row: int(row[0]))
-    both = ", both directions" if re.search("Bi-Directional|_bibw", text) else ""
-    metric, subject = ("rdma-write", "one rank a host") if between else ("p2p", "rank 0->rank 1")
-    figure = Figure(metric=metric, subject=subject + both, value=float(value), unit="MB/s", size_bytes=int(size))
-    return Measured(version=1, setup=Setup(hosts=None if between else 1), figures=(figure,))
-
-
-_NO_FABRIC = r"[Ss]ystem not yet initialized|\b[Ee]rror:? 802\b|returned 802\b|code=802\b"
-
-
-def _cuda(text: str) -> Measured:
-    said = next(line.strip()[:120] for line in text.split("\n") if re.search(_NO_FABRIC, line))
-    seen = Observations(p2p="off", said={"p2p": f"CUDA error 802: {said}"})
-    return Measured(version=1, setup=Setup(nvswitch=True), observations=seen)
+def _with_sums(text: str) -> Iterator[str]:
+    """Yield the output by test, each whole matrix with its sum, which people leave out."""
+    for test in re.split(r"(?m)^(?=Running \w)", text):
+        yield test
+        name, rows = re.match(r"Running (\w+)", test), re.findall(r"(?m)^[ \t]*(\d{1,3}(?:[ \t]+\S+)+)[ \t]*$", test)
+        head, *body = [row.split() for row in rows] or [[]]
+        square = len(body) == (len(head) if "device_to_device" in test else 1)
+        numbers = [cell for row in body for cell in row[1:] if cell != "N/A"]
+        if (
+            name
+            and "SUM " not in test
+            and square
+            and all(len(row) == len(head) + 1 for row in body)
+            and all(re.fullmatch(r"\d{1,6}\.\d{2}", cell) for cell in numbers)
+        ):
+            yield f"\nSUM {name[1]} {sum(map(float, numbers)):.2f}\n"
 
 
 def _nvbandwidth(text: str) -> Measured:
+    text = "".join(_with_sums(text.replace("> Running ", "Running ")))
     last = text.rpartition("Running ")[2]
     name = re.match(r"(\w+)", last)
     if "{" not in text and name and not re.search(rf"SUM {name[1]} \S+\s*\n|Waiv|ERROR", last):
@@ -267,13 +281,6 @@ _VIA = re.compile(r"NCCL INFO (?:Channel|Ring) [0-9/]+ ?:.{0,120}? via (direct s
 _COMM = re.compile(r"\bnRanks ([0-9]{1,6}) nNodes ([0-9]{1,6})\b")
 _HOST = re.compile(r"(?m)^(\S{1,200}?):[0-9]{1,10}:[0-9]{1,10} \[[0-9]{1,4}\] ")
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
-# What the libraries say outright (NVIDIA/nccl src/transport/net_ib.cc, p2p.cc, init.cc; ROCm/rccl src/init.cc).
-_STATED = {
-    "gpudirect_rdma": (False, r"NET/IB ?: GPU Direct RDMA Disabled for HCA[^\n]{0,80}"),
-    "p2p": ("off", r"P2P is disabled between connected GPUs[^\n]{0,40}|Could not enable P2P between[^\n]{0,60}"),
-    "nvls": (False, r"transport/nvls\.cc:\d{1,5} NCCL WARN[^\n]{0,80}"),
-    "iommu": ("on", r"Missing \"iommu=pt\" from kernel command line"),
-}  # fmt: skip
 
 
 def _nccl_debug(text: str) -> Measured:
@@ -284,16 +291,16 @@ def _nccl_debug(text: str) -> Measured:
     comm = _COMM.search(text)
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
     seen: dict[str, Any] = {"transport": _transport(vias, names, text, hosts), "said": {}}
+    if seen["transport"] is None and (lacking := re.search(r"NET/IB : No device found", text)):
+        seen["said"]["transport"] = lacking[0]  # of one host that is no fault, and of several it is
     if seen["transport"] == "socket" and (lacking := re.search(_NO_VERBS, text)):
         seen["said"]["transport"] = lacking[0]
     if any(via.startswith("NET/IB") for via in vias):
         seen["gpudirect_rdma"] = any("GDRDMA" in via for via in vias)
     if multicast := re.search(r"NVLS multicast support is (not )?available", text):
         seen["nvls"] = multicast[1] is None
-    for observation, (value, pattern) in _STATED.items():
-        if (line := re.search(pattern, text)) and seen.get(observation) is not True:
-            seen[observation] = value
-            seen["said"][observation] = line[0]
+    for observation in stated(text):  # that it failed is said after that it is there
+        seen.pop(observation, None)
     return Measured(
         version=1,
         setup=Setup(

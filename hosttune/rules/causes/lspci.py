@@ -9,10 +9,13 @@ from hosttune.errors import BadInput
 from hosttune.model.listing import some
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup
 from hosttune.predicting.formulas import pcie_gb_per_s
+from hosttune.rules.causes.verdicts import IDLE_SPEEDS
 
 _BLOCK = re.compile(r"(?m)^(?=(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] )")
+_NAMED = re.compile(r"[0-9a-f:]{5,13}\.[0-7] (?!\s*Lnk)\S")
 _GPU = re.compile(r"(?:3D controller|Processing accelerators|VGA compatible controller|Display controller)\b")
 _NIC = re.compile(r"(?:Infiniband controller|Ethernet controller|Network controller)\b")
+_FAST = 8.0 * 8  # GT/s × lanes; of slower NICs nobody asks for more
 _GTS = r"([0-9]{1,3}(?:\.[0-9])?)GT/s"
 _LINK = re.compile(rf"LnkCap:[^\n]{{0,80}}?Speed {_GTS}[^\n]{{0,80}}?Width x([0-9]{{1,2}})\b")
 _NOW = re.compile(rf"LnkSta:\s{{0,8}}Speed {_GTS}[^\n]{{0,80}}?Width x([0-9]{{1,2}})\b")
@@ -23,9 +26,13 @@ def machine_of(text: str) -> Measured:
     if not text.endswith("\n"):
         raise BadInput("it is cut in the middle of a line", where="lspci", hint="save its whole output")
     blocks = [block for block in _BLOCK.split(text) if block.strip()]
+    if not any(_NAMED.match(block) for block in blocks):  # `lspci -vv | grep Lnk`: of which devices is not said
+        link, place = _worst(re.split(r"(?m)^(?=[^\n]{0,40}LnkCap:)", text))
+        return Measured(version=1, observations=Observations(link=link, said={"link": place} if place else {}))
     gpus = [block for block in blocks if _GPU.search(block.partition("\n")[0]) and "LnkCap:" in block]
     nics = [block for block in blocks if _NIC.search(block.partition("\n")[0]) and "LnkCap:" in block]
-    bridges = [block for block in blocks if "PCI bridge" in block.partition("\n")[0]]
+    bridges = [block for block in blocks
+               if "PCI bridge" in block.partition("\n")[0] and _is_above(block, gpus + nics)]  # fmt: skip
     if not any("LnkCap:" in block or "Capabilities:" in block for block in blocks):
         raise BadInput("no capabilities in it", where="lspci", hint="run lspci -vvv as root")
     if any("<access denied>" in block for block in blocks):
@@ -35,25 +42,36 @@ def machine_of(text: str) -> Measured:
     redirecting = [address for address, sign in acs.items() if sign == "+"]
     # Those fields of a virtual function are reserved: its physical function's hold (PCIe Base Specification, SR-IOV).
     own = [block for block in nics if not _is_virtual(block)]
+    fast = [block for block in own if (most := _LINK.search(block)) and float(most[1]) * int(most[2]) >= _FAST]
     link, place = _worst([block for block in gpus if not _is_virtual(block)])
+    nic_link, nic_place = _worst(own)
     return Measured(
         version=1,
         setup=Setup(gpus_per_host=len(gpus) or None),
         observations=Observations(
             link=link,
+            nic_pcie_link=nic_link,
             acs_redirect=bool(redirecting) if acs else None,
             ats=_switch(nics, r"ATSCtl:\s*Enable([+-])"),
-            relaxed_ordering=_switch(own, r"DevCtl:[^\n]*\n[^\n]*?RlxdOrd([+-])"),
+            relaxed_ordering=_switch(fast, r"DevCtl:[^\n]*\n[^\n]*?RlxdOrd([+-])"),
             max_read_request_bytes=min(
-                (int(size) for block in own for size in re.findall(r"MaxReadReq ([0-9]{3,5}) bytes", block)),
+                (int(size) for block in fast for size in re.findall(r"MaxReadReq ([0-9]{3,5}) bytes", block)),
                 default=None,
             ),
             said={
                 **({"link": place} if place else {}),
+                **({"nic_pcie_link": nic_place} if nic_place else {}),
                 **({"acs_redirect": "at " + some(redirecting, 4)} if redirecting else {}),
             },
         ),
     )
+
+
+def _is_above(bridge: str, devices: Sequence[str]) -> bool:
+    """Return whether one of the devices is on a bus below the bridge; True if that is not shown."""
+    buses = re.search(r"Bus: primary=\w\w, secondary=(\w\w), subordinate=(\w\w)", bridge)
+    below = re.findall(r"(?m)^(?:[0-9a-f]{4,8}:)?([0-9a-f]{2}):[0-9a-f]{2}\.[0-7] ", "".join(devices))
+    return not buses or not below or any(buses[1] <= bus <= buses[2] for bus in below)
 
 
 def _is_virtual(block: str) -> bool:
@@ -75,10 +93,12 @@ def _worst(blocks: Sequence[str]) -> tuple[LinkSeen | None, str]:
         most, now = _LINK.search(block), _NOW.search(block)
         if most is None or now is None:
             continue
-        top, rate = (pcie_gb_per_s(float(match[1]), int(match[2])) for match in (most, now))
         link = LinkSeen(
             speed_gts=float(now[1]), width=int(now[2]), max_speed_gts=float(most[1]), max_width=int(most[2])
         )
-        found.append((rate / top if rate and top else 1.0, link, block.split(" ", 1)[0]))
-    worst = min(found, key=lambda seen: seen[0], default=None)
+        speed = float(most[1] if link.speed_gts in IDLE_SPEEDS else now[1])  # an idle link has all its lanes
+        top, rate = (pcie_gb_per_s(float(most[1]), int(most[2])), pcie_gb_per_s(speed, int(now[2])))
+        address = re.match(r"[0-9a-f:]{5,13}\.[0-7]\b", block)
+        found.append((rate / top if rate and top else 1.0, link, address[0] if address else ""))
+    worst = min(found, key=lambda one: one[0], default=None)
     return (worst[1], worst[2]) if worst else (None, "")

@@ -11,6 +11,7 @@ import msgspec
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import Measured, Observations
 from hosttune.predicting.shape import HostShape
+from hosttune.rules.causes.equals import FALLEN
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding, Rule
 
@@ -45,7 +46,13 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     def apart(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the figures of these metrics that are far below their equals in the same run."""
-        return tuple(verdict for verdict in self.figures if verdict.apart and verdict.figure.metric in metrics)
+        far = tuple(verdict for verdict in self.figures if verdict.apart and verdict.figure.metric in metrics)
+        return tuple(verdict for verdict in far if verdict not in self.falling)
+
+    @cached_property
+    def falling(self) -> tuple[Judged, ...]:
+        """Figures of large messages that are far below those of smaller ones."""
+        return tuple(verdict for verdict in self.figures if verdict.apart.endswith(FALLEN))
 
     @property
     def seen(self) -> Observations:

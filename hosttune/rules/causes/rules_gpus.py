@@ -146,8 +146,9 @@ def links_down(case: Case) -> Finding | None:
     peak = shape.peaks.get("scale-up")
     rate = shape.generation.link_peak_gb_per_s if shape.generation else None
     expected = expected if expected is not None else round(peak / rate) if peak and rate else None
-    if given is not None and expected and 0 < given < expected:
-        return observed(case, f"{given} links of {expected}", _pairs(case), kept)
+    inactive = case.seen.said.get("nvlinks", "")
+    if given and (given < expected if expected else inactive):
+        return observed(case, inactive or f"{given} links of {expected}", _pairs(case), kept)
     if case.seen.p2p == "pcie" and (shape.links or shape.switched):
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)

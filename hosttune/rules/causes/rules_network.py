@@ -76,6 +76,10 @@ def gpudirect_off(case: Case) -> Finding | None:
     ]
     if case.seen.peer_memory_module is False and not words:
         words.append("the peer-memory module is not loaded")
+    # Larger messages take another way: from the GPU directly, or in pieces through host memory.
+    fallen = tuple(one for one in case.falling if "GPU memory" in one.figure.subject)
+    if fallen and not words:
+        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in fallen), fallen)
     about = tuple(verdict for verdict in case.networked if verdict.figure.metric in COLLECTIVES) or case.networked
     if words:
         return observed(case, "; ".join(words), about)
@@ -125,13 +129,13 @@ def port_down(case: Case) -> Finding | None:
     limits: list[tuple[float, str]] = []
     if link is not None:
         if link.rate_gbps is not None and link.max_rate_gbps is not None and link.rate_gbps < link.max_rate_gbps:
-            words.append(f"port at {link.rate_gbps:g} of {link.max_rate_gbps:g} Gb/s")
+            words.append(case.told("nic_link", f"port at {link.rate_gbps:g} of {link.max_rate_gbps:g} Gb/s"))
             limits += [
                 (link.rate_gbps / 8 * (case.shape.nics or 1), "the ports' rate now"),
                 (link.rate_gbps / 8, "the port's rate now"),
             ]
         if link.ports is not None and link.ports_active is not None and link.ports_active < link.ports:
-            words.append(f"{link.ports_active} of {link.ports} ports are active")
+            words.append(case.told("nic_link", f"{link.ports_active} of {link.ports} ports are active"))
             limits += [
                 (rate / 8 * link.ports_active, "the active ports' rate")
                 for rate in (link.rate_gbps, link.max_rate_gbps)
@@ -231,6 +235,9 @@ def congestion(case: Case) -> Finding | None:
         return observed(case, "the network is congested", case.networked) if case.seen.congestion else None
     low = _low(case)
     hosts = max((verdict.hosts or 0 for verdict in low), default=0)
+    fallen = tuple(one for one in case.falling if one in low and "GPU memory" not in one.figure.subject)
+    if fallen and case.seen.transport != "socket":
+        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in fallen), fallen)
     if hosts > 2 and case.seen.transport != "socket":
         return supports("possible", (f"{hosts} hosts share the network's links; its counters were not read",), low)
     return None

@@ -23,6 +23,7 @@ from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
+_DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _SPEC = "PCI Express Base Specification: rate × lanes × encoding"
 
 
@@ -77,18 +78,25 @@ def generation_limit(case: Case) -> Finding | None:
 )
 def degraded(case: Case) -> Finding | None:
     """The link runs below what both ends support."""
-    link, evidence = case.seen.link, []
-    if link is not None:
+    for name, link, metrics in (
+        ("link", case.seen.link, HOST_COPIES),
+        ("nic_pcie_link", case.seen.nic_pcie_link, ("rdma-write",)),
+    ):
+        found: list[str] = []
+        if link is None:
+            continue
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
-            evidence.append(f"link x{link.width} of x{link.max_width}")
+            found.append(f"link x{link.width} of x{link.max_width}")
         rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
-        kept = first_kept(case.low(HOST_COPIES), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
+        kept = first_kept(case.low(metrics), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
         idle = link.speed_gts in IDLE_SPEEDS and link.under_load is not True and kept is None
         if slow and not idle and link.under_load is not False:
-            evidence.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
-        if evidence:
-            return observed(case, case.told("link", ", ".join(evidence)), case.about(_OVER_PCIE), kept)
+            found.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
+        if found:
+            about = case.about(_OVER_PCIE) if name == "link" else case.networked
+            return observed(case, case.told(name, ", ".join(found)), about, kept)
+    link = case.seen.link
     full = (
         link is not None
         and link.width is not None
@@ -103,9 +111,9 @@ def degraded(case: Case) -> Finding | None:
     apart = tuple(verdict for verdict in apart if not BY_NODE.search(verdict.figure.subject[:400]))
     words = tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart)
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
-    low = apart or tuple(
-        judged for judged in case.low(HOST_COPIES) if not (judged.apart and BY_NODE.search(judged.figure.subject))
-    )
+    # Copies that peer access makes no faster are held by the link of a GPU, not by a bridge.
+    metrics = (*HOST_COPIES, *(("p2p",) if case.seen.peer_copies_slow is False else ()))
+    low = apart or tuple(one for one in case.low(metrics) if not (one.apart and BY_NODE.search(one.figure.subject)))
     if kept := first_kept(low, _slower(case)):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
     return supports("fits", words[:4], low) if words else None
@@ -179,8 +187,10 @@ def acs(case: Case) -> Finding | None:
 def ats(case: Case) -> Finding | None:
     """A device asks the IOMMU for each address."""
     if case.seen.ats is not None:
-        return None if case.seen.ats else observed(case, "ATS is off", _between_devices(case))
-    low = tuple(judged for judged in case.networked if judged.verdict == "low" and not _of_host_memory(judged))
+        # Only redirected traffic needs it: it is off on most hosts.
+        alone = case.complaint and not case.shape.virtual and not case.seen.acs_redirect
+        return None if case.seen.ats or alone else observed(case, "ATS is off", _between_devices(case))
+    low = tuple(one for one in case.networked if one.verdict == "low" and not _of_host_memory(one))
     if low and case.shape.virtual and case.seen.transport != "socket":
         return supports(
             "possible", ("in a guest copies between GPU and NIC need ATS to go directly; it was not read",), low
@@ -219,7 +229,7 @@ def translation(case: Case) -> Finding | None:
 def read_request(case: Case) -> Finding | None:
     """A NIC may read only little at once."""
     size = case.seen.max_read_request_bytes
-    if size is not None and size < 4096:
+    if size is not None and size < (_DEFAULT_READ if case.complaint else 4096):  # the default alone is no fault
         strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
         return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
     return None

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from hosttune.fleet.gate import HostStatus
-from hosttune.fleet.live import Display, PlainProgress, Progress, duration, watch
+from hosttune.fleet.live import Display, PlainProgress, Progress, watch
 from hosttune.fleet.playbook import Stop, TaskEvent, first_error
+from hosttune.model.text import duration
 
 
 class Terminal(io.StringIO):
@@ -24,6 +25,9 @@ def ended(host: str, phase: str = "validate", outcome: str = "ok") -> TaskEvent:
 def test_a_host_is_done_with_its_last_phase_and_counted_once() -> None:
     progress = Progress("apply", 3, 2)
     assert progress.eta_seconds is None
+    assert Progress("apply", 3, 1, "the last one took 12 min for 3 hosts").line() == (
+        "apply: 0 of 3 hosts; 0 s so far; the last one took 12 min for 3 hosts"
+    )
     assert not progress.hear(TaskEvent("start", "a", "Validate the host before"))
     assert progress.now_in == {"a": "Validate the host before"}
     assert not progress.hear(ended("a", "before"))

@@ -12,6 +12,7 @@ import pytest
 from fleetsim import Fleet, begin, lines_in, names, rollout_of
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hosttune.errors import BadInput, Refused
 from hosttune.fleet.launch import main as launch
@@ -26,6 +27,7 @@ from hosttune.fleet.record import (
     WaveBegun,
     decode,
     encode,
+    last_took,
     new_run,
     past_run,
 )
@@ -90,6 +92,20 @@ def test_the_last_run_of_the_verb_counts_and_check_mode_is_none() -> None:
     assert past_run(lines, "validate") is None
     assert past_run(lines).run == "r3"  # type: ignore[union-attr]
     assert past_run(lines, None, "r4").run == "r4"  # type: ignore[union-attr]
+
+
+def test_what_the_last_run_in_one_go_took_is_told() -> None:
+    def run(name: str, end: str, *between: Line) -> tuple[Line, ...]:
+        done = (HostDone(run=name, wave=1, host=host, outcome="ok") for host in ("a", "b"))
+        return (replace(BEGAN, run=name), *done, *between, Ended(run=name, at=end, exit_code=0))
+
+    first, later = (
+        run("r2", "2026-01-02T03:10:05+00:00"),
+        run("r3", "2026-02-02T03:10:05+00:00", Resumed(run="r3", at=AT, how="retry")),
+    )
+    assert last_took((*first, *later), "apply") == "the last one took 6 min for 2 hosts"
+    assert last_took((*first, BEGAN), "validate") == last_took((BEGAN,), "apply") == ""
+    assert last_took(run("r2", "then"), "apply") == ""
 
 
 def test_going_on_takes_back_the_end_and_another_gate_the_proofs() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hosttune.errors import CommandFailed
+from hosttune.errors import CommandFailed, HosttuneError
 from hosttune.gpu.nvidia_memory import count_aligned
 from hosttune.handover.gpumemory import search
 from hosttune.handover.targets import Target
@@ -95,7 +95,9 @@ def test_without_a_program_or_a_size_or_a_reset(tmp_path: Path) -> None:
     assert search(Answering(tmp_path, []), other, GIB, lambda: HandoverStep(step="reset", outcome="done")).outcome == (
         "unknown"
     )
-    for answer in ("", "[]", "{"):
+    with pytest.raises(HosttuneError, match="on a scratch root programs are recorded, not run"):
+        searched(tmp_path, [""])
+    for answer in ("[]", "{"):
         with pytest.raises(CommandFailed, match="its answer cannot be read"):
             searched(tmp_path, [answer])
 

@@ -81,6 +81,20 @@ def test_a_floating_guest_is_pinned_beside_its_gpu() -> None:
     assert all(line in lines for line in FLOATING.splitlines())  # no line of the definition is changed or moved
 
 
+def test_what_is_shown_of_it_is_its_own() -> None:
+    """Its disk, network and way of binding; and no finding says that it has nothing to boot from."""
+    own = "<disk type='file'><source file='/srv/old.qcow2'/><target dev='vda' bus='virtio'/></disk>"
+    own += "<interface type='network'><source network='default'/></interface>"
+    half = "<cputune><vcpupin vcpu='1' cpuset='2'/></cputune>"
+    text = FLOATING.replace("    <emulator>", f"{own}<emulator>").replace("  <os>", f"{half}<os>")
+    found = together(host_of(), text)
+    (guest,) = found.plan.guests
+    assert (guest.disks, [one.text for one in guest.networks]) == (("/srv/old.qcow2",), ["default"])
+    assert ([device.managed for device in guest.devices], guest.why) == ([True], ())
+    assert not [finding for finding in found.plan.findings if "boot from" in finding.text]
+    assert found.guests[0].changes[0].was == "host CPUs 2, 3 of 4 not pinned"
+
+
 def test_a_second_plan_finds_nothing_to_change() -> None:
     first = adopted(FLOATING)
     again = adopted(first.after.decode())

@@ -11,6 +11,7 @@ import pytest
 from examplehosts import discovered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from picturehosts import (
     BUSY_RESULTS,
     HOSTILE,
@@ -352,6 +353,15 @@ def test_links_that_differ_are_in_a_table() -> None:
     assert "NVLink: 8 GPUs, links differ by pair" in said
     assert said.count("2") == 1 + 2 * 8  # the column's number, and the pairs with two links
     assert said.count("·") == 8 * 7 - 2 * 16
+
+
+def test_links_that_a_gpu_of_a_guest_does_not_report_are_no_difference() -> None:
+    base = cube_mesh()
+    gpus = (Gpu(address=base.gpus[0].address, vendor="nvidia"), *base.gpus[1:])
+    (panel,) = (group for group in picture(replace(base, gpus=gpus)).groups if group.kind == "fabric")
+    said = [shape.text for shape in panel.shapes if isinstance(shape, Text)]
+    assert "NVLink: 8 GPUs, the links of 1 of them were not read" in said
+    assert said.count("?") == 7
 
 
 def test_gpus_without_links_are_told_apart_from_unknown_ones() -> None:

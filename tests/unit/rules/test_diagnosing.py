@@ -252,6 +252,7 @@ WORDS: dict[str, list[Any]] = {
     "link": [
         {"width": 8, "max_width": 16}, {"speed_gts": 8, "max_speed_gts": 32}, {"speed_gts": 32, "max_speed_gts": 8}, {},
     ],
+    "nic_pcie_link": [{"width": 8, "max_width": 16}, {"speed_gts": 8, "max_speed_gts": 32}, {}],
     "nic_link": [{"ports": 2, "ports_active": 1}, {"rate_gbps": 100, "max_rate_gbps": 200}, {"ports": 0}],
 }  # fmt: skip
 

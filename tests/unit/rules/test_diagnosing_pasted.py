@@ -230,3 +230,126 @@ def test_a_gpu_without_a_model_is_said() -> None:
 def test_too_many_lines_are_refused() -> None:
     with pytest.raises(BadInput, match="lines of a log"):
         read("\n" * 1_000_001)
+
+
+ALLREDUCE = "# OSU MPI-CUDA Allreduce Latency Test v7.0\n# Size       Avg Latency(us)\n65536 30.00\n16777216 {}\n"
+
+
+def test_times_of_osu_say_what_large_messages_reach() -> None:
+    (one,) = read("$ srun -n 4 osu_allreduce -d cuda\n" + ALLREDUCE.format("8630.58")).figures
+    assert (one.metric, one.subject, one.size_bytes) == ("all-reduce-busbw", "4 GPUs", 1 << 24)
+    assert one.value == pytest.approx((1 << 24) * 1.5 / 8630.58, abs=0.01)
+    (two,) = read("# OSU MPI-CUDA Latency Test v7.2\n# Size Latency (us)\n8 2.10\n4194304 170.00\n").figures
+    assert (two.metric, two.value) == ("p2p", round(4194304 / 170, 2))
+    for text, why in (
+        (ALLREDUCE.format("8630.58"), "how many GPUs took part is not said"),
+        ("# OSU MPI-CUDA Latency Test v7.2\n8 2.10\n", "messages below 1 MiB"),
+        ("# OSU MPI-CUDA All-to-All Personalized Exchange Latency Test v7.4\n8 2.10\n", "a diagnosis knows bandwidth"),
+    ):
+        with pytest.raises(BadInput, match=why):
+            read(text)
+
+
+def test_a_rate_that_falls_with_the_size_of_messages() -> None:
+    rows = "# Size      Bandwidth (MB/s)\n8192 6400.00\n16384 1500.00\n4194304 2800.00\n"
+    found = diagnose(read("$ mpirun -npernode 1 ./osu_bw D D\n# OSU MPI-CUDA Bandwidth Test v7.2\n" + rows))
+    assert names(found)[0] == "gpudirect-rdma-off"
+    assert "44% of what 8,192 bytes give" in found.causes[0].evidence[0]
+    assert names(diagnose(read("$ mpirun -npernode 1 ./osu_bw\n# OSU MPI Bandwidth Test v7.2\n" + rows)))[0] != (
+        "gpudirect-rdma-off"
+    )
+
+
+def test_a_transfer_that_is_alone_in_its_test() -> None:
+    row = " Transfer {:02}  |   56.309 GB/s |    4.767 ms |    268435456 bytes | {}\n"
+    tests = (row.format(0, "G0 -> G000:004 -> G1"), row.format(0, "C1 -> D002:001 -> F2"),
+             row.format(0, "G3 -> G003:008 -> G3"), row.format(0, "G0 -> G000:004 -> G1") + row.format(1, "G1 -> G001:004 -> G0"))  # fmt: skip  # noqa: E501
+    found = read("".join(f"Test {n}:\n{text}" for n, text in enumerate(tests, 1))).figures
+    assert [(one.metric, one.subject, one.value) for one in found] == [
+        ("p2p", "gpu0->gpu1", 56.309), ("h2d", "gpu2, CPU 1", 56.309), ("device-copy", "gpu3", 2 * 56.309),
+    ]  # fmt: skip
+
+
+def ibstat(*ports: tuple[str, int]) -> str:
+    return "".join(
+        f"CA 'mlx5_{n}'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: {state}\n\t\tPhysical state: LinkUp\n"
+        f"\t\tRate: {rate}\n\t\tBase lid: 1\n\t\tLink layer: InfiniBand\n"
+        for n, (state, rate) in enumerate(ports)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "evidence"),
+    [
+        (ibstat(("Active", 400), ("Active", 100)), "port at 100 of 400 Gb/s (mlx5_1 port 1)"),
+        (ibstat(*[("Active", 400)] * 3, ("Down", 10)), "3 of 4 ports are active (mlx5_3 port 1)"),
+        (ibstat(("Active", 400), ("Down", 10)), ""),  # a second port without a cable
+        (ibstat(("Active", 100), ("Active", 100)), ""),
+        ("Settings for eth0:\n\tSupported link modes:   25000baseCR/Full\n\t    100000baseCR4/Full\n"
+         "\tSpeed: 25000Mb/s\n", "port at 25 of 100 Gb/s (eth0)"),
+        ("Settings for eth0:\n\tSupported link modes:   100000baseCR4/Full\n\tSpeed: 100000Mb/s\n", ""),
+    ],
+)  # fmt: skip
+def test_ports(text: str, evidence: str) -> None:
+    found = diagnose(read(text))
+    assert names(found) == (["nic-rate-or-link-down"] if evidence else [])
+    assert [cause.evidence[0] for cause in found.causes] == ([evidence] if evidence else [])
+
+
+CSV = "index, name, pcie.link.gen.current, pcie.link.gen.max, pcie.link.width.current, pcie.link.width.max\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (CSV + "0, NVIDIA L40S, 1, 4, 16, 16\n1, NVIDIA L40S, 1, 4, 16, 16\n", []),  # idle
+        (CSV + "0, NVIDIA L40S, 1, 4, 16, 16\n1, NVIDIA L40S, 4, 4, 4, 16\n", ["pcie-link-degraded"]),
+        ("GPU Link Info\n PCIe Generation\n  Max : 4\n  Current : 3\n Link Width\n  Max : 16x\n  Current : 16x\n",
+         ["pcie-link-degraded"]),
+        ("index, power.limit [W], power.default_limit [W]\n0, 300.00 W, 700.00 W\n", ["power-cap"]),
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n", ["p2p-disabled"]),
+        ("$ nvidia-smi topo -p2p n\n \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n", []),  # no NVLink
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tOK\tX\t\n", []),
+        ("LnkCap: Port #0, Speed 16GT/s, Width x16\nLnkSta: Speed 2.5GT/s (downgraded), Width x16 (ok)\n", []),
+        ("LnkCap: Port #0, Speed 16GT/s, Width x16\nLnkSta: Speed 16GT/s (ok), Width x8 (downgraded)\n",
+         ["pcie-link-degraded"]),
+        ("        HW Thermal Slowdown     : Active\n", ["thermal"]),
+        ("a:1:2 [0] NCCL INFO NET/IB : No device found.\na:1:2 [0] NCCL INFO Using network Socket\n", []),
+    ],
+)  # fmt: skip
+def test_states_of_tools(text: str, cause: list[str]) -> None:
+    assert names(diagnose(read(text))) == cause
+
+
+def test_what_a_log_of_one_rank_does_not_decide_is_said() -> None:
+    text = "a:1:2 [0] NCCL INFO NET/IB : No device found.\na:1:2 [0] NCCL INFO Using network Socket\n"
+    assert any("the lines with nNodes" in line for line in diagnose(read(text)).next)
+
+
+def test_parts_of_tables() -> None:
+    rows = "     4194304       1048576     float     sum      -1    385.4   10.88   16.32      0    386.2   10.86   16.29      0\n"  # noqa: E501
+    (one,) = read(rows).figures  # 16.32 ÷ 10.88 = 2·3/4: four ranks
+    assert (one.metric, one.subject, one.value) == ("all-reduce-busbw", "4 GPUs", 16.32)
+    (found, _, (doubt,)) = read_log("$ ./sendrecv_perf -g 2\n" + rows, "a.log")
+    assert (found.figures, "sendrecv: a diagnosis knows" in doubt.why) == ((), True)
+    head = "RDMA_Write BW Test\n #bytes #iterations    BW peak[MB/sec]    BW average[MB/sec] \n"
+    (port,) = read(head + " 65536      5000   2800.10   2790.00\n 131072      5000   2900.10   2890.00\n 26").figures
+    assert port.value == pytest.approx(2890 * 2**20 * 8 / 1e9)
+    copies = (
+        "> Running host_to_device_memcpy_ce.\nmemcpy CE CPU(row) -> GPU(column) bandwidth\n    0   1\n0  35.19 35.25\n"
+    )
+    assert read(copies).figures[1].value == 35.25
+    csv = "bandwidthTest-H2D-Pinned, Bandwidth = 12.4 GB/s, Time = 0.00258 s, Size = 33554432 bytes, NumDevsUsed = 1\n"
+    assert [(copy.metric, copy.value) for copy in read("[CUDA Bandwidth Test] - Starting...\n" + csv).figures] == [
+        ("h2d", 12.4)
+    ]
+
+
+def test_a_line_of_a_broken_bus_is_no_fault_of_another_device() -> None:
+    bridge = (
+        "00:01.0 PCI bridge: A\n\tBus: primary=00, secondary=01, subordinate=0{}, sec-latency=0\n\tCapabilities: [40]\n"
+    )
+    card = "05:00.0 3D controller: NVIDIA Corporation GA100\n\tLnkCap: Port #0, Speed 16GT/s, Width x16\n\tLnkSta: Speed 16GT/s, Width x16\n"  # noqa: E501
+    redirects = "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+\n"
+    assert names(diagnose(read(card + bridge.format(5) + redirects))) == ["acs-redirect"]
+    assert names(diagnose(read(card + bridge.format(3) + redirects))) == []

@@ -1,0 +1,72 @@
+"""Lines in which a library, a driver or the kernel says outright what is wrong, whatever stands around them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hosttune.gpu import VENDORS
+from hosttune.model.measured import LinkSeen, Measured, Observations, Setup
+
+NO_FABRIC = r"[Ss]ystem not yet initialized|[Ee]rror:? 802\b|returned 802\b|code=802\b"
+# An observation, its value, and the line from its first fixed letters on: those are found fast in long logs.
+_ROWS: tuple[tuple[str, Any, str], ...] = (
+    # NVIDIA/nccl src/transport/net_ib.cc, src/graph/paths.cc, p2p.cc, nvls.cc; ROCm/rccl src/init.cc
+    ("gpudirect_rdma", False, r"GPU Direct RDMA Disabled for (?:HCA|GPU)[^\n]{0,80}"),
+    ("p2p", "off", r"P2P is disabled between (?:\w{1,10} )?connected GPUs[^\n.]{0,40}"),
+    ("p2p", "off", r"Could not enable P2P between[^\n]{0,60}"),
+    ("transport", "socket", r"NET/OFI Could not find any optimal provider"),  # aws-ofi-nccl: sockets are left
+    ("nvls", False, r"transport/nvls\.cc:\d{1,5} NCCL WARN[^\n]{0,80}|Failed to bind NVLink SHARP[^\n]{0,120}"),
+    ("iommu", "on", r"Missing \"iommu=pt\" from kernel command line"),
+    # CUDA samples, simpleP2P.cu; cudaErrorSystemNotReady; ROCm Validation Suite, modules p2p and pqt
+    ("p2p", "off", r"Peer access from [^\n]{1,200}? : No\b"),
+    ("p2p", "off", rf"(?:{NO_FABRIC})[^\n]{{0,60}}"),
+    ("p2p", "off", r"p2p \d{1,6} \d{1,6} peers:false\b|p2p-bandwidth No peers found"),
+    # nvidia-smi -q, also a part of it
+    ("thermal_slowdown", True, r"[SH]W Thermal Slowdown[ \t]{0,40}: Active\b"),
+    ("power_capped", True, r"HW Power Brake Slowdown[ \t]{0,40}: Active\b"),
+)  # fmt: skip
+_ADDRESS = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+# Linux drivers/pci/pci.c, __pcie_print_link_status, and probe.c, pci_setup_device.
+_NARROW = re.compile(
+    rf"\b([\w-]{{1,32}}) ({_ADDRESS}):[^\n]{{0,40}} [0-9.]{{1,9}} Gb/s available PCIe bandwidth, limited by"
+    rf" ([0-9.]{{1,5}}) GT/s (?:PCIe )?x(\d{{1,2}}) link at (\S{{1,20}}) \(capable of [0-9.]{{1,9}} Gb/s with"
+    r" ([0-9.]{1,5}) GT/s (?:PCIe )?x(\d{1,2}) link\)"
+)
+_CLASS = re.compile(rf"\bpci ({_ADDRESS}): \[[0-9a-f]{{4}}:[0-9a-f]{{4}}\] type 0[01] class 0x([0-9a-f]{{4}})")
+_GPU, _NIC = ("03", "12"), ("02",)  # PCI classes
+_UPLINK = 4
+SIGN = "|".join([*(pattern for _, _, pattern in _ROWS), "Gb/s available PCIe bandwidth, limited by"])  # searched for
+
+
+def stated(text: str) -> dict[str, tuple[Any, str]]:
+    """Return the observations that lines state, each with its value and the line's words."""
+    rows = ((name, value, re.search(pattern, text)) for name, value, pattern in reversed(_ROWS))
+    found = {name: (value, match[0].strip()) for name, value, match in rows if match}
+    if "/GDRDMA" in text:  # of one of several ports
+        found.pop("gpudirect_rdma", None)
+    return found
+
+
+def lines_of(text: str) -> Measured:
+    """Return what such lines show, and the links that the kernel says are narrow."""
+    found = stated(text)
+    seen: dict[str, Any] = {name: value for name, (value, _) in found.items()}
+    said = {name: words for name, (_, words) in found.items()}
+    classes, drivers = dict(_CLASS.findall(text)), {vendor.driver for vendor in VENDORS}
+    worst: dict[str, float] = {}
+    for driver, address, speed, width, where, top, most in _NARROW.findall(text):
+        # A function without a class here that a driver names is a NIC: only drivers of GPUs and NICs print the line.
+        # A chipset's uplink, which holds what is behind it, has four lanes; a wider one is above a card.
+        unknown = ("03" if int(width) > _UPLINK else "") if driver == "pci" else "02"
+        kind = classes.get(address, "03" if driver in drivers else unknown)
+        name = "link" if kind.startswith(_GPU) else "nic_pcie_link" if kind.startswith(_NIC) else ""
+        part = int(width) / max(1, int(most)) + float(speed) / max(1, float(top)) / 100
+        if name and part < worst.get(name, 2):
+            worst[name] = part
+            seen[name] = LinkSeen(
+                speed_gts=float(speed), width=int(width), max_speed_gts=float(top), max_width=int(most)
+            )
+            said[name] = f"{address}, limited at {where}"
+    switched = True if re.search(NO_FABRIC, text) else None
+    return Measured(version=1, setup=Setup(nvswitch=switched), observations=Observations(**seen, said=said))
