@@ -12,6 +12,7 @@ from boardkills import standing
 from boardroots import BoardRoot, asked, clean, devices_of, ends, started_by_others, starts, with_board
 from courses import handed, passing
 
+from hosttune.cli import run
 from hosttune.errors import Refused
 from hosttune.gpu.settings import GpuPersistence
 from hosttune.handover.targets import Asked
@@ -94,7 +95,7 @@ def test_a_hand_over_says_what_could_not_be_set_again(cli: Cli) -> None:
     assert f"vgpu-functions {A}" in told["set"]
     assert cli.json("status", code=1)["drift"] != []
     board.plant(mig_busy=0)
-    cli("handover", "release", A, "--why", "looked at")
+    assert run(["handover", "release", A, "--why", "looked at", "--root", str(cli.root.path)]) == 0
     runs(cli, board, "m", m=TWO)
     clean(cli.root)
 
