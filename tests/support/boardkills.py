@@ -66,15 +66,16 @@ def killed(root: Path, at: int, argv: Sequence[str]) -> Ended:
     return run_forked(root, command(*argv), Faults(at=at, act=kill))
 
 
-def left_at(root: Path, share: float, argv: Sequence[str], folder: Path) -> Ended:
-    """Run a command; folder/POINT is what a kill at that point would have left, for this share of the points.
+def left_at(root: Path, share: float, argv: Sequence[str], folder: Path, part: int = 0, parts: int = 1) -> Ended:
+    """Run a command; folder/POINT is what a kill at that point would have left, for this share of a part of the points.
 
     The root must be hard links: what is not appended to is replaced, so a link keeps it. A sample has points before and
     after changes of the machine alone, a full sweep each change of a file, too.
     """
 
     def keep(faults: Faults, what: str) -> None:
-        if Random(f"{SEED} {argv[0]} {faults.count}").random() < share:  # in a child, too
+        chosen = Random(f"{SEED} {argv[0]} {faults.count}").random() < share  # in a child, too
+        if chosen and faults.count % parts == part:
             (folder / f"{faults.count}.what").write_text(what)
             linked(root, folder / str(faults.count))
 
@@ -110,12 +111,12 @@ def standing(root: Path) -> dict[str, Any]:
     }
 
 
-def judged(root: Path, old: dict[str, Any], new: dict[str, Any], *, boot: bool = False) -> list[str]:
-    """What is wrong after a kill: while things lie as they were left, and after `recover`, or `apply --boot` again."""
-    wrong = [f"before: {text}" for text in wrongs(trace_of(root))]
+def judged(root: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What is wrong after a kill: while things lie as they were left, and after `recover`."""
+    wrong = [f"before recover: {text}" for text in wrongs(trace_of(root))]
     guests = [word for name in Board(root).guests for word in ("--disrupt", name)]
-    code, out = told(*(("apply", "--boot") if boot else ("recover", *guests)), "--root", str(root))
-    wrong += [f"exits {code}: {out}"] if code else []
+    code, out = told("recover", "--root", str(root), *guests)
+    wrong += [f"recover exits {code}: {out}"] if code else []
     wrong += wrongs(trace_of(root))
     now = standing(root)
     if now not in (old, new):
