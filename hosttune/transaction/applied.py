@@ -12,7 +12,7 @@ from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.journal import RETIRED, Record, Transaction
-from hosttune.journal.force import StandingSetting, cut
+from hosttune.journal.force import MEASURED, StandingSetting, cut
 from hosttune.journal.register import read_register
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.system import STATE_INSIDE
@@ -38,6 +38,7 @@ from hosttune.transaction.writing import Made
 
 SUCCESS, NO, PERSON = 0, 1, 4
 UNREAD = "cannot be read: "  # the beginning of the reason of a drift whose value is unknown
+_MEASURES = "hosttune validate measures in a partition of the NVSwitch fabric: apply is refused until it ends"
 _OF_GONE = "change the devices of its guest and apply, or take it away: hosttune revert --guest NAME"
 
 
@@ -96,7 +97,8 @@ def _not_back(site: Site, record: Record) -> Record | None:
 def status(site: Site) -> tuple[Result, int]:
     """Return what is applied, what has drifted, what waits for a reboot, and what is unfinished. Changes nothing.
 
-    The exit code is 1 if something has drifted or is unfinished, or if what is applied is unknown, else 0.
+    A measurement that goes on is a note. The exit code is 1 if something has drifted or is unfinished, or if what is
+    applied is unknown, else 0.
     """
     transactions: tuple[Transaction, ...] = ()
     note = None
@@ -114,6 +116,9 @@ def status(site: Site) -> tuple[Result, int]:
     if note is not None:
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     unfinished = next((transaction for transaction in transactions if transaction.is_open), None)
+    measures = (unfinished and unfinished.header.verb) == MEASURED and site.store is not None and site.store.is_locked()
+    if measures:  # its process lives: it rolls this back itself
+        unfinished = None
     rows = site.standings(transactions)
     entries, drift = applied_state(site, rows.in_force)
     known = {setting.key for setting in rows.in_force}
@@ -122,6 +127,7 @@ def status(site: Site) -> tuple[Result, int]:
     retired = site.retired(transactions)
     notes = (
         *_between_tenants(site),
+        *([_MEASURES] if measures else ()),
         *(made_since(site) if unfinished is None else ()),
         *(f"{record.kind} {record.target}: {RETIRED[record.kind]}" for record in retired),
     )

@@ -191,7 +191,10 @@ def _without_old(site: Site, store: Store, say: Say) -> None:
 
 
 def settle_left(site: Site, store: Store, say: Say, *verbs: str) -> bool:
-    """Roll back transactions of these verbs that were cut off; return whether there were any. Raises Refused."""
+    """Roll back transactions of these verbs that were cut off; return whether there were any. Raises Refused.
+
+    Measurements that were rolled back are forgotten.
+    """
     left = [
         transaction for transaction in site.transactions() if transaction.header.verb in verbs and transaction.is_open
     ]
@@ -201,6 +204,9 @@ def settle_left(site: Site, store: Store, say: Say, *verbs: str) -> bool:
             settle(site.system, journal, transaction, say, same_boot=not _of_earlier_boot(site, transaction))
         finally:
             journal.close()
+    for transaction in site.transactions():
+        if (transaction.header.verb, transaction.state) == (MEASURED, "reverted"):
+            store.forget(transaction)
     return bool(left)
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from hosttune.errors import BadInput, Declined, Refused
 from hosttune.inventory.bare import runs
-from hosttune.journal.force import newest_plan
+from hosttune.journal.force import counts, newest_plan
 from hosttune.journal.records import TAKING_AWAY
 from hosttune.journal.state import load, plan_of_sudo_user
 from hosttune.model.hints import did_you_mean
@@ -214,7 +214,7 @@ def _saved_plan(site: Site) -> Plan:
     saved = read_plan(path) if os.path.exists(path) else None
     known = site.transactions()
     newest = newest_plan(known, site.plan_of)
-    plans = (site.plan_of(transaction) for transaction in known)
+    plans = (site.plan_of(transaction) for transaction in known if counts(transaction))
     if newest is not None and (saved is None or any(plan and _decided(plan) == _decided(saved) for plan in plans)):
         return newest[1]
     if saved is None:

@@ -21,6 +21,7 @@ from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import (
     AGAIN,
     KEPT,
+    MEASURED,
     Standings,
     fold,
     newest_plan,
@@ -119,7 +120,7 @@ class Site(msgspec.Struct, frozen=True):
         paths = [path for path in ours if path in _FILES]
         rules = "".join(record.after or "" for record in records if record.target == UDEV_RULES)
         newer = sorted(ruled(_text(self.system, UDEV_RULES)).keys() - ruled(rules)) if UDEV_RULES in names else []
-        own = [transaction for transaction in known if transaction.header.verb not in (AGAIN, KEPT)]
+        own = [transaction for transaction in known if transaction.header.verb not in (AGAIN, KEPT, MEASURED)]
         whole = not own or own[-1].state == "applied" or own[-1].goes_on  # else its apply was cut off
         if self.store is None or not whole or not (paths or newer):
             return None

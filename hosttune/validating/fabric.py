@@ -22,7 +22,7 @@ from hosttune.knobs.knob import make_action
 from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.plan import Action
-from hosttune.transaction.booting import settle_left
+from hosttune.transaction.booting import finish, settle_left
 from hosttune.transaction.engine import for_a_time
 from hosttune.transaction.site import Site, facts_of, next_number, refuse_open, site_of, writable_store
 from hosttune.transaction.steps import prepare, steps_of
@@ -58,6 +58,7 @@ def _activated(system: System, host: Host, tell: Callable[[str], None], stack: c
             host = discover(system)
         known = site.transactions()
         refuse_open(known)
+        site.refuse_lost(known)
         steps = steps_of(_action(partition) for partition in waiting_partitions(host))
         if not steps:
             return host
@@ -82,13 +83,20 @@ def _action(partition: Partition) -> Action:
 
 
 def _ended(site: Site, store: Store, journal: Journal, tell: Callable[[str], None]) -> None:
-    """Remove the journal of a measurement whose partitions are inactive again, or say that one is not."""
+    """Remove the journal of a measurement whose partitions are inactive again, or say that one is not.
+
+    Then do what guests that ended meanwhile have left: the boot unit was refused then, and is not started again.
+    """
     journal.close()
     ended = next((transaction for transaction in site.transactions() if transaction.path == journal.path), None)
     if ended is not None and ended.state != "reverted":
         tell("a partition that was activated to measure may be active still: hosttune recover, then fmpm -l")
     elif ended is not None:
         store.forget(ended)
+        try:
+            finish(site, store, tell)
+        except HosttuneError as error:
+            tell(f"what waits for the end of guests' runs is left to hosttune apply: {error.what}: {error.hint}")
 
 
 def waiting_partitions(host: Host) -> Iterator[Partition]:

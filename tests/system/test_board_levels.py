@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import boardroots
 import pytest
-from applyroots import Cli
+from applyroots import STATE, Cli
 from board import Board
 from boardkills import told
-from boardroots import BoardRoot, asked, clean, with_board
+from boardroots import BoardRoot, asked, clean, ends, with_board
 
 from hosttune.errors import CommandFailed
 from hosttune.machine import archive
@@ -121,6 +123,45 @@ def test_after_a_kill_the_next_command_says_it_and_puts_it_back(cli: Cli, board:
     cli.json("apply", "--boot")
     assert cli("apply", "--intent", intent, "--yes", "--start")[0] == 0
     clean(cli.root)
+
+
+def test_status_names_a_measurement_whose_end_does_what_waited(cli: Cli, board: Board, tmp_path: Path) -> None:
+    """A guest is turned to MIG while it runs, and ends while other GPUs are measured."""
+    guest = {"gpus": ["0000:41:00.0", "0000:56:00.0"]}
+    cli.json("apply", "--intent", asked(tmp_path, a=guest), "--yes", "--start")
+    mig = asked(tmp_path, a={**guest, "mig": {"profile": "1g.18gb", "count": 2}})
+    cli.json("apply", "--intent", mig, "--yes")
+    seen = tmp_path / "seen"
+
+    def measure(board: Board) -> None:
+        ends(board, "a")
+        codes = [told("apply", "--boot")[0], told("status")[0]]
+        applied = json.loads(told("status", "-o", "json")[1])
+        noted = any("measures in a partition" in note for note in applied["notes"])
+        seen.write_text(json.dumps([codes, applied['drift'], applied["open_transaction"], noted]))
+
+    assert validated(1, tmp_path / "out", measure) == 1
+    assert json.loads(seen.read_text()) == [[3, 0], None, True]
+    board.load()
+    assert (board.active, cli("status")[0]) == ([], 0)
+    clean(cli.root)
+
+
+def test_a_killed_measurement_hides_no_lost_journals(cli: Cli, board: Board, tmp_path: Path) -> None:
+    cli.json("apply", "--intent", asked(tmp_path, a={"gpus": 2}), "--yes")
+    board.load()
+    before = board.active
+    shutil.copytree(cli.root.path / STATE / "transactions", tmp_path / "lost")
+    assert validated(1, tmp_path / "out", killed) == -signal.SIGKILL
+    for path in (tmp_path / "lost").iterdir():
+        (cli.root.path / STATE / "transactions" / path.name).unlink()
+    for _ in range(2):
+        assert "no journal knows" in cli("status")[1]
+        assert cli("recover")[0] in (0, 3)
+    assert validated(1, tmp_path / "out", lambda board: None) == 1
+    assert "no partition of the NVSwitch fabric is activated to measure" in (tmp_path / "out").read_text()
+    board.load()
+    assert board.active == before
 
 
 def test_what_could_not_be_put_back_is_said(cli: Cli, board: Board, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@ bare host, the same intent writes nothing, and revert gives back every byte."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,10 @@ from applyroots import PREFERENCE, STATE, Root, copied
 from secondday import THP, Answer, Day, Walk, check_again, check_back, check_settings
 from sweeps import sample
 from xmledits import edited
+
+from hosttune.errors import WriteFailed
+from hosttune.machine import archive
+from hosttune.machine.scratch import Scratch
 
 
 @pytest.fixture
@@ -333,6 +339,26 @@ def test_a_plan_that_was_looked_at_before_its_intent_was_applied_is_not_in_the_w
     asked(three, {**A, "memory": "32GiB"}, B, C).plan().ended()
     three.apply().ended()
     assert three("apply", "--yes", "-o", "json").ended()["changed"] is False
+
+
+class WithoutPages(Scratch):
+    """A root on which no pool of huge pages can be changed."""
+
+    def write(self, path: str, text: str) -> None:
+        """See System."""
+        if path.endswith("nr_hugepages"):
+            raise WriteFailed(path, os.strerror(errno.EIO), errno.EIO)
+        super().write(path, text)
+
+
+def test_a_plan_whose_apply_was_rolled_back_is_applied(three: Day, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(three, {**A, "memory": "32GiB"}, B, C)
+    with monkeypatch.context() as patch:
+        patch.setattr(archive, "Scratch", WithoutPages)
+        three.apply().ended(1)
+    three.plan().ended()
+    assert three("apply", "--yes", "-o", "json").ended()["changed"] is True
+    assert three.places()["a"].memory == 32 << 30
 
 
 def test_without_the_state_directory_nothing_is_updated_or_taken(three: Day) -> None:
