@@ -96,6 +96,9 @@ def degraded(case: Case) -> Finding | None:
         if short:
             about = case.about(_OVER_PCIE) if name == "link" else case.networked
             return observed(case, case.told(name, ", ".join(short)), about, kept)
+        if kept and name == "nic_pcie_link":
+            own = f"link x{link.width} at {link.speed_gts:g} GT/s, which is all that it can do: by design of this NIC"
+            return observed(case, case.told(name, own), case.networked, kept)
     link = case.seen.link
     full = (
         link is not None
