@@ -142,7 +142,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               _SMI),
     FaultLine(r"Unable to retrieve NV[Ll]ink information as all links are in[Aa]ctive",
               "all links of a GPU to the others are down",
-              "read its XIDs in dmesg and the fabric's log; restart the fabric's service, then reset the GPUs or reboot",
+              "read its XIDs in dmesg and the fabric's log; restart the fabric's service, then reset the GPUs",
               _SMI),
     FaultLine(r"caused by previous Xid \d{1,4}",
               "work on the GPU was ended because of an earlier XID, which the line names",

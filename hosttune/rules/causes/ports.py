@@ -46,7 +46,8 @@ def counters(text: str) -> Measured:
 def iperf(text: str) -> Measured:
     """Read iperf3: what all streams received together. Raises BadInput."""
     rows = re.findall(
-        r"(?m)^\[([ \dSUM]{2,4})\][ \t]+[\d.]{1,9}-[\d.]{1,9}[ \t]+sec[ \t]+\S+ \w+[ \t]+(\d{1,6}(?:\.\d{1,3})?) ([GM])bits/sec",
+        r"(?m)^\[([ \dSUM]{2,4})\][ \t]+[\d.]{1,9}-[\d.]{1,9}[ \t]+sec[ \t]+\S+ \w+[ \t]+"
+        r"(\d{1,6}(?:\.\d{1,3})?) ([GM])bits/sec",
         text,
     )
     if not rows:

@@ -44,6 +44,17 @@ def test_pasted_reports(case: dict[str, Any]) -> None:
     assert set(first) & set(case["causes"]) if case["causes"] else not found
 
 
+def test_a_port_held_by_all_the_lanes_of_its_card() -> None:
+    """A card of four lanes with a port of 200 Gb/s: its link is whole, and is the limit."""
+    seen = {"speed_gts": 32, "width": 4, "max_speed_gts": 32, "max_width": 4}
+    figure = {"metric": "rdma-write", "subject": "mlx5_0", "value": 111.7, "unit": "Gb/s"}
+    setup = {"nics": {"count": 1, "rate_gbps": 200, "kind": "infiniband"}}
+    document = {"version": 1, "setup": setup, "figures": [figure], "observations": {"nic_pcie_link": seen}}
+    first = diagnose(Measured.from_yaml(json.dumps(document))).causes[0]
+    assert (first.cause, first.grade) == ("pcie-generation-limit", "proven")
+    assert "second one" in first.remedy
+
+
 POSTED = tomllib.loads((ROOT / "cases/kernel_log/lines.toml").read_text())["line"]
 
 
