@@ -19,7 +19,7 @@ PACKAGES_SSH := openssh-server openssh-client iproute2 iputils-ping iptables ipe
 # wanted: they are unpacked, not installed, so that no service starts.
 PACKAGES_PROMETHEUS := prometheus prometheus-node-exporter prometheus-alertmanager
 PACKAGES_BENCH := hwloc-nox strace
-PACKAGES_LAB := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs openssh-client
+PACKAGES_LAB := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs openssh-client cpio swtpm swtpm-tools
 
 # Tests run on every core. Python may keep their byte code, whatever the shell says: reading them anew takes 12 s.
 JOBS ?= $(shell nproc)
@@ -76,7 +76,7 @@ FAULTS := tests/system/test_faults_*.py tests/system/test_board_*.py tests/unit/
 EVIDENCE := tests/system/test_evidence_*.py tests/unit/rules tests/unit/metrics
 HANDOVER := tests/system/test_handover_*.py tests/unit/handover
 # Those of the lab that boot machines of their own.
-MACHINES := $(addprefix tests/lab/test_lab_,alerts.py handover*.py pairs.py stock.py testguest.py tutorial.py)
+MACHINES := $(addprefix tests/lab/test_lab_,alerts.py handover*.py pairs.py seen.py stock.py testguest.py tutorial.py)
 all_but = $(foreach path,$(1),--ignore-glob '$(path)')
 SWEEP := -n $(JOBS) --dist worksteal
 ARGS_planner := $(SWEEP) $(PLANNER)

@@ -26,8 +26,8 @@ T = TypeVar("T")
 DEFAULT_GUEST = "gpu-guest"
 # The options that the keys of an intent come from, for error messages.
 OPTION_OF = {"gpus": "--gpus", "nics": "--nics", "nvme": "--nvme", "vcpus": "--vcpus",
-             "memory": "--memory", "name": "--name", "numa": "--numa", "disk": "--disk", "mig": "--mig",
-             "networks": "--network or --bridge"}  # fmt: skip
+             "memory": "--memory", "name": "--name", "numa": "--numa", "disk": "--disk", "disks": "--disk",
+             "mig": "--mig", "networks": "--network or --bridge"}  # fmt: skip
 NAME_HELP = (
     f"Name of the guest (default {DEFAULT_GUEST}); with -o xml, which guest of several: with --mig PROFILE:N, NAME-K"
     " plans NAME-0 ... and prints the K-th."
@@ -61,7 +61,7 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--hugepages", type=click.Choice(["auto", "1GiB", "2MiB", "none"]), help="Page size (default auto).")
 @click.option("--nics", type=DevicesOption("nics"), metavar="N", help="Give the guest the N nearest NICs.")
 @click.option("--nvme", type=DevicesOption("nvme"), metavar="N", help="Give the guest the N nearest NVMe drives.")
-@click.option("--disk", metavar="PATH", help="Disk image of the guest.")
+@click.option("--disk", "disks", multiple=True, metavar="PATH", help="Disk of the guest (repeatable, first boots).")
 @click.option("--network", "networks", multiple=True, metavar="NAME", help="libvirt network (repeatable).")
 @click.option("--bridge", "bridges", multiple=True, metavar="NAME", help="Host bridge (repeatable).")
 @click.option("--firmware", type=click.Choice(["efi", "bios"]), help="Firmware of the guest (default efi).")
@@ -216,7 +216,7 @@ def profile_and_count(text: str) -> tuple[str, int]:
 def guests_of_mig(asked: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the guests of --mig PROFILE[:N]: NAME-0, NAME-1, …, with one instance each. Raises BadInput."""
     profile, count = profile_and_count(asked["mig"])
-    if count > 1 and asked["disk"] is not None:
+    if count > 1 and asked["disks"]:
         raise BadInput(f"one disk for {count} guests", where="--disk", hint="write an intent, with a disk for each")
     guest = {**guest_of_options(asked), "gpus": None, "mig": {"profile": profile}}
     return [{**guest, "name": f"{guest['name']}-{n}"} for n in range(count)]
@@ -229,9 +229,11 @@ def guest_of_options(asked: dict[str, Any]) -> dict[str, Any]:
     for key in ("vcpus", "numa"):
         if asked[key] is not None:
             guest[key] = number_or_auto(asked[key], OPTION_OF[key])
-    for key in ("memory", "smt", "hugepages", "nics", "nvme", "disk", "firmware", "accelerator"):
+    for key in ("memory", "smt", "hugepages", "nics", "nvme", "firmware", "accelerator"):
         if asked[key] is not None:
             guest[key] = asked[key]
+    if asked["disks"]:
+        guest |= {"disks": [*asked["disks"]]} if asked["disks"][1:] else {"disk": asked["disks"][0]}
     networks = [{"network": name} for name in asked["networks"]] + [{"bridge": name} for name in asked["bridges"]]
     if networks:
         guest["networks"] = networks

@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from hosttune.errors import BadInput
-from hosttune.gpu.matrices import between, matrices, within
+from hosttune.gpu.matrices import between, matrices
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_topo import TopoMatrix, parse_nvlink_status, parse_topo_matrix
 from hosttune.gpu.vendor import LogReader
@@ -27,7 +27,7 @@ def _query(text: str) -> tuple[Gpu, ...]:
 
 
 def _topology(text: str) -> Measured:
-    matrix = parse_topo_matrix(text)
+    matrix = parse_topo_matrix(re.sub(r"\bSOC\b", "SYS", text))  # its name before driver 384
     if matrix is None or any(len(row) < len(matrix.gpus) + len(matrix.nics) - 1 for row in matrix.paths.values()):
         raise BadInput("no whole matrix in it", where="nvidia-smi topo -m", hint="save its whole output")
     if any(name not in matrix.paths for name in (*matrix.gpus, *matrix.nics)):
@@ -171,7 +171,6 @@ def _peers(text: str) -> Measured:
         raise BadInput("no whole matrix in it", where="p2pBandwidthLatencyTest", hint="save its whole output")
     cells = peers[best] if best else {}
     names = {row: f"gpu{row}" for row, _ in cells}
-    one_way = cells if best and best[0] == "Uni" else {}
     # Without peer access the copies of P2P=Enabled go through the host's memory, as those of P2P=Disabled do.
     off = peers.get((best[0], "Disabled", "Writes"), {}) if best and best[1] == "Enabled" else {}
     pairs = [(value, off.get(pair)) for pair, value in cells.items() if value and pair[0] != pair[1]]
@@ -187,7 +186,8 @@ def _peers(text: str) -> Measured:
             gpus_per_host=len(devices) or len(names) or None,
             hosts=1,
         ),
-        figures=(*between(cells, names, best is not None and best[0] == "Bi"), *within(one_way, names)),
+        # Its copies within a GPU are no measure of the memory: of H100 in order they reach 0.75 of the peak.
+        figures=tuple(between(cells, names, best is not None and best[0] == "Bi")),
         observations=Observations(
             p2p="off" if said else None,
             peer_copies_slow=slow or (False if same and access == {"CAN"} else None),

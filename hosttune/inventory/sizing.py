@@ -97,12 +97,13 @@ class PlanningContext(msgspec.Struct, frozen=True, dict=True):
                 yield other
 
     def dividable(self, node: int) -> list[Core]:
-        """Return the cores of a node that guests divide: all but those that lack a thread that others there have.
+        """Return the cores of a node that guests divide: without those few that lack a thread that all others have.
 
         A guest has equally many threads of each of its cores.
         """
         cores = self.resources.nodes[node].assignable
-        return [core for core in cores if len(core.cpus) == self.resources.threads_per_core] or [*cores]
+        whole = [core for core in cores if len(core.cpus) == self.resources.threads_per_core]
+        return whole if 4 * len(whole) >= 3 * len(cores) else [*cores]
 
     def with_like_cores(self, node: int) -> list[list[Core]]:
         """Return the cores that guests divide of the nodes that are `alike`, unless one lacks a quarter of them."""
@@ -176,6 +177,7 @@ def auto_share(
     for node, share in shares.items():
         alike = [*context.alike(node)]
         have = min(map(len, context.with_like_cores(node)))
+        lacking = len(context.resources.nodes[node].assignable) - len(context.dividable(node))
         cores_of_nodes.append(int(have * share))
         assignable = min(filter(None, (other.assignable_bytes for other in alike)), default=None)
         bytes_by_node.append(None if assignable is None else int(assignable * share))
@@ -183,6 +185,7 @@ def auto_share(
             (f"{by_node[node]} of {total[node]} GPUs of node {node}" if node in by_node else
              f"all of node {node}, which has no GPU")
             + f" ({have} cores, {format_size(assignable)} unreserved)"
+            + (f" without {lacking} that lack a thread" if lacking else "")
         )  # fmt: skip
     uncapped = min(cores_of_nodes)
     most = min(uncapped, context.vcpus.most // len(shares) // context.resources.threads_per_core)

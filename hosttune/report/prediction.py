@@ -132,18 +132,25 @@ def diagnosis_report(diagnosis: Diagnosis, host: Host | None = None, name: str |
     style = "unknown" if verdicts == {"unknown"} or not verdicts else "pass"
     style = "fail" if verdicts & {"low", "impossible"} else "warn" if diagnosis.causes else style
     answer = shortfall(diagnosis.figures, diagnosis.causes[0].explains if diagnosis.causes else ())
-    meaning = "No figure is known to be low, and no fault was observed: no cause is named."
+    told = f"{counted(diagnosis)}."
     if diagnosis.causes:
-        meaning = f"{diagnosis.causes[0].sentence}. {counted(diagnosis)}." if answer else f"{counted(diagnosis)}."
+        sentence = diagnosis.causes[0].sentence
+        headline, meaning = (answer, f"{sentence}. {told}") if answer else (sentence, told)
     elif style == "fail":
-        meaning = "No cause found: no rule explains what is low."
+        headline, meaning = answer or "A figure is low", "No cause found: no rule explains what is low."
     elif style == "pass" and diagnosis.figures:
-        meaning = "Every figure is as such a machine gives it; a figure that is as it should be gets no cause."
+        headline = "every figure is as such a machine gives it"
+        meaning = f"{told} A figure that is as it should be gets no cause."
+    else:
+        headline = "not decided: no fault was seen, and no figure is known to be low"
+        meaning = (
+            told if diagnosis.figures else "Give the figure that is slow, or what shows links, ports and peer access."
+        )
     return Report(
         kind="Diagnosis",
         name=name or (host.hostname if host else None) or "measured figures",
         verdict=style,
-        headline=answer or (diagnosis.causes[0].sentence if diagnosis.causes else counted(diagnosis)),
+        headline=headline,
         meaning=meaning,
         blocks=(
             Section(heading="Causes and figures", blocks=diagnosis_blocks(diagnosis)),

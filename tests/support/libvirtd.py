@@ -6,6 +6,7 @@ Where a mount namespace can be had it sees hugetlbfs mounts of its own, so that 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -142,13 +143,18 @@ def _wait(libvirtd: Libvirtd, daemon: subprocess.Popen[bytes], log: Path) -> Non
         time.sleep(0.05)
 
 
-@pytest.fixture(scope="session")
-def libvirtd() -> Iterator[Libvirtd]:
-    """A private libvirtd for the session. Fails, and says what to install, where libvirt or QEMU is missing."""
-    where = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    missing = [name for name in NEEDED if shutil.which(name, path=where) is None]
-    if missing:
-        pytest.fail(f"{', '.join(missing)} not installed: apt-get install {PACKAGES}")
+def _within(release: Path | None, directory: Path) -> str:
+    """Shell, in a mount namespace: change into the root of another release, and keep kernel and directory."""
+    if release is None:
+        return "exec"
+    root, here = shlex.quote(str(release)), shlex.quote(str(directory))
+    binds = [f"mount --rbind {path} {root}{path}" for path in ("/proc", "/sys", "/dev", here)]
+    return f"mkdir -p {root}{{/proc,/sys,/dev,{here}}} && {' && '.join(binds)} && exec chroot {root}"
+
+
+@contextlib.contextmanager
+def private_libvirtd(release: Path | None = None) -> Iterator[Libvirtd]:
+    """A private libvirtd. `release`: of the packages unpacked there; needs root and a mount namespace."""
     # Not tmp_path: a socket's path is at most 107 bytes, and nobody must be able to reach it.
     directory = Path(tempfile.mkdtemp(prefix="hosttune-"))
     for size in SIZES:
@@ -157,7 +163,8 @@ def libvirtd() -> Iterator[Libvirtd]:
     _prepare(directory, hugepages)
     log = directory / "log"
     start = shlex.join([*_as_user(), "libvirtd", "-p", str(directory / "pid")])
-    argv = ["unshare", "-m", "sh", "-c", f"{_mounts(directory)} && exec {start}"] if hugepages else shlex.split(start)
+    script = " && ".join([*([_mounts(directory)] if hugepages else []), f"{_within(release, directory)} {start}"])
+    argv = ["unshare", "-m", "bash", "-c", script] if hugepages or release else shlex.split(start)
     with log.open("wb") as output:
         daemon = subprocess.Popen(argv, env=_environment(directory), stdout=output, stderr=output, cwd=directory)
     try:
@@ -172,3 +179,14 @@ def libvirtd() -> Iterator[Libvirtd]:
             daemon.kill()
             daemon.wait(timeout=10)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def libvirtd() -> Iterator[Libvirtd]:
+    """A private libvirtd for the session. Fails, and says what to install, where libvirt or QEMU is missing."""
+    where = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    missing = [name for name in NEEDED if shutil.which(name, path=where) is None]
+    if missing:
+        pytest.fail(f"{', '.join(missing)} not installed: apt-get install {PACKAGES}")
+    with private_libvirtd() as running:
+        yield running

@@ -93,7 +93,7 @@ def _of_ports(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
 
 
 def _of_larger(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
-    """Yield the figures of the largest messages that are less than half of those of smaller ones."""
+    """Yield the figures of the largest messages that are less than two thirds of those of smaller ones."""
     groups: dict[tuple[str, str], list[tuple[float, int, float]]] = {}
     for n, verdict in enumerate(figures):
         if verdict.value and verdict.figure.size_bytes:
@@ -102,6 +102,6 @@ def _of_larger(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
     for group in groups.values():
         _, n, value = max(group)
         size, _, best = max(group, key=lambda row: row[2])
-        if value * 2 < best:
+        if value * _ALIKE < best:
             share, figure = value / best, figures[n].figure
             yield n, f"{number(figure.value)} {figure.unit}, {share:.0%} of what {size:,.0f}{FALLEN}"

@@ -21,7 +21,7 @@ _LABELS = tuple(
         (r"\[((?:rank|default|node)\d{1,6})\]:? ?", 0.0),  # torchrun
         (r"\((\w[^()]{0,120}\bpid=\d{1,10}[^()]{0,80})\) ", 0.0),  # ray
         (r"> ?", 0.9),  # quoted in a message
-        (r" {0,6}(\d{1,6}): ?", 0.6),  # srun --label
+        (r" {0,6}(\d{1,6}):(?![0-9a-f]{2}:) ?", 0.6),  # srun --label
         (r"\[(\d{1,6})\]:? ?", 0.6),
         (r"(?!Lnk)([\w.-]{1,64}): ", 0.9),  # pdsh, stern; not the fields of lspci
         (r"([\w.-]{1,64}) {1,40}\| ?", 0.9),  # docker compose

@@ -143,7 +143,7 @@ def logs() -> tuple[Log, ...]:
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
         Log("lines of drivers and the kernel", SIGN, lines_of, lines=r"(?!)", everyone=True),
-        Log("ibstat", r"(?m)^[ \t]*CA type: ", ibstat),
+        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'", ibstat),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
         Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\.", _nvbandwidth,
             begin=r"^nvbandwidth Version"),
@@ -313,13 +313,22 @@ def _nccl_debug(text: str) -> Measured:
     )
 
 
+def _all_here(text: str) -> bool:
+    """Return whether a log has as many processes as the ring has ranks: they are of one host then."""
+    rings = re.findall(r"(?m)NCCL INFO Channel [0-9/]{1,9} :((?:[ \t]+\d{1,5})+)[ \t]*$", text)
+    processes = set(re.findall(r"(?m)^(\S{1,200}?:\d{1,10}):\d{1,10} (\[\d{1,4}\]) ", text))
+    return any(1 < len(ring.split()) <= len(processes) for ring in rings)
+
+
 def _transport(vias: set[str], ports: list[str], text: str, hosts: int | None) -> Transport | None:
     """Return what carries the data: what the channels say, and else the network of a run on several hosts.
 
     "NET/Socket : Using" alone is the network that the library would use; on one host it carries nothing.
     """
     network = any(via.startswith("NET/") for via in vias)
-    several = (hosts or len(set(_HOST.findall(text)))) > 1 or (hosts is None and re.search(_NO_VERBS, text) is not None)
+    several = (hosts or len(set(_HOST.findall(text)))) > 1 or (
+        hosts is None and re.search(_NO_VERBS, text) is not None and not _all_here(text)
+    )
     if any(via.startswith("NET/Socket") for via in vias):
         return "socket"
     if not vias and several and not ports and "NET/Socket : Using" in text:

@@ -54,6 +54,9 @@ def _join(into: dict[str, Any], facts: dict[str, Any], where: str, doubts: dict[
         if before is None:
             into[name] = value
             continue
+        if name == "p2p" and {before, value} == {"pcie", "off"}:  # a path is there, and peer access is not
+            into[name] = "off"
+            continue
         into[name] = None
         doubts[name] = Doubt(
             what="two sources differ", where=f"{where}.{name}", why=f"{name}: {before!r} and {value!r}"[:300]

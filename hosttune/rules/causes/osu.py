@@ -9,11 +9,11 @@ from hosttune.model.measured import Figure, Measured, Setup
 
 # Options of launchers with one rank a host.
 _APART = r"-{1,2}(?:map-by|npernode|N|ppn|ntasks-per-node)[ =](?:node|ppr:1:node|1)\b|-{1,2}(?:host|H)[ =]\w[^,\s]*,\w"
-_LARGE, _FALLEN = 1 << 20, 0.5  # bytes from which a time says something of the bandwidth; part of the fastest size's
+_LARGE, _FALLEN = 1 << 20, 2 / 3  # bytes from which a time says something of the bandwidth; part of the fastest size's
 
 
 def osu(text: str) -> Measured:
-    """Return the figure of the largest message, and of the fastest one where that is twice as fast.
+    """Return the figure of the largest message, and of the fastest one where that is half as fast again.
 
     A table does not say where its ranks are, nor how many: only a launcher's options do. MB are 10^6 bytes, times are
     in µs, of a ping-pong one way, of all_gather's size each rank's (osu_util.h). Raises NotUnderstood.

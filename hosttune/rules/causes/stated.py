@@ -18,9 +18,10 @@ _ROWS: tuple[tuple[str, Any, str], ...] = (
     ("transport", "socket", r"NET/OFI Could not find any optimal provider"),  # aws-ofi-nccl: sockets are left
     ("nvls", False, r"transport/nvls\.cc:\d{1,5} NCCL WARN[^\n]{0,80}|Failed to bind NVLink SHARP[^\n]{0,120}"),
     ("iommu", "on", r"Missing \"iommu=pt\" from kernel command line"),
-    # CUDA samples, simpleP2P.cu; cudaErrorSystemNotReady; ROCm Validation Suite, modules p2p and pqt
+    # CUDA samples, simpleP2P.cu; cudaErrorSystemNotReady; HIP samples, hipBusBandwidth; ROCm Validation Suite, pqt
     ("p2p", "off", r"Peer access from [^\n]{1,200}? : No\b"),
     ("p2p", "off", rf"(?:{NO_FABRIC})[^\n]{{0,60}}"),
+    ("p2p", "off", r"peer2peer not supported : gpu#\d{1,3}"),
     ("p2p", "off", r"p2p \d{1,6} \d{1,6} peers:false\b|p2p-bandwidth No peers found"),
     # nvidia-smi -q, also a part of it
     ("thermal_slowdown", True, r"[SH]W Thermal Slowdown[ \t]{0,40}: Active\b"),

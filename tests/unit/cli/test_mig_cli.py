@@ -14,9 +14,17 @@ from hosttune.errors import BadInput
 from hosttune.model.values import to_json
 
 NOTHING: dict[str, Any] = dict.fromkeys(
-    ("gpus", "file", "name", "vcpus", "memory", "numa", "smt", "hugepages", "nics", "nvme", "disk", "firmware")
+    ("gpus", "file", "name", "vcpus", "memory", "numa", "smt", "hugepages", "nics", "nvme", "firmware")
 )
-NOTHING |= {"accelerator": None, "profile": None, "mig": None, "addresses": (), "networks": (), "bridges": ()}
+NOTHING |= {
+    "accelerator": None,
+    "profile": None,
+    "mig": None,
+    "addresses": (),
+    "networks": (),
+    "bridges": (),
+    "disks": (),
+}
 
 
 def test_one_guest_for_each_instance() -> None:
@@ -35,6 +43,13 @@ def test_without_a_number_it_is_one_guest() -> None:
     assert [(guest.name, guest.mig and guest.mig.profile) for guest in intent.guests] == [("gpu-guest-0", "1g.18gb+me")]
 
 
+def test_one_disk_and_several() -> None:
+    asked = {**NOTHING, "addresses": ("0000:41:00.0",)}
+    for disks, keys in ((("/a.qcow2",), ["disk"]), (("/a.qcow2", "/dev/b"), ["disks[0]", "disks[1]"])):
+        intent, _ = read_intent({**asked, "disks": disks}, prune=False)
+        assert intent.guests[0].disk_paths == dict(zip(keys, disks, strict=True))
+
+
 @pytest.mark.parametrize(
     ("asked", "where", "what"),
     [
@@ -47,7 +62,8 @@ def test_without_a_number_it_is_one_guest() -> None:
         ({"mig": "1g.18gb:-1"}, "--mig", "'-1' is not a number of guests"),
         ({"mig": "1g.18gb", "gpus": 1}, "--mig", "--mig together with whole GPUs"),
         ({"mig": "1g.18gb", "addresses": ("0000:41:00.0",)}, "--mig", "--mig together with whole GPUs"),
-        ({"mig": "1g.18gb:2", "disk": "/a.qcow2"}, "--disk", "one disk for 2 guests"),
+        ({"mig": "1g.18gb:2", "disks": ("/a.qcow2",)}, "--disk", "one disk for 2 guests"),
+        ({"addresses": ("0000:41:00.0",), "disks": ("/a", "/a")}, "--disk", "/a is named twice"),
         ({"mig": "1g.18gb:2", "name": "a b"}, "--name", "'a b-0' is not a guest name"),
         ({"mig": "1g.18gb", "file": "x"}, "command line", "-f together with options of a single guest"),
     ],
