@@ -205,8 +205,12 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
     """Raise Refused for devices that a running guest or a process uses, or of which that cannot be told."""
     carried = {gpu.address: gpu.functions for gpu in (host.vgpu.gpus if host.vgpu else ())}
     parts = {
-        one: {one, *host.index.virtuals.get(one, ()), *(uuid for of in carried.get(one, ()) for uuid in of.mdevs)}
-        for one in addresses
+        address: {
+            address,
+            *host.index.virtuals.get(address, ()),
+            *(uuid for of in carried.get(address, ()) for uuid in of.mdevs),
+        }
+        for address in addresses
     }
     lines = [
         f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}: shut it down first"

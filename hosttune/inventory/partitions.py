@@ -225,10 +225,7 @@ def unnamed(gpus: Iterable[str], modules: Mapping[str, int], claimed: Mapping[st
     wanted = tuple(gpus)
     missing = [address for address in wanted if address not in modules and address not in claimed]
     reasons = (
-        [
-            f"the module ids of {', '.join(missing)} are unknown: only the driver nvidia reports them"
-            " (Module Id of nvidia-smi -q)"
-        ]
+        [f"the module ids of {', '.join(missing)} are unknown: only the driver nvidia reports them (its Module Id)"]
         if missing
         else []
     )

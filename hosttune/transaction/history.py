@@ -60,7 +60,11 @@ def _past(transaction: Transaction, *, entries: bool) -> PastTransaction:
     header, records = transaction.header, transaction.records
     outcomes = ["done", "clamped", "reverted", *([None] if transaction.goes_on and not transaction.is_open else [])]
     # Of a revert that was cut off right after a write, the next one found that at its original.
-    seen = {(one.kind, one.target): one for one in records if one.outcome in outcomes and one.undone is None}
+    seen = {
+        (record.kind, record.target): record
+        for record in records
+        if record.outcome in outcomes and record.undone is None
+    }
     made = list(seen.values())
     return PastTransaction(
         number=header.number,

@@ -139,8 +139,8 @@ def not_startable(host: Host, guest: PlannedGuest) -> str | None:
     if partition.active is False:
         return f"{text} is not active: fmpm -a {partition.id}"
     return (
-        f"{text} may not be active, the Fabric Manager does not tell: hosttune apply --start once fmpm -l answers here;"
-        f" if it runs elsewhere, fmpm -a {partition.id} there, virsh start {guest.name} here"
+        f"{text} may not be active, the Fabric Manager does not tell. Once fmpm -l answers here: hosttune"
+        f" apply --start; if it runs elsewhere, fmpm -a {partition.id} there, virsh start {guest.name} here"
     )
 
 

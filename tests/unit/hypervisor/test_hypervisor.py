@@ -388,7 +388,7 @@ NOT_STARTABLE = {
     "fabric": (
         host(gpus=(Gpu(address=GPU, vendor="nvidia", fabric_state="completed"),)),
         "its GPUs are on an NVSwitch fabric and which partition holds them is unknown: the module ids of"
-        f" {GPU} are unknown: only the driver nvidia reports them (Module Id of nvidia-smi -q)",
+        f" {GPU} are unknown: only the driver nvidia reports them (its Module Id)",
     ),
 }
 
