@@ -114,6 +114,7 @@ tcg: slow, for trials
  7 2026-11-28 09:00Z root apply intent.yaml
  8 2026-11-28 09:00Z root revert-guest -carol
  9 2026-11-28 09:00Z root apply inference.yaml +small-0 +small-1 -bob -alice""",
+    "hosttune status --root try\n": "lab-host: nothing in force\n...",  # and what was handed over
 }
 # A bridge instead of libvirt's own network, which needs dnsmasq.
 NETWORK = "<network><name>default</name><forward mode='bridge'/><bridge name='virbr9'/></network>"
@@ -138,8 +139,8 @@ def told(text: str) -> str:
 
 
 def of(line: str, table: dict[str, str]) -> str | None:
-    """What a table has for a command: its keys are what commands begin with."""
-    return next((value for begin, value in table.items() if line.startswith(begin)), None)
+    """What a table has for a command: its keys are what commands begin with, to the line's end where they have one."""
+    return next((value for begin, value in table.items() if f"{line}\n".startswith(begin)), None)
 
 
 @pytest.fixture(scope="module")
