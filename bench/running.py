@@ -21,7 +21,7 @@ from hosttune.machine.live import LiveMachine
 from hosttune.machine.reader import Reader
 from hosttune.rules.lint import LintedDefinition, Manager, lint
 
-GUESTS, ROUNDS, MOST = 8, 15, 2.5
+GUESTS, ROUNDS, MOST = 8, 15, 2.0
 # Paused and emulated, with threads, cells and ports as a manager writes them; its memory is touched, as a guest's is.
 LINE = (
     "qemu-system-x86_64 -S -display none -daemonize -machine q35 -accel tcg,thread=multi -smp 16,sockets=2 -m 512"

@@ -26,7 +26,10 @@ REQUIREMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "SEC11": (
         "isolation of compute: nothing joins two tenants",
-        ("iommu-mode", "interrupt-remapping", "iommu-groups", "cpu-vulnerabilities", "microcode", "kernel-arguments"),
+        (
+            *("iommu-mode", "interrupt-remapping", "iommu-groups", "vfio-no-iommu", "vfio-unsafe-interrupts", "acs"),
+            *("cpu-vulnerabilities", "microcode", "kernel-arguments", "smt", "fabric-manager-mode", "fabric-partition"),
+        ),
     ),
     "SEC21": ("what the last tenant left was erased, as a signed hand-over says", ("handover-statement",)),
     "SEC22": ("Secure Boot with a TPM 2.0", ("secure-boot",)),
@@ -76,7 +79,8 @@ def _answer(validation: dict[str, Any], what: str, checks: tuple[str, ...]) -> d
 
 def _firmware(validation: dict[str, Any]) -> dict[str, Any]:
     facts = [one for one in validation.get("configuration") or [] if one["name"] in FIRMWARE]
-    missing = [name for name in FIRMWARE if not any(one["name"] == name and one["value"] for one in facts)]
+    values = {name: [one["value"] for one in facts if one["name"] == name] for name in FIRMWARE}
+    missing = [name for name in FIRMWARE if not values[name] or not all(values[name])]
     versions = [{key: one[key] for key in ("name", "value", "model", "subjects")} for one in facts]
     text = {"error": f"not known: {', '.join(missing)}"} if missing else {}
     return {"passed": not missing, "message": "firmware versions of the host's parts", "versions": versions, **text}

@@ -157,8 +157,12 @@ def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, h
         return [Scope(host.hostname or "unnamed host", None, hosts)]
     if name is not None:
         if name not in by_name:
-            known = ", ".join(by_name) or "none is known"
-            raise BadInput(f"no guest {name!r}", where="--guest", hint=f"give one of: {known}")
+            hint = (
+                f"give one of: {', '.join(by_name)}"
+                if by_name
+                else "no guest is known here: name a plan by --plan FILE"
+            )
+            raise BadInput(f"no guest {name!r}", where="--guest", hint=hint)
         by_name = {name: by_name[name]}
     if not by_name:
         raise BadInput("no guest is placed", where=intent or plan or "plan", hint="hosttune plan says why")

@@ -25,6 +25,7 @@ from hosttune.model.values import Value, to_json
 RUNNING = "qemu-running"
 _MOST_OPEN = 65_536  # descriptors of one process that are looked at
 _NODES = re.compile(r"^Mems_allowed_list:\s*([0-9,-]+)\s*$", re.MULTILINE)
+_LARGE = re.compile("^.* (?:N[0-9]{1,4}=[0-9]{4}|huge ).*$", re.MULTILINE)  # mappings of 1,000 pages, or huge ones
 # Who starts QEMU so, by its arguments and its control group; the first that fits. `id` is what its commands ask for.
 _MANAGERS = (
     ("Proxmox", re.compile(r"/run/qemu-server/([0-9]+)\.")),
@@ -32,6 +33,7 @@ _MANAGERS = (
     ("Incus", re.compile(r"/incus/(?:[^\0/]*/){0,6}?(?:[^/\0_]*_)?([^/\0]+)/qemu\.")),
     ("LXD", re.compile(r"/lxd/(?:[^\0/]*/){0,6}?(?:[^/\0_]*_)?([^/\0]+)/qemu\.")),
     ("OpenNebula", re.compile(r"\bguest=one-([0-9]+)\b")),
+    ("OpenStack Nova", re.compile(r"\bguest=(instance-[0-9a-f]{8})\b")),
     ("KubeVirt", re.compile(r"(?:/run/|[-_/])kubevirt()")),
     ("libvirt", re.compile(r"/libvirt/qemu|machine-qemu")),
 )
@@ -144,7 +146,8 @@ def strip_running(answer: str, scrub_node: Callable[[str], str], scrub_words: Ca
 
 def _running(reader: Reader, process: Process) -> Running:
     pid = process.pid
-    maps, unread = parse_maps(numa_maps(reader, pid))
+    text = numa_maps(reader, pid)
+    maps, unread = parse_maps("\n".join(_LARGE.findall(text)) or text)
     maps = maps if unread is None else []
     most = max(maps, key=lambda mapped: sum(mapped.pages.values()) * (mapped.page_bytes or 0), default=None)
     nodes = _NODES.search(reader.text(f"/proc/{pid}/task/{pid}/status") or "")

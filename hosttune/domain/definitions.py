@@ -6,6 +6,7 @@ Pure. Also the comparison of two such definitions, which must not lose anything 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ _MANAGERS = {
     "http://openstack.org/xmlns/libvirt/nova/": "OpenStack Nova",
     "http://ovirt.org/vm/": "oVirt",
     "http://kubevirt.io": "KubeVirt",
+    "http://opennebula.org/xmlns/libvirt/": "OpenNebula",
 }
 _SECRET = "passwd"  # of <graphics>: all that --security-info adds (libvirt, virDomainGraphicsAuthDefFormatAttr)
 
@@ -55,7 +57,11 @@ def secrets_of(xml: str) -> tuple[str, ...]:
 
 def managers_of(text: XmlText) -> tuple[str, ...]:
     """Return the names of other programs that manage a guest, by its metadata."""
-    spaces = [child.tag for element in text.root.all("metadata") for child in element.children]
+    return managers_in([child.tag for element in text.root.all("metadata") for child in element.children])
+
+
+def managers_in(spaces: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the programs that write metadata in these namespaces."""
     return tuple(manager for space, manager in _MANAGERS.items() if any(one.startswith(space) for one in spaces))
 
 

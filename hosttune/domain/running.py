@@ -86,9 +86,9 @@ def put(parent: _Element, tag: str, text: object = None, **attributes: object) -
     element = SubElement(parent, tag)
     for name, value in attributes.items():
         if value not in (None, ""):
-            element.set(name, _NO_XML.sub("?", str(value)))
+            element.set(name, words if (words := str(value)).isprintable() else _NO_XML.sub("?", words))
     if text is not None:
-        element.text = _NO_XML.sub("?", str(text))
+        element.text = words if (words := str(text)).isprintable() else _NO_XML.sub("?", words)
     return element
 
 

@@ -291,8 +291,6 @@ _LINES = (
                "amdgpu_device.c, amdgpu_device_gpu_recover; amdgpu_kms.c, amdgpu_driver_load_kms", outcome="fail",
                says="it did not start, or not again after a reset",
                remedy="power-cycle the host; if it comes back, take the GPU out of use and ask its maker"),
-    KernelLine("gpu-reset", "GPU reset begin!", rf"{_LOGGED}GPU reset begin!", "amdgpu_device.c", outcome="warn",
-               says="its driver reset it", remedy="read the lines before it in dmesg: what hung, and in whose process"),
 )  # fmt: skip
 AMD = Vendor(
     name="amd",

@@ -30,7 +30,7 @@ from hosttune.gpu.nvidia_smi_rows import (
     text_of,
     watts_of,
 )
-from hosttune.gpu.nvidia_words import CLOCK_REASONS, MOST
+from hosttune.gpu.nvidia_words import CLOCK_REASONS, MOST, recovery
 from hosttune.gpu.vendor import NO_ADDRESS, VendorAnswer, without_conflicting_gpus
 from hosttune.model.host import Gpu, Mig, MigInstance, Problem
 from hosttune.model.limits import check_count
@@ -311,6 +311,7 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
     requested, limit = watts_of(_text_at(flat, places.requested)), facts["power_limit_watts"]
     if requested is not None and limit is not None and limit > requested:  # the limit in effect is never above it
         facts["power_limit_watts"] = None
+    facts["recovery_action"] = recovery(facts["recovery_action"], (text for texts in flat.values() for text in texts))
     lacks += ["mig"] if is_lacking(_text_at(flat, places.mig_current)) and places.mig_device not in flat else []
     return Gpu(
         address=address,

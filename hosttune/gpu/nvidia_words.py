@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 # What is limited to a maximum number in one answer, for the error message (hosttune.model.limits).
 MOST = "GPUs that NVIDIA's driver reports"
 # nvmlClocksEventReasons in bit order (nvml.h), in the words of `nvidia-smi --query-gpu=clocks_event_reasons.…`.
@@ -22,6 +24,9 @@ COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process
 FABRIC_STATES = (None, "not started", "in progress", "completed")
 # nvmlDeviceGpuRecoveryAction_t, in the words of `nvidia-smi -q`
 RECOVERY_ACTIONS = ("none", "reset", "reboot", "drain p2p", "drain and reset")
+# What NVML answers in place of a value (nvmlErrorString: NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED), the worse
+# first, and what recovers such a GPU.
+_ERRORS = {"GPU is lost": "reboot", "GPU requires reset": "reset"}
 # NVML_GPU_FABRIC_HEALTH_MASK_*: two bits each, 1 means true. The incorrect configuration has four bits, of which 1
 # means none (nvml.h).
 FABRIC_FAULTS = (
@@ -50,6 +55,13 @@ TELLS = frozenset(
         *("temperature_margin_c", "temperature_slowdown_c", "unrepairable_memory", "mig"),
     )
 )
+
+
+def recovery(action: str | None, answers: Iterable[object]) -> str | None:
+    """Return what recovers a GPU: what its driver asks for, else what errors in place of values mean."""
+    told = {answer.removeprefix("ERR ") for answer in answers if isinstance(answer, str)}
+    meant = (then for error, then in _ERRORS.items() if error in told)
+    return next(meant, action) if action in (None, "none") else action
 
 
 def reported_fabric_parts(mask: int) -> frozenset[int] | None:

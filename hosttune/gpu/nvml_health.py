@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from hosttune.gpu.nvidia_links import Asker, field_values, has_no_counters
-from hosttune.gpu.nvidia_words import RECOVERY_ACTIONS, fabric_faults, reported_fabric_parts
+from hosttune.gpu.nvidia_words import RECOVERY_ACTIONS, fabric_faults, recovery, reported_fabric_parts
 from hosttune.model.values import MAX_SIZE
 
 _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_…
@@ -113,6 +113,7 @@ def health_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     if action is not None:
         known = 0 <= action < len(RECOVERY_ACTIONS)
         facts["recovery_action"] = RECOVERY_ACTIONS[action] if known else f"action {action}"
+    facts["recovery_action"] = recovery(facts.get("recovery_action"), (*raw.values(), *health.values()))
     fabric = raw.get("fabricInfo")
     mask = _number(fabric.get("healthMask")) if isinstance(fabric, dict) else None
     facts["fabric_health"] = None if mask is None else fabric_faults(mask)

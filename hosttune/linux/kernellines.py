@@ -170,10 +170,6 @@ _JUDGED = (
                "block/blk-core.c; before 5.16 with the function's name", outcome="warn",
                says="the drive could not read its medium",
                remedy="nvme smart-log /dev/nvmeN; copy what is on it, and replace the drive"),
-    KernelLine("nvme-io", "I/O error, dev nvme",
-               r"(?:blk_update_request: )?I/O error, dev nvme(?P<code>[0-9]{1,4})n",
-               "block/blk-mq.c, blk_print_req_error", outcome="warn", says="an access to the drive failed",
-               remedy="read the lines before it in dmesg, and nvme smart-log /dev/nvmeN"),
     KernelLine("link-lost", "retraining failed|Link Layer Link Active not set",
                rf"pcieport (?P<address>{FULL}): (?:retraining failed|"
                r"Data Link Layer Link Active not set in [0-9]{1,6} msec)",

@@ -6,11 +6,11 @@ compares with them. Without an earlier one they are read twice, some seconds apa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from hosttune.model.evidence import Evidence, Health, KernelEvent
-from hosttune.model.validation import Counted
+from hosttune.model.validation import Counted, Validation
 from hosttune.model.values import Value
 
 _Counters = Mapping[str, Mapping[str, int]]
@@ -79,13 +79,17 @@ def errors_in(reading: Counted | None) -> bool:
     return any(n for counts in counters for word, n in counts.items() if word not in NOT_ERRORS)
 
 
+def of_this_boot(evidence: Evidence) -> Iterator[tuple[Validation, Counted]]:
+    """Yield the kept validations of this boot with what was counted then, the last first."""
+    up, boot = _health(evidence).uptime_seconds, evidence.host.boot_id
+    for old in reversed(evidence.history) if None not in (up, boot) else ():
+        if old.counted is not None and old.counted.boot_id == boot and old.counted.uptime_seconds < (up or 0):
+            yield old, old.counted
+
+
 def last_reading(evidence: Evidence) -> tuple[str, Counted] | None:
     """Return the last validation of this boot, by its date, with what was counted then."""
-    up, boot = _health(evidence).uptime_seconds, evidence.host.boot_id
-    if up is None or boot is None:
-        return None
-    kept = ((old.at or "an unknown date", old.counted) for old in reversed(evidence.history) if old.counted is not None)
-    return next(((at, seen) for at, seen in kept if seen.boot_id == boot and seen.uptime_seconds < up), None)
+    return next(((old.at or "an unknown date", seen) for old, seen in of_this_boot(evidence)), None)
 
 
 def growth(evidence: Evidence, kind: str, *names: str) -> Growth | None:

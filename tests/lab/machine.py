@@ -124,7 +124,9 @@ class LabMachine:
         while self._process and self._process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 if self._connect() is None:
-                    settled = "udevadm settle --timeout 240 && systemctl is-system-running --wait"
+                    # The boot does not wait for the share's device, which is late beside much other work.
+                    mounted = "{ mountpoint -q /mnt/tree/hosttune || mount -a; }"
+                    settled = f"udevadm settle --timeout 240 && {mounted} && systemctl is-system-running --wait"
                     self.shell(f"{settled} || systemctl list-units --failed", timeout=BOOT_SECONDS)
                     return
             self.hang_up()

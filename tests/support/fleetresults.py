@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -77,6 +78,11 @@ def recorded(waves: Sequence[Sequence[str]], *, asked: int, verb: str = "apply")
 
 def html(report: FleetReport) -> str:
     return page(fleet_report(report))
+
+
+def unwrapped(page: str) -> str:
+    """A page without what keeps its hyphened words whole."""
+    return re.sub(r'<span class="w">(.*?)</span>', r"\1", page)
 
 
 def markdown(report: FleetReport) -> str:

@@ -153,7 +153,11 @@ def test_the_command_judges_it_and_changes_nothing(process: tuple[int, Qmp]) -> 
 
 # What only libvirt knows, or only a process: the XML says it, a command line does not.
 ONLY_ONE_WAY = {"managed", "hugetlbfs-mount", "memory-locking", "secure-boot", "qemu-arguments", "running-read"}
-ONLY_ONE_WAY |= {"host-driver", "port-hotplug"}  # as managed is not known; of ports that libvirt adds
+ONLY_ONE_WAY |= {
+    "confidential-type",
+    "host-driver",
+    "port-hotplug",
+}  # as managed is not known; of ports that libvirt adds
 ONLY_ONE_WAY |= {"topology-missing", "page-size", "memory-allocation"}  # libvirt writes what the XML leaves open
 PINNED = {
     "vcpu-pins",

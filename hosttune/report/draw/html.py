@@ -23,7 +23,7 @@ from hosttune.report.outcomes import SIGNS, WORDS, Mark, subjects_by_check
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_HYPHENED = re.compile(r"\S*-\w\S*")
+_HYPHENED = re.compile(r"(?<!\S)\S*-\w\S*")
 DENSE = 10  # names of a heat map; above, cells are small and names of columns stand upright
 
 

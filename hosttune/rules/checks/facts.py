@@ -24,6 +24,7 @@ from hosttune.rules.engine import Finding
 RUNNING = platform.RUNNING | {"crashed"}
 _MOST_WITHOUT_SWITCH = 3  # most GPUs linked to one GPU on a board without NVSwitches (HGX A100 and H100, 4 GPUs)
 _COMPUTE = (pciclass.DISPLAY_3D, pciclass.ACCELERATOR)  # a display with a screen may be the console of a board
+OTHER_ARCHES = ("aarch64", "arm", "ia64", "ppc64", "ppc64le", "riscv32", "riscv64", "s390x")  # than x86
 HOST = "host"  # the subject of results about the machine as a whole
 AS_ROOT = "run hosttune validate as root: the kernel shows only the first 64 bytes of configuration space to others"
 AS_LIBVIRT = "run hosttune validate as root with libvirt running, so that its guests can be asked about"

@@ -11,13 +11,21 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host, PciDevice, Platform
 from hosttune.model.pci import DIRECT_REMEDY
 from hosttune.model.values import slot_of
-from hosttune.rules.checks.facts import RECORD, accelerators, driver_unread, given, holders, lacks, listed
+from hosttune.rules.checks.facts import (
+    OTHER_ARCHES,
+    RECORD,
+    accelerators,
+    driver_unread,
+    given,
+    holders,
+    lacks,
+    listed,
+)
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
 _GROUPS = sysfs.IOMMU_GROUPS
 _SWITCHED_ON = "intel_iommu=on"
-_OTHER_ARCHES = ("aarch64", "arm", "ia64", "ppc64", "ppc64le", "riscv32", "riscv64", "s390x")
 _YES, _NO = ("Y", "1"), ("N", "0")
 
 
@@ -78,7 +86,7 @@ def _switch_on(host: Host) -> str:
 def interrupt_remapping(on: On) -> Finding:
     """Check interrupt remapping. Without it a guest's device can raise any interrupt of the host."""
     host = on.host
-    if host.arch in _OTHER_ARCHES:
+    if host.arch in OTHER_ARCHES:
         on.skip(f"interrupts of {host.arch} are not remapped this way")
     if host.iommu is not None and host.iommu.present is False:
         on.skip("the IOMMU is off")

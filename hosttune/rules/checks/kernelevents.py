@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from hosttune.gpu import KERNEL_LINES, vendor_of
-from hosttune.model.counters import growth, may_be_new
+from hosttune.model.counters import growth, may_be_new, of_this_boot
 from hosttune.model.evidence import Evidence, Health, KernelEvent
 from hosttune.model.pci import for_vfio
 from hosttune.model.values import format_size, grouped
@@ -41,7 +41,10 @@ def _by_address(evidence: Evidence, *kinds: str) -> dict[str, _Events]:
 
 
 def _whole_log(on: On, text: str = "") -> None:
-    """End the check as unknown if a part of the kernel log since boot is not known. `text`: what the rest says."""
+    """End the check as unknown if a part of the kernel log since boot is not known. `text`: what the rest says.
+
+    Lines that are lost are known where a validation of this boot passed the check when they were there.
+    """
     health, before = on.evidence.health or Health(), f"{text}; " if text else ""
     on.need(health.events, f"{before}the kernel log", look="dmesg, as root")
     if health.events_unread:
@@ -54,6 +57,9 @@ def _whole_log(on: On, text: str = "") -> None:
     if health.events_since is None:
         on.give_up(f"{before}the kernel log is empty or its times are not known: it was cleared, or is damaged", keep)
     if health.events_since > table("limits")["xids"]["whole_log_seconds"]:
+        read = (old for old, then in of_this_boot(on.evidence) if then.uptime_seconds >= health.events_since)
+        if any(map(on.passed_in, read)):  # the older lines were read then
+            return
         hours = f"{health.events_since / 3600:.3g} h"
         on.give_up(f"{before}the kernel log is only known since {hours} after boot: older lines are lost", keep)
 

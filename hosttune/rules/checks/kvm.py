@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from hosttune.rules.checks.facts import OTHER_ARCHES
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
@@ -50,6 +51,8 @@ def interrupt_virtualisation(on: On) -> Finding:
     register of AMD's IOMMUs is not read: vapic is the default if the hardware has it.
     """
     host = on.host
+    if host.arch in OTHER_ARCHES:
+        on.skip(f"KVM of {host.arch} has no such switch")
     model = on.need(host.cpu_model, "the CPUs' model", "/proc/cpuinfo")
     maker = on.need(model.vendor, "the CPUs' maker", "/proc/cpuinfo")
     switch = on.need(_SWITCHES.get(maker), f"a rule for CPUs of {maker}", look="grep . /sys/module/kvm_*/parameters/*")
@@ -77,6 +80,8 @@ def interrupt_virtualisation(on: On) -> Finding:
         text = f"{actual}, and {off} keeps the IOMMU from handing passed devices' interrupts to vCPUs"
         return on.warned(text, f"take {off} out of the kernel's arguments, and reboot", "/proc/cmdline")
     iommu = on.need(host.iommu, "the IOMMU", "/sys/class/iommu")
+    if iommu.present is False:
+        on.skip("the IOMMU is off: no device is passed (see iommu-mode)")
     if not on.need(iommu.interrupt_remapping, "interrupt remapping", "/proc/interrupts"):
         text = f"{actual}, and the IOMMU remaps no interrupts, so it hands none to vCPUs"
         return on.warned(text, "see interrupt-remapping", "/proc/interrupts")

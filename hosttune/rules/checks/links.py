@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hosttune.gpu.vendor import LOADED_DRIVERS
 from hosttune.inventory.pcielink import IN_THE_ROOT, SOFTWARE, JudgedLink, link_of, uplinks
 from hosttune.model import sysfs
+from hosttune.model.counters import of_this_boot
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.pci import link_shape
@@ -14,6 +15,7 @@ from hosttune.rules.checks.facts import accelerators, as_root, lacks
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
+_RESTING_GTS = 2.5  # at any other speed it may have trained low
 _OUTCOME = {"full": "pass", "by-design": "pass", "degraded": "fail"}  # of other states: unknown
 
 
@@ -72,6 +74,9 @@ def pcie_link(on: On, device: PciDevice | None) -> Finding:
         return on.passed(texts[0])
     if own is None:
         return on.unknown(texts[0], as_root(on.evidence))
+    seen = next((old.at for old, _ in of_this_boot(on.evidence) if on.passed_in(old)), None)
+    if seen is not None and own.state == "idle" and own.link.speed_gts == _RESTING_GTS:
+        return on.passed(f"{texts[0]}; since the boot it has run as it should, as read at {seen}")
     return on.unknown(texts[0], _where_to_read(on, device, at_rest=own.state == "idle"))
 
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from hosttune.model.counters import LATER
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
+from hosttune.model.validation import Validation
 from hosttune.model.values import grouped
 from hosttune.rules.checks.facts import HOST, RECORD, lacks, refused
 from hosttune.rules.engine import Finding, NoValue, Rule
@@ -36,7 +37,8 @@ class Check(Rule["On"], frozen=True, kw_only=True):
     `for_guests`: the check matters only on a host with GPUs or guests; on others it is skipped and not asked.
     `none`: what the host does not have if there is no subject ("GPU"); used in the single result that says so.
     `of_tree`: the check uses only the PCI tree, although it is about each GPU: unknown for a GPU missing from the tree.
-    `since`: the number of the newest fact that it needs (`discovery.evidence`): captures of before skip it.
+    `since`: the number of the newest fact that it needs (`discovery.evidence`): in older captures only what is bad
+    counts.
     """
 
     expected: str = ""
@@ -120,6 +122,11 @@ class On(msgspec.Struct, frozen=True):
     def skipped(self, text: str) -> Finding:
         """Return that the check does not apply here."""
         return Finding(outcome="skip", text=text, subject=self.subject)
+
+    def passed_in(self, earlier: Validation) -> bool:
+        """Return whether an earlier validation passed this check of this subject."""
+        wanted = (self.check.id, self.subject, "pass")
+        return any((result.check, result.subject, result.outcome) == wanted for result in earlier.results)
 
     def worst(self, findings: Iterable[Finding]) -> Finding:
         """Return one finding of several about this subject: the worst, with the text of all that are as bad.

@@ -199,7 +199,8 @@ def _boards(evidence: Evidence) -> Iterator[Row]:
     if host.hypervisor is True or not host.pci:
         return
     board = table("boards")["baseboard"]
-    ids = {device.address: device.device_id for device in host.pci if device.vendor_id == nvswitches.VENDOR_ID}
+    physical = (device for device in host.pci if device.vendor_id == nvswitches.VENDOR_ID and device.physfn is None)
+    ids = {device.address: device.device_id for device in physical}
     lost = len({*(gpu.address for gpu in lost_gpus(host)), *host.index.unidentified})
     maker = maker_of(nvswitches.VENDOR_ID)
     hint = _gone(maker.name if maker else None)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from hosttune.model import sysfs
+
 Pair = tuple[str, str]
 Tools = Mapping[str, Mapping[str, str]]
 
@@ -19,16 +21,19 @@ _WRITE = re.compile(
 )
 _LOOP = re.compile(r"\bfor\s+(\w{1,40})\s+in\s+(\S{1,400}?)\s{0,20};")
 _ARGUMENTS = re.compile(
-    r"(?:GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=|(?:grubby|kernelstub)\b.{0,200}?(?:--args=|-a ))(['\"])(.*?)\1"
+    r"(?:GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=|(?:grubby|kernelstub)\b.{0,200}?(?:--args=|-a ))"
+    r"(?:(['\"])(.*?)\1|([^\s'\"\\]+))"
 )
+_SED = re.compile(r"\bsed\b.*GRUB_CMDLINE_LINUX(?:_DEFAULT)?=\\?[\"']?([^\"'|]*)")  # what it puts there
+_BEFORE = re.compile(r"(?:sudo|exec|do|then)$|[A-Z_]+=")  # what stands before a command, with its options
 _MODULE_FILE = re.compile(r"/sys/module/([^/]+)/parameters/(\S+)")
 # crontab(5): when, and in a system's table as whom; limits.conf(5): who, which limit, what.
-_CRON = re.compile(r"(?:@[a-z]{4,8}|(?:[0-9*/,-]{1,40}\s{1,20}){5})\s{0,20}(?:root\s)?")
+_CRON = re.compile(r"^(?:@[a-z]{4,8}|(?:[0-9*/,-]{1,40}\s{1,20}){5})\s{0,20}(?:root\s)?")
 _LIMIT = re.compile(r"\S{1,64}\s+(?:soft|hard|-)\s+(\w+)\s+(\S+)")
 _LIMITS = {"memlock": "-l", "nofile": "-n", "nproc": "-u", "stack": "-s", "core": "-c"}
 # udev(7): what is given to an attribute (one "="), and commands.
 _UDEV = re.compile(r'\b(?:ATTR\{([^}"]{1,100})\}|RUN(?:\{program\})?\+?)="([^"]{0,400})"')
-_FOLDERS = {"block": "/sys/block/*", "cpu": "/sys/devices/system/cpu/*", "net": "/sys/class/net/*"}
+_FOLDERS = {"block": "/sys/block", "cpu": sysfs.CPUS, "net": sysfs.NET}
 _BARE_ARGUMENTS = re.compile(r"(?:BOOT_IMAGE|root)=\S+ ")  # /etc/kernel/cmdline, /proc/cmdline
 
 
@@ -40,20 +45,26 @@ def commands(line: str, tools: Tools) -> list[Pair]:
     line = _CRON.sub("", line.removeprefix("$ ").strip(), count=1)
     if "==" in line and (rules := _UDEV.findall(line)):
         kind = re.search('SUBSYSTEM=="([a-z]+)"', line)
-        folder = _FOLDERS.get(kind[1], "/sys/bus/pci/devices/*") if kind else _FOLDERS["block"]
-        given = [[(f"{folder}/{name}", value)] if name else commands(value, tools) for name, value in rules]
+        folder = _FOLDERS.get(kind[1], sysfs.PCI_DEVICES) if kind else _FOLDERS["block"]
+        given = [[(f"{folder}/*/{name}", value)] if name else commands(value, tools) for name, value in rules]
         return [pair for pairs in given for pair in pairs]
     if (limit := _LIMIT.fullmatch(line)) and limit[1] in _LIMITS:
         return [(f"ulimit {_LIMITS[limit[1]]}", limit[2])]
+    if "GRUB_CMDLINE" in line and (put := _SED.search(line)):
+        words = filter(re.compile(r"[A-Za-z][\w.-]*(?:=[^\\&]*)?").fullmatch, put[1].split())
+        return list(_kernel_arguments(" ".join(words)))
     if arguments := _ARGUMENTS.search(line):
-        return list(_kernel_arguments(arguments[2]))
+        return list(_kernel_arguments(arguments[2] or arguments[3] or ""))
     if _BARE_ARGUMENTS.match(line):
         return list(_kernel_arguments(line))
-    if (">" in line or "tee" in line) and (written := _WRITE.search(line)):
-        return list(_written(written[1].strip().strip("'\""), _path(line, written[2]), tools))
     if setting := _SYSCTL.fullmatch(line):
         return [(_dotted(setting[1]), _value(setting[2]))]
-    return [pair for part in re.split(r"&&|\|\||;", line.partition(" #")[0]) for pair in _command(part.split(), tools)]
+    pairs: list[Pair] = []
+    if (">" in line or "tee" in line) and (written := _WRITE.search(line)):
+        pairs += _written(written[1].strip().strip("'\""), _path(line, written[2]), tools)
+    for part in re.split(r"&&|\|\||;", line.partition(" #")[0]):
+        pairs += _command(part.split(), tools)
+    return pairs
 
 
 def _value(text: str) -> str:
@@ -94,8 +105,10 @@ def _written(value: str, path: str, tools: Tools) -> Iterator[Pair]:
 
 
 def _command(words: Sequence[str], tools: Tools) -> Iterator[Pair]:
-    while words and (words[0] in ("sudo", "exec", "do", "then") or re.match(r"[A-Z_]+=", words[0])):
-        words = words[1:]
+    start = 0
+    while start < len(words) and (_BEFORE.match(words[start]) or (start and words[start].startswith("-"))):
+        start += 1
+    words = words[start:]
     name = words[0].rpartition("/")[2] if words else ""
     if name.startswith("set_irq_affinity"):
         yield "set_irq_affinity", " ".join(words[1:])
@@ -118,7 +131,7 @@ def _setpci(words: Sequence[str]) -> Iterator[Pair]:
             capability, plus, offset = place.partition("+")
             yield (
                 f"{capability.upper() if plus else capability.lower()}{plus}{offset.lower()}{dot}{width.lower()}",
-                value.lower(),
+                re.sub(r"\b0x", "", value.lower()),
             )
 
 
@@ -160,7 +173,7 @@ def _ulimit(words: Sequence[str]) -> Iterator[Pair]:
 
 
 def _modprobe(words: Sequence[str]) -> Iterator[Pair]:
-    names = [word for word in words if not word.startswith("-")]
+    names = [word.strip("'\"") for word in words if not word.startswith("-")]
     if parameters := [word for word in names[1:] if "=" in word]:
         yield from _module_options([names[0], *parameters])
     else:

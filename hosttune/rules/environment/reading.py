@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from itertools import dropwhile, takewhile
+from itertools import takewhile
 
 import msgspec
 from msgspec.structs import replace
@@ -225,11 +225,13 @@ def _commands(line: str) -> Iterator[list[str]]:
 
 def _shell(number: int, words: list[str]) -> Iterator[VariableSetting]:
     """Yield the variables that a command or an instruction sets."""
+    start = 0
+    while start < len(words) and (words[start] == "sudo" or (start and words[start].startswith("-"))):
+        start += 1
+    words = words[start:]
     first, rest = (words[0], words[1:]) if words else ("", [])
     if first in ("setenv", "ENV") and len(rest) == 2 and _PLAIN.fullmatch(rest[0]):
         yield VariableSetting(number, rest[0], rest[1])
-    elif first == "sudo":
-        yield from _shell(number, list(dropwhile(lambda word: word.startswith("-"), rest)))
     elif first == ":":
         for default in filter(None, map(_DEFAULT.fullmatch, rest)):
             yield VariableSetting(number, default[1], default[0])

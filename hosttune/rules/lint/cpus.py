@@ -41,7 +41,12 @@ _WRITE_EIM = (
     why="it lacks instructions, and with QEMU's default of 40 address bits firmware leaves no room for large BARs",
     source=f"{_MODEL}; QEMU target/i386/host-cpu.c; edk2 PlatformInitLib/MemDetect.c",
     remedy="write <cpu mode='host-passthrough' migratable='off'>",
-    applies=lambda scene: scene.kvm and scene.x86 and scene.demanding and not scene.confidential,
+    applies=lambda scene: (
+        scene.kvm
+        and scene.x86
+        and scene.demanding
+        and not (scene.confidential or any(values_of(scene.guest.qemu_arguments, "cpu")))  # QEMU takes the last -cpu
+    ),
 )
 def cpu_model(scene: GuestOnHost) -> Iterator[Finding]:
     """Find named and default CPU models, and a CPU without its invariant time stamp counter."""

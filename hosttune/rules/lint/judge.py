@@ -27,7 +27,7 @@ from hosttune.model.validation import severity
 from hosttune.rules.engine import Finding, rules_of
 from hosttune.rules.lint.guest_on_host import GuestOnHost, HostFacts
 from hosttune.rules.lint.rule import ADVICE, LEVEL, TUNING, LintRule
-from hosttune.rules.lint.running import NOT_ASKED, RUNNING_READ, Manager, remedy_of
+from hosttune.rules.lint.running import NOT_ASKED, RUNNING_READ, Manager, author_of, remedy_of
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -83,6 +83,7 @@ def _read(definition: LintedDefinition) -> tuple[LintedDefinition, Guest, _Eleme
 
 def _of_guest(definition: LintedDefinition, scene: GuestOnHost) -> Iterator[LintFinding]:
     lines, manager = XmlLines(scene.root), definition.manager
+    author = manager or author_of(scene)
     unread = tuple(element.get("path", "") for element in scene.root.iterfind(f"metadata/{UNREAD}")) if manager else ()
     for rule in rules():
         if manager is not None and rule.id in NOT_ASKED:
@@ -102,7 +103,7 @@ def _of_guest(definition: LintedDefinition, scene: GuestOnHost) -> Iterator[Lint
                 file=definition.file,
                 line=lines.of(finding.subject),
                 path=finding.subject,
-                remedy=remedy if manager is None else remedy_of(manager, rule.id, remedy),
+                remedy=remedy if author is None else remedy_of(author, rule.id, remedy),
                 source=rule.source,
                 judged=judged,
             )

@@ -272,6 +272,33 @@ def confidential_memory(scene: GuestOnHost) -> Iterator[Finding]:
     yield unknown("a confidential guest: rules of memory are not judged", "/domain/launchSecurity")
 
 
+_LIBVIRT = Need[GuestOnHost](
+    "the version of libvirt is unknown",
+    lambda scene: (
+        version_of(scene.host.virtualization.libvirt_version if scene.host.virtualization else None) is not None
+    ),
+)
+_SNP_LIBVIRT = (10, 5)
+
+
+@rule(
+    "confidential-type",
+    ERROR,
+    "/domain/launchSecurity",
+    right="libvirt knows the protection that the guest asks for",
+    why="libvirt refuses the definition",
+    source="libvirt formatdomain, Launch Security: sev-snp since 10.5.0",
+    remedy="install libvirt 10.5 or newer",
+    needs=(_LIBVIRT,),
+    applies=lambda scene: scene.written("launchSecurity[@type='sev-snp']"),
+)
+def confidential_type(scene: GuestOnHost) -> Iterator[Finding]:
+    """Find SNP guests of a libvirt that has no SNP, unless its builder has added it."""
+    said = scene.host.virtualization.libvirt_version if scene.host.virtualization else None
+    if (version_of(said) or _SNP_LIBVIRT) < _SNP_LIBVIRT:
+        yield unknown(f"whether libvirt {said}, which has SNP only by patches, takes it", "/domain/launchSecurity")
+
+
 _QEMU = Need[GuestOnHost](
     "the version of QEMU is unknown",
     lambda scene: version_of(scene.host.virtualization.qemu_version if scene.host.virtualization else None) is not None,

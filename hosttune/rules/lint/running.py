@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 
 from hosttune.assets import read_table
+from hosttune.domain.definitions import managers_in
 from hosttune.domain.running import UNREAD
 from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost
 from hosttune.rules.lint.rule import INFO, rule, unknown
 
 # They ask for what is libvirt's alone, or for what neither an option nor /proc says.
-NOT_ASKED = ("managed", "hugetlbfs-mount", "memory-locking", "secure-boot", "qemu-arguments")
+NOT_ASKED = ("managed", "hugetlbfs-mount", "memory-locking", "secure-boot", "qemu-arguments", "confidential-type")
 BY_HAND = "started by hand"
 RUNNING_READ = "running-read"
 _METADATA = "/domain/metadata"
@@ -29,9 +30,10 @@ class Manager(msgspec.Struct, frozen=True):
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """`managers.toml`: how each manager passes an option to QEMU; of each rule its own setting, or QEMU's option."""
+    """`managers.toml`: how each manager passes on QEMU's options or XML; of each rule its own setting, or QEMU's."""
 
     through: dict[str, str]
+    written: dict[str, str]
     rules: dict[str, dict[str, str]]
 
 
@@ -40,14 +42,24 @@ def _settings() -> _Settings:
     return msgspec.convert(read_table(Path(__file__).with_name("managers.toml")), _Settings)
 
 
+def author_of(scene: GuestOnHost) -> Manager | None:
+    """Return the program whose metadata a definition has, and that writes it anew."""
+    names = managers_in([str(element.tag)[1:] for element in scene.root.iterfind("metadata/*")])
+    return Manager(names[0], (scene.guest.name or "").removeprefix("one-")) if names else None
+
+
 def remedy_of(manager: Manager, rule_id: str, written: str) -> str:
     """Return what to do about a finding with the manager's own setting, or with QEMU's option. `written`: for XML."""
     if manager.name == "libvirt":
         return written
-    known, through = _settings().rules.get(rule_id, {}), _settings().through.get(manager.name, "")
-    text = known.get(manager.name) or (
-        f"{through}{known['qemu']}" if "qemu" in known else f"in libvirt's words: {written}"
-    )
+    settings, text = _settings(), written
+    known = settings.rules.get(rule_id, {})
+    if manager.name in known:
+        text = known[manager.name]
+    elif "qemu" in known and manager.name not in settings.written:
+        text = f"{settings.through.get(manager.name, '')}{known['qemu']}"
+    elif "<" in written:
+        text = settings.written.get(manager.name, "in libvirt's words: ") + written
     return text.replace("{id}", manager.id or "ID")
 
 

@@ -170,6 +170,30 @@ def test_the_remedy_is_a_setting_of_the_manager(name: str, rule: str, remedy: st
     assert found[rule] == remedy
 
 
+NOVA = '<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1"/>'
+
+
+@pytest.mark.parametrize(
+    ("metadata", "rule", "remedy"),
+    [
+        (
+            NOVA,
+            "huge-pages",
+            "openstack flavor set FLAVOR --property hw:mem_page_size=1GB, and resize the server to it",
+        ),
+        (NOVA, "memory-balloon", "no setting of Nova's is known for it, and Nova writes its XML anew at each start;"),
+        ('<one:vm xmlns:one="http://opennebula.org/xmlns/libvirt/1.0"/>', "cpu-model", "CPU_MODEL = [ MODEL = "),
+        ('<k:kubevirt xmlns:k="http://kubevirt.io"/>', "huge-pages", "spec.domain.memory.hugepages.pageSize: 1Gi"),
+        ("<a:b xmlns:a='urn:x'/>", "huge-pages", "write <hugepages><page size="),
+    ],
+)
+def test_the_remedy_of_a_definition_is_its_writers(metadata: str, rule: str, remedy: str) -> None:
+    xml = made(f"{Q35} -smp 2 -device virtio-balloon-pci -device vfio-pci,host=0000:1b:00.0")
+    xml = xml.replace("<metadata/>", "").replace("</domain>", f"<metadata>{metadata}</metadata></domain>")
+    found = {one.rule: one.remedy for one in lint(host(), [LintedDefinition("a.xml", xml)])}
+    assert found[rule].startswith(remedy)
+
+
 def test_settings_are_of_rules_that_there_are() -> None:
     table = tomllib.loads((Path(hosttune.__file__).parent / "rules/lint/managers.toml").read_text())
     assert {*table["rules"], *NOT_ASKED} <= {rule.id for rule in rules()}

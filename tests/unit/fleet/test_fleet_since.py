@@ -7,7 +7,7 @@ import random
 import re
 from pathlib import Path
 
-from fleetresults import RUN, html, names, printed, validation, write_validation
+from fleetresults import RUN, html, names, printed, unwrapped, validation, write_validation
 from msgspec.structs import replace
 
 from hosttune.fleet.overview import RunContext, report_of
@@ -53,7 +53,7 @@ def test_other_verbs_are_not_compared(tmp_path: Path) -> None:
 
 def test_it_says_first_how_many_may_go_to_tenants_and_why_not_the_others(tmp_path: Path) -> None:
     report = run_of(tmp_path, RUN, faults=3, unknown=True)
-    text = html(report)
+    text = unwrapped(html(report))
     banner = re.sub(r"\s+", " ", text[text.index('<div class="verdict') : text.index('<ul class="tiles')])
     said = re.search(r"<p>1 of 3 hosts may go to tenants; the others: (.*?)\. 1 host must not", banner)
     assert said is not None, banner
@@ -63,7 +63,7 @@ def test_it_says_first_how_many_may_go_to_tenants_and_why_not_the_others(tmp_pat
 
 
 def test_problem_columns_come_first_and_devices_are_named_with_their_host(tmp_path: Path) -> None:
-    text = html(run_of(tmp_path, RUN, faults=3))
+    text = unwrapped(html(run_of(tmp_path, RUN, faults=3)))
     data = json.loads(re.search(r'id="grid">(.*?)</script>', text, re.DOTALL)[1])  # type: ignore[index]
     wrong = [any(row[n] in "fuwx" for row in data["rows"]) for n in range(len(data["columns"]))]
     assert wrong == sorted(wrong, reverse=True)

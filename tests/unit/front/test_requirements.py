@@ -21,6 +21,13 @@ def said(validation: Path) -> tuple[int, dict[str, Any]]:
     return run.returncode, json.loads(run.stdout)
 
 
+def declared() -> dict[str, Any]:
+    """What the script declares."""
+    space: dict[str, Any] = {}
+    exec(compile(SCRIPT.read_text(), str(SCRIPT), "exec"), {"__name__": "script"}, space)
+    return space
+
+
 def test_a_capture_of_before_has_not_passed_what_it_does_not_hold(tmp_path: Path) -> None:
     report = tmp_path / "v.json"
     report.write_text(hosttune.validate(str(ROOT / "examples/hgx-h200-8.tar.xz")).to_json())
@@ -34,15 +41,10 @@ def test_a_capture_of_before_has_not_passed_what_it_does_not_hold(tmp_path: Path
 
 def test_a_requirement_passes_on_a_pass_alone(tmp_path: Path) -> None:
     """All checks passed; then one of them warns, is unknown, or was not asked."""
-    asked = (
-        "iommu-mode",
-        "interrupt-remapping",
-        "iommu-groups",
-        "cpu-vulnerabilities",
-        "microcode",
-        "kernel-arguments",
-    )
-    rows = [{"check": check, "subject": "host", "outcome": "pass", "actual": "x"} for check in asked]
+    rows = [
+        {"check": check, "subject": "host", "outcome": "pass", "actual": "x"}
+        for check in declared()["REQUIREMENTS"]["SEC11"][1]
+    ]
     report = tmp_path / "v.json"
     for change, passed in (
         ({}, True), ({"outcome": "skip"}, True), ({"outcome": "warn"}, False), ({"outcome": "unknown"}, False),
@@ -53,6 +55,14 @@ def test_a_requirement_passes_on_a_pass_alone(tmp_path: Path) -> None:
         assert said(report)[1]["tests"]["SEC11"]["passed"] is passed, change
 
 
+def test_firmware_is_known_where_each_part_has_it(tmp_path: Path) -> None:
+    facts = [{"name": name, "value": "1", "model": None, "subjects": []} for name in declared()["FIRMWARE"]]
+    report = tmp_path / "v.json"
+    for more, passed in (([], True), ([{**facts[-1], "value": None}], False)):
+        report.write_text(json.dumps({"verdict": "pass", "host": "h", "results": [], "configuration": facts + more}))
+        assert said(report)[1]["tests"]["BFX03"]["passed"] is passed
+
+
 def test_no_validation_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "v.json").write_text("")
     code, found = said(tmp_path / "v.json")
@@ -60,9 +70,7 @@ def test_no_validation_is_no_success(tmp_path: Path) -> None:
 
 
 def test_its_checks_exist_and_are_in_the_manual() -> None:
-    space: dict[str, Any] = {}
-    exec(compile(SCRIPT.read_text(), str(SCRIPT), "exec"), {**space, "__name__": "script"}, space)
-    named = {check for _, of in space["REQUIREMENTS"].values() for check in of}
+    named = {check for _, of in declared()["REQUIREMENTS"].values() for check in of}
     assert named <= {check.id for check in checks()}
     page = (ROOT / "docs/requirements.md").read_text()
     assert [check for check in sorted(named) if f"`{check}`" not in page] == []

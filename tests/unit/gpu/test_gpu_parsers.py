@@ -21,6 +21,7 @@ from hosttune.gpu.nvidia_topo import (
     parse_topo_matrix,
     peers_from_matrix,
 )
+from hosttune.gpu.nvidia_words import recovery
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import VendorAnswer
 from hosttune.model.gpu import Gpu
@@ -398,3 +399,19 @@ def test_more_gpus_than_the_driver_has_numbers_for_are_refused() -> None:
     with pytest.raises(BadInput, match=r"249 GPUs that .*, more than 248") as text:
         parse_smi_text("".join(f"GPU 0000{one}\n" for one in ids))
     assert (xml.value.where, text.value.where) == ("nvidia-smi-q-x", "nvidia-smi-q")
+
+
+@pytest.mark.parametrize(
+    ("action", "answers", "expected"),
+    [
+        (None, ("GPU requires reset", "45 C"), "reset"),
+        ("none", ("ERR GPU is lost", "ERR GPU requires reset"), "reboot"),
+        ("drain and reset", ("ERR GPU requires reset",), "drain and reset"),
+        ("none", ("ERR Not Supported", 7, None), "none"),
+        (None, (), None),
+    ],
+)
+def test_an_error_in_place_of_a_value_says_what_recovers_the_gpu(
+    action: str | None, answers: tuple[object, ...], expected: str | None
+) -> None:
+    assert recovery(action, answers) == expected

@@ -18,7 +18,7 @@ from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Bar, Link, Nvme, NvSwitch, PciDevice, Problem
 from hosttune.model.result import Result
-from hosttune.model.validation import CheckResult, Sample, Validation
+from hosttune.model.validation import CheckResult, Counted, Outcome, Sample, Validation
 from hosttune.rules.checks.data import table
 
 BAD, SWITCH = "0000:18:00.0", "0000:19:00.0"
@@ -180,6 +180,21 @@ def test_a_cut_log_says_since_when_and_what_to_do() -> None:
     assert result.outcome == "unknown"
     assert result.actual == "the kernel log is only known since 2 h after boot: older lines are lost"
     assert "Storage=persistent" in (result.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("read", "then", "expected"),
+    [(8000.0, "pass", "pass"), (7000.0, "pass", "unknown"), (8000.0, "warn", "unknown")],
+)
+def test_lost_lines_are_known_where_a_validation_of_this_boot_passed_while_they_were_there(
+    read: float, then: Outcome, expected: str
+) -> None:
+    old = Validation(
+        results=(CheckResult(check="xid", subject=A, outcome=then),),
+        counted=Counted(boot_id="a", uptime_seconds=read, counters={}),
+    )
+    health = logged(events_since=7200.0, uptime_seconds=9000.0)
+    assert one(evidence(nvidia(), host={"boot_id": "a"}, history=(old,), health=health), "xid").outcome == expected
 
 
 @pytest.mark.parametrize("doubt", DOUBTFUL)

@@ -28,9 +28,10 @@ from evidences import (
     with_pci,
 )
 
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import Evidence, Health
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Bar, Host, NumaNode, Nvme, PciDevice, Problem
+from hosttune.model.validation import CheckResult, Counted, Outcome, Validation
 
 STEADY = "habanalabs"  # a driver that never slows an idle link
 
@@ -117,6 +118,31 @@ def test_a_link_at_rest_leads_to_level_1() -> None:
     assert "--level 1" in (result.hint or "")
     other = judged("pcie-link", of_gpu(link=link(2.5), driver="amdgpu", vendor_id="1002"))[GPU]
     assert (other.outcome, "--level 1" in (other.hint or "")) == ("unknown", False)
+
+
+@pytest.mark.parametrize(
+    ("boot", "then", "now", "expected"),
+    [
+        ("a", "pass", 2.5, "pass"),
+        ("b", "pass", 2.5, "unknown"),
+        ("a", "fail", 2.5, "unknown"),
+        ("a", "pass", 8.0, "unknown"),
+    ],
+)
+def test_a_link_that_rests_is_known_where_a_validation_since_the_boot_passed_it(
+    boot: str, then: Outcome, now: float, expected: str
+) -> None:
+    found = of_gpu(driver="nvidia", link=link(now, state="idle"))
+    of_boot = msgspec.structs.replace(found.host, boot_id="a")
+    old = Validation(
+        at="2026-03-01T09:30:00Z",
+        results=(CheckResult(check="pcie-link", subject=GPU, outcome=then),),
+        counted=Counted(boot_id=boot, uptime_seconds=1.0, counters={}),
+    )
+    later = msgspec.structs.replace(found, host=of_boot, history=(old,), health=Health(uptime_seconds=9.0))
+    (result,) = judged("pcie-link", later).values()
+    assert result.outcome == expected
+    assert ("read at 2026-03-01" in (result.actual or "")) is (expected == "pass")
 
 
 def test_without_a_guest_a_slow_gpu_on_vfio_pci_in_d0_is_a_fault() -> None:

@@ -475,6 +475,20 @@ def test_a_line_sets_several_things_and_variables_beside_them() -> None:
     assert set_by("NCCL_DEBUG=INFO numactl --membind=0 mpirun -x NCCL_ALGO=Ring a\n") == [
         (1, "NCCL_DEBUG", "INFO"), (1, "NCCL_ALGO", "Ring"), (1, "numactl --membind", "0"),
     ]  # fmt: skip
+    assert set_by("sudo -E A=b docker run -e NCCL_ALGO=Ring image C=d\n") == [(1, "A", "b"), (1, "NCCL_ALGO", "Ring")]
+    assert set_by("nvidia-smi -pm 1 && echo 0 > /proc/sys/kernel/numa_balancing\n") == [
+        (1, "kernel.numa_balancing", "0"), (1, "nvidia-smi -pm", "1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [("A=${A:-0}", "unknown"), ("NCCL_IB_DISABLE=${NCCL_IB_DISABLE:-1}", "harmful"),
+     ("NCCL_IB_DISABLE=${NCCL_IB_DISABLE-0}", "useless"), ("NCCL_IB_DISABLE=${OTHER:-1}", "unknown"),
+     ("NCCL_IB_DISABLE=${NCCL_IB_DISABLE:-$X}", "unknown")],
+)  # fmt: skip
+def test_of_a_default_of_its_own_that_is_judged(text: str, verdict: str) -> None:
+    assert one(text).verdict == verdict
 
 
 def test_hosttunes_own_setting_is_named() -> None:
@@ -483,7 +497,11 @@ def test_hosttunes_own_setting_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["echo ", "echo a > ", "sysctl -w ", "--args=", "for a in b; ", "GRUB_CMDLINE_LINUX='"]
+    "part",
+    [
+        *("echo ", "echo a > ", "sysctl -w ", "--args=", "for a in b; ", "GRUB_CMDLINE_LINUX='"),
+        *("sudo -E ", 'A==1 RUN+="'),
+    ],
 )
 def test_long_commands_take_bounded_time(part: str) -> None:
     start = time.process_time()

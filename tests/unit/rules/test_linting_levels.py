@@ -102,6 +102,22 @@ def test_snp_with_devices_needs_a_qemu_that_has_both(
     assert [one.level for one in found if one.rule == "confidential-devices"] == ([level] if level else [])
 
 
+@pytest.mark.parametrize(
+    ("kind", "libvirt", "asked"),
+    [
+        ("sev-snp", "10.0.0", True),
+        ("sev-snp", None, True),
+        ("sev-snp", "10.5.0", False),
+        ("sev-snp", "10.10.0", False),
+        ("sev", "9.0.0", False),
+    ],
+)
+def test_snp_needs_a_libvirt_that_has_it(kind: str, libvirt: str | None, asked: bool) -> None:
+    there = host(virtualization=Virtualization(libvirt_version=libvirt))
+    found = criticise(there, domain("", f"<launchSecurity type='{kind}'/>"), where="a.xml")
+    assert [one.judged for one in found if one.rule == "confidential-type"] == ([False] if asked else [])
+
+
 @pytest.mark.parametrize(("kind", "level"), [("1414", None), ("0", "error"), (None, "info")])
 def test_a_vgpu_has_a_type(kind: str | None, level: str | None) -> None:
     gpu = VgpuGpu(address=GPU, framework="vfio", functions=(VgpuFunction(address=VF, current_type=kind),))
@@ -229,3 +245,10 @@ def test_a_guest_without_an_architecture_has_the_hosts(loader: str, unknown: boo
 def test_huge_pages_that_are_taken_on_first_use_are_told(pages: str, told: set[str]) -> None:
     xml = domain(hostdev(GPU), f"<memoryBacking>{pages}</memoryBacking>")
     assert {finding.rule for finding in criticise(host(), xml, where="a.xml")} & {"memory-allocation"} == told
+
+
+@pytest.mark.parametrize(("rest", "level"), [("", "warn"), (argument("-cpu", "host,kvm=off"), None)])
+def test_the_cpu_of_the_command_line_takes_the_place_of_the_element(rest: str, level: str | None) -> None:
+    found = criticise(host(), domain(hostdev(GPU), f"<cpu mode='host-model'/>{rest}"), where="a.xml")
+    assert levels(found, "cpu-model").get("cpu-model") == level
+    assert any(one.rule == "qemu-arguments" and not one.judged for one in found) is (level is None)

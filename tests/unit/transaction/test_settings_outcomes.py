@@ -49,15 +49,16 @@ def told(result: Result) -> dict[str, Entry]:
 
 def carried(lab: Lab, system: Fated) -> tuple[Result, int, list[int]]:
     """An apply, its code, and how many changes each of its steps asked for."""
-    counts = [0]
+    begun: dict[str, int] = {}
 
     def say(text: str) -> None:
-        if text.startswith("["):
-            counts.append(system.count)
+        # "[2/3] kind target: …" as a step begins, and again if it did not go as wanted; then the rollback.
+        begun.setdefault(text.partition("/")[0] if text.startswith("[") else "end", system.count)
 
     example = lab.example
     result, code = apply_plan(site_of(system), example.plan, options_of(example), host, lambda todo: True, say)
-    return result, code, [after - before for before, after in pairwise(counts)]
+    begun.setdefault("end", system.count)
+    return result, code, [after - before for before, after in pairwise(begun.values())]
 
 
 def changes_of(lab: Lab) -> int:
