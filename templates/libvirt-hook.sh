@@ -411,12 +411,12 @@ set_partition() {
         case " $reached " in *" $gpu "*) echo "it has $gpu, which is not of partition $id" && return 1 ;; esac
     done
     asked=
-    while :; do
+    while [ -d "$work" ]; do # until the start is refused
         rows=$(partitions "$@")
         case $(printf '%s\n' "$rows" | grep "^$id ") in
         "$id 1 $members") return 0 ;;
         "$id 0 $members")
-            if [ -z "$asked" ]; then
+            if [ -z "$asked" ] && [ -d "$work" ]; then
                 other=$(printf '%s\n' "$rows" | awk -v own="$members" '
                     BEGIN { split(own, part, ","); for (at in part) mine[part[at]] = 1 }
                     $2 == 1 { split($3, part, ","); for (at in part) if (part[at] in mine) { print $1; exit } }')
@@ -431,6 +431,7 @@ set_partition() {
         esac
         sleep 1
     done
+    return 1
 }
 
 # FUNCTION TYPE
@@ -438,7 +439,7 @@ set_type() {
     file=$sys/bus/pci/devices/$1/nvidia/current_vgpu_type
     now=$(cat "$file") || return 1
     if [ "$now" = 0 ]; then
-        printf '%s' "$2" >"$file" || return 1
+        printf '%s' "$2" >"$file" || { echo "$1 cannot get vGPU type $2" && return 1; }
         did "$1 got vGPU type $2"
         now=$(cat "$file")
     fi
@@ -448,7 +449,8 @@ set_type() {
 # UUID FUNCTION TYPE
 set_mediated() {
     if [ ! -e "$sys/bus/mdev/devices/$1" ]; then
-        printf '%s' "$1" >"$sys/bus/pci/devices/$2/mdev_supported_types/$3/create" || return 1
+        printf '%s' "$1" >"$sys/bus/pci/devices/$2/mdev_supported_types/$3/create" ||
+            { echo "$1 cannot be made as $3 on $2" && return 1; }
         did "$1 made as $3 on $2"
     fi
     now=$(readlink "$sys/bus/mdev/devices/$1/mdev_type")
@@ -468,8 +470,8 @@ set_up() {
     done <"$at_start"
 }
 
-# libvirt waits for this, so it ends within 20 seconds, whatever hangs. What was begun may still come to its end: the next
-# hosttune apply finds it done.
+# libvirt waits for this, so it ends within 20 seconds, whatever hangs. What was begun may still come to its end, and the next
+# hosttune apply finds it done; nothing else is begun once the start is refused.
 set_up_in_time() {
     work=$at_start.$$
     mkdir "$work" || fail "cannot write $work"
@@ -477,12 +479,10 @@ set_up_in_time() {
         set_up >"$work/said" 2>&1 && printf "" >"$work/done"
         printf "" >"$work/ended"
     } </dev/null >/dev/null 2>&1 &
-    tenths=0
-    while [ ! -e "$work/ended" ] && [ $tenths -lt 180 ]; do
-        sleep 0.1
-        tenths=$((tenths + 1))
-    done
-    [ -e "$work/ended" ] || fail "what its devices need is not ready within 20 seconds: hosttune apply, then start it"
+    if ! timeout 18 sh -c 'until [ -e "$0" ]; do sleep 0.1; done' "$work/ended"; then
+        rm -rf "$work"
+        fail "what its devices need is not ready within 20 seconds: hosttune apply, then start it"
+    fi
     [ -e "$work/done" ] || why=$(grep -v '^$' "$work/said" | tail -n 1)
     [ -n "$why" ] || [ -e "$work/done" ] || why="what its devices need cannot be set"
     rm -rf "$work"

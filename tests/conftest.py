@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # How long one example takes says how busy the machine is, and nothing of what is tested.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, max_examples=sweeps.examples(50, full=200))
 settings.load_profile("untimed")
 
 MEMORY = "/dev/shm"

@@ -105,7 +105,7 @@ class _Room:
         while thread not in chain:
             chain[thread] = None
             core = self._own[thread]
-            others = (one for guest in self._others(thread, core) for one in self._leaving[core][guest])
+            others = (other for guest in self._others(thread, core) for other in self._leaving[core][guest])
             thread = min(others, key=self._order.__getitem__)
         seen = list(chain)
         cycle = seen[seen.index(thread) :]

@@ -24,6 +24,17 @@ _ACTIVE = "active: modules "
 _LISTENS = re.compile(r"(?m)^[ \t]*(FM_CMD_UNIX_SOCKET_PATH|FM_CMD_BIND_INTERFACE)[ \t]*=[ \t]*(\S+)")
 _SOCKET, _ADDRESS = r"/[\w./-]{1,200}", r"[0-9A-Fa-f.:]{2,45}"
 _SECONDS = 10.0
+# fmReturn_t of nv_fm_types.h, in words; what each means of partitions: user guide, "Partition Life Cycle Errors".
+_RETURNED = {
+    -1: "there is no such partition",
+    -3: "its FABRIC_MODE does not have this",
+    -4: "the partition is not active",
+    -5: "it timed out: try again",
+    -7: "the partition, or one that shares GPUs with it, is active: fmpm -l",
+    -8: "it is still starting, or was started with FABRIC_MODE_RESTART=1: fmpm --set-activated-list, within 60 seconds",
+    -9: "it does not run or listens elsewhere: systemctl status nvidia-fabricmanager",
+    -10: "a GPU of it does not answer, or was not reset since the Fabric Manager's start",
+}
 
 
 def client(config: str | None) -> tuple[str, ...]:
@@ -43,12 +54,20 @@ def ask_list(system: System, config: str | None) -> str | None:
     return system.query(LIST, lambda: system.run((*client(config), "-l"), timeout=_SECONDS))
 
 
+def answer_of(error: CommandFailed) -> str:
+    """Return what a command of `fmpm` that failed has said."""
+    said = " ".join(error.output.split())
+    number = re.search(r"fmReturn: (-[0-9]{1,2})\b", said)
+    words = _RETURNED.get(int(number[1]) if number else -9 if "Failed to connect" in said else 0)
+    return ": ".join(part for part in (error.reason, said[:200], words) if part)
+
+
 def partitions_now(system: System) -> tuple[FabricPartition, ...]:
     """Return the partitions that the Fabric Manager lists now. Raises Unreadable."""
     try:
         text = ask_list(system, system.read(MANAGER_CONFIG))
     except CommandFailed as error:
-        raise Unreadable("fmpm -l", ": ".join((error.reason, *error.output.strip().splitlines()[:1]))) from error
+        raise Unreadable("fmpm -l", answer_of(error)) from error
     if text is None:
         raise Unreadable("fmpm -l", "not recorded")
     try:

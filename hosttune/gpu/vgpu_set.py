@@ -178,7 +178,8 @@ def manage_functions(system: System, gpu: str, *, on: bool) -> None:
             break
         except CommandFailed as error:
             if _BUSY not in error.output or not left:
-                raise WriteFailed(" ".join(argv), _last_line(error)) from error
+                opened = ": a process has it open (fuser -v /dev/nvidia*)" if _BUSY in error.output else ""
+                raise WriteFailed(" ".join(argv), f"{_last_line(error)}{opened}") from error
         finally:
             system.forget()
             _with_driver(system, gpu)

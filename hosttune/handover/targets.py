@@ -203,13 +203,22 @@ def _owner(site: Site, host: Host, register: Register, address: str, asked: Aske
 
 def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
     """Raise Refused for devices that a running guest or a process uses, or of which that cannot be told."""
+    carried = {gpu.address: gpu.functions for gpu in (host.vgpu.gpus if host.vgpu else ())}
+    parts = {
+        address: {
+            address,
+            *host.index.virtuals.get(address, ()),
+            *(uuid for of in carried.get(address, ()) for uuid in of.mdevs),
+        }
+        for address in addresses
+    }
     lines = [
         f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}: shut it down first"
         for address in addresses
         for guest in host.guests or ()
         if guest.may_run
         and (
-            not {address, *host.index.virtuals.get(address, ())}.isdisjoint(guest.devices)
+            not parts[address].isdisjoint((*guest.devices, *guest.mdevs))
             or guest.name in host.index.users.get(address, {})
         )
     ]

@@ -15,6 +15,7 @@ from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import parse_cpus
 
 _VFIO = "vfio-pci"
+_AGAIN = "hosttune apply --start again, for its type is listed once its instance is there; else the plan has steps"
 
 
 def ready(host: Host, guest: PlannedGuest, making: Collection[str] = ()) -> tuple[str, ...]:
@@ -108,9 +109,9 @@ def _without_type(host: Host, guest: PlannedGuest) -> Iterator[str]:
             None,
         )
         if device.kind == "mdev":
-            yield f"there is no mediated device {device.address} of {device.vgpu_type}: see the steps of the plan"
+            yield f"there is no mediated device {device.address} of {device.vgpu_type}: {_AGAIN}"
         elif number in (None, "0"):
-            yield f"{device.address} carries no vGPU yet, it wants {device.vgpu_type}: see the steps of the plan"
+            yield f"{device.address} carries no vGPU yet, it wants {device.vgpu_type}: {_AGAIN}"
         elif other is not None:
             yield f"{device.address} carries {other}, not {device.vgpu_type}"
 

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.holders import holders
-from hosttune.errors import InUse, WriteFailed
+from hosttune.errors import CommandFailed, InUse, WriteFailed
 from hosttune.gpu.boards import NVLINK5
-from hosttune.gpu.fmpm import INACTIVE, KIND, active_as, client, modules_of, partitions_now, parts_of
+from hosttune.gpu.fmpm import INACTIVE, KIND, active_as, answer_of, client, modules_of, partitions_now, parts_of
 from hosttune.gpu.nvswitches import MANAGER_CONFIG
 from hosttune.gpu.nvswitches import MODULE as MANAGER_DRIVER
 from hosttune.gpu.settings import GpuPersistence
@@ -119,6 +119,8 @@ class FabricPartitionState(ByService, TakesDevice):
                     Driver(gpu).write(system, MANAGER_DRIVER)
             word = "-d" if value == INACTIVE else "-a"
             system.change((*client(system.read(MANAGER_CONFIG)), word, str(self.number)), timeout=_COMMAND_SECONDS)
+        except CommandFailed as error:
+            raise WriteFailed(f"{where} (fmpm {error.argv[-2]})", answer_of(error)) from error
         finally:
             self._give_back(system)
             system.forget()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from hosttune.domain.reader import read_domain
 from hosttune.domain.xml import parse
-from hosttune.errors import BadInput, Refused, Unreadable
+from hosttune.errors import BadInput, Unreadable
 from hosttune.hypervisor.connection import ask, has_managed_save, uuid_of
 from hosttune.machine.system import STATE_INSIDE, System, state_directory
 from hosttune.model.listing import some
@@ -64,7 +64,7 @@ def drop(system: System, name: str, xml: str) -> None:
 
 
 def forget(system: System, name: str) -> tuple[str, ...]:
-    """Delete what was kept of all guests of a name that were taken away. Return what that was. Raises Refused."""
+    """Delete what was kept of all guests of a name that were taken away. Return what that was. Raises BadInput."""
     paths = kept_of(system, name)
     for folder in _folders(system, name):
         _delete(system, folder)
@@ -72,13 +72,13 @@ def forget(system: System, name: str) -> tuple[str, ...]:
 
 
 def kept_of(system: System, name: str) -> tuple[str, ...]:
-    """Return where what was kept of all guests of a name came from. Raises Refused if nothing is kept."""
+    """Return where what was kept of all guests of a name came from. Raises BadInput if nothing is kept."""
     above = f"{_state(system)}/{REMOVED}"
     folders = _folders(system, name)
     if not folders:
         kept = sorted({re.sub(rf"-{_UUID}$", "", one) for one in system.list(above)})
         hint = f"kept is what was of: {', '.join(kept)}" if kept else "nothing is kept of any guest"
-        raise Refused(f"nothing is kept of a guest {name!r}", where=above, hint=hint)
+        raise BadInput(f"nothing is kept of a guest {name!r}", where=above, hint=hint)
     return tuple(kept.replace("%", "/") for folder in folders for kept in _kept(system, folder))
 
 

@@ -132,6 +132,8 @@ def named_gpus(catalogue: Catalogue, addresses: tuple[str, ...], where: str) -> 
                 f"{address} is not a GPU but {_describe(catalogue.pci[address])}" if known else f"no device {address}"
             )
             hint = did_you_mean_address(address, catalogue.gpus, f"this host has {have}")
+            if known and catalogue.pci[address].responds is False:
+                what, hint = f"{address} does not answer: it reads all ones", "power-cycle the host, or leave it out"
             raise BadInput(what, where=where, hint=hint)
         if _is_boot(catalogue, address):
             raise BadInput(

@@ -225,7 +225,12 @@ def unnamed(gpus: Iterable[str], modules: Mapping[str, int], claimed: Mapping[st
     wanted = tuple(gpus)
     missing = [address for address in wanted if address not in modules and address not in claimed]
     reasons = (
-        [f"the module ids of {', '.join(missing)} are unknown: only the nvidia driver reports them"] if missing else []
+        [
+            f"the module ids of {', '.join(missing)} are unknown: only the driver nvidia reports them"
+            " (Module Id of nvidia-smi -q)"
+        ]
+        if missing
+        else []
     )
     for module in sorted({claimed[address] for address in wanted if address in claimed}):
         rivals = [address for address, other in claimed.items() if other == module]

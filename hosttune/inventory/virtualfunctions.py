@@ -123,13 +123,8 @@ def lacking(host: Host, guest: GuestIntent, mine: Collection[str]) -> Iterator[s
 
 
 def kept_of(network: Network) -> Mapping[str, str | int | bool]:
-    """Return what its NIC keeps for the virtual function of a network, in the terms of `VirtualFunction`.
-
-    libvirt sets the VLAN to 0 where its XML has none.
-    """
+    """Return what its NIC keeps for the virtual function of a network, in the terms of `VirtualFunction`."""
     wanted = {
-        "address": network.mac,
-        "vlan": None if network.mac is None else network.vlan or 0,
         "max_tx": network.max_rate_mbps,
         "spoofchk": network.spoof_check,
         "trust": network.trust,

@@ -64,7 +64,9 @@ def start_child(life: Callable[[], None], keep: Collection[int]) -> tuple[int, I
     Return its process id, and the signal mask to restore as soon as the caller can end the child on a signal. Until
     then signals wait, because Python would lose a signal during a fork. Raises OSError if no child could be started.
     """
-    parent = os.getpid()
+    import ctypes  # before the fork: in the child, each child would load it anew
+
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
     held = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     try:
         child = os.fork()
@@ -72,16 +74,16 @@ def start_child(life: Callable[[], None], keep: Collection[int]) -> tuple[int, I
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
         raise
     if child == 0:
-        _be_child(life, sorted(keep), parent, held)
+        _be_child(life, sorted(keep), parent, held, prctl)
     return child, held
 
 
-def _be_child(life: Callable[[], None], keep: Collection[int], parent: int, held: Iterable[int]) -> NoReturn:
+def _be_child(
+    life: Callable[[], None], keep: Collection[int], parent: int, held: Iterable[int], prctl: Callable[..., int]
+) -> NoReturn:
     """Run the child from start to end."""
     try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
             os.setpgid(0, 0)  # Ctrl-C is for the parent, which decides about this child
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
@@ -131,13 +133,14 @@ def _end(child: int) -> int | None:
     """Kill the child and reap it, without waiting for one that the kernel does not let go. Return its wait status."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
-    deadline = time.monotonic() + _GRACE_SECONDS
+    deadline, pause = time.monotonic() + _GRACE_SECONDS, 0.0001  # almost always it is gone after the first
     while time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
             reaped, status = os.waitpid(child, os.WNOHANG)
             if reaped:
                 return status
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.005)
     return None
 
 

@@ -48,7 +48,7 @@ def result_report(result: Result) -> Report:
     rest = "; hosttune apply then does what waits for it" if result.verb in ("apply", "status") else ""
     reboot = (f"a reboot is required: what is staged takes effect then{rest}",) if result.reboot_required else ()
     notes = tuple(line for note in result.notes for line in note.split("\n"))
-    settable = any(drift.hint is None for drift in result.drift)
+    settable = opened is None and any(drift.hint is None for drift in result.drift)
     notes += ("hosttune apply --intent FILE sets again what has drifted",) if settable else ()
     return Report(
         kind=f"hosttune {result.verb}",
@@ -95,7 +95,9 @@ def verdict(result: Result, code: int = SUCCESS) -> str:
         number = sum(1 for entry in result.entries if entry.outcome not in ("ignored", "conflict") and not entry.waits)
         force = count(number, "setting") if number else "nothing"
         drifted = len(result.drift) or "none"
-        return f"{result.host or 'this host'}: {force} in force" + (f", {drifted} drifted" if number else "")
+        opened = result.open_transaction
+        left = f", transaction {opened.number} unfinished" if opened else ""
+        return f"{result.host or 'this host'}: {force} in force" + (f", {drifted} drifted" if number else "") + left
     counted = {word: sum(1 for entry in result.entries if entry.outcome == word) for word in _ORDER}
     facts = [f"{number} {word}" for word, number in counted.items() if number]
     details = f" ({', '.join(facts)})" if facts else ""

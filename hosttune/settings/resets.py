@@ -9,6 +9,7 @@ bus).
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Sequence
 
@@ -49,7 +50,13 @@ def reset(system: System, address: str, method: str, methods: Sequence[str] | No
         used = methods_now(system, address) or ()
         if used != (method,):
             raise WriteFailed(choice, f"{choice} reads {' '.join(used) or 'nothing'} after {method} was written")
-        in_child(lambda: system.write(path, "1"), LIMIT_SECONDS, path)
+        try:
+            in_child(lambda: system.write(path, "1"), LIMIT_SECONDS, path)
+        except WriteFailed as error:
+            if error.errno != errno.ENOTTY:
+                raise
+            why = "it did not answer again, or cannot be reset so now (dmesg); if it stays away, power-cycle the host"
+            raise WriteFailed(f"{address} ({method} reset)", why, error.errno) from error
     finally:
         system.forget()
         restore_methods(system, address, methods)

@@ -16,6 +16,7 @@ from hosttune.machine.system import System
 from hosttune.settings.setting import ByService, OfFunction, refuse
 
 NONE = "0"
+_AGAIN = "systemctl restart nvidia-vgpud nvidia-vgpu-mgr, then apply again"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
@@ -62,12 +63,15 @@ class VgpuTypeSetting(ByService, OfFunction):
             raise WriteFailed(self.file, f"the function carries vGPU type {now}: it is in use", errno.EBUSY)
         if value != NONE:
             self._check_offered(system, str(value))
-        system.write(self.file, str(value))
+        try:
+            system.write(self.file, str(value))
+        except WriteFailed as error:
+            why = f"the driver refuses type {value} ({error.reason}): {_AGAIN}"
+            raise WriteFailed(self.file, why, error.errno) from error
 
     def _check_offered(self, system: System, value: str) -> None:
         path = self.file.replace("current_vgpu_type", "creatable_vgpu_types")
         offered = [line.partition(":")[0].strip() for line in (system.read(path) or "").splitlines()]
         if value not in offered:
             which = f"it lists {', '.join(offered)}" if any(offered) else "the list is empty"
-            again = "systemctl restart nvidia-vgpud nvidia-vgpu-mgr, then apply again"
-            raise WriteFailed(path, f"type {value} cannot be made now, {which}: {again}")
+            raise WriteFailed(path, f"type {value} cannot be made now, {which}: {_AGAIN}")

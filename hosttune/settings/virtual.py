@@ -1,7 +1,8 @@
 """What a network function keeps for one of its virtual ones, whatever the guest that has it wants.
 
-MAC, VLAN, rates, spoof check, trust, GUIDs. Target: "PHYSICAL/NUMBER". They go with the virtual function. Sources:
-ip-link(8) (vf NUM); iproute2, ip/ipaddress.c (print_vfinfo): vlan, qos and rates that are 0 may be left out.
+Rates, spoof check, trust, GUIDs. Target: "PHYSICAL/NUMBER". They go with the virtual function. Not MAC and VLAN:
+libvirt sets these by the definition at each start of the guest, and others when it stops (virHostdevRestoreNetConfig).
+Sources: ip-link(8) (vf NUM); iproute2, ip/ipaddress.c (print_vfinfo): vlan, qos and rates that are 0 may be left out.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ FLAGS = {"spoofchk": "spoofchk", "trust": "trust", "query_rss_en": "query_rss"} 
 GUIDS = {"node guid": "node_guid", "port guid": "port_guid"}
 _TARGET = re.compile(r"(.{1,20})/(0|[1-9][0-9]{0,4})")
 _HEX = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}(:[0-9a-f]{2}:[0-9a-f]{2})?")
-_WANTED: Mapping[str, type] = {"address": str, "vlan": int, "max_tx": int, "spoofchk": bool, "trust": bool,
-                               **dict.fromkeys(GUIDS, str)}  # fmt: skip
+_OF_LIBVIRT = frozenset(("address", "vlan", "qos", "protocol"))
+_WANTED: Mapping[str, type] = {"max_tx": int, "spoofchk": bool, "trust": bool, **dict.fromkeys(GUIDS, str)}
 
 
 class VirtualFunction(EditedInPlace, MadeByAnother):
@@ -75,7 +76,7 @@ class VirtualFunction(EditedInPlace, MadeByAnother):
         if settings is None:
             command = f"ip -j -d link show dev {interface}"
             raise Unreadable(self.target, why or f"{command} does not tell what it keeps for function {self._number}")
-        return settings
+        return FrozenMap({name: value for name, value in settings.items() if name not in _OF_LIBVIRT})
 
     def waits_for(self, system: System) -> str | None:
         """See Setting."""

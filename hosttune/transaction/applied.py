@@ -253,7 +253,7 @@ def _look(site: Site, record: Record) -> Drift | str | None:
     if isinstance(setting, EditedInPlace) and record.outcome == "done":  # what others have in it is nobody's drift
         record = msgspec.structs.replace(record, after=record.new)
     expected = freeze(record.after)
-    if setting.is_gone(site.system):
+    if setting.is_gone(site.system) and setting.waits_for(site.system) is None:  # a virtual function is made again
         return Drift(action=names_of(record, setting)[0], expected=expected, why="its device is gone", hint=_OF_GONE)
     try:
         now = freeze(setting.read(site.system))

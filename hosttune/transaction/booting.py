@@ -192,11 +192,13 @@ def _without_old(site: Site, store: Store, say: Say) -> None:
 
 def settle_left(site: Site, store: Store, say: Say, *verbs: str) -> bool:
     """Roll back transactions of these verbs that were cut off; return whether there were any. Raises Refused."""
-    left = [one for one in site.transactions() if one.header.verb in verbs and one.is_open]
-    for one in left:
-        journal = store.reopen(one)
+    left = [
+        transaction for transaction in site.transactions() if transaction.header.verb in verbs and transaction.is_open
+    ]
+    for transaction in left:
+        journal = store.reopen(transaction)
         try:
-            settle(site.system, journal, one, say, same_boot=not _of_earlier_boot(site, one))
+            settle(site.system, journal, transaction, say, same_boot=not _of_earlier_boot(site, transaction))
         finally:
             journal.close()
     return bool(left)

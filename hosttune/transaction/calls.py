@@ -163,7 +163,7 @@ def take_away(here: Here, names: Sequence[str], options: ApplyOptions, *, confir
 def forget_guest(here: Here, name: str, *, confirm: undoing.Confirm) -> Result:
     """Delete what was kept of a guest that was taken away: UEFI variables and TPM state.
 
-    Raises Refused, Declined if `confirm`, which gets the paths, returns false.
+    Raises BadInput if nothing is kept, Refused, Declined if `confirm`, which gets the paths, returns false.
     """
     from hosttune.hypervisor.removed import forget, kept_of
 
@@ -214,7 +214,8 @@ def _saved_plan(site: Site) -> Plan:
     saved = read_plan(path) if os.path.exists(path) else None
     known = site.transactions()
     newest = newest_plan(known, site.plan_of)
-    if newest is not None and (saved is None or any(site.plan_of(transaction) == saved for transaction in known)):
+    plans = (site.plan_of(transaction) for transaction in known)
+    if newest is not None and (saved is None or any(plan and _decided(plan) == _decided(saved) for plan in plans)):
         return newest[1]
     if saved is None:
         hint = "make one: hosttune plan -f FILE; or apply an intent: hosttune apply --intent FILE"
@@ -222,6 +223,11 @@ def _saved_plan(site: Site) -> Plan:
             hint = f"the user who called sudo has saved one: hosttune apply {shlex.quote(other)}"
         raise BadInput("no plan is saved", where=path, hint=hint)
     return saved
+
+
+def _decided(plan: Plan) -> Plan:
+    """Return a plan without what only `hosttune plan` adds to it, and `apply --intent` does not."""
+    return msgspec.structs.replace(plan, expected=(), findings=())
 
 
 def read_plan(path: str) -> Plan:

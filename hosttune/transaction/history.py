@@ -58,7 +58,14 @@ def _numbered(site: Site, number: int) -> Transaction:
 
 def _past(transaction: Transaction, *, entries: bool) -> PastTransaction:
     header, records = transaction.header, transaction.records
-    made = [record for record in records if record.outcome in ("done", "clamped", "reverted") and record.undone is None]
+    outcomes = ["done", "clamped", "reverted", *([None] if transaction.goes_on and not transaction.is_open else [])]
+    # Of a revert that was cut off right after a write, the next one found that at its original.
+    seen = {
+        (record.kind, record.target): record
+        for record in records
+        if record.outcome in outcomes and record.undone is None
+    }
+    made = list(seen.values())
     return PastTransaction(
         number=header.number,
         at=header.at,

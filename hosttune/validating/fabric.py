@@ -84,7 +84,7 @@ def _action(partition: Partition) -> Action:
 def _ended(site: Site, store: Store, journal: Journal, tell: Callable[[str], None]) -> None:
     """Remove the journal of a measurement whose partitions are inactive again, or say that one is not."""
     journal.close()
-    ended = next((one for one in site.transactions() if one.path == journal.path), None)
+    ended = next((transaction for transaction in site.transactions() if transaction.path == journal.path), None)
     if ended is not None and ended.state != "reverted":
         tell("a partition that was activated to measure may be active still: hosttune recover, then fmpm -l")
     elif ended is not None:

@@ -1,7 +1,7 @@
 """Run inside the emulated host, from the shared working tree, by its own Python: what ends in the middle.
 
 inside.py cuts PLAN NUMBER   apply the plan so often, each time killed at another point, then recover; JSON
-inside.py pause PLAN PATH    apply, and stand still for good after the first change below a path; PAUSED says so
+inside.py pause PLAN POINT   apply, and stand still for good at the first point that begins so; PAUSED says so
 inside.py settle              take back what is applied, past the guard that looks for who uses it; JSON
 inside.py hold GROUP BDF     have a device open by way of VFIO, as QEMU has, and sleep
 inside.py running             each QEMU that runs, as hosttune reads it: a guest by its name; JSON
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> None:
     elif arguments[0] == "cuts":
         print(json.dumps(_cuts(arguments[1], int(arguments[2]))))
     else:
-        _apply(arguments[1], lambda count, what: what.startswith(f"after replace {arguments[2]}"), _stand_still)
+        _apply(arguments[1], lambda count, what: what.startswith(arguments[2]), _stand_still)
 
 
 # --- a holder ------------------------------------------------------------------------------------------------

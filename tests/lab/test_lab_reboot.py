@@ -1,6 +1,6 @@
 """Reboots through GRUB: what is staged, what the boot unit sets again before libvirt starts, and what a revert leaves.
 
-The two hosts of the rollout show it. Then the plug is pulled in the middle of an apply.
+The two hosts of the rollout show it. Then the plug is pulled in the middle of an apply, of an update, of a removal.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import json
 from typing import Any, NamedTuple
 
 import pytest
+from sweeps import FULL
 
 from lab import facts
 from lab.inside import PAUSED
 from lab.machine import LabMachine
 from lab.product import STATE, Ran, install, plan, run
 from lab.rollout import CANARY, GPU, INTENT, RUNTIME, SECOND, Boot, Rollout, look
+from lab.secondday import definitions
 
 pytestmark = pytest.mark.lab
 
@@ -37,6 +39,16 @@ with open("/root/cached", "w") as file:
 WRITTEN = "/root/flushed /root/cached"
 
 
+# The second day: one guest stays, another gets more memory and then goes.
+STAYS, EDITED, OTHER_GPU = "stays", "edited", "0000:41:00.0"
+GUEST = {"vcpus": 2, "memory": "256MiB", "hugepages": "2MiB", "firmware": "bios", "accelerator": "tcg"}
+TWO = ({"name": STAYS, "gpus": [GPU], **GUEST}, {"name": EDITED, "gpus": [OTHER_GPU], **GUEST})
+FIRST_DAY: dict[str, Any] = {"version": 1, "guests": [*TWO]}
+UPDATE = {**FIRST_DAY, "settings": {"numa_balancing": 0}, "guests": [TWO[0], {**TWO[1], "memory": "384MiB"}]}
+REMOVAL = {**FIRST_DAY, "guests": [TWO[0], {"name": EDITED, "state": "absent"}]}
+CUTS = [("before write /proc/sys/kernel/numa_balancing", f"before tell virsh-dumpxml-{EDITED}")]  # update, removal
+
+
 class Cut(NamedTuple):
     """An apply that lost its power: the machine before, what is told of it afterwards, and the machine once settled."""
 
@@ -46,6 +58,28 @@ class Cut(NamedTuple):
     settled: Ran
     end: Boot
     last: Ran
+
+
+class Later(NamedTuple):
+    """An update or a removal that lost its power: what is told and refused then, and what libvirt has once settled."""
+
+    told: Ran
+    refused: Ran
+    settled: Ran
+    definitions: dict[str, str]
+
+
+class SecondDay(NamedTuple):
+    """Both, in this order, on a host with two guests; then the removal again and a revert."""
+
+    before: Boot
+    first: dict[str, str]
+    update: Later
+    removal: Later
+    again: Ran
+    left: dict[str, str]
+    reverted: Ran
+    end: Boot
 
 
 def outcomes_of(document: dict[str, Any]) -> dict[str, str]:
@@ -151,11 +185,10 @@ def test_a_revert_takes_all_back_by_a_reboot(rollout: Rollout, host: str) -> Non
 # --- the plug -------------------------------------------------------------------------------------------------
 
 
-def cut_off(lab: LabMachine) -> None:
-    """The plug is pulled while an apply stands between the rules of udev, which last, and the pages, which do not."""
-    lab.shell(f"cat >{PLAN}", stdin=json.dumps(plan(lab, {**INTENT, "settings": {"iommu_passthrough": "keep"}})))
-    # Runtime settings come first; the point is after the first file of ours that lasts.
-    pause = f"setsid python3 /mnt/tree/tests/lab/inside.py pause {PLAN} /etc/ >/run/pause.log 2>&1 </dev/null &"
+def cut_off(lab: LabMachine, intent: dict[str, Any], point: str) -> None:
+    """The plug is pulled while an apply stands at a point."""
+    lab.shell(f"cat >{PLAN}", stdin=json.dumps(plan(lab, intent)))
+    pause = f"setsid python3 /mnt/tree/tests/lab/inside.py pause {PLAN} '{point}' >/run/pause.log 2>&1 </dev/null &"
     wait = f"while kill -0 $! && ! [ -s {PAUSED} ]; do sleep 0.2; done; [ -s {PAUSED} ] || cat /run/pause.log"
     said = lab.shell(f"{pause} {wait}", timeout=PAUSE_SECONDS)
     assert said == "", said
@@ -171,7 +204,8 @@ def cut(grub_lab: LabMachine) -> Cut:
     install(lab)
     before = look(lab)
     try:
-        cut_off(lab)
+        # Between the rules of udev, which last, and the pages, which do not.
+        cut_off(lab, {**INTENT, "settings": {"iommu_passthrough": "keep"}}, "after replace /etc/")
         written = lab.shell(f"head -c 9 {WRITTEN} 2>/dev/null", check=False)
         told, settled = run(lab, "status"), run(lab, "recover")
         lab.shell(f"rm -f {WRITTEN}")
@@ -206,3 +240,62 @@ def test_recover_puts_right_what_the_power_cut_left(cut: Cut) -> None:
     assert cut.last.status == 0
     assert cut.last.document is not None
     assert (cut.last.document["reboot_required"], cut.last.document["entries"]) == (False, [])
+
+
+# --- the plug, on the second day --------------------------------------------------------------------------------
+
+
+def cut_later(lab: LabMachine, intent: dict[str, Any], point: str) -> Later:
+    """An apply of an intent loses its power at a point, and is settled by what it is told."""
+    cut_off(lab, intent, point)
+    told, refused = run(lab, "status"), run(lab, "apply", "--yes")
+    settled = run(lab, "recover")
+    return Later(told, refused, settled, definitions(lab))
+
+
+second_day = pytest.mark.skipif(not FULL, reason="make lab-full: two boots more for each pair of points")
+
+
+@pytest.fixture(scope="module", params=CUTS, ids=" + ".join)
+def later(grub_lab: LabMachine, request: pytest.FixtureRequest) -> SecondDay:
+    """Two guests are applied; the power goes in an update of one, and in its removal."""
+    lab, (in_update, in_removal) = grub_lab, request.param
+    install(lab)
+    before = look(lab)
+    try:
+        plan(lab, FIRST_DAY)
+        done = run(lab, "apply", "--yes")
+        assert done.status == 0, done.errors
+        first = definitions(lab)
+        update = cut_later(lab, UPDATE, in_update)
+        removal = cut_later(lab, REMOVAL, in_removal)
+        again = run(lab, "apply", PLAN, "--yes")
+        left, reverted = definitions(lab), run(lab, "revert", "--yes")
+        return SecondDay(before, first, update, removal, again, left, reverted, look(lab))
+    except BaseException:
+        lab.shell("hosttune recover --force; hosttune revert --yes --force", check=False)
+        raise
+    finally:
+        lab.shell(f"rm -rf {STATE} {PLAN} {WRITTEN}", check=False)
+
+
+@second_day
+@pytest.mark.parametrize("what", ["update", "removal"])
+def test_a_later_change_that_lost_its_power_is_told_and_undone(later: SecondDay, what: str) -> None:
+    cut: Later = getattr(later, what)
+    assert cut.told.status == 1
+    assert cut.told.document is not None
+    assert cut.told.document["open_transaction"]["state"] == "applying"
+    assert (cut.refused.status, cut.refused.document) == (3, None)
+    assert "hosttune recover" in cut.refused.errors
+    assert cut.settled.status == 0, cut.settled.errors
+    assert set(cut.settled.outcomes.values()) <= {"reverted", "already"}
+    assert cut.definitions == later.first, "the guest that nobody changed, and the one that comes back"
+
+
+@second_day
+def test_the_same_removal_then_takes_one_guest_and_leaves_the_other(later: SecondDay) -> None:
+    assert later.again.status == 0, later.again.errors
+    assert later.left == {STAYS: later.first[STAYS]}
+    assert later.reverted.status == 0, later.reverted.errors
+    assert later.end._replace(id=later.before.id, state=later.before.state) == later.before

@@ -125,6 +125,8 @@ class Root:
     def differences(self, pristine: Path) -> set[str]:
         """Names that are not what they are in the root that this one is a copy of, as `contents` compares them; files
         that are still the same (hard links of each other) are not read."""
+        if self.upper is not None and self.lower == pristine:
+            return set(self.contents())
         mine, theirs = _inodes(self.path), _inodes(pristine)
         names = {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
         return self._differing(pristine, names)

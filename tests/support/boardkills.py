@@ -66,16 +66,16 @@ def killed(root: Path, at: int, argv: Sequence[str]) -> Ended:
     return run_forked(root, command(*argv), Faults(at=at, act=kill))
 
 
-def left_at(root: Path, share: float, argv: Sequence[str], folder: Path) -> Ended:
-    """Run a command; folder/POINT is what a kill at that point would have left, for this share of the points.
+def left_at(root: Path, share: float, argv: Sequence[str], folder: Path, part: int = 0, parts: int = 1) -> Ended:
+    """Run a command; folder/POINT is what a kill at that point would have left, for this share of a part of the points.
 
     The root must be hard links: what is not appended to is replaced, so a link keeps it. A sample has points before and
     after changes of the machine alone, a full sweep each change of a file, too.
     """
-    chance = Random(f"{SEED} {argv[0]}")
 
     def keep(faults: Faults, what: str) -> None:
-        if chance.random() < share:
+        chosen = Random(f"{SEED} {argv[0]} {faults.count}").random() < share  # in a child, too
+        if chosen and faults.count % parts == part:
             (folder / f"{faults.count}.what").write_text(what)
             linked(root, folder / str(faults.count))
 

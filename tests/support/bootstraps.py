@@ -13,7 +13,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -68,13 +68,14 @@ def settle(prefix: Path, wheelhouse: Path, **options: Any) -> dict[str, Any]:
 
 @dataclass
 class Recap:
-    """What ansible-playbook said at its end."""
+    """What ansible-playbook said of a host at its end."""
 
     text: str
+    host: str = "host"
     counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        line = re.search(r"^host\s+: (.*)$", self.text, re.M)
+        line = re.search(rf"^{self.host}\s+: (.*)$", self.text, re.M)
         assert line, self.text
         self.counts = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", line[1])}
 
@@ -86,27 +87,28 @@ class Recap:
     @property
     def refusal(self) -> str:
         assert self.counts["failed"] == 1, self.text
-        found = re.search(r"FAILED! => (\{.*\})", self.text) or re.search(r"^\[ERROR\]: (.*)$", self.text, re.M)
+        found = re.search(rf"^fatal: \[{self.host}\]: FAILED! => (\{{.*\}})", self.text, re.M)
         assert found, self.text
         return found[1]
 
 
 def play(prefix: Path, wheelhouse: Path, *options: str, **variables: Any) -> Recap:
     """Run the playbook on a host of its own, which is this machine with another prefix."""
+    return play_hosts(prefix, {"host": (wheelhouse, variables)}, *options)["host"]
+
+
+def play_hosts(prefix: Path, hosts: Mapping[str, tuple[Path, dict[str, Any]]], *options: str) -> dict[str, Recap]:
+    """Run the playbook once on hosts with a wheelhouse and variables each; what it said of each."""
     home = prefix.parent
     inventory = home / "inventory.json"
-    facts = {
+    shared = {
         **{"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "hosttune_packages": []},
-        **{
-            "hosttune_prefix": str(prefix),
-            "hosttune_wheelhouse": str(wheelhouse),
-            "hosttune_pythons": [sys.executable],
-        },
-        **{"hosttune_unit_folders": [str(home / "units")], **variables},
+        **{"hosttune_prefix": str(prefix), "hosttune_pythons": [sys.executable]},
+        "hosttune_unit_folders": [str(home / "units")],
     }
-    inventory.write_text(
-        json.dumps({"all": {"hosts": {"host": facts}, "children": {"gpu_hosts": {"hosts": {"host": {}}}}}})
-    )
+    facts = {name: {"hosttune_wheelhouse": str(wheelhouse), **given} for name, (wheelhouse, given) in hosts.items()}
+    group = {"gpu_hosts": {"hosts": dict.fromkeys(hosts)}}
+    inventory.write_text(json.dumps({"all": {"hosts": facts, "vars": shared, "children": group}}))
     tool = Path(sys.executable).with_name("ansible-playbook")
     environment = {
         **{"PATH": f"{tool.parent}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8", "HOME": str(home)},
@@ -116,7 +118,7 @@ def play(prefix: Path, wheelhouse: Path, *options: str, **variables: Any) -> Rec
         [str(tool), "-i", str(inventory), str(ROOT / "playbooks" / "bootstrap.yml"), *options],
         capture_output=True, text=True, check=False, env=environment, cwd=ROOT, timeout=300,
     )  # fmt: skip
-    return Recap(done.stdout + done.stderr)
+    return {name: Recap(done.stdout + done.stderr, name) for name in hosts}
 
 
 def picture(folder: Path) -> dict[str, tuple[int, int]]:

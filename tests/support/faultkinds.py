@@ -248,7 +248,7 @@ PCI = (
             **_function(_GPU, sriov_numvfs="1\n", net__up0__address=f"{_MAC}\n"),
             ".hosttune/commands/ip-link-up0": json.dumps([{"ifname": "up0", "vfinfo_list": [_VF]}]),
         },
-        (("virtual-function", f"{GPU}/0", {"address": "52:54:00:00:00:02", "vlan": 7, "max_tx": 100, "trust": True}),),
+        (("virtual-function", f"{GPU}/0", {"max_tx": 100, "trust": True}),),
         _links(_GPU, GPU, "mlx5_core") | {f"{_GPU}/virtfn0": f"{_PORT}/0000:41:00.1"},
     ),
     Example(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from applyroots import Root, copied
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -64,6 +65,7 @@ class Fleet:
     variables: dict[str, Any] = field(default_factory=dict)
     gpu_hosts: tuple[str, ...] = ()  # the group, among other machines of an inventory; without it hosttune_hosts is all
     config: Path = ROOT / "ansible.cfg"
+    roots: Mapping[str, Root] = field(default_factory=dict)
 
     @property
     def results(self) -> Path:
@@ -146,9 +148,9 @@ class Fleet:
         """The names of a host's stored answers."""
         return {path.stem for path in (self.results / host).glob("*.json")} if (self.results / host).is_dir() else set()
 
-    def root(self, host: str) -> Path:
-        """A host's scratch root."""
-        return Path(self.hosts[host]["hosttune_root"])
+    def root(self, host: str) -> Root:
+        """A simulated host's scratch root."""
+        return self.roots[host]
 
 
 def script(path: Path, text: str) -> str:
@@ -165,16 +167,13 @@ def stand_in(folder: Path, hosts: Sequence[str] = ("h1",), **variables: Any) -> 
 
 @contextlib.contextmanager
 def simulated(pristine: Path, folder: Path, names: Sequence[str]) -> Iterator[Fleet]:
-    """Hosts with scratch roots of their own (hard links: what changes one replaces whole files)."""
-    hosts: dict[str, dict[str, Any]] = {}
-    for name in names:
-        target = folder / "roots" / name
-        target.parent.mkdir(exist_ok=True)
-        subprocess.run(["cp", "-al", str(pristine), str(target)], check=True)
-        hosts[name] = {"hosttune_root": str(target)}
-    yield Fleet(folder, hosts, {"hosttune_intent": INTENT})
-    assert not (folder / "outside").exists()
-    subprocess.run(["rm", "-rf", str(folder / "roots")], check=True)
+    """Hosts with scratch roots of their own."""
+    (folder / "roots").mkdir()
+    with contextlib.ExitStack() as stack:
+        roots = {name: stack.enter_context(copied(pristine, folder / "roots" / name)) for name in names}
+        hosts = {name: {"hosttune_root": str(root.path)} for name, root in roots.items()}
+        yield Fleet(folder, hosts, {"hosttune_intent": INTENT}, roots=roots)
+        assert not (folder / "outside").exists()
 
 
 @pytest.fixture

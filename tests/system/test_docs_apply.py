@@ -1,7 +1,7 @@
 """docs/apply.md and docs/tutorial.md, whose ninth step is docs/second-day.md: every command is run, on a scratch root,
 and prints what the page shows. What only a real machine can do stands below the words "On the machine".
 
-hosttune runs here where nothing but its output is asked of it, and what it prints goes to the rest of the line.
+The first hosttune of a line runs here; what it prints and its exit code go to the rest of the line.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ def not_run(text: str) -> list[str]:
     return [block for above, block in blocks if not block.startswith("    $ ") and not there.search(above)]
 
 
-# A command without a variable: its words, where its stderr goes, and what reads its stdout.
-HERE = re.compile(r"hosttune ([^|;$>]+?)( 2> /dev/null)?((?: > | \| )(?:[^;$]|\$/)+)?")
+# A command without a variable: its words, and what the shell does with its streams and its exit code.
+HERE = re.compile(r"hosttune ([^|;$>]+?)((?: 2?>| \||;).*)?")
 
 
 def printed(command: str, folder: Path, environment: dict[str, str]) -> str:
     """Both streams of a command."""
-    before, err = None, io.StringIO()
     if here := HERE.fullmatch(command):
-        words, hidden, rest = here.groups()
+        words, rest = here.groups(default="")
         out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err if rest else out):
-            run(shlex.split(words))
-        before, command = out.getvalue(), f"cat{rest or ''}"
-        err = io.StringIO() if hidden else err
+        err = io.StringIO() if rest else out
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(shlex.split(words))
+        (folder / "out").write_text(out.getvalue())
+        (folder / "err").write_text(err.getvalue() if rest else "")
+        command = f"(cat err >&2; cat out; exit {code}){rest}"
     done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=environment, input=before, text=True,
+        ["bash", "-c", command], cwd=folder, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    return err.getvalue() + done.stdout
+    return done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES)

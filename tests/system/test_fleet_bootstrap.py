@@ -32,6 +32,7 @@ from bootstraps import (
     newer_build,
     picture,
     play,
+    play_hosts,
     says,
     settle,
     touch_wheel,
@@ -239,38 +240,41 @@ def test_an_install_that_was_killed_is_finished_by_the_next_run(prefix: Path, wh
     assert sorted(path.name for path in prefix.iterdir()) == sorted([version_of(wheelhouse), "bin"])
 
 
-def test_a_host_without_a_python_that_is_new_enough_says_so(prefix: Path, wheelhouse: Path) -> None:
-    old = prefix.parent / "python3.9"
+def test_what_is_refused_before_anything_is_done(prefix: Path) -> None:
+    """One run, a host for each way: no wheelhouse, none of its Pythons, an index that is not, or no longer, signed."""
+    home = prefix.parent
+    old = home / "python3.9"
     told = {"version": [3, 9, 18], "implementation": "cpython", "machine": "x86_64", "free_threaded": False}
     old.write_text(f"#!/bin/sh\necho '{json.dumps({**told, 'venv': True, 'executable': str(old), 'libvirt': []})}'\n")
     old.chmod(0o755)
-    said = play(prefix, wheelhouse, hosttune_pythons=[str(old), "python3.99"]).refusal
-    assert f"{old}: 3.9.18, older than 3.11" in said
-    assert "python3.99: not there" in said
-    assert "name its path in hosttune_pythons" in said
-    assert not prefix.exists()
-
-
-def test_no_wheelhouse_is_said_before_anything_is_done(prefix: Path) -> None:
-    assert "run `make wheelhouse`" in play(prefix, prefix.parent / "nowhere").refusal
-    assert not prefix.exists()
-
-
-def test_a_wheelhouse_must_be_signed_where_signers_are_named(prefix: Path) -> None:
-    """Signed by the key of `make wheelhouse KEY=…`: taken; changed since, or never signed: nothing is done."""
-    folder = prefix.parent / "signed"
-    folder.mkdir(parents=True)
-    key, index = folder / "key", folder / "index.json"
+    key = home / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    (folder / "signers").write_text(f"release@example.com {key.with_suffix('.pub').read_text()}")
-    named = {"hosttune_wheelhouse_signers": str(folder / "signers"), "hosttune_pythons": ["python3.99"]}
-    named["hosttune_wheelhouse_identity"] = "release@example.com"
-    index.write_text(json.dumps({"version": "1", "archives": {tag_of(HERE): {"sha256": "ab", "file": "x.tar"}}}))
-    assert "index.json.sig" in play(prefix, folder, **named).refusal
-    sign(index, str(key))
-    assert "python3.99: not there" in play(prefix, folder, **named).refusal
+    (home / "signers").write_text(f"release@example.com {key.with_suffix('.pub').read_text()}")
+    signers: dict[str, Any] = {
+        "hosttune_wheelhouse_signers": str(home / "signers"),
+        "hosttune_wheelhouse_identity": "release@example.com",
+        "hosttune_pythons": ["python3.99"],
+    }
+    for name in ("plain", "unsigned", "signed", "changed"):
+        (home / name).mkdir()
+        index = home / name / "index.json"
+        index.write_text(json.dumps({"version": "1", "archives": {tag_of(HERE): {"sha256": "ab", "file": "x.tar"}}}))
+        if name in ("signed", "changed"):
+            sign(index, str(key))
     index.write_text(index.read_text() + " ")
-    assert "make wheelhouse KEY=FILE" in play(prefix, folder, **named).refusal
+    hosts: dict[str, tuple[Path, dict[str, Any]]] = {
+        "nowhere": (home / "nowhere", {}),
+        "older": (home / "plain", {"hosttune_pythons": [str(old), "python3.99"]}),
+        **{name: (home / name, signers) for name in ("unsigned", "signed", "changed")},
+    }
+    refusals = {name: recap.refusal for name, recap in play_hosts(prefix, hosts).items()}
+    assert "run `make wheelhouse`" in refusals["nowhere"]
+    assert f"{old}: 3.9.18, older than 3.11" in refusals["older"]
+    assert "python3.99: not there" in refusals["older"]
+    assert "name its path in hosttune_pythons" in refusals["older"]
+    assert "index.json.sig" in refusals["unsigned"]
+    assert "python3.99: not there" in refusals["signed"]  # the signature is good
+    assert "make wheelhouse KEY=FILE" in refusals["changed"]
     assert not prefix.exists()
 
 

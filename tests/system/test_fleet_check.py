@@ -23,10 +23,10 @@ def run(fleet: Fleet, verb: str, *options: str) -> subprocess.CompletedProcess[s
 
 
 def test_a_dry_run_shows_counts_and_distinct_changes_first(fleet: Fleet) -> None:
-    other = fleet.root("h2") / PREFERENCE
+    other = fleet.root("h2").path / PREFERENCE
     other.unlink()  # a hard link
     other.write_text("power\n")
-    before = {host: (fleet.root(host) / PREFERENCE).read_text() for host in fleet.hosts}
+    before = {host: (fleet.root(host).path / PREFERENCE).read_text() for host in fleet.hosts}
     done = run(fleet, "apply", "--check")
     lines = done.stdout.partition("\nwhat would change on ")[2].splitlines()
     kept = [fleet.document(host, "apply.check") for host in fleet.hosts]
@@ -37,8 +37,8 @@ def test_a_dry_run_shows_counts_and_distinct_changes_first(fleet: Fleet) -> None
     assert "  1 host (h2): energy-preference cpus 4: power -> performance" in lines
     assert not any("<domain" in line or "/sys/devices/system/cpu/cpu4/" in line for line in lines)
     assert "WARNING" not in done.stdout + done.stderr  # of the validations before: the report has them
-    assert {host: (fleet.root(host) / PREFERENCE).read_text() for host in fleet.hosts} == before
-    assert not (fleet.root("h1") / "var/lib/hosttune/transactions").exists()
+    assert {host: (fleet.root(host).path / PREFERENCE).read_text() for host in fleet.hosts} == before
+    assert not (fleet.root("h1").path / "var/lib/hosttune/transactions").exists()
 
 
 def test_ansible_shows_warnings_of_a_host_that_passed(lone: Fleet) -> None:

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import click
 import pytest
+from fleetsim import Fleet, begin, rollout_of
 from fleetstub import Stubs, end, until
 
 from hosttune.cli import run
@@ -189,10 +190,14 @@ def test_a_canary_that_fails_stops_the_run_and_resume_goes_on_from_there(
 def test_a_report_of_whoever_asked_last_takes_every_host_of_the_folder(
     stubs: Stubs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stubs.inventory(["a", "b"])
-    stubs.fleet("validate")
-    stubs.inventory(["c"])
-    stubs.fleet("validate")
+    result = {"check": "cpu", "subject": "host", "outcome": "pass", "actual": "x"}
+    passed = {"schema": "hosttune.validation/v1", "level": 0, "verdict": "pass", "results": [result], "samples": []}
+    for run_id, hosts in (("r1", ["a", "b"]), ("r2", ["c"])):
+        begin(rollout_of(stubs.results, "validate", hosts, run=run_id), stubs.results, Fleet())
+        for host in hosts:
+            answer = stubs.answer(host, "validate")
+            document = json.dumps({**passed, "host": host, "fleet": answer})
+            (stubs.results / host / "validate.json").write_text(document)
     assert [line["host"] for line in reported(stubs, capsys)["hosts"]] == ["c"]
     every = reported(stubs, capsys, "--verb", "validate")
     assert {line["host"]: line["verdict"] for line in every["hosts"]} == dict.fromkeys("abc", "pass")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from applyroots import Root
 from fleethosts import BIN, INTENT, ROOT, Fleet, Played, simulated
 
 PLAY = """- hosts: all
@@ -42,7 +42,7 @@ def company(pristine: Path, tmp_path: Path, collections: Path) -> Iterator[Fleet
     config.write_text(f"[defaults]\ncollections_path = {collections}\n")
     (tmp_path / "site.yml").write_text(PLAY)
     with simulated(pristine, tmp_path, ("web1", "h1", "h2")) as hosts:
-        yield Fleet(tmp_path, hosts.hosts, hosts.variables, gpu_hosts=("h1", "h2"), config=config)
+        yield dataclasses.replace(hosts, gpu_hosts=("h1", "h2"), config=config)
 
 
 def play(company: Fleet, *words: str, code: int = 0) -> Played:
@@ -55,7 +55,7 @@ def play(company: Fleet, *words: str, code: int = 0) -> Played:
 
 def test_a_role_in_a_play_of_a_company(company: Fleet) -> None:
     """Planned, applied and validated on the GPU hosts alone, with hooks, a report and a page; then again by one tag."""
-    before = Root(company.root("web1")).tree()
+    before = company.root("web1").tree()
     drained = company.folder / "drain.yml"
     drained.write_text(f"- ansible.builtin.shell: echo {{{{ inventory_hostname }}}} >> {company.folder}/drained\n")
     company.variables["hosttune_drain"] = str(drained)
@@ -63,8 +63,8 @@ def test_a_role_in_a_play_of_a_company(company: Fleet) -> None:
     out = play(company, "--tags", "plan,apply,report", "--diff", code=2).out
     assert company.executions() == {"web1": 0, "h1": 5, "h2": 1, "others": 1}  # the hook among them
     assert (company.folder / "drained").read_text() == "h1\n"
-    assert Root(company.root("web1")).tree() == before
-    assert Root(company.root("h1")).driver("0000:41:00.0") == "vfio-pci"
+    assert company.root("web1").tree() == before
+    assert company.root("h1").driver("0000:41:00.0") == "vfio-pci"
     assert '"plan: 2 hosts: 1 ok, 1 no"' in out
     assert '"worst: h2: no: guest big is not placed' in out
     page = company.results / "apply.html"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from applyroots import Root
 from fleethosts import HOSTTUNE, Fleet, Played, script, simulated, stand_in
 
 # As hosttune, but for verbs that a test answers itself: {verb} stands for the lines of such a case.
@@ -363,16 +362,16 @@ def test_the_gate_says_what_stops_a_host_that_was_bad_before(pristine: Path, tmp
     with simulated(pristine, tmp_path, ("either", "verdict", "worse", "worsened", "version", "stray")) as fleet:
         unchanged = instead(tmp_path, apply=says(DONE))
         for gate in ("either", "verdict", "worse"):
-            Root(fleet.root(gate)).put(link, "4\n")
+            fleet.root(gate).put(link, "4\n")
             fleet.hosts[gate].update(hosttune_gate=gate, hosttune_command=unchanged)
-        width = f"{fleet.root('worsened')}/{link}"
+        width = f"{fleet.root('worsened').path}/{link}"
         (tmp_path / "breaks").mkdir()
         breaks = instead(tmp_path / "breaks", apply=f"rm {width}; echo 8 > {width}\n{says(DONE)}")
         fleet.hosts["worsened"].update(hosttune_gate="worse", hosttune_command=breaks)
         fleet.hosts["version"]["hosttune_intent"] = {"version": 2, "guests": []}
-        before = Root(fleet.root("version")).tree()
+        before = fleet.root("version").tree()
         # By what discovery itself says of a guest that libvirt does not know: the two must not drift apart.
-        Root(fleet.root("stray")).put(".hosttune/commands/qemu-processes", "4321 stray\n")
+        fleet.root("stray").put(".hosttune/commands/qemu-processes", "4321 stray\n")
         (tmp_path / "stray").mkdir()
         waits = instead(tmp_path / "stray", validate=says(PASSED), apply=says({**DONE, "reboot_required": True}))
         fleet.hosts["stray"].update(
@@ -380,7 +379,7 @@ def test_the_gate_says_what_stops_a_host_that_was_bad_before(pristine: Path, tmp
         )
         more = Fleet(tmp_path, {**fleet.hosts, "behind": {"hosttune_command": answering(tmp_path)}}, fleet.variables)
         played = more.play("apply", code=2, waves=[len(fleet.hosts), "100%"])
-        assert Root(fleet.root("version")).tree() == before
+        assert fleet.root("version").tree() == before
     assert shut_by(played) == {"either", "verdict", "worsened", "version", "stray"}
     assert more.records("behind") == set()
     assert more.outcomes("apply") == {

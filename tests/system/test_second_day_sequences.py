@@ -328,6 +328,13 @@ def test_the_plan_of_the_slower_of_two_operators_is_stale(three: Day, tmp_path: 
     assert three.outside() == before
 
 
+def test_a_plan_that_was_looked_at_before_its_intent_was_applied_is_not_in_the_way(three: Day) -> None:
+    """So that `hosttune apply --start` goes on with what was applied, as its entries say."""
+    asked(three, {**A, "memory": "32GiB"}, B, C).plan().ended()
+    three.apply().ended()
+    assert three("apply", "--yes", "-o", "json").ended()["changed"] is False
+
+
 def test_without_the_state_directory_nothing_is_updated_or_taken(three: Day) -> None:
     shutil.rmtree(three.root.path / STATE)
     before = three.outside()
@@ -442,3 +449,17 @@ def test_what_somebody_did_by_hand_and_the_intent_wants_now_is_in_force(three: D
     assert three("status", "-o", "json").ended()["drift"] == []
     assert three.apply().ended()["changed"] is False
     check_back(three)
+
+
+def test_a_guest_that_went_just_before_a_revert_was_cut_is_in_the_history(three: Day) -> None:
+    assert three("revert", "--yes").code == 0
+    journal = max((three.root.path / STATE / "transactions").glob("*.jsonl"))
+    lines = journal.read_text().splitlines()
+    at = next(n for n, line in enumerate(lines) if '"kind":"guest","target":"b"' in line)
+    begun, done = json.loads(lines[at]), json.loads(lines[at + 1])
+    begun.pop("old")
+    # The step has no end, as a kill right after the write leaves it, and the next revert finds that done.
+    lines[at + 1 : at + 2] = [json.dumps({**begun, "step": 99}), json.dumps({**done, "step": 99, "outcome": "already"})]
+    journal.write_text("\n".join(lines) + "\n")
+    newest = three("history", "-o", "json").document["transactions"][-1]
+    assert sorted(newest["guests"]["removed"]) == ["a", "b", "c"]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sweeps import sample
 
 from hosttune.domain.writer import domain_xml
-from hosttune.errors import Refused
+from hosttune.errors import BadInput, Refused
 from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.removed import forget
 from hosttune.machine.scratch import Scratch
@@ -116,7 +116,7 @@ def test_what_was_kept_can_be_deleted(root: Path) -> None:
     take_away(site_on(root))
     assert forget(Scratch(str(root)), "vm") == (f"/{NVRAM}",)
     assert kept(root) == []
-    with pytest.raises(Refused, match="nothing is kept of a guest 'vm'"):
+    with pytest.raises(BadInput, match="nothing is kept of a guest 'vm'"):
         forget(Scratch(str(root)), "vm")
 
 

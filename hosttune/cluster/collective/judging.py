@@ -128,10 +128,12 @@ def _cause(bad: Mapping[str, Member]) -> JudgedGroup:
     return JudgedGroup(member.outcome, why=f"{host}: {member.why}", accused=accused)
 
 
-def _agree(one: Sequence[Timing], other: Sequence[Timing]) -> bool:
-    if [(t.kind, t.size_bytes, len(t.seconds)) for t in one] != [(t.kind, t.size_bytes, len(t.seconds)) for t in other]:
+def _agree(first: Sequence[Timing], second: Sequence[Timing]) -> bool:
+    if [(t.kind, t.size_bytes, len(t.seconds)) for t in first] != [
+        (t.kind, t.size_bytes, len(t.seconds)) for t in second
+    ]:
         return False
-    pairs = [pair for a, b in zip(one, other, strict=True) for pair in zip(a.seconds, b.seconds, strict=True)]
+    pairs = [pair for a, b in zip(first, second, strict=True) for pair in zip(a.seconds, b.seconds, strict=True)]
     return all(min(pair) > 0 and abs(pair[0] - pair[1]) <= _SAME * max(pair) for pair in pairs)
 
 

@@ -66,7 +66,7 @@ def recorded(system: System, folder: str, address: str, physical: str | None = N
         machine = _machine(match["parts"], path)
     except BadInput:
         return None  # damaged: as if there were none
-    if any(machine.read(letter) != system.read(letter) for letter in (sysfs.function(address, name) for name in _IDS)):
+    if any(machine.read(file) != system.read(file) for file in (sysfs.function(address, name) for name in _IDS)):
         return None
     guest = "".join(letter if letter.isprintable() else "?" for letter in match["guest"])
     return Start(guest=guest[:80], at=match["at"], machine=machine)

@@ -175,8 +175,8 @@ def remove_all(system: System, address: str) -> tuple[str, ...]:
     functions = virtual_functions(system, address)
     if not functions:
         return ()
-    for one in functions:
-        refuse_users(system, one)
+    for function in functions:
+        refuse_users(system, function)
     setting = SriovVfs.of(address)
     in_child(
         lambda: setting.write(system, 0), setting.limit_seconds or LIMIT_SECONDS, f"virtual functions of {address}"

@@ -101,16 +101,16 @@ class GuestSteps(msgspec.Struct):
 
     def tested(self, target: Target) -> HandoverStep:
         """Return the step of a device; the first call makes the guest, which is the same for all."""
-        failure = self._validated()
-        if isinstance(failure, Unanswered):
-            return HandoverStep(step="tested", outcome=failure.outcome, evidence=_ended({}, failure), why=failure.what)
-        if isinstance(failure, HosttuneError):
-            raise failure
+        heard = self._validated()
+        if isinstance(heard, Unanswered):
+            return HandoverStep(step="tested", outcome=heard.outcome, evidence=_ended({}, heard), why=heard.what)
+        if isinstance(heard, HosttuneError):
+            raise heard
         validation = self.validation
         assert validation is not None
         step = testing.tested(target, validation, self.firmware(target), True)
         method = f"validate --guest --level {self.level}, in a test guest"
-        guest = {**failure.evidence, "hosttune": failure.answer.version, "ended": "answered"}
+        guest = {**heard.evidence, "hosttune": heard.answer.version, "ended": "answered"}
         return msgspec.structs.replace(step, method=method, evidence={**(step.evidence or {}), "guest": guest})
 
     def _validated(self) -> Heard | HosttuneError:

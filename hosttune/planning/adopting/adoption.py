@@ -433,9 +433,9 @@ def _shown(guest: PlannedGuest, definition: bytes) -> PlannedGuest:
         disk=disks[0] if disks else None,
         further_disks=tuple(disks[1:]),
         networks=tuple(
-            Network(bridge=one.source) if one.type == "bridge" else Network(network=one.source)
-            for one in facts.interfaces
-            if one.type in ("network", "bridge")
+            Network(bridge=interface.source) if interface.type == "bridge" else Network(network=interface.source)
+            for interface in facts.interfaces
+            if interface.type in ("network", "bridge")
         ),
         emulator_cpus=facts.emulator_cpus or "",
         iothread_cpus=tuple(pin.cpus for pin in facts.iothread_pins),

@@ -125,7 +125,9 @@ def not_startable(host: Host, guest: PlannedGuest) -> str | None:
             else None
         )
     if guest.fabric_partition is None:
-        return "its GPUs are on an NVSwitch fabric and which partition holds them is unknown"
+        why = unnamed(gpus, fabric.modules, fabric.claimed) or fabric.why
+        text = "its GPUs are on an NVSwitch fabric and which partition holds them is unknown"
+        return f"{text}: {why}" if why else text
     if not fabric.known or any(address not in fabric.modules for address in gpus):
         return None
     partition = exactly(fabric, gpus)
@@ -133,8 +135,13 @@ def not_startable(host: Host, guest: PlannedGuest) -> str | None:
         return f"partition {guest.fabric_partition} of the NVSwitch fabric does not hold exactly its GPUs now"
     if partition.active:
         return None
-    state = "is not active" if partition.active is False else "may not be active, the Fabric Manager does not tell"
-    return f"partition {partition.id} of the NVSwitch fabric {state}: fmpm -a {partition.id}"
+    text = f"partition {partition.id} of the NVSwitch fabric"
+    if partition.active is False:
+        return f"{text} is not active: fmpm -a {partition.id}"
+    return (
+        f"{text} may not be active, the Fabric Manager does not tell: hosttune apply --start once fmpm -l answers here;"
+        f" if it runs elsewhere, fmpm -a {partition.id} there, virsh start {guest.name} here"
+    )
 
 
 def _not_startable_passthrough(fabric: HostFabric, guest: PlannedGuest) -> str | None:

@@ -97,4 +97,5 @@ def _applied(addresses: Iterable[str], after: str = "") -> Step:
 def _resets(when: str, addresses: Iterable[str]) -> Iterator[Step]:
     """Yield one step that resets every function through its own reset file."""
     files = "echo bus > /sys/bus/pci/devices/ADDRESS/reset_method, then echo 1 > /sys/bus/pci/devices/ADDRESS/reset"
-    yield Step(when=when, text=f"reset each of: {' '.join(addresses)} ({files})")
+    seen = "done when both end without an error and setpci -s ADDRESS 0.l does not read ffffffff"
+    yield Step(when=when, text=f"as root, reset each of: {' '.join(addresses)} ({files}; {seen})")

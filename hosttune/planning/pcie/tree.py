@@ -187,7 +187,7 @@ def build_tree(
 def _spares_kept(had: PlannedGuest | None, spares: int) -> Iterator[tuple[PlannedGuest, int, int]]:
     """Yield the guest as it was with the spare ports on the root bus, and after all others, that may keep its tree."""
     if had is not None:
-        used = {port.bus for port in had.controllers} | {address_key(one.guest_address)[1] for one in had.devices}
+        used = {port.bus for port in had.controllers} | {address_key(device.guest_address)[1] for device in had.devices}
         free = [port.bus for port in had.controllers if port.model == "pcie-root-port" and port.index not in used]
         on_root_bus = free.count(0)
         yield had, max(on_root_bus, spares), 0

@@ -105,16 +105,17 @@ def own_peaks(figures: Iterable[Judged]) -> dict[str, float]:
 def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
     """Return the figures; a small message is left alone where a larger one was measured, or is as it should be."""
     largest: dict[tuple[str, str, bool], float] = {}
-    for one in figures:
-        for fine in {False, one.verdict == "expected"}:
-            key = (one.figure.metric, one.figure.subject, fine)
-            largest[key] = max(largest.get(key, 0), one.figure.size_bytes or 0)
+    for judged in figures:
+        for fine in {False, judged.verdict == "expected"}:
+            key = (judged.figure.metric, judged.figure.subject, fine)
+            largest[key] = max(largest.get(key, 0), judged.figure.size_bytes or 0)
     return tuple(
-        replace(one, verdict="expected")
-        if (one.small or one.verdict == "low")
-        and (one.figure.size_bytes or 0) < largest.get((one.figure.metric, one.figure.subject, one.verdict == "low"), 0)
-        else one
-        for one in figures
+        replace(judged, verdict="expected")
+        if (judged.small or judged.verdict == "low")
+        and (judged.figure.size_bytes or 0)
+        < largest.get((judged.figure.metric, judged.figure.subject, judged.verdict == "low"), 0)
+        else judged
+        for judged in figures
     )
 
 

@@ -100,5 +100,5 @@ def _worst(blocks: Sequence[str]) -> tuple[LinkSeen | None, str]:
         top, rate = (pcie_gb_per_s(float(most[1]), int(most[2])), pcie_gb_per_s(speed, int(now[2])))
         address = re.match(r"[0-9a-f:]{5,13}\.[0-7]\b", block)
         found.append((rate / top if rate and top else 1.0, link, address[0] if address else ""))
-    worst = min(found, key=lambda one: one[0], default=None)
+    worst = min(found, key=lambda seen: seen[0], default=None)
     return (worst[1], worst[2]) if worst else (None, "")

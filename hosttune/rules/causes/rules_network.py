@@ -77,9 +77,9 @@ def gpudirect_off(case: Case) -> Finding | None:
     if case.seen.peer_memory_module is False and not words:
         words.append("the peer-memory module is not loaded")
     # Larger messages take another way: from the GPU directly, or in pieces through host memory.
-    fallen = tuple(one for one in case.falling if "GPU memory" in one.figure.subject)
+    fallen = tuple(judged for judged in case.falling if "GPU memory" in judged.figure.subject)
     if fallen and not words:
-        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in fallen), fallen)
+        return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in fallen), fallen)
     about = tuple(verdict for verdict in case.networked if verdict.figure.metric in COLLECTIVES) or case.networked
     if words:
         return observed(case, "; ".join(words), about)
@@ -235,9 +235,9 @@ def congestion(case: Case) -> Finding | None:
         return observed(case, "the network is congested", case.networked) if case.seen.congestion else None
     low = _low(case)
     hosts = max((verdict.hosts or 0 for verdict in low), default=0)
-    fallen = tuple(one for one in case.falling if one in low and "GPU memory" not in one.figure.subject)
+    fallen = tuple(judged for judged in case.falling if judged in low and "GPU memory" not in judged.figure.subject)
     if fallen and case.seen.transport != "socket":
-        return supports("fits", tuple(f"{one.name}: {one.apart}" for one in fallen), fallen)
+        return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in fallen), fallen)
     if hosts > 2 and case.seen.transport != "socket":
         return supports("possible", (f"{hosts} hosts share the network's links; its counters were not read",), low)
     return None

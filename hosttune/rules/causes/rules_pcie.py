@@ -82,20 +82,20 @@ def degraded(case: Case) -> Finding | None:
         ("link", case.seen.link, HOST_COPIES),
         ("nic_pcie_link", case.seen.nic_pcie_link, ("rdma-write",)),
     ):
-        found: list[str] = []
+        short: list[str] = []
         if link is None:
             continue
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
-            found.append(f"link x{link.width} of x{link.max_width}")
+            short.append(f"link x{link.width} of x{link.max_width}")
         rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
         kept = first_kept(case.low(metrics), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
         idle = link.speed_gts in IDLE_SPEEDS and link.under_load is not True and kept is None
         if slow and not idle and link.under_load is not False:
-            found.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
-        if found:
+            short.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
+        if short:
             about = case.about(_OVER_PCIE) if name == "link" else case.networked
-            return observed(case, case.told(name, ", ".join(found)), about, kept)
+            return observed(case, case.told(name, ", ".join(short)), about, kept)
     link = case.seen.link
     full = (
         link is not None
@@ -113,7 +113,9 @@ def degraded(case: Case) -> Finding | None:
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
     # Copies that peer access makes no faster are held by the link of a GPU, not by a bridge.
     metrics = (*HOST_COPIES, *(("p2p",) if case.seen.peer_copies_slow is False else ()))
-    low = apart or tuple(one for one in case.low(metrics) if not (one.apart and BY_NODE.search(one.figure.subject)))
+    low = apart or tuple(
+        judged for judged in case.low(metrics) if not (judged.apart and BY_NODE.search(judged.figure.subject))
+    )
     if kept := first_kept(low, _slower(case)):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
     return supports("fits", words[:4], low) if words else None
@@ -190,7 +192,7 @@ def ats(case: Case) -> Finding | None:
         # Only redirected traffic needs it: it is off on most hosts.
         alone = case.complaint and not case.shape.virtual and not case.seen.acs_redirect
         return None if case.seen.ats or alone else observed(case, "ATS is off", _between_devices(case))
-    low = tuple(one for one in case.networked if one.verdict == "low" and not _of_host_memory(one))
+    low = tuple(judged for judged in case.networked if judged.verdict == "low" and not _of_host_memory(judged))
     if low and case.shape.virtual and case.seen.transport != "socket":
         return supports(
             "possible", ("in a guest copies between GPU and NIC need ATS to go directly; it was not read",), low

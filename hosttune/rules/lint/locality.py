@@ -204,14 +204,14 @@ def _top(scene: GuestOnHost, device: HostDevice, top: Controller) -> Iterator[Fi
 def expander_node(scene: GuestOnHost) -> Iterator[Finding]:
     """Find expander buses without a cell, or of a cell that the guest does not have.
 
-    Without a cell is right where no device below is on a node of a cell, as far as the host knows.
+    Without a cell is right where no passed device below is on a node of a cell, as far as the host knows.
     """
     cells = {cell.id for cell in scene.guest.cells}
     here = CpuSet().union(*(scene.vcpu_nodes(cell) | (scene.memory_nodes(cell) or ()) for cell in cells))
     for controller in scene.guest.controllers:
         if controller.model == _EXPANDER and controller.node not in cells:
             homes = [scene.home_of(device) for device in each(scene) if controller in scene.above(device)]
-            if controller.node is None and homes and here.isdisjoint(node for node in homes if node is not None):
+            if controller.node is None and here.isdisjoint(node for node in homes if node is not None):
                 continue
             has = "no cell" if controller.node is None else f"cell {controller.node}, which does not exist"
             text = f"expander bus {controller.index} belongs to {has}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -43,9 +44,8 @@ def test_hosts_come_in_the_inventorys_order_with_their_groups(tmp_path: Path) ->
     }  # fmt: skip
 
 
-def test_a_limit_keeps_the_order_and_a_list_of_names_is_an_inventory(tmp_path: Path) -> None:
+def test_a_limit_keeps_the_order(tmp_path: Path) -> None:
     assert read_inventory([inventory(tmp_path, GROUPS)], "gpu:!b2").hosts == ("b1", "a1")
-    assert read_inventory(["one,two"], None).hosts == ("one", "two")
 
 
 COMPANY = """\
@@ -57,14 +57,17 @@ all:
 
 
 @pytest.mark.parametrize(
-    ("group", "hosts", "told"),
+    ("group", "more", "hosts", "told"),
     [
-        ("gpu_hosts", ("g1", "g2"), "not in the group gpu_hosts: web1, web2; --limit PATTERN"),
-        ("other", ("g2",), "not with hosttune_*: web1, web2, g1; --limit PATTERN"),
+        ("gpu_hosts", (), ("g1", "g2"), "not in the group gpu_hosts: web1, web2; --limit PATTERN"),
+        ("other", ("one,two",), ("one", "two", "g2"), "not with hosttune_*: web1, web2, g1; --limit PATTERN"),
     ],
 )
-def test_other_machines_of_an_inventory_are_left_out(tmp_path: Path, group: str, hosts: tuple[str], told: str) -> None:
-    found = read_inventory([inventory(tmp_path, COMPANY % group)], None)
+def test_other_machines_of_an_inventory_are_left_out(
+    tmp_path: Path, group: str, more: tuple[str, ...], hosts: tuple[str, ...], told: str
+) -> None:
+    """A list of names is an inventory, too."""
+    found = read_inventory([inventory(tmp_path, COMPANY % group), *more], None)
     assert found.hosts == hosts
     assert told in found.told_left_out()
 
@@ -95,7 +98,7 @@ def test_a_limit_that_names_nobody_is_bad_input(tmp_path: Path, limit: str, what
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("all:\n  hosts:\n   a: {\n", "While parsing a flow"),
+        ("all:\n  hosts:\n   a: {\n", r"While parsing a flow(?s:.*)at \S+/inventory.yml:[0-9]+:[0-9]+"),
         ("- a\n- b\n", "inventory"),
         ("all:\n  hosts:\n", "it has no host"),
         ("", "it has no host"),
@@ -105,14 +108,8 @@ def test_an_inventory_that_does_not_read_or_is_empty_is_named(tmp_path: Path, te
     path = inventory(tmp_path, text)
     with pytest.raises(BadInput) as refused:
         read_inventory([path], None)
-    assert what in str(refused.value)
+    assert re.search(what, str(refused.value))
     assert path in refused.value.where
-
-
-def test_the_place_of_a_mistake_in_the_file_is_told(tmp_path: Path) -> None:
-    path = inventory(tmp_path, "all:\n  hosts:\n   a: {\n")
-    with pytest.raises(BadInput, match=f"at {path}:[0-9]+:[0-9]+"):
-        read_inventory([path], None)
 
 
 @pytest.mark.sweep(most=4)

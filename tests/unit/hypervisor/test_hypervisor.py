@@ -387,7 +387,8 @@ NOT_STARTABLE = {
     "perhaps held": (host(guests=(RunningGuest(name="b", devices=(GPU,)),)), "whether guest b runs is unknown"),
     "fabric": (
         host(gpus=(Gpu(address=GPU, vendor="nvidia", fabric_state="completed"),)),
-        "its GPUs are on an NVSwitch fabric and which partition holds them is unknown",
+        "its GPUs are on an NVSwitch fabric and which partition holds them is unknown: the module ids of"
+        f" {GPU} are unknown: only the driver nvidia reports them (Module Id of nvidia-smi -q)",
     ),
 }
 

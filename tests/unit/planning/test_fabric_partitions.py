@@ -428,7 +428,7 @@ def test_in_passthrough_what_is_reset_is_on_vfio_first(count: int, after: str) -
     passed = {device.address for device in guest.devices}
     assert bind.startswith(f"hosttune apply, without --start{after}: vfio-pci has ")
     assert passed == {address for address in passed if address in bind and address in reset}
-    assert reset.startswith("reset each of: ")
+    assert reset.startswith("as root, reset each of: ")
 
 
 # --- documents ---------------------------------------------------------------------------------------------------

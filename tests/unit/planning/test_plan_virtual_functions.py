@@ -59,9 +59,7 @@ def test_each_network_gets_a_function_of_its_own_at_the_address_that_the_kernel_
     assert devices == [["0000:31:00.2", "0000:31:00.3"], ["0000:31:00.4"]]
     assert all(device.kind == "vf" and device.managed for guest in result.guests for device in guest.devices)
     found = wants(result)
-    assert found[f"sriov-vfs:{NIC}"] == 3
-    assert (found[f"virtual-function:{NIC}/0"]["vlan"], found[f"virtual-function:{NIC}/1"]["vlan"]) == (0, 7)
-    assert found[f"virtual-function:{NIC}/2"] == {"address": "52:54:00:00:00:02", "vlan": 0, "trust": True}
+    assert found == {f"sriov-vfs:{NIC}": 3, f"virtual-function:{NIC}/2": {"trust": True}}  # MAC and VLAN: libvirt
     macs = [device.network.mac for device in result.guests[0].devices if device.network]
     assert len({*macs}) == 2
     assert not any("IOMMU group" in finding.text for finding in result.findings)

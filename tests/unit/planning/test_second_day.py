@@ -17,6 +17,7 @@ from sweeps import examples
 
 from hosttune.cli.plan import plan_text
 from hosttune.cli.planned import apply_command
+from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput
 from hosttune.model.force import InForce
 from hosttune.model.gpu import MigInstance
@@ -25,6 +26,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, Source
 from hosttune.model.values import parse_cpus, to_json
 from hosttune.planning import plan
+from hosttune.rules.lint.judge import LintedDefinition, lint
 
 A: dict[str, Any] = {"name": "a", "gpus": 2, "memory": "64GiB", "vcpus": 16}
 B: dict[str, Any] = {"name": "b", "gpus": 1}
@@ -413,7 +415,7 @@ MORE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=examples(20, full=500), derandomize=True, deadline=None, database=None)
+@settings(max_examples=examples(12, full=500), derandomize=True, deadline=None, database=None)
 @given(st.lists(MORE, min_size=2, max_size=4), st.integers(1, 4), st.sampled_from([1, 2, None]))
 def test_other_disks_and_networks_move_nothing_inside_a_guest(
     days: list[dict[str, Any]], gpus: int, nodes: int | None
@@ -432,7 +434,10 @@ def test_other_disks_and_networks_move_nothing_inside_a_guest(
         free = [one for one in guest.controllers if one.model == "pcie-root-port" and one.index not in used]
         assert len(free) > len(day["disks"]) + len(day["networks"]) + 2, "with the guest agent's and one for hotplug"
         assert [one.index for one in guest.controllers] == list(range(len(guest.controllers)))
-        host = applied(host, plan(host, asked(request)))
+        found = plan(host, asked(request))
+        faults = lint(host, [LintedDefinition("a.xml", domain_xml(found, "a").encode())])
+        assert not {"expander-node", "device-place"} & {one.rule for one in faults}
+        host = applied(host, found)
         assert plan(host, asked(request)).guests[0].change == "keep"
 
 

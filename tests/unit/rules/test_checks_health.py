@@ -698,6 +698,13 @@ def test_the_baseline_is_of_the_driver_and_not_of_a_library_of_its_number() -> N
     assert one(found, "monitoring-baseline", "host").outcome == "warn"
 
 
+def test_a_measurement_is_a_baseline_itself() -> None:
+    found = evidence(
+        nvidia(driver_version="580.1"), applied_state=Result(verb="status"), loaded_clocks={A: (1980, 690.0)}
+    )
+    assert one(found, "monitoring-baseline", "host").outcome == "pass"
+
+
 def test_no_baseline_where_nothing_can_be_measured() -> None:
     found = evidence(nvidia(), driver="vfio-pci")
     assert one(found, "monitoring-baseline", "host").outcome == "skip"
