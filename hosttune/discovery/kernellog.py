@@ -324,9 +324,9 @@ def parse_events(lines: Iterable[Line]) -> tuple[KernelEvent, ...]:
             continue
         if event.kind == "gpu-unsupported" and seconds is not None:
             unsupported[event.address] = seconds
-        if event.kind == "lost" and seconds is not None:
-            if seconds - unsupported.get(event.address, -math.inf) < _SAME_START:
-                continue
+        since = unsupported.get(event.address, -math.inf)
+        if event.kind == "lost" and seconds is not None and seconds - since < _SAME_START:
+            continue
         key = (event.kind, event.address, event.code, event.severity, event.subcode, event.registers, event.recovery)
         first = events.get(key)
         events[key] = event if first is None else _again(first, event)

@@ -16,7 +16,7 @@ from hosttune.cli import run
 from hosttune.errors import Refused
 from hosttune.gpu.settings import GpuPersistence
 from hosttune.handover.targets import Asked
-from hosttune.machine.replay import COMPLETE
+from hosttune.machine.system import COMPLETE
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
 pytestmark = pytest.mark.sweep(most=7)  # a story costs most of a second
