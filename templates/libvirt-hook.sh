@@ -438,7 +438,7 @@ set_partition() {
 set_type() {
     file=$sys/bus/pci/devices/$1/nvidia/current_vgpu_type
     now=$(cat "$file") || return 1
-    if [ "$now" = 0 ]; then
+    if [ "$now" = 0 ] && [ -d "$work" ]; then
         printf '%s' "$2" >"$file" || { echo "$1 cannot get vGPU type $2" && return 1; }
         did "$1 got vGPU type $2"
         now=$(cat "$file")
@@ -461,6 +461,7 @@ set_mediated() {
 # of a service may have undone it. What is not set is set; what is otherwise is not ours, and the start is refused.
 set_up() {
     while read -r name kind words; do
+        [ -d "$work" ] || return 1
         [ "$name" = "$guest" ] || continue
         case $kind in
         fabric-partition) set_partition $words ;;

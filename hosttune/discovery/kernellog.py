@@ -40,7 +40,10 @@ _JOURNAL = (
 _MAX_LINES, _MAX_TEXT, _MAX_UNREAD = 20_000, 240, 1_000_000_000
 _BEGIN = 1.0  # a log is complete if its oldest line is no later than this, in seconds since boot
 _PROCESS = re.compile(r", pid=.{0,24}?, name=.*?(?=, |$)")
-_UNSUMMED = ("text", "least_seconds_apart")  # what scrubbing changes, and what one line does not have
+# What another version may call otherwise, what scrubbing changes, and what one line does not have.
+_UNSUMMED = ("kind", "text", "least_seconds_apart")
+_FORMER = {"gpu-unsupported": "lost"}
+_SAME_START = 1.0  # in seconds
 _KEYS = frozenset(("since", "source", "unread", "links", "lines", "sum"))
 
 Line = tuple[float | None, str]  # seconds since boot, and the message
@@ -113,14 +116,17 @@ def _ask(reader: Reader) -> str | None:
     return json.dumps({**record, "sum": _sum(record)}, indent=0) + "\n"
 
 
-def _sum(record: Mapping[str, Any]) -> int:
+def _sum(record: Mapping[str, Any], *kinds: Mapping[str, str]) -> int:
     """Return a checksum that shows whether a record of the log is damaged.
 
     A changed figure would mean another event, or none. The checksum covers the events of the lines and not their text,
-    because a capture replaces text that identifies the machine.
+    because a capture replaces text that identifies the machine. `kinds`: that of earlier versions, which covers the
+    kinds, with what they called some of them.
     """
     facts = [
-        None if event is None else [getattr(event, name) for name in event.__struct_fields__ if name not in _UNSUMMED]
+        event
+        and [former.get(event.kind, event.kind) for former in kinds]
+        + [getattr(event, name) for name in event.__struct_fields__ if name not in _UNSUMMED]
         for event in (_event(*line) for line in record["lines"])
     ]
     links = [True] if record["links"] else []
@@ -169,7 +175,9 @@ def parse_dmesg(text: str) -> Records:
     for line in text.splitlines():
         if match := re.match(r"\[ *([0-9]{1,12}\.[0-9]{1,6})\] ?", line):
             lines.append((float(match[1]), line[match.end() :]))
-        elif line.strip() and not line[0].isspace():
+        elif line[:1].isspace() and lines:
+            lines[-1] = lines[-1][0], f"{lines[-1][1]}\n{line.strip()}"[:1024]
+        elif line.strip():
             unread += 1
     return Records(lines, unread)
 
@@ -232,7 +240,8 @@ def _kept(text: str) -> tuple[float | None, str | None, bool, Records] | None:
     ]
     since, source, links = _seconds(document.get("since")), document.get("source"), document.get("links") is True
     record = {"since": since, "unread": unread, "lines": lines, "links": links}
-    if "sum" in document and document["sum"] != _sum(record):
+    sums = (_sum(record, *kinds) for kinds in ((), ({},), (_FORMER,)))
+    if "sum" in document and document["sum"] not in sums:
         return None
     events = [line for line in lines if _event(*line) is not None]
     lost = min(unread + len(given) - len(events), _MAX_UNREAD)
@@ -303,11 +312,20 @@ _SEVERITIES: Mapping[str, str] = {
 
 
 def parse_events(lines: Iterable[Line]) -> tuple[KernelEvent, ...]:
-    """Return the events in records of the kernel log; those that say the same about the same place are one."""
+    """Return the events in records of the kernel log; those that say the same about the same place are one.
+
+    That a GPU was not started is no event of its own where its driver has just said that it does not support it.
+    """
     events: dict[tuple[object, ...], KernelEvent] = {}
+    unsupported: dict[str | None, float] = {}
     for seconds, text in lines:
         event = _event(seconds, text)
         if event is None:
+            continue
+        if event.kind == "gpu-unsupported" and seconds is not None:
+            unsupported[event.address] = seconds
+        since = unsupported.get(event.address, -math.inf)
+        if event.kind == "lost" and seconds is not None and seconds - since < _SAME_START:
             continue
         key = (event.kind, event.address, event.code, event.severity, event.subcode, event.registers, event.recovery)
         first = events.get(key)

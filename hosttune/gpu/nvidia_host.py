@@ -94,6 +94,8 @@ def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
 # Sources: NVIDIA, "XID Errors" (form of the record; 144 to 150: Xid catalogue, WORKFLOW_NVLINK5_ERR; 154: its row) and
 # Fabric Manager user guide, appendix D (SXid); open-gpu-kernel-modules (RmInitAdapter, "fallen off the bus").
 _GPU = rf"(?P<address>{LOGGED_ADDRESS})"
+# The driver's branch does not know it, its open modules cannot have it, or only they can.
+_UNSUPPORTED = r"(?s:.{0,99}?)(?:\bnot supported by|\brequires use of)\b"
 _LOG = LogRecords(
     wanted=r"NVRM: |nvidia-nvswitch[0-9]+: SXid",
     # NVSwitches add further lines with data and severity.
@@ -107,15 +109,16 @@ _LOG = LogRecords(
             r"(?P<severity>Fatal|Non-fatal)\b",
         ),
         ("lost", rf"NVRM: GPU {_GPU}: (?:GPU has fallen off the bus|RmInitAdapter failed)"),
-        ("lost", rf"NVRM: The NVIDIA GPU {_GPU}(?!(?s:.{{0,99}})not supported by)"),
+        ("lost", rf"NVRM: The NVIDIA GPU {_GPU}(?!{_UNSUPPORTED})"),
         (DRIVER_LOAD, "NVRM: loading NVIDIA UNIX"),  # kernel-open/nvidia/nv.c, nvidia_init_module
     ),
     lines=(
         KernelLine("gpu-unsupported", "NVRM: ",
-                   rf"NVRM: The NVIDIA GPU {_GPU}[^\n]{{0,40}}\sNVRM: installed in this system is not supported by",
-                   "kernel-open/nvidia, nv.c and osapi.c of NVIDIA/open-gpu-kernel-modules", outcome="fail",
-                   says="the driver that was loaded does not support it",
-                   remedy="install a branch of the driver that supports it; from Blackwell on, its open modules"),
+                   rf"NVRM: The NVIDIA GPU {_GPU}{_UNSUPPORTED}",
+                   "kernel-open/nvidia, nv.c and osapi.c of NVIDIA/open-gpu-kernel-modules; reports of closed ones",
+                   outcome="fail", says="the driver that was loaded does not support it",
+                   remedy="install a branch of the driver that supports it: its open kernel modules from Blackwell on,"
+                   " its closed ones before Turing"),
         KernelLine("bar-unassigned", "NVRM: ",
                    r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\s"
                    rf"NVRM: BAR[0-5] is 0M @ 0x[0-9a-f]{{1,16}} \(PCI:{_GPU}\)",

@@ -231,7 +231,10 @@ class Course:
                 address for address in done if address == target.address or self.steps[address][-1].step == "returned"
             }
             again = self._partitions.as_in_force(target, returned) if closed.proven else None
-            return closed.told(step, in_force=again)
+            if again is not None:
+                evidence = {**(step.evidence or {}), "in_force": again}
+                step = msgspec.structs.replace(step, evidence=evidence, why=again["why"])
+            return closed.told(step)
 
         return work
 

@@ -157,7 +157,7 @@ class Partitions:
                 theirs = want != INACTIVE and gpu in setting.gpus and {*setting.gpus} <= {*returned}
             else:
                 own = {gpu, *virtual_functions(system, gpu)} if gpu in returned and kind in _UNDONE_BY_RESET else ()
-                theirs = not {*name.split()}.isdisjoint(own) and driver_of(system, gpu) != VFIO
+                theirs = not {*name.split()}.isdisjoint(own) and driver_of(system, gpu) not in (None, VFIO)
             if theirs:
                 failed = self._set(setting, want)
                 why += [failed] if failed else []

@@ -203,25 +203,7 @@ def _owner(site: Site, host: Host, register: Register, address: str, asked: Aske
 
 def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
     """Raise Refused for devices that a running guest or a process uses, or of which that cannot be told."""
-    carried = {gpu.address: gpu.functions for gpu in (host.vgpu.gpus if host.vgpu else ())}
-    parts = {
-        address: {
-            address,
-            *host.index.virtuals.get(address, ()),
-            *(uuid for of in carried.get(address, ()) for uuid in of.mdevs),
-        }
-        for address in addresses
-    }
-    lines = [
-        f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}: shut it down first"
-        for address in addresses
-        for guest in host.guests or ()
-        if guest.may_run
-        and (
-            not parts[address].isdisjoint((*guest.devices, *guest.mdevs))
-            or guest.name in host.index.users.get(address, {})
-        )
-    ]
+    lines = [line for address in addresses for line in _running(host, address)]
     lines += _touched(host, addresses)
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
     lines += [f"{address}: {why}" for address, why in kept.items() if why]
@@ -252,13 +234,19 @@ def _touched(host: Host, addresses: Sequence[str]) -> list[str]:
     return lines
 
 
-def _running(host: Host, address: str, reset: str) -> list[str]:
-    """Return one line for each guest that runs with a device, which the reset of another device can interrupt."""
+def _running(host: Host, address: str, reset: str | None = None) -> list[str]:
+    """Return one line for each guest that runs with a device or a part of it: a virtual function, a mediated device.
+
+    `reset`: the other device whose reset can interrupt it.
+    """
+    functions = [of for gpu in (host.vgpu.gpus if host.vgpu else ()) if gpu.address == address for of in gpu.functions]
+    parts = {address, *host.index.virtuals.get(address, ()), *(uuid for of in functions for uuid in of.mdevs)}
+    users = host.index.users.get(address, {})
+    interrupts = f", and a reset of {reset} can interrupt it" if reset else ""
     return [
-        f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}, and a reset of {reset} can"
-        " interrupt it: shut it down first"
+        f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}{interrupts}: shut it down first"
         for guest in host.guests or ()
-        if address in guest.devices and guest.may_run
+        if guest.may_run and (guest.name in users or not parts.isdisjoint((*guest.devices, *guest.mdevs)))
     ]
 
 

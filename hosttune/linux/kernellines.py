@@ -192,7 +192,7 @@ _JUDGED = (
                "kernel/hung_task.c, check_hung_task", outcome="warn", says="a task hung for minutes in the kernel",
                remedy="read its name and stack in dmesg: a driver or a drive that does not answer keeps it"),
     KernelLine("kernel-oops", r"\[#[0-9]+\]",
-               r"(?:Internal error: )?(?:Oops|[a-z][a-z ,-]{3,60})[^\n]{0,90}: [0-9a-f]{4,16} \[#[0-9]{1,4}\]",
+               r"(?:Internal error: )?(?:Oops|int3|[a-z][a-z ,-]{3,60})[^\n]{0,90}: [0-9a-f]{1,16} \[#[0-9]{1,4}\]",
                "arch/x86/kernel/dumpstack.c, __die_header; arch/arm64/kernel/traps.c, __die", outcome="fail",
                says="the kernel itself failed (oops)",
                remedy="reboot before the next tenant: its state is unknown now; read the stack in dmesg and update the"

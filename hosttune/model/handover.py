@@ -72,7 +72,7 @@ class HandoverStep(Value, frozen=True, kw_only=True):
     """One step of one device.
 
     `method`: how ("bus reset", "sanitize, block erase"). `evidence`: what was read to prove it, by name. `why`: the
-    reason for an outcome that is not `done`.
+    reason for an outcome that is not `done`; of a device that was returned, also which settings are not set again.
     """
 
     step: StepName

@@ -16,6 +16,7 @@ from hosttune.cli import run
 from hosttune.errors import Refused
 from hosttune.gpu.settings import GpuPersistence
 from hosttune.handover.targets import Asked
+from hosttune.machine.system import COMPLETE
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
 pytestmark = pytest.mark.sweep(most=7)  # a story costs most of a second
@@ -30,6 +31,14 @@ def board_with(root: Root, framework: str = "vfio", *gpus: str) -> Board:
     for gpu in gpus or (A,):
         board.run(("sriov-manage", "-e", gpu))
     return board
+
+
+def card(board: Board) -> None:
+    """Make a GPU one that no fabric joins: H100 PCIe."""
+    board.put(f"{PCI}/{A}/device", "0x2331\n")
+    config = board.root / PCI / A / "config"
+    data = config.read_bytes()
+    config.write_bytes(data[:2] + b"\x31\x23" + data[4:])
 
 
 def runs(cli: Cli, board: Board, *guests: str, **wanted: object) -> None:
@@ -83,21 +92,41 @@ def test_a_hand_over_leaves_what_is_in_force(cli: Cli, framework: str) -> None:
     clean(cli.root)
 
 
-def test_a_hand_over_says_what_could_not_be_set_again(cli: Cli) -> None:
+@pytest.mark.parametrize("fabric", [True, False])
+def test_a_hand_over_says_what_could_not_be_set_again(cli: Cli, fabric: bool) -> None:
     board = board_with(cli.root)
+    if not fabric:
+        card(board)
     runs(cli, board, "m", m=TWO)
     GpuPersistence(A).write(BoardRoot(str(cli.root.path)), False)
     ends(board, "m")
     board.plant(mig_busy=9)
     found = handed(cli.root.path, Asked(devices=(A,)), validate=lambda level: passing(level, A))
-    told = (found.statement.predicate.devices[0].steps[-1].evidence or {})["fabric"]["in_force"]
+    returned = found.statement.predicate.devices[0].steps[-1]
+    told = (returned.evidence or {})["in_force"]
     assert "mig-instance 0000:41:00.0 1g.18gb:4: " in told["why"]
+    assert returned.why == told["why"]
+    assert ("fabric" in (returned.evidence or {})) is fabric
     assert f"vgpu-functions {A}" in told["set"]
     assert cli.json("status", code=1)["drift"] != []
     board.plant(mig_busy=0)
     assert run(["handover", "release", A, "--why", "looked at", "--root", str(cli.root.path)]) == 0
     runs(cli, board, "m", m=TWO)
     clean(cli.root)
+
+
+def test_a_gpu_that_goes_back_to_no_driver_gets_no_settings(cli: Cli) -> None:
+    board = board_with(cli.root)
+    card(board)
+    runs(cli, board, "m", m=TWO)
+    ends(board, "m")
+    board.boot()
+    (cli.root.path / PCI / A / "driver").unlink()
+    board.put(COMPLETE.lstrip("/"), "")  # so it is known that it has none
+    found = handed(cli.root.path, Asked(devices=(A,)), validate=lambda level: passing(level, A))
+    returned = found.statement.predicate.devices[0].steps[-1]
+    assert {step.outcome for step in found.statement.predicate.devices[0].steps} == {"done"}
+    assert (returned.method, "in_force" in (returned.evidence or {})) == ("left without a driver", False)
 
 
 def test_after_a_reboot_nobody_offers_a_type(cli: Cli) -> None:

@@ -304,6 +304,17 @@ def beside(state: str, has: tuple[str, ...], peers: str | None = "xgmi") -> Host
     return structs.replace(found, gpus=gpus, guests=(RunningGuest(name="tenant", state=state, devices=has),))
 
 
+def test_a_guest_with_a_virtual_function_of_a_gpu_is_interrupted_too() -> None:
+    part = f"{GPUS[5][:-1]}1"
+    there = beside("running", (part,))
+    whole = there.index.pci[GPUS[5]]
+    virtual = structs.replace(whole, address=part, physfn=whole.address)
+    pci = [one for one in there.pci if one != whole]
+    there = structs.replace(there, pci=(*pci, structs.replace(whole, virtfns=(part,)), virtual))
+    with pytest.raises(Refused, match=f"{GPUS[5]}: guest tenant has it .* a reset of {GPUS[0]} can interrupt it"):
+        chosen(open_site(None, there)[0], there, Asked(devices=(GPUS[0],)))
+
+
 @pytest.mark.parametrize(
     ("state", "peers", "refused"),
     [("running", "xgmi", True), ("paused", "xgmi", True), ("running", None, True), ("shut off", "xgmi", False),

@@ -375,6 +375,30 @@ def test_what_a_capture_replaces_is_no_damage(tmp_path: Path) -> None:
     assert recorded(tmp_path, scrubbed) == recorded(tmp_path, record) is not None
 
 
+@pytest.mark.parametrize("checksum", [3004892948, 972110688])
+def test_a_record_is_whole_where_an_earlier_version_called_its_line_otherwise(tmp_path: Path, checksum: int) -> None:
+    """Once it was "lost"; the second checksum has the kind of today."""
+    line = "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1b80)\nNVRM: installed in this system is not supported by"
+    record = {"since": 0.0, "source": "dmesg", "unread": 0, "links": True, "lines": [[5.0, line]], "sum": checksum}
+    told = recorded(tmp_path, json.dumps(record))
+    assert told is not None
+    assert [event.kind for event in told[2]] == ["gpu-unsupported"]
+    assert recorded(tmp_path, json.dumps({**record, "since": 1.0})) is None
+
+
+def test_a_gpu_that_its_driver_does_not_support_is_not_lost() -> None:
+    """As the plain form of dmesg has it; a failure of its own is one."""
+    refused = (
+        "[{}] NVRM: The NVIDIA GPU 0000:02:00.0 (PCI ID: 10de:2c58)\n"
+        "               NVRM: installed in this system requires use of the NVIDIA open kernel modules.\n"
+        "[{}] NVRM: GPU 0000:02:00.0: RmInitAdapter failed! (0x22:0x56:884)\n"
+    )
+    text = refused.format("    5.559842", "    5.559858") + refused.format("    8.481576", "    8.481591")
+    assert [(e.kind, e.count) for e in parse_events(parse_dmesg(text).lines)] == [("gpu-unsupported", 2)]
+    text += "[  900.000000] NVRM: GPU 0000:02:00.0: RmInitAdapter failed! (0x62:0x40:2168)\n"
+    assert [(e.kind, e.count) for e in parse_events(parse_dmesg(text).lines)][1:] == [("lost", 1)]
+
+
 # --- lines of the kernel -------------------------------------------------------------------------------------
 
 LINES_POSTED = tomllib.loads((CASES / "lines.toml").read_text())["line"]

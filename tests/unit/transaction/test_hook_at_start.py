@@ -119,6 +119,17 @@ def test_a_fabric_manager_that_answers_late_is_waited_for(tmp_path: Path, start:
     assert active(tmp_path) == [3]
 
 
+def until_ended(group: int) -> None:
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("it still waits")
+
+
 def test_a_refused_start_sets_nothing_later(tmp_path: Path, start: Start) -> None:
     """What waits for the Fabric Manager ends with the refusal; the GPUs may be another guest's by then."""
     board(tmp_path, deaf=99)
@@ -128,15 +139,7 @@ def test_a_refused_start_sets_nothing_later(tmp_path: Path, start: Start) -> Non
                           start_new_session=True) as hook:  # fmt: skip
         assert "not ready within 20 seconds" in hook.communicate(definition(A, B))[1]
     board(tmp_path)
-    deadline = time.monotonic() + 15
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(hook.pid, 0)
-        except ProcessLookupError:
-            break
-        time.sleep(0.1)
-    else:
-        raise AssertionError("it still waits")
+    until_ended(hook.pid)
     assert (active(tmp_path), [*tmp_path.glob("at-start.*")]) == ([], [])
 
 
@@ -188,6 +191,28 @@ def test_a_function_gets_its_type(tmp_path: Path, start: Start) -> None:
         assert file.read_text() == (held if code else "1414")
     file.unlink()
     assert start(definition(VF), "vgpu").returncode == 1
+
+
+@pytest.mark.parametrize("answer", ["1414", "0"])
+def test_a_refused_start_gives_no_type_later(tmp_path: Path, start: Start, answer: str) -> None:
+    """A driver that hangs answers after the refusal: neither its function nor the next one gets a type then."""
+    other = "0000:41:00.5"
+    slow, next_one = (tmp_path / f"sys/bus/pci/devices/{f}/nvidia/current_vgpu_type" for f in (VF, other))
+    for file in (slow, next_one):
+        file.parent.mkdir(parents=True)
+    os.mkfifo(slow)
+    next_one.write_text("0")
+    with (tmp_path / "at-start").open("a") as listed:
+        listed.write(f"vgpu vgpu-type {other} 1414\n")
+    text = (tmp_path / "hook").read_text()
+    (tmp_path / "hook").write_text(text.replace("timeout 18 ", "timeout 1 "))
+    argv = ["sh", str(tmp_path / "hook"), "vgpu", "prepare", "begin", "-"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          start_new_session=True) as hook:  # fmt: skip
+        assert "not ready within 20 seconds" in hook.communicate(definition(VF))[1]
+    slow.write_text(answer)
+    until_ended(hook.pid)
+    assert (next_one.read_text(), (tmp_path / "at-start.log").exists()) == ("0", False)
 
 
 def test_a_mediated_device_of_another_type_is_refused(tmp_path: Path, start: Start) -> None:
