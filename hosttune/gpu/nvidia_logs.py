@@ -11,7 +11,7 @@ from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_topo import TopoMatrix, parse_nvlink_status, parse_topo_matrix
 from hosttune.gpu.vendor import LogReader
 from hosttune.model.gpu import Gpu
-from hosttune.model.measured import Figure, LinkSeen, Measured, Nics, Observations, Setup
+from hosttune.model.measured import Figure, LinkSeen, Measured, Nics, Observations, Setup, Stated
 from hosttune.model.pci import PCIE_GTS
 
 # Nearest first (nvidia-smi topo -m, legend).
@@ -250,6 +250,46 @@ def _copies(text: str) -> Measured:
     )
 
 
+_SECTION = re.compile(r"(?m)^(?=GPU [0-9A-Fa-f]{4,8}:|[ \t]{1,8}Temperature[ \t]*$)")
+_DEGREES = r"(?m)^[ \t]*{}[ \t]*: (-?\d{{1,3}}) C\b"
+_NEAR = 1  # degrees: it is held there
+
+
+def _readings(text: str) -> Measured:
+    """Read temperatures and power limits of `nvidia-smi -q`, also of a part of it (nvidia-smi manual page)."""
+    stated = []
+    for part in _SECTION.split(text):
+        degrees = {
+            name: int(match[1])
+            for name in ("GPU Current Temp", "GPU Slowdown Temp", "GPU Max Operating Temp", "GPU T.Limit Temp",
+                         "GPU Max Operating T.Limit Temp", "Memory Current Temp", "Memory Max Operating Temp")
+            if (match := re.search(_DEGREES.format(re.escape(name)), part))
+        }  # fmt: skip
+        for own, limit in (("GPU Current Temp", "GPU Max Operating Temp"), ("GPU Current Temp", "GPU Slowdown Temp"),
+                          ("GPU Max Operating T.Limit Temp", "GPU T.Limit Temp"),
+                          ("Memory Current Temp", "Memory Max Operating Temp")):  # fmt: skip
+            if own in degrees and limit in degrees and degrees[own] >= degrees[limit] - _NEAR:
+                stated.append(Stated(
+                    says="a GPU is as hot as it may be: its clocks are lowered there",
+                    line=f"{own}: {degrees[own]} C, {limit}: {degrees[limit]} C",
+                    remedy="check fans, air flow and water; a limit far below that of such a model was set by firmware",
+                    source="nvidia-smi manual page, Temperature",
+                ))  # fmt: skip
+                break
+    now, default = (
+        [float(watts) for watts in re.findall(rf"(?m)^[ \t]*{name}[ \t]*: (\d{{1,5}}\.\d\d) W", text)]
+        for name in ("(?:Current )?Power Limit", "Default Power Limit")
+    )
+    pairs = zip(now, default, strict=True) if len(now) == len(default) else ()
+    lowest = min(pairs, default=(None, None), key=lambda pair: pair[0] / max(1.0, pair[1]))
+    return Measured(
+        version=1,
+        observations=Observations(
+            power_limit_watts=lowest[0], default_power_limit_watts=lowest[1], stated=tuple(dict.fromkeys(stated))
+        ),
+    )
+
+
 NVIDIA_LOGS = (
     LogReader(name="p2pBandwidthLatencyTest",
               sign=rf"(?m)P2P \(Peer-to-Peer\) GPU Bandwidth|{_PEER_TITLE.pattern}|{_PEER_ACCESS.pattern[4:]}",
@@ -265,5 +305,7 @@ NVIDIA_LOGS = (
               begin=r"^.*\bnvlink -s"),
     LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links,
               sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]{{1,60}}(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),
+    LogReader(name="nvidia-smi -q -d", sign=r"(?m)^[ \t]*(?:GPU Current Temp|Default Power Limit)[ \t]*: \d",
+              machine=_readings),
     LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from hosttune.gpu.nvidia_words import COMPUTE_MODES
 from hosttune.gpu.vgpu_set import manage_functions
 from hosttune.machine.system import STATE_INSIDE, System, state_directory
 from hosttune.model.gpu import Gpu
-from hosttune.settings.drivers import virtual_functions
+from hosttune.settings.drivers import VFIO, virtual_functions
 from hosttune.settings.files import one_of
 from hosttune.settings.setting import BOOT, FreesDevice, OfFunction, TakesDevice, driver_of, refuse
 
@@ -51,8 +51,12 @@ class GpuSetting(OfFunction):
         return None if gpu is None else self.of_gpu(gpu)
 
     def waits_for(self, system: System) -> str | None:
-        """See Setting. While vfio-pci holds the GPU, the earlier setting cannot be read, but it is not lost."""
-        return "vfio-pci holds the GPU: it is its guest's" if driver_of(system, self.target) == "vfio-pci" else None
+        """See Setting. On vfio-pci the earlier setting cannot be read, but it is not lost.
+
+        The same holds for a GPU without a driver that vfio-pci is to take: a change of its driver was cut off.
+        """
+        driver = driver_of(system, self.target) or system.read(f"{self.path}/driver_override")
+        return f"the GPU is given to {VFIO}: it is its guest's" if driver == VFIO else None
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hosttune.errors import BadInput, Refused
+from hosttune.errors import BadInput, Refused, state_remedy
 from hosttune.handover.erasing import erasing
 from hosttune.handover.targets import Target
 from hosttune.journal import OPEN_STATES, Journal, Record, Store, Transaction
@@ -32,10 +32,14 @@ WAIT_SECONDS = 30.0  # for another hosttune that changes this host
 
 
 def courses(store: Store) -> Store:
-    """Return the store of the hand-overs of a state directory; its folder is made. Raises OSError."""
+    """Return the store of the hand-overs of a state directory; its folder is made. Raises Refused."""
     found = store.inside(FOLDER)
-    make_folder(store.folder, mode_of(""))
-    make_folder(found.folder, mode_of(f"{FOLDER}/"))
+    try:
+        make_folder(store.folder, mode_of(""))
+        make_folder(found.folder, mode_of(f"{FOLDER}/"))
+    except OSError as error:
+        what = f"cannot write the state: {error.strerror}"
+        raise Refused(what, where=found.folder, hint=state_remedy(error)) from error
     return found
 
 

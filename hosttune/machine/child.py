@@ -109,6 +109,8 @@ def _tell(writer: int, work: Callable[[], str | None]) -> None:
             answer = {"command": [list(error.argv), error.reason, error.output[-2000:]]}
         except HosttuneError as error:
             answer = {"other": [error.where, error.what]}
+        except OSError as error:
+            answer = {"os": [error.errno, error.strerror or str(error), error.filename]}
         except Exception as error:  # reported to the parent, which raises it as a defect
             answer = {"internal": f"{type(error).__name__}: {error}"}
         os.write(writer, json.dumps(answer).encode() + b"\n")
@@ -155,6 +157,8 @@ def _unpacked(answer: bytes) -> str | None:
         raise CommandFailed(tuple(argv), reason, output)
     if "other" in message:
         raise WriteFailed(*message["other"])
+    if "os" in message:
+        raise OSError(*message["os"])
     if "internal" in message:
         raise RuntimeError(message["internal"])
     note = message["note"]

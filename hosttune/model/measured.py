@@ -24,6 +24,7 @@ METRICS: Mapping[str, str] = {
     **dict.fromkeys(("h2d", "d2h", "p2p", "all-reduce-busbw", "all-gather-busbw"), "bytes per second"),
     **dict.fromkeys(("device-copy", "memory-copy", "disk-read", "storage-read"), "bytes per second"),
     "rdma-write": "bytes per second",
+    "tcp": "bytes per second",
     "gemm-bf16": "operations per second",
     "gemm-fp8": "operations per second",
     "memory-latency": "time",
@@ -95,10 +96,20 @@ class NicLink(Part, frozen=True, kw_only=True):
     ports_active: int | None = None
 
 
+class Stated(Part, frozen=True, kw_only=True):
+    """A fault that a log states: in words, the line, what to do, and the source of that."""
+
+    says: str
+    line: str = ""
+    remedy: str = ""
+    source: str = ""
+
+
 class Observations(Part, frozen=True, kw_only=True):
     """What was read about the machine besides figures; None is unknown.
 
-    `said`: of an observation, where it was seen or the words that say it ("0000:40:01.0").
+    `said`: of an observation, where it was seen or the words that say it ("0000:40:01.0"). `stated`: what lines of logs
+    say outright, the gravest first.
     """
 
     guest_topology: Literal["flat", "mirrored"] | None = None
@@ -138,9 +149,11 @@ class Observations(Part, frozen=True, kw_only=True):
     storage_bound: bool | None = None
     input_bound: bool | None = None
     said: Mapping[str, str] = {}
+    stated: tuple[Stated, ...] = ()
 
     def __post_init__(self) -> None:
         close_mappings(self, "said")
+        close_lists(self)
 
 
 class Measured(Part, frozen=True, kw_only=True):

@@ -46,7 +46,11 @@ TWO = ({"name": STAYS, "gpus": [GPU], **GUEST}, {"name": EDITED, "gpus": [OTHER_
 FIRST_DAY: dict[str, Any] = {"version": 1, "guests": [*TWO]}
 UPDATE = {**FIRST_DAY, "settings": {"numa_balancing": 0}, "guests": [TWO[0], {**TWO[1], "memory": "384MiB"}]}
 REMOVAL = {**FIRST_DAY, "guests": [TWO[0], {"name": EDITED, "state": "absent"}]}
-CUTS = [("before write /proc/sys/kernel/numa_balancing", f"before tell virsh-dumpxml-{EDITED}")]  # update, removal
+# Where the power goes: libvirt was told, the journal does not say so yet; and before and after that.
+DEFINED = f"after tell virsh-dumpxml-{EDITED}"
+DEFINING, RULED = f"before tell virsh-dumpxml-{EDITED}", "after replace /etc/udev/"
+SET = "before write /proc/sys/kernel/numa_balancing"
+CUTS = [(DEFINED, DEFINED), (SET, DEFINING), (DEFINING, RULED), (DEFINED, RULED)]  # in the update, in the removal
 
 
 class Cut(NamedTuple):

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 STATE, TRACE = "var/lib/hosttune/scratch/board", "var/lib/hosttune/scratch/board-trace"
-CONFIG = "usr/share/nvidia/nvswitch/fabricmanager.cfg"
+CONFIG, NVIDIA = "usr/share/nvidia/nvswitch/fabricmanager.cfg", "sys/bus/pci/drivers/nvidia"
 PCI, MDEV, GROUPS = "sys/bus/pci/devices", "sys/bus/mdev/devices", "sys/kernel/iommu_groups"
-NVIDIA = "sys/bus/pci/drivers/nvidia"
 Answer = tuple[int, str]  # exit status, stdout
 BADPARAM, GENERIC, NOT_SUPPORTED, NOT_ACTIVE, TIMEOUT, IN_USE = -1, -2, -3, -4, -5, -7  # fmReturn_t
 NOT_CONFIGURED, NO_CONNECTION, NVLINK_ERROR = -8, -9, -10
@@ -114,9 +113,8 @@ class Board:
             self.link(f"{PCI}/{name}/driver", "sys/bus/pci/drivers/vfio-pci" if by_rule else NVIDIA)
             self.put(f"{PCI}/{name}/driver_override", "vfio-pci\n" if by_rule else "(null)\n")
             self.put(f"{PCI}/{name}/reset_method", self.state["methods"][name] + "\n")
-        for name in self.guests:
-            (self.root / f".hosttune/commands/virsh-domstate-{name}").unlink(missing_ok=True)
-        self.guests.clear()
+        while self.guests:
+            (self.root / f".hosttune/commands/virsh-domstate-{self.guests.popitem()[0]}").unlink(missing_ok=True)
         self.state["clients"].clear()
         self._manager_starts()
         self.put("proc/sys/kernel/random/boot_id", f"22222222-0000-4000-8000-{time.monotonic_ns() % 10**12:012d}\n")
@@ -187,11 +185,8 @@ class Board:
             return 255, "Invalid Partition ID.\n"
         text = (self.root / CONFIG).read_text()
         listens = re.findall(r"(?m)^FM_CMD_BIND_INTERFACE=(\S+)", text) or ["127.0.0.1"]
-        if (
-            re.search(r"(?m)^FM_CMD_UNIX_SOCKET_PATH=\S", text)
-            or not self.state["manager"]["running"]
-            or listens[-1] not in (host, "0.0.0.0")
-        ):
+        by_socket = re.search(r"(?m)^FM_CMD_UNIX_SOCKET_PATH=\S", text)
+        if by_socket or not self.state["manager"]["running"] or listens[-1] not in (host, "0.0.0.0"):
             return NO_CONNECTION & 255, "Failed to connect to Fabric Manager instance.\n"
         answer = self._asked(verb, value)
         self._other_client()
@@ -269,8 +264,7 @@ class Board:
             return self._instances(gpu)
         if "-cgi" in options:
             return self._create(gpu, options["-cgi"])
-        only = options.get("-gi")
-        chosen = [one for one in self.mig(gpu)["instances"] if only in (None, str(one["id"]))]
+        chosen = [one for one in self.mig(gpu)["instances"] if options.get("-gi") in (None, str(one["id"]))]
         return self._destroy(gpu, chosen, "compute" if "-dci" in options else "GPU")
 
     def set_mode(self, gpu: str, on: bool) -> bool:
@@ -293,12 +287,9 @@ class Board:
         index, instances = self.state["gpus"][gpu]["index"], self.mig(gpu)["instances"]
         if not instances:
             return _NOT_FOUND, "No GPU instances found: Not Found\n"
-        line, titles = f"+{'-' * 57}+", ("GPU instances:", "GPU   Name               Profile  Instance   Placement")
-        rows = [
-            line,
-            *(f"| {title:56}|" for title in (*titles, f"{'ID       ID       Start:Size':>54}")),
-            f"|{'=' * 57}|",
-        ]
+        line, below = f"+{'-' * 57}+", f"{'ID       ID       Start:Size':>54}"
+        titles = "GPU instances:", "GPU   Name               Profile  Instance   Placement", below
+        rows = [line, *(f"| {title:56}|" for title in titles), f"|{'=' * 57}|"]
         for one in sorted(instances, key=lambda one: one["start"]):
             number, place = self.state["profiles"][one["profile"]][0], f"{one['start']}:{one['size']}"
             rows += [f"|{index:>4}  MIG {one['profile']:<16}{number:>4}{one['id']:>9}{place:>13}     |", line]
@@ -314,9 +305,8 @@ class Board:
                 said += f"Unable to create a GPU instance on GPU {index:>2} using profile {name}: {_WORDS[code]}\n"
                 said += f"Failed to create GPU instances: {_WORDS[code]}\n"
                 break
-            said += (
-                f"Successfully created GPU instance ID {self.mig(gpu)['instances'][-1]['id']:>2} on GPU {index:>2}\n"
-            )
+            number = self.mig(gpu)["instances"][-1]["id"]
+            said += f"Successfully created GPU instance ID {number:>2} on GPU {index:>2}\n"
         self._refresh(gpu)
         return code, said
 
@@ -345,12 +335,9 @@ class Board:
             return _NOT_FOUND, f"No {what} instances found: Not Found\n"
         for one in chosen:
             if one["id"] in carrying or self._shows("mig_busy") or (what == "GPU" and one["compute"]):
-                index, failed = (
-                    self.state["gpus"][gpu]["index"],
-                    f"Failed to destroy {what} instances: {_WORDS[_USED]}\n",
-                )
-                unable = f"Unable to destroy {what} instance ID {one['id']:>2} from GPU {index:>2}: {_WORDS[_USED]}\n"
-                return _USED, unable + failed
+                index, why = self.state["gpus"][gpu]["index"], _WORDS[_USED]
+                unable = f"Unable to destroy {what} instance ID {one['id']:>2} from GPU {index:>2}: {why}\n"
+                return _USED, f"{unable}Failed to destroy {what} instances: {why}\n"
             one["compute"] = 0
             if what == "GPU":
                 self.mig(gpu)["instances"].remove(one)
@@ -445,8 +432,7 @@ class Board:
             self.put(f"{PCI}/{gpu}/sriov_numvfs", "0\n")
 
     def _mediated(self, function: str) -> list[str]:
-        folder = self.root / PCI / function
-        return [path.name for path in folder.iterdir() if _UUID.fullmatch(path.name)] if folder.exists() else []
+        return [path.name for path in (self.root / PCI / function).glob("*") if _UUID.fullmatch(path.name)]
 
     def type_of(self, function: str) -> str:
         """The type of the vGPU that a virtual function carries, or that a UUID is; "0": none."""
@@ -496,8 +482,8 @@ class Board:
         self.load()
         match, text = _FUNCTION.fullmatch(path), text.strip()
         if match is None:
-            held = [one for devices in self.guests.values() for one in devices]
-            return errno.EBUSY if path.endswith("/remove") and path.split("/")[-2] in held else None
+            removes = path.endswith("/remove") and path.split("/")[-2]
+            return errno.EBUSY if any(removes in devices for devices in self.guests.values()) else None
         name, file, gpus = match[1], match[2], self.state["gpus"]
         created = re.fullmatch(r"mdev_supported_types/nvidia-(\d+)/create", file)
         if file == "reset":
@@ -508,11 +494,10 @@ class Board:
             return errno.EINVAL  # R18
         if file == "nvidia/current_vgpu_type" and text != "0":
             return None if self._can(name, text) else errno.EIO
-        if created and not _UUID.fullmatch(text):
-            return errno.EINVAL
-        if created and (self.root / MDEV / text).is_symlink():
-            return errno.EEXIST
-        return errno.ENOSPC if created and not self._can(name, created[1]) else None
+        if not created or not _UUID.fullmatch(text):
+            return errno.EINVAL if created else None
+        there = (self.root / MDEV / text).is_symlink()
+        return errno.EEXIST if there else None if self._can(name, created[1]) else errno.ENOSPC
 
     def _can(self, function: str, number: str) -> bool:
         return number in self._creatable(self.physical(function)) and self.type_of(function) == "0"
@@ -533,31 +518,27 @@ class Board:
     def wrote(self, path: str, text: str) -> None:
         """What follows from a write that went through."""
         self.load()
-        text, match, function = text.strip(), _FUNCTION.fullmatch(path), ""
-        if match is None:
-            function = path.split("/")[5] if path.startswith(f"/{MDEV}/") else text
-            if path.startswith(f"/{MDEV}/"):
-                self._unmediate(function)
-        else:
-            function = match[1]
-            if match[2] in ("reset_method", "driver_override"):
-                return
-            if match[2] == "nvidia/current_vgpu_type":
-                self.state["vgpu_of"].pop(function, None)
-                self.put(f"{PCI}/{function}/nvidia/current_vgpu_type", f"{text}\n")
-                if text != "0":
-                    self._carry(function, text)
-                self._refresh(self.physical(function))
-            elif match[2].endswith("/create"):
-                self._mediate(function, match[2].split("/")[1], text)
-        resets = match is not None and match[2] == "reset"
-        if function in self.state["gpus"] and (resets or match is None):
-            self._lose_instances(function, driver=True)
-            if resets:
-                self.state["unset"] = [one for one in self.state["unset"] if one != function]
-        if resets:
-            text = self.text(function, "reset_method").partition(" ")[0]
+        text, match = text.strip(), _FUNCTION.fullmatch(path)
+        function, file = match.groups() if match else (text, "")
+        if file in ("reset_method", "driver_override"):
+            return
+        if path.startswith(f"/{MDEV}/"):
+            function = path.split("/")[5]
+            self._unmediate(function)
+        elif file == "nvidia/current_vgpu_type":
+            self.state["vgpu_of"].pop(function, None)
+            self.put(f"{PCI}/{function}/nvidia/current_vgpu_type", f"{text}\n")
+            if text != "0":
+                self._carry(function, text)
+            self._refresh(self.physical(function))
+        elif file.endswith("/create"):
+            self._mediate(function, file.split("/")[1], text)
         known = function in self.state["gpus"]
+        if known and file in ("", "reset"):
+            self._lose_instances(function, driver=True)
+        if file == "reset":
+            self.state["unset"] = [one for one in self.state["unset"] if one != function]
+            text = self.text(function, "reset_method").partition(" ")[0]
         self.note("write", path, text, touched=[function, *(self.functions(function) if known else ())])
 
     def _mediate(self, function: str, kind: str, uuid: str) -> None:

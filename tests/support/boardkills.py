@@ -111,12 +111,12 @@ def standing(root: Path) -> dict[str, Any]:
     }
 
 
-def judged(root: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What is wrong after a kill: while things lie as they were left, and after `recover`."""
-    wrong = [f"before recover: {text}" for text in wrongs(trace_of(root))]
+def judged(root: Path, old: dict[str, Any], new: dict[str, Any], *, boot: bool = False) -> list[str]:
+    """What is wrong after a kill: while things lie as they were left, and after `recover`, or `apply --boot` again."""
+    wrong = [f"before: {text}" for text in wrongs(trace_of(root))]
     guests = [word for name in Board(root).guests for word in ("--disrupt", name)]
-    code, out = told("recover", "--root", str(root), *guests)
-    wrong += [f"recover exits {code}: {out}"] if code else []
+    code, out = told(*(("apply", "--boot") if boot else ("recover", *guests)), "--root", str(root))
+    wrong += [f"exits {code}: {out}"] if code else []
     wrong += wrongs(trace_of(root))
     now = standing(root)
     if now not in (old, new):

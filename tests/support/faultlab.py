@@ -174,7 +174,7 @@ def refuse(number: int) -> Callable[[Faults, str], None]:
     def act(faults: Faults, what: str) -> None:
         name, _, rest = what.partition(" ")
         if name == "change":
-            raise CommandFailed((rest,), "exit status 1", "it cannot be done")
+            raise CommandFailed(tuple(rest.split()), "exit status 1", "it cannot be done")
         raise WriteFailed(rest.partition(" ")[0], os.strerror(number), number)
 
     return act

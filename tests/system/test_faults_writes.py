@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from faultkills import Lab, applying, back_at_original, lab_of, recovering, reverting, shut_off, whole_host
 from faultkinds import EXAMPLES
-from faultlab import AFTER, BEFORE, Ended, Faults, Job, applied_state, refuse, run_forked, site_on, transactions
+from faultlab import AFTER, BEFORE, FILE, Ended, Faults, Job, applied_state, refuse, run_forked, site_on, transactions
 from sweeps import FULL, sample
 
 from hosttune.errors import Refused
@@ -270,3 +270,29 @@ def test_from_the_nth_change_on_nothing_can_be_written(host: Lab, number: int) -
         _, code = recovering(host.example)(site_on(host.root))
         assert code == 0, faults.fired
         assert list(back_at_original(host)) == [], faults.fired
+
+
+def no_room(faults: Faults, what: str) -> None:
+    """A full disk: nothing new can be made; what is there can be read and removed."""
+    if what.startswith(("open", "os.mkdir", "os.symlink", "os.link")):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), what.partition(" ")[2])
+
+
+@pytest.mark.sweep(most=8)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_disk_that_is_full_from_some_point_on_is_told(name: str, tmp_path: Path) -> None:
+    """Also inside what a scratch root does for one write, in the child that makes it. Then `recover` ends it."""
+    lab = lab_of(EXAMPLES[name], tmp_path / "root")
+
+    def run(at: int) -> Ended:
+        lab.anew()
+        kinds, whole = frozenset((FILE,)), frozenset[str]()
+        faults = Faults(at=at, kinds=kinds, act=no_room, persistent=True, whole=whole)
+        return run_forked(lab.root, applying(lab.example), faults)
+
+    for at in sample(f"full {name}", range(1, run(0).count + 1), 2):
+        ended = run(at)
+        assert ended.code in (0, 1, 3, 4), ended.fired
+        code = recovering(lab.example)(site_on(lab.root))[1]
+        assert code == 0, ended.fired
+        assert list(back_at_original(lab)) == [] or ended.code == 0, ended.fired

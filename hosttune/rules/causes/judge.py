@@ -24,6 +24,7 @@ from hosttune.predicting.estimates import OWN_METRICS, roof_of
 from hosttune.predicting.shape import HostShape, shape_of, slot_of
 from hosttune.rules.causes.equals import SPREAD, compared
 from hosttune.rules.causes.rule import TIERS, Case, CauseRule
+from hosttune.rules.causes.rules_other import LOG_LINE
 from hosttune.rules.causes.verdicts import Judged, judge_figure
 from hosttune.rules.engine import Finding, rules_of
 
@@ -123,15 +124,17 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
     low = any(figure.verdict == "low" for figure in case.figures)
     ranked: list[tuple[CauseRule, Finding]] = []
     for rule in rules():
-        finding = next(rule.findings(case), None)
-        if rule.fault_itself and not low and (finding is None or finding.outcome not in _CERTAIN):
-            alone = Case(case.measured, case.shape, ())  # the fault alone, whatever the figures are
-            finding = next(rule.findings(alone), None)
-        if finding is not None and (low or case.complaint or finding.outcome in _CERTAIN):
-            ranked.append((rule, finding))
+        findings = list(rule.findings(case))
+        if rule.fault_itself and not low and not any(finding.outcome in _CERTAIN for finding in findings):
+            findings = list(rule.findings(Case(case.measured, case.shape, ())))  # the fault alone
+        ranked += [(rule, finding) for finding in findings if low or case.complaint or finding.outcome in _CERTAIN]
     seen = {rule.id for rule, finding in ranked if finding.outcome in ("proven", "observed")}
     ranked = [(rule, finding) for rule, finding in ranked if not seen.intersection(rule.unless)]
-    ranked.sort(key=lambda pair: (_GRADES.index(pair[1].outcome), not _stated(case, pair[1]), -len(pair[1].explains)))
+    ranked.sort(
+        key=lambda pair: (
+            _GRADES.index(pair[1].outcome), pair[0] is not LOG_LINE, not _stated(case, pair[1]), -len(pair[1].explains),
+        )
+    )  # fmt: skip
     better = [pair for pair in ranked if pair[1].outcome != "possible"]
     possible = [pair for pair in ranked if pair[1].outcome == "possible"]
     return [*better[:_MOST_CAUSES], *possible[: max(0, _ENOUGH - len(better))]]

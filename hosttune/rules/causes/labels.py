@@ -23,7 +23,10 @@ _LABELS = tuple(
         (r"> ?", 0.9),  # quoted in a message
         (r" {0,6}(\d{1,6}):(?![0-9a-f]{2}:) ?", 0.6),  # srun --label
         (r"\[(\d{1,6})\]:? ?", 0.6),
-        (r"(?!Lnk)([\w.-]{1,64}): ", 0.9),  # pdsh, stern; not the fields of lspci
+        (
+            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-nvswitch)([\w.-]{1,64}): (?!\d+$)",
+            0.9,
+        ),  # pdsh, stern; not lspci and the kernel
         (r"([\w.-]{1,64}) {1,40}\| ?", 0.9),  # docker compose
     )
 )

@@ -21,11 +21,12 @@ from hosttune.model.diagnosis import Doubt
 from hosttune.model.limits import check_count
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Transport
 from hosttune.rules.causes.gathering import figures_of, of_gpus
+from hosttune.rules.causes.kernel import KERNEL
 from hosttune.rules.causes.labels import unlabelled
 from hosttune.rules.causes.lspci import machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
-from hosttune.rules.causes.ports import ethtool, ibstat
+from hosttune.rules.causes.ports import counters, ethtool, ibstat, iperf
 from hosttune.rules.causes.stated import SIGN, lines_of, stated
 
 _HINT = "save the whole output of one run"
@@ -107,6 +108,8 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
 
 def _runs(log: Log, output: str) -> list[str]:
     """Return the output of each run of a tool in a text."""
+    if not log.begin and log.everyone:
+        return [output]  # its sign was looked for
     starts = [match.start() for match in re.finditer(rf"(?m){log.begin}", output)] if log.begin else []
     bounds = zip([0, *starts], [*starts, len(output)], strict=True)
     return [run for start, end in bounds if re.search(log.sign, run := output[start:end])]
@@ -142,12 +145,15 @@ def logs() -> tuple[Log, ...]:
         Log("NCCL_DEBUG=INFO", r"(?m)\bNCCL (?:INFO (?!Launch mode)|WARN )", _nccl_debug,
             lines=r".*\bNCCL (?:INFO|WARN|TRACE|version)\b", everyone=True),
         Log("environment variables", rf"(?m)^(?:{_SETS})", _variables, lines=_SETS, everyone=True),
-        Log("perftest", rf"(?m)^.*{_PORT_TEST}", _perftest,
+        Log("perftest", rf"(?m)^.*{_PORT_TEST}|^[ \t]*#bytes[ \t]+#?iterations[ \t]+BW peak", _perftest,
             begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
-        Log("lines of drivers and the kernel", SIGN, lines_of, lines=r"(?!)", everyone=True),
-        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'", ibstat),
+        Log("lines of drivers and the kernel", SIGN, lines_of, lines=KERNEL, everyone=True),
+        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d", ibstat),
+        Log("ethtool -S", r"(?m)^[ \t]*rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d", counters),
+        Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", lambda text: Measured(version=1)),
+        Log("iperf3", r"(?m)^\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec", iperf, begin=r"^Connecting to host "),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
         Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\.", _nvbandwidth,
             begin=r"^nvbandwidth Version"),
@@ -184,6 +190,7 @@ def _nccl_tests(text: str) -> Measured:
     if rates and max(rates)[1] and not re.search(r"(?m)^#?[ \t]+Rank[ \t]+\d", text):
         factor = max(rates)[0] / max(rates)[1]  # without its head: all_reduce's factor 2(n-1)/n tells how many ran
         ran = round(2 / (2 - factor)) if 1.2 < factor < _MOST_FACTOR else 0
+        ran = round(1 / (1 - factor)) if 0.6 < factor < _MOST_FACTOR - 1 else ran  # all_gather and its like: (n-1)/n
         text = "".join(f"# Rank {rank} \n" for rank in range(ran)) + text
     if (
         test := re.search(r"\b(alltoall|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b", text)
@@ -252,6 +259,8 @@ def _with_sums(text: str) -> Iterator[str]:
 
 
 def _nvbandwidth(text: str) -> Measured:
+    if "Running " not in text and (alone := re.search(r"(?m)^SUM (\w{1,80}) ", text)):  # its first line is left out
+        text = re.sub(r"(?m)^(?=memcpy |\w{1,40} CE )", f"Running {alone[1]}.\n", text, count=1)
     text = "".join(_with_sums(text.replace("> Running ", "Running ")))
     last = text.rpartition("Running ")[2]
     name = re.match(r"(\w+)", last)
@@ -284,6 +293,7 @@ _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,64}) set (?:by environment )?to 
 _VIA = re.compile(r"NCCL INFO (?:Channel|Ring) [0-9/]+ ?:.{0,120}? via (direct shared memory|[A-Za-z0-9/_()]{1,60})")
 _COMM = re.compile(r"\bnRanks ([0-9]{1,6}) nNodes ([0-9]{1,6})\b")
 _HOST = re.compile(r"(?m)^(\S{1,200}?):[0-9]{1,10}:[0-9]{1,10} \[[0-9]{1,4}\] ")
+_MANY_RANKS = r"NCCL INFO Channel [0-9/]{1,9} :(?:[ \t]{1,8}\d){0,16}(?:[ \t]{1,8}\d\d?){0,16}[ \t]{1,8}1[6-9]\b"
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
 
 
@@ -330,8 +340,11 @@ def _transport(vias: set[str], ports: list[str], text: str, hosts: int | None) -
     "NET/Socket : Using" alone is the network that the library would use; on one host it carries nothing.
     """
     network = any(via.startswith("NET/") for via in vias)
-    several = (hosts or len(set(_HOST.findall(text)))) > 1 or (
-        hosts is None and re.search(_NO_VERBS, text) is not None and not _all_here(text)
+    # A host has at most 16 GPUs.
+    several = (
+        (hosts or len(set(_HOST.findall(text)))) > 1
+        or re.search(_MANY_RANKS, text) is not None
+        or (hosts is None and re.search(_NO_VERBS, text) is not None and not _all_here(text))
     )
     if any(via.startswith("NET/Socket") for via in vias):
         return "socket"

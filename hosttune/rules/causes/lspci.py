@@ -9,6 +9,7 @@ from hosttune.errors import BadInput
 from hosttune.model.listing import some
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup
 from hosttune.predicting.formulas import pcie_gb_per_s
+from hosttune.rules.causes.stated import narrow_drive
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS
 
 _BLOCK = re.compile(r"(?m)^(?=(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] )")
@@ -43,6 +44,9 @@ def machine_of(text: str) -> Measured:
     # Those fields of a virtual function are reserved: its physical function's hold (PCIe Base Specification, SR-IOV).
     own = [block for block in nics if not _is_virtual(block)]
     fast = [block for block in own if (most := _LINK.search(block)) and float(most[1]) * int(most[2]) >= _FAST]
+    drives = [block for block in blocks if "Non-Volatile memory controller" in block.partition("\n")[0]]
+    drive, of_drive = _worst(drives)
+    narrow = drive is not None and (drive.width or 0) < (drive.max_width or 0)
     link, place = _worst([block for block in gpus if not _is_virtual(block)])
     nic_link, nic_place = _worst(own)
     return Measured(
@@ -58,6 +62,7 @@ def machine_of(text: str) -> Measured:
                 (int(size) for block in fast for size in re.findall(r"MaxReadReq ([0-9]{3,5}) bytes", block)),
                 default=None,
             ),
+            stated=(narrow_drive(of_drive, drive),) if drive and narrow else (),
             said={
                 **({"link": place} if place else {}),
                 **({"nic_pcie_link": nic_place} if nic_place else {}),

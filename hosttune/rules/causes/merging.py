@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hosttune.model.diagnosis import Doubt
-from hosttune.model.measured import Measured, Nics, Observations, Setup
+from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated
 
 
 def merge(parts: Iterable[tuple[str, Measured]]) -> tuple[Measured, tuple[Doubt, ...]]:
@@ -22,6 +22,7 @@ def merge(parts: Iterable[tuple[str, Measured]]) -> tuple[Measured, tuple[Doubt,
     environment: dict[str, Any] = {}
     figures: list[Any] = []
     said: dict[str, str] = {}
+    stated: list[Stated] = []
     doubts: dict[str, Doubt] = {}
     for where, part in parts:
         figures += part.figures
@@ -34,6 +35,7 @@ def merge(parts: Iterable[tuple[str, Measured]]) -> tuple[Measured, tuple[Doubt,
         _join(setup, {**known, **of_nics}, f"{where}: setup", doubts)
         observed = msgspec.structs.asdict(part.observations)
         said = {**observed.pop("said"), **said}
+        stated += observed.pop("stated")
         _join(seen, observed, f"{where}: observations", doubts)
     ports = {name: setup.pop(f"nics.{name}", None) for name in Nics.__struct_fields__}
     of_all = Nics(**ports) if any(value is not None for value in ports.values()) else None
@@ -41,7 +43,7 @@ def merge(parts: Iterable[tuple[str, Measured]]) -> tuple[Measured, tuple[Doubt,
         version=1,
         setup=Setup(**setup, nics=of_all, environment=environment),
         figures=tuple(figures),
-        observations=Observations(**seen, said=said),
+        observations=Observations(**seen, said=said, stated=tuple(dict.fromkeys(stated))),
     )
     return merged, tuple(doubts.values())
 

@@ -6,16 +6,67 @@ import re
 
 from hosttune.errors import BadInput
 from hosttune.model.listing import some
-from hosttune.model.measured import Measured, NicLink, Nics, Observations, Setup
+from hosttune.model.measured import Figure, Measured, NicLink, Nics, Observations, Setup, Stated
 
 _PORT = re.compile(
     r"Port (\d{1,3}):\s+State: (\w+)\s+Physical state: (\w+)\s+Rate: (\d{1,4})\b[^:]{0,40}"
     r"(?:[^\n]{0,80}\n){0,8}?\s+Link layer: (\w+)"
 )
 
+_STATUS = re.compile(
+    r"Infiniband device '([^'\n]{1,64})' port (\d{1,3}) status:\s+(?:[^\n]{0,100}\n){0,4}?\s+state:\s+\d: (\w{1,20})"
+    r"\s+phys state:\s+\d: (\w{1,20})\s+rate:\s+(\d{1,4})[^\n]{0,40}\s+link_layer:\s+(\w{1,20})"
+)
+# Counters of `ethtool -S` (Linux Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst, and the
+# common rtnl_link_stats64) → what they count, what to do, and the part of the packets from which that is a fault.
+_COUNTERS = (
+    (("rx_discards_phy", "rx_out_of_buffer", "rx_missed_errors", "rx_no_buffer_count", "rx_fifo_errors"),
+     "packets were dropped because buffers were full",
+     "see with ethtool -S whether it still grows; RoCE: PFC or ECN alike on NIC and switch; else larger rings"
+     " (ethtool -G) and more queues", 1e-3),
+    (("rx_crc_errors_phy", "rx_symbol_err_phy", "rx_crc_errors", "rx_frame_errors", "rx_in_range_len_errors_phy"),
+     "packets arrive damaged", "see with ethtool -S whether it still grows; clean, reseat or replace cable and module",
+     1e-6),
+)  # fmt: skip
+
+
+def counters(text: str) -> Measured:
+    """Read ethtool -S: counters that are a large part of the packets. Small ones may be from long ago."""
+    rows = [(name, int(count)) for name, count in re.findall(r"(?m)^[ \t]*([a-z]\w{1,60}): (\d{1,20})[ \t]*$", text)]
+    packets = max((count for name, count in rows if name in ("rx_packets_phy", "rx_packets")), default=0)
+    stated = tuple(
+        Stated(says=says, line=f"{name}: {count:,} of {packets:,} packets", remedy=remedy, source="ethtool(8), -S")
+        for names, says, remedy, part in _COUNTERS
+        for count, name in [max(((count, name) for name, count in rows if name in names), default=(0, ""))]
+        if packets and count > packets * part
+    )
+    return Measured(version=1, observations=Observations(stated=stated))
+
+
+def iperf(text: str) -> Measured:
+    """Read iperf3: what all streams received together. Raises BadInput."""
+    rows = re.findall(
+        r"(?m)^\[([ \dSUM]{2,4})\][ \t]+[\d.]{1,9}-[\d.]{1,9}[ \t]+sec[ \t]+\S+ \w+[ \t]+"
+        r"(\d{1,6}(?:\.\d{1,3})?) ([GM])bits/sec",
+        text,
+    )
+    if not rows:
+        raise BadInput("no line of figures", where="iperf3", hint="save its whole output")
+    streams = len({stream for stream, *_ in rows if "SUM" not in stream})
+    *_, (_, rate, unit) = [row for row in rows if "SUM" in row[0]] or rows
+    subject = f"{streams} stream{'s' if streams > 1 else ''}"
+    return Measured(version=1, figures=(Figure(metric="tcp", subject=subject, value=float(rate), unit=f"{unit}b/s"),))
+
 
 def ibstat(text: str) -> Measured:
     """Read ibstat (infiniband-diags): cards of one type are each other's measure. Raises BadInput."""
+    text = _STATUS.sub(  # ibstatus
+        lambda port: (
+            f"CA '{port[1]}'\n CA type: {port[1].rstrip('0123456789')}\n Port {port[2]}:\n State: {port[3].title()}\n"
+            f" Physical state: {port[4]}\n Rate: {port[5]}\n Link layer: {port[6]}\n"
+        ),
+        text,
+    )
     ports = [
         (f"{name} port {number}", kind, state == "Active", float(rate), layer)
         for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'\s+CA type: (\S{1,40})((?:(?!CA ')[\s\S])*)", text)

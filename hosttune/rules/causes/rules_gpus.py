@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from hosttune.model.diagnosis import Grade
 from hosttune.predicting import formulas
 from hosttune.rules.causes.rule import COLLECTIVES, NETWORK, Case, first_kept, observed, rule, supports
@@ -14,6 +16,10 @@ from hosttune.rules.engine import Finding
 _GUIDE = "NCCL user guide, Environment Variables"
 # p2pBandwidthLatencyTest (CUDA samples) prints 1 to 3 µs for peer access and 10 µs and more for copies through host
 # memory; cloud-hypervisor pull request 6235 has 1.4 and 12.
+_BY_DESIGN = (
+    "nothing to unset: the driver gives these models no peer access over PCIe; count with copies through host memory,"
+    " or use GPUs with NVLink or a data-center or workstation model"
+)
 _THROUGH_HOST_SECONDS = 8e-6
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
@@ -85,6 +91,7 @@ def _ring_kept(case: Case) -> tuple[Judged, str] | None:
 @rule(
     "p2p-disabled",
     tier="stop",
+    unless=("fabric-manager-not-running",),
     source=f"{_GUIDE} (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL); p2pBandwidthLatencyTest of the CUDA samples;"
     " cloud-hypervisor pull request 6235",
     remedy="unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; in a guest let the planner keep GPUs of one switch together",
@@ -92,6 +99,18 @@ def _ring_kept(case: Case) -> tuple[Judged, str] | None:
 )
 def p2p_disabled(case: Case) -> Finding | None:
     """GPUs copy to each other through host memory."""
+    finding = _p2p_disabled(case)
+    if finding is None or _set(case, NCCL_P2P_DISABLE=(), NCCL_P2P_LEVEL=()) or not _lacks_peers(case):
+        return finding
+    return replace(finding, remedy=_BY_DESIGN)
+
+
+def _lacks_peers(case: Case) -> bool:
+    """Return whether the GPUs are consumer models without links, to which peer access is not given."""
+    return _linked(case) is False and re.search(r"\b(?:GeForce|TITAN) RTX\b", case.shape.gpu or "") is not None
+
+
+def _p2p_disabled(case: Case) -> Finding | None:
     variables = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_P2P_LEVEL=("0", "LOC"))
     told = (("p2p", "off", "peer access is off"), ("p2p", "partly", "peer access is off between some of them"),
             ("transport", "shm", "its channels go via SHM"))  # fmt: skip

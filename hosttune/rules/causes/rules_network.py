@@ -29,8 +29,8 @@ def _low(case: Case) -> tuple[Judged, ...]:
     "socket-transport-instead-of-ib",
     tier="stop",
     source=f"{_GUIDE} (NCCL_IB_DISABLE, NCCL_NET, NCCL_SOCKET_IFNAME)",
-    remedy="unset NCCL_IB_DISABLE and NCCL_NET; give the guest the RDMA function; load ib_uverbs and the NIC's RDMA"
-    " driver",
+    remedy="unset NCCL_IB_DISABLE and NCCL_NET; give the guest the RDMA function, load ib_uverbs and the NIC's RDMA"
+    " driver; a container needs libibverbs and /dev/infiniband",
     confirm='NCCL_DEBUG=INFO: "NET/IB : Using" and not "NET/Socket : Using"; ibv_devinfo',
 )
 def socket_transport(case: Case) -> Finding | None:
@@ -58,8 +58,8 @@ def socket_transport(case: Case) -> Finding | None:
     tier="network",
     source="NCCL user guide, Troubleshooting, GPU Direct (a peer-memory module or DMA-BUF); nccl-tests issue 29: half"
     " the rate without; nccl issue 1579: a NIC at the CPU needs a wider NCCL_NET_GDR_LEVEL",
-    remedy="load the peer-memory module (or a kernel and driver with DMA-BUF); unset NCCL_NET_GDR_LEVEL, or set SYS"
-    " where the NIC is at the CPU",
+    remedy="load the peer-memory module (nvidia_peermem: NCCL after 2.22), or use DMA-BUF; unset NCCL_NET_GDR_LEVEL, or"
+    " set SYS where the NIC is at the CPU",
     confirm='NCCL_DEBUG=INFO: "GPU Direct RDMA Enabled" for each NIC, "via NET/IB/0/GDRDMA" for each channel',
 )
 def gpudirect_off(case: Case) -> Finding | None:

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
-from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, observed, rule, supports
+from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRule, observed, rule, supports
 from hosttune.rules.engine import Finding
+
+_LINES = 4
+
+LOG_LINE = CauseRule(
+    id="log-line",
+    title="A log says it",
+    about="figures",
+    tier="run",
+    source="that of the line (hosttune/rules/causes/faultlines.py, hosttune/linux/kernellines.py)",
+    remedy="what the cause says",
+    confirm="a new log without the line",
+    fault_itself=True,
+    judge=lambda case: (
+        Finding(f"{line.says} ({line.line})", outcome="observed", remedy=line.remedy, source=line.source)
+        for line in case.seen.stated[:_LINES]
+    ),
+)
 
 
 @rule(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
 from hosttune.rules.causes.rule import (
@@ -24,6 +26,7 @@ from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
+_BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
 _SPEC = "PCI Express Base Specification: rate × lanes × encoding"
 
 
@@ -57,7 +60,16 @@ def _slot_limit(case: Case) -> tuple[float, int] | None:
     confirm="lspci -vv: LnkCap of the GPU and of the port above it",
 )
 def generation_limit(case: Case) -> Finding | None:
-    """The slot supports less than the GPU."""
+    """A slot or link supports less than the device."""
+    nic = case.seen.nic_pcie_link
+    if nic is not None and nic.width == nic.max_width and nic.speed_gts == nic.max_speed_gts:
+        rate = pcie_gb_per_s(nic.speed_gts or 0, nic.width or 0)
+        kept = first_kept(case.low(("rdma-write",)), [(rate, f"its bound, {rate:.1f} GB/s")] if rate else [])
+        if kept:
+            words = case.told("nic_pcie_link", f"the NIC has x{nic.width} at {nic.speed_gts:g} GT/s, by design")
+            return replace(
+                supports("proven", (words, f"{kept[0].name} keeps to {kept[1]}"), case.networked), remedy=_BY_DESIGN
+            )
     limit = _slot_limit(case)
     if limit is None:
         return None

@@ -7,13 +7,15 @@ from typing import Any
 
 from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
-from hosttune.model.measured import LinkSeen, Measured, Observations, Setup
+from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
+from hosttune.rules.causes.faultlines import FAULT_LINES
+from hosttune.rules.causes.kernel import KERNEL, of_kernel
 
 NO_FABRIC = r"[Ss]ystem not yet initialized|[Ee]rror:? 802\b|returned 802\b|code=802\b"
 # An observation, its value, and the line from its first fixed letters on: those are found fast in long logs.
 _ROWS: tuple[tuple[str, Any, str], ...] = (
     # NVIDIA/nccl src/transport/net_ib.cc, src/graph/paths.cc, p2p.cc, nvls.cc; ROCm/rccl src/init.cc
-    ("gpudirect_rdma", False, r"GPU Direct RDMA Disabled for (?:HCA|GPU)[^\n]{0,80}"),
+    ("gpudirect_rdma", False, r"(?<!NET/Socket : )GPU Direct RDMA Disabled for (?:HCA|GPU)[^\n]{0,80}"),
     ("p2p", "off", r"P2P is disabled between (?:\w{1,10} )?connected GPUs[^\n.]{0,40}"),
     ("p2p", "off", r"Could not enable P2P between[^\n]{0,60}"),
     ("transport", "socket", r"NET/OFI Could not find any optimal provider"),  # aws-ofi-nccl: sockets are left
@@ -41,9 +43,11 @@ _NARROW = re.compile(
     r" ([0-9.]{1,5}) GT/s (?:PCIe )?x(\d{1,2}) link\)"
 )
 _CLASS = re.compile(rf"\bpci ({_ADDRESS}): \[[0-9a-f]{{4}}:[0-9a-f]{{4}}\] type 0[01] class 0x([0-9a-f]{{4}})")
-_GPU, _NIC = ("03", "12"), ("02",)  # PCI classes
+_GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
-SIGN = "|".join([*(pattern for _, _, pattern in _ROWS), "Gb/s available PCIe bandwidth, limited by"])  # searched for
+SIGN = "|".join(  # searched for
+    [*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in FAULT_LINES), rf"(?m:^){KERNEL}"]
+)
 
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
@@ -54,7 +58,7 @@ def stated(text: str) -> dict[str, tuple[Any, str]]:
     off = [(f"gpu{start}", f"gpu{end}") for start, end, word in peers if word in ("No", "false")]
     if off and len(off) < len(peers):
         found["p2p"] = ("partly", named_pairs(off))
-    if "/GDRDMA" in text:  # of one of several ports
+    if "/GDRDMA" in text or re.search(r"GPU Direct RDMA (?:\(DMABUF\) )?[Ee]nabled", text):  # of one of several ports
         found.pop("gpudirect_rdma", None)
     return found
 
@@ -66,6 +70,11 @@ def lines_of(text: str) -> Measured:
     said = {name: words for name, (_, words) in found.items()}
     classes, drivers = dict(_CLASS.findall(text)), {vendor.driver for vendor in VENDORS}
     worst: dict[str, float] = {}
+    told = [
+        Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
+        for row in FAULT_LINES
+        if (match := re.search(row.pattern, text))
+    ]
     for driver, address, speed, width, where, top, most in _NARROW.findall(text):
         # A function without a class here that a driver names is a NIC: only drivers of GPUs and NICs print the line.
         # A chipset's uplink, which holds what is behind it, has four lanes; a wider one is above a card.
@@ -73,11 +82,31 @@ def lines_of(text: str) -> Measured:
         kind = classes.get(address, "03" if driver in drivers else unknown)
         name = "link" if kind.startswith(_GPU) else "nic_pcie_link" if kind.startswith(_NIC) else ""
         part = int(width) / max(1, int(most)) + float(speed) / max(1, float(top)) / 100
+        link = LinkSeen(speed_gts=float(speed), width=int(width), max_speed_gts=float(top), max_width=int(most))
+        if kind.startswith(_DRIVE):
+            told.append(narrow_drive(f"{address}, limited at {where}", link))
         if name and part < worst.get(name, 2):
             worst[name] = part
-            seen[name] = LinkSeen(
-                speed_gts=float(speed), width=int(width), max_speed_gts=float(top), max_width=int(most)
-            )
+            seen[name] = link
             said[name] = f"{address}, limited at {where}"
     switched = True if re.search(NO_FABRIC, text) else None
-    return Measured(version=1, setup=Setup(nvswitch=switched), observations=Observations(**seen, said=said))
+    return Measured(
+        version=1,
+        setup=Setup(nvswitch=switched),
+        observations=Observations(**seen, said=said, stated=(*told, *of_kernel(text))),
+    )
+
+
+def narrow_drive(address: str, link: LinkSeen) -> Stated:
+    """Return what to say of a drive whose link is slower than it can be."""
+    now, most = (
+        f"{speed:g} GT/s x{lanes}"
+        for speed, lanes in ((link.speed_gts or 0, link.width), (link.max_speed_gts or 0, link.max_width))
+    )
+    return Stated(
+        says=f"the drive's link is {now}, and the drive can do {most}",
+        line=address,
+        remedy="put it into a slot with its lanes and speed, or reseat it and its riser; a slot that has no more is by"
+        " design",
+        source="PCI Express Base Specification: rate × lanes × encoding",
+    )

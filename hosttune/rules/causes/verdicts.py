@@ -31,6 +31,7 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
     "gemm-bf16": (2517.0, "the fastest GPU, dense (baselines/roofline.toml)"),
     "gemm-fp8": (5034.0, "the fastest GPU, dense (baselines/roofline.toml)"),
 }
+_POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
 _LOW_MFU = 0.2  # no source: about half of the least published run
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
@@ -168,6 +169,10 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         verdict, why = "impossible", f"more than {most:g} GB/s or TFLOP/s, which {device} has: {why}"
     if verdict == "impossible" and bound is not None and value <= bound * _together(figure, ranks, shape):
         verdict, why = "unknown", f"more than one device can carry: is it the sum of several? {why}"
+    if verdict == "expected" and figure.metric == "p2p" and typical is None and measured.observations.p2p == "off":
+        verdict, why = "unknown", f"no peer access: its copies go through host memory; {why}"
+    if verdict == "impossible" and figure.metric in ("h2d", "d2h") and "SXM2" in (shape.gpu or "") and value <= _POWER9:
+        verdict, why = "unknown", f"more than a slot carries: on POWER9 the link to the CPU is NVLink; {why}"
     return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=hosts or shape.hosts)
 
 
@@ -244,6 +249,13 @@ def _clock(figure: Figure, value: float, factor: float, measured: Measured, shap
     return Judged(figure, verdict, why, value, most, None, factor=factor)
 
 
+def _tcp(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
+    one = "one stream, which one CPU limits: run several (iperf3 -P 8); " if "1 stream" in figure.subject else ""
+    return Judged(
+        figure, "unknown", f"not decided by TCP: {one}ib_write_bw shows what the port carries", value, factor=factor
+    )
+
+
 def _power(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     return Judged(figure, "unknown", "power alone is neither good nor bad", value, factor=factor)
 
@@ -275,4 +287,11 @@ def _mfu(figure: Figure, value: float, factor: float, measured: Measured, shape:
     return Judged(figure, verdict, why, value, MOST_MFU, TYPICAL_MFU, factor=factor)
 
 
-_BY_OBSERVATION = {"sm-clock": _clock, "power": _power, "link-speed-gts": _link, "link-width": _link, "mfu": _mfu}
+_BY_OBSERVATION = {
+    "tcp": _tcp,
+    "sm-clock": _clock,
+    "power": _power,
+    "link-speed-gts": _link,
+    "link-width": _link,
+    "mfu": _mfu,
+}

@@ -38,6 +38,9 @@ def _links(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
             yield address, function
 
 
+WIRE = "reseat the device, its riser or cables; compare with a sister slot; update firmware of device and switch"
+
+
 @check(
     "aer",
     title="No PCIe errors on the links that matter",
@@ -66,7 +69,6 @@ def aer(on: On, device: PciDevice) -> Finding:
         on.skip("the kernel keeps no AER counts of this link (a virtual port, or firmware handles its errors)")
     on = on.reading(f"aer_dev_* of {', '.join(counted or ends)} in /sys/bus/pci/devices")
     sums = {kind: sum(counts.get(kind, 0) for counts in counted.values()) for kind in _KINDS}
-    wire = "reseat the device, its riser or cables; compare with a sister slot; update firmware of device and switch"
     actual = _described(counted, sums, events)
     grown = growth(on.evidence, "aer", *counted) if any(sums.values()) else None
     if grown is not None:
@@ -75,7 +77,7 @@ def aer(on: On, device: PciDevice) -> Finding:
         )
     fatal = grown is not None and any(grown.counts.get(kind) for kind in _KINDS[1:])
     if fatal or any(event.severity in ("fatal", "nonfatal") for event in events):
-        return on.failed(actual, wire)
+        return on.failed(actual, WIRE)
     before = "" if actual == "none" else f"{actual}; "
     silent = [end for end in ends if end not in uncounted and not all(kind in counted.get(end, {}) for kind in _KINDS)]
     if silent:
@@ -83,14 +85,14 @@ def aer(on: On, device: PciDevice) -> Finding:
     on.need(health.events, f"{before}the kernel log", look="dmesg, as root")
     if any(sums.values()) and grown is None:
         hours = f", within {health.uptime_seconds / 3600:.3g} h" if health.uptime_seconds else ""
-        return on.alone(f"{actual} since boot{hours}", wire)
+        return on.alone(f"{actual} since boot{hours}", WIRE)
     # Of links whose errors are in no counter the log has them.
     count = grown.counts.get("correctable", 0) if grown is not None else sum(event.count for event in events)
     if not count:
         return on.passed(actual)
     expected = "no uncorrected error; corrected ones at most {allowed} a minute"
     text = f"{actual}; {{rate}} a minute" + (" since boot" if grown is None else "")
-    return by_rate(on, device.address, count, text, expected, wire, grown.seconds if grown is not None else None)
+    return by_rate(on, device.address, count, text, expected, WIRE, grown.seconds if grown is not None else None)
 
 
 def _pcie_events(health: Health) -> list[KernelEvent]:

@@ -150,6 +150,12 @@ def _with_sxids(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     yield from ((address, events.get(address, [])) for address in dict.fromkeys([*known, *events]))
 
 
+SXID_REMEDIES = {  # by whether it is fatal
+    True: "reset all GPUs and NVSwitches of the board and restart nvidia-fabricmanager",
+    False: "read /var/log/fabricmanager.log and appendix D of the Fabric Manager user guide",
+}
+
+
 @check(
     "sxid",
     title="No SXid of an NVSwitch",
@@ -170,9 +176,9 @@ def sxid(on: On, events: _Events) -> Finding:
     texts = [f"SXid {event.code} ({event.severity}){_when(event)}" for event in [*fatal, *events] if event.code]
     text = listed(list(dict.fromkeys(texts)))
     if fatal:
-        return on.failed(text, "reset all GPUs and NVSwitches of the board and restart nvidia-fabricmanager")
+        return on.failed(text, SXID_REMEDIES[True])
     _whole_log(on, text)
-    return on.warned(text, "read /var/log/fabricmanager.log and appendix D of the Fabric Manager user guide")
+    return on.warned(text, SXID_REMEDIES[False])
 
 
 # --- machine checks ------------------------------------------------------------------------------------------
@@ -246,14 +252,14 @@ def _kind(event: KernelEvent) -> str:
 
 # --- other lines ---------------------------------------------------------------------------------------------
 
-_JUDGED = {line.kind: line for line in reversed(KERNEL_LINES) if line.outcome}
+JUDGED = {line.kind: line for line in reversed(KERNEL_LINES) if line.outcome}
 
 
 def _events_by_subject(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     """Yield the host, and each device that a line names, with the events; a drive's line has its controller's name."""
     drives = {drive.controller: drive.address for drive in evidence.host.nvme}
     by_subject = grouped(
-        (event.address or drives.get(f"nvme{event.code}") or HOST, event) for event in _events(evidence, *_JUDGED)
+        (event.address or drives.get(f"nvme{event.code}") or HOST, event) for event in _events(evidence, *JUDGED)
     )
     yield from ((subject, list(by_subject.get(subject, ()))) for subject in dict.fromkeys([HOST, *by_subject]))
 
@@ -277,7 +283,7 @@ def kernel_log(on: On, events: _Events) -> Finding:
     on = _of_log(on)
     device = on.host.index.pci.get(on.subject)
     placed = device is not None and device.bars and not device.unassigned_bars
-    told = [(_JUDGED[event.kind], event) for event in events if not (placed and event.kind == "bar-unassigned")]
+    told = [(JUDGED[event.kind], event) for event in events if not (placed and event.kind == "bar-unassigned")]
     told.sort(key=lambda row: row[0].outcome)  # fail before warn
     if not told:
         _whole_log(on)

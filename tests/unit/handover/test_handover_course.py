@@ -159,6 +159,12 @@ def test_a_device_that_is_bound_anew_after_its_return_voids_the_statement(small:
     assert told() == {(DRIVE, "unknown")}
 
 
+def test_a_state_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match="cannot write the state: Not a directory"):
+        record.courses(Store(f"{tmp_path}/file/state"))
+
+
 def test_without_the_hook_nothing_is_freed(small: Path) -> None:
     (small / PLACE[1:]).unlink()
     found = handed(small, ASKED, validate=passing_all)

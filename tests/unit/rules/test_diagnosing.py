@@ -170,6 +170,7 @@ ALONE = {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 1, "nvswit
 AR = "all-reduce-busbw"
 # cause: (setup, (metric, subject, value, unit, size), observations)
 OTHERS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = {
+    "log-line": ({}, ("h2d", "GPU 0", 9, "GB/s", None), {"stated": [{"says": "it broke", "remedy": "mend it"}]}),
     "iommu-translation": ({**A100, "virtual": False}, ("d2h", "GPU 0", 9, "GB/s", None), {"iommu": "on"}),
     "pcie-max-read-request": (TWO, ("rdma-write", "port", 120, "Gb/s", None), {"max_read_request_bytes": 512}),
     "ib-relaxed-ordering-off": (TWO, (AR, "16 GPUs", 130, "GB/s", None), {"relaxed_ordering": False}),
@@ -245,7 +246,7 @@ def test_causes_are_ordered_by_how_they_are_supported() -> None:
 
 
 WORDS: dict[str, list[Any]] = {
-    "said": [{}, {"p2p": "a line"}],
+    "said": [{}, {"p2p": "a line"}], "stated": [[], [{"says": "it broke", "remedy": "mend it", "source": "a log"}]],
     "guest_topology": ["flat", "mirrored"], "memory_node": ["near", "far"], "iommu": ["off", "on", "passthrough"],
     "p2p": ["nvlink", "pcie", "off"], "gpu_nic_path": ["PIX", "PHB", "SYS"], "c_states": ["deep", "shallow"],
     "transport": ["ib", "roce", "socket", "shm", "p2p", "nvls", "libfabric"],
@@ -296,7 +297,7 @@ def test_what_always_holds(seed: int) -> None:
             assert set(names(found)) <= itself, document
         if not verdicts.intersection({"low", "impossible"}):
             assert {cause.grade for cause in found.causes} <= {"proven", "observed", "fits"}, document
-        assert len(set(names(found))) == len(found.causes)
+        assert len({(cause.cause, cause.evidence) for cause in found.causes}) == len(found.causes)
 
 
 # --- verdicts ------------------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def test_nvbandwidth_without_the_sum_of_its_last_test_is_refused() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[ ID] Interval Transfer Bandwidth\n[  3] 0.0-10.0 sec  11.0 GBytes  9.42 Gbits/sec\n",
+        "sockperf: Summary: Latency is 11.012 usec\n",
         "STREAM version $Revision: 5.10 $\nCopy: 300000.0 0.01\n",
         "<html><body>error 404</body></html>",
         '{"a": 1}',

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hosttune.errors import BadInput
+from hosttune.gpu import KERNEL_LINES
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.measured import Measured
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.labels import decoded
 from hosttune.rules.causes.logs import read_log
+from hosttune.rules.checks.kernelevents import JUDGED
 
 ROOT = Path(__file__).parents[2]
 PASTED = json.loads((ROOT / "cases/diagnosis/pasted.json").read_text())
@@ -40,6 +43,32 @@ def test_pasted_reports(case: dict[str, Any]) -> None:
     found = names(diagnose(measured))
     first = found[: 3 if case.get("three") else 1]
     assert set(first) & set(case["causes"]) if case["causes"] else not found
+
+
+def test_a_port_held_by_all_the_lanes_of_its_card() -> None:
+    """A card of four lanes with a port of 200 Gb/s: its link is whole, and is the limit."""
+    seen = {"speed_gts": 32, "width": 4, "max_speed_gts": 32, "max_width": 4}
+    figure = {"metric": "rdma-write", "subject": "mlx5_0", "value": 111.7, "unit": "Gb/s"}
+    setup = {"nics": {"count": 1, "rate_gbps": 200, "kind": "infiniband"}}
+    document = {"version": 1, "setup": setup, "figures": [figure], "observations": {"nic_pcie_link": seen}}
+    first = diagnose(Measured.from_yaml(json.dumps(document))).causes[0]
+    assert (first.cause, first.grade) == ("pcie-generation-limit", "proven")
+    assert "second one" in first.remedy
+
+
+POSTED = tomllib.loads((ROOT / "cases/kernel_log/lines.toml").read_text())["line"]
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in POSTED if line["kind"] in JUDGED], ids=lambda line: line["text"][:40]
+)
+def test_what_the_kernel_log_states(line: dict[str, Any]) -> None:
+    (stated,) = read(f"[    1.234567] usb 1-1: new device\n[   12.345678] {line['text']}\n").observations.stated
+    assert (stated.says.rpartition(": ")[2], stated.remedy) in {
+        (one.says.rpartition(": ")[2], one.remedy) for one in KERNEL_LINES if one.kind == line["kind"]
+    }
+    for other in line["not"]:
+        assert read(f"[   12.345678] {other}\n").observations.stated == ()
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,19 @@ def test_a_gpu_that_its_makers_driver_does_not_hold_has_none_of_these(
     assert system.told == []
 
 
+@pytest.mark.parametrize(("override", "waits"), [("vfio-pci\n", True), ("(null)\n", False), (None, False)])
+def test_a_gpu_that_vfio_pci_is_to_take_is_its_guests_already(
+    override: str | None, waits: bool, tmp_path: Path
+) -> None:
+    """A change of its driver was cut off. A GPU that merely has no driver lacks its settings, which is told."""
+    system = scratch(tmp_path, SXM)
+    device = tmp_path / f"sys/bus/pci/devices/{SXM}"
+    (device / "driver").unlink()
+    if override is not None:
+        (device / "driver_override").write_text(override)
+    assert (GpuPersistence(SXM).waits_for(system) is not None) is waits
+
+
 def test_a_sleeping_gpu_is_unknown_and_stays_asleep(tmp_path: Path, smi_xml: str) -> None:
     system = scratch(tmp_path, SXM, nvidia_smi_q_x=smi_xml)
     (tmp_path / f"sys/bus/pci/devices/{SXM}/power").mkdir()

@@ -1,0 +1,186 @@
+"""Lines in which libraries and tools say outright what failed: what it means, what to do, and who says so.
+
+What the kernel writes is in `hosttune.linux.kernellines` and with the makers' drivers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class FaultLine(NamedTuple):
+    """`pattern`: from the line's first fixed letters on. `says`: what is wrong, `remedy` what to do against it."""
+
+    pattern: str
+    says: str
+    remedy: str
+    source: str
+
+
+_GUIDE = "NCCL user guide, Troubleshooting"
+_VARIABLES = "NCCL user guide, Environment Variables"
+_VERBS = "rdma-core, libibverbs/man/ibv_poll_cq.3 and enum ibv_wc_status; NVIDIA/nccl src/transport/net_ib.cc"
+_SMI = "nvidia-smi manual page"
+# NVIDIA/nccl net_ib.cc, of old and new versions; perftest's perftest_communication.c; UCX's ib_mlx5_log.c has words.
+_COMPLETION = (
+    r"(?:Got completion [^\n]{{0,160}}?with (?:error |status=\w{{1,40}}\(){0}\b|Failed status {0}: wr_id"
+    r"|{1}(?: error)? on mlx5)"
+)
+
+
+def _status(number: str, words: str) -> str:
+    return _COMPLETION.format(number, words)
+
+
+# The root first: where several match, those above are named first.
+FAULT_LINES: tuple[FaultLine, ...] = (
+    FaultLine(r"(?:posix_fallocate|shared memory segment|/dev/shm/nccl-)[^\n]{0,160}No space left on device"
+              r"|unable to write to file </torch_|out of shared memory\. Please try to raise"
+              r"|insufficient shared memory \(shm\)",
+              "/dev/shm of the container is too small",
+              "docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium Memory there",
+              f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
+    FaultLine(r"Call to ibv_open_device failed|NET/IB : Unable to open device|[Uu]nable to open RDMA device"
+              r"|Failed to open /dev/infiniband",
+              "the process may not open the RDMA device",
+              "give the container /dev/infiniband and locked memory (docker run --device=/dev/infiniband"
+              " --cap-add=IPC_LOCK --ulimit memlock=-1; in Kubernetes the RDMA device plugin's resource)",
+              "NVIDIA/nccl src/misc/ibvwrap.cc; NVIDIA/nccl issue 451"),
+    FaultLine(r"(?:ibv_(?:reg_mr|reg_dmabuf_mr|create_cq|create_qp)\w{0,10}[^\n]{0,80}|register user memory[^\n]{0,40})"
+              r"Cannot allocate memory|Please set max locked memory|Couldn't allocate MR\b",
+              "the limit of locked memory is too small for RDMA",
+              "ulimit -l unlimited: LimitMEMLOCK=infinity in the service that starts the job, docker run --ulimit"
+              " memlock=-1, or memlock in /etc/security/limits.conf",
+              f"{_GUIDE}, Shared memory (ulimit memlock); rdma-core, ibv_reg_mr(3): ENOMEM"),
+    FaultLine(r"ibv_reg_mr\w{0,10}[^\n]{0,80}Bad address",
+              "GPU memory cannot be registered with the NIC",
+              "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules and"
+              " Linux 5.12 or later",
+              "NVIDIA GPUDirect RDMA documentation, nvidia-peermem"),
+    FaultLine(r"could not insert '?nvidia[_-]peermem|nvidia[_-]peermem: (?:disagrees about|Unknown symbol)",
+              "nvidia_peermem cannot be loaded: it was built without the RDMA stack that runs",
+              "install the NIC's RDMA stack first, then the GPU's driver anew; or use DMA-BUF: open driver modules and"
+              " Linux 5.12 or later",
+              "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"),
+    FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)",
+              "libfabric took TCP and not the NIC's own provider",
+              "install libfabric with that provider (`fi_info -p efa` must list it), give the container"
+              " /dev/infiniband, and set FI_PROVIDER=efa",
+              "NVIDIA/nccl issue 229; aws-ofi-nccl README"),
+    FaultLine(r"ibv_modify_qp failed with (?:error )?(?:\d{1,3} )?(?:Connection timed out|No route to host|"
+              r"Network is unreachable|Invalid argument|No data available)",
+              "two ports cannot be connected: their GIDs do not reach each other",
+              "show_gids: take a RoCE v2 GID of the same kind on all hosts (NCCL_IB_GID_INDEX), leave ports out that do"
+              " not reach the peer (NCCL_IB_HCA), and give each port of a host a subnet of its own",
+              f"{_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_HCA); rdma-core, ibv_modify_qp(3)"),
+    FaultLine(_status("12", "Transport retry count exceeded"),
+              "the peer's port did not answer: the retries of RDMA ran out (status 12)",
+              "on both hosts compare GID (show_gids; RoCE: NCCL_IB_GID_INDEX), MTU, PFC and state of the ports, and run"
+              " ib_write_bw between the same two; only then raise NCCL_IB_TIMEOUT",
+              f"{_VERBS}; {_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT); NVIDIA/nccl issue 426"),
+    FaultLine(_status("13", "RNR retry count exceeded"),
+              "the peer had no buffer ready (status 13): its process hangs or is gone",
+              "read the log of the peer's rank: it failed first",
+              _VERBS),
+    FaultLine(_status("(?:4|8|10|11)", "(?:Local protection|Remote access|Remote operation)"),
+              "an RDMA access was refused (protection or remote access error)",
+              "check that all hosts have the same GPU driver, peer-memory module and library; try"
+              " NCCL_NET_GDR_LEVEL=LOC: if that works, GPU memory is what cannot be reached (ACS, IOMMU)",
+              _VERBS),
+    FaultLine(_status("5", "Work Request Flushed"),
+              "requests were flushed (status 5) after an earlier error of the same connection",
+              "look for the first error, often on another host",
+              _VERBS),
+    FaultLine(r"TOO_MANY_PEERS|peer mapping resources exhausted",
+              "CUDA lets a GPU have at most eight peers, and more GPUs are in one process",
+              "show a process at most nine GPUs (CUDA_VISIBLE_DEVICES), or run a process for each GPU with NCCL",
+              "CUDA programming guide, Peer-to-Peer Memory Access; CUDA_ERROR_TOO_MANY_PEERS"),
+    FaultLine(r"peer access is not supported between these two devices|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+              "two GPUs of the process have no peer access",
+              "nvidia-smi topo -p2p r shows which; NCCL_P2P_DISABLE=1 lets NCCL go through host memory",
+              "CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
+    FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
+              r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))",
+              "memory cannot be shared between the processes by cuMem handles",
+              "run all ranks of a host in one IPC and PID namespace; NCCL_CUMEM_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0"
+              " take the older way; with NVLink between hosts, IMEX must run (nvidia-imex)",
+              f"{_VARIABLES} (NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE)"),
+    FaultLine(r"Duplicate GPU detected",
+              "two ranks were given the same GPU",
+              "set the device by the local rank, and give each host as many ranks as it has GPUs",
+              "NVIDIA/nccl src/init.cc"),
+    FaultLine(r"Bootstrap : no socket interface found|no socket interface found",
+              "NCCL_SOCKET_IFNAME names no interface that is up",
+              "correct or unset NCCL_SOCKET_IFNAME (ip -br addr shows the names)",
+              f"{_VARIABLES} (NCCL_SOCKET_IFNAME)"),
+    FaultLine(r"(?:Call to connect|[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
+              r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable)",
+              "the hosts do not reach each other over the interface that the library chose",
+              "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (not docker0 or virbr0); open the firewall"
+              " between them",
+              f"{_GUIDE}, Networking issues (IP network interfaces, IP ports)"),
+    FaultLine(r"transport '\w{1,20}' is not available, please use one or more of|no usable transports/devices",
+              "UCX lacks a transport that UCX_TLS asks for: its library or device is missing",
+              "ucx_info -d lists what is there; give the container /dev/infiniband, install UCX with that transport, or"
+              " unset UCX_TLS",
+              "UCX FAQ; openucx/ucx src/ucp/core/ucp_context.c"),
+    FaultLine(r"Failed to initialize NVML: Driver/library version mismatch|API mismatch: the client has the version",
+              "the driver's library is of another version than its module that is loaded",
+              "reboot, or unload and load the module once nothing uses the GPUs",
+              "NVIDIA driver README, common problems"),
+    FaultLine(r"Failed to initialize NVML: Unknown Error",
+              "the container has lost its right to the GPUs' device nodes",
+              "start the container again; then cgroup driver cgroupfs, or name the nodes with --device",
+              "NVIDIA container toolkit, Troubleshooting (systemctl daemon-reload)"),
+    FaultLine(r"couldn't communicate with the NVIDIA driver",
+              "the GPU driver is not loaded",
+              "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
+              _SMI),
+    FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)",
+              "a GPU does not answer",
+              "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
+              _SMI),
+    FaultLine(r"Unable to retrieve NV[Ll]ink information as all links are in[Aa]ctive",
+              "all links of a GPU to the others are down",
+              "read its XIDs in dmesg and the fabric's log; restart the fabric's service, then reset the GPUs",
+              _SMI),
+    FaultLine(r"caused by previous Xid \d{1,4}",
+              "work on the GPU was ended because of an earlier XID, which the line names",
+              "look for that XID in dmesg: its remedy is what counts",
+              "the driver's own words"),
+    FaultLine(r"CUDA driver version is insufficient for CUDA runtime version",
+              "the GPU driver is older than the CUDA runtime needs",
+              "install a newer driver, or a program built for the older CUDA",
+              "CUDA compatibility guide"),
+    FaultLine(r"Remapping Failure Occurred[ \t]{0,40}: Yes",
+              "a GPU could not replace a row of its memory",
+              "replace the GPU (hosttune validate, row-remap)",
+              "NVIDIA GPU memory error management guide, row remapping"),
+    FaultLine(r"Remapped Rows[ \t]{0,40}\n(?:[ \t][^\n]{0,80}\n){0,3}?[ \t]{1,40}Pending[ \t]{0,40}: Yes"
+              r"|Pending Page Blacklist[ \t]{0,40}: Yes",
+              "a GPU has memory that waits to be replaced after uncorrectable errors",
+              "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
+              "NVIDIA GPU memory error management guide, row remapping and page retirement"),
+    FaultLine(r"Volatile[ \t]{0,40}\n(?:[ \t][^\n]{0,80}\n){0,3}?[ \t]{1,40}[SD]RAM Uncorrectable(?: \w{1,8})?"
+              r"[ \t]{0,40}: [1-9]",
+              "a GPU's memory had uncorrectable errors since its driver was loaded",
+              "reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
+              "NVIDIA GPU memory error management guide"),
+    FaultLine(r"GPU Recovery Action[ \t]{0,40}: (?:GPU )?(?:Reset|Reboot|Drain)",
+              "the driver asks for a recovery of the GPU",
+              "stop what uses it, and do what the line asks for: reset, reboot, or drain and reset",
+              f"{_SMI}, GPU Recovery Action"),
+    FaultLine(r"(?i:RX negotiated:?[ \t]{0,20}off[ \t]{0,20}\n[ \t]{0,20}TX negotiated:?[ \t]{0,20}off)",
+              "pause frames are not in force: the other end of the link has them off",
+              "turn flow control on at the switch port, or PFC at both ends (RoCE)",
+              "ethtool(8), -a"),
+    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer",
+              "another rank ended first",
+              "its log has the cause: the first error by time, on any host",
+              f"{_GUIDE}, Errors (ncclRemoteError)"),
+    FaultLine(r"Watchdog caught collective operation timeout",
+              "a rank did not come to a collective in time",
+              "find the rank that is behind (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy): it crashed, waits for data, or its"
+              " network hangs (NCCL_DEBUG=INFO)",
+              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
+)  # fmt: skip

@@ -1,0 +1,81 @@
+"""Lines of the kernel log in what people paste → the faults that they state: those that discovery knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hosttune.discovery.kernellog import parse_events
+from hosttune.model.evidence import KernelEvent
+from hosttune.model.listing import some
+from hosttune.model.measured import Stated
+from hosttune.model.values import grouped
+from hosttune.rules.checks.health import WIRE, aer
+from hosttune.rules.checks.kernelevents import JUDGED, SXID_REMEDIES, kernel_log, machine_check, sxid, xid
+from hosttune.rules.checks.xids import RANK, rulings
+
+_STAMP = r"\[[ \d]{0,10}\d\.\d{6}\](?:\[[ \w]{2,12}\])?:? ?|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\] ?"
+_DRIVERS = (
+    r"NVRM: |nvidia-nvswitch\d|nvme nvme\d|DMAR: |AMD-Vi: |EDAC [MD]|mce: |\{\d{1,4}\}\[Hardware|"
+    r"[\w-]{2,32} [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?:: | [\w.]{2,16}: )"
+)
+KERNEL = rf"(?:kernel: ?(?:{_STAMP})?|{_STAMP}|(?={_DRIVERS}))"  # how a line of the kernel begins
+_LINE = re.compile(KERNEL)
+_MOST_LINES, _MOST_WORDS = 20_000, 140
+_HIDDEN = re.compile(r"Xid \((?!(?:PCI:)?[0-9a-fA-F]{2,8}:)[^()\n]{0,40}\)")  # people take addresses out
+_FLAPPING = 3  # lost links: one is a cable that was pulled
+_GRAVE = ("fatal", "nonfatal")
+
+
+def of_kernel(text: str) -> Iterator[Stated]:
+    """Yield what the kernel's lines state, the gravest first; equal faults of several devices together."""
+    messages: dict[str, str] = {}
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        match = _LINE.match(line)
+        if match is None or len(messages) >= _MOST_LINES:
+            continue
+        message = line[match.end() :]
+        if message.startswith("NVRM: Th"):  # its next lines say what is wrong
+            more = (_LINE.sub("", other.strip(), count=1) for other in lines[number + 1 : number + 3])
+            message = " ".join((message, *more))
+        messages.setdefault(_HIDDEN.sub("Xid (PCI:0000:00:00)", message), message)
+    judged = [(event, *said) for event in parse_events((None, text) for text in messages) if (said := _judged(event))]
+    groups = grouped(((outcome, says, remedy, source), event) for event, outcome, says, remedy, source in judged)
+    for (_, says, remedy, source), events in sorted(groups.items(), key=lambda group: -RANK.index(group[0][0])):
+        places = dict.fromkeys(event.address for event in events if event.address and event.address in event.text)
+        words = f"{some(list(places), 4)}: {says}" if places else says
+        yield Stated(
+            says=words,
+            line=messages.get(events[0].text, events[0].text)[:_MOST_WORDS].strip(),
+            remedy=remedy,
+            source=source,
+        )
+
+
+def _judged(event: KernelEvent) -> tuple[str, str, str, str] | None:
+    """Return (outcome, words, remedy, source) of an event; None if it is no fault."""
+    if event.kind in ("xid", "lost"):
+        ((_, ruling),) = rulings((event,))
+        if ruling.outcome == "inform":
+            return None
+        return ruling.outcome, ruling.name, ruling.hint, xid.source
+    if event.kind == "sxid":
+        severity = event.severity or ""
+        outcome = "fail" if severity == "fatal" else "warn"
+        return outcome, f"SXid {event.code} ({severity})", SXID_REMEDIES[severity == "fatal"], sxid.source
+    if event.kind in ("aer", "dpc"):
+        grave = event.severity in _GRAVE
+        says = (
+            "a port cut off its PCIe link" if event.kind == "dpc" else f"PCIe errors, {event.severity or 'corrected'}"
+        )
+        return "fail" if grave else "warn", says, WIRE, aer.source
+    if event.kind in ("mce", "edac"):
+        grave = event.severity in _GRAVE
+        says = "a memory or CPU error that was not corrected" if grave else "memory or CPU errors (machine check)"
+        return "fail" if grave else "warn", says, machine_check.remedy, machine_check.source
+    if event.kind == "link-down" and event.count >= _FLAPPING:
+        return "warn", "the link goes down again and again", "reseat or replace cable and module", kernel_log.source
+    if (line := JUDGED.get(event.kind)) is not None:
+        return line.outcome, line.says, line.remedy, f"Linux {line.source}"
+    return None
