@@ -76,7 +76,7 @@ FAULTS := tests/system/test_faults_*.py tests/system/test_board_*.py tests/unit/
 EVIDENCE := tests/system/test_evidence_*.py tests/unit/rules tests/unit/metrics
 HANDOVER := tests/system/test_handover_*.py tests/unit/handover
 # Those of the lab that boot machines of their own.
-MACHINES := $(addprefix tests/lab/test_lab_,alerts.py handover*.py pairs.py seen.py stock.py testguest.py)
+MACHINES := $(addprefix tests/lab/test_lab_,alerts.py handover*.py pairs.py seen.py stock.py testguest.py tutorial.py)
 all_but = $(foreach path,$(1),--ignore-glob '$(path)')
 SWEEP := -n $(JOBS) --dist worksteal
 ARGS_planner := $(SWEEP) $(PLANNER)

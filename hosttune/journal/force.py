@@ -103,8 +103,11 @@ def standings(transactions: Iterable[Transaction], setting_of: SettingOf) -> Sta
 
 
 def _keys_of(setting: Setting, value: Any) -> Iterator[tuple[_Key, str]]:
+    """Yield all keys; a part that has no value now, as threads and interrupts of a guest that is off, has one, too."""
     target = "" if isinstance(setting, Divisible) else setting.target
-    yield from (((setting.kind, target, name), name) for name in setting.parts(freeze(value)))
+    names = setting.names if isinstance(setting, WrittenTogether) else ()
+    parts = dict.fromkeys((*setting.parts(freeze(value)), *names))
+    yield from (((setting.kind, target, name), name) for name in parts or ({} if target == "" else {"": None}))
 
 
 def _set(

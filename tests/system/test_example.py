@@ -201,5 +201,5 @@ def test_a_validation_of_it_knows_everything_and_finds_what_a_fresh_host_has() -
         ("numa-balancing", "warn"),
     }
     assert (
-        sum(r.check == "aer" and r.outcome == "pass" for r in found) == 8 + 10 + 9 + 4
-    )  # GPUs, ports, drives, switches
+        sum(r.check == "aer" and r.outcome == "pass" for r in found) == 8 + 10 + 9 + 4 + 9
+    )  # GPUs, ports, drives, NVSwitches, uplinks of PCIe switches

@@ -180,12 +180,6 @@ def test_a_row_unfolds_and_leads_to_the_hosts_own_page(chromium: Browser, saved:
     assert chromium.run("document.querySelector('.kicker').textContent") == "Validation of a GPU host"
 
 
-def test_no_line_ends_within_the_name_of_a_host(chromium: Browser, saved: dict[str, Path]) -> None:
-    chromium.open(saved["small"], width=390)
-    assert chromium.run("document.querySelectorAll('.w').length") > 20
-    assert chromium.split_words("gpu-[a-z0-9.]+") == chromium.split_words("--[a-z]+") == []
-
-
 # --- heat map ------------------------------------------------------------------------------------------------
 
 CHECKS = "JSON.parse(document.getElementById('grid').textContent).columns"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ from hosttune.report.outcomes import SIGNS, WORDS, Mark, subjects_by_check
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_HYPHENED = re.compile(r"(?<!\S)\S*-\w\S*")
 DENSE = 10  # names of a heat map; above, cells are small and names of columns stand upright
 
 
@@ -47,13 +45,6 @@ def page(report: Report) -> str:
             places={name: place for place, name in enumerate(rows)},
         )
     )
-
-
-def _whole(text: str) -> Any:
-    """Return a text that no line ends within a name or an option at its hyphen, where a line has room for it."""
-    from markupsafe import Markup, escape
-
-    return Markup(_HYPHENED.sub(r'<span class="w">\g<0></span>', str(escape(printable(text)))))
 
 
 def _grid(block: Grid) -> str:
@@ -93,7 +84,6 @@ def _environment() -> Environment:
         told=told,
         embedded=_embedded,
         markup=Markup,
-        whole=_whole,
     )
     environment.tests["mark"] = lambda cell: isinstance(cell, Mark)
     environment.tests["names"] = lambda text: isinstance(text, NameList)

@@ -227,6 +227,17 @@ def test_of_a_process_that_has_ended_nothing_is_drift_or_given_back(tmp_path: Pa
     result, code = revert(site_on(root), quiet)
     assert (code, result.entries[0].outcome, result.changed) == (0, "already", False)
     assert cpus(root, 1000) == ["0-1", "2", "3"]
+    assert status(site_on(root))[0].entries == ()
+
+
+def test_interrupts_of_a_guest_that_is_off_are_not_in_force_after_a_revert(tmp_path: Path) -> None:
+    example = EXAMPLES["irq-affinity"]
+    root = root_of(tmp_path, example)
+    assert apply(root, example)[1] == 0
+    (root / f"sys/bus/pci/devices/{example.wants[0][1]}/msi_irqs").rename(tmp_path / "ended")
+    result, code = revert(site_on(root), quiet)
+    assert (code, result.entries[0].outcome) == (0, "already")
+    assert status(site_on(root))[0].entries == ()
 
 
 def test_a_cut_is_settled_only_in_its_own_process(tmp_path: Path) -> None:
