@@ -117,7 +117,8 @@ def _runs(log: Log, output: str) -> list[str]:
 
 def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Doubt]:
     """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
-    mixed, spoken = re.compile("|".join(log.lines for log in logs() if log.lines)), re.compile(SIGN)
+    mixed = re.compile("|".join(log.lines for log in logs() if log.lines))
+    spoken = re.compile(SIGN)
     lines = text.split("\n")
     ends = list(accumulate(len(line) + 1 for line in lines))
     signs = (match.start() for log in tools if not log.lines for match in re.finditer(log.sign, text))
