@@ -11,11 +11,13 @@ from hosttune.knobs.knob import GUEST, HOST, Change, Knob, KnobContext, actions_
 from hosttune.linux.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.settings.irqs import DEFAULT_AFFINITY, IrqAffinity, IrqbalanceBan, cpu_list, mask_list
+from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan, cpu_list
 from hosttune.settings.slices import (
+    DEFAULT_AFFINITY,
     SLICES,
     DefaultAffinity,
     SliceCpus,
+    mask_list,
     slice_cpus,
     slice_file,
 )

@@ -17,13 +17,11 @@ from hosttune.linux.irqbalance import (
     parse_ban,
 )
 from hosttune.machine.system import System
-from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, FrozenMap
 from hosttune.settings.drivers import VFIO
 from hosttune.settings.files import only
 from hosttune.settings.setting import AFTER_START_STAGE, FILE, OfFunction, Setting, driver_of, refuse
 
-DEFAULT_AFFINITY = "/proc/irq/default_smp_affinity"
 # Errors that concern one interrupt, not the whole setting. A managed interrupt returns EIO, EPERM since Linux 6.12
 # (kernel/irq/proc.c). ENOSPC: these CPUs have no free vector (arch/x86/kernel/apic/vector.c).
 _LEFT_ALONE = {
@@ -101,18 +99,6 @@ class IrqAffinity(OfFunction):
         wanted = ((now, _for_one(want, irq)) for irq, now in live.items())
         return all(cpus is None or cpu_list(cpus) == cpu_list(now) for now, cpus in wanted)
 
-    def is_anew(self, system: System, live: Any, want: Any) -> bool:
-        """See Setting. Those elsewhere have the CPUs that the kernel gives interrupts that were requested anew.
-
-        These are the default ones that are online, of the device's node if it has some (irq_setup_affinity,
-        kernel/irq/manage.c).
-        """
-        places = (f"{sysfs.CPUS}/online", f"{self.path}/local_cpulist")
-        online, near = (CpuSet.parse(cpu_list(system.read(path)) or "") for path in places)
-        default = online & CpuSet.parse(mask_list(system.read(DEFAULT_AFFINITY)) or "")
-        given = str(default & near or default)
-        return all(self.agrees({irq: cpus}, want) or cpu_list(cpus) == given for irq, cpus in live.items())
-
     def _irqs(self, system: System) -> list[int]:
         """Return the device's interrupts: those of MSI, which are never shared, else the wired one if only this device
         uses it.
@@ -153,14 +139,6 @@ def cpu_list(text: Any) -> str | None:
     """Return a CPU list in the kernel's form; None if the text is not a CPU list."""
     try:
         return str(CpuSet.parse(text)) if isinstance(text, str) else None
-    except ValueError:
-        return None
-
-
-def mask_list(text: str | None) -> str | None:
-    """Return a mask of CPUs as a list; None if it is none."""
-    try:
-        return str(CpuSet.parse_mask(text)) if text else None
     except ValueError:
         return None
 

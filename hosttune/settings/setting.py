@@ -130,13 +130,6 @@ class Setting(ABC):
         """Return whether a live value is the wanted one."""
         return bool(live == want) and type(live) is type(want)
 
-    def is_anew(self, system: System, live: Any, want: Any) -> bool:
-        """Return whether what it is about was made anew since it was set, so that another value is no one's change.
-
-        It is no drift then; the next apply, or `watch --keep`, sets it. Raises Unreadable.
-        """
-        return False
-
     def is_original(self, live: Any, old: Any) -> bool:
         """Return whether a live value is as good as the one before hosttune's first write: nothing goes back then."""
         return self.agrees(live, old)

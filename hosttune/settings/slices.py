@@ -12,12 +12,13 @@ from hosttune.errors import CommandFailed
 from hosttune.machine.system import System
 from hosttune.model.values import CpuSet
 from hosttune.settings.files import only
-from hosttune.settings.irqs import DEFAULT_AFFINITY, cpu_list, mask_list
+from hosttune.settings.irqs import cpu_list
 from hosttune.settings.setting import FILE, Setting, refuse
 
 SLICES = ("system.slice", "user.slice")
 _CGROUPS = "/sys/fs/cgroup"
 HEAD = "# Written by hosttune: the tasks of this slice stay off the CPUs of guests.\n[Slice]\nAllowedCPUs="
+DEFAULT_AFFINITY = "/proc/irq/default_smp_affinity"
 
 
 def slice_file(name: str) -> str:
@@ -103,3 +104,11 @@ class DefaultAffinity(Setting):
         first = len(digits) % 8
         groups = [digits[:first]] * bool(first) + [digits[n : n + 8] for n in range(first, len(digits), 8)]
         system.write(DEFAULT_AFFINITY, ",".join(groups))
+
+
+def mask_list(text: str | None) -> str | None:
+    """Return a mask of CPUs as a list; None if it is none."""
+    try:
+        return str(CpuSet.parse_mask(text)) if text else None
+    except ValueError:
+        return None

@@ -242,16 +242,13 @@ def drifted_records(site: Site, rows: Iterable[StandingSetting]) -> Iterable[Rec
     Not included: what cannot be read, and what waits for a boot or a guest.
     """
     for row in rows:
-        state = _look(site, row.record, anew=True)
+        state = _look(site, row.record)
         if isinstance(state, Drift) and not (state.why or "").startswith(UNREAD):
             yield row.record
 
 
-def _look(site: Site, record: Record, *, anew: bool = False) -> Drift | str | None:
-    """Return a record's drift; "pending" if it waits for a boot; None if it is as it was left.
-
-    `anew`: also the drift of what is about things that were made anew since (`Setting.is_anew`).
-    """
+def _look(site: Site, record: Record) -> Drift | str | None:
+    """Return a record's drift; "pending" if it waits for a boot; None if it is as it was left."""
     setting = setting_of_record(record)
     if isinstance(setting, EditedInPlace) and record.outcome == "done":  # what others have in it is nobody's drift
         record = msgspec.structs.replace(record, after=record.new)
@@ -269,8 +266,6 @@ def _look(site: Site, record: Record, *, anew: bool = False) -> Drift | str | No
             return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why, hint=hint)
         if setting.waits_for(site.system) is not None:
             return None  # it cannot be seen now: its guest does not run, or has the device
-        if not anew and setting.is_anew(site.system, now, expected):
-            return None
         ours = partial(site.pages_of_runs, setting.target)
         if isinstance(setting, MayGiveLess) and setting.is_needed(site.system, now, expected, ours):
             return None

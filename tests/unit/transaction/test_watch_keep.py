@@ -99,30 +99,6 @@ def test_what_has_drifted_is_set_again_and_a_revert_still_restores_the_original(
     assert verbs(root) == ["apply", "revert"]
 
 
-@pytest.mark.parametrize(("near", "given"), [("2-3,6-7\n", "2-3,6"), ("", "0-6"), ("7\n", "0-6")])
-def test_interrupts_of_a_guest_that_was_started_again_are_no_drift_and_are_set(
-    near: str, given: str, tmp_path: Path
-) -> None:
-    """Its devices have other interrupts then, where the kernel puts new ones: nobody has moved them."""
-    example = EXAMPLES["irq-affinity"]
-    root = applied(tmp_path, example)
-    device = root / f"sys/bus/pci/devices/{example.wants[0][1]}"
-    (root / "proc/irq/default_smp_affinity").write_text("ff\n")
-    (root / "sys/devices/system/cpu").mkdir(parents=True, exist_ok=True)
-    (root / "sys/devices/system/cpu/online").write_text("0-6\n")
-    (device / "local_cpulist").write_text(near)
-    (device / "msi_irqs/40").rename(device / "msi_irqs/50")
-    (root / "proc/irq/40").rename(root / "proc/irq/50")
-    (root / "proc/irq/50/smp_affinity_list").write_text(f"{given}\n")
-    result, code = status(site_on(root))
-    assert (code, result.drift) == (0, ())
-    assert [one.outcome for one in turn(root).settings] == ["corrected"]
-    assert (root / "proc/irq/50/smp_affinity_list").read_text().strip() == "0-1"
-    (root / "proc/irq/41/smp_affinity_list").write_text("5\n")  # moved: no new interrupt goes there
-    result, code = status(site_on(root))
-    assert (code, [one.action.partition(":")[0] for one in result.drift]) == (1, ["irq-affinity"])
-
-
 def test_the_plan_in_force_counts_not_an_older_one(tmp_path: Path) -> None:
     root = applied(tmp_path, latencies(("0-3", "10")))
     apply(root, latencies(("2-7", "20")))
