@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hosttune.errors import BadInput
 from hosttune.model.measured import Figure
@@ -61,3 +61,8 @@ def within(cells: Cells, names: dict[int, str]) -> Iterator[Figure]:
     for (here, there), value in cells.items():
         if value is not None and here == there and here in names:
             yield Figure(metric="device-copy", subject=names[here], value=value, unit="GB/s")
+
+
+def named_pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return pairs of GPUs in words, both directions as one: "gpu0-gpu2, gpu1-gpu2"."""
+    return ", ".join(dict.fromkeys("-".join(sorted(pair)) for pair in pairs))

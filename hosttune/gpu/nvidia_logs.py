@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from hosttune.errors import BadInput
-from hosttune.gpu.matrices import between, matrices
+from hosttune.gpu.matrices import between, matrices, named_pairs
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_topo import TopoMatrix, parse_nvlink_status, parse_topo_matrix
 from hosttune.gpu.vendor import LogReader
@@ -91,16 +91,26 @@ _STATUS_ROW = r"[ \t]*GPU\d{1,3}[ \t]+(?:(?:X|OK|CNS|GNS|TNS|NS|DR|U)[ \t]*)+\r?
 
 
 def _peer_status(text: str) -> Measured:
-    """Read `nvidia-smi topo -p2p`: r, w and p are of peer access, n and a of links and of atomic operations."""
+    """Read `nvidia-smi topo -p2p`: only r and w are of peer access.
+
+    Of links, atomics and the proprietary protocol the driver says OK or NS alone (NVIDIA/open-gpu-kernel-modules,
+    client_resource.c): the other words are of r or w, whatever was asked.
+    """
     rows = [line.split() for line in re.findall(rf"(?m)^{_STATUS_ROW}", text)]
-    lacking = [(row[0], word) for row in rows for word in row[1:] if word in _STATUS]
-    off = lacking and not re.search(r"topo -p2p [na]\b", text)
+    names = list(dict.fromkeys(row[0].lower() for row in rows))
+    pairs = {
+        (row[0].lower(), peer): word for row in rows for peer, word in zip(names, row[1:], strict=False) if word != "X"
+    }
+    of_access = re.search(r"topo -p2p [rw]", text)
+    off = {pair: word for pair, word in pairs.items() if word in _STATUS and (word != "NS" or of_access)}
+    whole = len(off) == len(pairs)
+    words = "; ".join(f"{word}, {_STATUS[word]}" for word in dict.fromkeys(off.values()))
     return Measured(
         version=1,
-        setup=Setup(gpus_per_host=len(rows)),
+        setup=Setup(gpus_per_host=len(names)),
         observations=Observations(
-            p2p="off" if off else None,
-            said={"p2p": f"{lacking[0][0]}: {lacking[0][1]}, {_STATUS[lacking[0][1]]}"} if off else {},
+            p2p=("off" if whole else "partly") if off else None,
+            said={"p2p": words if whole else f"{named_pairs(off)}: {words}"} if off else {},
         ),
     )
 
@@ -109,7 +119,6 @@ _SMI_LINK = re.compile(
     r"Gen(?:eration)?\s+Max\s*: (\d)\s+Current\s*: (\d)\b[\s\S]{0,400}?"
     r"Width\s+Max\s*: (\d{1,2})x\s+Current\s*: (\d{1,2})x"
 )
-_CSV = r"(?m)^(?:[\w. \[\]]{1,60}, )*(?:pcie\.link|power)\.[\w. \[\]]{1,60}(?:, [\w. \[\]]{1,60})*\r?$"
 _FIELDS = ("pcie.link.gen.max", "pcie.link.gen.current", "pcie.link.width.max", "pcie.link.width.current")
 
 
@@ -120,7 +129,7 @@ def _pcie_links(text: str) -> Measured:
     head: list[str] = []
     for line in text.split("\n"):
         cells = [cell.strip().partition(" [")[0] for cell in line.split(",")]
-        if re.match(_CSV, line):
+        if any(re.match(r"(?:pcie\.link|power)\.\w", cell) for cell in cells):
             head = cells
         elif len(cells) == len(head):
             row = dict(zip(head, cells, strict=True))
@@ -291,11 +300,11 @@ NVIDIA_LOGS = (
               sign=r"(?m)^[ \t]*GPU0[ \t].*\b(?:NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC)\b"
               r"|^[ \t]+(?:\x1b\[\w+)?GPU0\b.*\bCPU Affinity\b"),
     LogReader(name="nvidia-smi topo -p2p", machine=_peer_status, begin=r"^.*\btopo -p2p\b",
-              sign=rf"(?m)^{_STATUS_ROW}"),
+              sign=rf"(?m)^(?:[ \t]*(?:GPU\d{{1,3}}[ \t]*)+\n)?{_STATUS_ROW}"),
     LogReader(name="nvidia-smi nvlink -s", machine=_links, sign=r"(?m)^GPU \d{1,4}: .*\n[ \t]+Link 0: ",
               begin=r"^.*\bnvlink -s"),
     LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links,
-              sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]+(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),
+              sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]{{1,60}}(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),
     LogReader(name="nvidia-smi -q -d", sign=r"(?m)^[ \t]*(?:GPU Current Temp|Default Power Limit)[ \t]*: \d",
               machine=_readings),
     LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),

@@ -120,7 +120,7 @@ class Observations(Part, frozen=True, kw_only=True):
     iommu: Literal["off", "on", "passthrough"] | None = None
     acs_redirect: bool | None = None
     ats: bool | None = None
-    p2p: Literal["nvlink", "pcie", "off"] | None = None
+    p2p: Literal["nvlink", "pcie", "off", "partly"] | None = None
     peer_copies_slow: bool | None = None
     gpudirect_rdma: bool | None = None
     peer_memory_module: bool | None = None

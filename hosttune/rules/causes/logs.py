@@ -6,7 +6,9 @@ Parsers of benchmarks are those of `hosttune.bench.parse`; a maker's own tools a
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -97,7 +99,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     if not parts:
         raise BadInput(unused[0].why, where=where, hint=_HINT)
     merged, doubts = merge(parts)
-    unread = _not_understood(tools, [line for _, line in lines], where)
+    unread = _not_understood(tools, whole, where)
     if re.search(_VIRTUAL, whole):
         why = "reserved there: those of its physical function hold, which the host shows"
         unused.append(Doubt(what="PCIe settings of a virtual function", where=where, why=why))
@@ -113,17 +115,20 @@ def _runs(log: Log, output: str) -> list[str]:
     return [run for start, end in bounds if re.search(log.sign, run := output[start:end])]
 
 
-def _not_understood(tools: Sequence[Log], lines: Sequence[str], where: str) -> Iterator[Doubt]:
+def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Doubt]:
     """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
-    own = "|".join(log.lines for log in logs() if log.lines)
-    begin = "|".join(f"(?:{log.sign.removeprefix('(?m)')})" for log in tools if not log.lines) or r"(?!)"
-    mixed, starts, spoken = re.compile(own), re.compile(begin), re.compile(SIGN)
+    mixed = re.compile("|".join(log.lines for log in logs() if log.lines))
+    spoken = re.compile(SIGN)
+    lines = text.split("\n")
+    ends = list(accumulate(len(line) + 1 for line in lines))
+    signs = (match.start() for log in tools if not log.lines for match in re.finditer(log.sign, text))
+    starts = {bisect_right(ends, place) for place in signs}
     inside, count = False, 0
     for number, line in enumerate(lines, 1):
         if _PROMPT.match(line):
             inside = False
         elif not mixed.match(line) and not spoken.search(line):
-            inside = inside or starts.search(line + "\n ") is not None
+            inside = inside or number - 1 in starts
             if re.search(r"\w", line) and not inside:
                 count += 1
                 if count <= _QUOTED:

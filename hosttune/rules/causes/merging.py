@@ -56,8 +56,8 @@ def _join(into: dict[str, Any], facts: dict[str, Any], where: str, doubts: dict[
         if before is None:
             into[name] = value
             continue
-        if name == "p2p" and {before, value} == {"pcie", "off"}:  # a path is there, and peer access is not
-            into[name] = "off"
+        if name == "p2p" and "pcie" in (before, value) and {"off", "partly"} & {before, value}:
+            into[name] = before if value == "pcie" else value  # a path is there, and peer access is not
             continue
         into[name] = None
         doubts[name] = Doubt(

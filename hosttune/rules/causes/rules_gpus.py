@@ -112,11 +112,20 @@ def _lacks_peers(case: Case) -> bool:
 
 def _p2p_disabled(case: Case) -> Finding | None:
     variables = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_P2P_LEVEL=("0", "LOC"))
-    told = (("p2p", "off", "peer access is off"), ("transport", "shm", "its channels go via SHM"))
+    told = (("p2p", "off", "peer access is off"), ("p2p", "partly", "peer access is off between some of them"),
+            ("transport", "shm", "its channels go via SHM"))  # fmt: skip
     words = [*variables, *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value)]
     kept = _at_pcie(case)
     if words:
         about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else ())
+        if case.seen.p2p == "partly":
+            off = re.findall(r"gpu\d+-gpu\d+", case.seen.said.get("p2p", ""))
+            about = tuple(
+                judged
+                for judged in about
+                if judged.figure.metric != "p2p"
+                or "-".join(sorted(re.findall(r"gpu\d+", judged.figure.subject))) in off
+            )
         if finding := observed(case, "; ".join(words), about, kept):
             return finding
         measured = any(

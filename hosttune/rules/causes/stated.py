@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from hosttune.gpu import VENDORS
+from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
 from hosttune.rules.causes.faultlines import FAULT_LINES
 from hosttune.rules.causes.kernel import KERNEL, of_kernel
@@ -29,6 +30,11 @@ _ROWS: tuple[tuple[str, Any, str], ...] = (
     ("thermal_slowdown", True, r"[SH]W Thermal Slowdown[ \t]{0,40}: Active\b"),
     ("power_capped", True, r"HW Power Brake Slowdown[ \t]{0,40}: Active\b"),
 )  # fmt: skip
+# Those of which some say that a pair has access.
+_PEERS = re.compile(
+    r"Peer access from [^\n]{1,120}?\(GPU(\d{1,3})\) -> [^\n]{1,120}?\(GPU(\d{1,3})\) : (Yes|No)\b"
+    r"|\bp2p (\d{1,6}) (\d{1,6}) peers:(true|false)\b"
+)
 _ADDRESS = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 # Linux drivers/pci/pci.c, __pcie_print_link_status, and probe.c, pci_setup_device.
 _NARROW = re.compile(
@@ -48,6 +54,10 @@ def stated(text: str) -> dict[str, tuple[Any, str]]:
     """Return the observations that lines state, each with its value and the line's words."""
     rows = ((name, value, re.search(pattern, text)) for name, value, pattern in reversed(_ROWS))
     found = {name: (value, match[0].strip()) for name, value, match in rows if match}
+    peers = [("".join(row[::3]), "".join(row[1::3]), "".join(row[2::3])) for row in _PEERS.findall(text)]
+    off = [(f"gpu{start}", f"gpu{end}") for start, end, word in peers if word in ("No", "false")]
+    if off and len(off) < len(peers):
+        found["p2p"] = ("partly", named_pairs(off))
     if "/GDRDMA" in text or re.search(r"GPU Direct RDMA (?:\(DMABUF\) )?[Ee]nabled", text):  # of one of several ports
         found.pop("gpudirect_rdma", None)
     return found

@@ -24,7 +24,9 @@ _ARGUMENTS = re.compile(
     r"(?:GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=|(?:grubby|kernelstub)\b.{0,200}?(?:--args=|-a ))"
     r"(?:(['\"])(.*?)\1|([^\s'\"\\]+))"
 )
-_SED = re.compile(r"\bsed\b.*GRUB_CMDLINE_LINUX(?:_DEFAULT)?=\\?[\"']?([^\"'|]*)")  # what it puts there
+# What sed's "s" puts there, and what stands around an argument in it.
+_SED = re.compile(r"\bs([/|,#@%!:])(?:\\.|(?!\1).)*+\1((?:\\.|(?!\1).)*+)\1")
+_AROUND = re.compile(r"GRUB_CMDLINE_LINUX(?:_DEFAULT)?=|\\?[\"']|\\\d|[&\s]")
 _BEFORE = re.compile(r"(?:sudo|exec|do|then)$|[A-Z_]+=")  # what stands before a command, with its options
 _MODULE_FILE = re.compile(r"/sys/module/([^/]+)/parameters/(\S+)")
 # crontab(5): when, and in a system's table as whom; limits.conf(5): who, which limit, what.
@@ -50,9 +52,12 @@ def commands(line: str, tools: Tools) -> list[Pair]:
         return [pair for pairs in given for pair in pairs]
     if (limit := _LIMIT.fullmatch(line)) and limit[1] in _LIMITS:
         return [(f"ulimit {_LIMITS[limit[1]]}", limit[2])]
-    if "GRUB_CMDLINE" in line and (put := _SED.search(line)):
-        words = filter(re.compile(r"[A-Za-z][\w.-]*(?:=[^\\&]*)?").fullmatch, put[1].split())
-        return list(_kernel_arguments(" ".join(words)))
+    before, grub, _ = line.partition("GRUB_CMDLINE")
+    if grub and re.search(r"\bsed\s", before):
+        words = [word for _, put in _SED.findall(line) for word in _AROUND.split(put)]
+        return list(
+            _kernel_arguments(" ".join(filter(re.compile(r"(?!GRUB_)[A-Za-z][\w.-]*(?:=[^\\]*)?").fullmatch, words)))
+        )
     if arguments := _ARGUMENTS.search(line):
         return list(_kernel_arguments(arguments[2] or arguments[3] or ""))
     if _BARE_ARGUMENTS.match(line):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,9 @@ CSV = "index, name, pcie.link.gen.current, pcie.link.gen.max, pcie.link.width.cu
         ("index, power.limit [W], power.default_limit [W]\n0, 300.00 W, 700.00 W\n", ["power-cap"]),
         (" \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n", ["p2p-disabled"]),
         ("$ nvidia-smi topo -p2p n\n \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n", []),  # no NVLink
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n", []),  # of what is not said
+        ("$ nvidia-smi topo -p2p p\n \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n", []),
+        ("$ nvidia-smi topo -p2p r\n \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n", ["p2p-disabled"]),
         (" \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tOK\tX\t\n", []),
         ("LnkCap: Port #0, Speed 16GT/s, Width x16\nLnkSta: Speed 2.5GT/s (downgraded), Width x16 (ok)\n", []),
         ("LnkCap: Port #0, Speed 16GT/s, Width x16\nLnkSta: Speed 16GT/s (ok), Width x8 (downgraded)\n",
@@ -387,3 +391,47 @@ def test_a_line_of_a_broken_bus_is_no_fault_of_another_device() -> None:
     redirects = "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+\n"
     assert names(diagnose(read(card + bridge.format(5) + redirects))) == ["acs-redirect"]
     assert names(diagnose(read(card + bridge.format(3) + redirects))) == []
+
+
+PEERS = "> Peer access from NVIDIA A40 (GPU{}) -> NVIDIA A40 (GPU{}) : {}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " \tGPU0\tGPU1\tGPU2\t\n GPU0\tX\tOK\tTNS\t\n GPU1\tOK\tX\tOK\t\n GPU2\tTNS\tOK\tX\t\n",
+        PEERS.format(0, 1, "Yes") + PEERS.format(0, 2, "No") + PEERS.format(2, 0, "No"),
+        "p2p 0 2 peers:false distance:-1\np2p 0 1 peers:true distance:36 PCIe:36\n",
+    ],
+)
+def test_peer_access_that_some_pairs_lack_is_said_of_those_alone(text: str) -> None:
+    seen = (measured := read(text)).observations
+    assert (seen.p2p, seen.said["p2p"].partition(":")[0]) == ("partly", "gpu0-gpu2")
+    assert names(diagnose(measured)) == ["p2p-disabled"]
+    low = "".join(
+        f'{{"metric": "p2p", "subject": "{pair}", "value": {rate}, "unit": "GB/s"}},'
+        for pair, rate in (("gpu0->gpu1", 6), ("gpu1->gpu0", 24), ("gpu1->gpu2", 24), ("gpu2->gpu1", 24))
+    )
+    partly = '{"p2p": "partly", "said": {"p2p": "gpu0-gpu2"}}'
+    document = f'{{"version": 1, "figures": [{low[:-1]}], "observations": {partly}}}'
+    assert "p2p-disabled" not in names(diagnose(Measured.from_yaml(document)))
+    assert "p2p-disabled" in names(diagnose(Measured.from_yaml(document.replace("gpu0-gpu2", "gpu0-gpu1"))))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n\nLegend:\n\n  X    = Self\n",
+        "GPU 0: NVIDIA H100 (UUID: GPU-x)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n",
+        "PCIe Generation\n  Max : 4\n  Current : 3\n Link Width\n  Max : 16x\n  Current : 16x\n",
+    ],
+)
+def test_lines_that_were_used_are_not_listed(text: str) -> None:
+    assert [doubt.where for doubt in read_log("hello\n" + text, "a.log")[2]] == ["a.log:1"]
+
+
+def test_long_lines_of_names_are_read_at_once() -> None:
+    began = time.process_time()
+    with pytest.raises(BadInput):
+        read("power.limit [W]\n" + "pcie.link.gen.max, " * 20_000 + "!\n")
+    assert time.process_time() - began < 2

@@ -466,6 +466,8 @@ def test_commands_of_guides(row: list[str]) -> None:
 
 
 def test_a_line_sets_several_things_and_variables_beside_them() -> None:
+    taken_out = "sed -i '/^GRUB_CMDLINE_LINUX=/s/ intel_iommu=off / /' /etc/default/grub"
+    assert set_by(f"{taken_out}\nA=b\n") == [(1, None, taken_out), (2, "A", "b")]
     assert set_by('GRUB_CMDLINE_LINUX="intel_iommu=on iommu=pt vfio-pci.ids=10de:2330 nosmt"\n') == [
         (1, "intel_iommu", "on"), (1, "iommu", "pt"), (1, "vfio_pci.ids", "10de:2330"), (1, "nosmt", ""),
     ]  # fmt: skip
