@@ -28,7 +28,7 @@ _SPLIT = """
   while (texts.nextNode()) {
     const node = texts.currentNode;
     if (node.parentElement.closest("svg, script, .out")) continue;
-    for (const word of node.data.matchAll(new RegExp(`(?<!\\S)[("]*${arguments[0]}[).,:;"]*(?!\\S)`, "g"))) {
+    for (const word of node.data.matchAll(/(?<!\\S)[("]*[A-Za-z]{2,24}[).,:;"]*(?!\\S)/g)) {
       range.setStart(node, word.index);
       range.setEnd(node, word.index + word[0].length);
       const parts = Array.from(range.getClientRects()).filter((one) => one.width > 0.5);
@@ -61,9 +61,9 @@ class Browser:
         """What an expression is in the page."""
         return self.driver.execute_script(f"return {script}")
 
-    def split_words(self, word: str = "[A-Za-z]{2,24}") -> list[str]:
-        """Words (a pattern) that the page in view breaks inside."""
-        return list(self.driver.execute_script(_SPLIT, word))
+    def split_words(self) -> list[str]:
+        """Words that the page in view breaks inside."""
+        return list(self.driver.execute_script(_SPLIT))
 
     def sheets(self, path: Path) -> int:
         """On how many A4 pages a file is printed."""
