@@ -84,7 +84,12 @@ def test_gpus_are_measured_in_a_partition(cli: Cli, board: Board, tmp_path: Path
 def test_an_interrupted_measurement_puts_it_back(
     cli: Cli, board: Board, tmp_path: Path, number: signal.Signals
 ) -> None:
-    code = validated(1, tmp_path / "out", lambda board: os.kill(os.getpid(), number))
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, usual)  # nohup ignores one of them, and so does the command then
+    try:
+        code = validated(1, tmp_path / "out", lambda board: os.kill(os.getpid(), number))
+    finally:
+        signal.signal(number, before)
     assert code not in (0, 1)
     assert (board.active, journals(cli)) == ([], [])
     clean(cli.root)
