@@ -40,7 +40,7 @@ def of_kernel(text: str) -> Iterator[Stated]:
             more = (_LINE.sub("", other.strip(), count=1) for other in lines[number + 1 : number + 3])
             message = " ".join((message, *more))
         messages.setdefault(_HIDDEN.sub("Xid (PCI:0000:00:00)", message), message)
-    judged = [(event, *said) for event in parse_events((None, text) for text in messages) if (said := _judged(event))]
+    judged = [(event, *said) for event in parse_events((None, text) for text in messages) if (said := _fault_of(event))]
     groups = grouped(((outcome, says, remedy, source), event) for event, outcome, says, remedy, source in judged)
     for (_, says, remedy, source), events in sorted(groups.items(), key=lambda group: -RANK.index(group[0][0])):
         places = dict.fromkeys(event.address for event in events if event.address and event.address in event.text)
@@ -53,7 +53,7 @@ def of_kernel(text: str) -> Iterator[Stated]:
         )
 
 
-def _judged(event: KernelEvent) -> tuple[str, str, str, str] | None:
+def _fault_of(event: KernelEvent) -> tuple[str, str, str, str] | None:
     """Return (outcome, words, remedy, source) of an event; None if it is no fault."""
     if event.kind in ("xid", "lost"):
         ((_, ruling),) = rulings((event,))
