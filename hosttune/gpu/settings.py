@@ -16,7 +16,7 @@ from hosttune.errors import Unreadable, WriteFailed
 from hosttune.gpu import VENDORS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
-from hosttune.gpu.vgpu_set import manage_functions
+from hosttune.gpu.vgpu_set import LEFT, VgpuFunctions, manage_functions, with_driver
 from hosttune.machine.system import STATE_INSIDE, System, state_directory
 from hosttune.model.gpu import Gpu
 from hosttune.settings.drivers import VFIO, virtual_functions
@@ -221,14 +221,17 @@ class GpuMigMode(GpuSetting, TakesDevice):
         return (self.target, *virtual_functions(system, self.target))
 
     def read(self, system: System) -> str | None:
-        """See Setting. A change that was cut off has left the GPU without its functions."""
+        """See Setting. A change that was cut off has left the GPU without its functions, or without a driver."""
+        if VgpuFunctions(self.target).read(system) == LEFT and self.waits_for(system) is None:
+            return LEFT
         mode: str | None = super().read(system)
         return mode and f"{mode}{_CUT_OFF}" if system.exists(self._note(system)) else mode
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting. A value that `read` returned with a pending mode makes that mode pending again."""
+        with_driver(system, self.target)
         now = self.read(system)
-        if now == value:
+        if now == value or value == LEFT:
             return None
         value = value.removesuffix(_CUT_OFF)
         if virtual_functions(system, self.target):
@@ -240,6 +243,10 @@ class GpuMigMode(GpuSetting, TakesDevice):
             manage_functions(system, self.target, on=True)
             system.remove(self._note(system))
         return note
+
+    def is_original(self, live: Any, old: Any) -> bool:
+        """See Setting. Nobody wants it without a driver."""
+        return bool(old == LEFT)
 
     def _note(self, system: System) -> str:
         """Return the path of the note that the GPU had virtual functions."""

@@ -32,13 +32,14 @@ from hosttune.settings.setting import (
 )
 
 _DRIVER = "nvidia"
+_BARE = (None, "pci-pf-stub")  # where a sriov-manage that was cut off leaves a GPU (bigstack-oss/cubecos#1459)
 _MDEVS = "/sys/bus/mdev/devices"
 _PROFILE = r"[0-9]g\.[0-9]{1,4}gb[a-z0-9.+-]{0,16}"
 # "|   0  MIG 3g.20gb       9        1          4:4     |": GPU, name, ids of profile and instance, start and size.
 _ROW = re.compile(r"\|\s*[0-9]+\s+MIG\s+(\S+)\s+[0-9]+\s+([0-9]{1,9})\s+([0-9]{1,4}):([0-9]{1,4})\s*\|")
 _BUSY = "unbindLock"  # sriov-manage: "Cannot obtain unbindLock", while a process has the GPU open
 _TRIES, _PAUSE_SECONDS = 5, 2.0
-_LEFT = "without a driver"
+LEFT = "without a driver"
 _NONE = re.compile(r"No GPU instances found|No MIG-enabled devices found")
 
 
@@ -130,7 +131,7 @@ class MigInstanceSetting(MadeByAnother):
 class VgpuFunctions(ByService, OfFunction, TakesDevice):
     """Whether a GPU has its virtual functions, all that it can. Only `sriov-manage` makes and removes them.
 
-    Cut off, it can leave the GPU without a driver: then the value is neither.
+    Cut off, it can leave the GPU, or functions, without a driver: then the value is neither, and nobody's wish.
     """
 
     kind: ClassVar[str] = "vgpu-functions"
@@ -149,14 +150,18 @@ class VgpuFunctions(ByService, OfFunction, TakesDevice):
     def read(self, system: System) -> bool | str | None:
         """See Setting. None if another driver than nvidia holds it, or it has no such functions."""
         text, driver = system.read(f"{self.path}/sriov_numvfs"), driver_of(system, self.target)
-        if driver not in (None, _DRIVER) or text is None or not text.isdecimal():
+        if driver not in (*_BARE, _DRIVER) or text is None or not text.isdecimal():
             return None
-        return text != "0" if driver else _LEFT
+        return LEFT if _bare(system, self.target) else text != "0"
+
+    def is_original(self, live: Any, old: Any) -> bool:
+        """See Setting."""
+        return old == LEFT
 
     def write(self, system: System, value: Any) -> None:
         """See Setting. It would end every GPU instance (bigstack-oss/cubecos, measured), so there must be none."""
-        _with_driver(system, self.target)
-        if self.read(system) is value:
+        with_driver(system, self.target)
+        if self.read(system) == value or value == LEFT:
             return
         instances = instances_of(system, self.target)
         if instances:
@@ -182,14 +187,20 @@ def manage_functions(system: System, gpu: str, *, on: bool) -> None:
                 raise WriteFailed(" ".join(argv), f"{_last_line(error)}{opened}") from error
         finally:
             system.forget()
-            _with_driver(system, gpu)
+            with_driver(system, gpu)
         time.sleep(0.0 if system.captured else _PAUSE_SECONDS)
 
 
-def _with_driver(system: System, gpu: str) -> None:
-    if driver_of(system, gpu) is None:
-        Driver(gpu).write(system, _DRIVER)
+def with_driver(system: System, gpu: str) -> None:
+    """Give a GPU and its virtual functions back the driver without which `sriov-manage` left them."""
+    for function in _bare(system, gpu):
+        Driver(function).write(system, _DRIVER)
         system.forget()
+
+
+def _bare(system: System, gpu: str) -> list[str]:
+    """Return which of a GPU and its virtual functions have no driver, or the one that `sriov-manage` uses between."""
+    return [one for one in (gpu, *virtual_functions(system, gpu)) if driver_of(system, one) in _BARE]
 
 
 class MediatedDevice(ByService, Setting):

@@ -163,6 +163,27 @@ def test_after_a_reboot_with_a_busy_gpu(cli: Cli, faults: dict[str, int]) -> Non
     clean(cli.root)
 
 
+@pytest.mark.parametrize("left", ["", "pci-pf-stub", "functions", "functions without a driver"])
+def test_sriov_manage_was_killed_half_way(cli: Cli, left: str) -> None:
+    """The first boot run afterwards does all of it (stackhpc/ansible-collection-linux#37, bigstack-oss/cubecos#1459)."""
+    board = board_with(cli.root)
+    runs(cli, board, "m", m=TWO)
+    before = standing(cli.root.path)
+    board.boot()
+    if left.startswith("functions"):
+        board.run(("sriov-manage", "-e", A))
+    bare = board.functions(A) if left == "functions without a driver" else [A]
+    for function in bare:
+        (cli.root.path / PCI / function / "driver").unlink()
+    if left == "pci-pf-stub":
+        board.link(f"{PCI}/{A}/driver", f"sys/bus/pci/drivers/{left}")
+    told = cli.json("apply", "--boot")
+    assert {entry["outcome"] for entry in told["entries"]} <= {"done", "already"}
+    assert {**standing(cli.root.path), "guests": before["guests"]} == before
+    assert {board.driver(function) for function in (A, *board.functions(A))} == {"nvidia"}
+    clean(cli.root)
+
+
 def test_beside_a_running_vgpu_nothing_is_disturbed(cli: Cli) -> None:
     """cozystack/ansible-cozystack#70: what binds a GPU anew under live vGPUs ends them."""
     board = board_with(cli.root)
