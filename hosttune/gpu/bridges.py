@@ -45,6 +45,13 @@ def bridges_among(marks: dict[str, bool | None]) -> dict[str, bool | None]:
     }
 
 
+def fabric_bridges(pci: Iterable[PciDevice], nics: Iterable[Nic]) -> tuple[str, ...]:
+    """Return the functions that carry the GPUs' fabric; empty if that is unknown of one, or on other boards."""
+    kept = kept_bridges(pci, nics)
+    physical = [device.address for device in pci if device.address in kept and not device.physfn]
+    return tuple(physical) if all(kept[address].known for address in physical) else ()
+
+
 class KeptFunction(msgspec.Struct, frozen=True):
     """A function that stays with the host, and why. `known`: it is a bridge; else it is only not proven to be none."""
 

@@ -156,7 +156,7 @@ class VgpuFunctions(ByService, OfFunction, TakesDevice):
 
     def is_original(self, live: Any, old: Any) -> bool:
         """See Setting."""
-        return old == LEFT
+        return bool(old == LEFT)
 
     def write(self, system: System, value: Any) -> None:
         """See Setting. It would end every GPU instance (bigstack-oss/cubecos, measured), so there must be none."""

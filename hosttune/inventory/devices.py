@@ -272,7 +272,7 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, reque
         yield catalogue.quarantined[address]
     if _is_boot(catalogue, address):
         yield f"{address} is the boot display"
-    if address in catalogue.kept:
+    if address in catalogue.kept and address not in catalogue.fabric.companions(members):
         yield f"{address} stays with the host: it {catalogue.kept[address].why}"
     if not requested_by_name and address in catalogue.in_use:
         yield f"{address} would have to go to the same guest, and the host uses it ({catalogue.in_use[address]})"

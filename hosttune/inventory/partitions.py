@@ -16,7 +16,8 @@ from functools import cached_property
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.gpu.boards import Board, board_of, fabric_gpus
+from hosttune.gpu.boards import NVLINK5, Board, board_of, fabric_gpus
+from hosttune.gpu.bridges import fabric_bridges
 from hosttune.model.host import FabricPartition, Host
 from hosttune.model.values import address_key
 
@@ -37,7 +38,8 @@ class Partition(msgspec.Struct, frozen=True):
 class HostFabric(msgspec.Struct, frozen=True, dict=True):
     """The fabric of a host. On a host without a fabric, `members` is empty and no rule applies.
 
-    `members`: its GPUs; `modules`: their module ids, if known; `switches`: the NVSwitches that are PCI functions.
+    `members`: its GPUs; `modules`: their module ids, if known; `switches`: the NVSwitches that are PCI functions; on
+    NVLink5 boards, where none is (`nvlink5`), the functions that carry them, if all are known.
     `partitions`: None = unknown, empty = no listed partition holds these GPUs; `why` has the reason for both.
     `assumed`: what the partitions are based on if no list was read, or if mode and list contradict each other.
     `claimed`: the module id of a GPU if another GPU reports the same one. `active`: module ids of every active
@@ -47,6 +49,7 @@ class HostFabric(msgspec.Struct, frozen=True, dict=True):
 
     members: GpuSet = ()
     switches: tuple[str, ...] = ()
+    nvlink5: bool = False
     mode: int | None = None
     partitions: tuple[Partition, ...] | None = None
     why: str | None = None
@@ -84,9 +87,10 @@ class HostFabric(msgspec.Struct, frozen=True, dict=True):
         return replace(self, tenants={**self.tenants, **dict.fromkeys(own, guest)}) if own else self
 
     def companions(self, chosen: Iterable[str]) -> tuple[str, ...]:
-        """Return the NVSwitches that a guest with these devices must get too.
+        """Return the NVSwitches, or what carries them, that a guest with these devices must get too.
 
-        In full passthrough mode, all NVSwitches go with all GPUs; otherwise none.
+        In full passthrough mode, all go with all GPUs (NVIDIA, Optimizing VM configuration for AI inference: Blackwell
+        Ultra HGX, "Known limitations": the guest owns the GPUs and bridge functions); otherwise none.
         """
         return self.switches if self.whole(chosen) else ()
 
@@ -105,7 +109,8 @@ def read_fabric(host: Host) -> HostFabric:
         return HostFabric()
     members = tuple(sorted((gpu.address for gpu in gpus), key=address_key))
     holders = host.index.holders
-    switches = tuple(sorted((switch.address for switch in host.nvswitches), key=address_key))
+    carriers = [switch.address for switch in host.nvswitches] or fabric_bridges(host.pci, host.nics)
+    switches = tuple(sorted(carriers, key=address_key))
     board, (modules, claimed) = board_of(host), _modules({gpu.address: gpu.module_id for gpu in gpus})
     mode, service = _mode(host, switches, holders, frozenset(members))
     listed = host.fabric.partitions if host.fabric else None
@@ -119,6 +124,7 @@ def read_fabric(host: Host) -> HostFabric:
     return HostFabric(
         members=members,
         switches=switches,
+        nvlink5=any(host.index.device_id(address) in NVLINK5 for address in members),
         mode=mode,
         partitions=partitions if are_known else None,
         why=None if partitions or mode == PASSTHROUGH else _unknown(mode, listed, members, modules, claimed),
@@ -330,7 +336,8 @@ def _refused_passthrough(fabric: HostFabric, wanted: GpuSet) -> str | None:
     if len(wanted) == 1 or fabric.whole(wanted):
         return None
     if len(wanted) == len(fabric.members):
-        missing = "its NVSwitches are not PCI functions" if _is_board(fabric) else "GPUs are missing"
+        missing = "which functions carry its NVSwitches is unknown" if fabric.nvlink5 else "there are none"
+        missing = missing if _is_board(fabric) else "GPUs are missing"
         return f"{mode}: all GPUs go with all NVSwitches, and {missing}"
     return f"{mode}: a guest gets 1 GPU, or all {len(fabric.members)} with the NVSwitches; FABRIC_MODE=1 has partitions"
 

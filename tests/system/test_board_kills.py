@@ -16,6 +16,7 @@ from sweeps import FULL, sample
 from hosttune.machine import archive
 
 lean_host = boardroots.lean_host
+FRAMEWORKS = ("mdev", "vfio")
 
 
 @pytest.fixture
@@ -59,6 +60,7 @@ def series(root: Path, share: float, *argv: str, process: bool = False) -> None:
     subprocess.run(["rm", "-rf", str(folder)], check=True)
     assert wrong == []
     assert count >= 3
+    print(f"killed at {count} points of {ended.count}")
 
 
 def test_a_partition_is_set(root: Path, tmp_path: Path) -> None:
@@ -79,19 +81,22 @@ def test_a_partition_is_put_back(root: Path, tmp_path: Path) -> None:
     series(root, 0.1, "revert", "--yes")
 
 
-def test_vgpus_are_made(root: Path, tmp_path: Path) -> None:
-    board = with_board(root, vgpus="mdev")
+@pytest.mark.parametrize("framework", sample("vGPUs killed", FRAMEWORKS, 1))
+def test_vgpus_are_made(root: Path, tmp_path: Path, framework: str) -> None:
+    board = with_board(root, vgpus=framework)
     board.run(("sriov-manage", "-e", GPU))
     intent = asked(tmp_path, m={"mig": {"profile": "1g.18gb", "count": 2}})
     series(root, 0.12, "apply", "--intent", intent, "--yes", "--start", "--disrupt", GPU)
 
 
-def test_all_is_set_again_after_a_reboot(root: Path, tmp_path: Path) -> None:
-    board = with_board(root, vgpus="mdev")
+@pytest.mark.parametrize("framework", sample("reboots killed", FRAMEWORKS, 1))
+def test_all_is_set_again_after_a_reboot(root: Path, tmp_path: Path, framework: str) -> None:
+    board = with_board(root, vgpus=framework)
     board.run(("sriov-manage", "-e", GPU))
     intent = asked(tmp_path, a={"gpus": 2}, m={"mig": {"profile": "1g.18gb", "count": 2}})
     for _ in range(2):  # types are known once their instances are there
         told("apply", "--root", str(root), "--intent", intent, "--yes", "--start", "--disrupt", GPU)
     assert {*Board(root).guests} == {"a", "m"}
     board.boot()
+    board.plant(vf_order=int(framework == "vfio"))
     series(root, 0.3, "apply", "--boot")

@@ -165,7 +165,7 @@ def test_after_a_reboot_with_a_busy_gpu(cli: Cli, faults: dict[str, int]) -> Non
 
 @pytest.mark.parametrize("left", ["", "pci-pf-stub", "functions", "functions without a driver"])
 def test_sriov_manage_was_killed_half_way(cli: Cli, left: str) -> None:
-    """The first boot run afterwards does all of it (stackhpc/ansible-collection-linux#37, bigstack-oss/cubecos#1459)."""
+    """The first boot run does all of it (stackhpc/ansible-collection-linux#37, bigstack-oss/cubecos#1459)."""
     board = board_with(cli.root)
     runs(cli, board, "m", m=TWO)
     before = standing(cli.root.path)

@@ -42,7 +42,7 @@ def fabric_steps(fabric: HostFabric, guest: PlannedGuest) -> tuple[Step, ...]:
 def _shared(fabric: HostFabric, guest: PlannedGuest, gpus: tuple[str, ...], number: int) -> Iterator[Step]:
     if activated_partition(fabric, changed(guest, fabric_partition=number)) is not None:
         return
-    if fabric.switches == ():
+    if fabric.nvlink5:
         text = "if the Fabric Manager has started since the last reset of its GPUs, reset them while nvidia has them"
         yield Step(when=START, text=f"{text}: {' '.join(f'nvidia-smi -i {gpu} -r' for gpu in gpus)}")
     modules = ", ".join(str(module) for module in sorted(fabric.modules[address] for address in gpus))
@@ -66,13 +66,14 @@ def _with_functions(guest: PlannedGuest, number: int) -> Iterator[Step]:
 
 def _whole(fabric: HostFabric, guest: PlannedGuest) -> Iterator[Step]:
     # The driver cannot release NVSwitches that the Fabric Manager holds open. So the daemon stops before apply binds
-    # them.
+    # them. No source resets the functions that carry those of NVLink5 boards.
     yield _applied((*fabric.members, *fabric.switches), ", after systemctl stop nvidia-fabricmanager")
-    yield from _resets(START, (*fabric.members, *fabric.switches))
+    reset = fabric.members if fabric.nvlink5 else (*fabric.members, *fabric.switches)
+    yield from _resets(START, reset)
     yield Step(when=START, text=f"start guest {guest.name} with all GPUs and NVSwitches; do not reset them again")
     yield Step(when=START, text="inside it: the Fabric Manager of exactly its driver's version, FABRIC_MODE=0, running")
     yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off")
-    yield from _resets(STOP, (*fabric.members, *fabric.switches))
+    yield from _resets(STOP, reset)
 
 
 def _alone(guest: PlannedGuest, gpu: str) -> Iterator[Step]:

@@ -472,7 +472,7 @@ def _kind(context: PlanningContext, address: str) -> str:
         return "vf"
     if address in context.catalogue.gpus:
         return "gpu"
-    if address in context.catalogue.nvswitches:
+    if address in (*context.catalogue.nvswitches, *context.catalogue.fabric.switches):
         return "nvswitch"
     if device is None:
         return "other"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from hosttune.gpu import nvswitches, vendor_of
 from hosttune.gpu.boards import fabric_gpus, waits_for_partition
-from hosttune.gpu.bridges import DRIVER, has_bridges, may_be_bridge
+from hosttune.gpu.bridges import DRIVER, fabric_bridges, has_bridges, may_be_bridge
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import FabricManager, Gpu
@@ -138,8 +138,10 @@ _MODES = {
 def _managed(evidence: Evidence) -> Iterator[tuple[str, FabricManager]]:
     """Yield the host with its Fabric Manager if this machine holds the NVSwitches of a fabric."""
     host = evidence.host
-    if host.nvswitches and all(for_vfio(switch.driver) for switch in host.nvswitches):
-        why = "all NVSwitches are on vfio-pci: it runs in the guest that has them"
+    drivers = {switch.driver for switch in host.nvswitches}
+    drivers = drivers or {host.index.pci[address].driver for address in fabric_bridges(host.pci, host.nics)}
+    if drivers and all(map(for_vfio, drivers)):
+        why = "all NVSwitches, or what carries them, are on vfio-pci: it runs in the guest that has them"
         raise inapplicable(why)
     held = host.nvswitches or why_switches_exist(evidence) is not None
     if not held and host.hypervisor:
@@ -321,19 +323,26 @@ def _bridges(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
 
 @check(
     "fabric-bridge",
-    title="ConnectX functions that carry the NVLink fabric stay with the host",
+    title="ConnectX functions that carry the NVLink fabric stay together",
     about="the host; each such function of HGX B200 and B300",
     why="they look like NICs; given to a guest or reset, they take the NVSwitches behind them along",
     source="Fabric Manager user guide, systems with fourth generation NVSwitches (SMDL in the VPD)",
-    expected=f"on {DRIVER}: Fabric Manager and the subnet manager reach the NVSwitches through it",
+    expected=f"on {DRIVER}, or on vfio-pci with all others and all GPUs: Fabric Manager reaches the NVSwitches by them",
     each=_bridges,
 )
 def fabric_bridge(on: On, device: PciDevice) -> Finding:
-    """Check the fabric bridges. They look like NICs, but passing or resetting one affects the NVSwitches behind it."""
+    """Check the fabric bridges. They look like NICs, but passing or resetting one affects the NVSwitches behind it.
+
+    All of them go to the guest that has all GPUs (`HostFabric.companions`), as NVSwitches do that are PCI functions.
+    """
     where = sysfs.function(device.address, "driver")
     on = on.reading(where)
     driver = on.need(device.driver or ("" if lacks(on.evidence, where) else None), "its driver", where)
     if driver == DRIVER:
         return on.passed(f"on {driver}")
+    carriers = fabric_bridges(on.host.pci, on.host.nics)
+    every = [one for one in on.host.pci if one.address in carriers or has_bridges([one])]
+    if carriers and all(for_vfio(one.driver) for one in every):
+        return on.passed(f"on {driver}, as all of them and all GPUs")
     hint = f"give it back to {DRIVER}: hosttune revert, or driverctl unset-override {device.address}"
     return on.failed(f"on {driver}" if driver else "no driver", hint)

@@ -62,7 +62,7 @@ def device_in_use(scene: GuestOnHost) -> Iterator[Finding]:
     "fabric-bridge",
     ERROR,
     _HOSTDEV,
-    right="functions that carry the GPUs' NVLink fabric stay with the host",
+    right="functions that carry the GPUs' NVLink fabric stay with the host, or go with all GPUs",
     why="without them the NVLinks of all GPUs of the board stop",
     source="Fabric Manager user guide, systems with fourth generation NVSwitches",
     remedy="pass another NIC",
@@ -71,7 +71,8 @@ def device_in_use(scene: GuestOnHost) -> Iterator[Finding]:
 )
 def fabric_bridge(scene: GuestOnHost) -> Iterator[Finding]:
     """Find functions that look like NICs and carry the fabric."""
-    kept = kept_bridges(scene.host.pci, scene.host.nics)
+    whole = _fabric(scene).companions(scene.sources)
+    kept = {} if {*whole} & {*scene.sources} else kept_bridges(scene.host.pci, scene.host.nics)
     for device in each(scene):
         bridge = kept.get(device.source or "")
         if bridge is not None and bridge.known:
@@ -209,7 +210,8 @@ def fabric_partition(scene: GuestOnHost) -> Iterator[Finding]:
         active = partition is not None and why == blocked(fabric, partition)
         yield Finding(why, _HOSTDEV, INFO if active else "")
     if fabric.passthrough and fabric.whole(mine) and not set(fabric.switches) <= set(scene.sources):
-        yield Finding("all GPUs of the board in mode 0, without its NVSwitches: nothing sets the fabric up", _HOSTDEV)
+        text = "functions that carry its NVSwitches" if fabric.nvlink5 else "NVSwitches"
+        yield Finding(f"all GPUs of the board in mode 0, without all {text}: nothing sets the fabric up", _HOSTDEV)
 
 
 def _fabric(scene: GuestOnHost) -> HostFabric:

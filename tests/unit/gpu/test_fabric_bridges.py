@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from evidences import evidence, judged
 from evidences import host as evidence_host
@@ -17,7 +18,8 @@ from hosttune.errors import BadInput
 from hosttune.gpu.bridges import MARK
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader
-from hosttune.model.host import Host, Nic, PciDevice
+from hosttune.model.gpu import Fabric
+from hosttune.model.host import Gpu, Host, Nic, PciDevice
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_json
@@ -124,9 +126,9 @@ def test_a_nic_that_may_be_one_is_named_in_vain() -> None:
 # --- the check -----------------------------------------------------------------------------------------------
 
 
-def checked(nics: Mapping[str, Json]) -> dict[str, tuple[str, str]]:
-    """Outcome and `actual` by subject; the values are facts of functions, `mark` and `driver`."""
-    pci: tuple[PciDevice, ...] = (function(GPU, "10de", "2901", driver="nvidia"),)
+def checked(nics: Mapping[str, Json], gpu: str = "nvidia") -> dict[str, tuple[str, str]]:
+    """Outcome and `actual` by subject; the values are facts of functions, `mark` and `driver`. `gpu`: its driver."""
+    pci: tuple[PciDevice, ...] = (function(GPU, "10de", "2901", driver=gpu),)
     pci += tuple(function(at, driver=facts["driver"]) for at, facts in nics.items())
     rows = tuple(Nic(address=at, fabric_bridge=facts["mark"]) for at, facts in nics.items())
     found = judged("fabric-bridge", evidence(evidence_host(pci=pci, nics=rows)))
@@ -140,6 +142,13 @@ def test_a_bridge_on_the_hosts_driver_is_well() -> None:
 
 def test_a_bridge_on_vfio_pci_is_a_fault() -> None:
     assert checked({BRIDGE: {"mark": True, "driver": "vfio-pci"}}) == {BRIDGE: ("fail", "on vfio-pci")}
+
+
+def test_all_bridges_and_all_gpus_are_given_together() -> None:
+    both = {address: {"mark": True, "driver": "vfio-pci"} for address in (BRIDGE, FULL)}
+    assert checked(both, gpu="vfio-pci")[FULL] == ("pass", "on vfio-pci, as all of them and all GPUs")
+    assert checked(both)[FULL][0] == "fail"
+    assert checked({**both, FULL: {"mark": True, "driver": "mlx5_core"}}, gpu="vfio-pci")[BRIDGE][0] == "fail"
 
 
 def test_what_nobody_can_tell_is_unknown() -> None:
@@ -170,3 +179,25 @@ def test_xml_that_gives_a_bridge_away_is_wrong(mark: bool | None, found: bool) -
     )
     told = [fault for fault in faults(ONE_GPU, host=host) if "carries the NVLink fabric" in fault.text]
     assert [fault.level for fault in told] == (["error"] if found else [])
+
+
+def test_xml_that_gives_all_of_them_and_all_gpus_away_is_full_passthrough() -> None:
+    from domain_faults import faults, host_of
+    from domain_shapes import ONE_GPU
+
+    gpu = ONE_GPU.devices[0]
+    gpus = [gpu.address, *(f"0000:{bus:02x}:00.0" for bus in range(0xA1, 0xA8))]
+    shape = msgspec.structs.replace(
+        ONE_GPU,
+        devices=tuple(
+            msgspec.structs.replace(gpu, address=address, guest_address=f"0000:{at:02x}:00.0")
+            for at, address in enumerate((*gpus, BRIDGE), 1)
+        ),
+    )
+    host = host_of(
+        pci=(*(function(address, "10de", "2901") for address in gpus), function(BRIDGE)),
+        gpus=tuple(Gpu(address=address, vendor="nvidia") for address in gpus),
+        nics=(Nic(address=BRIDGE, fabric_bridge=True),),
+        fabric=Fabric(mode=0),
+    )
+    assert {fault.rule for fault in faults(shape, host=host)}.isdisjoint({"fabric-bridge", "fabric-partition"})

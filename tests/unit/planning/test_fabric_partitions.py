@@ -22,7 +22,7 @@ from fabrichosts import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_optimum import objective
-from planhosts import Held
+from planhosts import Card, Held, build_host
 
 from hosttune.errors import BadInput
 from hosttune.gpu.boards import board_of
@@ -309,7 +309,33 @@ def test_a_board_in_mode_0_that_lacks_a_gpu_or_its_switches_is_not_passed_whole(
     fewer["gpus"] = fewer["gpus"][:7]
     assert "GPUs are missing" in why(decide(fewer, {"gpus": 7}))
     hidden = board({"mode": 0}, device_id="2901", switches=())
-    assert "not PCI functions" in why(decide(hidden, {"gpus": 8}))
+    assert "which functions carry its NVSwitches is unknown" in why(decide(hidden, {"gpus": 8}))
+
+
+def bridged(**marks: bool | None) -> Json:
+    """A B200 board in mode 0; of each function by its bus, whether it carries the fabric."""
+    cards = [Card(address, group=i) for i, address in enumerate(GPUS)]
+    cards += [Card(f"0000:{bus[1:]}:00.0", kind="nic", group=20 + i) for i, bus in enumerate(marks)]
+    document = {**build_host(cards=cards, cores_per_node=24), "fabric": {"mode": 0}}
+    for row in document["pci"]:
+        row["device_id"] = "2901" if row["address"] in GPUS else row["device_id"]
+    for nic, mark in zip(document["nics"], marks.values(), strict=True):
+        nic["fabric_bridge"] = mark
+    return document
+
+
+def test_full_passthrough_of_an_nvlink5_board_takes_what_carries_its_nvswitches_along() -> None:
+    """NVIDIA, Optimizing VM configuration for AI inference: Blackwell Ultra HGX, known limitations."""
+    document = bridged(_05=True, _06=True, _07=False)
+    found = decide(document, {"gpus": 8})
+    (guest,) = found.guests
+    assert [device.address for device in guest.devices if device.kind == "nvswitch"] == ["0000:05:00.0", "0000:06:00.0"]
+    assert (told(found, "error"), not_startable(host_of(document), guest)) == ([], None)
+    assert "0000:05:00.0" in guest.steps[0].text
+    assert "0000:05:00.0" not in guest.steps[1].text  # nothing resets it
+    assert decide(document, {"gpus": 8}, {"gpus": 0, "nics": 1}).guests[1].devices[0].address == "0000:07:00.0"
+    assert "which functions carry" in why(decide(bridged(_05=True, _06=None), {"gpus": 8}))
+    assert {device.kind for device in decide(document, {"gpus": 1}).guests[0].devices} == {"gpu"}
 
 
 def test_several_tenants_in_mode_0_are_refused() -> None:
