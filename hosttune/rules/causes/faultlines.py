@@ -23,8 +23,8 @@ _VERBS = "rdma-core, libibverbs/man/ibv_poll_cq.3 and enum ibv_wc_status; NVIDIA
 _SMI = "nvidia-smi manual page"
 # NVIDIA/nccl net_ib.cc, of old and new versions; perftest's perftest_communication.c; UCX's ib_mlx5_log.c has words.
 _COMPLETION = (
-    r"(?:Got completion [^\n]{{0,160}}?with (?:error |status=\w{{1,40}}\(){0}\b|Failed status {0}: wr_id"
-    r"|{1}(?: error)? on mlx5)"
+    r"Got completion [^\n]{{0,160}}?with (?:error |status=\w{{1,40}}\(){0}\b|Failed status {0}: wr_id"
+    r"|{1}(?: error)? on mlx5"
 )
 
 

@@ -27,12 +27,13 @@ from hosttune.rules.causes.lspci import machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
 from hosttune.rules.causes.ports import counters, ethtool, ibstat, iperf
-from hosttune.rules.causes.stated import SIGN, lines_of, stated
+from hosttune.rules.causes.search import search
+from hosttune.rules.causes.stated import SPOKEN, lines_of, stated
 
 _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
-_QUOTED = 5  # lines that were not understood
+_QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
 # Lines that set variables: assignments alone or before a command, options of launchers; not what a text says of them.
@@ -47,7 +48,7 @@ class Log(msgspec.Struct, frozen=True):
     """One tool: its name for messages, a pattern that its output has, and its reader (BadInput, NotUnderstood).
 
     `begin`: with what each of several runs begins. `lines`: its lines, where others can stand between them.
-    `everyone`: all ranks write into one output.
+    `everyone`: all ranks write into one output. `also`: other patterns, one of which is enough.
     """
 
     name: str
@@ -56,6 +57,12 @@ class Log(msgspec.Struct, frozen=True):
     begin: str = ""
     lines: str = ""
     everyone: bool = False
+    also: tuple[str, ...] = ()
+
+    def is_in(self, text: str) -> bool:
+        """Return whether its output is there."""
+        part = text if self.everyone else text[:_FIRST]
+        return any(search(pattern, part) for pattern in (self.sign, *self.also))
 
 
 def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
@@ -66,7 +73,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     check_count(text.count("\n"), "lines of a log", where)
     lines = unlabelled(text)
     whole = "\n".join(line for _, line in lines)
-    tools = [log for log in logs() if re.search(log.sign, whole[:_FIRST] if not log.everyone else whole)]
+    tools = [log for log in logs() if log.is_in(whole)]
     if not tools:
         known = ", ".join(log.name for log in logs())
         raise BadInput("not the output of a tool that hosttune reads", where=where, hint=f"give that of {known}")
@@ -118,7 +125,7 @@ def _runs(log: Log, output: str) -> list[str]:
 def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Doubt]:
     """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
     mixed = re.compile("|".join(log.lines for log in logs() if log.lines))
-    spoken = re.compile(SIGN)
+    spoken = re.compile("|".join(SPOKEN))
     lines = text.split("\n")
     ends = list(accumulate(len(line) + 1 for line in lines))
     signs = (match.start() for log in tools if not log.lines for match in re.finditer(log.sign, text))
@@ -127,14 +134,17 @@ def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Dou
     for number, line in enumerate(lines, 1):
         if _PROMPT.match(line):
             inside = False
-        elif not mixed.match(line) and not spoken.search(line):
-            inside = inside or number - 1 in starts
+        elif not inside and not mixed.match(line) and not spoken.search(line):
+            inside = number - 1 in starts
             if re.search(r"\w", line) and not inside:
                 count += 1
                 if count <= _QUOTED:
                     yield Doubt(what="not understood", where=f"{where}:{number}", why=repr(line.strip()[:120]))
+                if count > _MOST_COUNTED:
+                    break
     if count > _QUOTED:
-        yield Doubt(what="not understood", where=where, why=f"{count - _QUOTED} more lines")
+        more = f"more than {_MOST_COUNTED - _QUOTED}" if count > _MOST_COUNTED else f"{count - _QUOTED} more"
+        yield Doubt(what="not understood", where=where, why=f"{more} lines")
 
 
 def logs() -> tuple[Log, ...]:
@@ -150,7 +160,7 @@ def logs() -> tuple[Log, ...]:
             begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
-        Log("lines of drivers and the kernel", SIGN, lines_of, lines=KERNEL, everyone=True),
+        Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, lines=KERNEL, everyone=True, also=SPOKEN),
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d", ibstat),
         Log("ethtool -S", r"(?m)^[ \t]*rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d", counters),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", lambda text: Measured(version=1)),
@@ -292,7 +302,7 @@ def _fio(text: str) -> Measured:
 
 _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,64}) set (?:by environment )?to (.{0,200}?)\.?\s*$", re.MULTILINE)
 _VIA = re.compile(r"NCCL INFO (?:Channel|Ring) [0-9/]+ ?:.{0,120}? via (direct shared memory|[A-Za-z0-9/_()]{1,60})")
-_COMM = re.compile(r"\bnRanks ([0-9]{1,6}) nNodes ([0-9]{1,6})\b")
+_COMM = re.compile(r"nRanks ([0-9]{1,6}) nNodes ([0-9]{1,6})\b")
 _HOST = re.compile(r"(?m)^(\S{1,200}?):[0-9]{1,10}:[0-9]{1,10} \[[0-9]{1,4}\] ")
 _MANY_RANKS = r"NCCL INFO Channel [0-9/]{1,9} :(?:[ \t]{1,8}\d){0,16}(?:[ \t]{1,8}\d\d?){0,16}[ \t]{1,8}1[6-9]\b"
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
