@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
-from hosttune.rules.causes.faultlines import FAULT_LINES
+from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, FaultLine
 from hosttune.rules.causes.kernel import of_kernel
 from hosttune.rules.causes.search import findall, search
 
@@ -49,7 +50,7 @@ _NARROW = (
 _CLASS = rf"\bpci ({_ADDRESS}): \[[0-9a-f]{{4}}:[0-9a-f]{{4}}\] type 0[01] class 0x([0-9a-f]{{4}})"
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
-SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in FAULT_LINES))  # searched for
+SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*FAULT_LINES, *FAILURES)))  # searched for
 
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
@@ -65,6 +66,15 @@ def stated(text: str) -> dict[str, tuple[Any, str]]:
     return found
 
 
+def _told(rows: Iterable[FaultLine], text: str) -> Iterator[Stated]:
+    """Yield what lines say; of one line what the first row says that has it."""
+    begins = set()
+    for row in rows:
+        if (match := search(row.pattern, text)) and (begin := text.rfind("\n", 0, match.start())) not in begins:
+            begins.add(begin)
+            yield Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
+
+
 def lines_of(text: str) -> Measured:
     """Return what such lines show, and the links that the kernel says are narrow."""
     found = stated(text)
@@ -72,11 +82,7 @@ def lines_of(text: str) -> Measured:
     said = {name: words for name, (_, words) in found.items()}
     classes, drivers = dict(findall(_CLASS, text)), {vendor.driver for vendor in VENDORS}
     worst: dict[str, float] = {}
-    told = [
-        Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
-        for row in FAULT_LINES
-        if (match := search(row.pattern, text))
-    ]
+    told = list(_told(FAULT_LINES, text)) or ([] if found else list(_told(FAILURES, text))[:1])
     for driver, address, speed, width, where, top, most in findall(_NARROW, text):
         # A function without a class here that a driver names is a NIC: only drivers of GPUs and NICs print the line.
         # A chipset's uplink, which holds what is behind it, has four lanes; a wider one is above a card.
