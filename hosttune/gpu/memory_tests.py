@@ -63,7 +63,7 @@ CUDA = MemoryTest(
     dmabuf="--use_cuda_dmabuf",
     chosen=_by_address,
     used=_picked,
-    failed="Failed to load CUDA library|cu[A-Z][A-Za-z_0-9]+(?:\\(0?\\))? ?(?:error|failed|returned)"
+    failed="Failed to load CUDA library|cu[A-Z][A-Za-z_0-9]{1,60}(?:\\(0?\\))? ?(?:error|failed|returned)"
     "|There are no available device|Couldn't init GPU context|DMA-BUF is not supported on this GPU",
 )
 ROCM = MemoryTest(
@@ -71,6 +71,6 @@ ROCM = MemoryTest(
     dmabuf="--use_rocm_dmabuf",
     chosen=_by_uuid,
     used=_using,
-    failed="hip[A-Z][A-Za-z]+(?:\\(\\) returned| error)|Requested ROCm device|Couldn't initialize ROCm device"
+    failed="hip[A-Z][A-Za-z]{1,60}(?:\\(\\) returned| error)|Requested ROCm device|Couldn't initialize ROCm device"
     "|could not verify dmabuf support|failed to export dmabuf",
 )

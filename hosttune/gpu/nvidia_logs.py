@@ -290,6 +290,55 @@ def _readings(text: str) -> Measured:
     )
 
 
+_TABLE_ROW = (
+    r"\|[ \t]+(\d{1,3})[ \t]+([A-Za-z][^|\n]{2,40}?)[ \t]+(?:(?:On|Off|N/A)[ \t]+)?\|["
+    r" \t]*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{7})"
+    r"[ \t]+\w{2,3}[ \t]+\|[ \t]+(\S{1,20})[ \t]+\|[ \t]*\n"
+    r"\|([^|\n]{10,60}?)[ \t](\S{1,8})[ \t]*/[ \t]*(\S{1,8})[ \t]+\|"
+)
+
+
+def _table(text: str) -> Measured:
+    """Read the table of `nvidia-smi`: uncorrected errors, values that cannot be read, the lowest power limit.
+
+    The limit of a GPU is compared with the highest of its model.
+    """
+    rows = re.findall(_TABLE_ROW, text)
+    if not rows:
+        raise BadInput("no whole row of a GPU in it", where="nvidia-smi", hint="save its whole output")
+    models = {model for _, model, *_ in rows}
+    stated, limits = [], []
+    for index, model, _, errors, state, now, most in rows:
+        if errors.isdecimal() and int(errors):
+            stated.append(Stated(
+                says="a GPU's memory had uncorrectable errors since its driver was loaded", line=f"GPU {index}:"
+                f" {errors}",
+                remedy="reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
+                source="nvidia-smi manual page, Volatile Uncorr. ECC",
+            ))  # fmt: skip
+        if "ERR!" in (errors, now, most) or "ERR!" in state:
+            stated.append(Stated(
+                says="a GPU does not give all of its values", line=f"GPU {index}: ERR!",
+                remedy="read its XIDs in dmesg; power-cycle the host; reseat or replace it if it comes back",
+                source="nvidia-smi manual page: a sensor or the GPU itself does not answer",
+            ))  # fmt: skip
+        if re.fullmatch(r"\d{1,5}W", most):
+            limits.append((model, int(most[:-1]), index))
+    low = [(limit / top, limit, top, index) for model, limit, index in limits
+           for top in [max(other for name, other, _ in limits if name == model)] if limit < top]  # fmt: skip
+    _, limit, top, index = min(low, default=(1.0, None, None, ""))
+    return Measured(
+        version=1,
+        setup=Setup(gpu=models.pop() if len(models) == 1 else None, gpus_per_host=len(rows)),
+        observations=Observations(
+            power_limit_watts=limit,
+            default_power_limit_watts=top,
+            said={"power_limit_watts": f"GPU {index}; {top:g} W is the limit of the others"} if index else {},
+            stated=tuple(stated),
+        ),
+    )
+
+
 NVIDIA_LOGS = (
     LogReader(name="p2pBandwidthLatencyTest",
               sign=rf"(?m)P2P \(Peer-to-Peer\) GPU Bandwidth|{_PEER_TITLE.pattern}|{_PEER_ACCESS.pattern[4:]}",
@@ -307,5 +356,6 @@ NVIDIA_LOGS = (
               sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]{{1,60}}(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),
     LogReader(name="nvidia-smi -q -d", sign=r"(?m)^[ \t]*(?:GPU Current Temp|Default Power Limit)[ \t]*: \d",
               machine=_readings),
+    LogReader(name="nvidia-smi", sign=rf"(?m)^\|[ \t]+NVIDIA-SMI[ \t]+\d|^{_TABLE_ROW}", machine=_table),
     LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),
 )  # fmt: skip

@@ -142,7 +142,7 @@ def diagnosis_report(diagnosis: Diagnosis, host: Host | None = None, name: str |
         headline = "every figure is as such a machine gives it"
         meaning = f"{told} A figure that is as it should be gets no cause."
     else:
-        headline = "not decided: no fault was seen, and no figure is known to be low"
+        headline = "not decided: no line names a cause, and no figure is known to be low"
         meaning = (
             told if diagnosis.figures else "Give the figure that is slow, or what shows links, ports and peer access."
         )
@@ -205,7 +205,8 @@ def diagnosis_blocks(diagnosis: Diagnosis) -> tuple[AnyBlock, ...]:
         Charts(heading=as_expected, parts=figure_charts(fine), key=_JUDGED_KEY, fold=True),
         Lines(heading="What is not known, and what to do next", lines=diagnosis.next),
         Lines(
-            heading="Not used", lines=tuple(f"{doubt.where}: {doubt.what}: {doubt.why}" for doubt in diagnosis.problems)
+            heading="Not used, or no cause by itself",
+            lines=tuple(f"{doubt.where}: {doubt.what}: {doubt.why}" for doubt in diagnosis.problems),
         ),
     )
 

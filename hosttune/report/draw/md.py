@@ -40,8 +40,9 @@ def _block(block: AnyBlock, parts: Any) -> str:
     if isinstance(block, Lines):
         return "\n".join(f"{f'{n}.' if block.numbered else '-'} {escaped(line)}" for n, line in enumerate(parts, 1))
     if isinstance(block, Table):
-        names = [block.columns[n] for n in block.used]
-        return table(names, ([words(row[n]) if n < len(row) else "" for n in block.used] for row in parts))
+        used = block.used
+        names = [block.columns[n] for n in used]
+        return table(names, ([words(row[n]) if n < len(row) else "" for n in used] for row in parts))
     if isinstance(block, Exact):
         return "\n".join(f"    {printable(line)}" for line in parts)
     if isinstance(block, Facts):

@@ -130,8 +130,9 @@ def words(cell: Cell) -> str:
 
 def _table(block: Table, parts: Any, indent: int, console: Page) -> None:
     """Print aligned columns. The last that fits wraps below itself; those behind it go below the row, with names."""
-    names = [block.columns[n] for n in block.used]
-    rows = [[row[n] if n < len(row) else "" for n in block.used] for row in parts]
+    used = block.used
+    names = [block.columns[n] for n in used]
+    rows = [[row[n] if n < len(row) else "" for n in used] for row in parts]
     widths = [max(len(words(row[n])) for row in (names, *rows)) for n in range(len(names))]
     room = min(console.width, NARROW) - indent
     kept = 1

@@ -73,9 +73,12 @@ def _apart(figures: Sequence[Judged], group: Mapping[int, float]) -> Iterator[tu
         middle, unit = median(rest), figures[min(low)].figure
         factor = figures[min(low)].factor
         others = "the other" if len(rest) == 1 else f"the other {len(rest)}"
+        shared = frozenset.intersection(*(places[n] for n in low)) if len(low) > 1 and pairs else frozenset()
+        whose = [re.search(rf"[a-z]{{0,16}}{re.escape(place)}\b", figures[min(low)].figure.subject) for place in shared]
+        also = f", as all pairs of {whose[0][0]}" if whose and whose[0] and not shared & fine else ""
         for n in low:
             part = f"{group[n] / middle:.0%} of {others} ({number(middle / factor)} {unit.unit})"
-            yield n, f"{number(figures[n].figure.value)} {unit.unit}, {part}"
+            yield n, f"{number(figures[n].figure.value)} {unit.unit}, {part}{also}"
 
 
 def _of_ports(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:

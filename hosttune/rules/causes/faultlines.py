@@ -23,8 +23,8 @@ _VERBS = "rdma-core, libibverbs/man/ibv_poll_cq.3 and enum ibv_wc_status; NVIDIA
 _SMI = "nvidia-smi manual page"
 # NVIDIA/nccl net_ib.cc, of old and new versions; perftest's perftest_communication.c; UCX's ib_mlx5_log.c has words.
 _COMPLETION = (
-    r"(?:Got completion [^\n]{{0,160}}?with (?:error |status=\w{{1,40}}\(){0}\b|Failed status {0}: wr_id"
-    r"|{1}(?: error)? on mlx5)"
+    r"Got completion [^\n]{{0,160}}?with (?:error |status=\w{{1,40}}\(){0}\b|Failed status {0}: wr_id"
+    r"|{1}(?: error)? on mlx5"
 )
 
 
@@ -105,6 +105,21 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "run all ranks of a host in one IPC and PID namespace; NCCL_CUMEM_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0"
               " take the older way; with NVLink between hosts, IMEX must run (nvidia-imex)",
               f"{_VARIABLES} (NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE)"),
+    FaultLine(r"Got async event : (?:port error|device fatal)[^\n]{0,40}",
+              "a port lost its link or its device during the run",
+              "read dmesg and the port's counters (link_downed); reseat or replace cable and module",
+              "NVIDIA/nccl src/transport/net_ib.cc, ncclIbAsyncThreadMain; rdma-core, ibv_get_async_event(3)"),
+    FaultLine(r"enqueue\.cc:\d{1,5} NCCL WARN Cuda failure (?:\d{1,4} )?'(?:invalid argument|invalid device function"
+              r"|no kernel image)[^\n]{0,40}",
+              "a kernel of NCCL cannot be started on this GPU",
+              "take a newer NCCL, built for this GPU: NCCL INFO `ncclMaxSharedMem … exceeds` says that one asks for"
+              " more shared memory than the GPU gives (RTX 50: 2.26.2 or later)",
+              "NVIDIA/nccl src/enqueue.cc, ncclLaunchKernel; nccl-tests issue 287"),
+    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}",
+              "the GPU's memory is full",
+              "see who holds it (nvidia-smi); leave room for the library's buffers (NCCL_BUFFSIZE, fewer channels)"
+              " or stop the framework's own pool from taking all",
+              f"{_GUIDE}, Errors; CUDA runtime, cudaErrorMemoryAllocation"),
     FaultLine(r"Duplicate GPU detected",
               "two ranks were given the same GPU",
               "set the device by the local rank, and give each host as many ranks as it has GPUs",
@@ -132,6 +147,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the container has lost its right to the GPUs' device nodes",
               "start the container again; then cgroup driver cgroupfs, or name the nodes with --device",
               "NVIDIA container toolkit, Troubleshooting (systemctl daemon-reload)"),
+    FaultLine(r"No devices were found",
+              "the driver runs, and finds no GPU that it can start",
+              "dmesg says why (NVRM: RmInitAdapter, BAR, GSP firmware; another driver such as nouveau or vfio-pci"
+              " has it)",
+              _SMI),
     FaultLine(r"couldn't communicate with the NVIDIA driver",
               "the GPU driver is not loaded",
               "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
@@ -144,10 +164,16 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "all links of a GPU to the others are down",
               "read its XIDs in dmesg and the fabric's log; restart the fabric's service, then reset the GPUs",
               _SMI),
-    FaultLine(r"caused by previous Xid \d{1,4}",
-              "work on the GPU was ended because of an earlier XID, which the line names",
-              "look for that XID in dmesg: its remedy is what counts",
-              "the driver's own words"),
+    FaultLine(r"Fabric[ \t]{0,20}\n[ \t]{0,40}State[ \t]{0,60}: (?:In Progress|Not Started)",
+              "a GPU is not registered with the fabric: Fabric Manager does not run, or waits",
+              "start nvidia-fabricmanager of the driver's version (boards with NVLink 5 also need nvlsm), and read"
+              " its log; of a guest, activate its partition (hosttune plan, fabric_partition)",
+              f"{_SMI}, Fabric; Fabric Manager user guide"),
+    FaultLine(r"no (?:habanalabs network )?interfaces were detected",
+              "the accelerators' own network ports are missing",
+              "load the driver's network modules (habanalabs_cn, habanalabs_en) of the same version as habanalabs, and"
+              " bring the ports up (manage_network_ifs.sh --up); hl-smi -Q shows the links",
+              "Intel Gaudi documentation, manage_network_ifs.sh"),
     FaultLine(r"CUDA driver version is insufficient for CUDA runtime version",
               "the GPU driver is older than the CUDA runtime needs",
               "install a newer driver, or a program built for the older CUDA",
@@ -183,4 +209,57 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "find the rank that is behind (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy): it crashed, waits for data, or its"
               " network hangs (NCCL_DEBUG=INFO)",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
+    # QEMU and libvirt
+    FaultLine(r"group \d{1,5} is not viable",
+              "another device of the same IOMMU group is still with a driver of the host",
+              "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
+              " function), or use a slot whose group is smaller",
+              "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
+    FaultLine(r"no iommu_group found|host doesn't support (?:VFIO PCI interface|passthrough of host PCI devices)",
+              "the device has no IOMMU group: the IOMMU is off",
+              "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
+              " load vfio-pci",
+              "QEMU hw/vfio/pci.c; libvirt src/hypervisor/domain_driver.c"),
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)",
+              "the guest's memory may not be locked",
+              "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory of"
+              " what starts QEMU (LimitMEMLOCK=infinity, ulimit -l)",
+              "QEMU hw/vfio/container.c; libvirt, formatdomain: memtune"),
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Invalid argument|= -22\b)",
+              "the IOMMU cannot map an address of the guest",
+              "keep memory and the PCI window of the guest within the IOMMU's address width (<maxphysaddr"
+              " mode='emulate' bits='…'/>, or fewer bits of the window), and out of its reserved regions",
+              "Linux drivers/vfio/vfio_iommu_type1.c, vfio_iommu_iova_dma_valid"),
+    FaultLine(r"(?:failed to open |open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:No such file"
+              r"|Device or resource busy|Permission denied)",
+              "QEMU could not open the device's VFIO group",
+              "No such file: bind the device to vfio-pci; busy: another guest or process has the group (fuser -v"
+              " /dev/vfio/*); denied: give QEMU's user the file, also in its cgroup and its security profile",
+              "QEMU hw/vfio/container.c, vfio_group_get"),
+    FaultLine(r"Unknown PCI header type '?(?:127|0x7f)",
+              "the device no longer answers: its configuration space reads as ones",
+              "power-cycle the host; if it comes back, keep the device out of D3cold (disable_idle_d3=1 of vfio-pci)"
+              " and update its firmware",
+              "libvirt src/util/virpci.c, virPCIDeviceGetHeaderType"),
+    FaultLine(r"[Ff]ailed (?:moving device BAR|allocating new MMIO range)[^\n]{0,80}",
+              "the guest's window for PCI memory is too small for the device",
+              "give the guest a 64-bit window that holds its BARs (hosttune plan computes it)",
+              "cloud-hypervisor pci/src/configuration.rs; issue 6147"),
+)  # fmt: skip
+# That a run failed, where no line above says why.
+FAILURES: tuple[FaultLine, ...] = (
+    FaultLine(r"NCCL WARN (?:Cuda|HIP) failure[^\n]{0,100}",
+              "a call of the GPU's runtime failed, and the run ended there",
+              "read dmesg for XIDs of the same time; compare versions of driver, runtime and library",
+              f"{_GUIDE}, Errors (ncclUnhandledCudaError)"),
+    FaultLine(r"NCCL WARN Call to (?!ibv_|\w{0,20}libibverbs)\w{1,40} failed[^\n]{0,100}",
+              "a system call of the library failed, and the run ended there",
+              "the error's words say why: a file, an address or a right that is missing",
+              f"{_GUIDE}, Errors (ncclSystemError)"),
+    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL|RCCL) [Ee]rror[^\n]{0,40}unhandled"
+              r" (?:cuda|hip|system)"
+              r" error",
+              "the run ended with an error, and no line says why",
+              "run it again with NCCL_DEBUG=INFO: the first WARN line of any rank has the cause",
+              f"{_GUIDE}, Errors"),
 )  # fmt: skip

@@ -151,7 +151,7 @@ def _stated(case: Case, finding: Finding) -> bool:
 def _cause(rank: int, rule: CauseRule, finding: Finding) -> Cause:
     return Cause(
         cause=rule.id,
-        title=rule.title.partition(":")[0].rstrip("."),
+        title="" if rule is LOG_LINE else rule.title.partition(":")[0].rstrip("."),
         rank=rank,
         grade=finding.outcome,  # type: ignore[arg-type]  # one of GRADES, for a cause
         evidence=(finding.text, *finding.more),

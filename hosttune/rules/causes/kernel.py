@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hosttune.discovery.kernellog import parse_events
+from hosttune.discovery.kernellog import interesting, parse_events
 from hosttune.model.evidence import KernelEvent
 from hosttune.model.listing import some
 from hosttune.model.measured import Stated
@@ -21,8 +21,12 @@ _DRIVERS = (
 )
 KERNEL = rf"(?:kernel: ?(?:{_STAMP})?|{_STAMP}|(?={_DRIVERS}))"  # how a line of the kernel begins
 _LINE = re.compile(KERNEL)
+WITHIN = ("kernel: ", "NVRM: ")  # of lines with something else in front: dates of any language, quotes
+_FROM = re.compile(rf"\bkernel: ?(?:{_STAMP})?|\b(?=NVRM: )")
 _MOST_LINES, _MOST_WORDS = 20_000, 140
 _HIDDEN = re.compile(r"Xid \((?!(?:PCI:)?[0-9a-fA-F]{2,8}:)[^()\n]{0,40}\)")  # people take addresses out
+_CAUSED = re.compile(r"(Xid \([^()\n]{1,40}\): )45\b[^\n]{0,200}? caused by previous Xid (\d{1,4})\b.*")
+_NOWHERE = "(PCI:0000:00:00)"
 _FLAPPING = 3  # lost links: one is a cable that was pulled
 _GRAVE = ("fatal", "nonfatal")
 
@@ -32,18 +36,24 @@ def of_kernel(text: str) -> Iterator[Stated]:
     messages: dict[str, str] = {}
     lines = text.split("\n")
     for number, line in enumerate(lines):
-        match = _LINE.match(line)
+        match = _LINE.match(line) or (_FROM.search(line) if any(word in line for word in WITHIN) else None)
         if match is None or len(messages) >= _MOST_LINES:
             continue
         message = line[match.end() :]
         if message.startswith("NVRM: Th"):  # its next lines say what is wrong
             more = (_LINE.sub("", other.strip(), count=1) for other in lines[number + 1 : number + 3])
             message = " ".join((message, *more))
-        messages.setdefault(_HIDDEN.sub("Xid (PCI:0000:00:00)", message), message)
+        plain = _HIDDEN.sub(f"Xid {_NOWHERE}", message)
+        if next(interesting([(None, plain)]), None):
+            messages.setdefault(_CAUSED.sub(r"\1\2", plain), message)
     judged = [(event, *said) for event in parse_events((None, text) for text in messages) if (said := _fault_of(event))]
     groups = grouped(((outcome, says, remedy, source), event) for event, outcome, says, remedy, source in judged)
     for (_, says, remedy, source), events in sorted(groups.items(), key=lambda group: -RANK.index(group[0][0])):
-        places = dict.fromkeys(event.address for event in events if event.address and event.address in event.text)
+        places = dict.fromkeys(
+            event.address
+            for event in events
+            if event.address and event.address.removesuffix(".0") in event.text and _NOWHERE not in event.text
+        )
         words = f"{some(list(places), 4)}: {says}" if places else says
         yield Stated(
             says=words,

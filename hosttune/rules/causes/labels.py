@@ -15,7 +15,7 @@ _LABELS = tuple(
     for pattern, part in (
         (rf"[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_TIME} \d{{4}}:? ?", 0.0),  # mpirun --timestamp-output
         (rf"\[?\d{{4}}-\d\d-\d\d[T ]{_TIME}(?:Z|[+-]\d\d:?\d\d)?\]?:?(?: |\t|$)", 0.0),  # docker, kubectl --timestamps
-        (rf"[A-Z][a-z]{{2}} [ \d]\d {_TIME} (\S{{1,64}}) [^\s\[:]{{1,64}}(?:\[\d{{1,10}}\])?: ?", 0.0),  # journald
+        (rf"[^\W\d_]{{3,10}}\.? [ \d]?\d {_TIME} (\S{{1,64}}) [^\s\[:]{{1,64}}(?:\[\d{{1,10}}\])?: ?", 0.0),  # journald
         (r"\[([^\]\s<>]{0,80}\d,\d{1,7})\]<std(?:out|err)>: ?", 0.0),  # mpirun --tag-output
         (r"\[?(pod/[\w.-]{1,253}(?:/[\w.-]{1,63})?)\]?:? ", 0.0),  # kubectl logs --prefix
         (r"\[((?:rank|default|node)\d{1,6})\]:? ?", 0.0),  # torchrun

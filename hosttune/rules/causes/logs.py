@@ -21,18 +21,27 @@ from hosttune.model.diagnosis import Doubt
 from hosttune.model.limits import check_count
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Transport
 from hosttune.rules.causes.gathering import figures_of, of_gpus
-from hosttune.rules.causes.kernel import KERNEL
+from hosttune.rules.causes.kernel import KERNEL, WITHIN
 from hosttune.rules.causes.labels import unlabelled
 from hosttune.rules.causes.lspci import machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
 from hosttune.rules.causes.ports import counters, ethtool, ibstat, iperf
-from hosttune.rules.causes.stated import SIGN, lines_of, stated
+from hosttune.rules.causes.search import search
+from hosttune.rules.causes.stated import SPOKEN, lines_of, stated
 
 _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
-_QUOTED = 5  # lines that were not understood
+_QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
+_FORMS, _LINE = 3, 160  # of lines that name no cause; characters of each
+_TROUBLE = (
+    ("NCCL WARN ", r"NCCL WARN [^\n]{1,200}", "a warning of the library that no rule knows"),
+    ("AER: ", r"AER: [^\n]{0,60}(?:received|Multiple)[^\n]{0,80}",
+     "PCIe errors were reported; the lines with severity and type (PCIe Bus Error, in dmesg) say which"),
+    ("Xid (", r"Xid \([^()\n]{1,40}\): 45\b(?![^\n]{0,200}previous Xid)[^\n]{0,120}",
+     "work on the GPU was ended, after another error or with its process; no other XID is here"),
+)  # fmt: skip
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
 # Lines that set variables: assignments alone or before a command, options of launchers; not what a text says of them.
@@ -47,7 +56,7 @@ class Log(msgspec.Struct, frozen=True):
     """One tool: its name for messages, a pattern that its output has, and its reader (BadInput, NotUnderstood).
 
     `begin`: with what each of several runs begins. `lines`: its lines, where others can stand between them.
-    `everyone`: all ranks write into one output.
+    `everyone`: all ranks write into one output. `also`: other patterns, one of which is enough.
     """
 
     name: str
@@ -56,6 +65,12 @@ class Log(msgspec.Struct, frozen=True):
     begin: str = ""
     lines: str = ""
     everyone: bool = False
+    also: tuple[str, ...] = ()
+
+    def is_in(self, text: str) -> bool:
+        """Return whether its output is there."""
+        part = text if self.everyone else text[:_FIRST]
+        return any(search(pattern, part) for pattern in (self.sign, *self.also))
 
 
 def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
@@ -66,7 +81,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     check_count(text.count("\n"), "lines of a log", where)
     lines = unlabelled(text)
     whole = "\n".join(line for _, line in lines)
-    tools = [log for log in logs() if re.search(log.sign, whole[:_FIRST] if not log.everyone else whole)]
+    tools = [log for log in logs() if log.is_in(whole)]
     if not tools:
         known = ", ".join(log.name for log in logs())
         raise BadInput("not the output of a tool that hosttune reads", where=where, hint=f"give that of {known}")
@@ -103,7 +118,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     if re.search(_VIRTUAL, whole):
         why = "reserved there: those of its physical function hold, which the host shows"
         unused.append(Doubt(what="PCIe settings of a virtual function", where=where, why=why))
-    return merged, " and ".join(log.name for log in tools), (*doubts, *unused[:_QUOTED], *unread)
+    return merged, " and ".join(log.name for log in tools), (*doubts, *unused[:_QUOTED], *_noted(whole, where), *unread)
 
 
 def _runs(log: Log, output: str) -> list[str]:
@@ -115,26 +130,47 @@ def _runs(log: Log, output: str) -> list[str]:
     return [run for start, end in bounds if re.search(log.sign, run := output[start:end])]
 
 
+def _noted(text: str, where: str) -> Iterator[Doubt]:
+    """Yield lines that tell of trouble and name no cause: of each kind the first of its forms."""
+    spoken = re.compile("|".join(SPOKEN))
+    xids = set(re.findall(r"Xid \([^()\n]{1,40}\): (\d{1,4})\b", text)) if "Xid (" in text else set()
+    for word, pattern, why in _TROUBLE:
+        forms: set[str] = set()
+        for match in re.finditer(pattern, text) if word in text else ():
+            line = text[text.rfind("\n", 0, match.start()) + 1 : match.end()]
+            form = re.sub(r"\d+", "", match[0])
+            if len(forms) == _FORMS or form in forms or spoken.search(line):
+                continue
+            if (word == "AER: " and "PCIe Bus Error" in text) or (word == "Xid (" and xids != {"45"}):
+                continue
+            forms.add(form)
+            number = text.count("\n", 0, match.start()) + 1
+            yield Doubt(what=why, where=f"{where}:{number}", why=repr(line.strip()[-_LINE:]))
+
+
 def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Doubt]:
     """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
     mixed = re.compile("|".join(log.lines for log in logs() if log.lines))
-    spoken = re.compile(SIGN)
+    spoken = re.compile("|".join(SPOKEN))
     lines = text.split("\n")
     ends = list(accumulate(len(line) + 1 for line in lines))
     signs = (match.start() for log in tools if not log.lines for match in re.finditer(log.sign, text))
     starts = {bisect_right(ends, place) for place in signs}
     inside, count = False, 0
     for number, line in enumerate(lines, 1):
-        if _PROMPT.match(line):
+        if _PROMPT.match(line) and number - 1 not in starts:
             inside = False
-        elif not mixed.match(line) and not spoken.search(line):
-            inside = inside or number - 1 in starts
+        elif not inside and not mixed.match(line) and not spoken.search(line):
+            inside = number - 1 in starts
             if re.search(r"\w", line) and not inside:
                 count += 1
                 if count <= _QUOTED:
                     yield Doubt(what="not understood", where=f"{where}:{number}", why=repr(line.strip()[:120]))
+                if count > _MOST_COUNTED:
+                    break
     if count > _QUOTED:
-        yield Doubt(what="not understood", where=where, why=f"{count - _QUOTED} more lines")
+        more = f"more than {_MOST_COUNTED - _QUOTED}" if count > _MOST_COUNTED else f"{count - _QUOTED} more"
+        yield Doubt(what="not understood", where=where, why=f"{more} lines")
 
 
 def logs() -> tuple[Log, ...]:
@@ -150,7 +186,8 @@ def logs() -> tuple[Log, ...]:
             begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
-        Log("lines of drivers and the kernel", SIGN, lines_of, lines=KERNEL, everyone=True),
+        Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True, also=(*WITHIN, *SPOKEN),
+            lines=rf"{KERNEL}|[^\n]{{0,120}}?\b(?:kernel|NVRM): "),
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d", ibstat),
         Log("ethtool -S", r"(?m)^[ \t]*rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d", counters),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", lambda text: Measured(version=1)),
@@ -159,7 +196,8 @@ def logs() -> tuple[Log, ...]:
         Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\.", _nvbandwidth,
             begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
-        Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed ",
+        Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed"
+        r" |ACSCtl:",
             machine_of),
     )  # fmt: skip
     makers = tuple(
@@ -193,6 +231,9 @@ def _nccl_tests(text: str) -> Measured:
         ran = round(2 / (2 - factor)) if 1.2 < factor < _MOST_FACTOR else 0
         ran = round(1 / (1 - factor)) if 0.6 < factor < _MOST_FACTOR - 1 else ran  # all_gather and its like: (n-1)/n
         text = "".join(f"# Rank {rank} \n" for rank in range(ran)) + text
+    rows = [row[0].rstrip() for row in re.finditer(rf"(?m)^{_NCCL_ROW}.*", text)]
+    if any(row.endswith("N/A") and row.count("N/A") == 1 for row in rows):
+        raise NotUnderstood("nccl-tests", "a test that has no runs in place: sendrecv, alltoall or hypercube")
     if (
         test := re.search(r"\b(alltoall|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b", text)
     ) and not re.search(r"\ball_(?:reduce|gather)_perf\b", text):
@@ -275,6 +316,8 @@ def _nvbandwidth(text: str) -> Measured:
     form = r'Waiving device_to_device\w+|device_to_device\w+",\s*"status": "Waived'
     waived = re.search(form, text) if len(named) > 1 else None
     figures = () if waived and "SUM " not in text and "{" not in text else _figures(nvbandwidth.parse(text))
+    if not figures and not waived:
+        raise NotUnderstood("nvbandwidth", "copies by kernels (SM) are not compared: give those of copy engines (…_ce)")
     seen = Observations(p2p="off", said={"p2p": waived[0]}) if waived else Observations()
     return Measured(version=1, setup=setup, figures=figures, observations=seen)
 
@@ -292,7 +335,7 @@ def _fio(text: str) -> Measured:
 
 _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,64}) set (?:by environment )?to (.{0,200}?)\.?\s*$", re.MULTILINE)
 _VIA = re.compile(r"NCCL INFO (?:Channel|Ring) [0-9/]+ ?:.{0,120}? via (direct shared memory|[A-Za-z0-9/_()]{1,60})")
-_COMM = re.compile(r"\bnRanks ([0-9]{1,6}) nNodes ([0-9]{1,6})\b")
+_COMM = re.compile(r"nRanks ([0-9]{1,6}) nNodes ([0-9]{1,6})\b")
 _HOST = re.compile(r"(?m)^(\S{1,200}?):[0-9]{1,10}:[0-9]{1,10} \[[0-9]{1,4}\] ")
 _MANY_RANKS = r"NCCL INFO Channel [0-9/]{1,9} :(?:[ \t]{1,8}\d){0,16}(?:[ \t]{1,8}\d\d?){0,16}[ \t]{1,8}1[6-9]\b"
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
@@ -332,7 +375,8 @@ def _all_here(text: str) -> bool:
     """Return whether a log has as many processes as the ring has ranks: they are of one host then."""
     rings = re.findall(r"(?m)NCCL INFO Channel [0-9/]{1,9} :((?:[ \t]+\d{1,5})+)[ \t]*$", text)
     processes = set(re.findall(r"(?m)^(\S{1,200}?:\d{1,10}):\d{1,10} (\[\d{1,4}\]) ", text))
-    return any(1 < len(ring.split()) <= len(processes) for ring in rings)
+    ranks, of = set(re.findall(r"\b[Rr]ank {1,3}(\d{1,6})\b", text)), re.search(r"\bn[rR]anks (\d{1,6})\b", text)
+    return any(1 < len(ring.split()) <= len(processes) for ring in rings) or bool(of and len(ranks) >= int(of[1]))
 
 
 def _transport(vias: set[str], ports: list[str], text: str, hosts: int | None) -> Transport | None:

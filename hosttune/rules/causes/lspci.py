@@ -24,12 +24,18 @@ _NOW = re.compile(rf"LnkSta:\s{{0,8}}Speed {_GTS}[^\n]{{0,80}}?Width x([0-9]{{1,
 
 def machine_of(text: str) -> Measured:
     """Return what the output shows. Raises BadInput if it is cut short or shows no capabilities."""
-    if not text.endswith("\n"):
-        raise BadInput("it is cut in the middle of a line", where="lspci", hint="save its whole output")
     blocks = [block for block in _BLOCK.split(text) if block.strip()]
     if not any(_NAMED.match(block) for block in blocks):  # `lspci -vv | grep Lnk`: of which devices is not said
         link, place = _worst(re.split(r"(?m)^(?=[^\n]{0,40}LnkCap:)", text))
-        return Measured(version=1, observations=Observations(link=link, said={"link": place} if place else {}))
+        signs = re.findall(r"ACSCtl:[^\n]{0,80}?ReqRedir([+-])", text)
+        said = {"link": place} if place else {}
+        if on := signs.count("+"):
+            said["acs_redirect"] = f"ReqRedir+ in {on} of {len(signs)} lines of ACSCtl"
+        return Measured(
+            version=1, observations=Observations(link=link, acs_redirect=on > 0 if signs else None, said=said)
+        )
+    if not text.endswith("\n"):
+        raise BadInput("it is cut in the middle of a line", where="lspci", hint="save its whole output")
     gpus = [block for block in blocks if _GPU.search(block.partition("\n")[0]) and "LnkCap:" in block]
     nics = [block for block in blocks if _NIC.search(block.partition("\n")[0]) and "LnkCap:" in block]
     bridges = [block for block in blocks

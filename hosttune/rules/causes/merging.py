@@ -56,6 +56,9 @@ def _join(into: dict[str, Any], facts: dict[str, Any], where: str, doubts: dict[
         if before is None:
             into[name] = value
             continue
+        if name == "gpus_per_host":  # a run can leave some of a host's out
+            into[name] = min(before, value)
+            continue
         if name == "p2p" and "pcie" in (before, value) and {"off", "partly"} & {before, value}:
             into[name] = before if value == "pcie" else value  # a path is there, and peer access is not
             continue

@@ -20,6 +20,12 @@ _BY_DESIGN = (
     "nothing to unset: the driver gives these models no peer access over PCIe; count with copies through host memory,"
     " or use GPUs with NVLink or a data-center or workstation model"
 )
+_OF_MACHINE = (
+    "unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL where they are set; peer access over PCIe needs BARs that hold the whole"
+    " memory (Above 4G Decoding and Resizable BAR in the firmware, addresses that the GPUs reach) and no"
+    " redirection; in a"
+    " guest let the planner keep GPUs of one switch together"
+)
 _THROUGH_HOST_SECONDS = 8e-6
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
@@ -62,12 +68,12 @@ def _at_pcie(case: Case) -> tuple[Judged, str] | None:
     "fabric-manager-not-running",
     tier="stop",
     source="Fabric Manager user guide: GPUs on NVSwitches have no peer access without it, or without their partition",
-    remedy="start the fabric's service of the driver's version; of a guest, activate its partition (hosttune plan,"
+    remedy="start Fabric Manager, of the driver's version; of a guest, activate its partition (hosttune plan,"
     " fabric_partition)",
     confirm="hosttune validate (fabric-state)",
 )
 def fabric_manager(case: Case) -> Finding | None:
-    """The switches of the board were not set up."""
+    """Fabric Manager has not set up the board's switches."""
     if not case.shape.switched:
         return None
     if case.seen.p2p == "off" and not _set(case, NCCL_P2P_DISABLE=("1",)):
@@ -100,9 +106,9 @@ def _ring_kept(case: Case) -> tuple[Judged, str] | None:
 def p2p_disabled(case: Case) -> Finding | None:
     """GPUs copy to each other through host memory."""
     finding = _p2p_disabled(case)
-    if finding is None or _set(case, NCCL_P2P_DISABLE=(), NCCL_P2P_LEVEL=()) or not _lacks_peers(case):
+    if finding is None or _set(case, NCCL_P2P_DISABLE=(), NCCL_P2P_LEVEL=()):
         return finding
-    return replace(finding, remedy=_BY_DESIGN)
+    return replace(finding, remedy=_BY_DESIGN if _lacks_peers(case) else _OF_MACHINE)
 
 
 def _lacks_peers(case: Case) -> bool:

@@ -17,7 +17,12 @@ LOG_LINE = CauseRule(
     confirm="a new log without the line",
     fault_itself=True,
     judge=lambda case: (
-        Finding(f"{line.says} ({line.line})", outcome="observed", remedy=line.remedy, source=line.source)
+        Finding(
+            f"{line.says[:1].upper()}{line.says[1:]} ({line.line})",
+            outcome="observed",
+            remedy=line.remedy,
+            source=line.source,
+        )
         for line in case.seen.stated[:_LINES]
     ),
 )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
-from hosttune.rules.causes.faultlines import FAULT_LINES
-from hosttune.rules.causes.kernel import KERNEL, of_kernel
+from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, FaultLine
+from hosttune.rules.causes.kernel import of_kernel
+from hosttune.rules.causes.search import findall, search
 
-NO_FABRIC = r"[Ss]ystem not yet initialized|[Ee]rror:? 802\b|returned 802\b|code=802\b"
+NO_FABRIC = "|".join(
+    rf"{words}\b[^\n]{{0,60}}"
+    for words in (r"[Ss]ystem not yet initialized", r"[Ee]rror 802", r"[Ee]rror: 802", r"returned 802", r"code=802")
+)
 # An observation, its value, and the line from its first fixed letters on: those are found fast in long logs.
 _ROWS: tuple[tuple[str, Any, str], ...] = (
     # NVIDIA/nccl src/transport/net_ib.cc, src/graph/paths.cc, p2p.cc, nvls.cc; ROCm/rccl src/init.cc
@@ -23,7 +28,7 @@ _ROWS: tuple[tuple[str, Any, str], ...] = (
     ("iommu", "on", r"Missing \"iommu=pt\" from kernel command line"),
     # CUDA samples, simpleP2P.cu; cudaErrorSystemNotReady; HIP samples, hipBusBandwidth; ROCm Validation Suite, pqt
     ("p2p", "off", r"Peer access from [^\n]{1,200}? : No\b"),
-    ("p2p", "off", rf"(?:{NO_FABRIC})[^\n]{{0,60}}"),
+    ("p2p", "off", NO_FABRIC),
     ("p2p", "off", r"peer2peer not supported : gpu#\d{1,3}"),
     ("p2p", "off", r"p2p \d{1,6} \d{1,6} peers:false\b|p2p-bandwidth No peers found"),
     # nvidia-smi -q, also a part of it
@@ -31,30 +36,28 @@ _ROWS: tuple[tuple[str, Any, str], ...] = (
     ("power_capped", True, r"HW Power Brake Slowdown[ \t]{0,40}: Active\b"),
 )  # fmt: skip
 # Those of which some say that a pair has access.
-_PEERS = re.compile(
+_PEERS = (
     r"Peer access from [^\n]{1,120}?\(GPU(\d{1,3})\) -> [^\n]{1,120}?\(GPU(\d{1,3})\) : (Yes|No)\b"
     r"|\bp2p (\d{1,6}) (\d{1,6}) peers:(true|false)\b"
 )
 _ADDRESS = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 # Linux drivers/pci/pci.c, __pcie_print_link_status, and probe.c, pci_setup_device.
-_NARROW = re.compile(
+_NARROW = (
     rf"\b([\w-]{{1,32}}) ({_ADDRESS}):[^\n]{{0,40}} [0-9.]{{1,9}} Gb/s available PCIe bandwidth, limited by"
     rf" ([0-9.]{{1,5}}) GT/s (?:PCIe )?x(\d{{1,2}}) link at (\S{{1,20}}) \(capable of [0-9.]{{1,9}} Gb/s with"
     r" ([0-9.]{1,5}) GT/s (?:PCIe )?x(\d{1,2}) link\)"
 )
-_CLASS = re.compile(rf"\bpci ({_ADDRESS}): \[[0-9a-f]{{4}}:[0-9a-f]{{4}}\] type 0[01] class 0x([0-9a-f]{{4}})")
+_CLASS = rf"\bpci ({_ADDRESS}): \[[0-9a-f]{{4}}:[0-9a-f]{{4}}\] type 0[01] class 0x([0-9a-f]{{4}})"
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
-SIGN = "|".join(  # searched for
-    [*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in FAULT_LINES), rf"(?m:^){KERNEL}"]
-)
+SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*FAULT_LINES, *FAILURES)))  # searched for
 
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
     """Return the observations that lines state, each with its value and the line's words."""
-    rows = ((name, value, re.search(pattern, text)) for name, value, pattern in reversed(_ROWS))
+    rows = ((name, value, search(pattern, text)) for name, value, pattern in reversed(_ROWS))
     found = {name: (value, match[0].strip()) for name, value, match in rows if match}
-    peers = [("".join(row[::3]), "".join(row[1::3]), "".join(row[2::3])) for row in _PEERS.findall(text)]
+    peers = [("".join(row[::3]), "".join(row[1::3]), "".join(row[2::3])) for row in findall(_PEERS, text)]
     off = [(f"gpu{start}", f"gpu{end}") for start, end, word in peers if word in ("No", "false")]
     if off and len(off) < len(peers):
         found["p2p"] = ("partly", named_pairs(off))
@@ -63,19 +66,24 @@ def stated(text: str) -> dict[str, tuple[Any, str]]:
     return found
 
 
+def _told(rows: Iterable[FaultLine], text: str) -> Iterator[Stated]:
+    """Yield what lines say; of one line what the first row says that has it."""
+    begins = set()
+    for row in rows:
+        if (match := search(row.pattern, text)) and (begin := text.rfind("\n", 0, match.start())) not in begins:
+            begins.add(begin)
+            yield Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
+
+
 def lines_of(text: str) -> Measured:
     """Return what such lines show, and the links that the kernel says are narrow."""
     found = stated(text)
     seen: dict[str, Any] = {name: value for name, (value, _) in found.items()}
     said = {name: words for name, (_, words) in found.items()}
-    classes, drivers = dict(_CLASS.findall(text)), {vendor.driver for vendor in VENDORS}
+    classes, drivers = dict(findall(_CLASS, text)), {vendor.driver for vendor in VENDORS}
     worst: dict[str, float] = {}
-    told = [
-        Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
-        for row in FAULT_LINES
-        if (match := re.search(row.pattern, text))
-    ]
-    for driver, address, speed, width, where, top, most in _NARROW.findall(text):
+    told = list(_told(FAULT_LINES, text)) or ([] if found else list(_told(FAILURES, text))[:1])
+    for driver, address, speed, width, where, top, most in findall(_NARROW, text):
         # A function without a class here that a driver names is a NIC: only drivers of GPUs and NICs print the line.
         # A chipset's uplink, which holds what is behind it, has four lanes; a wider one is above a card.
         unknown = ("03" if int(width) > _UPLINK else "") if driver == "pci" else "02"
@@ -89,7 +97,7 @@ def lines_of(text: str) -> Measured:
             worst[name] = part
             seen[name] = link
             said[name] = f"{address}, limited at {where}"
-    switched = True if re.search(NO_FABRIC, text) else None
+    switched = True if search(NO_FABRIC, text) else None
     return Measured(
         version=1,
         setup=Setup(nvswitch=switched),

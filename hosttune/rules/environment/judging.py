@@ -16,9 +16,10 @@ from hosttune.model.lint import OUTCOME_OF, VERDICT_OF, EnvironmentLine, JudgedE
 from hosttune.model.values import MAX_SIZE, Value
 from hosttune.rules.engine import Finding, Rule
 from hosttune.rules.environment.onhost import FACTS, has_maker
-from hosttune.rules.environment.reading import VariableSetting, settings
+from hosttune.rules.environment.reading import LONGEST_LINE, VariableSetting, settings
 
 LONGEST = 4096  # of a value; lists of 64 devices have some 1,000 characters
+_QUOTED = 400  # characters of a line that was not understood
 _FORM = "NVIDIA/nccl, src/misc/param.cc, setEnvFile"
 # Apptainer sets NAME inside of its container for APPTAINERENV_NAME outside (apptainer.org, user guide, Environment).
 _CONTAINER = re.compile(r"^(?:APPTAINER|SINGULARITY)ENV_")
@@ -145,7 +146,7 @@ def _line(setting: VariableSetting, host: Host | None) -> EnvironmentLine:
     return EnvironmentLine(
         line=setting.line,
         name=setting.name,
-        value=setting.value,
+        value=setting.value if setting.name else (setting.value or "")[:_QUOTED],
         verdict=VERDICT_OF[finding.outcome],
         why=finding.text,
         source=finding.source,
@@ -155,6 +156,8 @@ def _line(setting: VariableSetting, host: Host | None) -> EnvironmentLine:
 
 def _unruled(setting: VariableSetting) -> Finding | None:
     """Return what the line itself shows, whatever its variable does; None if a rule judges it."""
+    if setting.name is None and len(setting.value or "") > LONGEST_LINE:
+        return Finding(f"a line of more than {LONGEST_LINE:,} characters is not read", outcome="unknown")
     if setting.name is None:
         return Finding("this line was not understood: it sets no variable in a form that is known", outcome="unknown")
     if setting.fault is not None:

@@ -79,7 +79,11 @@ def settings(text: str, where: str, tools: Mapping[str, Mapping[str, str]]) -> t
     lost = next((setting for setting in variable_settings if setting.name is None), None)
     if lost is not None and all(setting.name is None for setting in variable_settings):
         hint = "give lines such as NAME=VALUE, export NAME=VALUE, ENV NAME=VALUE, -e NAME=VALUE, -x NAME=VALUE"
-        raise BadInput(f"no line sets a variable; the first is {lost.value!r}", where=f"{where}:{lost.line}", hint=hint)
+        raise BadInput(
+            f"no line sets a variable; the first is {(lost.value or '')[:400]!r}",
+            where=f"{where}:{lost.line}",
+            hint=hint,
+        )
     return variable_settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console
@@ -143,6 +143,24 @@ def test_text_and_markdown_draw_a_block(block: AnyBlock) -> None:
     assert "alert(1)" in printed.partition("s0")[2] or isinstance(block, Findings)
     assert all(len(line) <= 100 for line in printed.splitlines())
     assert "alert" in markdown(report(block)).partition("## ")[2]
+
+
+def test_the_work_of_a_table_grows_with_its_rows_alone() -> None:
+    asked = 0
+
+    class Row(tuple[str, ...]):
+        def __getitem__(self, place: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return super().__getitem__(place)
+
+    counts = []
+    for many in (100, 200):
+        asked = 0
+        table = Table(columns=("a", "b", "c"), rows=tuple(Row(("x", "", "y")) for _ in range(many)))
+        text(report(table))
+        counts.append(asked)
+    assert counts[1] <= 2 * counts[0]
 
 
 def test_a_column_that_has_no_room_goes_below_its_row_with_its_name() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from hosttune.model.measured import Measured
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.logs import read_log
 from hosttune.rules.causes.merging import merge
+from hosttune.rules.causes.search import search
+from hosttune.rules.causes.stated import SPOKEN
 
 ROOT = Path(__file__).parents[2]
 BENCH = ROOT / "cases/bench"
@@ -171,6 +175,38 @@ def test_sources_that_differ_are_named_and_not_used() -> None:
     found, doubts = merge([("a", one), ("b", other)])
     assert (found.setup.gpu, found.setup.hosts, found.observations.ats) == ("NVIDIA H200", None, True)
     assert [(doubt.where, doubt.why) for doubt in doubts] == [("b: setup.hosts", "hosts: 1 and 2")]
+
+
+@pytest.mark.parametrize("pattern", SPOKEN)
+def test_fixed_letters_find_what_the_pattern_finds(pattern: str) -> None:
+    for name in WHOLE:
+        text = WHOLE[name]
+        found, expected = search(pattern, text), re.search(pattern, text)
+        assert (found and found.span()) == (expected and expected.span())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [("abcd.?efghi", "abcdefghi"), (r"x\.cc:\d{1,3} abcd", "x.cc:12 abcd"), ("(?:abcd|e)f|ghijk", "ef"),
+     ("(?i:abcdef)", "ABCDEF"), ("abcde{0,2}?", "abcd"), (r"[\]x](?=abcd)|12345", "]abcd"), ("abcdef?", "abcde")],
+)  # fmt: skip
+def test_no_match_is_lost_with_fixed_letters(pattern: str, text: str) -> None:
+    assert search(pattern, text) is not None
+
+
+def test_lines_that_were_not_understood_are_counted_to_a_limit() -> None:
+    *_, last = read_log("power.limit [W], power.default_limit [W]\n700, 700\n$ x\n" + "what\n" * 5_000, "a.log")[2]
+    assert last.why == "more than 995 lines"
+
+
+def test_memory_of_a_log_is_a_few_times_its_size() -> None:
+    text = "".join(f"node1:1:2 [0] NCCL INFO Channel {n:02d}/0 : 0[0] -> 1[1] via P2P/CUMEM and some words\n"
+                   for n in range(20_000))  # fmt: skip
+    tracemalloc.start()
+    read(text)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10 * len(text)
 
 
 @pytest.mark.parametrize("line", ["#  Rank  0 on x device\n", "node NCCL INFO Channel 0 : \n", "00:00.0 a\n\tb\n"])

@@ -24,6 +24,13 @@ PASTED = json.loads((ROOT / "cases/diagnosis/pasted.json").read_text())
 LOGS = ROOT / "cases/diagnosis/logs"
 TABLE = (ROOT / "cases/bench/nccl/all-reduce-a100.txt").read_text()
 
+SMI = """\
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:19:00.0 Off |                    0 |
+| N/A   38C    P0             70W /  700W |       1MiB /  81559MiB |      0%      Default |
+|   1  NVIDIA H100 80GB HBM3          On  |   00000000:3B:00.0 Off |                 {:>4} |
+| N/A   38C    P0             70W /  {} |       1MiB /  81559MiB |      0%      Default |
+"""
+
 
 def read(text: str) -> Measured:
     return read_log(text, "a.log")[0]
@@ -435,3 +442,75 @@ def test_long_lines_of_names_are_read_at_once() -> None:
     with pytest.raises(BadInput):
         read("power.limit [W]\n" + "pcie.link.gen.max, " * 20_000 + "!\n")
     assert time.process_time() - began < 2
+
+
+STATED = (  # what people paste, and what the first cause says; "" nothing is wrong
+    ("april 24 16:22:15 host-1 kernel: NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n" * 2,
+     "0000:01:00.0: XID 79"),
+    ('{"log": "then kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."}\n', "0000:01:00.0: XID 79"),
+    ("kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=p, Ch 00000001 caused by previous Xid 149\n"
+     "kernel: NVRM: Xid (PCI:0000:ed:00): 45, pid=2, name=p, Ch 00000001 caused by previous Xid 145\n",
+     "0000:dc:00.0: XID 149"),
+    ("[    1.000000] NVRM: Xid (PCI:0000:01:00): 45, pid=1, name=p, Ch 00000001\n", ""),
+    ("[    1.000000] pcieport 0000:00:03.1: AER: Corrected error received: 0000:01:00.0\n", ""),
+    ("  Fabric\n      State            : In Progress\n      Status           : N/A\n", "fabric"),
+    ("  Fabric\n      State            : Completed\n      Status           : Success\nGPU Current Temp : 30 C\n", ""),
+    ("Warning  SyncFailed: qemu-kvm: -device vfio-pci,host=0000:01:00.0: vfio 0000:01:00.0: group 1 is not viable\\nPl",
+     "same IOMMU group"),
+    ("qemu-system-x86_64: VFIO_MAP_DMA failed: Cannot allocate memory\n", "may not be locked"),
+    ("accel0\nno interfaces were detected\n", "own network ports"),
+    ("a:1:2 [0] NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct\n"
+     "a:1:2 [1] enqueue.cc:1500 NCCL WARN Cuda failure 1 'invalid argument'\n", "kernel of NCCL"),
+    ("a:1:2 [1] init.cc:15 NCCL WARN Cuda failure 'unknown error'\na: Test NCCL failure x.cu:1 'unhandled cuda"
+    " error'\n",
+     "A call of the GPU's runtime failed"),
+    ("a:1:2 [0] graph/search.cc:1 NCCL WARN Could not find a path for pattern 4, falling back to simple order\n", ""),
+    ("\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+\n\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir-\n",
+     "ReqRedir+ in 1 of 2"),
+    (SMI.format("0", "700W"), ""),
+    (SMI.format("0", "400W"), "400 W, default 700 W (GPU 1"),
+    (SMI.format("3", "700W"), "GPU 1: 3"),
+    (SMI.format("ERR!", "700W"), "GPU 1: ERR!"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), STATED)
+def test_what_a_text_says_outright_comes_first(text: str, words: str) -> None:
+    causes = diagnose(read(text)).causes
+    assert words in causes[0].sentence if words else not causes
+
+
+def test_what_names_no_cause_is_quoted_with_its_line() -> None:
+    text = "x\n" + "".join(text for text, words in STATED if not words and ("AER" in text or "WARN" in text))
+    noted = [(doubt.where, doubt.why) for doubt in read_log(text, "a.log")[2] if doubt.what != "not understood"]
+    assert [where for where, _ in noted] == ["a.log:3", "a.log:2"]
+    assert "pattern 4" in noted[0][1]
+
+
+def test_a_test_without_runs_in_place_is_no_all_reduce() -> None:
+    row = " 1048576  262144  float  sum  -1  45.34  23.13  23.13  {}  44.67  23.48  23.48  {}\n"
+    with pytest.raises(BadInput, match="in place"):
+        read(row.format("0", "N/A"))
+    assert read("# Rank 0 on a device 0 [0x0] X\n# Rank 1 on a device 1 [0x1] X\n" + row.format("N/A", "N/A")).figures
+
+
+def test_sockets_decide_nothing_where_all_ranks_are_of_one_host() -> None:
+    lines = ("# Rank  0 Pid 1 on a device  0 [0x0] X", "# Rank  1 Pid 1 on a device  1 [0x1] X",
+             "a:1:2 [1] NCCL INFO Failed to open libibverbs.so[.1]", "a:1:2 [1] NCCL INFO NET/Socket : Using"
+             " [0]eth0:1<0>",
+             "a:1:3 [1] NCCL INFO comm 0x1 rank 1 nranks 2 cudaDev 1 busId 3000 - Init START")  # fmt: skip
+    assert read("\n".join(lines)).observations.transport is None
+
+
+def test_the_gpu_whose_pairs_are_all_low_is_named() -> None:
+    rows = "\n".join(f"{a}  " + "  ".join("900.00" if a == b else "3.90" if 3 in (a, b) else "50.00" for b in range(4))
+                     for a in range(4))  # fmt: skip
+    found = diagnose(read(f"Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)\n D\\D 0 1 2 3\n{rows}\n"))
+    assert "as all pairs of gpu3" in found.causes[0].sentence
+
+
+def test_a_run_on_a_part_of_a_host_is_no_contradiction() -> None:
+    topology = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tSYS\t0-31\nGPU1\tSYS\t X \t0-31\n"
+    ranks = "a:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n"
+    measured, _, doubts = read_log(topology + ranks, "a.log")
+    assert (measured.setup.gpus_per_host, [doubt for doubt in doubts if doubt.what == "two sources differ"]) == (1, [])
