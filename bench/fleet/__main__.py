@@ -12,17 +12,18 @@ import tempfile
 from pathlib import Path
 
 BENCH = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(BENCH), str(BENCH.parent), str(BENCH.parent / "tests/support")]
+sys.path[:0] = [str(BENCH), str(BENCH.parent), str(BENCH.parent / "tests/support"), str(BENCH.parent / "tests")]
 
 from rows import Row  # noqa: E402
 
+from fleet.page import page  # noqa: E402
 from fleet.peer import against_handwritten  # noqa: E402
 from fleet.phases import phases  # noqa: E402
 from fleet.scale import scale  # noqa: E402
 from fleet.slopes import slopes  # noqa: E402
 
 MEMORY, ROOM = Path("/dev/shm"), 6 << 30
-PARTS = {"peer": against_handwritten, "phases": phases, "slopes": slopes, "scale": scale}
+PARTS = {"peer": against_handwritten, "phases": phases, "slopes": slopes, "scale": scale, "page": page}
 
 
 def folder() -> Path | None:

@@ -1,4 +1,4 @@
-"""A hundred hosts and a thousand through discover, plan, validate, report: cost a host, memory, size, browser."""
+"""A hundred hosts and a thousand through discover, plan, validate, report: cost a host, memory, size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rows import Row
 
 from fleet.hosts import BIN, EXAMPLE, INTENT, ROOT, inventory, names, unpack
 from fleet.meter import Cost, Failed, measure
-from fleet.page import Fluid, opened
+from fleet.page import LIMIT
 
 LARGE = int(os.environ.get("FLEET_HOSTS", "1000"))
 SMALL = max(4, LARGE // 10)
@@ -23,7 +23,6 @@ MORE_WORDS: dict[str, tuple[object, ...]] = {"plan": ("--intent", INTENT), "vali
 HOST_COST = 0.15  # how much dearer a host may be in the large fleet
 MEMORY = 0.10  # how much larger the controller's processes may be
 MEMORY_LEAST = 8 << 20  # what is not told from noise
-REPORT_LIMIT = 20 << 20
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,7 @@ def scale(work: Path) -> list[Row]:
     roots = list(variants(work))
     small = course(work / "small", SMALL, roots)
     large = course(work / "large", LARGE, roots)
-    rows = [*costs(small, large), *memory(small, large), *sizes(small, large)]
-    return [*rows, *fluid(opened(large.page))]
+    return [*costs(small, large), *memory(small, large), *sizes(small, large)]
 
 
 def variants(work: Path) -> Iterator[Path]:
@@ -136,30 +134,12 @@ def sizes(small: Course, large: Course) -> list[Row]:
     """Bytes of the report and of the results on disk."""
     pages = [course.page.stat().st_size for course in (small, large)]
     kept = sum(path.stat().st_size for path in large.results.rglob("*") if path.is_file())
-    limit = REPORT_LIMIT
     return [
         Row(
             f"report of {large.hosts:,} hosts, one HTML file",
-            f"{pages[1] / 2**20:.1f} MiB ({(pages[1] - pages[0]) / (large.hosts - small.hosts) / 1024:.1f} KiB a host)",
-            f"< {limit >> 20} MiB",
-            pages[1] < limit,
+            f"{pages[1] / 1e6:.1f} MB ({(pages[1] - pages[0]) / (large.hosts - small.hosts) / 1024:.1f} KiB a host)",
+            f"≤ {LIMIT / 1e6:.0f} MB",
+            pages[1] <= LIMIT,
         ),
         Row("results on disk a host", f"{kept / large.hosts / 1024:.0f} KiB", "", True),
-    ]
-
-
-def fluid(seen: Fluid | None) -> list[Row]:
-    """The report in a browser."""
-    if seen is None:
-        return [Row("the report in Chromium", "no Chromium here", "", False)]
-    return [
-        Row("the report in Chromium: until it is loaded", f"{seen.load:.1f} s", "≤ 5 s", seen.load <= 5),
-        Row("… a filter typed: until it is drawn", f"{seen.filter * 1000:.0f} ms", "≤ 250 ms", seen.filter <= 0.25),
-        Row("… a column sorted: until it is drawn", f"{seen.sort * 1000:.0f} ms", "≤ 500 ms", seen.sort <= 0.5),
-        Row(
-            "… scrolled from end to end: 95th percentile of a frame, longest task",
-            f"{seen.frame * 1000:.0f} ms, {seen.task * 1000:.0f} ms",
-            "≤ 50 ms, ≤ 200 ms",
-            seen.frame <= 0.05 and seen.task <= 0.2,
-        ),
     ]

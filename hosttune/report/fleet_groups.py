@@ -39,6 +39,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _HOST = "<host>"
 _HOST_ANSWERS = "host-answers"
 NAMED = 3  # checks of one remedy that are named
+_CHECKS = 6  # named in a host's line
 _CAUSES = 6  # named in the sentence that answers first
 
 
@@ -209,7 +210,7 @@ def summary(line: HostLine, *, warnings: bool = True) -> str:
         named = names and (warnings or outcome != "warn")
         if number_of > 0:
             word = "warning" if outcome == "warn" and number_of == 1 else words
-            parts.append(f"{number_of} {word}" + (f": {', '.join(names)}" if named else ""))
+            parts.append(f"{number_of} {word}" + (f": {some(names, _CHECKS)}" if named else ""))
     if line.worse:
         first = f": {line.worse[0]}" + (" …" if len(line.worse) > 1 else "") if "regression" not in line.checks else ""
         parts.append(f"{len(line.worse)} worse than before{first}")

@@ -1,6 +1,6 @@
 "use strict";
 // Sorts a roster and draws the heat map of its rows. Everything is set as text or drawn: nothing becomes markup here.
-(function () {
+document.addEventListener("filtered", () => { // the first time: the list is whole
   const list = document.getElementById("list");
   const bodies = Array.from(list.tBodies);
   const collator = new Intl.Collator("en", { numeric: true });
@@ -68,7 +68,10 @@
   const heat = document.getElementById("heat");
   if (!canvas) return;
   const data = JSON.parse(document.getElementById("grid").textContent);
-  const names = bodies.map((body) => body.rows[0].cells[1].firstChild.textContent.trim());
+  const names = bodies.map((body) => {
+    const note = body.rows[0].cells[1].querySelector("i");
+    return body.rows[0].cells[1].textContent.slice(0, note ? -note.textContent.length : undefined).trim();
+  });
   const domain = /^[^.]+(\..*)?$/.exec(names[0] || "")?.[1] || ""; // what all names end with says nothing
   const short = names.every((name) => name.endsWith(domain)) ? names.map((name) => name.slice(0, name.length - domain.length)) : names;
   const box = document.getElementById("box");
@@ -270,4 +273,4 @@
   heat.hidden = false;
   pick();
   look();
-})();
+}, { once: true });

@@ -39,6 +39,12 @@ _SPLIT = """
 """
 
 
+_WHOLE = """
+  const done = arguments[0];
+  (function wait() { if (document.querySelector("noscript")) setTimeout(wait, 5); else done(); })();
+"""
+
+
 class Browser:
     """One browser for many pages."""
 
@@ -50,12 +56,14 @@ class Browser:
     ) -> None:
         """Load a file anew; without `script` as a reader who has JavaScript off sees it; as printed: `paper`."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._command("Emulation.setEmulatedMedia", media="print" if paper else "", features=[scheme])
-        self._command("Emulation.setScriptExecutionDisabled", value=not script)
-        self._command(
+        self.command("Emulation.setEmulatedMedia", media="print" if paper else "", features=[scheme])
+        self.command("Emulation.setScriptExecutionDisabled", value=not script)
+        self.command(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
         )
         self.driver.get(path.as_uri())
+        if script:  # the later rows of a long list come in once the page is shown
+            self.driver.execute_async_script(_WHOLE)
 
     def run(self, script: str) -> Any:
         """What an expression is in the page."""
@@ -67,10 +75,10 @@ class Browser:
 
     def sheets(self, path: Path) -> int:
         """On how many A4 pages a file is printed."""
-        self._command("Emulation.clearDeviceMetricsOverride")
-        self._command("Emulation.setEmulatedMedia", media="", features=[])
+        self.command("Emulation.clearDeviceMetricsOverride")
+        self.command("Emulation.setEmulatedMedia", media="", features=[])
         self.driver.get(path.as_uri())
-        printed = self._command("Page.printToPDF", preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69)
+        printed = self.command("Page.printToPDF", preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69)
         return len(re.findall(rb"/Type\s*/Page[^s]", base64.b64decode(printed["data"])))
 
     def click(self, selector: str) -> None:
@@ -87,7 +95,8 @@ class Browser:
         """What the console said since it was last asked."""
         return [str(entry["message"]) for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
-    def _command(self, name: str, **parameters: Any) -> Any:
+    def command(self, name: str, **parameters: Any) -> Any:
+        """Send a command of the Chrome DevTools Protocol."""
         return self.driver.execute_cdp_cmd(name, parameters)
 
 

@@ -20,9 +20,9 @@ from hosttune.report.fleet_groups import hosts_worst_first
 
 pytestmark = needs_browser
 
-ROWS = "Array.from(document.querySelectorAll('#list tbody')).filter(body => !body.hidden)"
+ROWS = "Array.from(document.querySelectorAll('.hosts tbody')).filter(body => !body.hidden)"
 SHOWN = f"{ROWS}.length"
-HOSTS = f"{ROWS}.map(body => body.querySelector('th').firstChild.textContent.trim())"
+HOSTS = f"{ROWS}.map(body => body.querySelector('th').textContent.trim())"
 SAID = "document.getElementById('shown').textContent"
 
 

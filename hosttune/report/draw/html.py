@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,10 @@ from hosttune.report.outcomes import SIGNS, WORDS, Mark, subjects_by_check
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+# A text of a page, or a part that has none whose lines a browser ends; and a word with a hyphen that is no path.
+_TEXT = re.compile(r"<(style|script|svg|pre|title|option)\b.*?</\1>|>[^<]*-\w[^<]*", re.DOTALL)
+_HYPHENED = re.compile(r"(?<![^\s>])(?=[^\s>/]*-\w)[^\s/]++(?!\S)")
+AT_ONCE = 25  # rows of a long list that a browser lays out before it shows the page
 DENSE = 10  # names of a heat map; above, cells are small and names of columns stand upright
 
 
@@ -35,7 +40,7 @@ def page(report: Report) -> str:
         sections.append((section, "checklist" if listed else f"section-{number}", blocks))
     shown = [block for section, _, _ in sections for block in section.blocks]
     rows = [member.name for block in shown if isinstance(block, Roster) for member in block.parts]
-    return (
+    text = (
         _environment()
         .get_template("page.html.j2")
         .render(
@@ -45,6 +50,7 @@ def page(report: Report) -> str:
             places={name: place for place, name in enumerate(rows)},
         )
     )
+    return _TEXT.sub(lambda part: part[0] if part[1] else _HYPHENED.sub(r'<span class="w">\g<0></span>', part[0]), text)
 
 
 def _grid(block: Grid) -> str:
@@ -72,6 +78,7 @@ def _environment() -> Environment:
 
     environment = page_templates(
         STEPS=STEPS,
+        AT_ONCE=AT_ONCE,
         DENSE=DENSE,
         SIGNS=SIGNS,
         WORDS=WORDS,

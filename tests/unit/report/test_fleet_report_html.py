@@ -18,6 +18,7 @@ from fleetresults import (
     fleet,
     host_page,
     html,
+    unwrapped,
     validation,
     write_discovered,
     write_lost,
@@ -104,7 +105,7 @@ def test_a_row_unfolds_what_is_wrong_with_its_host(pages: dict[str, str]) -> Non
 
 def test_the_same_failure_is_one_line_with_all_its_hosts(pages: dict[str, str]) -> None:
     steps = pages["large"][: pages["large"].index('<section id="checklist"')]
-    assert steps.count("nvidia-smi --gpu-reset") == 1
+    assert unwrapped(steps).count("nvidia-smi --gpu-reset") == 1
     assert steps.count(">not reached</span>") == 2  # refused, and another host key
 
 
@@ -194,7 +195,7 @@ def test_1000_hosts_stay_far_below_20_mb(pages: dict[str, str]) -> None:
     assert len(pages["large"].encode()) < 1_000_000 + 3_000 * LARGE
 
 
-def test_1000_hosts_of_which_everything_fails_stay_below_20_mb(tmp_path: Path) -> None:
+def test_1000_hosts_of_which_everything_fails_have_a_page_of_at_most_10_mb(tmp_path: Path) -> None:
     """Every check of every host fails, each with other words: nothing can be told once for many."""
     from hosttune.model.fleet import HostLine
     from hosttune.model.validation import CheckResult
@@ -211,7 +212,7 @@ def test_1000_hosts_of_which_everything_fails_stay_below_20_mb(tmp_path: Path) -
         for host in range(1000)
     )  # fmt: skip
     page = html(FleetReport(verb="validate", verdict="fail", hosts=lines))
-    assert len(page.encode()) < 20_000_000
+    assert len(page.encode()) <= 10_000_000
     assert page.count("<") < 2 * 200_000  # opening and closing tags
 
 
