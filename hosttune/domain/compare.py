@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -57,14 +58,22 @@ _WORDS = {
     "current_memory_bytes": "current memory",
     "max_memory_bytes": "maximum memory",
     "hard_limit_bytes": "hard limit",
-    "backing": "memory backing",
-    "numatune.memnodes": "memory of cell",
+    "backing": "memoryBacking",
+    "backing.pages": "memoryBacking",
+    "numatune": "numatune memory",
+    "memnodes": "memory of cell",
     "cells": "cell",
     "controllers": "controller",
     "hostdevs": "hostdev",
     "disks": "disk",
     "interfaces": "interface",
     "qemu_arguments": "arguments to QEMU",
+}
+_NOTHING = {
+    "emulator_cpus": "not pinned",
+    "backing.pages": "ordinary pages",
+    "numatune": "any node",
+    "memnodes": "not bound",
 }
 _THREADS = {"vcpu_pins": "vCPUs", "iothread_pins": "I/O threads"}
 # Devices that libvirt adds by itself (formatdomain), and devices that are compared one by one.
@@ -128,16 +137,14 @@ def _by_name(values: Iterable[object]) -> dict[str, object]:
 
 def in_words(differences: Iterable[Difference]) -> Iterator[tuple[str, str, str]]:
     """Yield (what it is, wanted, found) for people; the pins of all threads as one."""
-    pins: dict[str, dict[int, tuple[object, object]]] = {}
-    for path, want, found in differences:
-        field, _, thread = path.rstrip("]").partition("[")
+    for field, alike in groupby(differences, lambda difference: difference[0].partition("[")[0]):
+        paths, wants, founds = zip(*alike, strict=True)
         if field in _THREADS:
-            pins.setdefault(field, {})[int(thread)] = want, found
+            threads = CpuSet(int(path.rstrip("]").partition("[")[2]) for path in paths)
+            yield f"{_WORDS[field]} of {_THREADS[field]} {threads}", _pinned(wants), _pinned(founds)
         else:
-            yield name_of(path), _value(path, want), _value(path, found)
-    for field, both in pins.items():
-        wants, founds = zip(*both.values(), strict=True)
-        yield f"{_WORDS[field]} of {_THREADS[field]} {CpuSet(both)}", _pinned(wants), _pinned(founds)
+            for path, want, found in zip(paths, wants, founds, strict=True):
+                yield name_of(path), _value(path, want), _value(path, found)
 
 
 def name_of(path: str, *, whole: bool = True) -> str:
@@ -157,7 +164,7 @@ def name_of(path: str, *, whole: bool = True) -> str:
 def _value(path: str, value: object) -> str:
     match value:
         case None | ():
-            return "not pinned" if path == "emulator_cpus" else "not bound" if "memnodes" in path else "none"
+            return _NOTHING.get(path.partition("[")[0], "none")
         case bool():
             return "on" if value else "off"
         case int() if path.endswith("_bytes"):
@@ -265,7 +272,7 @@ def _comparable(facts: Guest) -> Guest:
         emulator_cpus=facts.emulator_cpus or None,
         current_memory_bytes=facts.current_memory_bytes or facts.memory_bytes,
         backing=replace(facts.backing, pages=None if facts.backing.pages is None else in_order),
-        numatune=replace(facts.numatune, placement=None),
+        numatune=facts.numatune and replace(facts.numatune, placement=None),
         cpu=replace(cpu, features=tuple(sorted(set(cpu.features)))),
         cells=tuple(replace(cell, distances=tuple(sorted(cell.distances))) for cell in facts.cells),
         kvm_features=tuple(sorted(set(facts.kvm_features))),

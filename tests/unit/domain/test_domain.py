@@ -85,10 +85,10 @@ MUTATIONS: tuple[tuple[PlannedGuest, str, Edit, str], ...] = (
     (TWO_CELLS, "iothreads", "2", "iothreads"),
     (TWO_CELLS, "memory", "134217720", "memory_bytes"),
     (TWO_CELLS, "currentMemory", "4096", "current_memory_bytes"),
-    (TWO_CELLS, "numatune/memnode[2]", {"nodeset": "0"}, "numatune.memnodes"),
-    (TWO_CELLS, "numatune/memnode[2]", {"mode": "preferred"}, "numatune.memnodes"),
-    (TWO_CELLS, "numatune/memory", {"mode": "interleave"}, "numatune.mode"),
-    (TWO_CELLS, "numatune/memory", {"nodeset": "0"}, "numatune.nodes"),
+    (TWO_CELLS, "numatune/memnode[2]", {"nodeset": "0"}, "memnodes"),
+    (TWO_CELLS, "numatune/memnode[2]", {"mode": "preferred"}, "memnodes"),
+    (TWO_CELLS, "numatune/memory", {"mode": "interleave"}, "numatune"),
+    (TWO_CELLS, "numatune/memory", {"nodeset": "0"}, "numatune"),
     (TWO_CELLS, "cpu/numa/cell/distances/sibling[2]", {"value": "31"}, "cells.distances"),
     (TWO_CELLS, "cpu/numa/cell[2]", {"cpus": "8-14"}, "cells.vcpus"),
     (TWO_CELLS, "devices/hostdev/source/address[@bus='0xc1']", {"bus": "0xc2"}, "hostdevs"),
@@ -208,7 +208,17 @@ def test_kvm_only_elements_stay_out_of_an_emulated_guest() -> None:
     assert (kvm.type, kvm.cpu.mode, kvm.kvm_features) == ("kvm", "host-passthrough", ("hint-dedicated", "poll-control"))
     assert (tcg.type, tcg.cpu.mode, tcg.kvm_features) == ("qemu", "maximum", ())
     assert tcg.cpu.address_width == AddressWidth(mode="emulate", bits=46)
-    same = ("vcpu_pins", "emulator_cpus", "iothread_pins", "cells", "numatune", "backing", "hostdevs", "controllers")
+    same = (
+        "vcpu_pins",
+        "emulator_cpus",
+        "iothread_pins",
+        "cells",
+        "numatune",
+        "memnodes",
+        "backing",
+        "hostdevs",
+        "controllers",
+    )
     assert [getattr(tcg, field) for field in same] == [getattr(kvm, field) for field in same]
 
 
@@ -287,7 +297,7 @@ def test_a_plan_with_more_disks_than_names_is_refused() -> None:
 
 def test_unknown_host_nodes_bind_nothing() -> None:
     cells = tuple(changed(cell, host_nodes="") for cell in ONE_GPU.cells)
-    assert written(ONE_GPU, cells=cells).numatune.mode is None
+    assert written(ONE_GPU, cells=cells).numatune is None
 
 
 def test_special_characters_are_carried_not_interpreted() -> None:

@@ -24,6 +24,7 @@ from hosttune.cli.process import run
 from hosttune.domain.compare import same_guest
 from hosttune.domain.definitions import digest_of, managers_of, secrets_of, without_secrets
 from hosttune.domain.edit import XmlText
+from hosttune.domain.guest import Memnode
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, CommandFailed, Declined, HosttuneError, Refused
 from hosttune.hypervisor.adopted import AdoptedDefinition, is_domain_name
@@ -114,7 +115,7 @@ def test_the_definition_is_changed_and_reverted(root: Path) -> None:
     assert (code, outcomes(result), result.changed) == (0, [(f"adopted-guest:{NAME}", "done")], True)
     facts = read_domain(defined(root))
     assert [pin.cpus for pin in facts.vcpu_pins] == ["4", "5"]
-    assert (facts.numatune.mode, facts.numatune.nodes, facts.emulator_cpus) == ("strict", "0", "0-1")
+    assert (facts.numatune, facts.emulator_cpus) == (Memnode(mode="strict", nodes="0"), "0-1")
     assert secrets_of(defined(root)) == (SECRET,)
     kept = iter(defined(root).splitlines())
     assert all(line in kept for line in BY_HAND.splitlines())
