@@ -25,11 +25,11 @@ from hosttune.discovery.libvirtd import (
     read_versions,
 )
 from hosttune.discovery.qemu import qemu_lines
-from hosttune.domain.compare import same_guest
+from hosttune.domain.compare import differing, name_of
 from hosttune.domain.defined import as_defined
 from hosttune.domain.elements import in_schema
 from hosttune.domain.guest import GuestCpu
-from hosttune.domain.reader import read_domain
+from hosttune.domain.reader import domain_facts, read_domain, read_tree
 from hosttune.domain.xml import attribute, parse, text
 from hosttune.errors import BadInput, Unreadable
 from hosttune.linux import apparmor
@@ -112,15 +112,14 @@ def _next_start(reader: Reader, domain: RawDomain) -> tuple[str, ...] | None:
         return None
     where = f"guest {domain.name}, as kept"
     try:
-        running = read_domain(domain.xml, where=where).cpu
-        kept = read_domain(domain.inactive_xml, where=where).cpu
-        differing = same_guest(domain.xml, domain.inactive_xml)
+        running, kept = (read_tree(xml, where=where) for xml in (domain.xml, domain.inactive_xml))
+        cpus = (domain_facts(root, where=where).cpu for root in (running, kept))
+        names = dict.fromkeys(name_of(path, whole=False) for path, _, _ in differing(running, kept))
+        of_libvirt = (_LIVE_MEMORY, *_made_by_libvirt(*cpus))
     except BadInput as error:
         reader.problem("no kept definition", where, f"{error.what}: how its next start differs is unknown")
         return None
-    names = tuple(text.partition(": wanted ")[0].partition("[")[0] for text in differing)
-    of_libvirt = (_LIVE_MEMORY, *_made_by_libvirt(running, kept))
-    return tuple(dict.fromkeys(name for name in names if name not in of_libvirt))
+    return tuple(name for name in names if name not in of_libvirt)
 
 
 def _made_by_libvirt(running: GuestCpu, kept: GuestCpu) -> tuple[str, ...]:

@@ -1,35 +1,43 @@
-"""Two guests compared field by field, and whether a definition that libvirt keeps still means the XML it was given.
+"""Two guests compared: the one comparison, and the words for it.
 
-libvirt fills in defaults when it defines a guest (addresses, ports, models, a PS/2 mouse), so texts cannot be compared.
-What the wanted XML sets must match; what it leaves to libvirt (`LEFT_OPEN`) may have any value; what it leaves out on
-purpose (a device, huge pages, a hard limit, arguments to QEMU) must not be added.
+`compare` walks two guests field by field. libvirt fills in defaults when it defines a guest (addresses, ports, models,
+a PS/2 mouse), so what it may choose (`LEFT_OPEN`) can have any value where the wanted guest leaves it open, and what
+that leaves out on purpose (a device, huge pages, a hard limit, arguments to QEMU) must not be added. Only what `Guest`
+does not hold is compared as XML.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from hosttune.domain.definitions import SECRET, secrets_of
 from hosttune.domain.guest import (
     Controller,
     Disk,
     Guest,
+    GuestCell,
     GuestCpu,
     GuestInterface,
     HostDevice,
+    Memnode,
+    Pages,
+    Pin,
     VirtualIommu,
 )
 from hosttune.domain.reader import domain_facts, read_tree
 from hosttune.errors import BadInput
-from hosttune.model.values import Value
+from hosttune.model.values import CpuSet, Value, format_size, parse_cpus
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
 LeftOpen = Mapping[type[Value], tuple[str, ...]]
+Difference = tuple[str, object, object]  # path, wanted, found
 
 # Fields that libvirt chooses if the wanted XML does not set them. All others must match, even if they are None.
 LEFT_OPEN: LeftOpen = {
@@ -50,70 +58,208 @@ _WORDS = {
     "current_memory_bytes": "current memory",
     "max_memory_bytes": "maximum memory",
     "hard_limit_bytes": "hard limit",
-    "backing": "memory backing",
-    "hostdevs": "host devices",
+    "backing": "memoryBacking",
+    "backing.pages": "memoryBacking",
+    "numatune": "numatune memory",
+    "memnodes": "memory of cell",
+    "cells": "cell",
+    "controllers": "controller",
+    "hostdevs": "hostdev",
+    "disks": "disk",
+    "interfaces": "interface",
     "qemu_arguments": "arguments to QEMU",
 }
+_NOTHING = {
+    "emulator_cpus": "not pinned",
+    "backing.pages": "ordinary pages",
+    "numatune": "any node",
+    "memnodes": "not bound",
+}
+_THREADS = {"vcpu_pins": "vCPUs", "iothread_pins": "I/O threads"}
 # Devices that libvirt adds by itself (formatdomain), and devices that are compared one by one.
 _ADDED = frozenset(("emulator", "controller", "input", "audio", "watchdog", "memballoon", "serial", "console"))
 _COMPARED = frozenset(("hostdev", "disk", "interface", "iommu"))
 # Sections that each guest of hosttune has and that `Guest` does not hold.
-_SECTIONS = ("clock", "on_poweroff", "on_reboot", "on_crash", "pm")
+SECTIONS = tuple(f"/domain/{tag}" for tag in ("clock", "on_poweroff", "on_reboot", "on_crash", "pm"))
+# What newer versions add to an element that hosttune writes (libvirt 10.1, virCPUDefFormatBuf).
+_WRITTEN_SINCE = {"topology": ("clusters", "1")}
 
 
-def compare(want: object, found: object, left_open: LeftOpen, at: str = "") -> Iterator[tuple[str, object, object]]:
+# --- two guests ----------------------------------------------------------------------------------------------
+
+
+def compare(want: object, found: object, left_open: LeftOpen | None = None, at: str = "") -> Iterator[Difference]:
     """Yield (path, wanted, found) of each difference; a path is "cpu.topology.cores" or "controllers[2].port".
 
-    Values are compared field by field, lists of equal length item by item, all else as a whole. `left_open`: by class,
-    the fields that may have any value if the wanted value is None.
+    Values are compared field by field, pins, cells and devices by their names (None: there is none), all else as a
+    whole. `left_open`: by class, the fields that may have any value if the wanted value is None.
     """
-    if isinstance(want, Value) and type(want) is type(found):
-        may_differ = left_open.get(type(want), ())
+    if isinstance(want, Value) and type(want) is type(found) and not isinstance(want, Pin | Memnode):
+        may_differ = (left_open or {}).get(type(want), ())
         for name in want.__struct_fields__:
             field = getattr(want, name)
             if field is not None or name not in may_differ:
                 yield from compare(field, getattr(found, name), left_open, f"{at}.{name}" if at else name)
-    elif isinstance(want, tuple) and isinstance(found, tuple) and len(want) == len(found):
-        for n, (one, other) in enumerate(zip(want, found, strict=True)):
-            yield from compare(one, other, left_open, f"{at}[{n}]")
     elif want != found:
-        yield at, want, found
+        if isinstance(want, tuple) and isinstance(found, tuple) and (names := _by_name(want) | _by_name(found)):
+            wanted, there = _by_name(want), _by_name(found)
+            for name in names:
+                yield from compare(wanted.get(name), there.get(name), left_open, f"{at}[{name}]")
+        else:
+            yield at, want, found
 
 
-def same_guest(live_xml: str, want_xml: str) -> tuple[str, ...]:
-    """Return how the live XML differs from the wanted one, one text per field; empty if both mean the same guest.
+def _by_name(values: Iterable[object]) -> dict[str, object]:
+    """Return the pins, cells or devices of a list by what tells them apart; empty for a list of anything else."""
+    named: dict[str, object] = {}
+    seen: Counter[str] = Counter()
+    for value in values:
+        match value:
+            case Pin() | GuestCell():
+                name = str(value.id)
+            case Memnode():
+                name = str(value.cell)
+            case Controller():
+                name = str(value.index)
+            case Disk():
+                name = value.source or value.target or "without a medium"
+            case HostDevice(kind=kind, source=source) | GuestInterface(type=kind, source=source):
+                name = " ".join(filter(None, (kind, source)))
+            case _:
+                return {}
+        seen[name] += 1
+        named[name if seen[name] == 1 else f"{name} ({seen[name]})"] = value
+    return named
 
-    Not compared: the UUID (a guest that is redefined keeps its own), titles, and what libvirt chooses if the wanted XML
-    does not. Live XML that cannot be read counts as different. Raises BadInput if the wanted XML is not a domain.
+
+# --- in words ------------------------------------------------------------------------------------------------
+
+
+def in_words(differences: Iterable[Difference]) -> Iterator[tuple[str, str, str]]:
+    """Yield (what it is, wanted, found) for people; the pins of all threads as one."""
+    for field, alike in groupby(differences, lambda difference: difference[0].partition("[")[0]):
+        paths, wants, founds = zip(*alike, strict=True)
+        if field in _THREADS:
+            threads = CpuSet(int(path.rstrip("]").partition("[")[2]) for path in paths)
+            yield f"{_WORDS[field]} of {_THREADS[field]} {threads}", _pinned(wants), _pinned(founds)
+        else:
+            for path, want, found in zip(paths, wants, founds, strict=True):
+                yield name_of(path), _value(path, want), _value(path, found)
+
+
+def name_of(path: str, *, whole: bool = True) -> str:
+    """Return a path for people: "cpu.mode" as "cpu mode", "hostdevs[pci 0000:01:00.0].mac" as "hostdev ... mac".
+
+    Not `whole`: without the item of a list and what is below it: "hostdev".
     """
-    want_root = read_tree(want_xml, where="wanted XML")
-    want = _comparable(domain_facts(want_root, where="wanted XML"))
+    if path.startswith("/"):
+        return path[1:] if whole else path[1:].partition(" ")[0]
+    field, _, rest = path.partition("[")
+    item, _, below = rest.rpartition("]")
+    first, *more = [field] if field in _WORDS else field.split(".")
+    names = [_WORDS.get(first, first), *more, *([item, *below.split(".")[1:]] if whole and item else ())]
+    return " ".join(name if name == item else name.replace("_", " ") for name in names)
+
+
+def _value(path: str, value: object) -> str:
+    match value:
+        case None | ():
+            return _NOTHING.get(path.partition("[")[0], "none")
+        case bool():
+            return "on" if value else "off"
+        case int() if path.endswith("_bytes"):
+            return format_size(value)
+        case str() if path == "emulator_cpus":
+            return f"host CPUs {value}"
+        case Memnode():
+            return f"{value.mode}, {on_nodes(value.nodes)}"
+        case Pages():
+            return f"pages of {format_size(value.size_bytes)}" if value.size_bytes else "huge pages"
+        case Value():
+            fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+            return ", ".join(
+                f"{name_of(name)} {_value(name, field)}" for name, field in fields if field not in (None, False, ())
+            )
+        case tuple():
+            return " ".join(_value(path, item) for item in value)
+    return str(value)
+
+
+def on_nodes(nodes: CpuSet | str | None) -> str:
+    """Return host nodes in words: "node 0", "nodes 0-1"."""
+    ids = parse_cpus(nodes)
+    return f"node{'s' if len(ids) > 1 else ''} {ids}" if ids else "node chosen at the start"
+
+
+def _pinned(pins: Iterable[object]) -> str:
+    places = [parse_cpus(pin.cpus) if isinstance(pin, Pin) else CpuSet() for pin in pins]
+    cpus, floating = CpuSet(cpu for place in places for cpu in place), sum(not place for place in places)
+    more = f", {floating} of {len(places)} not pinned" if floating else ""
+    return f"host CPUs {cpus}{more}" if cpus else "not pinned"
+
+
+# --- two definitions -----------------------------------------------------------------------------------------
+
+
+def same_guest(live_xml: str, want_xml: str, *, whole: bool = False) -> tuple[str, ...]:
+    """Return how the live XML differs from the wanted one, one text each; empty if both mean the same guest.
+
+    `whole`: the wanted one was made from libvirt's own text, so every element and password counts, in any order. Live
+    XML that cannot be read counts as different. Raises BadInput if the wanted XML is not a domain.
+    """
+    if whole and live_xml == want_xml:
+        return ()
+    want = read_tree(want_xml, where="wanted XML")
     try:
-        live_root = read_tree(live_xml, where="live XML")
-        live = _comparable(domain_facts(live_root, where="live XML"))
+        if whole and secrets_of(live_xml) != secrets_of(want_xml):
+            return ("the password of a graphics device differs",)
+        live = read_tree(live_xml, where="live XML")
+        others = list(other_elements(live, want))
+        differences = [*differing(live, want)] if others or not whole else []
     except BadInput as error:
         return (f"{error.where}: {error.what}",)
-    compared = [
-        *((_word(field), wanted, found) for field, wanted, found in compare(want, _allowed(live, want), LEFT_OPEN)),
-        ("other devices", _other_devices(want_root), _other_devices(live_root)),
+    texts = in_words(differences or (others if whole else ()))
+    return tuple(
+        f"{name}: missing"
+        if found == "none"
+        else f"{name}: not wanted"
+        if wanted == "none"
+        else f"{name}: wanted {wanted}, found {found}"
+        for name, wanted, found in texts
+    )
+
+
+def differing(live: _Element, want: _Element) -> Iterator[Difference]:
+    """Yield how a guest differs from the wanted one, by their XML.
+
+    Not compared: the UUID (a guest that is redefined keeps its own), titles, and what libvirt chooses if the wanted XML
+    does not.  Raises BadInput for an invalid value.
+    """
+    wanted = _comparable(domain_facts(want, where="wanted XML"))
+    yield from compare(wanted, _allowed(_comparable(domain_facts(live, where="live XML")), wanted), LEFT_OPEN)
+    devices = [
+        Counter(f"/domain/devices/{element.tag}" for element in root.iterfind("devices/*")) for root in (want, live)
     ]
-    texts = [f"{field}: wanted {wanted}, found {found}" for field, wanted, found in compared if wanted != found]
-    missing = sorted(_sections(want_root) - _sections(live_root))
-    return (*texts, *(f"{element}: missing" for element in missing))
+    for path in dict.fromkeys((*devices[0], *devices[1])):
+        wanted_number, number = (counted[path] or None for counted in devices)
+        if wanted_number != number and path.rpartition("/")[2] not in _ADDED | _COMPARED:
+            yield path, wanted_number, number
+    yield from (other for other in other_elements(live, want) if other[0].startswith(SECTIONS) and other[2] is None)
 
 
-def _word(path: str) -> str:
-    """Return a field's name for people: "cpu.mode" as "cpu mode", "vcpu_pins[3].cpus" as "vcpupin[3] cpus"."""
-    top = path.partition(".")[0].partition("[")[0]
-    return (_WORDS.get(top, top) + path.removeprefix(top)).replace(".", " ").replace("_", " ")
+def other_elements(live: _Element, want: _Element) -> Iterator[Difference]:
+    """Yield the elements that only one of two definitions has, by the tags to it, its attributes and its text."""
+    wanted, there = _elements(want), _elements(live)
+    yield from ((element, "there", None) for element in wanted - there)
+    yield from ((element, None, "there") for element in there - wanted)
 
 
 def _comparable(facts: Guest) -> Guest:
     """Return the facts in one form: with defaults for what is not written, and sorted where the order has no meaning.
 
-    Left out are the UUID, the PIT, which is in `_SECTIONS`, and how the memory's nodes were chosen (placement).
+    Left out are the UUID, the PIT, which is in `SECTIONS`, and how the memory's nodes were chosen (placement).
     """
-    cpu, numatune = facts.cpu, facts.numatune
+    cpu = facts.cpu
     pages = (replace(page, cells=page.cells or None) for page in facts.backing.pages or ())
     in_order = tuple(sorted(pages, key=lambda page: (page.cells or "", page.size_bytes or 0)))
     return replace(
@@ -126,20 +272,17 @@ def _comparable(facts: Guest) -> Guest:
         emulator_cpus=facts.emulator_cpus or None,
         current_memory_bytes=facts.current_memory_bytes or facts.memory_bytes,
         backing=replace(facts.backing, pages=None if facts.backing.pages is None else in_order),
-        numatune=replace(
-            numatune, placement=None, memnodes=tuple(sorted(numatune.memnodes, key=lambda memnode: memnode.cell))
-        ),
+        numatune=facts.numatune and replace(facts.numatune, placement=None),
         cpu=replace(cpu, features=tuple(sorted(set(cpu.features)))),
         cells=tuple(replace(cell, distances=tuple(sorted(cell.distances))) for cell in facts.cells),
         kvm_features=tuple(sorted(set(facts.kvm_features))),
-        hostdevs=tuple(sorted(map(_hostdev, facts.hostdevs), key=lambda device: (device.kind, device.source or ""))),
+        hostdevs=tuple(
+            replace(device, managed=bool(device.managed), rom_bar=device.rom_bar is not False)
+            for device in facts.hostdevs
+        ),
         disks=tuple(replace(disk, readonly=disk.readonly or disk.device == "cdrom") for disk in facts.disks),
         channels=tuple(sorted(facts.channels)),
     )
-
-
-def _hostdev(device: HostDevice) -> HostDevice:
-    return replace(device, managed=bool(device.managed), rom_bar=device.rom_bar is not False)
 
 
 def _allowed(live: Guest, want: Guest) -> Guest:
@@ -154,18 +297,16 @@ def _allowed(live: Guest, want: Guest) -> Guest:
     )
 
 
-def _other_devices(root: _Element) -> dict[str, int]:
-    """Return the number of devices of each kind that is not compared one by one and that libvirt does not add."""
-    tags = (str(element.tag) for element in root.iterfind("devices/*"))
-    return dict(Counter(tag for tag in tags if tag not in _ADDED | _COMPARED))
-
-
-def _sections(root: _Element) -> set[str]:
-    """Return the sections that each guest of hosttune has, one text per element: tag, attributes, text."""
-    elements = (element for tag in _SECTIONS for section in root.iterfind(tag) for element in section.iter())
-    return {
-        " ".join(
-            (str(e.tag), *(f"{key!s}={value!r}" for key, value in sorted(e.items())), (e.text or "").strip())
-        ).strip()
-        for e in elements
-    }
+def _elements(root: _Element) -> Counter[str]:
+    """Return each element of a definition as the tags to it, its attributes without passwords, and its text."""
+    elements: Counter[str] = Counter()
+    pending = [(root, "")]
+    while pending:
+        element, above = pending.pop()
+        path, text = f"{above}/{element.tag}", (element.text or "").strip()
+        attributes = {(str(name), str(value)) for name, value in element.items() if name != SECRET}
+        attributes.discard(_WRITTEN_SINCE.get(str(element.tag), ("", "")))
+        said = "".join(f" {name}={value!r}" for name, value in sorted(attributes))
+        elements[f"{path}{said}{f' {text!r}' if text else ''}"] += 1
+        pending += [(child, path) for child in element]
+    return elements

@@ -53,11 +53,12 @@ def _memory(guest: Guest, default_page_bytes: int | None) -> tuple[GuestMemory, 
 
     Memory that may come from several nodes has no single node.
     """
-    nodes_of = {memnode.cell: memnode.nodes for memnode in guest.numatune.memnodes}
+    whole = guest.numatune.nodes if guest.numatune else None
+    nodes_of = {memnode.cell: memnode.nodes for memnode in guest.memnodes}
     parts: list[tuple[int | None, int | None]] = [(cell.id, cell.memory_bytes) for cell in guest.cells]
     return tuple(
         GuestMemory(
-            node=_single(guest.numatune.nodes if cell is None else nodes_of.get(cell, guest.numatune.nodes)),
+            node=_single(nodes_of.get(cell, whole)),
             memory_bytes=size,
             page_bytes=_page_bytes(guest, cell, default_page_bytes),
         )

@@ -30,11 +30,15 @@ class Pin(Value, frozen=True, kw_only=True):
 
 
 class Memnode(Value, frozen=True, kw_only=True):
-    """The host nodes from which one guest cell's memory comes."""
+    """The host nodes from which the memory of a guest cell comes (`cell` None: all memory), by an element of numatune.
 
-    cell: int
-    mode: str | None
+    `placement` auto: numad chooses the nodes at each start.
+    """
+
+    cell: int | None = None
+    mode: str
     nodes: str | None
+    placement: str | None = None
 
 
 class GuestCell(Value, frozen=True, kw_only=True):
@@ -169,15 +173,6 @@ class MemoryBacking(Value, frozen=True, kw_only=True):
     access: str | None = None
 
 
-class Numatune(Value, frozen=True, kw_only=True):
-    """The numatune element: the policy for all memory, and per cell."""
-
-    mode: str | None = None
-    nodes: str | None = None
-    placement: str | None = None
-    memnodes: tuple[Memnode, ...] = ()
-
-
 class GuestCpu(Value, frozen=True, kw_only=True):
     """The cpu element without its cells."""
 
@@ -219,8 +214,9 @@ class Guest(Value, frozen=True, kw_only=True):
     current_memory_bytes: int | None = None
     max_memory_bytes: int | None = None
     hard_limit_bytes: int | None = None
+    numatune: Memnode | None = None  # its element for all memory
+    memnodes: tuple[Memnode, ...] = ()
     backing: MemoryBacking = MemoryBacking()
-    numatune: Numatune = Numatune()
     cpu: GuestCpu = GuestCpu()
     cells: tuple[GuestCell, ...] = ()
     features: tuple[str, ...] = ()
@@ -248,6 +244,11 @@ class Guest(Value, frozen=True, kw_only=True):
         passed = (device.source for device in self.hostdevs if device.kind == "pci")
         taken = (*passed, *(disk.function for disk in self.disks), *passed_functions(self.qemu_arguments).values())
         return tuple(dict.fromkeys(filter(None, taken)))
+
+    @property
+    def policies(self) -> tuple[Memnode, ...]:
+        """Return the elements of numatune, the one for all memory first."""
+        return (*filter(None, (self.numatune,)), *self.memnodes)
 
     @property
     def mdevs(self) -> tuple[str, ...]:

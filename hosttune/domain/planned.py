@@ -24,7 +24,6 @@ from hosttune.domain.guest import (
     HostDevice,
     Memnode,
     MemoryBacking,
-    Numatune,
     Pages,
     Pin,
     VirtualIommu,
@@ -50,6 +49,7 @@ def guest_of(planned: PlannedGuest) -> Guest:
     hints = tuple(hint for hint in _KVM_HINTS if kvm and hint in planned.elements)
     efi = planned.firmware == "efi"
     iommu = _iommu(planned) if eim else None
+    nodes = CpuSet(node for cell in planned.cells for node in parse_cpus(cell.host_nodes))
     return Guest(
         type="kvm" if kvm else "qemu",
         name=planned.name,
@@ -70,7 +70,12 @@ def guest_of(planned: PlannedGuest) -> Guest:
         memory_bytes=memory_bytes,
         current_memory_bytes=memory_bytes,
         backing=_backing(planned),
-        numatune=_numatune(planned),
+        numatune=Memnode(mode="strict", nodes=str(nodes)) if nodes else None,
+        memnodes=tuple(
+            Memnode(cell=cell.id, mode="strict", nodes=_cpus(cell.host_nodes))
+            for cell in planned.cells
+            if cell.host_nodes
+        ),
         cpu=_cpu(planned, kvm=kvm),
         cells=tuple(map(_cell, planned.cells)),
         features=(
@@ -133,15 +138,6 @@ def _backing(planned: PlannedGuest) -> MemoryBacking:
         allocation="immediate",
         allocation_threads=planned.allocation_threads if elements.ALLOCATION_THREADS in planned.elements else None,
     )
-
-
-def _numatune(planned: PlannedGuest) -> Numatune:
-    placed = (cell for cell in planned.cells if cell.host_nodes)
-    bound = tuple(Memnode(cell=cell.id, mode="strict", nodes=_cpus(cell.host_nodes)) for cell in placed)
-    if not bound:
-        return Numatune()
-    nodes = CpuSet(node for memnode in bound for node in parse_cpus(memnode.nodes))
-    return Numatune(mode="strict", nodes=str(nodes), memnodes=bound)
 
 
 def _cpu(planned: PlannedGuest, *, kvm: bool) -> GuestCpu:

@@ -23,7 +23,6 @@ from hosttune.domain.guest import (
     HostDevice,
     Memnode,
     MemoryBacking,
-    Numatune,
     Pages,
     Pin,
     VirtualIommu,
@@ -332,14 +331,15 @@ def _threads(root: _Element) -> dict[str, Any]:
 
 
 def _memory(root: _Element) -> dict[str, Any]:
-    limit = element_size(root.find("memtune/hard_limit"))
+    limit, policies = element_size(root.find("memtune/hard_limit")), _policies(root)
     return {
         "memory_bytes": element_size(root.find("memory")),
         "current_memory_bytes": element_size(root.find("currentMemory")),
         "max_memory_bytes": element_size(root.find("maxMemory")),
         "hard_limit_bytes": None if limit is None or limit >= UNLIMITED_KIB * 1024 else limit,
         "backing": _backing(root.find("memoryBacking")),
-        "numatune": _numatune(root.find("numatune")),
+        "numatune": next((policy for policy in policies if policy.cell is None), None),
+        "memnodes": tuple(policy for policy in policies if policy.cell is not None),
     }
 
 
@@ -420,25 +420,17 @@ def _pages(hugepages: _Element) -> Iterator[Pages]:
         )
 
 
-def _numatune(numatune: _Element | None) -> Numatune:
-    if numatune is None:
-        return Numatune()
-    memory = numatune.find("memory")
-    nodes = cpu_list(memory, attribute(memory, "nodeset"))
-    mode = attribute(memory, "mode")
-    return Numatune(
-        # An element without a mode has mode "strict".
-        mode=(mode or "strict") if memory is not None else None,
-        nodes=nodes,
-        placement=attribute(memory, "placement"),
-        memnodes=tuple(
-            Memnode(
-                cell=_required(memnode, "cellid"),
-                mode=attribute(memnode, "mode") or "strict",
-                nodes=cpu_list(memnode, attribute(memnode, "nodeset")),
-            )
-            for memnode in numatune.iterfind("memnode")
-        ),
+def _policies(root: _Element) -> tuple[Memnode, ...]:
+    """Return the policy for all memory, if there is one, and those of cells."""
+    return tuple(
+        Memnode(
+            cell=_required(element, "cellid") if element.tag == "memnode" else None,
+            mode=attribute(element, "mode") or "strict",  # libvirt's default
+            nodes=cpu_list(element, attribute(element, "nodeset")),
+            placement=attribute(element, "placement"),
+        )
+        for path in ("numatune/memory", "numatune/memnode")
+        for element in root.iterfind(path)
     )
 
 

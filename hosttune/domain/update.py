@@ -16,20 +16,20 @@ from itertools import pairwise
 import msgspec
 
 from hosttune.domain.arguments import CLIQUE, WINDOW
+from hosttune.domain.compare import SECTIONS, compare, in_words, other_elements
 from hosttune.domain.edit import Element, XmlText
 from hosttune.domain.guest import Guest
 from hosttune.domain.planned import NO_DMA_TRANSLATION
-from hosttune.domain.reader import read_domain
+from hosttune.domain.reader import domain_facts, read_domain, read_tree
 from hosttune.domain.writer import print_guest
 from hosttune.domain.xml import QEMU, UNITS
 from hosttune.errors import BadInput
 from hosttune.model.plan import GuestChange
-from hosttune.model.values import CpuSet, number, parse_cpus
+from hosttune.model.values import number, parse_cpus
 
 _NAMESPACE = QEMU.strip("{}")
 _COMMANDLINE, _OVERRIDE = f"{_NAMESPACE}}}commandline", f"{_NAMESPACE}}}override"
 _OF_QEMU = (_COMMANDLINE, _OVERRIDE)
-NONE = "none"  # of a change: the element was not there, or will not be
 # Of these elements the intent decides all: one that it does not have goes, whoever wrote it.
 _ALL = {
     parent: frozenset(children.split())
@@ -91,17 +91,27 @@ def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str
     """
     text = XmlText(present_xml.encode("utf-8", "surrogatepass"), where="present definition")
     planned = XmlText(planned_xml.encode("utf-8", "surrogatepass"), where="planned definition")
-    want, facts = planned.root, (text.guest, planned.guest)
+    want = planned.root
     before = XmlText(previous_planned_xml.encode("utf-8", "surrogatepass")).root if previous_planned_xml else None
     update = _Update(text)
-    update.firmware(*facts, want)
+    update.firmware(text.guest, planned.guest, want)
     update.free_places(want, before)
     update.merge(text.root, want, before)
     update.boot_order(want)
-    update.arguments(*facts)
+    update.arguments(text.guest, planned.guest)
     update.cliques(want)
-    xml = bytes(text).decode("utf-8", "surrogatepass") if update.changes else present_xml
-    return Updated(xml, tuple(_folded(update.changes)), tuple(update.kept))
+    xml = bytes(text).decode("utf-8", "surrogatepass")
+    return Updated(xml, tuple(_changes(present_xml, xml)) if xml != present_xml else (), tuple(update.kept))
+
+
+def _changes(present_xml: str, xml: str) -> Iterator[GuestChange]:
+    """Yield what is otherwise in a definition than in the present one: of the guest, and else of its elements."""
+    now, then = (read_tree(text, where="definition") for text in (present_xml, xml))
+    guest, changed = (domain_facts(root, where="definition") for root in (now, then))
+    guests = list(compare(changed, guest))
+    others = (other for other in other_elements(now, then) if not guests or other[0].startswith(SECTIONS))
+    for element, becomes, was in in_words((*guests, *others)):
+        yield GuestChange(element=element, was=was, becomes=becomes, when="now")
 
 
 def write_parts(text: XmlText, guest: Guest, paths: Iterable[str]) -> None:
@@ -113,7 +123,6 @@ def write_parts(text: XmlText, guest: Guest, paths: Iterable[str]) -> None:
 
 class _Update(msgspec.Struct):
     text: XmlText
-    changes: list[GuestChange] = msgspec.field(default_factory=list)
     kept: list[str] = msgspec.field(default_factory=list)
 
     def write(self, now: Element, want: Element, path: Sequence[str]) -> None:
@@ -132,10 +141,9 @@ class _Update(msgspec.Struct):
 
     def merge(self, now: Element, want: Element, before: Element | None, at: str = "") -> None:
         """Change an element into the wanted one, and its children likewise."""
-        self._attributes(now, want, before, at)
-        said, wanted = _text(now), _text(want)
-        if wanted and not want.children and not _equal(now, want, said, wanted):
-            self._note(at, said or NONE, wanted)
+        self._attributes(now, want, before)
+        wanted = _text(want)
+        if wanted and not want.children and not _equal(now, want, _text(now), wanted):
             self.text.set_text(now, wanted)
         left = list(now.children)
         for child in want.children:
@@ -148,21 +156,19 @@ class _Update(msgspec.Struct):
                 or (child.tag == "mac" and now.find("mac") and want.attributes.get("type") != "hostdev")
             ):
                 continue
-            label = f"{at} {_label(child)}".strip()
             same = _counterpart(child, left)
             old = _counterpart(child, before.children) if before else None
             if same is None or _is_another(same, child):
-                self._note(label, _summary(same) if same else NONE, _summary(child))
                 if same:
                     left.remove(same)
                     self.text.remove(now, same)
                 self._graft(now, child)
             else:
                 left.remove(same)
-                self.merge(same, child, old, "" if child.tag == "devices" else label)
+                self.merge(same, child, old, "" if child.tag == "devices" else f"{at} {_label(child)}".strip())
         self._leave(now, want, before, left, at)
 
-    def _attributes(self, now: Element, want: Element, before: Element | None, at: str) -> None:
+    def _attributes(self, now: Element, want: Element, before: Element | None) -> None:
         new = {
             name: value
             for name, value in want.attributes.items()
@@ -176,8 +182,6 @@ class _Update(msgspec.Struct):
             and ((name in unwritten and value != unwritten[name]) or (before and name in before.attributes))
             and (want.tag, name) != ("os", "firmware")
         ]
-        if new or gone:
-            self._note(at, _attributes_text(now, (*new, *gone)), _attributes_text(want, (*new, *gone)))
         for name in gone:
             now.unset(name)
         for name, value in new.items():
@@ -189,15 +193,13 @@ class _Update(msgspec.Struct):
         """Remove, of the children that are not wanted, what the intent decides or had before; the others stay."""
         planned = Counter(map(_key, before.children if before else ())) - Counter(map(_key, want.children))
         for child in reversed(left):
-            label = f"{at} {_label(child)}".strip()
             if planned[_key(child)] > 0 and child.tag not in _THEIRS and child.tag not in _OF_QEMU:
                 planned[_key(child)] -= 1
             elif child.tag not in _ALL.get(now.tag, ()):
                 named = _ADDED if now.tag in ("domain", "devices") else _ADDED_BELOW
                 if child.tag not in named and child.tag not in _OF_QEMU and now.tag not in ("disk", "interface"):
-                    self.kept.append(f"{label} is not in this intent")
+                    self.kept.append(f"{at} {_label(child)}".strip() + " is not in this intent")
                 continue
-            self._note(label, _summary(child), NONE)
             self.text.remove(now, child)
 
     def firmware(self, now: Guest, want: Guest, planned: Element) -> None:
@@ -215,18 +217,12 @@ class _Update(msgspec.Struct):
             os.unset("firmware")
         for child in wanted.all("firmware"):
             self._graft(os, child)
-        words = [
-            f"{facts.firmware or NONE}{'' if facts.secure_boot is None else f', Secure Boot {facts.secure_boot}'}"
-            for facts in (now, want)
-        ]
-        self._note("firmware", *words)
 
     def boot_order(self, want: Element) -> None:
         """Remove what libvirt adds where no device has a boot order: it refuses a definition with both."""
         os = self.text.root.find("os")
         if os is not None and want.find("devices", "disk", "boot") is not None:
             for boot in list(os.all("boot")):
-                self._note("os boot", _summary(boot), NONE)
                 self.text.remove(os, boot)
 
     def free_places(self, want: Element, before: Element | None) -> None:
@@ -250,9 +246,6 @@ class _Update(msgspec.Struct):
                 continue
             if place is not None and (place in places or place[1] in buses):
                 for address in list(child.all("address", type="pci")):
-                    self._note(
-                        f"{_label(child)} address", _attributes_text(address, address.attributes), "chosen by libvirt"
-                    )
                     self.text.remove(child, address)
             for target in list(child.all("target")):
                 if child.tag == "controller" and target.attributes.get("chassis") in chassis:
@@ -267,7 +260,6 @@ class _Update(msgspec.Struct):
             self.kept.append("other arguments to QEMU are not in this intent")
         if not new and not gone:
             return
-        self._note("arguments to QEMU", _as_text(gone), _as_text(new))
         root = self.text.root
         parent = root.find(_COMMANDLINE)
         arguments = list(parent.children) if parent else []
@@ -297,7 +289,6 @@ class _Update(msgspec.Struct):
         wanted = dict(filter(None, (_clique(element) for element in want.all(_OVERRIDE, "*"))))
         if had == wanted:
             return
-        self._note("cliques of GPUs", *(_as_text(tuple(each.items())) for each in (had, wanted)))
         for element in ours:
             self.text.remove(parent or root, element)
         prefix = self._prefix() if wanted else ""
@@ -322,9 +313,6 @@ class _Update(msgspec.Struct):
         child = self.text.add(parent, wanted.tag, wanted.attributes, "" if wanted.children else _text(wanted))
         for element in wanted.children:
             self._graft(child, element)
-
-    def _note(self, element: str, was: str, becomes: str) -> None:
-        self.changes.append(GuestChange(element=element or "domain", was=was, becomes=becomes, when="now"))
 
 
 # --- which element is which ----------------------------------------------------------------------------------
@@ -440,45 +428,6 @@ def _bytes(element: Element, value: str) -> int | None:
     return None if count is None or scale is None else count * scale
 
 
-def _attributes_text(element: Element, names: Iterable[str]) -> str:
-    known = element.attributes
-    return " ".join(f"{name}={known[name]}" for name in names if name in known) or NONE
-
-
-def _summary(element: Element) -> str:
-    """Return an element in a few words: its attributes and text, or those of its first children."""
-    own = [*(f"{name}={value}" for name, value in element.attributes.items()), _text(element)]
-    below = [f"{child.tag} {_attributes_text(child, child.attributes)}" for child in element.children[:3]]
-    return " ".join(filter(None, own)) or ", ".join(below) or "there"
-
-
-def _folded(changes: Iterable[GuestChange]) -> Iterator[GuestChange]:
-    """Yield the changes; those of pins as one, because a guest can have hundreds."""
-    pins: dict[str, list[GuestChange]] = {}
-    for change in changes:
-        section, _, rest = change.element.partition(" ")
-        tag, _, name = rest.partition(" ")
-        if section == "cputune" and name:
-            pins.setdefault(tag, []).append(change)
-        else:
-            yield change
-    for tag, some in pins.items():
-        numbers = CpuSet(_number(change.element.rpartition(" ")[2]) or 0 for change in some)
-        was, becomes = (
-            _host_cpus(words)
-            for words in zip(*((guest_change.was, guest_change.becomes) for guest_change in some), strict=True)
-        )
-        yield GuestChange(element=f"{tag} {numbers}", was=was, becomes=becomes, when="now")
-
-
-def _host_cpus(words: Iterable[str]) -> str:
-    lists = [match[1] for word in words if (match := re.search(r"cpuset=(\S+)", word))]
-    try:
-        return f"host CPUs {CpuSet(cpu for text in lists for cpu in parse_cpus(text))}" if lists else NONE
-    except ValueError:
-        return f"host CPUs {' '.join(lists)}"
-
-
 def _pairs(arguments: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the pairs of an option and its value that hosttune can write; what others write has any form."""
     return [pair for pair in pairwise(arguments) if _is_ours(pair)]
@@ -494,10 +443,6 @@ def _clique(device: Element) -> tuple[str, str] | None:
 
 def _is_ours(pair: tuple[str, ...]) -> bool:
     return pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and WINDOW.fullmatch(pair[1]) is not None)
-
-
-def _as_text(pairs: Iterable[tuple[str, ...]]) -> str:
-    return " ".join(word for pair in pairs for word in pair) or NONE
 
 
 def differences(live_xml: str, want_xml: str) -> tuple[str, ...]:

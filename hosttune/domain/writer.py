@@ -54,8 +54,8 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
     _refuse_seed_elsewhere(guest)
     defined = guest_of(guest)
     xml = print_guest(defined, _notes(plan, guest) if annotate else None)
-    wrong = list(compare(defined, read_domain(xml, where=f"XML of {name}"), {}))
-    if wrong:
+    if defined != (written := read_domain(xml, where=f"XML of {name}")):
+        wrong = list(compare(defined, written))
         raise RuntimeError(f"the XML of {name} does not say what its plan says: {wrong}")
     return xml
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
-from hosttune.domain.definitions import differences
+from hosttune.domain.compare import same_guest
 from hosttune.errors import WriteFailed
 from hosttune.hypervisor.connection import read_definition
 from hosttune.hypervisor.definition import GuestDefinition, define
@@ -41,7 +41,7 @@ class AdoptedDefinition(GuestDefinition):
 
     def compare(self, live: str, want: str) -> tuple[str, ...]:
         """See GuestDefinition."""
-        return differences(live, want)
+        return same_guest(live, want, whole=True)
 
     def write(self, system: System, value: Any) -> None:
         """See Setting."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
 from hosttune.domain.arguments import CLIQUE, WINDOW
-from hosttune.domain.definitions import differences as any_differences
+from hosttune.domain.compare import same_guest
 from hosttune.domain.definitions import secrets_of, without_secrets
 from hosttune.domain.guest import Guest
 from hosttune.domain.planned import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SOURCE
@@ -120,7 +120,7 @@ class PlannedDefinition(GuestDefinition, EditedInPlace):
 
     def is_original(self, live: Any, old: Any) -> bool:
         """See Setting. Every element counts, also what others have added to the original."""
-        return not any_differences(live, old)
+        return not same_guest(live, old, whole=True)
 
     def write(self, system: System, value: Any) -> None:
         """See Setting. One call to libvirt. A planned value, of another UUID or none, edits what is there."""

@@ -153,7 +153,7 @@ def test_cells_and_where_their_memory_is(read: Read) -> None:
     guest, oracle = read.guests["celled"], read.oracle["celled"]
     cells = {one["id"]: (set(range(*_ends(one["vcpus"]))), one["memory_bytes"]) for one in guest["cells"]}
     assert cells == oracle.cells
-    nodes = {f"ram{one['cell']}": (one["mode"], one["nodes"]) for one in guest["numatune"]["memnodes"]}
+    nodes = {f"ram{one['cell']}": (one["mode"], one["nodes"]) for one in guest["memnodes"]}
     assert nodes == oracle.bound
     bound = read.guests["bound"]["numatune"]
     assert (bound["mode"], bound["nodes"]) == read.oracle["bound"].bound["main"]

@@ -347,20 +347,18 @@ class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
         return self.host.home(self.device_node(device))
 
     @cached_property
-    def _policies(self) -> dict[int, CpuSet | None]:
-        """Return the nodes of each cell that has a memnode; None = any node."""
-        strict = ("strict", "restrictive")
-        memnodes = self.guest.numatune.memnodes
-        return {memnode.cell: parse_cpus(memnode.nodes) if memnode.mode in strict else None for memnode in memnodes}
+    def _policies(self) -> dict[int | None, CpuSet | None]:
+        """Return the nodes of each cell that has a memnode, and of all memory (key None); None = any node."""
+        return {
+            policy.cell: parse_cpus(policy.nodes)
+            if policy.mode in ("strict", "restrictive") and (policy.nodes or policy.cell is not None)
+            else None
+            for policy in self.guest.policies
+        }
 
     def memory_nodes(self, cell: int | None) -> CpuSet | None:
         """Return the host nodes that a cell's memory must come from (None: the whole guest's); None = any node."""
-        if cell in self._policies:
-            return self._policies[cell]
-        numatune = self.guest.numatune
-        if numatune.mode not in ("strict", "restrictive") or not numatune.nodes:
-            return None
-        return parse_cpus(numatune.nodes)
+        return self._policies.get(cell, self._policies.get(None))
 
     @cached_property
     def _vcpu_nodes(self) -> dict[int | None, CpuSet]:

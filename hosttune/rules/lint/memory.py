@@ -60,14 +60,13 @@ def memory_bound(scene: GuestOnHost) -> Iterator[Finding]:
     """Find memory without a strict policy on a host of several nodes."""
     if len(scene.host.numa_nodes) < 2:
         return
-    numatune = scene.guest.numatune
+    policies = scene.guest.policies
     loose = [cell.id for cell in scene.guest.cells if scene.memory_nodes(cell.id) is None]
     if loose or (not scene.guest.cells and scene.memory_nodes(None) is None):
-        mode = numatune.mode or next((memnode.mode for memnode in numatune.memnodes), None)
-        said = f"numatune mode is {mode}" if mode else "there is no numatune"
+        said = f"numatune mode is {policies[0].mode}" if policies else "there is no numatune"
         text = f"memory is not bound: {said}, so it may come from any node ({_NODES}), without a warning"
         yield Finding(text, _NUMATUNE)
-    elif numatune.mode is None:
+    elif scene.guest.numatune is None:
         text = "numatune has no <memory>: QEMU's own memory, beside that of the cells, may come from any node"
         yield Finding(text, _NUMATUNE, remedy="add <memory mode='strict' nodeset='…'/> with the nodes of the cells")
 
@@ -81,13 +80,12 @@ def memory_bound(scene: GuestOnHost) -> Iterator[Finding]:
     source=f"{_NODES}; {_TUNING}",
     remedy="name nodes of this host: numactl --hardware lists them",
     needs=(NODES,),
-    applies=lambda scene: bool(scene.guest.numatune.nodes or scene.guest.numatune.memnodes),
+    applies=lambda scene: any(policy.nodes or policy.cell is not None for policy in scene.guest.policies),
 )
 def memory_nodes(scene: GuestOnHost) -> Iterator[Finding]:
     """Find nodes that the host does not have, or that have no memory."""
     known = {node.id: node for node in scene.host.numa_nodes}
-    numatune = scene.guest.numatune
-    wanted = parse_cpus(numatune.nodes).union(*(parse_cpus(memnode.nodes) for memnode in numatune.memnodes))
+    wanted = CpuSet(node for policy in scene.guest.policies for node in parse_cpus(policy.nodes))
     absent = wanted - known.keys()
     if absent:
         yield Finding(f"nodes {CpuSet(absent)} do not exist on this host ({_NODES})", _NUMATUNE)
@@ -105,12 +103,12 @@ def memory_nodes(scene: GuestOnHost) -> Iterator[Finding]:
     why="libvirt refuses the definition",
     source=f"{_TUNING}, memnode",
     remedy="write the cell in <cpu><numa>, or take the memnode out",
-    applies=lambda scene: bool(scene.guest.numatune.memnodes),
+    applies=lambda scene: bool(scene.guest.memnodes),
 )
 def memnode_cells(scene: GuestOnHost) -> Iterator[Finding]:
     """Find policies for cells that do not exist."""
     cells = {cell.id for cell in scene.guest.cells}
-    absent = [memnode.cell for memnode in scene.guest.numatune.memnodes if memnode.cell not in cells]
+    absent = [memnode.cell for memnode in scene.guest.memnodes if memnode.cell not in cells]
     if absent:
         text = f"memnode for cells {named(absent)}, which the guest does not have: libvirt refuses"
         yield Finding(text, f"{_NUMATUNE}/memnode[@cellid='{absent[0]}']")
@@ -125,7 +123,7 @@ def memnode_cells(scene: GuestOnHost) -> Iterator[Finding]:
     source=f"{_TUNING}; Linux admin-guide/mm/numaperf",
     remedy="bind each cell's memory (memnode) to the one node where its vCPUs are pinned",
     needs=(CPU_NODES,),
-    applies=lambda scene: bool(scene.pins) and scene.guest.numatune != type(scene.guest.numatune)(),
+    applies=lambda scene: bool(scene.pins and scene.guest.policies),
 )
 def memory_near_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
     """Check that each cell's memory is on the node of its vCPUs, and only there."""

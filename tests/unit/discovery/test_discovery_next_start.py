@@ -60,7 +60,7 @@ CASES = {
     "a model with one feature more": (CUSTOM_LIVE.replace("hle", "rtm"), CUSTOM, ("cpu features",)),
     "another model": (CUSTOM_LIVE, CUSTOM.replace("EPYC", "EPYC-Rome"), ("cpu model",)),
     "to host-model it was edited": (KEPT, KEPT.replace("mode='host-passthrough'", "mode='maximum'"), ("cpu mode",)),
-    "a device was added": (KEPT, XML.format(MDEV.format(UUID)), ("host devices",)),
+    "a device was added": (KEPT, XML.format(MDEV.format(UUID)), ("hostdev",)),
     "no kept definition": (KEPT, None, None),
 }  # fmt: skip
 

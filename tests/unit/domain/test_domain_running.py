@@ -12,6 +12,7 @@ import pytest
 from examplehosts import discovered
 
 import hosttune
+from hosttune.domain.guest import Memnode
 from hosttune.domain.reader import read_domain
 from hosttune.domain.running import Running, definition
 from hosttune.linux.qemuline import read_options
@@ -125,7 +126,7 @@ def test_a_device_that_was_plugged_in_later_is_found_by_its_group() -> None:
 
 def test_the_node_of_a_cpuset_holds_for_all_memory() -> None:
     guest = read_domain(made(f"{Q35} -m 1G", nodes="1"))
-    assert (guest.numatune.mode, guest.numatune.nodes) == ("strict", "1")
+    assert guest.numatune == Memnode(mode="strict", nodes="1")
 
 
 HOSTILE = {

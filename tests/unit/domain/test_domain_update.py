@@ -101,7 +101,7 @@ def test_without_changes_every_byte_stays_and_with_one_only_its_line_moves() -> 
     want = xml_of(changed(guest, emulator_cpus="5"))
     update = updated(xml_of(guest), old, want)
     (change,) = update.changes
-    assert (change.element, change.was, change.becomes) == ("cputune emulatorpin", "cpuset=0-1", "cpuset=5")
+    assert (change.element, change.was, change.becomes) == ("emulatorpin", "host CPUs 0-1", "host CPUs 5")
     assert update.xml == re.sub(r"(<emulatorpin cpuset=')0-1'", r"\g<1>5'", old)
     assert "disk /data/b&b.qcow2 is not in this intent" in update.kept
     assert "hostdev pci 0000:f1:00.0 is not in this intent" in update.kept

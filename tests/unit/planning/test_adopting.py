@@ -16,6 +16,7 @@ from xmledits import edited
 
 import hosttune
 from hosttune.cli.process import run
+from hosttune.domain.guest import Memnode
 from hosttune.domain.reader import read_domain
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput
@@ -72,7 +73,7 @@ def test_a_floating_guest_is_pinned_beside_its_gpu() -> None:
     pins = [int(pin.cpus) for pin in facts.vcpu_pins]
     assert len(set(pins)) == 4
     assert {node[cpu] for cpu in pins} == {1}
-    assert (facts.numatune.mode, facts.numatune.nodes) == ("strict", "1")
+    assert facts.numatune == Memnode(mode="strict", nodes="1")
     assert facts.backing.pages
     assert facts.emulator_cpus == facts.iothread_pins[0].cpus
     assert {change.effect for change in found.changes if "pin" in change.element} == {LIVE}
@@ -147,7 +148,7 @@ def test_a_flat_guest_with_gpus_on_two_nodes_gets_cells(kind: str, mode: str) ->
     found = adopted(text.replace('"kvm"', f'"{kind}"'), cards=cards)
     facts = read_domain(found.after)
     assert [cell.vcpus for cell in facts.cells] == ["0-1", "2-3"]
-    assert [memnode.nodes for memnode in facts.numatune.memnodes] == ["0", "1"]
+    assert [memnode.nodes for memnode in facts.memnodes] == ["0", "1"]
     assert facts.cpu.topology is not None
     assert (facts.cpu.mode, facts.cpu.topology.sockets, facts.cpu.topology.threads) == (mode, 2, 2)
     again = adopted(found.after.decode(), cards=cards)

@@ -21,8 +21,10 @@ from sweeps import sample
 
 import hosttune
 from hosttune.cli.process import run
-from hosttune.domain.definitions import differences, digest_of, managers_of, secrets_of, without_secrets
+from hosttune.domain.compare import same_guest
+from hosttune.domain.definitions import digest_of, managers_of, secrets_of, without_secrets
 from hosttune.domain.edit import XmlText
+from hosttune.domain.guest import Memnode
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, CommandFailed, Declined, HosttuneError, Refused
 from hosttune.hypervisor.adopted import AdoptedDefinition, is_domain_name
@@ -113,7 +115,7 @@ def test_the_definition_is_changed_and_reverted(root: Path) -> None:
     assert (code, outcomes(result), result.changed) == (0, [(f"adopted-guest:{NAME}", "done")], True)
     facts = read_domain(defined(root))
     assert [pin.cpus for pin in facts.vcpu_pins] == ["4", "5"]
-    assert (facts.numatune.mode, facts.numatune.nodes, facts.emulator_cpus) == ("strict", "0", "0-1")
+    assert (facts.numatune, facts.emulator_cpus) == (Memnode(mode="strict", nodes="0"), "0-1")
     assert secrets_of(defined(root)) == (SECRET,)
     kept = iter(defined(root).splitlines())
     assert all(line in kept for line in BY_HAND.splitlines())
@@ -171,7 +173,7 @@ def test_what_libvirt_drops_ends_the_apply(root: Path) -> None:
     site = msgspec.structs.replace(site_on(root), system=Forgetful(str(root)))
     result, code = apply_plan(site, plan_of(ADOPTED), ApplyOptions(), host, lambda todo: True, quiet)
     assert (code, outcomes(result), result.changed) == (1, [(f"adopted-guest:{NAME}", "clamped")], False)
-    assert result.entries[0].why == "emulatorpin: wanted 0-1, found None; rolled back: reverted"
+    assert result.entries[0].why == "emulatorpin: wanted host CPUs 0-1, found not pinned; rolled back: reverted"
     assert defined(root) == BY_HAND
 
 
@@ -504,6 +506,6 @@ def test_secrets_leave_every_other_byte() -> None:
     ],
 )
 def test_definitions_are_compared_by_all_elements(change: tuple[str, str], what: str) -> None:
-    assert differences(BY_HAND, BY_HAND) == ()
-    assert differences(BY_HAND.replace("  ", ""), BY_HAND) == ()
-    assert what in " ".join(differences(BY_HAND.replace(*change), BY_HAND))
+    assert same_guest(BY_HAND, BY_HAND, whole=True) == ()
+    assert same_guest(BY_HAND.replace("  ", ""), BY_HAND, whole=True) == ()
+    assert what in " ".join(same_guest(BY_HAND.replace(*change), BY_HAND, whole=True))
