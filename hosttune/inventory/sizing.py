@@ -112,7 +112,7 @@ class PlanningContext(msgspec.Struct, frozen=True, dict=True):
         return [own, *(cores for cores in others if len(own) - len(cores) <= len(own) // 4)]
 
     def home(self, address: str) -> int | None:
-        """Return the node that a device counts for: its own, or the nearest with CPUs; None = unknown."""
+        """Return the node that a device counts for: its own, or the nearest with CPUs and memory; None = unknown."""
         return self.resources.home(self.catalogue.node(address))
 
     def turns(self, name: str) -> Mapping[int | str, int]:
@@ -238,7 +238,7 @@ def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | N
             return f"the node of {address} is unknown"
         home = context.resources.home(node)
         if home is None:
-            return f"node {node} has no CPU, and which node with CPUs is nearest to it is unknown"
+            return f"node {node} lacks CPUs or memory, and which node with both is nearest to it is unknown"
         if not context.resources.nodes[home].assignable:
             return f"node {home} has no core to share"
         if home in context.memory and (reason := context.memory[home].nothing_to_share):
