@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 from hosttune.domain.planned import disk_format
-from hosttune.errors import BadInput
 from hosttune.hypervisor.image import Image, read_image
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import System

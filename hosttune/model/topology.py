@@ -100,13 +100,11 @@ class MemorySettings(Value, frozen=True, kw_only=True):
 
 # --- home nodes -----------------------------------------------------------------------------------------------
 
-# Nodes without CPUs have only memory (CXL, HBM), or their CPUs are offline; nodes without memory have no modules. A cell
-# of a guest has CPUs and memory of one node, so none can be on such a node.
+# Nodes without CPUs have only memory (CXL, HBM), or their CPUs are offline; nodes without memory have no modules. A
+# cell of a guest has CPUs and memory of one node, so none can be on such a node.
 
 
-def home_nodes(
-    nodes: Iterable[int], able: Collection[int], distances: Mapping[tuple[int, int], int]
-) -> dict[int, int]:
+def home_nodes(nodes: Iterable[int], able: Collection[int], distances: Mapping[tuple[int, int], int]) -> dict[int, int]:
     """Return, for each node, itself if it is `able`, else the nearest node that is; of equally near ones the lowest.
 
     `able`: the nodes with CPUs and memory. `distances` are those of the host's own table, from such a node to the

@@ -230,7 +230,7 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
     if choice.short:
         level, text = _shortfall(context, choice)
         say(level, text)
-    alike = {memory.node: memory for node in choice.nodes for memory in context.alike(node)}
+    alike = {memory.node: memory for node in choice.nodes for memory in context.alike.get(node, ())}
     for node, memory in sorted(alike.items()) if auto and guest.memory == "auto" else ():
         if memory.held_bytes > memory.reserve_bytes:
             text = (
@@ -261,7 +261,7 @@ def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> It
         cores = sum(len(context.resources.nodes[node].assignable) for node in left)
         size = sum(context.memory[node].assignable_bytes or 0 for node in left if node in context.memory)
         which = f"node {left} has" if len(left) == 1 else f"nodes {left} have"
-        text = f"{which} no memory: {count(cores, 'core')} there stay unused; a cell has its CPUs and memory of one node"
+        text = f"{which} no memory: {count(cores, 'core')} there stay unused; a cell has CPUs and memory of one node"
         if left.isdisjoint(empty):
             text = (
                 f"{which} no GPU: {count(cores, 'core')} and {format_size(size)} there stay unused; a guest"

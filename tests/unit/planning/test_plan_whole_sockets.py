@@ -93,7 +93,7 @@ def test_a_gpu_on_a_node_without_memory_counts_for_the_nearest_node() -> None:
     (guest,) = plan["guests"]
     assert cells(guest) == [0, 2, 3, 4, 5, 6, 7]
     assert sizes(guest) == (7 * 14, 7 * 56)
-    text = "node 1 has no memory: 7 cores there stay unused; a cell has its CPUs and memory of one node"
+    text = "node 1 has no memory: 7 cores there stay unused; a cell has CPUs and memory of one node"
     assert unused(plan) == [text]
     address = next(card.address for card in CARDS if card.node == 1)
     said = f"{address} is on node 1, which has no memory: it counts for node 0, the nearest with both, at distance 12"
