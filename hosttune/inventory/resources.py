@@ -102,12 +102,15 @@ class Resources(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _homes(self) -> Mapping[int, int]:
-        return home_nodes(self.nodes, [node.id for node in self.nodes.values() if node.cores], self.distances)
+        able = [node for node in self.nodes.values() if node.cores]
+        with_memory = [node.id for node in able if node.info is None or node.info.memory_bytes != 0]
+        return home_nodes(self.nodes, with_memory or [node.id for node in able], self.distances)
 
     def home(self, node: int | None) -> int | None:
-        """Return the node that a device on this node counts for: itself, or the nearest with usable CPUs.
+        """Return the node that a device on this node counts for: itself, or the nearest with usable CPUs and memory.
 
-        None if the node is unknown, or if it has no usable CPU and its nearest is unknown.
+        A cell has CPUs and memory of one node. None if the node is unknown, or if it lacks one of them and its nearest
+        is unknown.
         """
         return None if node is None else self._homes.get(node)
 
@@ -305,13 +308,17 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
 def _sharing(host: Host) -> Sharing | None:
     """Return how many CPUs share a last-level cache as CPUID has it: it also counts those that are offline.
 
-    Of an offline CPU nothing says which cache it has. Caches are alike, so each has an equal part of all CPUs.
+    Of an offline CPU nothing says which cache it has, and a cache all of whose CPUs are offline is not in sysfs. Caches
+    are alike, so their number divides all CPUs: the least that does is at least the number of those that are known.
     """
     counts = Counter(cpu.llc for cpu in host.cpus if cpu.llc is not None)
-    offline = sum(cpu.online is False for cpu in host.cpus)
+    every = counts.total() + sum(cpu.online is False for cpu in host.cpus)
     within = host.cpu_model is not None and host.cpu_model.vendor == "GenuineIntel"
     most = max(counts.values(), default=0)
-    return Sharing(max(most, -(-(counts.total() + offline) // len(counts))), within) if most else None
+    if not most:
+        return None
+    parts = (every // caches for caches in range(len(counts), every // most + 1) if every % caches == 0)
+    return Sharing(next(parts, most), within)
 
 
 def _warn(text: str, where: str) -> Finding:

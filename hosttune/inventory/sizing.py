@@ -84,35 +84,42 @@ class PlanningContext(msgspec.Struct, frozen=True, dict=True):
         nodes = grouped((package, node) for package, node in known if node in self.resources.nodes)
         return {node: tuple(of) for of in nodes.values() if len(of) > 1 for node in of}
 
-    def alike(self, node: int) -> Iterator[NodeMemory]:
-        """Yield the memory of the nodes with the same modules and as many GPUs, the node itself included.
+    @cached_property
+    def alike(self) -> Mapping[int, list[NodeMemory]]:
+        """By node, the memory of the nodes with the same modules and as many GPUs, the node itself included.
 
         Of equal modules, firmware and the kernel take different amounts; guests of such nodes are to be equal.
         """
         gpus = Counter(self.countable.values())
-        own = self.memory[node].memory_bytes if node in self.memory else None
-        for number, other in self.memory.items():
-            size = other.memory_bytes
-            if own and size and abs(size - own) * ALIKE <= own and gpus[number] == gpus[node]:
-                yield other
+        known = [(node, size) for node, memory in self.memory.items() if (size := memory.memory_bytes)]
+        return {
+            node: [
+                self.memory[other]
+                for other, size in known
+                if abs(size - own) * ALIKE <= own and gpus[other] == gpus[node]
+            ]
+            for node, own in known
+        }
 
-    def dividable(self, node: int) -> list[Core]:
-        """Return the cores of a node that guests divide: without those few that lack a thread that all others have.
+    @cached_property
+    def dividable(self) -> Mapping[int, list[Core]]:
+        """By node, the cores that guests divide: without those few that lack a thread that all others have.
 
         A guest has equally many threads of each of its cores.
         """
-        cores = self.resources.nodes[node].assignable
-        whole = [core for core in cores if len(core.cpus) == self.resources.threads_per_core]
-        return whole if 4 * len(whole) >= 3 * len(cores) else [*cores]
+        cores = {number: node.assignable for number, node in self.resources.nodes.items()}
+        most = self.resources.threads_per_core
+        whole = {node: [core for core in here if len(core.cpus) == most] for node, here in cores.items()}
+        return {node: whole[node] if 4 * len(whole[node]) >= 3 * len(here) else [*here] for node, here in cores.items()}
 
     def with_like_cores(self, node: int) -> list[list[Core]]:
         """Return the cores that guests divide of the nodes that are `alike`, unless one lacks a quarter of them."""
-        own = self.dividable(node)
-        others = [self.dividable(other.node) for other in self.alike(node) if other.node in self.resources.nodes]
+        own = self.dividable[node]
+        others = [self.dividable[other.node] for other in self.alike.get(node, ()) if other.node in self.dividable]
         return [own, *(cores for cores in others if len(own) - len(cores) <= len(own) // 4)]
 
     def home(self, address: str) -> int | None:
-        """Return the node that a device counts for: its own, or the nearest with CPUs; None = unknown."""
+        """Return the node that a device counts for: its own, or the nearest with CPUs and memory; None = unknown."""
         return self.resources.home(self.catalogue.node(address))
 
     def turns(self, name: str) -> Mapping[int | str, int]:
@@ -175,9 +182,9 @@ def auto_share(
     bytes_by_node: list[int | None] = []
     lines = []
     for node, share in shares.items():
-        alike = [*context.alike(node)]
+        alike = context.alike.get(node, ())
         have = min(map(len, context.with_like_cores(node)))
-        lacking = len(context.resources.nodes[node].assignable) - len(context.dividable(node))
+        lacking = len(context.resources.nodes[node].assignable) - len(context.dividable[node])
         cores_of_nodes.append(int(have * share))
         assignable = min(filter(None, (other.assignable_bytes for other in alike)), default=None)
         bytes_by_node.append(None if assignable is None else int(assignable * share))
@@ -238,7 +245,7 @@ def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | N
             return f"the node of {address} is unknown"
         home = context.resources.home(node)
         if home is None:
-            return f"node {node} has no CPU, and which node with CPUs is nearest to it is unknown"
+            return f"node {node} lacks CPUs or memory, and which node with both is nearest to it is unknown"
         if not context.resources.nodes[home].assignable:
             return f"node {home} has no core to share"
         if home in context.memory and (reason := context.memory[home].nothing_to_share):

@@ -67,7 +67,10 @@ def _in_force(host: Host) -> list[PlannedGuest]:
 
 
 def _function(physical: PciDevice, address: str) -> PciDevice:
-    """Return a virtual function that is not there yet; its IOMMU group is known once it is."""
+    """Return a virtual function that is not there yet; its IOMMU group is known once it is.
+
+    Its BARs count as those of its NIC, which are larger: they decide nothing beside a GPU's.
+    """
     return PciDevice(
         address=address,
         vendor_id=physical.vendor_id,
@@ -77,6 +80,7 @@ def _function(physical: PciDevice, address: str) -> PciDevice:
         numa_source=physical.numa_source,
         local_cpus=physical.local_cpus,
         parent=physical.parent,
+        bars=physical.bars,
         physfn=physical.address,
     )
 

@@ -51,7 +51,7 @@ class Host(HostFields, frozen=True, kw_only=True, dict=True):  # dict: for the c
         return DeviceIndex(self.pci, self.gpus, used, self.guests or (), self.nodes, inside=self.hypervisor is True)
 
     def home(self, node: int | None) -> int | None:
-        """Return the node that a device on this node counts for: itself, or the nearest with CPUs if it has none.
+        """Return the node that a device on this node counts for: itself, or the nearest with CPUs and memory.
 
         A node that is unknown, none of the host's, or without a known nearest one is returned as it is.
         """

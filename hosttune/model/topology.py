@@ -100,23 +100,22 @@ class MemorySettings(Value, frozen=True, kw_only=True):
 
 # --- home nodes -----------------------------------------------------------------------------------------------
 
-# Nodes without CPUs have only memory (CXL, HBM), or their CPUs are offline. No vCPU can be on such a node.
+# Nodes without CPUs have only memory (CXL, HBM), or their CPUs are offline; nodes without memory have no modules. A
+# cell of a guest has CPUs and memory of one node, so none can be on such a node.
 
 
-def home_nodes(
-    nodes: Iterable[int], with_cpus: Collection[int], distances: Mapping[tuple[int, int], int]
-) -> dict[int, int]:
-    """Return, for each node, itself if it has CPUs, else the nearest node that has; of equally near ones the lowest.
+def home_nodes(nodes: Iterable[int], able: Collection[int], distances: Mapping[tuple[int, int], int]) -> dict[int, int]:
+    """Return, for each node, itself if it is `able`, else the nearest node that is; of equally near ones the lowest.
 
-    `distances` are those of the host's own table, from a node with CPUs to the other. A node is left out if its nearest
-    is unknown: there are several nodes with CPUs and a distance is missing, or there is none.
+    `able`: the nodes with CPUs and memory. `distances` are those of the host's own table, from such a node to the
+    other. A node is left out if its nearest is unknown: there are several and a distance is missing, or there is none.
     """
     homes: dict[int, int] = {}
     for node in nodes:
-        if node in with_cpus:
+        if node in able:
             homes[node] = node
-        elif len(with_cpus) == 1 or all((other, node) in distances for other in with_cpus):
-            nearest = min(with_cpus, key=lambda other: (distances.get((other, node), 0), other), default=None)
+        elif len(able) == 1 or all((other, node) in distances for other in able):
+            nearest = min(able, key=lambda other: (distances.get((other, node), 0), other), default=None)
             if nearest is not None:
                 homes[node] = nearest
     return homes
@@ -137,4 +136,5 @@ def homes_of(nodes: Iterable[NumaNode], cpus: Iterable[Cpu]) -> dict[int, int]:
     nodes = tuple(nodes)
     with_cpus = {node.id for node in nodes if node.cpus != ""}
     with_cpus |= {cpu.numa_node for cpu in cpus if cpu.numa_node is not None and cpu.online is not False}
-    return home_nodes((node.id for node in nodes), with_cpus, table_of(nodes))
+    able = with_cpus - {node.id for node in nodes if node.memory_bytes == 0}
+    return home_nodes((node.id for node in nodes), able or with_cpus, table_of(nodes))

@@ -92,6 +92,8 @@ class CpuSet(frozenset[int]):
 
         Raises ValueError, also for more than MAX_SET ids: a few bytes of text must not fill the memory.
         """
+        if len(text) < 7 and text.isascii() and text.isdecimal():  # most are the one CPU of a pin
+            return cls((int(text),))
         ids: set[int] = set()
         named = 0
         for part in text.split(","):

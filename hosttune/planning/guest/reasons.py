@@ -174,8 +174,9 @@ def _affinity(context: PlanningContext, decision: Decision, address: str, say: S
     if home != node and home is not None and context.resources.cpu_nodes_known:
         measured = context.resources.has_all_distances((home, node))
         near = f", at distance {context.resources.distance(home, node)}" if measured else ""
-        why = f"it counts for node {home}, the nearest that has{near}"
-        say("info", f"{address} is on node {node}, which has no CPU that a guest can use: {why}")
+        lacks = "memory" if context.resources.nodes[node].cores else "CPU that a guest can use"
+        why = f"it counts for node {home}, the nearest with both{near}"
+        say("info", f"{address} is on node {node}, which has no {lacks}: {why}")
     if node not in nodes and home not in nodes:
         known = [context.resources.distance(n, node) for n in nodes if context.resources.has_all_distances((n, node))]
         near = f"at distance {min(known)}" if known else "at an unknown distance"
@@ -229,7 +230,7 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
     if choice.short:
         level, text = _shortfall(context, choice)
         say(level, text)
-    alike = {memory.node: memory for node in choice.nodes for memory in context.alike(node)}
+    alike = {memory.node: memory for node in choice.nodes for memory in context.alike.get(node, ())}
     for node, memory in sorted(alike.items()) if auto and guest.memory == "auto" else ():
         if memory.held_bytes > memory.reserve_bytes:
             text = (
@@ -247,19 +248,27 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
 
 
 def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> Iterator[Finding]:
-    """Yield a finding about nodes without GPUs of sockets from which guests have GPUs, if no guest has cells there."""
+    """Yield what of sockets from which guests have GPUs nobody gets: nodes without memory, and those without GPUs.
+
+    If the node of a GPU is unknown, no node is known to have none.
+    """
     placed = [guest for guest in guests if any(device.kind == "gpu" for device in guest.devices)]
     taken = {int(cell.host_nodes) for guest in placed for cell in guest.cells}
-    beside = {near for node in taken for near in context.sockets.get(node, ())}
-    left = sorted(beside - taken - set(context.countable.values()))
-    cores = [len(context.resources.nodes[node].assignable) for node in left]
-    if left and sum(cores):
+    beside = {near for node in taken for near in context.sockets.get(node, ())} - taken
+    empty = {node for node in beside if node in context.memory and not context.memory[node].has_memory}
+    homes = set(context.countable.values())
+    for left in (CpuSet(empty), CpuSet(() if None in homes else beside - empty - homes)):
+        cores = sum(len(context.resources.nodes[node].assignable) for node in left)
         size = sum(context.memory[node].assignable_bytes or 0 for node in left if node in context.memory)
-        text = (
-            f"nodes {CpuSet(left)} have no GPU: {sum(cores)} cores and {format_size(size)} there stay unused; a guest"
-            " with all GPUs of the socket gets them, others ask by numa: and vcpus:"
-        )
-        yield Finding(level="info", text=text, where="guests")
+        which = f"node {left} has" if len(left) == 1 else f"nodes {left} have"
+        text = f"{which} no memory: {count(cores, 'core')} there stay unused; a cell has CPUs and memory of one node"
+        if left.isdisjoint(empty):
+            text = (
+                f"{which} no GPU: {count(cores, 'core')} and {format_size(size)} there stay unused; a guest"
+                " with all GPUs of the socket gets them, others ask by numa: and vcpus:"
+            )
+        if cores:
+            yield Finding(level="info", text=text, where="guests")
 
 
 def crowded_cores(context: PlanningContext, guests: Collection[PlannedGuest]) -> Iterator[Finding]:

@@ -80,12 +80,12 @@ def guest_numa(on: On, guest: RunningGuest) -> Finding:
     cpus, memory = _nodes(cpu_nodes), _nodes(part.node for part in guest.memory or ())
     actual = f"vCPUs on node {cpus or '?'}, memory on node {memory or '?'}, devices on node {own or '?'}"
     if bare := own - devices:
-        actual += f" (node {bare} has no CPU, node {_nodes(map(host.home, bare))} is the nearest that has)"
+        actual += f" (node {bare} lacks CPUs or memory, node {_nodes(map(host.home, bare))} is the nearest with both)"
     if _floats(host, guest):
         actual = f"its vCPUs float over the host; {actual}"
     gpus = {gpu.address for gpu in accelerators(host)}
-    without = _nodes(host.home(node) for address, node in of_device.items() if address in gpus) - cpus
-    if devices and cpus and (cpus - devices or memory - devices - own or without):
+    without = _nodes(host.home(node) for at, node in of_device.items() if at in gpus and node not in cpus) - cpus
+    if devices and cpus and (cpus - devices - own or memory - devices - own or without):
         actual += f"; no vCPU on node {without}, where it has GPUs" if without else ""
         return on.failed(actual, PLACE.format(guest.name))
     if unplaced := [address for address in guest.devices if of_device.get(address) is None]:

@@ -27,9 +27,9 @@ def _gpus(scene: GuestOnHost) -> tuple[HostDevice, ...]:
 
 
 def _place(scene: GuestOnHost, gpu: HostDevice) -> str:
-    """Return the node of a GPU for a message, with its file, and the nearest with CPUs if that has none."""
+    """Return the node of a GPU for a message, with its file, and the nearest with CPUs and memory if it lacks one."""
     node, home = scene.device_node(gpu), scene.home_of(gpu)
-    near = "" if home == node else f", which has no CPU (node {home} is the nearest that has)"
+    near = "" if home == node else f", which lacks CPUs or memory (node {home} is the nearest with both)"
     return f"{gpu.source} is on node {node} ({_DEVICES}/{gpu.source}/numa_node){near}"
 
 

@@ -216,3 +216,14 @@ def test_cores_that_lack_a_thread_are_nobodys_and_equal_guests_are_equal() -> No
     assert not grid.spanning(plan)
     assert len({(len(guest["vcpu_pins"]), guest["cells"][0]["memory_bytes"]) for guest in plan["guests"]}) == 1
     assert {guest["topology"]["threads"] for guest in plan["guests"]} == {2}
+
+
+def test_a_cache_that_is_wholly_offline_makes_the_others_no_larger() -> None:
+    """Of eight caches one is not in sysfs: it is not CPUs that the others have besides."""
+    grid = Grid(AMD, 8, 4, 1, "on", memory=256)
+    for cpu in grid.document["cpus"]:
+        if cpu["llc"] == 8:
+            cpu |= {"online": False, "core": None, "numa_node": None, "llc": None}
+    plan = grid.plan({"gpus": 1}, {"gpus": 1})
+    assert not grid.spanning(plan)
+    assert {guest["cache"] for guest in plan["guests"]} == {"passthrough"}

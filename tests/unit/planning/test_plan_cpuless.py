@@ -45,7 +45,7 @@ def test_two_gpus_nearest_to_one_node_have_one_cell() -> None:
     assert [device.guest_cell for device in made.guests[0].devices] == [0, 0]
     (said,) = [finding for finding in made.findings if BARE in finding.text and "node 2" in finding.text]
     assert (said.level, said.where) == ("info", "guest g")
-    assert "no CPU that a guest can use: it counts for node 0, the nearest that has, at distance 17" in said.text
+    assert "no CPU that a guest can use: it counts for node 0, the nearest with both, at distance 17" in said.text
 
 
 def test_all_gpus_fit_on_the_nodes_with_cpus() -> None:
@@ -76,7 +76,8 @@ def test_without_distances_the_nearest_node_is_not_guessed() -> None:
         node["distances"] = None
     made = planned(host, gpus=[BARE, NEAR])
     assert len(cells(made)) == 1
-    text = "node 2 has no CPU, and which node with CPUs is nearest to it is unknown: auto is a share of the whole host"
+    text = "node 2 lacks CPUs or memory, and which node with both is nearest to it is unknown"
+    text = f"{text}: auto is a share of the whole host"
     assert text in [finding.text for finding in made.findings if finding.level == "warn"]
 
 
@@ -102,7 +103,7 @@ def test_lint_and_validate_count_as_the_plan_does() -> None:
     xml = edited(domain_xml(far, "g"), "devices/hostdev/source/address", {"bus": "0x21"})
     found = {f.rule: f.text for f in lint(host, (LintedDefinition("g.xml", xml),)) if f.rule in NEARNESS}
     assert set(found) == {"gpu-vcpus", "gpu-memory"}
-    place = f"{BARE} is on node 2 (/sys/bus/pci/devices/{BARE}/numa_node), which has no CPU (node 0 is the nearest"
+    place = f"{BARE} is on node 2 (/sys/bus/pci/devices/{BARE}/numa_node), which lacks CPUs or memory (node 0 is the"
     assert all(place in text for text in found.values())
 
 

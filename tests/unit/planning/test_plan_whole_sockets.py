@@ -7,6 +7,7 @@ of each socket. A node has 8 cores of 2 threads, 64 GiB, and keeps a core and 8 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def sizes(guest: Json) -> tuple[int, int]:
 
 
 def unused(plan: Json) -> list[str]:
-    return [f["text"] for f in plan["findings"] if "have no GPU" in f["text"]]
+    return [f["text"] for f in plan["findings"] if "stay unused" in f["text"]]
 
 
 def test_a_guest_with_all_gpus_has_all_nodes() -> None:
@@ -83,3 +84,24 @@ def test_where_the_nodes_have_no_room_the_guest_stays_beside_its_gpus() -> None:
     memory = [16 if node % 2 == 0 else 64 for node in range(8)]
     (guest,) = planned({"gpus": 8, "vcpus": 32, "memory": "192GiB"}, memory_gib=memory)["guests"]
     assert cells(guest) == [1, 3, 5, 7]
+
+
+def test_a_gpu_on_a_node_without_memory_counts_for_the_nearest_node() -> None:
+    """Node 1 has two GPUs, CPUs and no memory: a cell cannot be there."""
+    memory = [64, 0, *[64] * 6]
+    plan = planned({"gpus": 8}, memory_gib=memory)
+    (guest,) = plan["guests"]
+    assert cells(guest) == [0, 2, 3, 4, 5, 6, 7]
+    assert sizes(guest) == (7 * 14, 7 * 56)
+    text = "node 1 has no memory: 7 cores there stay unused; a cell has CPUs and memory of one node"
+    assert unused(plan) == [text]
+    address = next(card.address for card in CARDS if card.node == 1)
+    said = f"{address} is on node 1, which has no memory: it counts for node 0, the nearest with both, at distance 12"
+    assert said in [finding["text"] for finding in plan["findings"]]
+    (one,) = planned({"gpus": [address]}, memory_gib=memory)["guests"]
+    assert (cells(one), sizes(one)) == ([0], (6, 28))
+
+
+def test_no_node_is_said_to_have_no_gpu_where_the_node_of_one_is_unknown() -> None:
+    cards = [replace(card, node=None if card is CARDS[0] else card.node) for card in CARDS]
+    assert not unused(planned({"gpus": [CARDS[-1].address]}, cards=cards))
