@@ -39,8 +39,16 @@ def read_pci(
     """
     functions = _read_functions(reader)
     home = NodeFinder(reader, nodes, functions)
-    _report_gone_functions(reader, functions)
-    names = _read_names(reader, functions, fallback_ids)
+    # Add a problem for each function that the kernel lists and that no longer answers.
+    for address, function in functions.items():
+        if function.gone:
+            why = "its ids or its configuration space read all ones: it is off the bus, or the link above it is down"
+            reader.problem("PCI function does not answer", f"{DEVICES}/{address}", why)
+    ids = {(f.vendor, f.device) for f in functions.values() if f.vendor and f.device}
+    data = pci_names.load(reader.system) if ids else None
+    if data is None and ids and fallback_ids is not None:
+        data = fallback_ids()
+    names = pci_names.lookup(data, ids)
     groups = _Groups(reader)
     return tuple(
         PciDevice(
@@ -107,24 +115,6 @@ def judged_links(reader: Reader, index: DeviceIndex) -> tuple[PciDevice, ...]:
         whole = link and msgspec.structs.replace(link.link, upstream=end, state=link.state, why=link.why)
         judged.append(msgspec.structs.replace(device, link=whole))
     return tuple(judged)
-
-
-def _report_gone_functions(reader: Reader, functions: Mapping[str, Function]) -> None:
-    """Add a problem for each function that the kernel lists and that no longer answers."""
-    for address, function in functions.items():
-        if function.gone:
-            why = "its ids or its configuration space read all ones: it is off the bus, or the link above it is down"
-            reader.problem("PCI function does not answer", f"{DEVICES}/{address}", why)
-
-
-def _read_names(
-    reader: Reader, functions: Mapping[str, Function], fallback_ids: Callable[[], bytes | None] | None
-) -> dict[tuple[str, str], pci_names.Names]:
-    ids = {(f.vendor, f.device) for f in functions.values() if f.vendor and f.device}
-    data = pci_names.load(reader.system) if ids else None
-    if data is None and ids and fallback_ids is not None:
-        data = fallback_ids()
-    return pci_names.lookup(data, ids)
 
 
 def _identity(function: Function, names: Mapping[tuple[str, str], pci_names.Names]) -> dict[str, Any]:

@@ -66,12 +66,15 @@ class Identity(Value, frozen=True, kw_only=True):
 
 def read_identity(reader: Reader) -> Identity:
     """Return host name, boot id, kernel release and arguments, and the architecture (`uname -m`)."""
+    # The architecture: the kernel's own name; or else `uname`; or else what the form of /proc/cpuinfo shows.
+    reported = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", lambda: os.uname().machine)
+    shape = _arch_of_cpuinfo(first_block(read_cpuinfo(reader)))
     return Identity(
         hostname=reader.text("/proc/sys/kernel/hostname") or reader.text("/etc/hostname") or None,
         boot_id=reader.text("/proc/sys/kernel/random/boot_id") or None,
         kernel=_kernel(reader),
         kernel_args=_kernel_args(reader),
-        arch=_arch(reader),
+        arch=reported or shape or _arch_of_release(_kernel(reader) or ""),
     )
 
 
@@ -93,17 +96,6 @@ def _kernel_args(reader: Reader) -> tuple[str, ...] | None:
         reader.problem("kernel arguments not understood", "/proc/cmdline", f"reads {text[:40]!r}")
         return None
     return arguments
-
-
-def _arch(reader: Reader) -> str | None:
-    """Return the architecture: the kernel's own name; or else `uname`; or else what the form of /proc/cpuinfo shows."""
-    reported = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", _uname_machine)
-    shape = _arch_of_cpuinfo(first_block(read_cpuinfo(reader)))
-    return reported or shape or _arch_of_release(_kernel(reader) or "")
-
-
-def _uname_machine() -> str:
-    return os.uname().machine
 
 
 def _arch_of_cpuinfo(facts: dict[str, str]) -> str | None:

@@ -39,21 +39,14 @@ def reset(system: System, target: Target) -> HandoverStep:
     }
     if done.ids is None:
         return _step("unknown", method, evidence, "its configuration space cannot be read")
-    wrong = _wrong(target, done)
-    return _step("failed" if wrong else "done", method, evidence, wrong)
-
-
-def _wrong(target: Target, done: resets.Reset) -> str | None:
-    """Return why a device is not as before its reset, by the beginning of its configuration space.
-
-    A virtual function reads all ones as its ids (PCI Express Base Specification 5.0, 9.3.4.1.1 and 9.3.4.1.2).
-    """
+    # Why a device is not as before its reset, by the beginning of its configuration space. A virtual function
+    # reads all ones as its ids (PCI Express Base Specification 5.0, 9.3.4.1.1 and 9.3.4.1.2).
+    wrong, before = None, target.identity.split(" ")[1]
     if not done.answers or (target.physical is None and str(done.ids).startswith("ffff:")):
-        return "it does not answer any more: it reads all ones"
-    before = target.identity.split(" ")[1]
-    if target.physical is None and "?" not in before and done.ids != before:
-        return f"it was {before} before its reset, and says that it is {done.ids}: its firmware may not have started"
-    return None
+        wrong = "it does not answer any more: it reads all ones"
+    elif target.physical is None and "?" not in before and done.ids != before:
+        wrong = f"it was {before} before its reset, and says that it is {done.ids}: its firmware may not have started"
+    return _step("failed" if wrong else "done", method, evidence, wrong)
 
 
 def _lacking(target: Target) -> str:

@@ -99,7 +99,18 @@ def nvswitch(on: On, switch: NvSwitch | None) -> Finding:
     """
     switches = on.host.nvswitches
     if switch is None:
-        return _all_there(on, len(switches), {on.host.index.device_id(nv_switch.address) for nv_switch in switches})
+        # Judge the number of NVSwitches by that of a baseboard.
+        count = len(switches)
+        kinds = {on.host.index.device_id(nv_switch.address) for nv_switch in switches}
+        board = table("boards")["switches"].get(next(iter(kinds))) if len(kinds) == 1 else None
+        if board is None:
+            return on.skipped(f"{count} NVSwitches, of which it is not known how many a board has")
+        on = on.reading(sysfs.PCI_DEVICES, f"{board} on each baseboard")
+        if count % board == 0:
+            return on.passed(str(count))
+        hint = "power-cycle the host; if it comes back, the baseboard needs service"
+        whole = "give the guest all NVSwitches of the board, or none; "
+        return on.failed(str(count), f"{whole}{hint}" if on.host.hypervisor else hint)
     where = sysfs.function(switch.address, "driver")
     on = on.reading(where)
     driver = on.need(switch.driver or ("" if lacks(on.evidence, where) else None), "its driver", where)
@@ -110,19 +121,6 @@ def nvswitch(on: On, switch: NvSwitch | None) -> Finding:
         return on.passed(f"on {driver}")
     hint = "bind it to nvidia-nvswitch before the Fabric Manager starts, or give all NVSwitches and GPUs to one guest"
     return on.failed(f"on {driver}" if driver else "no driver", hint)
-
-
-def _all_there(on: On, count: int, kinds: set[str | None]) -> Finding:
-    """Judge the number of NVSwitches by that of a baseboard."""
-    board = table("boards")["switches"].get(next(iter(kinds))) if len(kinds) == 1 else None
-    if board is None:
-        return on.skipped(f"{count} NVSwitches, of which it is not known how many a board has")
-    on = on.reading(sysfs.PCI_DEVICES, f"{board} on each baseboard")
-    if count % board == 0:
-        return on.passed(str(count))
-    hint = "power-cycle the host; if it comes back, the baseboard needs service"
-    whole = "give the guest all NVSwitches of the board, or none; "
-    return on.failed(str(count), f"{whole}{hint}" if on.host.hypervisor else hint)
 
 
 # --- the fabric manager ---------------------------------------------------------------------------------------

@@ -42,7 +42,20 @@ def _files(evidence: Evidence) -> Iterator[tuple[str, ExpectedLibrary]]:
 )
 def guest_library_file(on: On, library: ExpectedLibrary) -> Finding:
     """Compare a file with the plan's settings; nothing reads that of UCX's devices by itself."""
-    return _ucx(on, library) if on.subject == UCX_FILE else _nccl(on, library)
+    if on.subject == UCX_FILE:
+        on, ports = on.reading(UCX_FILE, "UCX_NET_DEVICES with each port of the planned NICs"), on.evidence.ports or {}
+        for address in library.nics:
+            if address not in ports or not ports[address].rdma:
+                on.give_up(f"the RDMA ports of {address} are unknown", _LOAD)
+        devices = [f"{port.device}:{port.number}" for address in library.nics for port in ports[address].rdma or ()]
+        expected = f"UCX_NET_DEVICES={','.join(devices)}"
+        on = on.reading(UCX_FILE, expected)
+        text = _text(on)
+        actual = _settings_text(settings_of(text or ""))
+        if actual != expected:
+            return on.failed(actual or ("no such file" if text is None else "no setting"))
+        return on.passed(actual)
+    return _nccl(on, library)
 
 
 def _text(on: On) -> str | None:
@@ -83,21 +96,6 @@ def _nccl(on: On, library: ExpectedLibrary) -> Finding:
     if first != path and any(wanted.get(name) != value for name, value in replaced.items()):
         hint = f"take out of {first} what the plan does not say; hosttune lint-env {first} judges its lines"
         return on.warned(f"{actual}; {first} comes first for root: {_settings_text(replaced)}", hint, first)
-    return on.passed(actual)
-
-
-def _ucx(on: On, library: ExpectedLibrary) -> Finding:
-    on, ports = on.reading(UCX_FILE, "UCX_NET_DEVICES with each port of the planned NICs"), on.evidence.ports or {}
-    for address in library.nics:
-        if address not in ports or not ports[address].rdma:
-            on.give_up(f"the RDMA ports of {address} are unknown", _LOAD)
-    devices = [f"{port.device}:{port.number}" for address in library.nics for port in ports[address].rdma or ()]
-    expected = f"UCX_NET_DEVICES={','.join(devices)}"
-    on = on.reading(UCX_FILE, expected)
-    text = _text(on)
-    actual = _settings_text(settings_of(text or ""))
-    if actual != expected:
-        return on.failed(actual or ("no such file" if text is None else "no setting"))
     return on.passed(actual)
 
 

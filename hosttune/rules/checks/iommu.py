@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from hosttune.gpu.vgpu import stays_with_driver
@@ -170,22 +170,10 @@ def in_groups(evidence: Evidence) -> Iterator[tuple[str, InGroup]]:
     host, held = evidence.host, holders(evidence)
     ready = {device.address for device in given(evidence)}
     known = ready | {gpu.address for gpu in accelerators(host)}
-    anywhere, behind = _groupless(evidence)
-    regions = any(device.iommu_direct is not None for device in host.pci)
-    for device in (device for device in host.pci if device.address in known):
-        members = host.index.groups.get(-1 if device.iommu_group is None else device.iommu_group, (device,))
-        guests = sorted({name for member in members for name in held.get(member.address, ())})
-        unplaced = (*anywhere, *behind.get(_root_bus(evidence, device), ()))
-        yield device.address, InGroup(device, members, device.address in ready, guests, unplaced, regions)
-
-
-def _groupless(evidence: Evidence) -> tuple[list[str], Mapping[str, list[str]]]:
-    """Return functions of unknown group: those that may be in any, and by root bus those that are in one of that bus.
-
-    The second ones are proven to have no group, but Linux gives a group to every function that an IOMMU translates, and
-    it translates all that are behind the ports of a root bus. Only functions on the root bus itself may have none, such
-    as the IOMMU's own.
-    """
+    # Functions of unknown group: those that may be in any, and by root bus those that are in one of that bus.
+    # The second ones are proven to have no group, but Linux gives a group to every function that an IOMMU
+    # translates, and it translates all that are behind the ports of a root bus. Only functions on the root bus
+    # itself may have none, such as the IOMMU's own.
     anywhere: list[str] = []
     behind: dict[str, list[str]] = {}
     for device in evidence.host.pci:
@@ -195,7 +183,12 @@ def _groupless(evidence: Evidence) -> tuple[list[str], Mapping[str, list[str]]]:
             anywhere.append(device.address)
         elif device.parent is not None and not stays_with_driver(device):
             behind.setdefault(_root_bus(evidence, device), []).append(device.address)
-    return anywhere, behind
+    regions = any(device.iommu_direct is not None for device in host.pci)
+    for device in (device for device in host.pci if device.address in known):
+        members = host.index.groups.get(-1 if device.iommu_group is None else device.iommu_group, (device,))
+        guests = sorted({name for member in members for name in held.get(member.address, ())})
+        unplaced = (*anywhere, *behind.get(_root_bus(evidence, device), ()))
+        yield device.address, InGroup(device, members, device.address in ready, guests, unplaced, regions)
 
 
 def _root_bus(evidence: Evidence, device: PciDevice) -> str:

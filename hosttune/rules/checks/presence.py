@@ -96,7 +96,15 @@ def device_present(on: On, sighting: Sighting | None) -> Finding:
         remedy = f"plan again with the device that is there now; {_FORGET.format(seen.address)}"
         return on.failed(text, remedy, f"{on.reads}/device")
     if sighting.lacking:
-        return _unshown(on, sighting)
+        # That a source should show a device of the tree and does not; either may be right.
+        silent = [source for source in sighting.lacking if source.shows is not None]
+        if silent:
+            why = f"in the PCI tree, and not shown by {listed([source.name for source in silent])}, which could show it"
+            reads = listed([source.read for source in silent])
+            return on.unknown(why, f"compare by hand: {reads}; {_gone(sighting.seen.vendor)}")
+        names, reads = (listed([getattr(source, name) for source in sighting.lacking]) for name in ("name", "read"))
+        why = f"in the PCI tree; {names} could show it, and was not read"
+        return on.unknown(why, f"look at {reads}" if on.evidence.complete else RECORD)
     return on.passed("in the PCI tree")
 
 
@@ -132,18 +140,6 @@ def _missing(on: On, sighting: Sighting) -> Finding:
         return on.unknown(_device_text(seen, why), remedy)
     doubt = next((source.read for source in sources if source.shows is not None and not source.expects), None)
     return on.failed(_device_text(seen, f"{where}; {known}"), remedy, f"{_TREE}, {doubt or sources[0].read}")
-
-
-def _unshown(on: On, sighting: Sighting) -> Finding:
-    """Return that a source should show a device of the tree and does not; either may be right."""
-    silent = [source for source in sighting.lacking if source.shows is not None]
-    if silent:
-        why = f"in the PCI tree, and not shown by {listed([source.name for source in silent])}, which could show it"
-        reads = listed([source.read for source in silent])
-        return on.unknown(why, f"compare by hand: {reads}; {_gone(sighting.seen.vendor)}")
-    names, reads = (listed([getattr(source, name) for source in sighting.lacking]) for name in ("name", "read"))
-    why = f"in the PCI tree; {names} could show it, and was not read"
-    return on.unknown(why, f"look at {reads}" if on.evidence.complete else RECORD)
 
 
 def _device_text(seen: SeenDevice, text: str) -> str:
