@@ -13,16 +13,7 @@ from statistics import median
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.model.collective import (
-    GroupFigure,
-    GroupOutcome,
-    GroupState,
-    HostGroup,
-    Kind,
-    Member,
-    Scaling,
-    Timing,
-)
+from hosttune.model.collective import GroupFigure, GroupOutcome, GroupState, HostGroup, Kind, Member, Scaling, Timing
 from hosttune.model.listing import some
 from hosttune.model.validation import Verdict
 from hosttune.predicting.formulas import SMALL_BYTES, Estimate

@@ -12,13 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hosttune.handover.erasing.nvme import (
-    COMPLETED,
-    COMPLETED_DEALLOCATED,
-    FAILED,
-    RUNNING,
-    SanitizeLog,
-)
+from hosttune.handover.erasing.nvme import COMPLETED, COMPLETED_DEALLOCATED, FAILED, RUNNING, SanitizeLog
 from hosttune.model.values import Value
 
 # send: the drive has not had the command, it may be sent (only from a run that has not sent it).

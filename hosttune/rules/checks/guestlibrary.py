@@ -118,7 +118,6 @@ def _nics(evidence: Evidence) -> tuple[str, ...]:
     inside=True,
 )
 def guest_rdma_nodes(on: On) -> Finding:
-    """Check that programs reach each planned NIC through its node in /dev/infiniband."""
     nics, path = _nics(on.evidence), "/dev/infiniband"
     on = on.reading(path, f"{len(nics)} uverbs nodes or more")
     access = on.evidence.rdma_access or RdmaAccess()
@@ -150,7 +149,6 @@ def _makers(evidence: Evidence) -> Iterator[tuple[str, str]]:
     inside=True,
 )
 def guest_gpudirect(on: On, maker: str) -> Finding:
-    """Check that NICs can reach the memory of a maker's GPUs."""
     known = next(vendor.inside for vendor in VENDORS if vendor.name == maker)
     if known.peer_module is None:
         on.skip("no source says what its driver needs for GPUDirect RDMA")
@@ -185,7 +183,6 @@ def guest_gpudirect(on: On, maker: str) -> Finding:
     inside=True,
 )
 def guest_memlock(on: On) -> Finding:
-    """Check how much memory a program that was started as this one may lock for RDMA."""
     _nics(on.evidence)
     access = on.evidence.rdma_access or RdmaAccess()
     limit = on.need(access.memlock, "the limit of locked memory", look="ulimit -l")

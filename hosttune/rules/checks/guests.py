@@ -32,7 +32,6 @@ from hosttune.rules.engine import Finding, NoValue, inapplicable
     each=guests,
 )
 def guest_definition(on: On, guest: RunningGuest) -> Finding:
-    """Check that a running guest runs with the definition that its next start would use."""
     started(on, guest)
     what = "its running or its kept definition (of a transient guest libvirt keeps none)"
     if differing := on.need(guest.next_start, what):
@@ -74,7 +73,6 @@ def _planned(evidence: Evidence) -> Iterator[tuple[str, _Planned]]:
     each=_planned,
 )
 def guest_planned(on: On, planned: _Planned) -> Finding:
-    """Compare a guest of the applied plans with its definition in libvirt."""
     if planned.guest is None and guests_known(on.evidence) is None:
         on.give_up("whether it is defined is unknown: there may be other guests than those listed")
     if planned.guest is None:
@@ -119,7 +117,6 @@ def _parts(evidence: Evidence) -> Iterator[tuple[str, _Part]]:
     inside=True,
 )
 def guest_topology(on: On, part: _Part) -> Finding:
-    """Compare a part of the guest's plan with what the guest sees."""
     if isinstance(part, ExpectedCell):
         path = f"{sysfs.NODES}/node{part.id}"
         on = on.reading(path, f"CPUs {part.cpus}, {format_size(part.memory_bytes)}")

@@ -37,10 +37,7 @@ def devices_in_use(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
     for_guests=True,
 )
 def irq_affinity(on: On, device: PciDevice) -> Finding:
-    """Check the interrupts of running guests' devices: as planned, else on the device's node and on no guest's vCPU.
-
-    Where the kernel does not show the CPU to which an interrupt goes, those count to which it may go.
-    """
+    """Where the kernel does not show the CPU to which an interrupt goes, those count to which it may go."""
     host, want = on.host, wanted(on.evidence, "irq-affinity").get(device.address)
     home = host.home(device.numa_node)
     near = CpuSet(cpu.id for cpu in host.cpus if home is not None and cpu.numa_node == home)
@@ -80,10 +77,7 @@ def irq_affinity(on: On, device: PciDevice) -> Finding:
     for_guests=True,
 )
 def irqbalance(on: On) -> Finding:
-    """Check that irqbalance, if it is installed, is banned from the CPUs that guests are pinned to.
-
-    Without a list, it avoids isolated and nohz_full CPUs by itself (cputree.c).
-    """
+    """Without a list, it avoids isolated and nohz_full CPUs by itself (cputree.c)."""
     host, evidence = on.host, on.evidence
     taken = CpuSet(cpu for cpus in pinned(evidence).values() for cpu in cpus)
     if evidence.irqbalance is False:

@@ -11,16 +11,7 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host, PciDevice, Platform
 from hosttune.model.pci import DIRECT_REMEDY
 from hosttune.model.values import slot_of
-from hosttune.rules.checks.facts import (
-    OTHER_ARCHES,
-    RECORD,
-    accelerators,
-    driver_unread,
-    given,
-    holders,
-    lacks,
-    listed,
-)
+from hosttune.rules.checks.facts import OTHER_ARCHES, RECORD, accelerators, driver_unread, given, holders, lacks, listed
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
@@ -84,7 +75,6 @@ def _switch_on(host: Host) -> str:
     for_guests=True,
 )
 def interrupt_remapping(on: On) -> Finding:
-    """Check interrupt remapping. Without it a guest's device can raise any interrupt of the host."""
     host = on.host
     if host.arch in OTHER_ARCHES:
         on.skip(f"interrupts of {host.arch} are not remapped this way")
@@ -107,7 +97,6 @@ def interrupt_remapping(on: On) -> Finding:
     for_guests=True,
 )
 def vfio_no_iommu(on: On) -> Finding:
-    """Check that VFIO's no-IOMMU mode is off: in this mode, DMA of devices reaches all memory."""
     return _off(on, "vfio", "enable_unsafe_noiommu_mode")
 
 
@@ -120,7 +109,6 @@ def vfio_no_iommu(on: On) -> Finding:
     for_guests=True,
 )
 def vfio_unsafe_interrupts(on: On) -> Finding:
-    """Check that VFIO without interrupt remapping is off: it is meant for platforms that cannot remap interrupts."""
     return _off(on, "vfio_iommu_type1", "allow_unsafe_interrupts")
 
 
@@ -210,7 +198,6 @@ def _root_bus(evidence: Evidence, device: PciDevice) -> str:
     for_guests=True,
 )
 def iommu_groups(on: On, place: InGroup) -> Finding:
-    """Check that a whole group goes to one guest: devices in one group can reach each other without the IOMMU."""
     device, folder = place.device, f"{_GROUPS}/{place.device.iommu_group}"
     if device.iommu_group is None:
         return _in_no_group(on, place)

@@ -25,11 +25,7 @@ class _Switch(NamedTuple):
 
 # Since commit ca2967de5a5b AVIC is on by default from Zen 4 on, which has x2AVIC; on older CPUs it is off by default.
 _AMD = _Switch("kvm_amd", "avic", "x2avic")
-_SWITCHES = {
-    "GenuineIntel": _Switch("kvm_intel", "enable_apicv"),
-    "AuthenticAMD": _AMD,
-    "HygonGenuine": _AMD,
-}
+_SWITCHES = {"GenuineIntel": _Switch("kvm_intel", "enable_apicv"), "AuthenticAMD": _AMD, "HygonGenuine": _AMD}
 
 
 @check(

@@ -46,7 +46,6 @@ def linked(evidence: Evidence) -> Iterator[tuple[str, PciDevice | None]]:
     none="GPU, NIC, NVMe drive or NVSwitch",
 )
 def pcie_link(on: On, device: PciDevice | None) -> Finding:
-    """Judge a device's own link, and those between it and the root port: the narrowest one carries all it moves."""
     if device is None:
         on.give_up("the device itself is not in the list of PCI functions", as_root(on.evidence))
     loaded = (on.evidence.loaded_links or {}).get(device.address)

@@ -53,7 +53,6 @@ def first_functions(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
     for_guests=True,
 )
 def pcie_payload(on: On, device: PciDevice) -> Finding:
-    """Check the maximum payload size: one value along each path."""
     bridges = on.host.index.bridges(device.address)
     config = sysfs.function(device.address, "config")
     on = on.reading(f"{config} (Device Control), the same of {len(bridges)} bridges above")
@@ -100,7 +99,6 @@ def _linkless(on: On, device: PciDevice) -> bool:
     for_guests=True,
 )
 def aspm(on: On, device: PciDevice) -> Finding:
-    """Check the link power states of GPUs and of guests' devices: off at both ends."""
     port = on.host.index.pci.get(device.parent or "")
     config = f"{sysfs.function(device.address, 'config')} (Link Control)"
     on = on.reading(f"{config}, of {port.address} too" if port else config)
@@ -131,7 +129,6 @@ def aspm(on: On, device: PciDevice) -> Finding:
     inside=True,
 )
 def bar_size(on: On, gpu: Gpu) -> Finding:
-    """Check the BARs of GPUs: assigned, as large as those of cards of the same model, and as large as they can be."""
     functions, address = on.host.index.pci, gpu.address
     path = sysfs.function(address, "resource")
     # Every real machine has functions with BARs: if none is listed, the BARs were not recorded.

@@ -10,11 +10,7 @@ from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import gpus
 from hosttune.rules.engine import Finding
 
-_FROM = {
-    "device": ", from the device itself",
-    "bridge": ", from the bridge above",
-    "firmware": ", from its local CPUs",
-}
+_FROM = {"device": ", from the device itself", "bridge": ", from the bridge above", "firmware": ", from its local CPUs"}
 
 
 @check(
@@ -29,7 +25,6 @@ _FROM = {
     inside=True,
 )
 def numa_affinity(on: On, gpu: Gpu) -> Finding:
-    """Check that a GPU's node is known, and that its sources agree on it: device, bridges above, local CPUs."""
     host, path = on.host, sysfs.function(gpu.address, "numa_node")
     on = on.reading(path)
     if unread := _problem(host, "NUMA node not read", gpu):

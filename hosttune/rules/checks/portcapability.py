@@ -43,7 +43,6 @@ _SPLIT = 2  # lanes: a card limited to half of its rate has all lanes at half th
 )
 @worst_of
 def port_capability(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
-    """Check the rate of each port with a link against the fastest that the port supports."""
     in_use(on, nic)
     if nic.is_virtual:
         on.skip("a virtual device: it has no port of its own")
@@ -111,7 +110,7 @@ def _infiniband(on: On, port: RdmaPort, info: PortInfo) -> Finding:
     if _SPLIT in info.widths and 2 * rate >= most:
         return on.skipped(
             f"{text} and supports {lanes}; PortInfo does not tell whether both together: a card limited to half"
-            " (HDR100, NDR200) does not; its product name in lspci -vv, as root, has its rate",
+            " (HDR100, NDR200) does not; its product name in lspci -vv, as root, has its rate"
         )
     enabled = max(info.widths_enabled or (0,)) * max(info.lane_gbps_enabled or (0.0,))
     told = f"; at most {enabled:g} is enabled" if 0 < enabled < most else ""
@@ -149,7 +148,6 @@ _MEND = "look at the cooling, clean the fibre's ends, reseat or swap the module;
 )
 @worst_of
 def port_module(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
-    """Check the module in each Ethernet port against its own limits: temperature, voltage, laser current, light."""
     in_use(on, nic)
     if nic.is_virtual:
         on.skip("a virtual device: it has no port of its own")

@@ -47,7 +47,6 @@ _Port = RdmaPort | Interface
 )
 @worst_of
 def port_errors(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
-    """Check the error counters of each function's ports, and links that were lost again and again."""
     in_use(on, nic)
     yield from unlisted_ports(on, nic)
     for port in nic.rdma:

@@ -212,10 +212,7 @@ def _port_text(nic: PhysicalFunction, name: str) -> str:
 )
 @worst_of
 def port_rate(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
-    """Check the rate of each function's ports that have a link against other cards of its model.
-
-    A function may have several ports: the fastest is compared with the fastest, the next one with the next one.
-    """
+    """A function may have several ports: the fastest is compared with the fastest, the next one with the next one."""
     in_use(on, nic)
     if UNKNOWN in nic.links.values():
         on.give_up("its link is not known", f"see {STATE} of {nic.address}")

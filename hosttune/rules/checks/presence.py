@@ -17,15 +17,7 @@ from hosttune.model.host import DeviceSource, PciDevice, SeenDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import address_key, grouped
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import (
-    HOST,
-    RECORD,
-    accelerators,
-    known_devices,
-    listed,
-    lost_gpus,
-    refused,
-)
+from hosttune.rules.checks.facts import HOST, RECORD, accelerators, known_devices, listed, lost_gpus, refused
 from hosttune.rules.checks.on import Check, On, check
 from hosttune.rules.engine import Finding
 
@@ -59,10 +51,7 @@ def _sightings(evidence: Evidence) -> Iterator[tuple[str, Sighting | None]]:
     lacking = grouped((address, source) for source in sources for address in source.lacking)
     for address in sorted(known.keys() | lacking.keys(), key=address_key):
         seen = known.get(address, SeenDevice(address=address))
-        yield (
-            address,
-            Sighting(seen, functions.get(address), shown.get(address, []), lacking.get(address, [])),
-        )
+        yield (address, Sighting(seen, functions.get(address), shown.get(address, []), lacking.get(address, [])))
 
 
 @check(
@@ -77,7 +66,6 @@ def _sightings(evidence: Evidence) -> Iterator[tuple[str, Sighting | None]]:
     inside=True,
 )
 def device_present(on: On, sighting: Sighting | None) -> Finding:
-    """Check that a device is in the tree, answers, is the expected one, and is in each source that could show it."""
     if sighting is None:
         return _host(on)
     seen, function = sighting.seen, sighting.function
