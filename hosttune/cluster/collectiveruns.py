@@ -22,13 +22,8 @@ from hosttune.fleet.playbook import play
 from hosttune.model.clock import now_text
 from hosttune.model.collective import CollectiveReport, Member
 
+CollectiveRequest = BetweenRequest[CollectiveOptions]
 CollectiveRun = EndedRun[CollectiveReport]
-
-
-class CollectiveRequest(BetweenRequest[CollectiveOptions], frozen=True):
-    """What the command line asks `fleet collective` for."""
-
-    options: CollectiveOptions = msgspec.field(default_factory=CollectiveOptions)
 
 
 def run_collective(

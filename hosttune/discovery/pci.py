@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hosttune.discovery import pci_names
-from hosttune.discovery.pci_function import Bars, Function, read_function, read_irqs
+from hosttune.discovery.pci_function import LINK_FIGURES, Bars, Function, read_function, read_irqs
 from hosttune.discovery.pci_nodes import NodeFinder
 from hosttune.inventory.pcielink import IN_THE_ROOT, link_of
 from hosttune.machine.reader import Reader, number
@@ -25,7 +25,6 @@ from hosttune.model.values import MAX_ID, is_address, slot_of
 
 DEVICES = sysfs.PCI_DEVICES
 GROUPS = sysfs.IOMMU_GROUPS
-_FIGURES = ("speed_gts", "width", "max_speed_gts", "max_width")
 
 
 def read_pci(
@@ -92,9 +91,10 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
 def _link(function: Function) -> Link | None:
     """Return what a function reports of its link; None: no link. One in D3cold is not read: not to wake it."""
     asleep = function.power_state == "D3cold" and "current_link_speed" in function.names
-    if function.config.port_type in IN_THE_ROOT or (function.figures.silent and not asleep):
+    figures = {name: getattr(function.link[0], name) for name in LINK_FIGURES} if function.link else {}
+    if function.config.port_type in IN_THE_ROOT or not (asleep or any(known is not None for known in figures.values())):
         return None
-    return Link(**msgspec.structs.asdict(function.figures), told=function.reported_figures or None)
+    return Link(**figures, told=function.link or None)
 
 
 def judged_links(reader: Reader, index: DeviceIndex) -> tuple[PciDevice, ...]:
@@ -106,7 +106,7 @@ def judged_links(reader: Reader, index: DeviceIndex) -> tuple[PciDevice, ...]:
     for device in index.pci.values():
         link, end = link_of(index, device.address), None
         if link is not None and link.port is not None:
-            figures = {name: getattr(link.port.link, name, None) for name in _FIGURES}
+            figures = {name: getattr(link.port.link, name, None) for name in LINK_FIGURES}
             end = LinkEnd(address=link.port.address, **figures)
             ends = (link.port.address, slot_of(device.address))
             if link.state == "degraded" and link.end is device and ends not in reported:

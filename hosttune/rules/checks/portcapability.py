@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from hosttune.model.ports import Interface, PortDetail, PortInfo, RdmaPort, Reading, Transceiver, believed_gbps
 from hosttune.model.values import grouped
-from hosttune.rules.checks.facts import RECORD, listed
+from hosttune.rules.checks.facts import listed
 from hosttune.rules.checks.nics import (
     IB,
     LINKED,
@@ -14,11 +14,11 @@ from hosttune.rules.checks.nics import (
     UNKNOWN,
     PhysicalFunction,
     in_use,
-    nics,
+    port_check,
     unanswered,
     unlisted_ports,
 )
-from hosttune.rules.checks.on import On, check, worst_of
+from hosttune.rules.checks.on import On, worst_of
 from hosttune.rules.engine import Finding
 
 # Virtual functions in a guest (drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_core_pci_table): they answer for no
@@ -27,7 +27,7 @@ _VIRTUAL = frozenset(("15b3", device) for device in ("1014", "1016", "1018", "10
 _SPLIT = 2  # lanes: a card limited to half of its rate has all lanes at half the speed, or two at the full one
 
 
-@check(
+@port_check(
     "port-capability",
     title="Ports run at the fastest rate that they support",
     about="each NIC, with its ports that have a link",
@@ -35,11 +35,7 @@ _SPLIT = 2  # lanes: a card limited to half of its rate has all lanes at half th
     source="Linux Documentation/networking/ethtool-netlink.rst, LINKMODES_GET; ethtool(8); InfiniBand Architecture"
     " volume 1, 14.2.5.6 (PortInfo); smpquery(8)",
     expected="each port with a link at the fastest rate that it supports",
-    look=RECORD,
     reads="/sys/class/net/*/speed, ethtool NAME; /sys/class/infiniband/*/ports/*/rate, smpquery portinfo",
-    each=nics,
-    inside=True,
-    none="NIC",
 )
 @worst_of
 def port_capability(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
@@ -132,7 +128,7 @@ _ORDER = ("low alarm", "low warning", "high warning", "high alarm")
 _MEND = "look at the cooling, clean the fibre's ends, reseat or swap the module; ethtool -m NAME shows all readings"
 
 
-@check(
+@port_check(
     "port-module",
     title="Modules in ports are within their own limits",
     about="each NIC, with the modules in its ports",
@@ -140,11 +136,7 @@ _MEND = "look at the cooling, clean the fibre's ends, reseat or swap the module;
     source="SFF-8472 (table 9-5), SFF-8636 (6.6), CMIS (8.5): alarm and warning thresholds; ethtool(8), --module-info",
     expected="each reading within the limits that the module itself states",
     remedy=_MEND,
-    look=RECORD,
     reads="ethtool -m NAME",
-    each=nics,
-    inside=True,
-    none="NIC",
 )
 @worst_of
 def port_module(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
