@@ -284,12 +284,20 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
     if not types:
         kinds = [reader.text(f"{sysfs.IOMMU_GROUPS}/{group}/type") for group in (groups or ())]
     counted = Counter(sorted(kind for kind in kinds if kind))
+    # Whether interrupts go through a remapping unit: then their chips are called IR-PCI-MSI, IR-IO-APIC.
+    text = reader.text("/proc/interrupts")
+    if text is None:
+        interrupt_remapping = None
+    elif re.search(r"\bIR-(?:PCI|IO-APIC|HPET)", text):
+        interrupt_remapping = True
+    else:
+        interrupt_remapping = False if re.search(r"\bPCI-MSI|\bIO-APIC", text) else None
     return Iommu(
         present=present,
         mode=counted.most_common(1)[0][0] if counted else None,
         vendor=_iommu_vendor(reader, units),
         address_bits=min(((register >> 16 & 0x3F) + 1 for register in registers if register is not None), default=None),
-        interrupt_remapping=_interrupt_remapping(reader),
+        interrupt_remapping=interrupt_remapping,
         interrupt_posting=_interrupt_posting(registers),
     )
 
@@ -309,16 +317,6 @@ def _interrupt_posting(registers: Sequence[int | None]) -> bool | None:
     if any(register is not None and not register >> 59 & 1 for register in registers):
         return False
     return True if registers and None not in registers else None
-
-
-def _interrupt_remapping(reader: Reader) -> bool | None:
-    """Return whether interrupts go through a remapping unit: then their chips are called IR-PCI-MSI, IR-IO-APIC."""
-    text = reader.text("/proc/interrupts")
-    if text is None:
-        return None
-    if re.search(r"\bIR-(?:PCI|IO-APIC|HPET)", text):
-        return True
-    return False if re.search(r"\bPCI-MSI|\bIO-APIC", text) else None
 
 
 # --- digest --------------------------------------------------------------------------------------------------

@@ -28,7 +28,13 @@ def reset(system: System, target: Target) -> HandoverStep:
         return _step("failed", None, why=f"{driver} has the device: it would be reset under its driver")
     method = method_of(target.methods, target.weak)
     if method is None:
-        return _step("unknown" if target.methods is None else "not-supported", None, why=_lacking(target))
+        if target.methods is None:
+            why = "which reset methods the kernel has for it is unknown"
+        else:
+            weak = "; ".join(f"{method}: {target.weak[method]}" for method in target.methods if method in target.weak)
+            offered = ", ".join(target.methods) or "none"
+            why = f"no reset method that clears it: the kernel offers {offered}{f' ({weak})' if weak else ''}"
+        return _step("unknown" if target.methods is None else "not-supported", None, why=why)
     done = resets.reset(system, target.address, method, target.methods)
     evidence = {
         "offered": list(target.methods or ()),
@@ -47,14 +53,6 @@ def reset(system: System, target: Target) -> HandoverStep:
     elif target.physical is None and "?" not in before and done.ids != before:
         wrong = f"it was {before} before its reset, and says that it is {done.ids}: its firmware may not have started"
     return _step("failed" if wrong else "done", method, evidence, wrong)
-
-
-def _lacking(target: Target) -> str:
-    if target.methods is None:
-        return "which reset methods the kernel has for it is unknown"
-    weak = "; ".join(f"{method}: {target.weak[method]}" for method in target.methods if method in target.weak)
-    offered = ", ".join(target.methods) or "none"
-    return f"no reset method that clears it: the kernel offers {offered}{f' ({weak})' if weak else ''}"
 
 
 def _step(
