@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS = {
     "apply": ("transaction", "Configure the host as a plan says; roll back on failure."),
     "capture": ("documents", "Record this host, without serial numbers, for use with --root."),
-    "collective": ("collective", "List what this host has for collectives; take part in one."),
+    "collective": ("between", "List what this host has for collectives; take part in one."),
     "completion": ("documents", "Print the completion script of a shell."),
     "diagnose": ("predicting", "Say why a measured figure falls short, and what to do."),
     "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."),
@@ -41,7 +41,7 @@ COMMANDS = {
     "lint": ("lint", "Find what is wrong with existing domain XML on its host."),
     "lint-env": ("lint_env", "Judge an environment, or the commands of a guide: harmful, useless, right or unknown."),
     "metrics": ("metrics", "Write this host's state as metrics for Prometheus."),
-    "pairs": ("pairs", "List this host's ports; take part in measuring between hosts."),
+    "pairs": ("between", "List this host's ports; take part in measuring between hosts."),
     "plan": ("plan", "Decide where guests run and which settings the host needs."),
     "predict": ("predicting", "Say what a host, a plan or a guest can reach, and why."),
     "recover": ("transaction", "Roll back an interrupted apply or revert."),

@@ -34,8 +34,12 @@ class _Group(Value, frozen=True, kw_only=True):
     children: tuple[str, ...] = ()
 
 
+class _Meta(Value, frozen=True, kw_only=True):
+    hostvars: dict[str, dict[str, msgspec.Raw]] = msgspec.field(default_factory=dict)
+
+
 class _Listed(Value, frozen=True, kw_only=True):
-    meta: dict[str, dict[str, dict[str, msgspec.Raw]]] = msgspec.field(default_factory=dict, name="_meta")
+    meta: _Meta = msgspec.field(default_factory=_Meta, name="_meta")
 
 
 class Inventory(msgspec.Struct, frozen=True):
@@ -155,7 +159,7 @@ def variables_of(listed: str) -> Mapping[str, Mapping[str, msgspec.Raw]]:
     A list that cannot be decoded is refused: hosts that name devices would be taken for hosts that name none.
     """
     try:
-        return typed_json(listed, _Listed).meta.get("hostvars", {})
+        return typed_json(listed, _Listed).meta.hostvars
     except BadInput as error:
         hint = "see ansible-inventory --list"
         raise BadInput(f"its variables cannot be read: {error.what}", where="inventory", hint=hint) from error
