@@ -191,23 +191,26 @@ def _ask(name: str, arguments: Sequence[str], sources: Sequence[str], limit: str
     try:
         return LiveMachine().run(("/usr/bin/env", *given, tool(name), *arguments), timeout=_SECONDS)
     except CommandFailed as error:
-        # Ansible's error message as one line: its error, the cause, and the place in the file. Ansible tries
-        # one inventory plugin after another and reports an error for each. The cause is taken from the plugin
-        # that fits the names of the files.
-        output = error.output
-        errors = [match[1] for line in output.splitlines() if (match := _ERROR.match(line))]
-        errors = errors or output.split("\n")[-2:-1]
-        causes = dict(_CAUSE.findall(output))
-        meant = ("script", "yaml") if all(source.endswith(_YAML) for source in sources) else ("script", "ini", "yaml")
-        cause = next((causes[kind] for kind in meant if kind in causes), None)
-        origin = _ORIGIN.search(output)
-        parts = (errors[-1] if errors else None, cause, f"at {origin[1]}" if origin else None)
         raise BadInput(
-            ": ".join(part for part in parts if part) or error.reason,
-            where=_sources_text(sources, limit),
-            hint="correct the inventory, or --limit",
+            _reason(error, sources), where=_sources_text(sources, limit), hint="correct the inventory, or --limit"
         ) from error
 
 
 def _sources_text(sources: Sequence[str], limit: str | None) -> str:
     return f"inventory {', '.join(sources)}" + (f", --limit {limit}" if limit is not None else "")
+
+
+def _reason(error: CommandFailed, sources: Sequence[str]) -> str:
+    """Return ansible's error message as one line: its error, the cause, and the place in the file.
+
+    Ansible tries one inventory plugin after another and reports an error for each. The cause is taken from the plugin
+    that fits the names of the files.
+    """
+    output = error.output
+    errors = [match[1] for line in output.splitlines() if (match := _ERROR.match(line))] or output.split("\n")[-2:-1]
+    causes = dict(_CAUSE.findall(output))
+    meant = ("script", "yaml") if all(source.endswith(_YAML) for source in sources) else ("script", "ini", "yaml")
+    cause = next((causes[kind] for kind in meant if kind in causes), None)
+    origin = _ORIGIN.search(output)
+    parts = (errors[-1] if errors else None, cause, f"at {origin[1]}" if origin else None)
+    return ": ".join(part for part in parts if part) or error.reason
