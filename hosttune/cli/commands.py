@@ -39,7 +39,7 @@ COMMANDS = {
     "handover": ("handover", "Take devices from the last tenant to the next, and prove it."),
     "history": ("history", "List every transaction; print one, or the intent of that day."),
     "lint": ("lint", "Find what is wrong with existing domain XML on its host."),
-    "lint-env": ("lint_env", "Judge an environment, or the commands of a guide: harmful, useless, right or unknown."),
+    "lint-env": ("lint", "Judge an environment, or the commands of a guide: harmful, useless, right or unknown."),
     "metrics": ("metrics", "Write this host's state as metrics for Prometheus."),
     "pairs": ("between", "List this host's ports; take part in measuring between hosts."),
     "plan": ("plan", "Decide where guests run and which settings the host needs."),

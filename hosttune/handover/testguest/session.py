@@ -7,8 +7,11 @@ kill left. It is removed last.
 
 from __future__ import annotations
 
+import json
 import secrets
+import socket
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping
 
@@ -45,6 +48,43 @@ from hosttune.model.starts import TEST_GUEST
 from hosttune.model.values import is_address, to_json
 from hosttune.transaction.guestfiles import FilesOfGuest, value_of
 from hosttune.transaction.site import Site
+
+
+def listen(path: str, seconds: float, most: int) -> dict[str, str]:
+    """Return what came from a socket, and how it ended. Raises OSError if the socket cannot be reached."""
+    deadline = time.monotonic() + seconds
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+        channel.settimeout(min(seconds, 20.0))
+        channel.connect(path)
+        data = b""
+        while b"\n" not in data:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return {"ended": "unfinished" if data else "silent"}
+            channel.settimeout(left)
+            try:
+                chunk = channel.recv(1 << 16)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                chunk = b""
+            if not chunk:
+                return {"ended": "ended-early"}
+            data += chunk
+            if len(data) > most:
+                return {"ended": "too-much"}
+    line, _, rest = data.partition(b"\n")
+    if rest:
+        return {"ended": "too-much"}
+    try:
+        return {"ended": "line", "text": line.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"ended": "garbled"}
+
+
+if __name__ == "__main__":
+    print(json.dumps(listen(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))))
+
 
 BOOT_SECONDS, BOOT_ESTIMATE = 900.0, 120.0  # until the image runs what its seed asks for: a choice of ours
 _CREATE_SECONDS = 60.0
@@ -180,7 +220,7 @@ def _start(system: System, folder: str, plan: Plan, image: Image, order: GuestOr
 def _listen(system: System, name: str, seconds: float) -> str:
     """Return the line that the guest says. Raises Unanswered."""
     path = _socket(system, name)
-    module = "hosttune.handover.testguest.listening"
+    module = "hosttune.handover.testguest.session"
     argv = (sys.executable, "-P", "-m", module, path, f"{seconds:g}", str(most_bytes()))
     try:
         said = plain_json(system.run(argv, timeout=seconds + 60.0), where=module)
