@@ -425,15 +425,10 @@ def validate(
     from hosttune.validating import validate as check
 
     request = ValidationRequest(
-        level=level,
-        guest=guest,
+        level=level, guest=guest, duration=duration, scratch=scratch, peers=tuple(peers), floors=floors,
         against=_document(Validation, against) if against is not None else None,
         expect=of_value(_document(KINDS, expect)) if expect is not None else None,
-        duration=duration,
-        scratch=scratch,
-        peers=tuple(peers),
-        floors=floors,
-    )
+    )  # fmt: skip
     place = _system(root) if root is None or isinstance(root, str | os.PathLike) else _host(root)
     return check(place, request, say=say, tell=say).validation
 

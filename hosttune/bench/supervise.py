@@ -13,7 +13,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -130,26 +130,22 @@ def fork_worker(work: Callable[[Emit], None]) -> tuple[int, int]:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _be_worker(work, writer, parent)
+        status = 1
+        try:
+            import ctypes
+
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() == parent:
+                os.dup2(2, 1)
+                work(lambda record: _say(writer, record))
+                status = 0
+        except Exception as error:  # sent to the supervisor, which records a lost job
+            with contextlib.suppress(OSError):
+                _say(writer, {"broken": f"{type(error).__name__}: {str(error).strip()[:400]}"})
+        finally:
+            os._exit(status)
     os.close(writer)
     return pid, reader
-
-
-def _be_worker(work: Callable[[Emit], None], writer: int, parent: int) -> NoReturn:
-    status = 1
-    try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == parent:
-            os.dup2(2, 1)
-            work(lambda record: _say(writer, record))
-            status = 0
-    except Exception as error:  # sent to the supervisor, which records a lost job
-        with contextlib.suppress(OSError):
-            _say(writer, {"broken": f"{type(error).__name__}: {str(error).strip()[:400]}"})
-    finally:
-        os._exit(status)
 
 
 def _say(writer: int, record: Record) -> None:

@@ -13,7 +13,7 @@ from hosttune.cli.planned import DEFINITIONS, chosen, save_plan
 from hosttune.errors import BadInput, Unreadable
 from hosttune.machine.system import System
 from hosttune.model.host import Host
-from hosttune.planning.adopting import Adoption, Adoptions, Definition, adopt, saved_plan
+from hosttune.planning.adopting import Adoptions, Definition, adopt, saved_plan
 
 _ALL = "--adopt-all"
 
@@ -179,7 +179,10 @@ def _print(adopted: Adoptions, host: Host, request: AdoptRequest) -> None:
 
     output = request.output
     if output in DEFINITIONS:
-        adoption = _chosen(adopted, request.printed)
+        # The guest whose definition is printed. Raises BadInput.
+        name = request.printed
+        name = chosen(name, [adoption.name for adoption in adopted.guests])
+        adoption = next(adoption for adoption in adopted.guests if adoption.name == name)
         if adoption.placement is not None:
             # A definition in another encoding is decoded by its own declaration.
             if not adoption.changes:
@@ -193,12 +196,6 @@ def _print(adopted: Adoptions, host: Host, request: AdoptRequest) -> None:
     obstacle = _obstacle(adopted, request)
     following = obstacle[1] if obstacle else "hosttune apply, on the host itself"
     emit_report(adopted, output, lambda adopted: adoption_report(adopted, host, following), only)
-
-
-def _chosen(adopted: Adoptions, name: str | None) -> Adoption:
-    """Return the guest whose definition is printed. Raises BadInput."""
-    name = chosen(name, [adoption.name for adoption in adopted.guests])
-    return next(adoption for adoption in adopted.guests if adoption.name == name)
 
 
 def write_bytes(data: bytes) -> None:

@@ -1,86 +1,142 @@
-"""What `fleet pairs` and `fleet collective` share, and what a host's own `pairs` and `collective` do."""
+"""`pairs` and `collective`: what this host has, or its part of a measurement between hosts.
+
+`hosttune fleet pairs` and `hosttune fleet collective` ask for both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 import click
 
-from hosttune.cli.commands import with_options
-from hosttune.cli.fleetrun import inventory_options
-from hosttune.cli.output import FORMATS, emit_report, exiting, shown, tell, write
+from hosttune.cli.commands import Command, host_options, read_document
+from hosttune.cli.output import emit_report, shown
+from hosttune.discovery import discover
 from hosttune.errors import BadInput, Refused
-from hosttune.model.collective import CollectiveReport
-from hosttune.model.pairs import PairsReport
+from hosttune.machine.system import System
+from hosttune.model.collective import CollectiveJob, Member
+from hosttune.model.pairs import Ends, Job
 from hosttune.model.values import Value
 
-if TYPE_CHECKING:
-    from hosttune.cluster.between import EndedRun
+J = TypeVar("J", bound=Value)
 
-J = TypeVar("J", bound="Value")
-
-between_options = with_options(
-    inventory_options,
-    click.option("--window", metavar="HH:MM-HH:MM", help="Begin steps only in this time of the day, local time."),
-    click.option("--disrupt", multiple=True, metavar="HOST",
-                 help="Measure on this host even if guests run, or may run, on it (repeatable)."),
-    click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
-                 help="Format of the report."),
-)  # fmt: skip
+_AGAIN_SECONDS = 2.0
 
 
-def taken(asked: dict[str, Any], kind: type[Value]) -> dict[str, Any]:
-    """Take the options that were given out of `asked`: those with the names of this document's fields."""
-    return {name: value for name in kind.__struct_fields__ if (value := asked.pop(name, None)) not in (None, ())}
+@click.command(cls=Command)
+@host_options
+@click.option("-f", "--file", "job", metavar="FILE", help="What to measure: a job of `hosttune fleet pairs` (JSON; - is"
+              " standard input). Without it the ports are listed.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+              help="What to print.")  # fmt: skip
+def pairs(root: str | None, document: str | None, job: str | None, output: str) -> None:
+    """List this host's ports; take part in measuring between hosts.
 
+    Without -f nothing is measured. A host with running guests measures only if the job says so (exit 3): it loads the
+    network. The programs bind to one address, take one connection, and end after a time limit of their own.
 
-def end(context: click.Context, done: EndedRun[Any], output: str, show: Callable[[Any, str], None]) -> None:
-    """Print the report of a run, and why it stopped, and exit with its exit code."""
-    with exiting(context, done.exit_code):
-        show(done.report, output)
-        if done.stopped is not None:
-            write(shown(f"stopped: {done.stopped}"))
-            tell("the same command with --resume continues from here")
-
-
-def show_pairs(report: PairsReport, output: str) -> None:
-    """Print a report on pairs."""
-    from hosttune.report.pairs import pairs_report
-
-    emit_report(report, output, pairs_report)
-
-
-def show_collective(report: CollectiveReport, output: str) -> None:
-    """Print a report on collectives."""
-    from hosttune.report.collective import collective_report
-
-    emit_report(report, output, collective_report)
-
-
-def show_past(results: str, run_id: str | None, output: str, metrics: str | None) -> bool:
-    """Show the run that a report is asked of, if it measured between hosts. Returns whether it did. Raises BadInput.
-
-    `metrics`: a file that can judge hosts, not such runs.
+    \b
+    hosttune pairs
     """
-    from hosttune.fleet.run import read_past
+    from hosttune.report.pairs import ends_report
 
-    past = read_past(results, None, run_id)
-    verb = past.began.verb if past is not None else None
-    if past is None or verb not in ("pairs", "collective"):
-        return False
-    if metrics is not None:
-        hint = "leave it out, or name another run by --run, or answers by --verb"
-        raise BadInput(f"the run {past.run} is one of {verb}: no host is judged", where="--metrics", hint=hint)
-    if verb == "pairs":
-        from hosttune.cluster.pairruns import report_of_past as report_of_pairs
+    emit_report(answer_pairs(root, document, read_job(job, Job, "pairs")), output, ends_report)
 
-        show_pairs(report_of_pairs(results, past.run), output)
-    else:
-        from hosttune.cluster.collectiveruns import report_of_past as report_of_collective
 
-        show_collective(report_of_collective(results, past.run), output)
-    return True
+def answer_pairs(root: str | None, document: str | None, job: Job) -> Ends:
+    """Return what this host is, and what it measured. Raises BadInput and Refused."""
+    from msgspec.structs import replace
+
+    from hosttune import __version__
+    from hosttune.cluster.pairs.ends import check_job, look, measure
+    from hosttune.cluster.pairs.ports import present, survey
+    from hosttune.machine.archive import open_system
+    from hosttune.machine.reader import Reader
+
+    if job.ends:
+        check_job(job)
+        refuse_captured(root, document)
+    system = open_system(root)
+    if not job.ends:
+        return survey(system, read_document(root, document) or discover(system), job.ports, version=__version__)
+    ends = present(system, version=__version__)
+    refuse_guests(ends.guests, disrupt=job.disrupt)
+    done = measure(
+        job.ends,
+        lambda argv, limit: system.run(argv, timeout=limit),
+        together=job.together,
+        look=lambda end: look(Reader(system), end),
+    )
+    return replace(ends, ends=done)
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("-f", "--file", "job", metavar="FILE", help="What to do: a job of `hosttune fleet collective` (JSON; - is"
+              " standard input). Without it the host is listed.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+              help="What to print.")  # fmt: skip
+def collective(root: str | None, document: str | None, job: str | None, output: str) -> None:
+    """List what this host has for collectives; take part in one.
+
+    Without -f nothing is measured. A host with running guests takes part only if the job says so (exit 3): it loads the
+    network and the GPUs. GPUs that are in use are refused. The measurement ends after a time limit of
+    its own, and as soon as another host of its group is gone.
+
+    \b
+    hosttune collective
+    """
+    from hosttune.report.collective import member_report
+
+    emit_report(answer_collective(root, document, read_job(job, CollectiveJob, "collective")), output, member_report)
+
+
+def answer_collective(root: str | None, document: str | None, job: CollectiveJob) -> Member:
+    """Return what this host is, and what it measured. Raises BadInput and Refused."""
+    import os
+
+    from hosttune import __version__
+    from hosttune.cluster.collective.listing import answering, listed
+    from hosttune.cluster.collective.member import check_task, take_part
+    from hosttune.machine.archive import open_system
+
+    if job.task is not None:
+        check_task(job.task)
+        refuse_captured(root, document)
+    system = open_system(root)
+    if job.task is None:
+        there = {} if root is not None or document is not None else os.environ
+        host = read_document(root, document) or discover(system)
+        return listed(system, host, job, version=__version__, variables=there)
+    member = answering(system, version=__version__)
+    refuse_guests(member.guests, disrupt=job.disrupt)
+    if job.task.device == "gpu":
+        refuse_used_gpus(system)
+    return take_part(
+        job.task, member, lambda argv, limit: system.run(argv, timeout=limit), python=job.python
+    )  # fmt: skip
+
+
+def refuse_used_gpus(system: System) -> None:
+    """Refuse if a process or guest uses a GPU here, or if that is unknown. Raises Refused.
+
+    Ranks of the group before may still be ending: it is looked again twice.
+    """
+    import time
+
+    from hosttune.bench.guard import choose
+
+    for last in (False, False, True):
+        try:
+            chosen = choose(system, discover(system))
+            break
+        except Refused:
+            if last:
+                raise
+        time.sleep(_AGAIN_SECONDS)
+    if not chosen.gpus and not chosen.parts:
+        what = "no GPU is known here that may be loaded"
+        raise Refused(what, where="GPUs", hint="hosttune discover shows them, and the driver of each")
 
 
 def read_job(path: str | None, kind: type[J], verb: str) -> J:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli import between, fleetbaseline, fleetcollective, fleetpairs
+from hosttune.cli import fleetbaseline, fleetbetween
 from hosttune.cli.commands import Command, CommandGroup, Seconds, Whole, with_options
 from hosttune.cli.fleetrun import inventory_options, request_of, run, show
 from hosttune.cli.output import FORMATS as REPORTS
@@ -164,12 +164,12 @@ def handover(context: click.Context, /, **asked: Any) -> None:
     run(context, "handover", asked)
 
 
-@fleet.command(cls=Command, groups=fleetpairs.PAIR_GROUPS)
+@fleet.command(cls=Command, groups=fleetbetween.PAIR_GROUPS)
 @results_option
-@between.between_options
+@fleetbetween.between_options
 @click.option("--forks", type=Whole(2, 5000), metavar="N", help="Hosts to ask at once (default 200).")
 @click.option("--resume", is_flag=True, help="Continue the last run: measure the pairs that are still unknown.")
-@fleetpairs.pair_options
+@fleetbetween.pair_options
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ANSIBLE-OPTIONS]")
 @click.pass_context
 def pairs(context: click.Context, /, **asked: Any) -> None:
@@ -178,17 +178,17 @@ def pairs(context: click.Context, /, **asked: Any) -> None:
     It loads the network. No host is in two pairs at a time. A host with running guests is not measured unless it is
     named by --disrupt.
     """
-    fleetpairs.run(context, lambda rest: request_of("pairs", rest), asked)
+    fleetbetween.measure_pairs(context, lambda rest: request_of("pairs", rest), asked)
 
 
-@fleet.command(cls=Command, groups=fleetcollective.COLLECTIVE_GROUPS)
+@fleet.command(cls=Command, groups=fleetbetween.COLLECTIVE_GROUPS)
 @results_option
-@between.between_options
+@fleetbetween.between_options
 @click.option(
     "--forks", type=Whole(2, 5000), metavar="N", help="Hosts to ask at once, and most of a group (default 200)."
 )
 @click.option("--resume", is_flag=True, help="Continue the last run: measure the groups that are still unknown.")
-@fleetcollective.collective_options
+@fleetbetween.collective_options
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ANSIBLE-OPTIONS]")
 @click.pass_context
 def collective(context: click.Context, /, **asked: Any) -> None:
@@ -198,7 +198,7 @@ def collective(context: click.Context, /, **asked: Any) -> None:
     where a group is slow, hosts are left out until the slow one is found. A host with running guests is not measured
     unless it is named by --disrupt. No MPI, no scheduler.
     """
-    fleetcollective.run(context, lambda rest: request_of("collective", rest), asked)
+    fleetbetween.measure_collective(context, lambda rest: request_of("collective", rest), asked)
 
 
 @fleet.command(cls=Command, groups=GROUPS)
@@ -230,7 +230,7 @@ def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
 
     if last["verb"] is None and (last["inventories"] or last["limit"]):
         raise BadInput("a run's hosts are in its record", where="-i", hint="give --verb with it, or leave it out")
-    if last["verb"] is None and between.show_past(results, run_id, output, last["metrics"]):
+    if last["verb"] is None and fleetbetween.show_past(results, run_id, output, last["metrics"]):
         return
     path, metrics = last.pop("metrics"), None
     if path is not None:

@@ -1,4 +1,4 @@
-"""`lint`: what is wrong with existing domain XML on its host."""
+"""`lint` and `lint-env`: what is wrong with existing domain XML on its host, or with the lines of an environment."""
 
 from __future__ import annotations
 
@@ -7,16 +7,47 @@ from collections.abc import Sequence
 
 import click
 
-from hosttune.cli.commands import Command, completing, host_options, read_document
-from hosttune.cli.output import FORMATS as REPORTS
-from hosttune.cli.output import emit_report, exiting
+from hosttune.cli.commands import Command, completing, host_options, read_document, read_host
+from hosttune.cli.output import FORMATS, emit_report, exiting
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.model.lint import Linted
 from hosttune.rules.lint import BY_HAND, LintedDefinition, Manager, rules
 from hosttune.rules.lint import lint as find
 
-FORMATS = (*REPORTS, "junit", "sarif")
+
+@click.command("lint-env", cls=Command)
+@host_options
+@click.argument("path", metavar="FILE")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
+              help="What to print.")  # fmt: skip
+@click.pass_context
+def lint_env(context: click.Context, /, root: str | None, document: str | None, path: str, output: str) -> None:
+    """Judge an environment, or the commands of a guide: harmful, useless, right or unknown.
+
+    FILE (- is standard input) is a shell script, a Dockerfile, nccl.conf, a YAML list, sysctl.conf, a file of
+    modprobe.d, or a guide as pasted. Each line gets what it really does, its source, and hosttune's own setting for it;
+    what has no source is unknown. Exits 1 if a line is harmful. Without --host or --root only the file is
+    read; with them, the verdicts take into account what the host has.
+
+    \b
+    hosttune lint-env train.sh
+    hosttune lint-env /etc/nccl.conf --host host.json
+    env | hosttune lint-env - -o json
+    hosttune lint-env guide.txt
+    """
+    from hosttune.journal.state import load_text
+    from hosttune.report.lint import environment_report
+    from hosttune.rules.environment import judge
+
+    text = load_text(path, what="an environment: lines such as NAME=VALUE", size="environment")
+    host = read_host(root, document) if root is not None or document is not None else None
+    judged_environment = judge(text, where=path, host=host)
+    with exiting(context, 1 if any(line.verdict == "harmful" for line in judged_environment.lines) else 0):
+        emit_report(judged_environment, output, lambda environment: environment_report(environment, path))
+
+
+LINT_FORMATS = (*FORMATS, "junit", "sarif")
 WHAT = "a libvirt domain XML"
 
 
@@ -27,7 +58,7 @@ WHAT = "a libvirt domain XML"
 @click.option("--running", is_flag=True, help="Every QEMU that runs here, whoever started it.")
 @click.option("--fail-on", type=click.Choice(["warn", "error"]), default="warn", show_default=True,
               help="The lowest level that causes exit code 1.")  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
+@click.option("-o", "--output", type=click.Choice(LINT_FORMATS), default="text", show_default=True,
               help="What to print.")  # fmt: skip
 @click.pass_context
 def lint(
@@ -67,7 +98,7 @@ def check_files(
     from hosttune.cli.commands import read_host
 
     if output not in ("text", "json"):
-        hint = f"use -o text or -o json; hosttune lint has {', '.join(FORMATS)}"
+        hint = f"use -o text or -o json; hosttune lint has {', '.join(LINT_FORMATS)}"
         raise BadInput(f"-o {output} together with --check-xml", where="command line", hint=hint)
     definitions = [of_file(path) for path in dict.fromkeys(paths)]
     judge(context, read_host(root, document), definitions, output, "warn")

@@ -135,10 +135,7 @@ def plan(
     where = source.name or "command line"
     host = read_host(root, document)
     if source.kind == "options":
-        if asked["profile"] is None and host.in_force is not None:
-            intent = replace(intent, profile=host.in_force.profile or "guest")
-        if asked["name"] is None:
-            refuse_unnamed(host, intent)
+        intent = beside_in_force(intent, asked, host)
     decided = decide(host, intent, where, source=source, prune=prune, replan=replan)
     decided = with_system(decided, host, root) if document is None else decided
     if output not in DRAWN or out is not None or document is None:
@@ -148,13 +145,27 @@ def plan(
     if out is not None:
         save_plan(decided, out)
     with exiting(context, decided.unplaced_code or int(check and changes_something(decided, host, root, document))):
-        defined = output in DEFINITIONS
-        (write if defined and decided.unplaced else emit)(text)  # stdout is a definition, or empty
-        for finding in decided.findings if defined and not decided.unplaced else ():
-            if finding.level != "info":
-                tell(shown(f"{finding.level}: {finding.text} ({finding.where})"))
+        print_plan(decided, text, output)
         if out is None:
             save_plan(decided, None, root, document)
+
+
+def print_plan(decided: Plan, text: str, output: str) -> None:
+    """Print a plan; beside a definition, stdout is it or empty, and what the plan says against it goes to stderr."""
+    defined = output in DEFINITIONS
+    (write if defined and decided.unplaced else emit)(text)
+    for finding in decided.findings if defined and not decided.unplaced else ():
+        if finding.level != "info":
+            tell(shown(f"{finding.level}: {finding.text} ({finding.where})"))
+
+
+def beside_in_force(intent: Intent, asked: dict[str, Any], host: Host) -> Intent:
+    """Return what options ask for, with the profile in force if they name none. Raises BadInput for a name in use."""
+    if asked["name"] is None:
+        refuse_unnamed(host, intent)
+    if asked["profile"] is None and host.in_force is not None:
+        return replace(intent, profile=host.in_force.profile or "guest")
+    return intent
 
 
 def read_intent(asked: dict[str, Any], *, prune: bool) -> tuple[Intent, Source]:

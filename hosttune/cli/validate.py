@@ -110,11 +110,7 @@ def validate(
         emit_report(
             checked.validation,
             output,
-            lambda validation: (
-                brief_report(validation)
-                if asked["brief"]
-                else report_of(checked, request.against, request.floors, each)
-            ),
+            brief_report if asked["brief"] else lambda _: report_of(checked, request.against, request.floors, each),
             only,
         )
 

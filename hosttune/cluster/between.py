@@ -22,17 +22,7 @@ from hosttune.fleet import options as handed_on
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent, play, playbook
-from hosttune.fleet.record import (
-    Ended,
-    Line,
-    Members,
-    RecordedRun,
-    Resumed,
-    RunBegun,
-    Stopped,
-    encode,
-    new_run,
-)
+from hosttune.fleet.record import Ended, Line, Members, RecordedRun, Resumed, RunBegun, Stopped, encode, new_run
 from hosttune.fleet.results import held, read_file, replace_file
 from hosttune.fleet.rollout import INTERRUPTED
 from hosttune.fleet.run import FleetRequest, check_request, interruptible, order_of, past_of, with_recorded_request

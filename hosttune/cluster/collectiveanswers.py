@@ -296,12 +296,12 @@ def machines(members: Sequence[Member], ranks: int, device: Device) -> Machines:
     rates = [member.place.rate_gbps if member.place is not None else None for member in members]
     known = [rate for rate in rates if rate is not None]
     least = min(known) if known and len(known) == len(rates) else None
-    tcp = all(member.rdma is False or _switched_off(member.environment) for member in members)
+    tcp = all(
+        member.rdma is False
+        or any(member.environment.get(name, "").strip().lower() in values for name, values in _OFF.items())
+        for member in members
+    )
     return Machines(wirings[0] if alike else None, ranks, device, tcp, least)
-
-
-def _switched_off(variables: Mapping[str, str]) -> bool:
-    return any(variables.get(name, "").strip().lower() in values for name, values in _OFF.items())
 
 
 def expected(of: Machines, kind: Kind, hosts: int, size_bytes: int) -> Estimate | None:

@@ -15,20 +15,15 @@ import msgspec
 from hosttune.cluster import between, collectiveanswers, collectiveplan
 from hosttune.cluster.between import BetweenRequest, CurrentRun, EndedRun, Player, Verb, run_between
 from hosttune.cluster.collective.groups import most_steps
-from hosttune.cluster.collectiveplan import LIST_RECORD, CollectiveOptions, CollectivePlan, PlannedStep
+from hosttune.cluster.collectiveplan import LIST_RECORD, CollectiveOptions, CollectivePlan
 from hosttune.fleet.answers import read_document
 from hosttune.fleet.inventory import Inventory, read_inventory
 from hosttune.fleet.playbook import play
 from hosttune.model.clock import now_text
 from hosttune.model.collective import CollectiveReport, Member
 
+CollectiveRequest = BetweenRequest[CollectiveOptions]
 CollectiveRun = EndedRun[CollectiveReport]
-
-
-class CollectiveRequest(BetweenRequest[CollectiveOptions], frozen=True):
-    """What the command line asks `fleet collective` for."""
-
-    options: CollectiveOptions = msgspec.field(default_factory=CollectiveOptions)
 
 
 def run_collective(
@@ -86,27 +81,23 @@ def _measured(current: CurrentRun[CollectiveOptions], plan: CollectivePlan) -> t
             return stopped, plan
         plan = msgspec.structs.replace(plan, steps=(*plan.steps, step))
         between.write_plan(current.results, plan)
-        stopped = _step(current, plan, step)
+        # Let the groups of a step measure, all at once. Returns why the run cannot go on, or None.
+        made = collectiveplan.tasks(plan, step)
+        jobs = {
+            host: {
+                "task": {name: value for name, value in msgspec.to_builtins(task).items() if value is not None},
+                "disrupt": host in current.asked.disrupt,
+            }
+            for host, task in made.items()
+        }
+        sizes = "-".join(map(str, sorted({len(group.hosts) for group in step.groups})))
+        words = f"step {step.number} ({step.groups[0].purpose}): {len(step.groups)} groups of {sizes} hosts"
+        seconds = max(map(collectiveplan.seconds_of, made.values()))
+        record = collectiveplan.record_name(step.number)
+        stopped = current.measure(record, jobs, seconds, words, python=plan.options.python)
         if stopped is not None:
             return stopped, plan
         tried += [frozenset(group.hosts) for group in step.groups]
-
-
-def _step(current: CurrentRun[CollectiveOptions], plan: CollectivePlan, step: PlannedStep) -> str | None:
-    """Let the groups of a step measure, all at once. Returns why the run cannot go on, or None."""
-    made = collectiveplan.tasks(plan, step)
-    jobs = {
-        host: {
-            "task": {name: value for name, value in msgspec.to_builtins(task).items() if value is not None},
-            "disrupt": host in current.asked.disrupt,
-        }
-        for host, task in made.items()
-    }
-    sizes = "-".join(map(str, sorted({len(group.hosts) for group in step.groups})))
-    words = f"step {step.number} ({step.groups[0].purpose}): {len(step.groups)} groups of {sizes} hosts"
-    seconds = max(map(collectiveplan.seconds_of, made.values()))
-    record = collectiveplan.record_name(step.number)
-    return current.measure(record, jobs, seconds, words, python=plan.options.python)
 
 
 _COLLECTIVE = Verb("collective", CollectivePlan, _planned, _measured, collectiveanswers.report)

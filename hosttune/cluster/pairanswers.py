@@ -26,7 +26,7 @@ from hosttune.fleet.answers import has_answer_file, read_document
 from hosttune.fleet.membership import other_machine, unwatched
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
-from hosttune.model.pairs import GPU_RAIL, EndResult, Ends, Pair, PairHost, PairOutcome, PairsReport, PathMtu, Port
+from hosttune.model.pairs import GPU_RAIL, EndResult, Ends, Pair, PairHost, PairOutcome, PairsReport, PathMtu
 
 NO_ANSWER = ("no-connection", "connection-refused")  # these pairs are tried once more, the other way round
 
@@ -55,7 +55,10 @@ def raw_pairs(results: str, plan: PairsPlan) -> tuple[Pair, ...]:
 def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing) -> Iterator[Pair]:
     answers = [_host_ends(results, plan, host, planned.number) for host in pair]
     for first, second in rails(plan, pair):
-        rates = [_rate(port) for port in (first, second)]
+        # The active rate of a port. One that is not above 0 is none: every figure would reach it.
+        rates = [
+            (port.rate_gbps if port.rate_gbps is not None and port.rate_gbps > 0 else None) for port in (first, second)
+        ]
         if other_fabric(first, second):
             what = JudgedPair("wrong-fabric", why=f"{first.link_layer} and {second.link_layer}")
         else:
@@ -78,11 +81,6 @@ def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing
             path_mtu=what.path_mtu,
             why=what.why,
         )
-
-
-def _rate(port: Port) -> float | None:
-    """Return the active rate of a port. One that is not above 0 is none: every figure would reach it."""
-    return port.rate_gbps if port.rate_gbps is not None and port.rate_gbps > 0 else None
 
 
 _Answered = tuple[Answer, Mapping[tuple[str, str], EndResult] | None]

@@ -22,13 +22,8 @@ from hosttune.fleet.playbook import play
 from hosttune.model.clock import now_text
 from hosttune.model.pairs import Ends, PairsReport
 
+PairsRequest = BetweenRequest[PairsOptions]
 PairsRun = EndedRun[PairsReport]
-
-
-class PairsRequest(BetweenRequest[PairsOptions], frozen=True):
-    """What the command line asks `fleet pairs` for."""
-
-    options: PairsOptions = msgspec.field(default_factory=PairsOptions)
 
 
 def run_pairs(

@@ -29,7 +29,7 @@ from hosttune.model import sysfs
 from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, sane
 from hosttune.model.evidence import SECURE_BOOT, Evidence
 from hosttune.model.gpu import OTHER
-from hosttune.model.host import Host, PciDevice
+from hosttune.model.host import Host
 from hosttune.model.values import grouped
 
 # --- memory modules (SMBIOS) ---------------------------------------------------------------------------------
@@ -263,20 +263,14 @@ def _of_device(
 ) -> Fact:
     function = host.index.pci.get(address)
     label = sane(model) or (sane(function.device_name) if function is not None else None)
-    return Fact(
-        name=name, value=value, kind=_kind(function), model=label, subjects=(address,), source=source or _UNKNOWN_SOURCE
-    )
-
-
-def _kind(function: PciDevice | None) -> str | None:
-    """Return the ids by which devices are compared: a maker's board has firmware of its own, so the subsystem counts.
-
-    None if one of the four ids is unknown.
-    """
+    # The ids by which devices are compared: a maker's board has firmware of its own, so the subsystem counts.
+    # None if one of the four ids is unknown.
     if function is None or function.ids is None:
-        return None
-    board = (function.subsystem_vendor_id, function.subsystem_device_id)
-    return f"{function.ids} {board[0]}:{board[1]}" if all(board) else None
+        kind = None
+    else:
+        board = (function.subsystem_vendor_id, function.subsystem_device_id)
+        kind = f"{function.ids} {board[0]}:{board[1]}" if all(board) else None
+    return Fact(name=name, value=value, kind=kind, model=label, subjects=(address,), source=source or _UNKNOWN_SOURCE)
 
 
 # --- all facts -----------------------------------------------------------------------------------------------

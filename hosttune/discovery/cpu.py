@@ -266,15 +266,6 @@ def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequ
 # --- facts that all CPUs have in common ----------------------------------------------------------------------
 
 
-def _vendor(reader: Reader, cpuinfo: str) -> str | None:
-    """Return the CPUs' maker; None, with a problem, if /proc/cpuinfo names several (no machine mixes them)."""
-    named = values_of(cpuinfo, "vendor_id") - {""}
-    if len(named) > 1:
-        reader.problem("CPUs of several makers", "/proc/cpuinfo", " and ".join(sorted(named))[:80])
-        return None
-    return vendor_of(first_block(cpuinfo))
-
-
 def _read_model(reader: Reader, cpuinfo: str, hybrid: bool | None, scaling_driver: str | None) -> CpuModel:
     """Return the CPU model and the settings that apply to all CPUs."""
     block = first_block(cpuinfo)
@@ -282,8 +273,15 @@ def _read_model(reader: Reader, cpuinfo: str, hybrid: bool | None, scaling_drive
     flags = block.get("flags") or block.get("Features") or block.get("features")
     smt = f"{CPUS}/smt"
     smt_active = reader.count(f"{smt}/active")
+    # The CPUs' maker; None, with a problem, if /proc/cpuinfo names several (no machine mixes them).
+    named = values_of(cpuinfo, "vendor_id") - {""}
+    if len(named) > 1:
+        reader.problem("CPUs of several makers", "/proc/cpuinfo", " and ".join(sorted(named))[:80])
+        vendor = None
+    else:
+        vendor = vendor_of(first_block(cpuinfo))
     return CpuModel(
-        vendor=_vendor(reader, cpuinfo),
+        vendor=vendor,
         model=model_of(block),
         physical_address_bits=number(sizes[1], 64) if sizes else None,
         virtual_address_bits=number(sizes[2], 64) if sizes else None,

@@ -49,7 +49,14 @@ def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
     interfaces = by_address(reader, NET)
     rdmas = by_address(reader, RDMA)
     routed, unread = _routed(reader)
-    bridges = _fabric_bridges(reader, pci)
+    # Whether each ConnectX function carries the GPUs' fabric, by address, according to its vital product data.
+    # Empty on hosts that cannot have such functions. None: the data could not be read.
+    marks: dict[str, bool | None] = {}
+    for device in pci if has_bridges(pci) else ():
+        if may_be_bridge(device):
+            data = reader.data(f"{_DEVICES}/{device.address}/vpd")
+            marks[device.address] = MARK in data if data else None
+    bridges = bridges_among(marks)
     listed = [
         _nic(reader, device, interfaces.get(device.address, ()), rdmas.get(device.address, ()), routed)
         for device in devices
@@ -73,21 +80,6 @@ def _doubted(reader: Reader, nic: Nic, unread: str) -> Nic:
     state = "is up" if is_up(reader, name) else "may be up"
     why = f"{name} {state}, and whether it carries a default route is unknown: {unread} was not read"
     return msgspec.structs.replace(nic, use_unknown=why)
-
-
-def _fabric_bridges(reader: Reader, pci: tuple[PciDevice, ...]) -> dict[str, bool | None]:
-    """Return whether each ConnectX function carries the GPUs' fabric, by address, according to its vital product data.
-
-    Empty on hosts that cannot have such functions. None: the data could not be read.
-    """
-    if not has_bridges(pci):
-        return {}
-    marks: dict[str, bool | None] = {}
-    for device in pci:
-        if may_be_bridge(device):
-            data = reader.data(f"{_DEVICES}/{device.address}/vpd")
-            marks[device.address] = MARK in data if data else None
-    return bridges_among(marks)
 
 
 def by_address(reader: Reader, folder: str) -> dict[str, tuple[str, ...]]:

@@ -59,7 +59,15 @@ def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverSta
             "register of quarantined devices not read", f"{STATE_INSIDE}/{REGISTER}", "only root may read it"
         )
         return None
-    register = _register(reader, folder)
+    path, known = f"{folder}/{REGISTER}", len(reader.problems)
+    text = reader.text(path)
+    if text is not None:
+        register = _parsed(reader, text, path)
+    else:
+        trace = trace_of_register(folder, reader.names, reader.text)
+        if trace is not None:
+            reader.problem("register of quarantined devices lost", path, f"absent, and {trace} is there")
+        register = Register() if len(reader.problems) == known and not reader.system.exists(path) else None
     if register is None:
         return None
     if not register.devices:
@@ -67,25 +75,13 @@ def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverSta
     recording = recording_of(system, folder)
     recorded = recording is not None and recording.active
     epochs, marks = _counted(reader, folder, register, pci) if recorded else (None, None)
-    serials = _serials(reader, pci) if register.quarantined else None
+    if register.quarantined:
+        # The serial numbers of the drives that the host's driver has, by address.
+        drives = [function.address for function in pci if function.is_nvme]
+        serials = {drive: serial for drive in drives if (serial := drive_serial(reader.names, reader.text, drive))}
+    else:
+        serials = None
     return HandoverState(devices=register.devices, epochs=epochs, starts=marks, recording=recording, serials=serials)
-
-
-def _serials(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
-    """Return the serial numbers of the drives that the host's driver has, by address."""
-    drives = [function.address for function in pci if function.is_nvme]
-    return {drive: serial for drive in drives if (serial := drive_serial(reader.names, reader.text, drive))}
-
-
-def _register(reader: Reader, folder: str) -> Register | None:
-    path, known = f"{folder}/{REGISTER}", len(reader.problems)
-    text = reader.text(path)
-    if text is not None:
-        return _parsed(reader, text, path)
-    trace = trace_of_register(folder, reader.names, reader.text)
-    if trace is not None:
-        reader.problem("register of quarantined devices lost", path, f"absent, and {trace} is there")
-    return Register() if len(reader.problems) == known and not reader.system.exists(path) else None
 
 
 def _parsed(reader: Reader, text: str, where: str) -> Register | None:

@@ -234,31 +234,26 @@ def _disks(reader: Reader, host: Host) -> dict[str, dict[str, str]]:
     for drive in host.nvme:
         name = drive.controller
         if name is not None and _CONTROLLER.fullmatch(name):
-            words = {"state": reader.text(f"{_NVME}/{name}/state") or "", **_sensor(reader, name)}
+            # The composite temperature in degrees Celsius and its alarm (drivers/nvme/host/hwmon.c). sysfs has
+            # millidegrees. The driver creates both files, in one monitor. If there are several monitors, the
+            # worst value of each counts. If a temperature has no alarm, or an empty one, the alarm is "not
+            # read".
+            inner = _monitors(reader, f"{_NVME}/{name}")
+            places = [place for folder in inner for place in (folder, *_monitors(reader, folder))]
+            degrees: list[int] = []
+            alarms: list[str] = []
+            for place in places:
+                value = reader.integer(f"{place}/temp1_input")
+                alarm = reader.text(f"{place}/temp1_alarm")
+                degrees += [] if value is None else [value]
+                alarms += [] if value is None and alarm is None else [alarm or "not read"]
+            readings = {"temperature_c": f"{max(degrees) / 1000:g}"} if degrees else {}
+            if alarms:
+                readings["alarm"] = max(alarms, key=lambda alarm: (alarm == "1", alarm != "0"))
+            words = {"state": reader.text(f"{_NVME}/{name}/state") or "", **readings}
             words |= _smart(reader, name)
             disks[drive.address] = {key: value for key, value in words.items() if value}
     return disks
-
-
-def _sensor(reader: Reader, controller: str) -> dict[str, str]:
-    """Return the composite temperature in degrees Celsius and its alarm (drivers/nvme/host/hwmon.c).
-
-    sysfs has millidegrees. The driver creates both files, in one monitor. If there are several monitors, the worst
-    value of each counts. If a temperature has no alarm, or an empty one, the alarm is "not read".
-    """
-    inner = _monitors(reader, f"{_NVME}/{controller}")
-    places = [place for folder in inner for place in (folder, *_monitors(reader, folder))]
-    degrees: list[int] = []
-    alarms: list[str] = []
-    for place in places:
-        value = reader.integer(f"{place}/temp1_input")
-        alarm = reader.text(f"{place}/temp1_alarm")
-        degrees += [] if value is None else [value]
-        alarms += [] if value is None and alarm is None else [alarm or "not read"]
-    readings = {"temperature_c": f"{max(degrees) / 1000:g}"} if degrees else {}
-    if alarms:
-        readings["alarm"] = max(alarms, key=lambda alarm: (alarm == "1", alarm != "0"))
-    return readings
 
 
 def _monitors(reader: Reader, folder: str) -> list[str]:

@@ -207,17 +207,22 @@ def _process_holder(reader: Reader, pid: int, address: str, nodes: list[str]) ->
     comm = reader.text(f"/proc/{pid}/comm") or ""
     called = arguments[0].rpartition("/")[2]
     name = called if comm and called.encode()[:_COMM] == comm.encode() else comm or called or "a process"
-    guest = _guest(name, arguments)
-    place = _place(reader.text(f"/proc/{pid}/cgroup") or "")
-    hint = f"virsh shutdown {guest}" if guest else _end_of(name, pid, place)
-    return DeviceUser(address, ", ".join(nodes), hint, name=name, pid=pid, place=place, guest=guest)
-
-
-def _guest(name: str, arguments: list[str]) -> str | None:
-    """Return the guest that a QEMU process runs, from its option -name."""
+    # The guest that a QEMU process runs, from its option -name.
     if not name.startswith(("qemu-", "kvm")) or "-name" not in arguments[:-1]:
-        return None
-    return arguments[arguments.index("-name") + 1].removeprefix("guest=").partition(",")[0] or None
+        guest = None
+    else:
+        guest = arguments[arguments.index("-name") + 1].removeprefix("guest=").partition(",")[0] or None
+    place = _place(reader.text(f"/proc/{pid}/cgroup") or "")
+    if guest:
+        hint = f"virsh shutdown {guest}"
+    else:
+        if place is not None and place.startswith("container "):
+            hint = f"stop {place}, and what would start it again"
+        elif place is not None and place.endswith(".service") and not place.startswith("user@"):
+            hint = f"systemctl stop {place.removesuffix('.service')}"
+        else:
+            hint = _ENDS.get(name, f"end process {pid}")
+    return DeviceUser(address, ", ".join(nodes), hint, name=name, pid=pid, place=place, guest=guest)
 
 
 def _place(text: str) -> str | None:
@@ -230,14 +235,6 @@ def _place(text: str) -> str | None:
             return f"container {container[1][:12]}"
     units = [part for path in paths for part in path.split("/") if part.endswith((".service", ".scope"))]
     return units[-1] if units else None
-
-
-def _end_of(name: str, pid: int, place: str | None) -> str:
-    if place is not None and place.startswith("container "):
-        return f"stop {place}, and what would start it again"
-    if place is not None and place.endswith(".service") and not place.startswith("user@"):
-        return f"systemctl stop {place.removesuffix('.service')}"
-    return _ENDS.get(name, f"end process {pid}")
 
 
 # --- the host's own use --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hosttune.discovery import pci_names
-from hosttune.discovery.pci_function import Bars, Function, read_function, read_irqs
+from hosttune.discovery.pci_function import LINK_FIGURES, Bars, Function, read_function, read_irqs
 from hosttune.discovery.pci_nodes import NodeFinder
 from hosttune.inventory.pcielink import IN_THE_ROOT, link_of
 from hosttune.machine.reader import Reader, number
@@ -25,7 +25,6 @@ from hosttune.model.values import MAX_ID, is_address, slot_of
 
 DEVICES = sysfs.PCI_DEVICES
 GROUPS = sysfs.IOMMU_GROUPS
-_FIGURES = ("speed_gts", "width", "max_speed_gts", "max_width")
 
 
 def read_pci(
@@ -39,8 +38,16 @@ def read_pci(
     """
     functions = _read_functions(reader)
     home = NodeFinder(reader, nodes, functions)
-    _report_gone_functions(reader, functions)
-    names = _read_names(reader, functions, fallback_ids)
+    # Add a problem for each function that the kernel lists and that no longer answers.
+    for address, function in functions.items():
+        if function.gone:
+            why = "its ids or its configuration space read all ones: it is off the bus, or the link above it is down"
+            reader.problem("PCI function does not answer", f"{DEVICES}/{address}", why)
+    ids = {(f.vendor, f.device) for f in functions.values() if f.vendor and f.device}
+    data = pci_names.load(reader.system) if ids else None
+    if data is None and ids and fallback_ids is not None:
+        data = fallback_ids()
+    names = pci_names.lookup(data, ids)
     groups = _Groups(reader)
     return tuple(
         PciDevice(
@@ -84,9 +91,10 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
 def _link(function: Function) -> Link | None:
     """Return what a function reports of its link; None: no link. One in D3cold is not read: not to wake it."""
     asleep = function.power_state == "D3cold" and "current_link_speed" in function.names
-    if function.config.port_type in IN_THE_ROOT or (function.figures.silent and not asleep):
+    figures = {name: getattr(function.link[0], name) for name in LINK_FIGURES} if function.link else {}
+    if function.config.port_type in IN_THE_ROOT or not (asleep or any(known is not None for known in figures.values())):
         return None
-    return Link(**msgspec.structs.asdict(function.figures), told=function.reported_figures or None)
+    return Link(**figures, told=function.link or None)
 
 
 def judged_links(reader: Reader, index: DeviceIndex) -> tuple[PciDevice, ...]:
@@ -98,7 +106,7 @@ def judged_links(reader: Reader, index: DeviceIndex) -> tuple[PciDevice, ...]:
     for device in index.pci.values():
         link, end = link_of(index, device.address), None
         if link is not None and link.port is not None:
-            figures = {name: getattr(link.port.link, name, None) for name in _FIGURES}
+            figures = {name: getattr(link.port.link, name, None) for name in LINK_FIGURES}
             end = LinkEnd(address=link.port.address, **figures)
             ends = (link.port.address, slot_of(device.address))
             if link.state == "degraded" and link.end is device and ends not in reported:
@@ -107,24 +115,6 @@ def judged_links(reader: Reader, index: DeviceIndex) -> tuple[PciDevice, ...]:
         whole = link and msgspec.structs.replace(link.link, upstream=end, state=link.state, why=link.why)
         judged.append(msgspec.structs.replace(device, link=whole))
     return tuple(judged)
-
-
-def _report_gone_functions(reader: Reader, functions: Mapping[str, Function]) -> None:
-    """Add a problem for each function that the kernel lists and that no longer answers."""
-    for address, function in functions.items():
-        if function.gone:
-            why = "its ids or its configuration space read all ones: it is off the bus, or the link above it is down"
-            reader.problem("PCI function does not answer", f"{DEVICES}/{address}", why)
-
-
-def _read_names(
-    reader: Reader, functions: Mapping[str, Function], fallback_ids: Callable[[], bytes | None] | None
-) -> dict[tuple[str, str], pci_names.Names]:
-    ids = {(f.vendor, f.device) for f in functions.values() if f.vendor and f.device}
-    data = pci_names.load(reader.system) if ids else None
-    if data is None and ids and fallback_ids is not None:
-        data = fallback_ids()
-    return pci_names.lookup(data, ids)
 
 
 def _identity(function: Function, names: Mapping[tuple[str, str], pci_names.Names]) -> dict[str, Any]:

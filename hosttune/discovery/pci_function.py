@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from msgspec.structs import asdict
-
 from hosttune.discovery.pci_files import (
     FunctionFiles,
     decimal,
@@ -39,32 +37,17 @@ _UNSET = 0x20000000
 _REGIONS = 6  # standard BARs; after them come the ROM, SR-IOV and bridge windows
 _NO_REGION = b"0x0000000000000000 0x0000000000000000"
 _SPEED = re.compile(rb"([0-9]{1,3}(?:\.[0-9])?) GT/s")
+LINK_FIGURES = ("speed_gts", "width", "max_speed_gts", "max_width")
 _LINK_FILES = frozenset(("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"))
 AFFINITY = ("numa_node", "local_cpulist")  # the kernel shows both for every function, or, without NUMA, only the list
 _MAX_NODES = 1 << 20
 
 
-class Figures(Value, frozen=True, kw_only=True):
-    """What one end of a link reports: speed per lane and number of lanes, current and maximum.
-
-    None if unknown.
-    """
-
-    speed_gts: float | None = None
-    width: int | None = None
-    max_speed_gts: float | None = None
-    max_width: int | None = None
-
-    @property
-    def silent(self) -> bool:
-        """Whether the function reports no link at all."""
-        return self.max_speed_gts is None and self.max_width is None and self.speed_gts is None and self.width is None
-
-
 class Function(Value, frozen=True, kw_only=True):
     """One PCI function as sysfs shows it. `above` are the functions above it in its path, nearest first.
 
-    `unread`: those files of `AFFINITY` that exist but could not be read, or have no valid value.
+    `link`: what sysfs and configuration space report of it; the first counts. `unread`: those files of `AFFINITY` that
+    exist but could not be read, or have no valid value.
     """
 
     address: str
@@ -79,8 +62,7 @@ class Function(Value, frozen=True, kw_only=True):
     revision: str | None
     class_code: str | None
     config: ConfigFacts
-    figures: Figures
-    reported_figures: tuple[LinkFigures, ...]
+    link: tuple[LinkFigures, ...]
     numa_node: int | None
     local_cpus: str | None
     unread: frozenset[str]
@@ -106,7 +88,6 @@ class Function(Value, frozen=True, kw_only=True):
         return matters(self.vendor, self.device, self.class_code)
 
 
-_NO_FIGURES = Figures()
 Regions = tuple[tuple[Bar, ...], tuple[int, ...]]  # BARs with an address, indexes of those without
 Bars = dict[tuple[bytes, tuple[int, ...]], Regions | None]
 
@@ -133,7 +114,6 @@ def _read(files: FunctionFiles, address: str, above: tuple[str, ...], parent: st
     if status is None and matters(*ids):
         status = files.runtime_status()
     physfn = files.link_name("physfn")
-    figures, reported_figures = _figures(files, config, state)
     unread: set[str] = set()
     driver = files.link_name("driver")
     known = ((), ()) if config.no_bars and is_uncore(class_code) else _bars(files, config.wide_bars, seen_bars)
@@ -150,8 +130,7 @@ def _read(files: FunctionFiles, address: str, above: tuple[str, ...], parent: st
         revision=revision,
         class_code=class_code,
         config=config,
-        figures=figures,
-        reported_figures=reported_figures,
+        link=_link_figures(files, config, state),
         numa_node=_node(files, unread),
         local_cpus=_local_cpus(files, unread),
         unread=frozenset(unread),
@@ -206,33 +185,31 @@ def _node(files: FunctionFiles, unread: set[str]) -> int | None:
     return None
 
 
-def _figures(
-    files: FunctionFiles, config: ConfigFacts, power_state: str | None
-) -> tuple[Figures, tuple[LinkFigures, ...]]:
-    """Return the link as the sysfs files show it, or, without any of them, as configuration space does.
+def _link_figures(files: FunctionFiles, config: ConfigFacts, power_state: str | None) -> tuple[LinkFigures, ...]:
+    """Return the link as the sysfs files show it, then as configuration space does; each only where it shows one.
 
-    Also returns the figures of each of the two sources. The kernel shows all four files or none. So if only some are
-    there, the missing ones were lost and their figures are unknown. Where nothing is trained, the files say "Unknown"
-    and width 0, 63 or 255. A virtual function has no link of its own. Newer kernels wake a device in D3cold to read
-    these files.
+    The kernel shows all four files or none. So if only some are there, the missing ones were lost and their figures are
+    unknown. Where nothing is trained, the files say "Unknown" and width 0, 63 or 255. A virtual function has no link of
+    its own. Newer kernels wake a device in D3cold to read these files.
     """
     filed = files.names & _LINK_FILES
     if "physfn" in files.names or power_state == "D3cold" or not (filed or config.max_width or config.max_speed_gts):
-        return _NO_FIGURES, ()
-    data = files.data
-    own = Figures(
-        speed_gts=_speed(data("current_link_speed")),
-        width=_lanes(data("current_link_width")),
-        max_speed_gts=_speed(data("max_link_speed")),
-        max_width=_lanes(data("max_link_width")),
-    )
-    registers = Figures(
-        speed_gts=config.speed_gts, width=config.width, max_speed_gts=config.max_speed_gts, max_width=config.max_width
-    )
-    folder = sysfs.function(files.path.rpartition("/")[2])
-    reported = [LinkFigures(read=f"{folder}/{_brace_notation(filed)}", **asdict(own))] if filed else []
-    reported += [] if registers.silent else [LinkFigures(read=f"{folder}/config", **asdict(registers))]
-    return own if filed else registers, tuple(reported)
+        return ()
+    data, folder, sources = files.data, sysfs.function(files.path.rpartition("/")[2]), []
+    if filed:
+        sources.append(
+            LinkFigures(
+                read=f"{folder}/{_brace_notation(filed)}",
+                speed_gts=_speed(data("current_link_speed")),
+                width=_lanes(data("current_link_width")),
+                max_speed_gts=_speed(data("max_link_speed")),
+                max_width=_lanes(data("max_link_width")),
+            )
+        )
+    registers = {name: getattr(config, name) for name in LINK_FIGURES}
+    if any(figure is not None for figure in registers.values()):
+        sources.append(LinkFigures(read=f"{folder}/config", **registers))
+    return tuple(sources)
 
 
 def _brace_notation(names: frozenset[str]) -> str:

@@ -51,7 +51,9 @@ def lookup(data: bytes | None, ids: Iterable[tuple[str, str]]) -> dict[tuple[str
     """
     if data is None:
         return {}
-    end = _vendors_end(data)
+    # The offset where the vendors end and the classes ("C 00 …") begin.
+    classes = data.rfind(b"\nC 00 ")
+    end = len(data) if classes < 0 else classes
     named: dict[tuple[str, str], Names] = {}
     last, start, stop, after = "", end, end, 0
     for vendor, device in sorted(set(ids)):
@@ -72,12 +74,6 @@ def _inflate(data: bytes) -> bytes | None:
     except zlib.error:
         return None
     return text if inflater.eof else None
-
-
-def _vendors_end(data: bytes) -> int:
-    """Return the offset where the vendors end and the classes ("C 00  …") begin."""
-    at = data.rfind(b"\nC 00 ")
-    return len(data) if at < 0 else at
 
 
 def _vendor(data: bytes, vendor: bytes, after: int, end: int) -> int:

@@ -66,12 +66,15 @@ class Identity(Value, frozen=True, kw_only=True):
 
 def read_identity(reader: Reader) -> Identity:
     """Return host name, boot id, kernel release and arguments, and the architecture (`uname -m`)."""
+    # The architecture: the kernel's own name; or else `uname`; or else what the form of /proc/cpuinfo shows.
+    reported = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", lambda: os.uname().machine)
+    shape = _arch_of_cpuinfo(first_block(read_cpuinfo(reader)))
     return Identity(
         hostname=reader.text("/proc/sys/kernel/hostname") or reader.text("/etc/hostname") or None,
         boot_id=reader.text("/proc/sys/kernel/random/boot_id") or None,
         kernel=_kernel(reader),
         kernel_args=_kernel_args(reader),
-        arch=_arch(reader),
+        arch=reported or shape or _arch_of_release(_kernel(reader) or ""),
     )
 
 
@@ -93,17 +96,6 @@ def _kernel_args(reader: Reader) -> tuple[str, ...] | None:
         reader.problem("kernel arguments not understood", "/proc/cmdline", f"reads {text[:40]!r}")
         return None
     return arguments
-
-
-def _arch(reader: Reader) -> str | None:
-    """Return the architecture: the kernel's own name; or else `uname`; or else what the form of /proc/cpuinfo shows."""
-    reported = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", _uname_machine)
-    shape = _arch_of_cpuinfo(first_block(read_cpuinfo(reader)))
-    return reported or shape or _arch_of_release(_kernel(reader) or "")
-
-
-def _uname_machine() -> str:
-    return os.uname().machine
 
 
 def _arch_of_cpuinfo(facts: dict[str, str]) -> str | None:
@@ -292,12 +284,20 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
     if not types:
         kinds = [reader.text(f"{sysfs.IOMMU_GROUPS}/{group}/type") for group in (groups or ())]
     counted = Counter(sorted(kind for kind in kinds if kind))
+    # Whether interrupts go through a remapping unit: then their chips are called IR-PCI-MSI, IR-IO-APIC.
+    text = reader.text("/proc/interrupts")
+    if text is None:
+        interrupt_remapping = None
+    elif re.search(r"\bIR-(?:PCI|IO-APIC|HPET)", text):
+        interrupt_remapping = True
+    else:
+        interrupt_remapping = False if re.search(r"\bPCI-MSI|\bIO-APIC", text) else None
     return Iommu(
         present=present,
         mode=counted.most_common(1)[0][0] if counted else None,
         vendor=_iommu_vendor(reader, units),
         address_bits=min(((register >> 16 & 0x3F) + 1 for register in registers if register is not None), default=None),
-        interrupt_remapping=_interrupt_remapping(reader),
+        interrupt_remapping=interrupt_remapping,
         interrupt_posting=_interrupt_posting(registers),
     )
 
@@ -317,16 +317,6 @@ def _interrupt_posting(registers: Sequence[int | None]) -> bool | None:
     if any(register is not None and not register >> 59 & 1 for register in registers):
         return False
     return True if registers and None not in registers else None
-
-
-def _interrupt_remapping(reader: Reader) -> bool | None:
-    """Return whether interrupts go through a remapping unit: then their chips are called IR-PCI-MSI, IR-IO-APIC."""
-    text = reader.text("/proc/interrupts")
-    if text is None:
-        return None
-    if re.search(r"\bIR-(?:PCI|IO-APIC|HPET)", text):
-        return True
-    return False if re.search(r"\bPCI-MSI|\bIO-APIC", text) else None
 
 
 # --- digest --------------------------------------------------------------------------------------------------

@@ -202,7 +202,12 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
         raise BadInput("not a file name", where=path, hint="give a file name: a capture is not written to stdout")
     if os.path.lexists(path):
         raise _exists(path)
-    _check_folder(path)
+    # Raise BadInput if no file can be made here: before the machine is read, which can take a minute.
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise _unwritable(path, f"no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unwritable(path, f"no permission to write to {folder}")
     recording = Recording(system)
     host = gather(recording, wait=True).host
     read_running(Reader(recording))  # for the linter
@@ -335,28 +340,9 @@ def _relative(path: str, target: str) -> str:
 # --- the file ------------------------------------------------------------------------------------------------
 
 
-def _check_folder(path: str) -> None:
-    """Raise BadInput if no file can be made here: before the machine is read, which can take a minute."""
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        raise _unwritable(path, f"no folder {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _unwritable(path, f"no permission to write to {folder}")
-
-
 def _write(path: str, entries: list[Entry]) -> None:
     """Write the archive completely or not at all. Raises BadInput."""
-    packed = _pack(entries)
-    try:
-        write_whole(path, packed, 0o600, replace=False)  # private: its owner decides who may read it
-    except FileExistsError as error:
-        raise _exists(path) from error
-    except OSError as error:
-        raise _unwritable(path, error.strerror or str(error)) from error
-
-
-def _pack(entries: list[Entry]) -> bytes:
-    """Return a tar.gz with fixed owners and times: the same facts give the same bytes."""
+    # A tar.gz with fixed owners and times: the same facts give the same bytes.
     import gzip
     import io
     import tarfile
@@ -379,7 +365,13 @@ def _pack(entries: list[Entry]) -> bytes:
             else:
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
-    return file.getvalue()
+    packed = file.getvalue()
+    try:
+        write_whole(path, packed, 0o600, replace=False)  # private: its owner decides who may read it
+    except FileExistsError as error:
+        raise _exists(path) from error
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from error
 
 
 def _unwritable(path: str, why: str) -> BadInput:

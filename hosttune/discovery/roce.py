@@ -62,6 +62,14 @@ def _state(reader: Reader, nic: Nic, device: str) -> RoceState:
             types.append(text)
         if text == V2:
             break
+    path = f"{RDMA}/{device}/tc/1/traffic_class"
+    text = reader.text(path)
+    if text is None:
+        why["traffic_class"] = f"no {path}: only NVIDIA's own driver shows it" if reader.lacks(path) else "not read"
+        traffic_class = None
+    else:
+        match = _CLASS.match(text)
+        traffic_class = int(match[1]) if match else -1 if not text else None
     return RoceState(
         device=device,
         interface=interface,
@@ -71,19 +79,9 @@ def _state(reader: Reader, nic: Nic, device: str) -> RoceState:
         pfc=pfc,
         ecn_np=_ecn(reader, interface, "np", why),
         ecn_rp=_ecn(reader, interface, "rp", why),
-        traffic_class=_traffic_class(reader, device, why),
+        traffic_class=traffic_class,
         why=why,
     )
-
-
-def _traffic_class(reader: Reader, device: str, why: dict[str, str]) -> int | None:
-    path = f"{RDMA}/{device}/tc/1/traffic_class"
-    text = reader.text(path)
-    if text is None:
-        why["traffic_class"] = f"no {path}: only NVIDIA's own driver shows it" if reader.lacks(path) else "not read"
-        return None
-    match = _CLASS.match(text)
-    return int(match[1]) if match else -1 if not text else None
 
 
 def _ecn(reader: Reader, interface: str | None, end: str, why: dict[str, str]) -> tuple[int, ...] | None:

@@ -22,20 +22,8 @@ def read_security(reader: Reader, host: Host) -> Security:
     said = {name: reader.text(f"{sysfs.VULNERABILITIES}/{name}") for name in reader.names(sysfs.VULNERABILITIES)}
     blocks = blocks_by_cpu(read_cpuinfo(reader)).items()
     revisions = grouped((block["microcode"], cpu) for cpu, block in blocks if block.get("microcode"))
-    return Security(
-        vulnerabilities=said or None,
-        microcode={revision: str(CpuSet(cpus)) for revision, cpus in revisions.items()},
-        secure_boot=_secure_boot(reader),
-        tpm=_tpm(reader),
-        clocksource=reader.text(sysfs.CLOCKSOURCE),
-    )
-
-
-def _secure_boot(reader: Reader) -> bool | None:
-    """Return whether the firmware checks what it boots: the variable is four bytes of attributes, then 1 or 0.
-
-    It is a query, because the variable's name has a UUID, and a capture replaces those.
-    """
+    # Whether the firmware checks what it boots: the variable is four bytes of attributes, then 1 or 0. It is a
+    # query, because the variable's name has a UUID, and a capture replaces those.
 
     def live() -> str | None:
         data = reader.data(SECURE_BOOT)
@@ -45,15 +33,17 @@ def _secure_boot(reader: Reader) -> bool | None:
             return "off" if lacking or (reader.lacks(_EFI) and reader.names("/sys/firmware")) else None
         return {1: "on", 0: "off"}.get(data[4]) if len(data) == 5 else None
 
-    return {"on": True, "off": False}.get((reader.query("secure-boot", live) or "").strip())
-
-
-def _tpm(reader: Reader) -> str | None:
-    """Return the version of the first TPM ("2"), "none" if the kernel has none.
-
-    Kernels before 5.6 have no file with it, and /sys/class/tpmrm for those of version 2 only.
-    """
+    # The version of the first TPM ("2"), "none" if the kernel has none. Kernels before 5.6 have no file with
+    # it, and /sys/class/tpmrm for those of version 2 only.
     first = next((name for name in reader.names(_TPM) if name.startswith("tpm")), None)
     if first is None:
-        return "none" if reader.lacks(f"{_TPM}/tpm0") else None
-    return reader.text(f"{_TPM}/{first}/tpm_version_major") or ("2" if reader.names("/sys/class/tpmrm") else None)
+        tpm = "none" if reader.lacks(f"{_TPM}/tpm0") else None
+    else:
+        tpm = reader.text(f"{_TPM}/{first}/tpm_version_major") or ("2" if reader.names("/sys/class/tpmrm") else None)
+    return Security(
+        vulnerabilities=said or None,
+        microcode={revision: str(CpuSet(cpus)) for revision, cpus in revisions.items()},
+        secure_boot={"on": True, "off": False}.get((reader.query("secure-boot", live) or "").strip()),
+        tpm=tpm,
+        clocksource=reader.text(sysfs.CLOCKSOURCE),
+    )

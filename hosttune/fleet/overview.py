@@ -111,20 +111,18 @@ class _Hosts:
         own = machine_of(validation) if validation is not None else None
         machine = own or read_machine(self._results, host)
         self.facts.add(host, machine, validation.configuration if validation is not None else None)
-        why = self._diagnosed(host, validation) if validation is not None else Diagnosed()
-        self.lines.append(_line(host, seen, machine, self._asked, self._shared, why))
+        why = None
+        if validation is not None:
+            # Why a host's figures are low; nothing where that cannot be told.
+            why = diagnose_host(self._results, host, validation, self._standard)
+            self._undiagnosed += why is None
+            if why is not None and why.low and not why.causes:
+                self.unexplained[host] = _cut("; ".join(why.next))
+        self.lines.append(_line(host, seen, machine, self._asked, self._shared, why or Diagnosed()))
         if validation is not None:
             self.figures.add(host, validation.samples, machine.hardware if machine is not None else None)
             if validation.machine is not None and validation.machine.digest:
                 self._named.setdefault(validation.machine.digest, []).append(host)
-
-    def _diagnosed(self, host: str, validation: Validation) -> Diagnosed:
-        """Return why a host's figures are low; nothing where that cannot be told."""
-        why = diagnose_host(self._results, host, validation, self._standard)
-        self._undiagnosed += why is None
-        if why is not None and why.low and not why.causes:
-            self.unexplained[host] = _cut("; ".join(why.next))
-        return why or Diagnosed()
 
     def notes(self) -> Iterator[str]:
         """Yield what a person must know of the hosts as a whole."""

@@ -55,20 +55,17 @@ def refuse_names(hosts: tuple[str, ...]) -> None:
     Raises BadInput for a name that is empty, too long, the name of the record, or has a control character.
     """
     for host in hosts:
-        why = _unfit(host)
+        # Why a host cannot have this name; empty if it can.
+        name = host_folder(host)
+        if name == RECORD:
+            why = "the record has that name"
+        elif not 0 < len(name) <= _LONGEST:
+            why = f"it may have 1 to {_LONGEST} bytes, it has {len(name)}"
+        else:
+            why = "it has a control character" if any(ord(letter) < 32 or ord(letter) == 127 for letter in host) else ""
         if why:
             what = f"a host cannot be called {host[:80]!r}: {why}"
             raise BadInput(what, where="inventory", hint="give it another name there")
-
-
-def _unfit(host: str) -> str:
-    """Return why a host cannot have this name; empty if it can."""
-    name = host_folder(host)
-    if name == RECORD:
-        return "the record has that name"
-    if not 0 < len(name) <= _LONGEST:
-        return f"it may have 1 to {_LONGEST} bytes, it has {len(name)}"
-    return "it has a control character" if any(ord(letter) < 32 or ord(letter) == 127 for letter in host) else ""
 
 
 def read_file(path: str) -> bytes | None:

@@ -11,16 +11,7 @@ import msgspec
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.gpu.vgpu_set import VgpuFunctions, manage_functions
 from hosttune.handover import binding, gpumemory, network, remains, timelimits
-from hosttune.handover.erasing import (
-    Clock,
-    EraseOrder,
-    erase,
-    erasing,
-    forget_erasing,
-    hold_back,
-    let_go,
-    survey,
-)
+from hosttune.handover.erasing import Clock, EraseOrder, erase, erasing, forget_erasing, hold_back, let_go, survey
 from hosttune.handover.targets import NVME_DRIVER, Target
 from hosttune.machine.child import in_child
 from hosttune.model.handover import HandoverStep, StepOutcome

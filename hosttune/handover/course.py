@@ -297,7 +297,9 @@ class Course:
     ) -> HandoverStep:
         """Carry out one step between its two lines in the journal. What it raises makes it failed."""
         self.count += 1
-        self._mark(target, name)
+        # Record in the register which step begins. Raises Refused if the device is no longer quarantined.
+        with record.state_lock(self.store):
+            record_devices(self.store.folder, (msgspec.structs.replace(self._held(target), step=name),))
         record.begin_step(self.journal, self.count, target, name, limit, estimate)
         self.say(f"{target.address}: {name} (about {estimate:.0f} s)" if estimate else f"{target.address}: {name}")
         try:
@@ -314,11 +316,6 @@ class Course:
             f"{target.address}: {name}: {handover_step.outcome}{f' ({handover_step.why})' if handover_step.why else ''}"
         )
         return handover_step
-
-    def _mark(self, target: Target, name: StepName) -> None:
-        """Record in the register which step begins. Raises Refused if the device is no longer quarantined."""
-        with record.state_lock(self.store):
-            record_devices(self.store.folder, (msgspec.structs.replace(self._held(target), step=name),))
 
     def _held(self, target: Target) -> DeviceRecord:
         """Return the register's record of a device. Raises Refused if it is no longer quarantined."""
@@ -354,7 +351,15 @@ class Course:
             validation = self.guest.validation
         statement = statement_of(self.site, host, devices, validation)
         firmware = {target.address: self.firmware.get(target.address) for target in self.targets}
-        why = {**uncovered(self.site, host, statement, firmware), **self._replaced(host)}
+        # Why the device at an address is not the one that was quarantined, for each of which that holds.
+        versions, catalogue = {}, read_catalogue(host)
+        for target in self.targets:
+            now = identity(catalogue, target.address, host)
+            if not same_device(target.identity, now):
+                versions[target.address] = f"another device is there: it was {target.identity!r}, and is {now!r}"
+            elif binding.place_of(self.site.system, target.address) != self.places.get(target.address):
+                versions[target.address] = "it was taken out meanwhile, and put in again or another one in its place"
+        why = {**uncovered(self.site, host, statement, firmware), **versions}
         if why:
             kept = [
                 msgspec.structs.replace(device, state="quarantined") if device.address in why else device
@@ -372,17 +377,6 @@ class Course:
         clean = all(device.state == "clean" for device in statement.predicate.devices)
         self.journal.write("closed", state="applied" if clean else "kept")
         return statement
-
-    def _replaced(self, host: Host) -> Mapping[str, str]:
-        """Return why the device at an address is not the one that was quarantined, for each of which that holds."""
-        versions, catalogue = {}, read_catalogue(host)
-        for target in self.targets:
-            now = identity(catalogue, target.address, host)
-            if not same_device(target.identity, now):
-                versions[target.address] = f"another device is there: it was {target.identity!r}, and is {now!r}"
-            elif binding.place_of(self.site.system, target.address) != self.places.get(target.address):
-                versions[target.address] = "it was taken out meanwhile, and put in again or another one in its place"
-        return versions
 
     def _handed(self, host: Host, target: Target) -> HandedDevice:
         done = list(self.steps.get(target.address, ()))

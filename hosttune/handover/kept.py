@@ -77,28 +77,24 @@ def kept(site: Site, host: Host) -> tuple[tuple[Verification, ...] | None, tuple
     for name in names:
         path = os.path.join(site.store.folder, SIGNED, name)
         try:
-            verifications.append(_verified(site, host, path))
+            data = load(path + _TEXT, what="a statement", size="statement")
+            statement = Statement.from_json(data, where=path + _TEXT)
+            identity = load_text(path + ".identity", what="the name of its signer")
+            paths = lists(site.store)
+            known = given(paths)
+            lost = set(load_text(path + ".revoked", what="its lists of revoked keys").split()) - {
+                revoked_list.sha256 for revoked_list in known
+            }
+            if lost:
+                hint = "verify it again with --revoked and --keep"
+                raise BadInput("a list of revoked keys that it was verified with is missing", where=path, hint=hint)
+            wrong = signature_reasons(data, path + _TEXT + SUFFIX, path + ".signers", identity, paths)
+            answer = verification(statement, live_of(site, host, statement), wrong, identity)
+            verifications.append(msgspec.structs.replace(answer, revoked=known))
         except (HosttuneError, OSError) as error:
             why = error.what if isinstance(error, HosttuneError) else str(error.strerror)
             problems.append(Problem(what=UNREAD_STATEMENT, where=path + _TEXT, why=why))
     return tuple(verifications), tuple(problems)
-
-
-def _verified(site: Site, host: Host, path: str) -> Verification:
-    data = load(path + _TEXT, what="a statement", size="statement")
-    statement = Statement.from_json(data, where=path + _TEXT)
-    identity = load_text(path + ".identity", what="the name of its signer")
-    paths = lists(site.store)
-    known = given(paths)
-    lost = set(load_text(path + ".revoked", what="its lists of revoked keys").split()) - {
-        revoked_list.sha256 for revoked_list in known
-    }
-    if lost:
-        hint = "verify it again with --revoked and --keep"
-        raise BadInput("a list of revoked keys that it was verified with is missing", where=path, hint=hint)
-    wrong = signature_reasons(data, path + _TEXT + SUFFIX, path + ".signers", identity, paths)
-    answer = verification(statement, live_of(site, host, statement), wrong, identity)
-    return msgspec.structs.replace(answer, revoked=known)
 
 
 def _names(store: Store) -> list[str]:

@@ -28,7 +28,13 @@ def reset(system: System, target: Target) -> HandoverStep:
         return _step("failed", None, why=f"{driver} has the device: it would be reset under its driver")
     method = method_of(target.methods, target.weak)
     if method is None:
-        return _step("unknown" if target.methods is None else "not-supported", None, why=_lacking(target))
+        if target.methods is None:
+            why = "which reset methods the kernel has for it is unknown"
+        else:
+            weak = "; ".join(f"{method}: {target.weak[method]}" for method in target.methods if method in target.weak)
+            offered = ", ".join(target.methods) or "none"
+            why = f"no reset method that clears it: the kernel offers {offered}{f' ({weak})' if weak else ''}"
+        return _step("unknown" if target.methods is None else "not-supported", None, why=why)
     done = resets.reset(system, target.address, method, target.methods)
     evidence = {
         "offered": list(target.methods or ()),
@@ -39,29 +45,14 @@ def reset(system: System, target: Target) -> HandoverStep:
     }
     if done.ids is None:
         return _step("unknown", method, evidence, "its configuration space cannot be read")
-    wrong = _wrong(target, done)
-    return _step("failed" if wrong else "done", method, evidence, wrong)
-
-
-def _wrong(target: Target, done: resets.Reset) -> str | None:
-    """Return why a device is not as before its reset, by the beginning of its configuration space.
-
-    A virtual function reads all ones as its ids (PCI Express Base Specification 5.0, 9.3.4.1.1 and 9.3.4.1.2).
-    """
+    # Why a device is not as before its reset, by the beginning of its configuration space. A virtual function
+    # reads all ones as its ids (PCI Express Base Specification 5.0, 9.3.4.1.1 and 9.3.4.1.2).
+    wrong, before = None, target.identity.split(" ")[1]
     if not done.answers or (target.physical is None and str(done.ids).startswith("ffff:")):
-        return "it does not answer any more: it reads all ones"
-    before = target.identity.split(" ")[1]
-    if target.physical is None and "?" not in before and done.ids != before:
-        return f"it was {before} before its reset, and says that it is {done.ids}: its firmware may not have started"
-    return None
-
-
-def _lacking(target: Target) -> str:
-    if target.methods is None:
-        return "which reset methods the kernel has for it is unknown"
-    weak = "; ".join(f"{method}: {target.weak[method]}" for method in target.methods if method in target.weak)
-    offered = ", ".join(target.methods) or "none"
-    return f"no reset method that clears it: the kernel offers {offered}{f' ({weak})' if weak else ''}"
+        wrong = "it does not answer any more: it reads all ones"
+    elif target.physical is None and "?" not in before and done.ids != before:
+        wrong = f"it was {before} before its reset, and says that it is {done.ids}: its firmware may not have started"
+    return _step("failed" if wrong else "done", method, evidence, wrong)
 
 
 def _step(

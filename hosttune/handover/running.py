@@ -15,7 +15,6 @@ from hosttune.handover.course import Course, Tools, begun
 from hosttune.handover.partitions import active_partitions
 from hosttune.handover.targets import Asked, Target, chosen
 from hosttune.handover.testguest import TestGuest, goes_in, remove_left
-from hosttune.journal import Store
 from hosttune.journal.register import record_devices
 from hosttune.journal.state import save
 from hosttune.machine.system import System
@@ -72,13 +71,19 @@ def hand_over(here: Here, asked: Asked, options: HandoverOptions, confirm: Confi
     site, discover = here
     store = writable_store(site)
     if options.out is not None:
-        _check_place(options.out)
+        # Raise BadInput for a file that could not be written at the end, hours later.
+        folder = os.path.dirname(options.out) or "."
+        if os.path.isdir(options.out) or not os.access(options.out if os.path.exists(options.out) else folder, os.W_OK):
+            raise BadInput(f"cannot write {options.out}", where="--out", hint="name a file in a folder that exists")
     with record.state_lock(record.courses(store), _STATUS_SECONDS), interruptible():
         left = remove_left(site, store)
         if left is not None:
             say(f"removed what a hand-over left that was cut off: {left}")
         host = discover()
-        targets = tuple(_with_methods(store, target) for target in chosen(site, host, asked))
+        targets = tuple(
+            msgspec.structs.replace(target, methods=record.original_methods(store, target.address, target.methods))
+            for target in chosen(site, host, asked)
+        )
         if not confirm(tuple(_lines(site, host, targets, asked, options.test_guest))):
             raise Declined("not begun: answered no", where="prompt", hint="nothing was changed")
         last = record.last_course(store)
@@ -95,17 +100,6 @@ def hand_over(here: Here, asked: Asked, options: HandoverOptions, confirm: Confi
     clean = all(device.state == "clean" for device in statement.predicate.devices)
     path = options.out or record.statement_path(store.folder, number)
     return Handed(statement=statement, path=path, clean=clean, refused=tuple(course.refused))
-
-
-def _check_place(path: str) -> None:
-    """Raise BadInput for a file that could not be written at the end, hours later."""
-    folder = os.path.dirname(path) or "."
-    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise BadInput(f"cannot write {path}", where="--out", hint="name a file in a folder that exists")
-
-
-def _with_methods(store: Store, target: Target) -> Target:
-    return msgspec.structs.replace(target, methods=record.original_methods(store, target.address, target.methods))
 
 
 def _lines(

@@ -131,7 +131,7 @@ def signature_reasons(
 
 def check_list(path: str) -> None:
     """Raise BadInput for a file that ssh-keygen takes for neither a KRL nor public keys: it accepts nothing with it."""
-    if _says_none(_list(path)):
+    if all(not line.strip() or line.lstrip().startswith(b"#") for line in _list(path).split(b"\n")):
         return
     place = ("-f", os.path.abspath(path))
     if _failure(("-Q", "-l", *place), "") is not None and _failure(("-l", *place), "") is not None:
@@ -149,10 +149,6 @@ def _list(path: str) -> bytes:
         hint = "copy it again; if no key is revoked, give a KRL without keys (ssh-keygen -k -f FILE), or a comment (#)"
         raise BadInput("an empty list of revoked keys, or one with zero bytes in its text", where=path, hint=hint)
     return data
-
-
-def _says_none(data: bytes) -> bool:
-    return all(not line.strip() or line.lstrip().startswith(b"#") for line in data.split(b"\n"))
 
 
 def _failure(arguments: tuple[str, ...], text: str) -> str | None:

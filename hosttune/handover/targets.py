@@ -81,21 +81,29 @@ class Target(Value, frozen=True, kw_only=True):
 
 def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     """Return the devices of a hand-over, in the order of addresses. Raises BadInput, Refused; changes nothing."""
-    register = read_register(site.store.folder) if site.store is not None else _register_of(host)
+    register = (
+        read_register(site.store.folder)
+        if site.store is not None
+        else (host.handover.register if host.handover is not None else Register())
+    )
     addresses = _asked_addresses(host, register, asked)
-    _refuse_replaced(site, host, register, addresses)
+    # Raise Refused for an address where another device is quarantined: that one would not be, any more.
+    for known in (record for record in register.quarantined if record.address in addresses):
+        refuse_other(known, identity_now(site.system, host, known.address))
     refuse_open(site.transactions())
     owners = {address: _owner(site, host, register, address, asked) for address in addresses}
     _refuse_used(site, host, addresses)
     serials = _serials(site, host, addresses, asked.erase, owners)
-    _refuse_other_serial(register, serials)
+    # Raise Refused if another drive is to be erased than the one that is quarantined at its address.
+    for known in (record for record in register.quarantined if record.address in serials):
+        marks = [word for word in known.identity.split(" ") if word.startswith("serial=")]
+        if marks and marks != [drive_mark(serials[known.address])]:
+            what = f"quarantined at {known.address} is {known.identity!r}, not {serials[known.address]!r}"
+            hint = f"put that drive back, or free it: hosttune handover release {known.address} --why TEXT"
+            raise Refused(what, where="--erase", hint=hint)
     return tuple(
         _target(site, host, register, address, owners[address], serials.get(address), asked) for address in addresses
     )
-
-
-def _register_of(host: Host) -> Register:
-    return host.handover.register if host.handover is not None else Register()
 
 
 def _asked_addresses(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
@@ -153,28 +161,12 @@ def joined(before: str, now: str) -> str:
     return " ".join([now, *(word for word in before.split(" ")[2:] if word.partition("=")[0] not in names)])
 
 
-def _refuse_replaced(site: Site, host: Host, register: Register, addresses: Iterable[str]) -> None:
-    """Raise Refused for an address where another device is quarantined: that one would not be, any more."""
-    for known in (record for record in register.quarantined if record.address in addresses):
-        refuse_other(known, identity_now(site.system, host, known.address))
-
-
 def refuse_other(known: DeviceRecord, now: str) -> None:
     """Raise Refused if the device that is quarantined at an address is not the one that is there now."""
     if not same_device(known.identity, now):
         what = f"another device is at {known.address} now: quarantined is {known.identity!r}, and it is {now!r}"
         hint = f"put the quarantined device back, or free it: hosttune handover release {known.address} --why TEXT"
         raise Refused(what, where=known.address, hint=hint)
-
-
-def _refuse_other_serial(register: Register, serials: Mapping[str, str]) -> None:
-    """Raise Refused if another drive is to be erased than the one that is quarantined at its address."""
-    for known in (record for record in register.quarantined if record.address in serials):
-        marks = [word for word in known.identity.split(" ") if word.startswith("serial=")]
-        if marks and marks != [drive_mark(serials[known.address])]:
-            what = f"quarantined at {known.address} is {known.identity!r}, not {serials[known.address]!r}"
-            hint = f"put that drive back, or free it: hosttune handover release {known.address} --why TEXT"
-            raise Refused(what, where="--erase", hint=hint)
 
 
 def _owner(site: Site, host: Host, register: Register, address: str, asked: Asked) -> tuple[str, str] | None:

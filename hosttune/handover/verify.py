@@ -121,32 +121,32 @@ def _of_host(statement: Statement, live: Live) -> Iterable[Reason]:
         ("machine", "machine (its id, CPUs and nodes)", predicate.machine, host.digest),
     )
     for reason, what, stated, now in rows:
-        yield from _compared("host", reason, what, stated, now)
+        if stated is None or now is None:
+            where = "the statement does not know it" if stated is None else _UNREADABLE
+            yield _about("host", "unknown", f"{what}: {where}")
+        elif stated != now:
+            yield _about("host", reason, f"{what}: was {stated!r}, and is {now!r}")
     if live.applied is None:
         for name in predicate.applied:
             yield _about("host", "unknown", f"applied setting {name}: a host document does not have it")
     else:
-        yield from _settings(predicate.applied, live.applied)
-
-
-def _settings(stated: Mapping[str, Any], now: Mapping[str, Any]) -> Iterable[Reason]:
-    for name in sorted(stated.keys() | now.keys()):
-        value = now.get(name)
-        if name not in stated:
-            yield _about("host", "setting", f"{name} was applied since")
-        elif name not in now:
-            yield _about("host", "setting", f"{name} was reverted since")
-        elif isinstance(value, Unread):
-            yield _about("host", "unknown", f"{name} {value.why}")
-        elif digest_of(value) != digest_of(stated[name]):
-            shown = (value_text(one, nothing="none") for one in (stated[name], value))
-            yield _about("host", "setting", f"{name}: was {', and is '.join(shown)}")
+        for name in sorted(predicate.applied.keys() | live.applied.keys()):
+            value = live.applied.get(name)
+            if name not in predicate.applied:
+                yield _about("host", "setting", f"{name} was applied since")
+            elif name not in live.applied:
+                yield _about("host", "setting", f"{name} was reverted since")
+            elif isinstance(value, Unread):
+                yield _about("host", "unknown", f"{name} {value.why}")
+            elif digest_of(value) != digest_of(predicate.applied[name]):
+                shown = (value_text(one, nothing="none") for one in (predicate.applied[name], value))
+                yield _about("host", "setting", f"{name}: was {', and is '.join(shown)}")
 
 
 def _of_device(device: HandedDevice, live: Live) -> Iterable[Reason]:
     address, host = device.address, live.host
     if address not in host.index.pci:
-        yield _missing(device, host)
+        yield (_elsewhere(device, host) or _about(device.address, "missing", "the host has no such function"))
         return
     now = live_device(host, address, live.firmware.get(address))
     if now["identity"] != device.identity:
@@ -214,10 +214,6 @@ def _use(address: str, host: Host) -> Iterable[Reason]:
             yield _about(address, "unknown", text)
 
 
-def _missing(device: HandedDevice, host: Host) -> Reason:
-    return _elsewhere(device, host) or _about(device.address, "missing", "the host has no such function")
-
-
 def _elsewhere(device: HandedDevice, host: Host) -> Reason | None:
     """Return the reason if the device is now at another address; None if it is at none, or at several."""
     from hosttune.inventory.devices import identity, read_catalogue
@@ -233,14 +229,6 @@ def _elsewhere(device: HandedDevice, host: Host) -> Reason | None:
     if len(here) != 1:
         return None
     return _about(device.address, "moved", f"a device with this identity is at {here[0]} now")
-
-
-def _compared(subject: str, reason: Any, what: str, stated: object, now: object) -> Iterable[Reason]:
-    if stated is None or now is None:
-        where = "the statement does not know it" if stated is None else _UNREADABLE
-        yield _about(subject, "unknown", f"{what}: {where}")
-    elif stated != now:
-        yield _about(subject, reason, f"{what}: was {stated!r}, and is {now!r}")
 
 
 def _about(subject: str, reason: Any, text: str) -> Reason:

@@ -277,24 +277,19 @@ def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, st
         if contents.taken_bytes > stream.limits.total_bytes:
             raise _too_much(stream.limits, where)
         stream.allow(member.size + _MAX_HEADER_BYTES)
-        read = _data(tar, member)
+        # What a file holds. tarfile's file objects are made for more than to be read once.
+        file = tar.extractfile(member) if member.issparse() else tar.fileobj
+        assert file is not None
+        if file is tar.fileobj:
+            file.seek(member.offset_data)
+        read = file.read(member.size)
+        if len(read) != member.size:
+            raise tarfile.ReadError("unexpected end of data")
         if contents.files.get(path, read) != read:
             raise BadInput("a file that is there twice, with other contents", where=where, hint=_HOSTILE)
         contents.files[path] = read
     else:
         raise BadInput("neither file, directory nor link", where=where, hint=_HOSTILE)
-
-
-def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    """Return what a file holds. tarfile's file objects are made for more than to be read once."""
-    file = tar.extractfile(member) if member.issparse() else tar.fileobj
-    assert file is not None
-    if file is tar.fileobj:
-        file.seek(member.offset_data)
-    data = file.read(member.size)
-    if len(data) != member.size:
-        raise tarfile.ReadError("unexpected end of data")
-    return data
 
 
 _HARD_LINK = "a capture has no hard links: pack a directory with tar --hard-dereference"

@@ -55,7 +55,22 @@ class Child:
             killed = status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status)
             end = f"was ended by {signal.Signals(killed).name}" if killed else "ended"
             raise ChildDied(self._what, f"the process for it {end} before it had answered")
-        return _unpacked(answer)
+        import json
+
+        message = json.loads(answer)
+        if "write" in message:
+            raise WriteFailed(*message["write"])
+        if "command" in message:
+            argv, reason, output = message["command"]
+            raise CommandFailed(tuple(argv), reason, output)
+        if "other" in message:
+            raise WriteFailed(*message["other"])
+        if "os" in message:
+            raise OSError(*message["os"])
+        if "internal" in message:
+            raise RuntimeError(message["internal"])
+        note = message["note"]
+        return note if note is None else str(note)
 
 
 def start_child(life: Callable[[], None], keep: Collection[int]) -> tuple[int, Iterable[int]]:
@@ -144,22 +159,3 @@ def _end(child: int) -> int | None:
         time.sleep(pause)
         pause = min(2 * pause, 0.005)
     return None
-
-
-def _unpacked(answer: bytes) -> str | None:
-    import json
-
-    message = json.loads(answer)
-    if "write" in message:
-        raise WriteFailed(*message["write"])
-    if "command" in message:
-        argv, reason, output = message["command"]
-        raise CommandFailed(tuple(argv), reason, output)
-    if "other" in message:
-        raise WriteFailed(*message["other"])
-    if "os" in message:
-        raise OSError(*message["os"])
-    if "internal" in message:
-        raise RuntimeError(message["internal"])
-    note = message["note"]
-    return note if note is None else str(note)

@@ -96,7 +96,17 @@ def write(
 
     `links` are those of `present` that are links themselves.
     """
-    there = _by_folder(present)
+    # Names by directory; the directories themselves are also names of theirs.
+    there: dict[str, set[str]] = {}
+    for path in present:
+        while path != "/":
+            parent, _, name = path.rpartition("/")
+            parent = parent or "/"
+            names = there.setdefault(parent, set())
+            if name in names:
+                break
+            names.add(name)
+            path = parent
     missing: dict[str, set[str]] = {}
     for path in absent:
         parent, _, name = path.rpartition("/")
@@ -153,21 +163,6 @@ def read(text: str) -> Manifest:
         elif parts[:2] == ["", _FACTS]:
             facts = number(parts[-1], MAX_ID) or 0
     return Manifest(folders, digests, facts)
-
-
-def _by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
-    """Return names by directory; the directories themselves are also names of theirs."""
-    by_folder: dict[str, set[str]] = {}
-    for path in paths:
-        while path != "/":
-            parent, _, name = path.rpartition("/")
-            parent = parent or "/"
-            names = by_folder.setdefault(parent, set())
-            if name in names:
-                break
-            names.add(name)
-            path = parent
-    return by_folder
 
 
 def _writable(name: str) -> bool:

@@ -55,7 +55,10 @@ def written(groups: Iterable[Group]) -> str:
             raise ValueError(f"two declarations of {family.name}")
         samples = lines.setdefault(family.name, {})
         for point in points:
-            samples.setdefault(_labels(family, point.labels), number(point.value))
+            if set(point.labels) != set(family.labels):
+                raise ValueError(f"{family.name} has the labels {family.labels}, not {tuple(point.labels)}")
+            quoted = (f'{name}="{_quoted(label_value(point.labels[name]))}"' for name in family.labels)
+            samples.setdefault("{" + ",".join(quoted) + "}" if point.labels else "", number(point.value))
     text = []
     for name, samples in lines.items():
         if samples:
@@ -80,13 +83,6 @@ def label_value(text: str) -> str:
         return shown
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return f"{shown[:_KEPT]}…{digest[:8]}"
-
-
-def _labels(family: Family, labels: Mapping[str, str]) -> str:
-    if set(labels) != set(family.labels):
-        raise ValueError(f"{family.name} has the labels {family.labels}, not {tuple(labels)}")
-    quoted = (f'{name}="{_quoted(label_value(labels[name]))}"' for name in family.labels)
-    return "{" + ",".join(quoted) + "}" if labels else ""
 
 
 def _escaped(text: str) -> str:

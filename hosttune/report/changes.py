@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hosttune.bench.compare import FigureChange, compare
-from hosttune.bench.regression import got_worse
+from hosttune.bench.compare import FigureChange, compare, got_worse
 from hosttune.model.text import number
 from hosttune.model.validation import CheckResult, Validation
 from hosttune.model.values import Value

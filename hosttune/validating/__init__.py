@@ -252,6 +252,6 @@ def _compared(validation: Validation, before: Validation | None) -> Validation:
     """Return the validation with what is worse than before, if there is an earlier one."""
     if before is None:
         return validation
-    from hosttune.bench.regression import regressions
+    from hosttune.bench.compare import regressions
 
     return msgspec.structs.replace(validation, worse=regressions(before, validation))

@@ -44,7 +44,9 @@ def gather(system: System, *, inside: bool, wait: bool) -> Evidence:
     """
     from hosttune.discovery.evidence import gather as read
 
-    site = _site_to_read(system)
+    # The site with the applied plans. Only root applies, so for another user this is root's site.
+    site = site_of(system)
+    site = site if system.captured or keeps_state() else msgspec.structs.replace(site, store=Store(STATE_INSIDE))
     plan: Plan | None = None
     in_force: Result | None = None
     doubts = []
@@ -106,14 +108,6 @@ def _folder(system: System) -> str | None:
         return state_directory()
     store = site_of(system).store
     return store.folder if store is not None else None
-
-
-def _site_to_read(system: System) -> Site:
-    """Return the site with the applied plans. Only root applies, so for another user this is root's site."""
-    site = site_of(system)
-    if system.captured or keeps_state():
-        return site
-    return msgspec.structs.replace(site, store=Store(STATE_INSIDE))
 
 
 # --- what is expected to be here -----------------------------------------------------------------------------

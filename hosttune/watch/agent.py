@@ -144,7 +144,26 @@ class Agent:
         before = {number: signal.signal(number, self._signalled) for number in _SIGNALS}
         woken = signal.set_wakeup_fd(writer)
         try:
-            self._loop(reader)
+            schedule = Schedule(self.interval, self.clock())
+            first = True
+            while self._stopping is None:
+                self.notifier.send("WATCHDOG=1")
+                for slot in self._slots:
+                    if slot.source is not None or self.clock() < slot.retry_at:
+                        continue
+                    try:
+                        slot.source, slot.absent = slot.opener(), False
+                    except NoSource as error:
+                        self._closed(slot, error)
+                self._take(schedule)
+                look = schedule.take(self.clock())
+                if look is not None:
+                    self._look(look, first=first)
+                    if first and self._stopping is None:
+                        self.notifier.send("READY=1", f"STATUS={self._status()}")
+                        first = False
+                    continue
+                self._wait(schedule.next_due() - self.clock(), reader)
         finally:
             signal.set_wakeup_fd(woken)
             for number, handler in before.items():
@@ -166,28 +185,6 @@ class Agent:
         self._stopping = signal.Signals(number).name
         if first and self._looking:
             raise KeyboardInterrupt  # a look can take long, and is not needed any more
-
-    def _loop(self, waking: int) -> None:
-        schedule = Schedule(self.interval, self.clock())
-        first = True
-        while self._stopping is None:
-            self.notifier.send("WATCHDOG=1")
-            for slot in self._slots:
-                if slot.source is not None or self.clock() < slot.retry_at:
-                    continue
-                try:
-                    slot.source, slot.absent = slot.opener(), False
-                except NoSource as error:
-                    self._closed(slot, error)
-            self._take(schedule)
-            look = schedule.take(self.clock())
-            if look is not None:
-                self._look(look, first=first)
-                if first and self._stopping is None:
-                    self.notifier.send("READY=1", f"STATUS={self._status()}")
-                    first = False
-                continue
-            self._wait(schedule.next_due() - self.clock(), waking)
 
     def _wait(self, seconds: float, waking: int) -> None:
         slots = [slot for slot in self._slots if slot.source is not None]
@@ -238,7 +235,9 @@ class Agent:
 
     def _look(self, look: DueLook, *, first: bool) -> None:
         self._looks["event" if look.events else "interval"] += 1
-        for text in _summary(look.events):
+        # The lines about the events of a look, at most five.
+        lines = [f"{text}{f' ({count} times)' if count > 1 else ''}" for text, count in look.events]
+        for text in lines if len(lines) <= 5 else [*lines[:4], f"and {len(lines) - 4} more kinds of event"]:
             self.say(text)
         self._own = footprint()
         if self.foreign:
@@ -377,9 +376,3 @@ class Agent:
                     f"{setting.kind} {setting.target}: {setting.outcome}{f': {setting.why}' if setting.why else ''}"
                 )
         return any(setting.outcome != "given-up" for setting in self._kept.settings)
-
-
-def _summary(events: Sequence[tuple[str, int]]) -> Sequence[str]:
-    """Return the lines about the events of a look, at most five."""
-    lines = [f"{text}{f' ({count} times)' if count > 1 else ''}" for text, count in events]
-    return lines if len(lines) <= 5 else [*lines[:4], f"and {len(lines) - 4} more kinds of event"]

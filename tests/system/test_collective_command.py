@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from hosttune.cli import run
-from hosttune.cli.collective import refuse_used_gpus
+from hosttune.cli.between import refuse_used_gpus
 from hosttune.cluster.collective.listing import listed
 from hosttune.cluster.collectiveanswers import machines
 from hosttune.discovery import discover

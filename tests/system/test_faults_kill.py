@@ -224,7 +224,6 @@ DOORS = {
     *(f"machine/{name}.py" for name in ("system", "live", "scratch", "scratchfiles", "scratchfunctions", "files")),
     *("machine/archive.py", "machine/child.py"),
     "machine/capture.py",  # open to read
-    "machine/locked.py",  # reads for us
     *(f"journal/{name}.py" for name in ("state", "jsonlines", "store")),
     "discovery/recording.py",
     *("cluster/collective/launch.py", "cluster/collective/child.py"),  # the processes that measure

@@ -51,35 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     deadline = time.monotonic() + task["seconds"]
     ranks = [fork_worker(_work(local, task, deadline)) for local in range(task["ranks"])]
-    _pass_on(ranks, deadline)
-    return 0
-
-
-def look() -> dict[str, Any]:
-    """Return versions and GPUs as PyTorch sees them."""
-    torch, dist = import_module("torch"), import_module("torch.distributed")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    hip = getattr(torch.version, "hip", None)
-    return {
-        "python": sys.executable,
-        "torch": str(torch.__version__),
-        "nccl": _nccl(torch) if count and dist.is_nccl_available() else None,
-        "made_for": f"hip {hip}" if hip else f"cuda {torch.version.cuda}" if torch.version.cuda else "cpu",
-        "gpus": count,
-        "names": [torch.cuda.get_device_name(index) for index in range(count)],
-    }
-
-
-def _nccl(torch: Any) -> str:
-    return ".".join(map(str, torch.cuda.nccl.version()))
-
-
-def _work(local: int, task: Mapping[str, Any], deadline: float) -> Callable[[Emit], None]:
-    return lambda emit: _rank(local, task, deadline, emit)
-
-
-def _pass_on(ranks: Sequence[tuple[int, int]], deadline: float) -> None:
-    """Print the lines of all ranks until all have ended, one has failed, or the time is over. Then end them."""
+    # Print the lines of all ranks until all have ended, one has failed, or the time is over. Then end them.
     running = {reader: pid for pid, reader in ranks}
     buffers = dict.fromkeys(running, b"")
     failure: Mapping[str, Any] | None = None
@@ -105,6 +77,30 @@ def _pass_on(ranks: Sequence[tuple[int, int]], deadline: float) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         end_worker(pid)
+    return 0
+
+
+def look() -> dict[str, Any]:
+    """Return versions and GPUs as PyTorch sees them."""
+    torch, dist = import_module("torch"), import_module("torch.distributed")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    hip = getattr(torch.version, "hip", None)
+    return {
+        "python": sys.executable,
+        "torch": str(torch.__version__),
+        "nccl": _nccl(torch) if count and dist.is_nccl_available() else None,
+        "made_for": f"hip {hip}" if hip else f"cuda {torch.version.cuda}" if torch.version.cuda else "cpu",
+        "gpus": count,
+        "names": [torch.cuda.get_device_name(index) for index in range(count)],
+    }
+
+
+def _nccl(torch: Any) -> str:
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def _work(local: int, task: Mapping[str, Any], deadline: float) -> Callable[[Emit], None]:
+    return lambda emit: _rank(local, task, deadline, emit)
 
 
 def is_of_all(words: str) -> bool:
@@ -214,7 +210,14 @@ def _measure(collective: Any, kind: str, task: Mapping[str, Any], deadline: floa
     """Measure one collective, with a check of all values before and after."""
     _check(collective, kind, emit)
     _slowest(collective, 1)
-    first, left = _agreed(collective, _slowest(collective, _WARM) / _WARM, deadline)
+    # The longest time of an operation and the least time left of all ranks: all must decide alike.
+    both = collective.torch.tensor(
+        [_slowest(collective, _WARM) / _WARM, time.monotonic() - deadline],
+        dtype=collective.torch.float64,
+        **collective.place,
+    )
+    collective.dist.all_reduce(both, op=collective.dist.ReduceOp.MAX)
+    first, left = (max(float(both[0].item()), 1e-9), -float(both[1].item()))
     count = min(_MOST_IN_A_RUN, max(1, math.ceil(task["run_seconds"] / first)))
     if first * (count * (task["runs"] + 1) + 3) > left:
         if local == 0:
@@ -238,15 +241,6 @@ def _check(collective: Any, kind: str, emit: Emit) -> None:
     wrong = collective.wrong()
     if wrong is not None:
         emit({"wrong": kind, "size": collective.size, "seen_by": collective.rank, "of": wrong})
-
-
-def _agreed(collective: Any, seconds: float, deadline: float) -> tuple[float, float]:
-    """Return the longest time of an operation and the least time left of all ranks: all must decide alike."""
-    both = collective.torch.tensor(
-        [seconds, time.monotonic() - deadline], dtype=collective.torch.float64, **collective.place
-    )
-    collective.dist.all_reduce(both, op=collective.dist.ReduceOp.MAX)
-    return max(float(both[0].item()), 1e-9), -float(both[1].item())
 
 
 def _slowest(collective: Any, count: int) -> float:

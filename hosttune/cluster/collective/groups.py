@@ -149,19 +149,15 @@ def search(hosts: Sequence[str], trials: Sequence[Trial], tried: Sequence[frozen
     open_ = sorted(group_findings.unexplained, key=lambda hosts: (len(hosts[1]), len(hosts[0]), sorted(hosts[0])))
     for group, suspects in open_:
         take(_wanted(group, suspects, group_findings, times, place, used))
-    for host in _unsettled(group_findings, trials):
+    # The hosts that only were in bad groups with a named host: nothing is known of them.
+    seen = {host for trial in trials if trial.bad and len(trial.hosts) > 1 for host in trial.hosts}
+    for host in sorted(seen - group_findings.cleared - group_findings.slow - group_findings.alone):
         take(islice(_with_good((host,), 2, group_findings, times, place, used), 1))
     if not groups and open_ and not group_findings.cleared:
         take(_others(sorted({host for _, few in open_ for host in few} & place.keys(), key=place.__getitem__), times))
     if not groups:
         take(_without(group_findings, trials, times))
     return tuple(tuple(sorted(group, key=place.__getitem__)) for group in groups)
-
-
-def _unsettled(group_findings: GroupFindings, trials: Iterable[Trial]) -> list[str]:
-    """Return the hosts that only were in bad groups with a named host: nothing is known of them."""
-    seen = {host for trial in trials if trial.bad and len(trial.hosts) > 1 for host in trial.hosts}
-    return sorted(seen - group_findings.cleared - group_findings.slow - group_findings.alone)
 
 
 def _without(

@@ -13,16 +13,7 @@ from statistics import median
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.model.collective import (
-    GroupFigure,
-    GroupOutcome,
-    GroupState,
-    HostGroup,
-    Kind,
-    Member,
-    Scaling,
-    Timing,
-)
+from hosttune.model.collective import GroupFigure, GroupOutcome, GroupState, HostGroup, Kind, Member, Scaling, Timing
 from hosttune.model.listing import some
 from hosttune.model.validation import Verdict
 from hosttune.predicting.formulas import SMALL_BYTES, Estimate
@@ -87,7 +78,12 @@ def joined(wanted: WantedGroup, answers: Mapping[str, Member]) -> JudgedGroup:
             return JudgedGroup("not-understood", why=f"{host}: its answer is of {member.ranks} ranks, not {ranks}")
     bad = {host: member for host, member in answers.items() if member.outcome != "measured"}
     if bad:
-        return _cause(bad)
+        place: dict[str, int] = {outcome: number for number, outcome in enumerate(_ORDER)}
+        host, member = min(bad.items(), key=lambda item: place.get(item[1].outcome, len(place)))
+        if member.outcome == "listed":
+            return JudgedGroup("not-understood", why=f"{host}: it did not take part")
+        accused = member.accused or tuple(dict.fromkeys(name for broken in bad.values() for name in broken.accused))
+        return JudgedGroup(member.outcome, why=f"{host}: {member.why}", accused=accused)
     first, *others = answers.items()
     for host, member in others:
         if not _agree(first[1].timings, member.timings):
@@ -117,15 +113,6 @@ def _as_asked(wanted: WantedGroup, host: str, timings: Sequence[Timing]) -> Judg
         f"{kind} of {size} bytes" for size in wanted.sizes for kind in wanted.kinds if (kind, size) not in by_size
     ]
     return JudgedGroup("measured", tuple(by_size.values()), left_out=tuple(missing))
-
-
-def _cause(bad: Mapping[str, Member]) -> JudgedGroup:
-    place: dict[str, int] = {outcome: number for number, outcome in enumerate(_ORDER)}
-    host, member = min(bad.items(), key=lambda item: place.get(item[1].outcome, len(place)))
-    if member.outcome == "listed":
-        return JudgedGroup("not-understood", why=f"{host}: it did not take part")
-    accused = member.accused or tuple(dict.fromkeys(name for broken in bad.values() for name in broken.accused))
-    return JudgedGroup(member.outcome, why=f"{host}: {member.why}", accused=accused)
 
 
 def _agree(first: Sequence[Timing], second: Sequence[Timing]) -> bool:

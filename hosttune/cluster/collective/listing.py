@@ -47,6 +47,10 @@ def listed(
     accelerators = [gpu.address for gpu in host.index.accelerators]
     shape = of_host(host, accelerators, shipped_peaks())
     names = Wiring.__struct_fields__
+    # Whether the host has RDMA. None: an InfiniBand function of its own has no RDMA device, so TCP is no
+    # measure.
+    drivers = {device.address: device.driver for device in host.pci}
+    silent = any(nic.kind == "infiniband" and not for_vfio(drivers.get(nic.address)) for nic in host.nics)
     return Member(
         host=host.hostname,
         version=version,
@@ -55,19 +59,12 @@ def listed(
         library=library,
         wiring=Wiring(**{name: getattr(shape, name) for name in names}),
         place=_place(system, job.interface, notes),
-        rdma=_rdma(host),
+        rdma=True if any(nic.rdma for nic in host.nics) else None if silent else False,
         gpus_present=len(accelerators),
         environment=environment(variables),
         settings=tuple(_settings(system, variables)),
         notes=tuple(notes),
     )
-
-
-def _rdma(host: Host) -> bool | None:
-    """Whether the host has RDMA. None: an InfiniBand function of its own has no RDMA device, so TCP is no measure."""
-    drivers = {device.address: device.driver for device in host.pci}
-    silent = any(nic.kind == "infiniband" and not for_vfio(drivers.get(nic.address)) for nic in host.nics)
-    return True if any(nic.rdma for nic in host.nics) else None if silent else False
 
 
 def answering(system: System, *, version: str | None = None) -> Member:

@@ -59,7 +59,16 @@ def joined(client: EndResult | None, server: EndResult | None) -> JudgedPair:
     if client.outcome == "measured" and not client.connection:
         return JudgedPair("not-understood", why="the sender's output does not name its connection")
     if client.outcome == "measured" and server.outcome == "measured":
-        return _both(client, server)
+        if client.connection != server.connection:
+            return JudgedPair("other-peer", why="sender and receiver were connected, but not to each other")
+        if client.gbps is None or server.gbps is None or min(client.gbps, server.gbps) < 0:
+            return JudgedPair("not-understood", why="an end without a figure, or with one below 0")
+        if abs(client.gbps - server.gbps) > _SAME * max(client.gbps, server.gbps):
+            return JudgedPair(
+                "not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s"
+            )
+        figure, errors = min(client.gbps, server.gbps), _errors(client, server)
+        return JudgedPair("measured", figure, server.why, client.retransmits, errors, _path(client))
     if client.outcome == "measured" and server.outcome == "nobody-came":
         return JudgedPair("other-peer", why="the sender was answered, and nobody came to the receiver")
     if client.outcome == "measured":
@@ -76,19 +85,6 @@ def _shortened(end: EndResult) -> EndResult:
     errors = end.errors and {name[:_MOST_WORDS]: count for name, count in end.errors.items()}
     path = replace(end.path_mtu, why=(end.path_mtu.why or "")[:_MOST_WORDS] or None)
     return replace(end, why=(end.why or "")[:_MOST_WORDS] or None, errors=errors, path_mtu=path)
-
-
-def _both(client: EndResult, server: EndResult) -> JudgedPair:
-    if client.connection != server.connection:
-        return JudgedPair("other-peer", why="sender and receiver were connected, but not to each other")
-    if client.gbps is None or server.gbps is None or min(client.gbps, server.gbps) < 0:
-        return JudgedPair("not-understood", why="an end without a figure, or with one below 0")
-    if abs(client.gbps - server.gbps) > _SAME * max(client.gbps, server.gbps):
-        return JudgedPair(
-            "not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s"
-        )
-    figure, errors = min(client.gbps, server.gbps), _errors(client, server)
-    return JudgedPair("measured", figure, server.why, client.retransmits, errors, _path(client))
 
 
 def _path(client: EndResult) -> PathMtu:

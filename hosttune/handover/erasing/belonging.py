@@ -64,7 +64,19 @@ def refuse_foreign(
     Raises Refused if a controller, a function or a namespace does not belong, or if that cannot be told.
     """
     reader = Reader(system)
-    known = _controllers(reader, order, drive.name)
+    # The drive's controller and all others of its subsystem, by the subsystem's NQN.
+    own = reader.text(f"{_CLASS}/{drive.name}/subsysnqn")
+    if not own:
+        raise _refused(order, "has an NVM subsystem that cannot be told: no subsysnqn in sysfs", "use a newer kernel")
+    names = (drive.name, *(other for other in reader.names(_CLASS) if other != drive.name))
+    controllers = []
+    for other in names:
+        nqn = reader.text(f"{_CLASS}/{other}/subsysnqn")
+        if nqn in (own, None, ""):  # one that cannot be told counts as of this subsystem
+            address = order.address if other == drive.name else reader.text(f"{_CLASS}/{other}/address") or other
+            cntlid = reader.count(f"{_CLASS}/{other}/cntlid")
+            controllers.append(NvmeController(name=other, cntlid=cntlid, address=address))
+    known = tuple(controllers)
     functions = {controller.address for controller in known}
     functions |= {other for address in sorted(functions) for other in _relatives(reader, address)}
     foreign = sorted(functions - set(order.belonging))
@@ -80,22 +92,6 @@ def refuse_foreign(
     if not identity.alone:
         _refuse_unseen(reader, order, drive, identity, ids)
     return known
-
-
-def _controllers(reader: Reader, order: EraseOrder, name: str) -> tuple[NvmeController, ...]:
-    """Return the drive's controller and all others of its subsystem, by the subsystem's NQN."""
-    own = reader.text(f"{_CLASS}/{name}/subsysnqn")
-    if not own:
-        raise _refused(order, "has an NVM subsystem that cannot be told: no subsysnqn in sysfs", "use a newer kernel")
-    names = (name, *(other for other in reader.names(_CLASS) if other != name))
-    controllers = []
-    for other in names:
-        nqn = reader.text(f"{_CLASS}/{other}/subsysnqn")
-        if nqn in (own, None, ""):  # one that cannot be told counts as of this subsystem
-            address = order.address if other == name else reader.text(f"{_CLASS}/{other}/address") or other
-            cntlid = reader.count(f"{_CLASS}/{other}/cntlid")
-            controllers.append(NvmeController(name=other, cntlid=cntlid, address=address))
-    return tuple(controllers)
 
 
 def _relatives(reader: Reader, address: str) -> Iterator[str]:

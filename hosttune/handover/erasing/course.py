@@ -15,7 +15,7 @@ from hosttune.handover.erasing import belonging, readback, sanitizing
 from hosttune.handover.erasing.holdback import held_back
 from hosttune.handover.erasing.nvme import Drive, SanitizeLog, command_dword
 from hosttune.handover.erasing.progress import Digests, EraseOrder, ErasureProgress, Phase, erasing, keep
-from hosttune.handover.erasing.survey import Namespace, Survey, look, survey
+from hosttune.handover.erasing.survey import Survey, look, survey
 from hosttune.machine.system import System
 from hosttune.model.clock import now_text
 from hosttune.model.handover import HandoverStep, StepOutcome
@@ -120,7 +120,12 @@ class _Course:
                     "unknown", f"the drive offered {self._state.method} before, and {self._seen.method} now"
                 )
             if self._state.phase == "surveyed":
-                self._digest()
+                read = self._digests()
+                digests = tuple(
+                    Digests(nsid=namespace.nsid, bytes=namespace.form.bytes, digests=",".join(read[namespace.nsid]))
+                    for namespace in self._seen.namespaces
+                )
+                self._keep(phase="digested", before=digests)
                 self._begun = self._clock.monotonic()
             if self._state.phase != "reading":
                 step = self._format() if self._seen.action is None else self._sanitize(self._seen.action)
@@ -132,14 +137,6 @@ class _Course:
             return self._step("unknown", waiting.why, {})
 
     # --- before ----------------------------------------------------------------------------------------------
-
-    def _digest(self) -> None:
-        read = self._digests()
-        digests = tuple(
-            Digests(nsid=namespace.nsid, bytes=namespace.form.bytes, digests=",".join(read[namespace.nsid]))
-            for namespace in self._seen.namespaces
-        )
-        self._keep(phase="digested", before=digests)
 
     def _digests(self) -> Mapping[int, tuple[str, ...]]:
         """Return the digests of all namespaces, by id. What is not read in time counts as unread."""
@@ -196,7 +193,13 @@ class _Course:
             if move == "stale" and self._clock.monotonic() - sent_at > _STALE_SECONDS:
                 why = "the drive took the command, and its log does not show it: only the operation before is in it"
                 return self._end("unknown", why, log=log)
-            self._wait(log)
+            # Wait a while, and keep the percent. Raises _Waiting at the time limit.
+            percent = None if log.progress == 0xFFFF else 100 * log.progress >> 16
+            if percent != self._state.percent:
+                self._keep(percent=percent)
+            self._refuse_late(f"{'?' if percent is None else percent} % done")
+            estimate = self._seen.estimate_seconds or 600.0
+            self._clock.sleep(min(60.0, max(1.0, estimate / 100)))
 
     def _send(self, run: sanitizing.Sanitize) -> HandoverStep | None:
         """Send the sanitize, once; return the step if the drive refuses it.
@@ -226,15 +229,6 @@ class _Course:
             self._clock.sleep(1.0)
         raise AssertionError
 
-    def _wait(self, log: SanitizeLog) -> None:
-        """Wait a while, and keep the percent. Raises _Waiting at the time limit."""
-        percent = None if log.progress == 0xFFFF else 100 * log.progress >> 16
-        if percent != self._state.percent:
-            self._keep(percent=percent)
-        self._refuse_late(f"{'?' if percent is None else percent} % done")
-        estimate = self._seen.estimate_seconds or 600.0
-        self._clock.sleep(min(60.0, max(1.0, estimate / 100)))
-
     def _left(self) -> float:
         """Return how many seconds are left to the limit."""
         return self._seen.limit_seconds - (self._clock.monotonic() - self._begun)
@@ -253,7 +247,9 @@ class _Course:
             if namespace.nsid in self._state.formatted:
                 continue
             drive = Drive(self._system, namespace.controller)
-            self._wait_for_format(drive, namespace)
+            while (remaining := drive.format(namespace.nsid).remaining) is not None:
+                self._refuse_late(f"a format of namespace {namespace.nsid} has {remaining} % to do")
+                self._clock.sleep(5.0)
             self._refuse_late(f"namespace {namespace.nsid} is not formatted")
             self._keep(phase="sending")
             self._recheck(drive)
@@ -265,11 +261,6 @@ class _Course:
                 return self._refused_by_drive(error)
             self._keep(formatted=(*self._state.formatted, namespace.nsid))
         return None
-
-    def _wait_for_format(self, drive: Drive, namespace: Namespace) -> None:
-        while (remaining := drive.format(namespace.nsid).remaining) is not None:
-            self._refuse_late(f"a format of namespace {namespace.nsid} has {remaining} % to do")
-            self._clock.sleep(5.0)
 
     def _refused_by_drive(self, error: CommandFailed) -> HandoverStep:
         said = " ".join(error.output.split())[:300]

@@ -56,7 +56,7 @@ def hold_back(system: System, address: str, serial: str) -> None:
     Raises BadInput for a serial number that a rule cannot hold, WriteFailed; CommandFailed if udev cannot be told: then
     the nvme driver must not be bound.
     """
-    data = _rules(address, serial).encode()
+    data = _RULES.format(address=address, serial=check_serial(serial), mark=MARK).encode()
     path = _path(address)
     if system.read_bytes(path) != data:
         system.replace(path, data)
@@ -80,10 +80,6 @@ def held_back(system: System) -> tuple[str, ...]:
     """Return the addresses of the drives that udev leaves alone now. Raises Unreadable."""
     names = (re.fullmatch(_NAME, name) for name in system.list(FOLDER))
     return tuple(match[1] for match in names if match and is_address(match[1]))
-
-
-def _rules(address: str, serial: str) -> str:
-    return _RULES.format(address=address, serial=check_serial(serial), mark=MARK)
 
 
 def _path(address: str) -> str:

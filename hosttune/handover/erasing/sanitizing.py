@@ -12,13 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hosttune.handover.erasing.nvme import (
-    COMPLETED,
-    COMPLETED_DEALLOCATED,
-    FAILED,
-    RUNNING,
-    SanitizeLog,
-)
+from hosttune.handover.erasing.nvme import COMPLETED, COMPLETED_DEALLOCATED, FAILED, RUNNING, SanitizeLog
 from hosttune.model.values import Value
 
 # send: the drive has not had the command, it may be sent (only from a run that has not sent it).
@@ -80,12 +74,11 @@ def _is_own(run: Sanitize, log: SanitizeLog) -> bool:
     """
     if run.shows is not None:
         return log.cdw10 == run.shows
-    if log.cdw10 == run.cdw10 and (log.cdw10 != run.before.cdw10 or _has_left_failure(run, log)):
+    # Whether the operation in the log before had failed, and the one in this log runs or has completed.
+    if log.cdw10 == run.cdw10 and (
+        log.cdw10 != run.before.cdw10
+        or (run.before.status == FAILED and log.status in (RUNNING, COMPLETED, COMPLETED_DEALLOCATED))
+    ):
         return True
     same_action = log.cdw10 & _ACTION == run.cdw10 & _ACTION
     return same_action and run.sent and log.status == RUNNING and run.before.status != RUNNING
-
-
-def _has_left_failure(run: Sanitize, log: SanitizeLog) -> bool:
-    """Return whether the operation in the log before had failed, and the one in this log runs or has completed."""
-    return run.before.status == FAILED and log.status in (RUNNING, COMPLETED, COMPLETED_DEALLOCATED)

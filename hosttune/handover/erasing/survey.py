@@ -129,19 +129,15 @@ def _with_method(drive: Drive, order: EraseOrder, identity: NvmeIdentity, namesp
                 estimate_seconds=None if seconds is None else float(seconds),
                 limit_seconds=limit if seconds is None else max(_LEAST_LIMIT, 3.0 * seconds),
             )
-    why = _format_lacks(identity, namespaces)
+    # Why a format cannot erase all of a drive: it reaches only what is in a namespace now.
+    why = None
+    if not identity.formats:
+        why = f"no format (OACS {identity.oacs:#x})"
+    elif identity.manages_namespaces and identity.unvmcap != 0:
+        amount = "an unknown amount" if identity.unvmcap is None else f"{identity.unvmcap} bytes"
+        why = f"a format does not reach {amount} of it that no namespace has (UNVMCAP)"
     if why is not None:
         return replace(plain, why=f"it has no sanitize (SANICAP {identity.sanicap:#x}), and {why}")
     crypto = bool(identity.fna & _CRYPTO_FORMAT)
     kind: Method = "format, cryptographic erase" if crypto else "format, user data erase"
     return replace(plain, method=kind, ses=2 if crypto else 1)
-
-
-def _format_lacks(identity: NvmeIdentity, namespaces: tuple[Namespace, ...]) -> str | None:
-    """Return why a format cannot erase all of a drive: it reaches only what is in a namespace now."""
-    if not identity.formats:
-        return f"no format (OACS {identity.oacs:#x})"
-    if identity.manages_namespaces and identity.unvmcap != 0:
-        amount = "an unknown amount" if identity.unvmcap is None else f"{identity.unvmcap} bytes"
-        return f"a format does not reach {amount} of it that no namespace has (UNVMCAP)"
-    return None

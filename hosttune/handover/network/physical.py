@@ -91,7 +91,13 @@ def step(system: System, folder: str, target: Target, driver: str | None, number
     before = _filled(kept.before, facts, number)
     keep(folder, msgspec.structs.replace(kept, before=before, seen=facts))
     evidence = _evidence(interfaces, facts, before, kept.before, tools.waiting(system, target.address))
-    firmware = _other_firmware(system, target.address, before)
+    # The versions of the firmware that are not as they were before the guest was started.
+    old, new = before.facts.firmware or {}, tools.versions(system, target.address) or {}
+    firmware = (
+        f"firmware {name} was {old[name]}, and is {new.get(name, 'not told')} ({before.text})"
+        for name in sorted(old)
+        if old[name] != new.get(name)
+    )
     failed = [*_left(interfaces), *_differences(facts, before), *firmware, *_waiting(evidence)]
     if failed:
         return _step(outcome="failed", evidence=evidence, why="; ".join(failed))
@@ -185,14 +191,6 @@ def _differences(facts: FunctionFacts, before: Before) -> Iterable[str]:
             f"its firmware configuration is about to change, and whether the tenant did that is not known: {listed};"
             f" {_back(now_, now_.pending)}"
         )
-
-
-def _other_firmware(system: System, address: str, before: Before) -> Iterable[str]:
-    """Yield the versions of the firmware that are not as they were before the guest was started."""
-    old, new = before.facts.firmware or {}, tools.versions(system, address) or {}
-    for name in sorted(old):
-        if old[name] != new.get(name):
-            yield f"firmware {name} was {old[name]}, and is {new.get(name, 'not told')} ({before.text})"
 
 
 def _shown(configuration: Configuration, name: str) -> str:

@@ -108,26 +108,22 @@ def read_answer(text: str, order: GuestOrder) -> GuestAnswer:
     if answer.problem is not None:
         raise Unanswered("problem", _clean(answer.problem))
     if order.task == "validate":
-        return _with_validation(answer, order)
+        said = answer.validation
+        if said is None or said.machine is None:
+            raise Unanswered("garbled", "it has no validation, or the validation does not say which devices it found")
+        if (said.level, said.verdict) != (order.level, verdict_of(said.results)):
+            raise Unanswered("garbled", "the validation is of another level, or its verdict is not that of its results")
+        _check_devices(said, order)
+        own = frozenset(device.address for device in order.devices)
+        results = tuple(device for result in said.results for device in _of_devices(result, own))
+        firmware = {address: _versions((answer.firmware or {}).get(address)) for address in own}
+        cut = Validation(level=said.level, verdict=verdict_of(results), results=results)
+        return msgspec.structs.replace(answer, validation=cut, firmware=firmware, version=_clean(answer.version or ""))
     if answer.memory is None:
         raise Unanswered("garbled", "it says nothing about the memory that it was asked for")
     names = ("bytes", "total", "found", "nonzero", "seen")
     memory = {name: answer.memory[name] for name in names if type(answer.memory.get(name)) in (int, bool)}
     return msgspec.structs.replace(answer, memory=memory, validation=None, version=_clean(answer.version or ""))
-
-
-def _with_validation(answer: GuestAnswer, order: GuestOrder) -> GuestAnswer:
-    said = answer.validation
-    if said is None or said.machine is None:
-        raise Unanswered("garbled", "it has no validation, or the validation does not say which devices it found")
-    if (said.level, said.verdict) != (order.level, verdict_of(said.results)):
-        raise Unanswered("garbled", "the validation is of another level, or its verdict is not that of its results")
-    _check_devices(said, order)
-    own = frozenset(device.address for device in order.devices)
-    results = tuple(device for result in said.results for device in _of_devices(result, own))
-    firmware = {address: _versions((answer.firmware or {}).get(address)) for address in own}
-    cut = Validation(level=said.level, verdict=verdict_of(results), results=results)
-    return msgspec.structs.replace(answer, validation=cut, firmware=firmware, version=_clean(answer.version or ""))
 
 
 def _check_devices(said: Validation, order: GuestOrder) -> None:

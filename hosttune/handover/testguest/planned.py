@@ -61,7 +61,14 @@ def planned_guest(
     if not set(devices) <= got <= {*devices, *others}:
         strange = ", ".join(sorted(got - {*devices, *others})) or "not all of them"
         raise Unanswered("not-planned", f"it would get {strange}: hand these over together")
-    _refuse_changes(plan)
+    # Raise Unanswered for a guest that needs a change of the host.
+    bound = [action for action in plan.actions if action.kind == "driver" and action.want == VFIO]
+    changes = [
+        action for action in plan.actions if action.needed and action.current != action.want and action not in bound
+    ]
+    if changes:
+        why = "; ".join(f"{action.id}: {action.why}" for action in changes[:3])
+        raise Unanswered("not-planned", f"the host would have to be changed for it: {why}")
     paths = {"disk": f"{folder}/disk.qcow2", "seed": f"{folder}/seed.iso"}
     return msgspec.structs.replace(plan, guests=(msgspec.structs.replace(guest, uuid=uuid, **paths),))
 
@@ -110,17 +117,6 @@ def _plan(host: Host, wanted: TestGuest, devices: Mapping[str, str], vcpus: int 
         return plan(host, Intent.from_json(json.dumps(intent)))
     except BadInput as error:
         raise Unanswered("not-planned", error.what) from error
-
-
-def _refuse_changes(plan: Plan) -> None:
-    """Raise Unanswered for a guest that needs a change of the host."""
-    bound = [action for action in plan.actions if action.kind == "driver" and action.want == VFIO]
-    changes = [
-        action for action in plan.actions if action.needed and action.current != action.want and action not in bound
-    ]
-    if changes:
-        why = "; ".join(f"{action.id}: {action.why}" for action in changes[:3])
-        raise Unanswered("not-planned", f"the host would have to be changed for it: {why}")
 
 
 def xml_of(plan: Plan, image: Image) -> str:

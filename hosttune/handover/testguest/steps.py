@@ -63,7 +63,10 @@ class GuestSteps(msgspec.Struct):
         if target.kind != "gpu" or not target.search:
             why = f"hosttune knows no way to erase a device of the kind {target.kind} in a test guest"
             return HandoverStep(step="erased", outcome="not-supported", why=why)
-        left, unknown = self._parts_left(target)
+        # What `remains.parts_left` does. MIG instances cannot be seen here: with them the search finds less
+        # than all of the memory.
+        shown = msgspec.structs.replace(target, search="")
+        left, unknown = remains.parts_left(self.session.site.system, self.session.discover(), shown)
         if left or unknown:
             why = f"still there: {'; '.join(left)}" if left else f"it is unknown {'; '.join(unknown)}"
             return HandoverStep(step="erased", outcome="failed" if left else "unknown", why=why)
@@ -85,13 +88,6 @@ class GuestSteps(msgspec.Struct):
             method=f"{handover_step.method}, in test guests",
         )
 
-    def _parts_left(self, target: Target) -> tuple[list[str], list[str]]:
-        """Return what `remains.parts_left` does. MIG instances cannot be seen here: with them the search finds less
-        than all of the memory.
-        """
-        shown = msgspec.structs.replace(target, search="")
-        return remains.parts_left(self.session.site.system, self.session.discover(), shown)
-
     # --- tested ------------------------------------------------------------------------------------------------
 
     def times(self) -> tuple[float, float]:
@@ -101,7 +97,13 @@ class GuestSteps(msgspec.Struct):
 
     def tested(self, target: Target) -> HandoverStep:
         """Return the step of a device; the first call makes the guest, which is the same for all."""
-        heard = self._validated()
+        if self._found is None:
+            try:
+                seconds = testing.LIMIT_SECONDS[self.level]
+                self._found = self.session.ask(self.targets, "validate", seconds, level=self.level)
+            except HosttuneError as error:
+                self._found = error
+        heard = self._found
         if isinstance(heard, Unanswered):
             return HandoverStep(step="tested", outcome=heard.outcome, evidence=_ended({}, heard), why=heard.what)
         if isinstance(heard, HosttuneError):
@@ -112,15 +114,6 @@ class GuestSteps(msgspec.Struct):
         method = f"validate --guest --level {self.level}, in a test guest"
         guest = {**heard.evidence, "hosttune": heard.answer.version, "ended": "answered"}
         return msgspec.structs.replace(step, method=method, evidence={**(step.evidence or {}), "guest": guest})
-
-    def _validated(self) -> Heard | HosttuneError:
-        if self._found is None:
-            try:
-                seconds = testing.LIMIT_SECONDS[self.level]
-                self._found = self.session.ask(self.targets, "validate", seconds, level=self.level)
-            except HosttuneError as error:
-                self._found = error
-        return self._found
 
     @property
     def validation(self) -> Validation | None:

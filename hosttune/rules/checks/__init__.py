@@ -19,15 +19,12 @@ from hosttune.rules.engine import Finding, NoValue, rules_of
 # One row per family; the report shows the families in this order.
 FAMILIES: tuple[str, ...] = (
     "presence",
-    "links",
-    "placement",
     "pcie",
     "cpus",
     "memory",
     "iommu",
     "p2p",
     "interrupts",
-    "kvm",
     "kernel",
     "security",
     "gpus",

@@ -54,9 +54,7 @@ def _lack(on: On, cpus: Sequence[Cpu], file: str) -> bool:
     for_guests=True,
 )
 def cpu_frequency(on: On, cpus: tuple[Cpu, ...]) -> Finding:
-    """Check the governor, or the energy preference where the driver supports one, and the limits of clocks.
-
-    With a driver that has preferences, governor performance has the same effect as preference performance; hardware
+    """With a driver that has preferences, governor performance has the same effect as preference performance; hardware
     without EPP leaves the choice to the governor alone (intel_pstate, "without HWP"). powersave keeps the lowest
     frequency with a driver that does not scale it itself, as amd-pstate in passive and guided mode (amd-pstate.rst).
     Turbo that is off is only said: operators switch it off on purpose, so that clocks do not vary.
@@ -209,10 +207,7 @@ def host_and_guests(evidence: Evidence) -> Iterator[tuple[str, CpuSet | None]]:
     for_guests=True,
 )
 def smt(on: On, cpus: CpuSet | None) -> Finding:
-    """Check that SMT is the same on all cores of a kind, and that no core is shared by two guests.
-
-    L1TF, MDS: a sibling thread can read the core's caches.
-    """
+    """L1TF, MDS: a sibling thread can read the core's caches."""
     if cpus is None:
         return _siblings(on)
     on, guests = on.reading("vcpu_pins of the guests", "no core shared with another guest"), pinned(on.evidence)

@@ -43,10 +43,7 @@ _GUIDE = "Fabric Manager user guide"
     expected="completed, success, healthy",
 )
 def fabric_state(on: On, gpu: Gpu) -> Finding:
-    """Judge the registration with the fabric: it must be completed with success, and the health mask without faults.
-
-    On a host whose fabric has partitions (FABRIC_MODE 1 and 2), it is "in progress" while no active partition has it.
-    """
+    """With partitions (FABRIC_MODE 1 and 2), "in progress" is right for a GPU that no active one has."""
     on = by_driver(on, gpu, "nvmlDeviceGetGpuFabricInfo")
     state, status, faults = fact(on, gpu, "fabric_state"), gpu.fabric_status, gpu.fabric_health or ()
     actual = ", ".join(filter(None, (state, status, *faults)))
@@ -93,13 +90,21 @@ def _board(evidence: Evidence) -> Iterator[tuple[str, NvSwitch | None]]:
     none="NVSwitch that is a PCI function",
 )
 def nvswitch(on: On, switch: NvSwitch | None) -> Finding:
-    """Check that the board has all of its NVSwitches, and that each has the driver that its use needs.
-
-    It must be nvidia if Fabric Manager runs here, and vfio-pci if a guest has all NVSwitches and all GPUs.
-    """
+    """nvidia is right if Fabric Manager runs here, and vfio-pci if a guest has all NVSwitches and all GPUs."""
     switches = on.host.nvswitches
     if switch is None:
-        return _all_there(on, len(switches), {on.host.index.device_id(nv_switch.address) for nv_switch in switches})
+        # Judge the number of NVSwitches by that of a baseboard.
+        count = len(switches)
+        kinds = {on.host.index.device_id(nv_switch.address) for nv_switch in switches}
+        board = table("boards")["switches"].get(next(iter(kinds))) if len(kinds) == 1 else None
+        if board is None:
+            return on.skipped(f"{count} NVSwitches, of which it is not known how many a board has")
+        on = on.reading(sysfs.PCI_DEVICES, f"{board} on each baseboard")
+        if count % board == 0:
+            return on.passed(str(count))
+        hint = "power-cycle the host; if it comes back, the baseboard needs service"
+        whole = "give the guest all NVSwitches of the board, or none; "
+        return on.failed(str(count), f"{whole}{hint}" if on.host.hypervisor else hint)
     where = sysfs.function(switch.address, "driver")
     on = on.reading(where)
     driver = on.need(switch.driver or ("" if lacks(on.evidence, where) else None), "its driver", where)
@@ -112,27 +117,10 @@ def nvswitch(on: On, switch: NvSwitch | None) -> Finding:
     return on.failed(f"on {driver}" if driver else "no driver", hint)
 
 
-def _all_there(on: On, count: int, kinds: set[str | None]) -> Finding:
-    """Judge the number of NVSwitches by that of a baseboard."""
-    board = table("boards")["switches"].get(next(iter(kinds))) if len(kinds) == 1 else None
-    if board is None:
-        return on.skipped(f"{count} NVSwitches, of which it is not known how many a board has")
-    on = on.reading(sysfs.PCI_DEVICES, f"{board} on each baseboard")
-    if count % board == 0:
-        return on.passed(str(count))
-    hint = "power-cycle the host; if it comes back, the baseboard needs service"
-    whole = "give the guest all NVSwitches of the board, or none; "
-    return on.failed(str(count), f"{whole}{hint}" if on.host.hypervisor else hint)
-
-
 # --- the fabric manager ---------------------------------------------------------------------------------------
 
 _MANAGER_GUIDE = "Fabric Manager user guide"
-_MODES = {
-    0: "0 (bare metal or full passthrough)",
-    1: "1 (shared NVSwitch)",
-    2: "2 (vGPU)",
-}
+_MODES = {0: "0 (bare metal or full passthrough)", 1: "1 (shared NVSwitch)", 2: "2 (vGPU)"}
 
 
 def _managed(evidence: Evidence) -> Iterator[tuple[str, FabricManager]]:
@@ -164,7 +152,6 @@ def _managed(evidence: Evidence) -> Iterator[tuple[str, FabricManager]]:
     none="NVSwitch",
 )
 def fabric_manager(on: On, manager: FabricManager) -> Finding:
-    """Check that Fabric Manager runs."""
     if manager.installed is False:
         hint = "install nvidia-fabricmanager of the driver's own version: without it there is no NVLink"
         return on.failed("not installed", hint)
@@ -187,10 +174,7 @@ def fabric_manager(on: On, manager: FabricManager) -> Finding:
     none="NVSwitch",
 )
 def driver_fm_version(on: On, manager: FabricManager) -> Finding:
-    """Compare the versions of Fabric Manager and driver: any difference fails, of the branch or of the patch level.
-
-    According to the guide, the daemon compares both when it starts, and exits if they differ.
-    """
+    """The daemon compares branch and patch level when it starts, and exits if they differ."""
     if manager.installed is False:
         on.skip("no Fabric Manager installed (see fabric-manager)")
     driver = on.need(
@@ -220,10 +204,7 @@ def driver_fm_version(on: On, manager: FabricManager) -> Finding:
     none="NVSwitch",
 )
 def fabric_manager_mode(on: On, manager: FabricManager) -> Finding:
-    """Check that tenants are separated: GPUs on vfio-pci with Fabric Manager on the host need shared NVSwitch mode.
-
-    In mode 0 the daemon opens every route. CUDA then works in all guests, but nothing separates them.
-    """
+    """In mode 0 the daemon opens every route: CUDA works in all guests, and nothing separates them."""
     every = [gpu for gpu in accelerators(on.host) if (vendor := vendor_of(gpu.vendor)) and vendor.fabric]
     given = [gpu for gpu in every if (device := function(on, gpu)) and for_vfio(device.driver)]
     unread = [gpu.address for gpu in every if driver_unread(on.evidence, gpu.address)]
@@ -276,7 +257,6 @@ def _guests_on_it(evidence: Evidence) -> Iterator[tuple[str, Mapping[str, int | 
     each=_guests_on_it,
 )
 def fabric_partition(on: On, gpus: Mapping[str, int | None]) -> Finding:
-    """Compare each running guest that has whole GPUs of the fabric with the active partitions."""
     modules = {module for module in gpus.values() if module is not None}
     unread = ", ".join(address for address, module in gpus.items() if module is None)
     if unread:

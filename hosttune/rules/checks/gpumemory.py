@@ -59,10 +59,7 @@ def ecc_mode(on: On, gpu: Gpu) -> Finding:
     expected="no uncorrected error",
 )
 def ecc_errors(on: On, gpu: Gpu) -> Finding:
-    """Judge uncorrected errors since the driver was loaded: any fails; so does memory reported as beyond repair.
-
-    A repair that waits for a reset fails, even where errors are not counted.
-    """
+    """A repair that waits for a reset fails, even where errors are not counted."""
     on = by_driver(on, gpu, "nvmlDeviceGetTotalEccErrors")
     counts = (
         (gpu.ecc_uncorrected, "uncorrected"),
@@ -184,7 +181,6 @@ def by_rate(
     expected="fewer than the bit error rate allows",
 )
 def pcie_replay(on: On, gpu: Gpu) -> Finding:
-    """Check the replays of each GPU's link since the last look; its driver counts them since its reset."""
     on = by_driver(on, gpu, "nvmlDeviceGetPcieReplayCounter")
     count = fact(on, gpu, "pcie_replays")
     if not count:

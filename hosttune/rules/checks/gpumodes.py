@@ -26,7 +26,6 @@ _Place = tuple[str, int | None]  # a profile and its start; None: any, or not re
     expected="enabled",
 )
 def persistence(on: On, gpu: Gpu) -> Finding:
-    """Compare persistence mode with the applied plans; without one it is to be on."""
     on = by_driver(on, gpu, "nvmlDeviceGetPersistenceMode")
     enabled, off = fact(on, gpu, "persistence"), wanted(on.evidence, PERSISTENCE).get(gpu.address) is False
     now = "enabled" if enabled else "disabled"
@@ -45,7 +44,6 @@ def persistence(on: On, gpu: Gpu) -> Finding:
     expected="default",
 )
 def compute_mode(on: On, gpu: Gpu) -> Finding:
-    """Compare the compute mode with the applied plans, else with the default."""
     want = wanted(on.evidence, COMPUTE_MODE).get(gpu.address)
     on = by_driver(on, gpu, "nvmlDeviceGetComputeMode", f"{want}, as planned" if want else None)
     now = fact(on, gpu, "compute_mode")
@@ -76,7 +74,6 @@ def _loaded(evidence: Evidence) -> Iterator[tuple[str, Gpu]]:
     inside=True,
 )
 def locked_clocks(on: On, gpu: Gpu) -> Finding:
-    """Compare the highest clock under load with the highest that the GPU has, unless power may have held it down."""
     highest, power = (on.evidence.loaded_clocks or {})[gpu.address]
     most = on.need(gpu.sm_clock_max_mhz, "its highest SM clock", look="nvidia-smi -q -d CLOCK")
     text = f"{highest:g} of {most:g} MHz"
@@ -108,7 +105,6 @@ def _mig(on: On, gpu: Gpu) -> tuple[Mig, str]:
     expected="as planned, and nothing pending",
 )
 def mig_mode(on: On, gpu: Gpu) -> Finding:
-    """Compare the MIG mode of each GPU that supports MIG with the applied plans."""
     on = by_driver(on, gpu, "nvmlDeviceGetMigMode")
     (mig, mode), want = _mig(on, gpu), wanted(on.evidence, MIG_MODE).get(gpu.address)
     if mig.pending not in (None, mode):
@@ -130,7 +126,6 @@ def mig_mode(on: On, gpu: Gpu) -> Finding:
     expected="the planned instances",
 )
 def mig_instances(on: On, gpu: Gpu) -> Finding:
-    """Compare the instances on each GPU in MIG mode with those that applied plans give to guests."""
     mig, mode = _mig(on, gpu)
     guests = planned_guests(on.evidence).values()
     planned = [(place.profile, place.start) for guest in guests for place in guest.mig if place.gpu == gpu.address]
@@ -183,7 +178,6 @@ def _text(places: Sequence[_Place]) -> str:
     expected="none before a tenant comes",
 )
 def gpu_processes(on: On, gpu: Gpu) -> Finding:
-    """Check for programs that use the GPU."""
     on = by_driver(on, gpu, "nvmlDeviceGetComputeRunningProcesses")
     count = fact(on, gpu, "processes")
     if not count:

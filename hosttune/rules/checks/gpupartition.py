@@ -37,10 +37,7 @@ def _dividable(evidence: Evidence) -> Iterator[tuple[str, tuple[Gpu, Partitionin
     none="GPU with partition modes",
 )
 def gpu_partition(on: On, dividable: tuple[Gpu, Partitioning]) -> Finding:
-    """Compare the modes of a GPU with those of the others of its model.
-
-    Only the maker's driver can read the modes: those of a GPU on vfio-pci are judged in its guest.
-    """
+    """Only the maker's driver can read the modes: those of a GPU on vfio-pci are judged in its guest."""
     (gpu, modes), on = dividable, by_driver(on, dividable[0])
     device_id = on.host.index.device_id(gpu.address)
     if device_id is not None and device_id not in modes.devices:

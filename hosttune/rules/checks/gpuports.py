@@ -81,7 +81,6 @@ def gpu_ports(on: On, carrier: _Carrier) -> Finding:
     none="GPU that carries network ports",
 )
 def scale_out_ports(on: On, carrier: _Carrier) -> Finding:
-    """Check the external ports of a GPU, and the rate of their interfaces."""
     maker, mine, count = carrier.maker, _listed(on, carrier, "external"), carrier.external
     expected = "each external port up" if count is None else f"{count} external ports, each up"
     on, actual = on.reading(maker.tool, f"{expected} at {maker.external_gbps:g} Gb/s"), _text(mine)

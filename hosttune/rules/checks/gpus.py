@@ -22,7 +22,6 @@ from hosttune.rules.engine import Finding
     source="nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH; Documentation/driver-api/vfio.rst",
 )
 def gpu_driver(on: On, gpu: Gpu) -> Finding:
-    """Check that a driver that can report the GPU holds it, answers, and is of its library's version."""
     vendor, device = vendor_of(gpu.vendor), function(on, gpu)
     own = vendor.driver if vendor and vendor.driver else None
     held = device.driver if device else None
@@ -76,7 +75,6 @@ def _answers(on: On, gpu: Gpu, vendor: Vendor) -> Finding:
     expected="operational, nothing asked for",
 )
 def gpu_status(on: On, gpu: Gpu) -> Finding:
-    """Check what the driver itself reports: for a Gaudi its status, else a reset or reboot that it asks for."""
     vendor = vendor_of(gpu.vendor)
     if vendor is not None and "status" in vendor.tells:
         on = by_driver(on, gpu)
@@ -133,7 +131,6 @@ def clock_reasons(on: On, gpu: Gpu) -> Finding:
     expected="the board's default",
 )
 def application_clocks(on: On, gpu: Gpu) -> Finding:
-    """Compare the clock that programs get with the board's default."""
     now, default = fact(on, gpu, "application_clock_mhz"), fact(on, gpu, "default_application_clock_mhz")
     on = by_driver(on, gpu, "nvmlDeviceGetApplicationsClock", f"at least {default:g} MHz, the board's default")
     if now >= default:
@@ -150,7 +147,6 @@ def application_clocks(on: On, gpu: Gpu) -> Finding:
     expected="the board's default",
 )
 def power_limit(on: On, gpu: Gpu) -> Finding:
-    """Compare the power limit with the applied plans, else with the board's default."""
     now, default = fact(on, gpu, "power_limit_watts"), fact(on, gpu, "power_default_watts")
     want = wanted(on.evidence, POWER_LIMIT).get(gpu.address)
     planned = isinstance(want, int | float)

@@ -42,7 +42,20 @@ def _files(evidence: Evidence) -> Iterator[tuple[str, ExpectedLibrary]]:
 )
 def guest_library_file(on: On, library: ExpectedLibrary) -> Finding:
     """Compare a file with the plan's settings; nothing reads that of UCX's devices by itself."""
-    return _ucx(on, library) if on.subject == UCX_FILE else _nccl(on, library)
+    if on.subject == UCX_FILE:
+        on, ports = on.reading(UCX_FILE, "UCX_NET_DEVICES with each port of the planned NICs"), on.evidence.ports or {}
+        for address in library.nics:
+            if address not in ports or not ports[address].rdma:
+                on.give_up(f"the RDMA ports of {address} are unknown", _LOAD)
+        devices = [f"{port.device}:{port.number}" for address in library.nics for port in ports[address].rdma or ()]
+        expected = f"UCX_NET_DEVICES={','.join(devices)}"
+        on = on.reading(UCX_FILE, expected)
+        text = _text(on)
+        actual = _settings_text(settings_of(text or ""))
+        if actual != expected:
+            return on.failed(actual or ("no such file" if text is None else "no setting"))
+        return on.passed(actual)
+    return _nccl(on, library)
 
 
 def _text(on: On) -> str | None:
@@ -86,21 +99,6 @@ def _nccl(on: On, library: ExpectedLibrary) -> Finding:
     return on.passed(actual)
 
 
-def _ucx(on: On, library: ExpectedLibrary) -> Finding:
-    on, ports = on.reading(UCX_FILE, "UCX_NET_DEVICES with each port of the planned NICs"), on.evidence.ports or {}
-    for address in library.nics:
-        if address not in ports or not ports[address].rdma:
-            on.give_up(f"the RDMA ports of {address} are unknown", _LOAD)
-    devices = [f"{port.device}:{port.number}" for address in library.nics for port in ports[address].rdma or ()]
-    expected = f"UCX_NET_DEVICES={','.join(devices)}"
-    on = on.reading(UCX_FILE, expected)
-    text = _text(on)
-    actual = _settings_text(settings_of(text or ""))
-    if actual != expected:
-        return on.failed(actual or ("no such file" if text is None else "no setting"))
-    return on.passed(actual)
-
-
 def _nics(evidence: Evidence) -> tuple[str, ...]:
     """Return the NICs that the guest's plan names for a collectives library; the check ends if there are none."""
     plan = evidence.guest_plan
@@ -120,7 +118,6 @@ def _nics(evidence: Evidence) -> tuple[str, ...]:
     inside=True,
 )
 def guest_rdma_nodes(on: On) -> Finding:
-    """Check that programs reach each planned NIC through its node in /dev/infiniband."""
     nics, path = _nics(on.evidence), "/dev/infiniband"
     on = on.reading(path, f"{len(nics)} uverbs nodes or more")
     access = on.evidence.rdma_access or RdmaAccess()
@@ -152,7 +149,6 @@ def _makers(evidence: Evidence) -> Iterator[tuple[str, str]]:
     inside=True,
 )
 def guest_gpudirect(on: On, maker: str) -> Finding:
-    """Check that NICs can reach the memory of a maker's GPUs."""
     known = next(vendor.inside for vendor in VENDORS if vendor.name == maker)
     if known.peer_module is None:
         on.skip("no source says what its driver needs for GPUDirect RDMA")
@@ -187,7 +183,6 @@ def guest_gpudirect(on: On, maker: str) -> Finding:
     inside=True,
 )
 def guest_memlock(on: On) -> Finding:
-    """Check how much memory a program that was started as this one may lock for RDMA."""
     _nics(on.evidence)
     access = on.evidence.rdma_access or RdmaAccess()
     limit = on.need(access.memlock, "the limit of locked memory", look="ulimit -l")

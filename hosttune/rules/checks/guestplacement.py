@@ -63,9 +63,7 @@ def with_definition(on: On, guest: RunningGuest) -> None:
     each=guests,
 )
 def guest_numa(on: On, guest: RunningGuest) -> Finding:
-    """Compare the CPUs and memory of a guest, running or not, with the nodes of its devices.
-
-    On a machine with one node everything is on it, whatever a device reports. A device on a node without CPUs counts
+    """On a machine with one node everything is on it, whatever a device reports. A device on a node without CPUs counts
     for the nearest that has.
     """
     with_definition(on, guest)
@@ -143,10 +141,7 @@ def _cpu_nodes(host: Host, guest: RunningGuest) -> set[int | None]:
     each=guests,
 )
 def guest_pins(on: On, guest: RunningGuest) -> Finding:
-    """Check that every thread of a running guest is on the CPUs that its definition gives it, by /proc.
-
-    A pinned vCPU without a thread was unplugged from the running guest, where everything was looked at.
-    """
+    """A pinned vCPU without a thread was unplugged from the running guest, where everything was looked at."""
     process = _process(on, guest)
     on = on.reading(f"/proc/{process.pid}/task/*/status")
     on.need(guest.vcpu_pins, "its definition")
@@ -195,7 +190,6 @@ def _loose(guest: RunningGuest, everywhere: CpuSet) -> Iterator[str]:
     each=guests,
 )
 def guest_memory(on: On, guest: RunningGuest) -> Finding:
-    """Check that the memory of a running guest has the nodes and page size of its definition, by /proc."""
     process, guest = _process(on, guest), _on_only_node(on.host, guest)
     on = on.reading(f"/proc/{process.pid}/numa_maps")
     parts = on.need(guest.memory, "its definition")

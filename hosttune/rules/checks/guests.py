@@ -32,7 +32,6 @@ from hosttune.rules.engine import Finding, NoValue, inapplicable
     each=guests,
 )
 def guest_definition(on: On, guest: RunningGuest) -> Finding:
-    """Check that a running guest runs with the definition that its next start would use."""
     started(on, guest)
     what = "its running or its kept definition (of a transient guest libvirt keeps none)"
     if differing := on.need(guest.next_start, what):
@@ -74,7 +73,6 @@ def _planned(evidence: Evidence) -> Iterator[tuple[str, _Planned]]:
     each=_planned,
 )
 def guest_planned(on: On, planned: _Planned) -> Finding:
-    """Compare a guest of the applied plans with its definition in libvirt."""
     if planned.guest is None and guests_known(on.evidence) is None:
         on.give_up("whether it is defined is unknown: there may be other guests than those listed")
     if planned.guest is None:
@@ -119,50 +117,39 @@ def _parts(evidence: Evidence) -> Iterator[tuple[str, _Part]]:
     inside=True,
 )
 def guest_topology(on: On, part: _Part) -> Finding:
-    """Compare a part of the guest's plan with what the guest sees."""
     if isinstance(part, ExpectedCell):
-        return _node(on, part)
-    return _device(on, part) if isinstance(part, ExpectedDevice) else _pair(on, part)
-
-
-def _node(on: On, cell: ExpectedCell) -> Finding:
-    path = f"{sysfs.NODES}/node{cell.id}"
-    on = on.reading(path, f"CPUs {cell.cpus}, {format_size(cell.memory_bytes)}")
-    nodes = {node.id: node for node in on.host.numa_nodes}
-    if not nodes:
-        on.give_up("which NUMA nodes there are is unknown", "start a kernel that has CONFIG_NUMA, without numa=off")
-    if cell.id not in nodes:
-        return on.failed("no such node")
-    cpus = on.need(nodes[cell.id].cpus, "the list of its CPUs", f"{path}/cpulist")
-    memory = on.need(nodes[cell.id].memory_bytes, "the size of its memory", f"{path}/meminfo")
-    actual = f"CPUs {cpus}, {format_size(memory)}"
-    least = cell.memory_bytes * _LEAST_SHARE - _FIXED_BYTES
-    same = parse_cpus(cpus) == parse_cpus(cell.cpus) and least <= memory <= cell.memory_bytes
-    return on.passed(actual) if same else on.failed(actual)
-
-
-def _device(on: On, device: ExpectedDevice) -> Finding:
-    path = sysfs.function(device.address)
-    on = on.reading(path, _thread_name(device.kind, device.ids, device.node))
-    functions = on.need(on.host.index.pci or None, "the list of PCI functions", look="lspci -D")
-    if device.address not in functions:
-        return on.failed("nothing there")
-    there = functions[device.address]
-    on.need(there.ids if device.ids else "", "what device it is", f"{path}/device")
-    actual = _thread_name(device.kind if there.ids == device.ids else "a device", there.ids, there.numa_node)
-    if device.ids not in (None, there.ids) or device.node not in (None, there.numa_node):
-        return on.failed(actual)
-    return on.passed(actual)
+        path = f"{sysfs.NODES}/node{part.id}"
+        on = on.reading(path, f"CPUs {part.cpus}, {format_size(part.memory_bytes)}")
+        nodes = {node.id: node for node in on.host.numa_nodes}
+        if not nodes:
+            on.give_up("which NUMA nodes there are is unknown", "start a kernel that has CONFIG_NUMA, without numa=off")
+        if part.id not in nodes:
+            return on.failed("no such node")
+        cpus = on.need(nodes[part.id].cpus, "the list of its CPUs", f"{path}/cpulist")
+        memory = on.need(nodes[part.id].memory_bytes, "the size of its memory", f"{path}/meminfo")
+        actual = f"CPUs {cpus}, {format_size(memory)}"
+        least = part.memory_bytes * _LEAST_SHARE - _FIXED_BYTES
+        same = parse_cpus(cpus) == parse_cpus(part.cpus) and least <= memory <= part.memory_bytes
+        return on.passed(actual) if same else on.failed(actual)
+    if isinstance(part, ExpectedDevice):
+        path = sysfs.function(part.address)
+        on = on.reading(path, _thread_name(part.kind, part.ids, part.node))
+        functions = on.need(on.host.index.pci or None, "the list of PCI functions", look="lspci -D")
+        if part.address not in functions:
+            return on.failed("nothing there")
+        there = functions[part.address]
+        on.need(there.ids if part.ids else "", "what device it is", f"{path}/device")
+        actual = _thread_name(part.kind if there.ids == part.ids else "a device", there.ids, there.numa_node)
+        if part.ids not in (None, there.ids) or part.node not in (None, there.numa_node):
+            return on.failed(actual)
+        return on.passed(actual)
+    on, index = on.reading("/sys/devices/pci*", part.grade), on.host.index
+    near = grade(index, part.gpu, part.nic) if part.gpu in index.pci and part.nic in index.pci else None
+    if near is None:
+        why = "how near they are is unknown: one is not there, or its node is not known"
+        on.give_up(why, "see to the two functions first; then run hosttune validate as root")
+    return on.passed(near) if near == part.grade else on.failed(near)
 
 
 def _thread_name(kind: str, ids: str | None, node: int | None) -> str:
     return f"{kind} {ids or 'of unknown ids'} {'of no node' if node is None else f'on node {node}'}"
-
-
-def _pair(on: On, pair: ExpectedPair) -> Finding:
-    on, index = on.reading("/sys/devices/pci*", pair.grade), on.host.index
-    near = grade(index, pair.gpu, pair.nic) if pair.gpu in index.pci and pair.nic in index.pci else None
-    if near is None:
-        why = "how near they are is unknown: one is not there, or its node is not known"
-        on.give_up(why, "see to the two functions first; then run hosttune validate as root")
-    return on.passed(near) if near == pair.grade else on.failed(near)

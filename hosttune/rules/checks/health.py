@@ -139,7 +139,6 @@ def _described(counted: Mapping[str, Mapping[str, int]], sums: Mapping[str, int]
     inside=True,
 )
 def disk_health(on: On, drive: Nvme) -> Finding:
-    """Check each NVMe drive: it responds, and its own log is healthy where nvme-cli can read it."""
     device = on.host.index.pci.get(drive.address)
     if device is not None and for_vfio(device.driver):
         on.skip(f"on {device.driver}: its guest sees it")
@@ -206,10 +205,7 @@ _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")  # of th
     inside=True,
 )
 def time_sync(on: On) -> Finding:
-    """Check that a service keeps the clock synchronised, as timedatectl judges it.
-
-    chronyd leaves STA_UNSYNC set unless it has `rtcsync`, but keeps the maximum error; without a service that is 16 s.
-    """
+    """chronyd leaves STA_UNSYNC set unless it has `rtcsync`, but keeps the maximum error: without a service 16 s."""
     health = on.evidence.health or Health()
     on, error = on.reading(health.time_source or "adjtimex(2)"), health.time_error_seconds
     if not on.need(health.time_synchronised, "the kernel's clock state", look="timedatectl"):
@@ -234,7 +230,6 @@ def time_sync(on: On) -> Finding:
     since=2,
 )
 def clocksource(on: On) -> Finding:
-    """Find a timer of the board in place of the CPU's own counter."""
     name = on.need((on.evidence.security or Security()).clocksource, "the clock source", sysfs.CLOCKSOURCE)
     if name not in _SLOW_CLOCKS:
         return on.passed(name)
@@ -252,7 +247,6 @@ def clocksource(on: On) -> Finding:
     none="GPU",
 )
 def monitoring_baseline(on: On) -> Finding | tuple[()]:
-    """Check for a stored measurement (level 1 or higher) of this host with the driver that is loaded now."""
     gpus = accelerators(on.host)
     versions = {gpu.driver_version for gpu in gpus if vendor_of(gpu.vendor) is not None and gpu.driver_version}
     silent = [gpu for gpu in gpus if _is_silent(on, gpu)]

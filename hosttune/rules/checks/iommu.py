@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from hosttune.gpu.vgpu import stays_with_driver
@@ -11,16 +11,7 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host, PciDevice, Platform
 from hosttune.model.pci import DIRECT_REMEDY
 from hosttune.model.values import slot_of
-from hosttune.rules.checks.facts import (
-    OTHER_ARCHES,
-    RECORD,
-    accelerators,
-    driver_unread,
-    given,
-    holders,
-    lacks,
-    listed,
-)
+from hosttune.rules.checks.facts import OTHER_ARCHES, RECORD, accelerators, driver_unread, given, holders, lacks, listed
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
@@ -84,7 +75,6 @@ def _switch_on(host: Host) -> str:
     for_guests=True,
 )
 def interrupt_remapping(on: On) -> Finding:
-    """Check interrupt remapping. Without it a guest's device can raise any interrupt of the host."""
     host = on.host
     if host.arch in OTHER_ARCHES:
         on.skip(f"interrupts of {host.arch} are not remapped this way")
@@ -107,7 +97,6 @@ def interrupt_remapping(on: On) -> Finding:
     for_guests=True,
 )
 def vfio_no_iommu(on: On) -> Finding:
-    """Check that VFIO's no-IOMMU mode is off: in this mode, DMA of devices reaches all memory."""
     return _off(on, "vfio", "enable_unsafe_noiommu_mode")
 
 
@@ -120,7 +109,6 @@ def vfio_no_iommu(on: On) -> Finding:
     for_guests=True,
 )
 def vfio_unsafe_interrupts(on: On) -> Finding:
-    """Check that VFIO without interrupt remapping is off: it is meant for platforms that cannot remap interrupts."""
     return _off(on, "vfio_iommu_type1", "allow_unsafe_interrupts")
 
 
@@ -170,22 +158,10 @@ def in_groups(evidence: Evidence) -> Iterator[tuple[str, InGroup]]:
     host, held = evidence.host, holders(evidence)
     ready = {device.address for device in given(evidence)}
     known = ready | {gpu.address for gpu in accelerators(host)}
-    anywhere, behind = _groupless(evidence)
-    regions = any(device.iommu_direct is not None for device in host.pci)
-    for device in (device for device in host.pci if device.address in known):
-        members = host.index.groups.get(-1 if device.iommu_group is None else device.iommu_group, (device,))
-        guests = sorted({name for member in members for name in held.get(member.address, ())})
-        unplaced = (*anywhere, *behind.get(_root_bus(evidence, device), ()))
-        yield device.address, InGroup(device, members, device.address in ready, guests, unplaced, regions)
-
-
-def _groupless(evidence: Evidence) -> tuple[list[str], Mapping[str, list[str]]]:
-    """Return functions of unknown group: those that may be in any, and by root bus those that are in one of that bus.
-
-    The second ones are proven to have no group, but Linux gives a group to every function that an IOMMU translates, and
-    it translates all that are behind the ports of a root bus. Only functions on the root bus itself may have none, such
-    as the IOMMU's own.
-    """
+    # Functions of unknown group: those that may be in any, and by root bus those that are in one of that bus.
+    # The second ones are proven to have no group, but Linux gives a group to every function that an IOMMU
+    # translates, and it translates all that are behind the ports of a root bus. Only functions on the root bus
+    # itself may have none, such as the IOMMU's own.
     anywhere: list[str] = []
     behind: dict[str, list[str]] = {}
     for device in evidence.host.pci:
@@ -195,7 +171,12 @@ def _groupless(evidence: Evidence) -> tuple[list[str], Mapping[str, list[str]]]:
             anywhere.append(device.address)
         elif device.parent is not None and not stays_with_driver(device):
             behind.setdefault(_root_bus(evidence, device), []).append(device.address)
-    return anywhere, behind
+    regions = any(device.iommu_direct is not None for device in host.pci)
+    for device in (device for device in host.pci if device.address in known):
+        members = host.index.groups.get(-1 if device.iommu_group is None else device.iommu_group, (device,))
+        guests = sorted({name for member in members for name in held.get(member.address, ())})
+        unplaced = (*anywhere, *behind.get(_root_bus(evidence, device), ()))
+        yield device.address, InGroup(device, members, device.address in ready, guests, unplaced, regions)
 
 
 def _root_bus(evidence: Evidence, device: PciDevice) -> str:
@@ -217,7 +198,6 @@ def _root_bus(evidence: Evidence, device: PciDevice) -> str:
     for_guests=True,
 )
 def iommu_groups(on: On, place: InGroup) -> Finding:
-    """Check that a whole group goes to one guest: devices in one group can reach each other without the IOMMU."""
     device, folder = place.device, f"{_GROUPS}/{place.device.iommu_group}"
     if device.iommu_group is None:
         return _in_no_group(on, place)

@@ -73,7 +73,6 @@ _HARMFUL: tuple[_Rule, ...] = (
     for_guests=True,
 )
 def kernel_arguments(on: On) -> Finding:
-    """Check for arguments of the running kernel that undo isolation or direct transfers between devices."""
     words = on.need(on.host.kernel_args, "the kernel's command line", _CMDLINE)
     harmful = [(word, rule) for word in words for rule in _HARMFUL if rule[0](word)]
     if not harmful:
@@ -111,7 +110,6 @@ def _modules(evidence: Evidence) -> Iterator[tuple[str, tuple[tuple[str, str], .
     for_guests=True,
 )
 def module_options(on: On, options: tuple[tuple[str, str], ...]) -> Finding:
-    """Check for parameters of the VFIO modules that reduce safety or speed."""
     platform, folder = on.host.platform, f"/sys/module/{on.subject}"
     look, on = f"grep . {folder}/parameters/*", on.reading(f"{folder}/parameters")
     modules = {module.name: module.parameters for module in platform.modules} if platform else {}
@@ -155,7 +153,6 @@ def _applied(on: On) -> Result:
     reads="hosttune status",
 )
 def pending_reboot(on: On) -> Finding:
-    """Check for settings that were staged for the next boot and do not have effect yet."""
     applied = _applied(on)
     pending = [entry for entry in applied.entries if entry.outcome == "pending"]
     waiting = [entry.action for entry in pending if entry.when is None]  # a reboot is not what the others wait for
@@ -181,7 +178,6 @@ _NOT_IN_FORCE = ("ignored", "conflict")  # outcomes that `status` reports separa
     reads="hosttune status",
 )
 def settings_in_force(on: On) -> Iterator[Finding]:
-    """Check that each applied setting still has the value that it had after the apply."""
     applied = _applied(on)
     yield _in_force(on, applied)
     for drift in applied.drift:

@@ -115,10 +115,7 @@ def _with_xids(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     none="GPU",
 )
 def xid(on: On, events: _Events) -> Finding:
-    """Check the XIDs of each GPU by NVIDIA's catalogue; the worst XID decides.
-
-    The XIDs of a GPU in a guest go to the guest's kernel log: those in the host's log are from an earlier time.
-    """
+    """The XIDs of a GPU in a guest go to the guest's kernel log: those in the host's log are from an earlier time."""
     function = on.host.index.pci.get(on.subject)
     if on.subject in on.host.index.gpus and function and for_vfio(function.driver) and not function.physfn:
         judges = (last_look, *((partial(_by_catalogue, events=events),) if events else ()))
@@ -276,10 +273,7 @@ def _events_by_subject(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     since=1,
 )
 def kernel_log(on: On, events: _Events) -> Finding:
-    """Check the lines of resets, BARs, the IOMMU, NIC firmware, drives, slots, CPU stalls, memory and heat.
-
-    A BAR that found no address at first and has one now is no fault.
-    """
+    """A BAR that found no address at first and has one now is no fault."""
     on = _of_log(on)
     device = on.host.index.pci.get(on.subject)
     placed = device is not None and device.bars and not device.unassigned_bars

@@ -52,7 +52,6 @@ def _guests_unread(evidence: Evidence) -> bool:
     for_guests=True,
 )
 def leftover_mdevs(on: On) -> Finding:
-    """Check for mediated devices that belong to no guest: to none in libvirt, and to none of an applied plan."""
     evidence = on.evidence
     there = on.need(evidence.leftovers.mdevs if evidence.leftovers else None, "/sys/bus/mdev")
     known = {device.address.casefold() for guest in planned_guests(evidence).values() for device in guest.devices}
@@ -160,7 +159,6 @@ def _pools(evidence: Evidence) -> Iterator[tuple[str, _Pool]]:
     for_guests=True,
 )
 def leftover_pages(on: On, pool: _Pool) -> Finding:
-    """Compare the huge pages in use in a pool with those of the running guests."""
     on = on.reading(sysfs.pool(pool.node, pool.page_bytes))
     if pool.free is None or pool.total is None:
         on.give_up("how many there are, or are free, is unknown")

@@ -9,16 +9,7 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.values import format_size
-from hosttune.rules.checks.facts import (
-    HOST,
-    RECORD,
-    RUNNING,
-    guests_known,
-    listed,
-    named_nodes,
-    planned_guests,
-    wanted,
-)
+from hosttune.rules.checks.facts import HOST, RECORD, RUNNING, guests_known, listed, named_nodes, planned_guests, wanted
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding, NoValue
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
@@ -125,7 +116,6 @@ def _demand(evidence: Evidence) -> dict[Pool, int]:
     for_guests=True,
 )
 def hugepages(on: On, pool: PagePool) -> Finding:
-    """Check that enough huge pages are reserved for guests that are defined or planned and do not run."""
     place = sysfs.pool("*" if pool.node is None else pool.node, pool.size)
     pages = -(-pool.need // pool.size)
     expected = f"{pages} free for guests that do not run yet" if pages else "as reserved, no guest waits for them"
@@ -181,7 +171,6 @@ def _unmounted(on: On, size: int) -> Finding | None:
     for_guests=True,
 )
 def thp(on: On) -> Finding:
-    """Check for madvise: guests have their own huge pages, and the host gives huge pages only to programs that ask."""
     settings = on.host.memory_settings
     good = {"madvise": "", "never": "no process gets transparent huge pages"}
     return _setting(on, settings.thp if settings else None, _THP, good)
@@ -199,7 +188,6 @@ def thp(on: On) -> Finding:
     for_guests=True,
 )
 def ksm(on: On) -> Finding:
-    """Check that KSM is off: merging cannot help pinned memory, and one guest can learn from it what another has."""
     settings, path = on.host.memory_settings, "/sys/kernel/mm/ksm/pages_shared"
     run = settings.ksm_run if settings else None
     finding = _setting(on, run, _KSM, {"0": "not merging", "2": "not merging, and unmerged"})
@@ -224,7 +212,6 @@ def ksm(on: On) -> Finding:
     for_guests=True,
 )
 def numa_balancing(on: On) -> Finding:
-    """Check that NUMA balancing is off where memory is pinned: scanning costs time and cannot move any page."""
     host, settings = on.host, on.host.memory_settings
     if len([node for node in host.numa_nodes if node.kind in ("cpu", "memory", None)]) == 1 == len(named_nodes(host)):
         on.skip("one NUMA node: there is nothing to balance")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 
@@ -15,7 +15,7 @@ from hosttune.model.pci import for_vfio
 from hosttune.model.ports import Interface, NicPorts, RdmaPort
 from hosttune.model.values import slot_of
 from hosttune.rules.checks.facts import RECORD, lacks
-from hosttune.rules.checks.on import On
+from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
 STATE = "port-state"
@@ -118,6 +118,9 @@ def nics(evidence: Evidence) -> Iterator[tuple[str, PhysicalFunction]]:
         ports = (evidence.ports or {}).get(nic.address)
         here.append(PhysicalFunction(nic.address, nic, device, ports, no_driver or for_vfio(device.driver), here))
     yield from ((function.address, function) for function in here[: len(physical)])
+
+
+port_check = partial(check, each=nics, inside=True, none="NIC", look=RECORD)
 
 
 def _model(function: PhysicalFunction) -> tuple[str | None, ...]:

@@ -39,10 +39,7 @@ def stays_in_mig(gpu: Gpu) -> bool:
     expected="as many links and peers as the other GPUs of its model",
 )
 def nvlink(on: On, gpu: Gpu) -> Finding:
-    """Compare active NVLinks and NVLink peers of each GPU with its board, else with the GPUs of its model.
-
-    Half of the facts can show a fault, but never a pass.
-    """
+    """Half of the facts can show a fault, but never a pass."""
     _joined_by(on, gpu, "nvlink")
     others = others_of_model(on.evidence, gpu)  # a single GPU has no peers to compare
     names = ("nvlinks_active", "peers") if others else ("nvlinks_active",)
@@ -96,7 +93,6 @@ def nvlink_errors(on: On, gpu: Gpu) -> Finding:
     expected="XGMI to each GPU of its model",
 )
 def xgmi(on: On, gpu: Gpu) -> Finding:
-    """Compare the XGMI peers of each GPU with those of the other GPUs of its model."""
     _joined_by(on, gpu, "xgmi")
     fact(on, gpu, "peers")
     return _compared(by_driver(on, gpu), gpu, "xgmi", others_of_model(on.evidence, gpu))

@@ -53,7 +53,6 @@ def _ports(evidence: Evidence) -> Iterator[tuple[str, list[PciDevice]]]:
     for_guests=True,
 )
 def acs(on: On, below: list[PciDevice]) -> Finding:
-    """Check a port above guests' devices: the ACS bits that the kernel set to form the groups must still be on."""
     port = on.host.index.pci.get(on.subject)
     if port is None:
         why = "it is above a device of a guest and is not in the list of PCI functions"
@@ -109,7 +108,6 @@ def _with_peers(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
     none="two GPUs that need a clique",
 )
 def gpu_cliques(on: On, guest: RunningGuest) -> Finding:
-    """Compare the cliques of a guest's GPUs with what the host's tree and ACS allow."""
     with_definition(on, guest)
     host, written = on.host, dict(guest.cliques)
     if len(clique_gpus(host, guest.devices)) < 2:
@@ -159,7 +157,6 @@ def _pairs(evidence: Evidence) -> Iterator[tuple[str, list[str]]]:
     for_guests=True,
 )
 def ats(on: On, gpus: list[str]) -> Finding:
-    """Check a guest's RDMA NIC with a GPU below the same switch: whether the two can exchange data directly."""
     index = on.host.index
     function = index.pci[on.subject]
     physical = index.pci.get(function.physfn or "", function)

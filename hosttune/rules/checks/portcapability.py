@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from hosttune.model.ports import Interface, PortDetail, PortInfo, RdmaPort, Reading, Transceiver, believed_gbps
 from hosttune.model.values import grouped
-from hosttune.rules.checks.facts import RECORD, listed
+from hosttune.rules.checks.facts import listed
 from hosttune.rules.checks.nics import (
     IB,
     LINKED,
@@ -14,11 +14,11 @@ from hosttune.rules.checks.nics import (
     UNKNOWN,
     PhysicalFunction,
     in_use,
-    nics,
+    port_check,
     unanswered,
     unlisted_ports,
 )
-from hosttune.rules.checks.on import On, check, worst_of
+from hosttune.rules.checks.on import On, worst_of
 from hosttune.rules.engine import Finding
 
 # Virtual functions in a guest (drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_core_pci_table): they answer for no
@@ -27,7 +27,7 @@ _VIRTUAL = frozenset(("15b3", device) for device in ("1014", "1016", "1018", "10
 _SPLIT = 2  # lanes: a card limited to half of its rate has all lanes at half the speed, or two at the full one
 
 
-@check(
+@port_check(
     "port-capability",
     title="Ports run at the fastest rate that they support",
     about="each NIC, with its ports that have a link",
@@ -35,15 +35,10 @@ _SPLIT = 2  # lanes: a card limited to half of its rate has all lanes at half th
     source="Linux Documentation/networking/ethtool-netlink.rst, LINKMODES_GET; ethtool(8); InfiniBand Architecture"
     " volume 1, 14.2.5.6 (PortInfo); smpquery(8)",
     expected="each port with a link at the fastest rate that it supports",
-    look=RECORD,
     reads="/sys/class/net/*/speed, ethtool NAME; /sys/class/infiniband/*/ports/*/rate, smpquery portinfo",
-    each=nics,
-    inside=True,
-    none="NIC",
 )
 @worst_of
 def port_capability(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
-    """Check the rate of each port with a link against the fastest that the port supports."""
     in_use(on, nic)
     if nic.is_virtual:
         on.skip("a virtual device: it has no port of its own")
@@ -111,7 +106,7 @@ def _infiniband(on: On, port: RdmaPort, info: PortInfo) -> Finding:
     if _SPLIT in info.widths and 2 * rate >= most:
         return on.skipped(
             f"{text} and supports {lanes}; PortInfo does not tell whether both together: a card limited to half"
-            " (HDR100, NDR200) does not; its product name in lspci -vv, as root, has its rate",
+            " (HDR100, NDR200) does not; its product name in lspci -vv, as root, has its rate"
         )
     enabled = max(info.widths_enabled or (0,)) * max(info.lane_gbps_enabled or (0.0,))
     told = f"; at most {enabled:g} is enabled" if 0 < enabled < most else ""
@@ -133,7 +128,7 @@ _ORDER = ("low alarm", "low warning", "high warning", "high alarm")
 _MEND = "look at the cooling, clean the fibre's ends, reseat or swap the module; ethtool -m NAME shows all readings"
 
 
-@check(
+@port_check(
     "port-module",
     title="Modules in ports are within their own limits",
     about="each NIC, with the modules in its ports",
@@ -141,15 +136,10 @@ _MEND = "look at the cooling, clean the fibre's ends, reseat or swap the module;
     source="SFF-8472 (table 9-5), SFF-8636 (6.6), CMIS (8.5): alarm and warning thresholds; ethtool(8), --module-info",
     expected="each reading within the limits that the module itself states",
     remedy=_MEND,
-    look=RECORD,
     reads="ethtool -m NAME",
-    each=nics,
-    inside=True,
-    none="NIC",
 )
 @worst_of
 def port_module(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
-    """Check the module in each Ethernet port against its own limits: temperature, voltage, laser current, light."""
     in_use(on, nic)
     if nic.is_virtual:
         on.skip("a virtual device: it has no port of its own")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hosttune.model.counters import Growth, grew, growth, last_reading
 from hosttune.model.ports import Interface, RdmaPort
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import RECORD, listed
+from hosttune.rules.checks.facts import listed
 from hosttune.rules.checks.nics import (
     CABLE,
     LINKED,
@@ -19,10 +19,10 @@ from hosttune.rules.checks.nics import (
     UNKNOWN,
     PhysicalFunction,
     in_use,
-    nics,
+    port_check,
     unlisted_ports,
 )
-from hosttune.rules.checks.on import On, check, worst_of
+from hosttune.rules.checks.on import On, worst_of
 from hosttune.rules.engine import Finding
 
 _WIRE = "clean or swap the cable or transceiver; perfquery -R, or reloading the driver, clears the counters"
@@ -30,7 +30,7 @@ _AFTER = "after the benchmarks"
 _Port = RdmaPort | Interface
 
 
-@check(
+@port_check(
     "port-errors",
     title="Few errors on ports, and no flapping link",
     about="each NIC, with its ports",
@@ -39,15 +39,10 @@ _Port = RdmaPort | Interface
     " IEEE 802.3 (bit error rate)",
     expected="no more errors than the sources of ports.toml allow, since the last look and while benchmarks ran",
     remedy=_WIRE,
-    look=RECORD,
     reads=READ,
-    each=nics,
-    inside=True,
-    none="NIC",
 )
 @worst_of
 def port_errors(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
-    """Check the error counters of each function's ports, and links that were lost again and again."""
     in_use(on, nic)
     yield from unlisted_ports(on, nic)
     for port in nic.rdma:

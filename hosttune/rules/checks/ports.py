@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hosttune.model.pci import for_vfio
 from hosttune.model.pcitree import shared_switch
 from hosttune.model.ports import RdmaPort, believed_gbps
-from hosttune.rules.checks.facts import RECORD, listed
+from hosttune.rules.checks.facts import listed
 from hosttune.rules.checks.nics import (
     CABLE,
     ETHERNET,
@@ -26,10 +26,10 @@ from hosttune.rules.checks.nics import (
     PhysicalFunction,
     any_linked,
     in_use,
-    nics,
+    port_check,
     unlisted_ports,
 )
-from hosttune.rules.checks.on import On, check, worst_of
+from hosttune.rules.checks.on import On, worst_of
 from hosttune.rules.engine import Finding
 
 _MOST_GPUS = 64  # of which it is told that a port is their rail
@@ -48,7 +48,7 @@ _SLOWER = "look at the cable, the transceiver and the switch's port: one of them
 # --- state -------------------------------------------------------------------------------------------------------
 
 
-@check(
+@port_check(
     STATE,
     title="Ports have a link, and InfiniBand ports a subnet manager",
     about="each NIC, with its RDMA ports and network interfaces",
@@ -57,11 +57,7 @@ _SLOWER = "look at the cable, the transceiver and the switch's port: one of them
     f" volume 1, 14.2 (subnet management); {NVSENTINEL}, link state detection",
     expected="each port that is set up has a link, and on InfiniBand an address from the subnet manager",
     remedy=CABLE,
-    look=RECORD,
     reads=READ,
-    each=nics,
-    inside=True,
-    none="NIC",
 )
 def port_state(on: On, nic: PhysicalFunction) -> Finding:
     """Check each port: its link, and on InfiniBand what the subnet manager gave it.
@@ -196,7 +192,7 @@ def _port_text(nic: PhysicalFunction, name: str) -> str:
 # --- rate --------------------------------------------------------------------------------------------------------
 
 
-@check(
+@port_check(
     "port-rate",
     title="Ports run at the rate of other cards of their model",
     about="each NIC whose port has a link",
@@ -204,18 +200,11 @@ def _port_text(nic: PhysicalFunction, name: str) -> str:
     source="Linux drivers/infiniband/core/sysfs.c (rate_show), Documentation/ABI/testing/sysfs-class-net (speed,"
     " duplex)",
     expected="full duplex, and the rate (on RoCE also the MTU) of the same port of the other cards of its model",
-    look=RECORD,
     reads=READ,
-    each=nics,
-    inside=True,
-    none="NIC",
 )
 @worst_of
 def port_rate(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
-    """Check the rate of each function's ports that have a link against other cards of its model.
-
-    A function may have several ports: the fastest is compared with the fastest, the next one with the next one.
-    """
+    """A function may have several ports: the fastest is compared with the fastest, the next one with the next one."""
     in_use(on, nic)
     if UNKNOWN in nic.links.values():
         on.give_up("its link is not known", f"see {STATE} of {nic.address}")

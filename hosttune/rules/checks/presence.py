@@ -17,15 +17,7 @@ from hosttune.model.host import DeviceSource, PciDevice, SeenDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import address_key, grouped
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import (
-    HOST,
-    RECORD,
-    accelerators,
-    known_devices,
-    listed,
-    lost_gpus,
-    refused,
-)
+from hosttune.rules.checks.facts import HOST, RECORD, accelerators, known_devices, listed, lost_gpus, refused
 from hosttune.rules.checks.on import Check, On, check
 from hosttune.rules.engine import Finding
 
@@ -59,10 +51,7 @@ def _sightings(evidence: Evidence) -> Iterator[tuple[str, Sighting | None]]:
     lacking = grouped((address, source) for source in sources for address in source.lacking)
     for address in sorted(known.keys() | lacking.keys(), key=address_key):
         seen = known.get(address, SeenDevice(address=address))
-        yield (
-            address,
-            Sighting(seen, functions.get(address), shown.get(address, []), lacking.get(address, [])),
-        )
+        yield (address, Sighting(seen, functions.get(address), shown.get(address, []), lacking.get(address, [])))
 
 
 @check(
@@ -77,7 +66,6 @@ def _sightings(evidence: Evidence) -> Iterator[tuple[str, Sighting | None]]:
     inside=True,
 )
 def device_present(on: On, sighting: Sighting | None) -> Finding:
-    """Check that a device is in the tree, answers, is the expected one, and is in each source that could show it."""
     if sighting is None:
         return _host(on)
     seen, function = sighting.seen, sighting.function
@@ -96,7 +84,15 @@ def device_present(on: On, sighting: Sighting | None) -> Finding:
         remedy = f"plan again with the device that is there now; {_FORGET.format(seen.address)}"
         return on.failed(text, remedy, f"{on.reads}/device")
     if sighting.lacking:
-        return _unshown(on, sighting)
+        # That a source should show a device of the tree and does not; either may be right.
+        silent = [source for source in sighting.lacking if source.shows is not None]
+        if silent:
+            why = f"in the PCI tree, and not shown by {listed([source.name for source in silent])}, which could show it"
+            reads = listed([source.read for source in silent])
+            return on.unknown(why, f"compare by hand: {reads}; {_gone(sighting.seen.vendor)}")
+        names, reads = (listed([getattr(source, name) for source in sighting.lacking]) for name in ("name", "read"))
+        why = f"in the PCI tree; {names} could show it, and was not read"
+        return on.unknown(why, f"look at {reads}" if on.evidence.complete else RECORD)
     return on.passed("in the PCI tree")
 
 
@@ -132,18 +128,6 @@ def _missing(on: On, sighting: Sighting) -> Finding:
         return on.unknown(_device_text(seen, why), remedy)
     doubt = next((source.read for source in sources if source.shows is not None and not source.expects), None)
     return on.failed(_device_text(seen, f"{where}; {known}"), remedy, f"{_TREE}, {doubt or sources[0].read}")
-
-
-def _unshown(on: On, sighting: Sighting) -> Finding:
-    """Return that a source should show a device of the tree and does not; either may be right."""
-    silent = [source for source in sighting.lacking if source.shows is not None]
-    if silent:
-        why = f"in the PCI tree, and not shown by {listed([source.name for source in silent])}, which could show it"
-        reads = listed([source.read for source in silent])
-        return on.unknown(why, f"compare by hand: {reads}; {_gone(sighting.seen.vendor)}")
-    names, reads = (listed([getattr(source, name) for source in sighting.lacking]) for name in ("name", "read"))
-    why = f"in the PCI tree; {names} could show it, and was not read"
-    return on.unknown(why, f"look at {reads}" if on.evidence.complete else RECORD)
 
 
 def _device_text(seen: SeenDevice, text: str) -> str:

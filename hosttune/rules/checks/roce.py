@@ -61,7 +61,6 @@ def _may_be_roce(nic: PhysicalFunction) -> bool:
     inside=True,
 )
 def port_roce(on: On, nic: PhysicalFunction | None) -> Finding:
-    """Check each RoCE port against what is declared."""
     roce = declared_roce(on.evidence)
     if roce is None:
         lost = next((problem for problem in on.evidence.problems if problem.what in (RECORDS, UNREADABLE)), None)

@@ -50,10 +50,7 @@ def _sharing(evidence: Evidence) -> list[str]:
     since=_SINCE,
 )
 def cpu_vulnerabilities(on: On) -> Finding:
-    """Judge what the running kernel says, whatever its command line says.
-
-    "Vulnerable, KVM: …" means that guests are kept out. "SMT vulnerable" is about threads that share a core.
-    """
+    """ "Vulnerable, KVM: …" means that guests are kept out. "SMT vulnerable" is about threads that share a core."""
     said = _security(on).vulnerabilities
     said = on.need(said, "what the kernel says of its CPUs", sysfs.VULNERABILITIES, skip="this kernel reports none")
     is_open = [f"{name}: {words}" for name, words in said.items() if words and _OPEN.search(words)]
@@ -86,7 +83,6 @@ def cpu_vulnerabilities(on: On) -> Finding:
     since=_SINCE,
 )
 def microcode(on: On) -> Finding:
-    """Compare the revisions of all CPUs that are online."""
     revisions = _security(on).microcode
     if not revisions:
         on.skip("these CPUs report none")
@@ -108,7 +104,6 @@ def microcode(on: On) -> Finding:
     reads=f"{_SEV}/sev_snp, /proc/cmdline",
 )
 def sev_snp(on: On) -> Finding:
-    """Find SEV-SNP that is off because devices of the host pass through the IOMMU untranslated."""
     if not on.host.snp_meant:
         on.skip("nothing asks for SEV-SNP here")
     if on.host.switched_on("kvm_amd", "sev_snp"):
@@ -133,10 +128,7 @@ def sev_snp(on: On) -> Finding:
     since=_SINCE,
 )
 def secure_boot(on: On) -> Finding:
-    """Check that there is a TPM to measure what Secure Boot lets start. Off is a choice: it is told, and no fault.
-
-    A fleet that wants it declares the fact `secure-boot`.
-    """
+    """Off is a choice: it is told, and no fault. A fleet that wants it declares the fact `secure-boot`."""
     security = _security(on)
     secure = on.need(security.secure_boot, "whether Secure Boot is on", SECURE_BOOT, look="mokutil --sb-state")
     if not secure:

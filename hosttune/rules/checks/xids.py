@@ -90,7 +90,9 @@ def _nvlink5(event: KernelEvent, name: str) -> Ruling:
     reset = Ruling("fail", name, actions["RESET_GPU"][1])
     if event.severity == "fatal":
         return reset
-    row = _row(event)
+    subcode = (event.subcode or "").upper()
+    rows = (row for row in table("xids")["nvlink5"] if row["xid"] == event.code and subcode in row["subcodes"])
+    row = next(rows, None)
     decoded = None if event.severity is None or row is None else _decoded(row, event.registers)
     if decoded == "reset":
         return reset
@@ -99,12 +101,6 @@ def _nvlink5(event: KernelEvent, name: str) -> Ruling:
     if decoded == "look":
         return Ruling("warn", name, f"no action is asked for; {table('xids')['then']['CONTACT_SUPPORT']}")
     return Ruling("inform", name, "") if decoded == "ignore" else Ruling("unknown", name, _UNREAD)
-
-
-def _row(event: KernelEvent) -> Mapping[str, Any] | None:
-    subcode = (event.subcode or "").upper()
-    rows = (row for row in table("xids")["nvlink5"] if row["xid"] == event.code and subcode in row["subcodes"])
-    return next(rows, None)
 
 
 def _decoded(row: Mapping[str, Any], registers: Sequence[int]) -> str | None:

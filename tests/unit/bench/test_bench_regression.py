@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hosttune.bench.regression import regressions
+from hosttune.bench.compare import regressions
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
 
 ALWAYS = CheckResult(check="smt", subject="host", outcome="pass")

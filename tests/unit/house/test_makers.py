@@ -152,7 +152,7 @@ NAME_TOOLS = {
     "rules/checks/gpus.py",  # clock reasons, application clocks
     "rules/checks/guests.py",  # the source of a check
     "rules/checks/kernelevents.py",  # SXids
-    "rules/checks/links.py",  # the source of a check
+    "rules/checks/pcie.py",  # the source of a check
     "rules/checks/xids.py",
     "model/limits.py",  # the reason of a limit
     "planning/fabric/steps.py",
