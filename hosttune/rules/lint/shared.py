@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from hosttune.gpu.bridges import kept_bridges
-from hosttune.inventory.partitions import blocked, exactly, refusal, unnamed
+from hosttune.inventory.partitions import HostFabric, blocked, exactly, refusal, unnamed
 from hosttune.model.devices import node_of
 from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet
@@ -196,10 +196,7 @@ def _cpus(scene: GuestOnHost, other: OtherGuest) -> Iterator[Finding]:
 )
 def fabric_partition(scene: GuestOnHost) -> Iterator[Finding]:
     """Compare the GPUs with the partitions that the planner knows."""
-    # The host's fabric with the GPUs of the other guests alone taken: this guest may be defined already.
-    fabric = scene.facts.catalogue.fabric
-    others = {other.name for other in scene.others}
-    fabric = replace(fabric, tenants={gpu: name for gpu, name in fabric.tenants.items() if name in others})
+    fabric = _fabric(scene)
     mine = [source for source in scene.sources if source in fabric.members]
     if not mine:
         return
@@ -215,3 +212,10 @@ def fabric_partition(scene: GuestOnHost) -> Iterator[Finding]:
     if fabric.passthrough and fabric.whole(mine) and not set(fabric.switches) <= set(scene.sources):
         text = "functions that carry its NVSwitches" if fabric.nvlink5 else "NVSwitches"
         yield Finding(f"all GPUs of the board in mode 0, without all {text}: nothing sets the fabric up", _HOSTDEV)
+
+
+def _fabric(scene: GuestOnHost) -> HostFabric:
+    """Return the host's fabric with the GPUs of the other guests alone taken: this guest may be defined already."""
+    fabric = scene.facts.catalogue.fabric
+    others = {other.name for other in scene.others}
+    return replace(fabric, tenants={gpu: name for gpu, name in fabric.tenants.items() if name in others})
