@@ -22,6 +22,7 @@ from hosttune.model.gpu import Fabric
 from hosttune.model.host import Gpu, Host, Nic, PciDevice
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
+from hosttune.model.ports import NicPorts, RdmaPort
 from hosttune.model.values import to_json
 from hosttune.planning import plan
 
@@ -131,13 +132,28 @@ def checked(nics: Mapping[str, Json], gpu: str = "nvidia") -> dict[str, tuple[st
     pci: tuple[PciDevice, ...] = (function(GPU, "10de", "2901", driver=gpu),)
     pci += tuple(function(at, driver=facts["driver"]) for at, facts in nics.items())
     rows = tuple(Nic(address=at, fabric_bridge=facts["mark"]) for at, facts in nics.items())
-    found = judged("fabric-bridge", evidence(evidence_host(pci=pci, nics=rows)))
+    ports = {
+        at: NicPorts(rdma=(RdmaPort(device=f"mlx5_{n}", number=1, state=facts.get("state", "active")),))
+        for n, (at, facts) in enumerate(nics.items())
+        if facts.get("state", "") is not None
+    }
+    found = judged("fabric-bridge", evidence(evidence_host(pci=pci, nics=rows), ports=ports))
     return {subject: (result.outcome, result.actual or "") for subject, result in found.items()}
 
 
 def test_a_bridge_on_the_hosts_driver_is_well() -> None:
     found = checked({BRIDGE: {"mark": True, "driver": "mlx5_core"}, NIC: {"mark": False, "driver": "vfio-pci"}})
-    assert found == {BRIDGE: ("pass", "on mlx5_core")}
+    assert found == {BRIDGE: ("pass", "on mlx5_core; mlx5_0/1 active")}
+
+
+def test_a_port_of_one_bridge_is_active_or_nothing_manages_the_nvswitches() -> None:
+    """NVIDIA/gpu-operator#2781: the Fabric Manager's service is active, and nvlsm or ib_umad is not there."""
+    both = {BRIDGE: {"mark": True, "driver": "mlx5_core", "state": "init"}, FULL: {"mark": True, "driver": "mlx5_core"}}
+    assert {outcome for outcome, _ in checked(both).values()} == {"pass"}
+    for state, told in (("init", "mlx5_0/1 init, mlx5_1/1 init"), (None, "no RDMA port")):
+        found = checked({at: {**facts, "state": state} for at, facts in both.items()})
+        assert {outcome for outcome, _ in found.values()} == {"fail"}
+        assert told in found[BRIDGE][1]
 
 
 def test_a_bridge_on_vfio_pci_is_a_fault() -> None:
