@@ -16,6 +16,7 @@ from hosttune.discovery.devices import read_nics
 from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput
 from hosttune.gpu.bridges import MARK
+from hosttune.handover.targets import kind_of
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader
 from hosttune.model.gpu import Fabric
@@ -217,3 +218,11 @@ def test_xml_that_gives_all_of_them_and_all_gpus_away_is_full_passthrough() -> N
         fabric=Fabric(mode=0),
     )
     assert {fault.rule for fault in faults(shape, host=host)}.isdisjoint({"fabric-bridge", "fabric-partition"})
+
+
+def test_a_hand_over_takes_them_for_nvswitches() -> None:
+    """Their reset touches the NVLinks of all GPUs, and nothing erases them."""
+    pci = (function(GPU, "10de", "2901"), function(BRIDGE), function(NIC))
+    nics = (Nic(address=BRIDGE, fabric_bridge=True), Nic(address=NIC, fabric_bridge=False))
+    host = evidence_host(pci=pci, nics=nics)
+    assert [kind_of(host, address) for address in (BRIDGE, NIC)] == ["nvswitch", "nic"]
