@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import select
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Literal
 
 import click
 from click.core import ParameterSource
 
 from hosttune.cli.commands import Command, CommandGroup, Whole, completing, host_options, progress
-from hosttune.cli.output import agreed, emit, emit_report, exiting, shown, tell, write
+from hosttune.cli.output import agreed, emit, emit_report, exiting, shown, tell, waiting, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -151,20 +150,6 @@ def _asking(yes: bool) -> Callable[[Sequence[str]], bool]:
         return True
 
     return ask
-
-
-def waiting(yes: bool, terminal: TextIO | None) -> Callable[[str, float], bool] | None:
-    """Return the function that shows a person a step to do by hand and waits for the answer; None: nobody is there."""
-    if yes or terminal is None or not terminal.isatty():
-        return None
-
-    def wait(text: str, seconds: float) -> bool:
-        write(shown(text))
-        click.echo(f"is it done? [y/N] (within {seconds / 60:.0f} minutes): ", nl=False, err=True)
-        ready, _, _ = select.select([terminal], [], [], seconds)
-        return bool(ready) and terminal.readline().strip().lower() in ("y", "yes")
-
-    return wait
 
 
 @handover.command(cls=Command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -132,6 +133,21 @@ def agreed(lines: Iterable[str], question: str) -> bool:
     sys.stderr.write(f"{question} [y/N]: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def waiting(yes: bool, terminal: TextIO | None) -> Callable[[str, float], bool] | None:
+    """Return the function that shows a person a step to do by hand and waits for the answer; None: nobody is there."""
+    if yes or terminal is None or not terminal.isatty():
+        return None
+
+    def wait(text: str, seconds: float) -> bool:
+        write(shown(text))
+        sys.stderr.write(f"is it done? [y/N] (within {seconds / 60:.0f} minutes): ")
+        sys.stderr.flush()
+        ready, _, _ = select.select([terminal], [], [], seconds)
+        return bool(ready) and terminal.readline().strip().lower() in ("y", "yes")
+
+    return wait
 
 
 def say(error: HosttuneError) -> None:

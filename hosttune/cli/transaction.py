@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from hosttune.cli.commands import Command, completing, host_options, progress, read_document
-from hosttune.cli.output import agreed, detail, emit_report, exiting
+from hosttune.cli.output import agreed, detail, emit_report, exiting, waiting
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ def apply(
     if boot:
         finish(context, output, calls.set_again(here, progress()))
         return
-    options = ApplyOptions(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
+    person = waiting(yes, sys.stdin)
+    options = ApplyOptions(guests=not no_guests, start=start, disrupt=frozenset(disrupt), person=person)
     done = calls.apply(
         here, lambda: asked_plan(plan, intent, prune=prune), options, confirm=confirm, say=progress(), dry_run=dry_run
     )

@@ -20,7 +20,7 @@ from hosttune.errors import HosttuneError, Refused
 from hosttune.handover import binding, memoryclear, record, remains, resets, testing, timelimits
 from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
-from hosttune.handover.partitions import SET_SECONDS, WAIT_SECONDS, Confirm, Partitions
+from hosttune.handover.partitions import SET_SECONDS, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.handover.targets import Target, identity_now, joined, refuse_other
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
@@ -37,6 +37,7 @@ from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.validation import Validation
 from hosttune.rules.checks.looks import look_of
 from hosttune.settings.setting import driver_of
+from hosttune.transaction.guards import WAIT_SECONDS, Person
 from hosttune.transaction.site import Site
 from hosttune.transaction.writing import Say
 
@@ -54,7 +55,7 @@ class Tools(msgspec.Struct, frozen=True):
     discover: Callable[[], Host]
     validate: Callable[[int], Validation]
     cleaning: Cleaning
-    confirm: Confirm | None = None
+    confirm: Person | None = None
     test_guest: TestGuest | None = None
 
 

@@ -30,13 +30,11 @@ from hosttune.model.values import value_text
 from hosttune.settings.drivers import VFIO, virtual_functions
 from hosttune.settings.setting import Setting, driver_of
 from hosttune.settings.vgpu import VgpuTypeSetting
+from hosttune.transaction.guards import WAIT_SECONDS, Person
 from hosttune.transaction.site import Site
 from hosttune.transaction.steps import setting_of_record
 
-WAIT_SECONDS = 600.0  # for a person
 SET_SECONDS = FabricPartitionState.limit_seconds or 0.0
-# Shows a person what to do, and waits at most so many seconds for the answer. False: nobody can be asked, or no.
-Confirm = Callable[[str, float], bool]
 
 
 class PartitionOutcome(msgspec.Struct, frozen=True):
@@ -86,7 +84,7 @@ class Partitions:
         store: Store,
         discover: Callable[[], Host],
         targets: Sequence[Target],
-        confirm: Confirm | None,
+        confirm: Person | None,
     ) -> None:
         self._site, self._store = site, store
         self._discover, self._targets, self._confirm = discover, targets, confirm

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from hosttune.errors import BadInput, Declined
-from hosttune.handover import memoryclear, network, partitions, record, resets
+from hosttune.handover import memoryclear, network, record, resets
 from hosttune.handover.calls import recording
 from hosttune.handover.cleaning import Cleaning, can_erase
 from hosttune.handover.course import Course, Tools, begun
@@ -23,6 +23,7 @@ from hosttune.model.host import Host
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value
 from hosttune.settings.drivers import VFIO
+from hosttune.transaction.guards import Person
 from hosttune.transaction.site import Site, writable_store
 from hosttune.transaction.writing import Say, interruptible
 
@@ -52,7 +53,7 @@ class HandoverOptions(msgspec.Struct, frozen=True):
     out: str | None
     cleaning: Cleaning | None
     validate: Callable[[int], Validation]
-    confirm: partitions.Confirm | None = None
+    confirm: Person | None = None
     test_guest: TestGuest | None = None
 
 

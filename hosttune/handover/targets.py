@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hosttune.discovery.holders import holders
 from hosttune.errors import BadInput, Refused
 from hosttune.gpu import maker_of, reset_touches, vendor_of
+from hosttune.gpu.bridges import fabric_bridges
 from hosttune.gpu.vendor import MemoryClear
 from hosttune.handover.serials import check_serial, serial_now
 from hosttune.hypervisor import unread_guests
@@ -309,7 +310,7 @@ def kind_of(host: Host, address: str) -> str:
         return "gpu"
     if function is not None and function.is_nvme:
         return "nvme"
-    if any(switch.address == address for switch in host.nvswitches):
+    if address in (*(switch.address for switch in host.nvswitches), *fabric_bridges(host.pci, host.nics)):
         return _SWITCH
     if function is not None and function.is_network:
         return "nic"

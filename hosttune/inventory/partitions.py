@@ -214,7 +214,7 @@ def _unknown(
         named = sorted({module for part in listed for module in part.module_ids})
         in_partitions = f"module ids {_numbers(named)}" if named else "no module id"
         of_gpus = _numbers(sorted(modules.values()))
-        what = "the Fabric Manager's partitions hold none of this host's GPUs"
+        what = "the Fabric Manager lists no partition of this host's GPUs alone"
         return f"{what}: they name {in_partitions}, and the GPUs have {of_gpus}"
     if listed is not None:
         return "the Fabric Manager lists no partition at all"

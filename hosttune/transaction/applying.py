@@ -42,10 +42,13 @@ from hosttune.transaction.adopting import adoption_steps
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
 from hosttune.transaction.engine import StepResults, carry_out
 from hosttune.transaction.guards import (
+    WAIT_SECONDS,
+    Person,
     check_identities,
     check_machine,
     check_newest,
     check_quarantine,
+    manager_lines,
     refuse_between_tenants,
     refuse_busy,
     refuse_removal,
@@ -90,12 +93,13 @@ from hosttune.transaction.writing import Say, interruptible
 class ApplyOptions(msgspec.Struct, frozen=True):
     """How to apply. `disrupt`: GPUs and guests that may be disturbed. `guests`: define guests.
 
-    `start`: also start them.
+    `start`: also start them. `person`: asks a person who is there to do a step; None: nobody is there.
     """
 
     guests: bool = True
     start: bool = False
     disrupt: Collection[str] = msgspec.field(default=frozenset())
+    person: Person | None = None
 
 
 class WantedSteps(msgspec.Struct, frozen=True):
@@ -149,6 +153,10 @@ def apply(
         removed = [change.step.origin for change in todo if change.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
         refuse_removal(site, removed)
+        for line in manager_lines(site.system, host, todo):
+            if options.person is not None:  # what is not so then is refused
+                options.person(line, WAIT_SECONDS)
+                site.system.forget()
         refuse_busy(
             site.system,
             host,
@@ -158,7 +166,7 @@ def apply(
         if not confirm(todo):
             raise Declined("not applied: answered no", where="prompt", hint="nothing was changed")
         with interruptible():
-            starting = Starting(site.system, plan, discover)
+            starting = Starting(site.system, plan, discover, options.person)
             return _carried(site, store, transactions, host, starting, prepared, todo, say, verb)
 
 

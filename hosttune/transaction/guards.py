@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from hosttune.discovery.fabric import SERVICE, read_fabric_manager
 from hosttune.discovery.holders import holders
 from hosttune.disks import functions_of
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.inventory.names import mistaken, unknown_ours
+from hosttune.inventory.partitions import read_fabric
 from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import changes_force, newest
 from hosttune.journal.register import read_register
@@ -28,6 +30,9 @@ from hosttune.settings.setting import Disturbing, FreesDevice, MayGiveLess, Take
 from hosttune.transaction.site import Site
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
 
+WAIT_SECONDS = 600.0  # for a person
+# Shows a person what to do, and waits at most so many seconds for the answer. False: nobody can be asked, or no.
+Person = Callable[[str, float], bool]
 _ADDRESS = re.compile(r"[0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-9A-Fa-f]")
 
 
@@ -212,8 +217,23 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
 
 def busy_lines(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> tuple[str, ...]:
     """Return what `refuse_busy` refuses, one line each. Raises Unreadable."""
-    lines = (*_disruptive(system, todo, disrupt), *_of_guests(system, host, todo, disrupt), *_held(system, host, todo))
+    lines = (
+        *_disruptive(system, todo, disrupt),
+        *_of_guests(system, host, todo, disrupt),
+        *_held(system, host, todo),
+        *manager_lines(system, host, todo),
+    )
     return tuple(dict.fromkeys(lines))  # two settings may take one device
+
+
+def manager_lines(system: System, host: Host, todo: Sequence[Prepared]) -> Iterator[str]:
+    """Yield what a person does before NVSwitches, or what carries them, go to a guest: end the Fabric Manager here."""
+    settings = [prepared.step.setting for prepared in todo if not prepared.step.back]
+    hidden = {setting.target for setting in settings if isinstance(setting, TakesDevice) and setting.hides_device}
+    manager = read_fabric_manager(Reader(system), host) if hidden & {*read_fabric(host).switches} else None
+    if manager and manager.running:
+        command = f"systemctl disable --now {SERVICE.removesuffix('.service')}"
+        yield f"the Fabric Manager runs here and has the NVSwitches that go to a guest: {command}; it is inactive then"
 
 
 def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:

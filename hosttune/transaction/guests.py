@@ -27,6 +27,7 @@ from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.model.values import FrozenMap
 from hosttune.settings.drivers import SriovVfs
 from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE, MadeByAnother, WrittenTogether
+from hosttune.transaction.guards import WAIT_SECONDS, Person
 from hosttune.transaction.guestfiles import value_of
 from hosttune.transaction.steps import (
     PENDING,
@@ -199,11 +200,15 @@ def _only(step: SettingStep, names: Collection[str]) -> SettingStep:
 
 
 class Starting(msgspec.Struct, frozen=True):
-    """What a start needs to check when its turn comes: the host as it is at that moment."""
+    """What a start needs to check when its turn comes: the host as it is at that moment.
+
+    `person`: asks a person for what else it waits for; None: nobody is there.
+    """
 
     system: System
     plan: Plan
     discover: Callable[[], Host]
+    person: Person | None = None
     found: dict[str, str] = msgspec.field(default_factory=dict)
 
     def look_again(self, change: Prepared) -> Prepared:
@@ -214,7 +219,15 @@ class Starting(msgspec.Struct, frozen=True):
         stage = change.step.setting.stage
         if stage == START_STAGE:
             guest = self.plan.guest(change.step.setting.target)
-            reasons = (*startable(self.discover(), guest), *unreachable(self.system, guest))
+            from hosttune.planning.fabric.guest import not_startable  # `status` does not need the planner
+
+            host = self.discover()
+            asked = not_startable(host, guest) or ""
+            if self.person is not None and startable(host, guest) == (asked,):  # all else is ready
+                self.person(f"guest {guest.name} is started once this is so: {asked}", WAIT_SECONDS)
+                self.system.forget()
+                host = self.discover()
+            reasons = (*startable(host, guest), *unreachable(self.system, guest))
             return with_verdict(change, PENDING, f"not started: {'; '.join(reasons)}") if reasons else change
         if stage == AFTER_START_STAGE:
             # Wait until a driver in the guest has requested vfio interrupts. Waits only once, not for each device.

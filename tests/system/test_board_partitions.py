@@ -4,6 +4,9 @@ what must not be."""
 from __future__ import annotations
 
 import json
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,16 @@ from courses import handed, passing
 from fabrichosts import H200
 from sweeps import sample
 
+from hosttune.cli.plan import intent_of_file
+from hosttune.cli.transaction import place
 from hosttune.discovery import discover
+from hosttune.errors import Refused
 from hosttune.handover.targets import Asked
+from hosttune.model.result import Result
 from hosttune.settings.hook import PLACE
+from hosttune.transaction import calls
+from hosttune.transaction.applying import ApplyOptions
+from hosttune.transaction.calls import PlanRequest
 from hosttune.validating.fabric import connected
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
@@ -332,6 +342,61 @@ def test_full_passthrough_has_no_partitions(cli: Cli, board: Board, tmp_path: Pa
     board.load()
     assert (board.guests, board.active) == ({}, [])
     assert len(H200) == len(json.loads(cli.root.get(LIST))["partitionInfo"])
+
+
+def with_person(cli: Cli, intent: str, does: Callable[[str], object]) -> Result:
+    """`apply --start` at a terminal; `does`: what the person does who is asked."""
+
+    def person(text: str, seconds: float) -> bool:
+        assert seconds == 600
+        does(text)
+        return True
+
+    options = ApplyOptions(start=True, person=person)
+    asked_for = PlanRequest(*intent_of_file(intent, None, prune=False))
+    here = place(str(cli.root.path), None)
+    return calls.apply(here, lambda: asked_for, options, confirm=lambda todo: True, say=lambda text: None)
+
+
+def test_a_person_ends_the_fabric_manager_before_full_passthrough(cli: Cli, board: Board, tmp_path: Path) -> None:
+    cli.root.put(CONFIG, "FABRIC_MODE=0\n")
+    intent, told = want(tmp_path, a=8), list[str]()
+    code, _, err = cli("apply", "--intent", intent, "--yes", "--start")
+    assert (code, untouched(board)) == (3, True)
+    assert "systemctl disable --now nvidia-fabricmanager" in err
+    with pytest.raises(Refused, match="systemctl disable"):  # the person says so, and it runs on
+        with_person(cli, intent, told.append)
+    assert (len(told), untouched(board)) == (1, True)
+    done = with_person(cli, intent, lambda text: board.restart_manager(running=False))
+    assert done.exit_code == 0
+    board.load()
+    assert len([one for one in board.guests["a"] if board.driver(one) == "vfio-pci"]) == 12  # GPUs and NVSwitches
+
+
+def test_a_person_activates_the_partition_where_the_list_cannot_be_read(cli: Cli, board: Board, tmp_path: Path) -> None:
+    """The start waits for that state; a kill meanwhile leaves nothing that `recover` does not put back."""
+    intent, told = want(tmp_path, a=["0000:41:00.0", "0000:56:00.0"]), list[str]()
+    board.plant(slow=999)
+
+    def activates(text: str) -> None:
+        told.append(text)
+        board.plant(slow=0)
+        board.run(("fmpm", "-a", "3"))
+
+    child = os.fork()
+    if not child:
+        with_person(cli, intent, lambda text: os.kill(os.getpid(), signal.SIGKILL))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    cli.json("recover")
+    assert untouched(board)
+    unasked = with_person(cli, intent, lambda text: None)
+    assert {entry.action: entry.outcome for entry in unasked.entries}["guest-state:a"] == "pending"
+    done = with_person(cli, intent, activates)
+    assert {entry.action: entry.outcome for entry in done.entries}["guest-state:a"] == "done"
+    assert "fmpm -a 3" in told[0]
+    clean(cli.root, order=False)  # where the list cannot be read here, the GPUs are on vfio-pci by then
+    assert {*Board(board.root).guests} == {"a"}
 
 
 def test_starts_by_others(cli: Cli, board: Board, tmp_path: Path) -> None:

@@ -45,11 +45,11 @@ def runs(cli: Cli, board: Board, *guests: str, **wanted: object) -> None:
     """Apply until these guests run; types are known once their instances are there."""
     intent = asked(cli.root.path.parent, **wanted)  # type: ignore[arg-type]
     for _ in range(2):
-        cli("apply", "--intent", intent, "--yes", "--start", *DISRUPT)
+        told = cli("apply", "--intent", intent, "--yes", "--start", *DISRUPT)
         board.load()
         if {*guests} <= {*board.guests}:
             return
-    raise AssertionError(f"{guests} do not run")
+    raise AssertionError(f"{guests} do not run: {told}")
 
 
 @pytest.mark.parametrize("framework", ["vfio", "mdev"])

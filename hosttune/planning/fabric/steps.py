@@ -66,14 +66,18 @@ def _with_functions(guest: PlannedGuest, number: int) -> Iterator[Step]:
 
 def _whole(fabric: HostFabric, guest: PlannedGuest) -> Iterator[Step]:
     # The driver cannot release NVSwitches that the Fabric Manager holds open. So the daemon stops before apply binds
-    # them. No source resets the functions that carry those of NVLink5 boards.
-    yield _applied((*fabric.members, *fabric.switches), ", after systemctl stop nvidia-fabricmanager")
+    # them, which asks for that (`transaction.guards.manager_lines`). What carries those of NVLink5 boards is not reset:
+    # no source says so.
+    yield _applied((*fabric.members, *fabric.switches), ", after systemctl disable --now nvidia-fabricmanager")
     reset = fabric.members if fabric.nvlink5 else (*fabric.members, *fabric.switches)
     yield from _resets(START, reset)
     yield Step(when=START, text=f"start guest {guest.name} with all GPUs and NVSwitches; do not reset them again")
-    yield Step(when=START, text="inside it: the Fabric Manager of exactly its driver's version, FABRIC_MODE=0, running")
+    inside = "the Fabric Manager of exactly its driver's version, FABRIC_MODE=0, running (hosttune validate --guest)"
+    yield Step(when=START, text=f"inside it: {inside}")
     yield Step(when=STOP, text=f"virsh domstate {guest.name}: shut off")
     yield from _resets(STOP, reset)
+    text = "once the guest is out of the intent and applied, systemctl enable --now nvidia-fabricmanager on this host"
+    yield Step(when=STOP, text=text)
 
 
 def _alone(guest: PlannedGuest, gpu: str) -> Iterator[Step]:

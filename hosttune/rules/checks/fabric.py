@@ -319,10 +319,27 @@ def fabric_bridge(on: On, device: PciDevice) -> Finding:
     on = on.reading(where)
     driver = on.need(device.driver or ("" if lacks(on.evidence, where) else None), "its driver", where)
     if driver == DRIVER:
-        return on.passed(f"on {driver}")
+        return _subnet(on)
     carriers = fabric_bridges(on.host.pci, on.host.nics)
     every = [one for one in on.host.pci if one.address in carriers or has_bridges([one])]
     if carriers and all(for_vfio(one.driver) for one in every):
         return on.passed(f"on {driver}, as all of them and all GPUs")
     hint = f"give it back to {DRIVER}: hosttune revert, or driverctl unset-override {device.address}"
     return on.failed(f"on {driver}" if driver else "no driver", hint)
+
+
+def _subnet(on: On) -> Finding:
+    """Judge the ports of the bridges that the host has: one is active once nvlsm manages the NVSwitches through it.
+
+    nvlsm needs ib_umad, and starts with the Fabric Manager's service (NVIDIA/gpu-operator#2781, siderolabs/extensions
+    #717, #893). So an active port shows all three.
+    """
+    of_nics = on.need(on.evidence.ports, "its ports", look="ibstat")
+    bridges = [of_nics[nic.address] for nic in on.host.nics if nic.fabric_bridge and nic.address in of_nics]
+    ports = [port for bridge in bridges for port in on.need(bridge.rdma, "its RDMA ports", look="rdma link")]
+    states = {port.name: on.need(port.state, f"the state of {port.name}", look="ibstat") for port in ports}
+    actual = f"on {DRIVER}; {listed([f'{name} {state}' for name, state in states.items()]) or 'no RDMA port'}"
+    if "active" in states.values():
+        return on.passed(actual)
+    hint = "modprobe ib_umad, then systemctl restart nvidia-fabricmanager, which starts nvlsm, and read its log"
+    return on.failed(f"{actual}: no subnet manager reaches the NVSwitches", hint)

@@ -16,12 +16,14 @@ from hosttune.discovery.devices import read_nics
 from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput
 from hosttune.gpu.bridges import MARK
+from hosttune.handover.targets import kind_of
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader
 from hosttune.model.gpu import Fabric
 from hosttune.model.host import Gpu, Host, Nic, PciDevice
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
+from hosttune.model.ports import NicPorts, RdmaPort
 from hosttune.model.values import to_json
 from hosttune.planning import plan
 
@@ -131,13 +133,28 @@ def checked(nics: Mapping[str, Json], gpu: str = "nvidia") -> dict[str, tuple[st
     pci: tuple[PciDevice, ...] = (function(GPU, "10de", "2901", driver=gpu),)
     pci += tuple(function(at, driver=facts["driver"]) for at, facts in nics.items())
     rows = tuple(Nic(address=at, fabric_bridge=facts["mark"]) for at, facts in nics.items())
-    found = judged("fabric-bridge", evidence(evidence_host(pci=pci, nics=rows)))
+    ports = {
+        at: NicPorts(rdma=(RdmaPort(device=f"mlx5_{n}", number=1, state=facts.get("state", "active")),))
+        for n, (at, facts) in enumerate(nics.items())
+        if facts.get("state", "") is not None
+    }
+    found = judged("fabric-bridge", evidence(evidence_host(pci=pci, nics=rows), ports=ports))
     return {subject: (result.outcome, result.actual or "") for subject, result in found.items()}
 
 
 def test_a_bridge_on_the_hosts_driver_is_well() -> None:
     found = checked({BRIDGE: {"mark": True, "driver": "mlx5_core"}, NIC: {"mark": False, "driver": "vfio-pci"}})
-    assert found == {BRIDGE: ("pass", "on mlx5_core")}
+    assert found == {BRIDGE: ("pass", "on mlx5_core; mlx5_0/1 active")}
+
+
+def test_a_port_of_one_bridge_is_active_or_nothing_manages_the_nvswitches() -> None:
+    """NVIDIA/gpu-operator#2781: the Fabric Manager's service is active, and nvlsm or ib_umad is not there."""
+    both = {BRIDGE: {"mark": True, "driver": "mlx5_core", "state": "init"}, FULL: {"mark": True, "driver": "mlx5_core"}}
+    assert {outcome for outcome, _ in checked(both).values()} == {"pass"}
+    for state, told in (("init", "mlx5_0/1 init, mlx5_1/1 init"), (None, "no RDMA port")):
+        found = checked({at: {**facts, "state": state} for at, facts in both.items()})
+        assert {outcome for outcome, _ in found.values()} == {"fail"}
+        assert told in found[BRIDGE][1]
 
 
 def test_a_bridge_on_vfio_pci_is_a_fault() -> None:
@@ -201,3 +218,11 @@ def test_xml_that_gives_all_of_them_and_all_gpus_away_is_full_passthrough() -> N
         fabric=Fabric(mode=0),
     )
     assert {fault.rule for fault in faults(shape, host=host)}.isdisjoint({"fabric-bridge", "fabric-partition"})
+
+
+def test_a_hand_over_takes_them_for_nvswitches() -> None:
+    """Their reset touches the NVLinks of all GPUs, and nothing erases them."""
+    pci = (function(GPU, "10de", "2901"), function(BRIDGE), function(NIC))
+    nics = (Nic(address=BRIDGE, fabric_bridge=True), Nic(address=NIC, fabric_bridge=False))
+    host = evidence_host(pci=pci, nics=nics)
+    assert [kind_of(host, address) for address in (BRIDGE, NIC)] == ["nvswitch", "nic"]

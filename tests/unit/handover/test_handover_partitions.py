@@ -13,7 +13,7 @@ from applyroots import GPU, Cli
 from courses import Wiped, handed, here, states, steps, with_guest
 from fabricroots import LIST, activate, active, address_of, exactly_of, with_mode
 
-from hosttune.cli.handover import waiting
+from hosttune.cli.output import waiting
 from hosttune.discovery import discover
 from hosttune.handover.partitions import Partitions
 from hosttune.handover.running import lines_of

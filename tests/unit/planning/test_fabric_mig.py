@@ -89,7 +89,7 @@ def test_an_active_partition_of_its_own_gpus_or_of_none_of_them_is_no_route(acti
         ({"mode": 1}, None, "whether partitions 0, 1, 3 are active could not be read"),
         (shared(), {AT[2]: 2}, f"the module ids of {AT[1]} are unknown"),
         (shared(), {AT[1]: 2, AT[2]: 2, AT[5]: 5}, f"{AT[2]} and {AT[1]} all claim module id 2"),
-        (shared(), {address: 100 + n for n, address in enumerate(GPUS)}, "hold none of this host's GPUs"),
+        (shared(), {address: 100 + n for n, address in enumerate(GPUS)}, "no partition of this host's GPUs alone"),
     ],
 )
 def test_what_is_active_around_it_is_not_known(fabric: Json, modules: dict[str, int] | None, why: str) -> None:

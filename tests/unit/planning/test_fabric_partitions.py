@@ -447,7 +447,7 @@ def test_gpus_without_nvswitch_functions_want_a_reset_after_the_fabric_manager()
     assert all(f"nvidia-smi -i {AT[module]} -r" in step.text for module in (1, 2))
 
 
-@pytest.mark.parametrize(("count", "after"), [(8, ", after systemctl stop nvidia-fabricmanager"), (1, "")])
+@pytest.mark.parametrize(("count", "after"), [(8, ", after systemctl disable --now nvidia-fabricmanager"), (1, "")])
 def test_in_passthrough_what_is_reset_is_on_vfio_first(count: int, after: str) -> None:
     guest = decide(board({"mode": 0}), {"gpus": count}).guests[0]
     bind, reset, *_ = [step.text for step in guest.steps if step.when == "start"]
