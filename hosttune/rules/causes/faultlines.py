@@ -115,7 +115,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "take a newer NCCL, built for this GPU: NCCL INFO `ncclMaxSharedMem … exceeds` says that one asks for"
               " more shared memory than the GPU gives (RTX 50: 2.26.2 or later)",
               "NVIDIA/nccl src/enqueue.cc, ncclLaunchKernel; nccl-tests issue 287"),
-    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}",
+    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}",
               "the GPU's memory is full",
               "see who holds it (nvidia-smi); leave room for the library's buffers (NCCL_BUFFSIZE, fewer channels)"
               " or stop the framework's own pool from taking all",
@@ -164,6 +164,37 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "all links of a GPU to the others are down",
               "read its XIDs in dmesg and the fabric's log; restart the fabric's service, then reset the GPUs",
               _SMI),
+    FaultLine(r"uncorrectable ECC error encountered|cudaErrorECCUncorrectable",
+              "a GPU's memory had an uncorrectable error",
+              "read its XIDs in dmesg; reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if"
+              " they"
+              " come back",
+              "CUDA runtime API, cudaErrorECCUncorrectable"),
+    FaultLine(r"HW Exception by GPU node-\d{1,4}[^\n]{0,100}",
+              "a GPU hung, and its driver ended what ran on it",
+              "read dmesg of that time (amdgpu: ring timeout, reset, RAS); power-cycle the host if the reset failed",
+              "ROCm/ROCR-Runtime runtime.cpp, Runtime::HwExceptionHandler"),
+    FaultLine(r"Memory access fault by GPU node-\d{1,4}[^\n]{0,120}",
+              "a program used memory that its GPU does not have mapped",
+              "most often the program's own fault; between GPUs also peer access that the IOMMU or BARs prevent: boot"
+              " with iommu=pt, and run the same on one GPU",
+              "ROCm/ROCR-Runtime runtime.cpp, Runtime::VMFaultHandler"),
+    FaultLine(r"\|[ \t]{0,4}[A-Z][\w ]{1,30}\|[ \t]{0,4}Fail\b[^\n|]{0,60}",
+              "a test of DCGM's diagnostic failed",
+              "its Warning row names GPU and figure; read the GPU's XIDs, link and temperature, and run the test alone",
+              "DCGM user guide, Diagnostics (dcgmi diag)"),
+    FaultLine(r"Link \d{1,2}: (?:Recovery Errors: [1-9]|(?:Replay|CRC)[^:\n]{0,12}Errors: \d{4})\d{0,18}",
+              "a link between GPUs has counted errors",
+              "clear the counters (nvidia-smi nvlink -re), run, and read them again: where they grow, reseat the"
+              " board or"
+              " bridge, or replace it",
+              f"{_SMI}, nvlink -e; Fabric Manager user guide"),
+    FaultLine(r"detected (?:NVSwitch|NVLink)[^\n]{0,30}(?:fatal|recoverable) error[^\n]{0,80}"
+              r"|failed to initialize all the NVLink[^\n]{0,60}",
+              "Fabric Manager reports a fault of switches or links",
+              "read the SXIDs in dmesg and its log; restart it with the driver's version; if links stay down, the board"
+              " goes back",
+              "Fabric Manager user guide, error handling"),
     FaultLine(r"Fabric[ \t]{0,20}\n[ \t]{0,40}State[ \t]{0,60}: (?:In Progress|Not Started)",
               "a GPU is not registered with the fabric: Fabric Manager does not run, or waits",
               "start nvidia-fabricmanager of the driver's version (boards with NVLink 5 also need nvlsm), and read"
@@ -236,6 +267,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "No such file: bind the device to vfio-pci; busy: another guest or process has the group (fuser -v"
               " /dev/vfio/*); denied: give QEMU's user the file, also in its cgroup and its security profile",
               "QEMU hw/vfio/container.c, vfio_group_get"),
+    FaultLine(r"unable to map backing store for guest RAM[^\n]{0,60}|can't open backing store[^\n]{0,100}",
+              "the huge pages that the guest's memory needs are not free",
+              "reserve them at boot, on the guest's nodes (hosttune plan), and see what holds them:"
+              " /sys/devices/system/node/node*/hugepages/*/free_hugepages",
+              "QEMU system/physmem.c, file_ram_alloc"),
+    FaultLine(r"PCI device [0-9a-f:.]{7,16} is in use by driver \w{1,20}, domain [^\n']{1,60}",
+              "another guest has the device",
+              "stop that guest, or give this one another device (hosttune plan knows which are free)",
+              "libvirt src/hypervisor/virhostdev.c"),
     FaultLine(r"Unknown PCI header type '?(?:127|0x7f)",
               "the device no longer answers: its configuration space reads as ones",
               "power-cycle the host; if it comes back, keep the device out of D3cold (disable_idle_d3=1 of vfio-pci)"
@@ -248,7 +288,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # That a run failed, where no line above says why.
 FAILURES: tuple[FaultLine, ...] = (
-    FaultLine(r"NCCL WARN (?:Cuda|HIP) failure[^\n]{0,100}",
+    FaultLine(r"NCCL WARN (?:Cuda|HIP) failure[^\n]{0,100}|(?:CUDA|HIP) error[:"
+              r" ][^\n]{1,120}|cudaErrorDevicesUnavailable",
               "a call of the GPU's runtime failed, and the run ended there",
               "read dmesg for XIDs of the same time; compare versions of driver, runtime and library",
               f"{_GUIDE}, Errors (ncclUnhandledCudaError)"),
