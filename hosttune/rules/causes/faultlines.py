@@ -47,12 +47,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " --cap-add=IPC_LOCK --ulimit memlock=-1; in Kubernetes the RDMA device plugin's resource)",
               "NVIDIA/nccl src/misc/ibvwrap.cc; NVIDIA/nccl issue 451"),
     FaultLine(r"(?:ibv_(?:reg_mr|reg_dmabuf_mr|create_cq|create_qp)\w{0,10}[^\n]{0,80}|register user memory[^\n]{0,40})"
-              r"Cannot allocate memory|Please set max locked memory|Couldn't allocate MR\b",
+              r"Cannot allocate memory|Please set max locked memory"
+              r"|Couldn't allocate MR\b(?![\s\S]{0,400}Bad address)",
               "the limit of locked memory is too small for RDMA",
               "ulimit -l unlimited: LimitMEMLOCK=infinity in the service that starts the job, docker run --ulimit"
               " memlock=-1, or memlock in /etc/security/limits.conf",
               f"{_GUIDE}, Shared memory (ulimit memlock); rdma-core, ibv_reg_mr(3): ENOMEM"),
-    FaultLine(r"ibv_reg_mr\w{0,10}[^\n]{0,80}Bad address",
+    FaultLine(r"ibv_reg_mr\w{0,10}[^\n]{0,80}Bad address|Couldn't allocate MR\b(?=[\s\S]{0,400}Bad address)",
               "GPU memory cannot be registered with the NIC",
               "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
@@ -129,7 +130,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "correct or unset NCCL_SOCKET_IFNAME (ip -br addr shows the names)",
               f"{_VARIABLES} (NCCL_SOCKET_IFNAME)"),
     FaultLine(r"(?:Call to connect|[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
-              r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable)",
+              r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable"
+              r"|Software caused connection abort|Connection reset by peer)",
               "the hosts do not reach each other over the interface that the library chose",
               "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (not docker0 or virbr0); open the firewall"
               " between them",
@@ -297,9 +299,13 @@ FAILURES: tuple[FaultLine, ...] = (
               "a system call of the library failed, and the run ended there",
               "the error's words say why: a file, an address or a right that is missing",
               f"{_GUIDE}, Errors (ncclSystemError)"),
-    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL|RCCL) [Ee]rror[^\n]{0,40}unhandled"
-              r" (?:cuda|hip|system)"
-              r" error",
+    FaultLine(r"UCX {1,4}(?:ERROR|FATAL) [^\n]{1,140}",
+              "UCX ended with an error",
+              "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
+              "UCX FAQ; openucx/ucx"),
+    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}"
+              r"|(?:NCCL|RCCL) [Ee]rror[^\n]{0,160}?(?:unhandled (?:cuda|hip|system) error|invalid usage|internal"
+              r" error)",
               "the run ended with an error, and no line says why",
               "run it again with NCCL_DEBUG=INFO: the first WARN line of any rank has the cause",
               f"{_GUIDE}, Errors"),

@@ -98,7 +98,7 @@ def test_a_label_within_rows() -> None:
     assert [one.value for one in figures] == [176.2, 180.1, 181.4, 182.0]
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8-sig"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
 def test_files_of_other_encodings(encoding: str) -> None:
     assert read(decoded(TABLE.replace("\n", "\r\n").encode(encoding))) == read(TABLE)
 
@@ -467,6 +467,15 @@ STATED = (  # what people paste, and what the first cause says; "" nothing is wr
     ("a:1:2 [0] graph/search.cc:1 NCCL WARN Could not find a path for pattern 4, falling back to simple order\n", ""),
     ("\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+\n\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir-\n",
      "ReqRedir+ in 1 of 2"),
+    ("| PCIe                      | Fail - GPU: 3       |\n| Warning | GPU 3 bandwidth 12.7 |\n", "DCGM"),
+    ("qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory\n", "huge pages"),
+    ("PCI device 0000:41:00.0 is in use by driver QEMU, domain other\n", "Another guest has the device"),
+    ("RuntimeError: CUDA error: uncorrectable ECC error encountered\n", "uncorrectable error"),
+    ("Couldn't allocate MR\nfailed to create mr\nERRNO: Bad address.\n", "cannot be registered with the NIC"),
+    ("Couldn't allocate MR\nfailed to create mr\n", "limit of locked memory"),
+    ("NCCL WARN socketStartConnect: Connect to 10.0.0.1<1> failed : Software caused connection abort\n", "do not reach"),
+    ("GPU 0: A (UUID: GPU-x)\n\t Link 0: Replay Errors: 0\n\t Link 1: Recovery Errors: 3\n", "Recovery Errors: 3"),
+    ("GPU 0: A (UUID: GPU-x)\n\t Link 0: 25 GB/s\n\t Link 0: Replay Errors: 2\n\t Link 0: Recovery Errors: 0\n", ""),
     (SMI.format("0", "700W"), ""),
     (SMI.format("0", "400W"), "400 W, default 700 W (GPU 1"),
     (SMI.format("3", "700W"), "GPU 1: 3"),
