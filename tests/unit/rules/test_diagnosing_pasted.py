@@ -473,7 +473,7 @@ STATED = (  # what people paste, and what the first cause says; "" nothing is wr
     ("RuntimeError: CUDA error: uncorrectable ECC error encountered\n", "uncorrectable error"),
     ("Couldn't allocate MR\nfailed to create mr\nERRNO: Bad address.\n", "cannot be registered with the NIC"),
     ("Couldn't allocate MR\nfailed to create mr\n", "limit of locked memory"),
-    ("NCCL WARN socketStartConnect: Connect to 10.0.0.1<1> failed : Software caused connection abort\n", "do not reach"),
+    ("NCCL WARN socketStartConnect: Connect to 10.0.0.1<1> failed: Connection reset by peer\n", "do not reach"),
     ("GPU 0: A (UUID: GPU-x)\n\t Link 0: Replay Errors: 0\n\t Link 1: Recovery Errors: 3\n", "Recovery Errors: 3"),
     ("GPU 0: A (UUID: GPU-x)\n\t Link 0: 25 GB/s\n\t Link 0: Replay Errors: 2\n\t Link 0: Recovery Errors: 0\n", ""),
     (SMI.format("0", "700W"), ""),
@@ -523,3 +523,13 @@ def test_a_run_on_a_part_of_a_host_is_no_contradiction() -> None:
     ranks = "a:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n"
     measured, _, doubts = read_log(topology + ranks, "a.log")
     assert (measured.setup.gpus_per_host, [doubt for doubt in doubts if doubt.what == "two sources differ"]) == (1, [])
+
+
+def test_a_few_links_to_each_peer_are_no_switch() -> None:
+    """Four A100 of one board: of two the four links between them carry the run, and not all twelve."""
+    gpus = [f"GPU{n}" for n in range(4)]
+    rows = "".join(f"{a}\t" + "\t".join(" X " if a == b else "NV4" for b in gpus) + "\t0-31\n" for a in gpus)
+    topology = "\t" + "\t".join(gpus) + "\tCPU Affinity\n" + rows
+    ranks = "".join(f"#  Rank  {n} Group  0 Pid 1 on a device  {n} [0x0] NVIDIA A100-SXM-64GB\n" for n in range(2))
+    row = " 1073741824  268435456  float  sum  -1  14892  72.10  72.10  0  14616  73.47  73.47  0\n"
+    assert names(diagnose(read(ranks + row + topology))) == []
