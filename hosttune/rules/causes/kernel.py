@@ -73,11 +73,17 @@ def _fault_of(event: KernelEvent) -> tuple[str, str, str, str] | None:
         ((_, ruling),) = rulings((event,))
         if ruling.outcome == "inform":
             return None
-        return ruling.outcome, ruling.name, ruling.hint, xid.source
+        words = f"the driver reports {ruling.name}" if event.code is not None else "the GPU is lost, or did not start"
+        return ruling.outcome, words, ruling.hint, xid.source
     if event.kind == "sxid":
         severity = event.severity or ""
         outcome = "fail" if severity == "fatal" else "warn"
-        return outcome, f"SXid {event.code} ({severity})", SXID_REMEDIES[severity == "fatal"], sxid.source
+        return (
+            outcome,
+            f"a switch reports SXid {event.code} ({severity})",
+            SXID_REMEDIES[severity == "fatal"],
+            sxid.source,
+        )
     if event.kind in ("aer", "dpc"):
         grave = event.severity in _GRAVE
         says = (

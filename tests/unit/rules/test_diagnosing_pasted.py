@@ -446,11 +446,12 @@ def test_long_lines_of_names_are_read_at_once() -> None:
 
 STATED = (  # what people paste, and what the first cause says; "" nothing is wrong
     ("april 24 16:22:15 host-1 kernel: NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n" * 2,
-     "0000:01:00.0: XID 79"),
-    ('{"log": "then kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."}\n', "0000:01:00.0: XID 79"),
+     "0000:01:00.0: the driver reports XID 79"),
+    ('{"log": "then kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."}\n',
+     "0000:01:00.0: the driver reports XID 79"),
     ("kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=p, Ch 00000001 caused by previous Xid 149\n"
      "kernel: NVRM: Xid (PCI:0000:ed:00): 45, pid=2, name=p, Ch 00000001 caused by previous Xid 145\n",
-     "0000:dc:00.0: XID 149"),
+     "0000:dc:00.0: the driver reports XID 149"),
     ("[    1.000000] NVRM: Xid (PCI:0000:01:00): 45, pid=1, name=p, Ch 00000001\n", ""),
     ("[    1.000000] pcieport 0000:00:03.1: AER: Corrected error received: 0000:01:00.0\n", ""),
     ("  Fabric\n      State            : In Progress\n      Status           : N/A\n", "fabric"),
