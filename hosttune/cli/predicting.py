@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -222,4 +223,5 @@ def diagnose(
     diagnosis = hosttune.diagnose(measured, validation, logs, host, say=detail)
     bad = bool(diagnosis.causes) or any(figure.verdict in ("low", "impossible") for figure in diagnosis.figures)
     with exiting(context, 1 if bad else 0):
-        emit_report(diagnosis, output, lambda diagnosis: diagnosis_report(diagnosis, host))
+        name = ", ".join(map(os.path.basename, logs)) if logs and not (measured or validation) else None
+        emit_report(diagnosis, output, lambda diagnosis: diagnosis_report(diagnosis, host, name))

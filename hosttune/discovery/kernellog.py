@@ -30,8 +30,8 @@ _DMESG = ("dmesg", "--kernel")
 _FIRST = "Linux version "  # the first line of every boot
 _MAKERS = tuple(vendor.traces.log for vendor in VENDORS if vendor.traces.log is not None)
 # The pattern for the search in the journal: it matches every possible event.
-_FOUND_BY = [log.wanted for log in _MAKERS if log.wanted] + [line.wanted for line in KERNEL_LINES]
-_WANTED = "|".join(dict.fromkeys((*_FOUND_BY, "^Missed [0-9]+ kernel messages", _FIRST)))
+FOUND_BY = [log.wanted for log in _MAKERS if log.wanted] + [line.wanted for line in KERNEL_LINES]
+_WANTED = "|".join(dict.fromkeys((*FOUND_BY, "^Missed [0-9]+ kernel messages", _FIRST)))
 # The kernel's records, and those of journald itself: it reports how many records it missed, by sequence numbers.
 _JOURNAL = (
     "journalctl", "--boot", "_TRANSPORT=kernel", "+", "_TRANSPORT=driver", "--no-pager", "--quiet", "--output=json",

@@ -16,6 +16,7 @@ from hosttune.model.pci import PCIE_GTS
 
 # Nearest first (nvidia-smi topo -m, legend).
 _PATHS: tuple[Literal["PIX", "PXB", "PHB", "NODE", "SYS"], ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_MESHED = 4  # links to each peer: boards with switches have more (V100: 6)
 _MOST_LINKS = 18  # of one GPU (nvml.h, NVML_NVLINK_MAX_LINKS)
 
 
@@ -39,6 +40,7 @@ def _topology(text: str) -> Measured:
     peers = len(matrix.gpus) - 1
     count = links.pop() if len(links) == 1 and all(linked) else None
     switched = count is not None and count * peers > _MOST_LINKS
+    meshed = count is not None and count <= _MESHED and peers > 1 and not switched
     p2p: Literal["nvlink", "pcie"] | None = None
     if linked:
         p2p = "nvlink" if all(linked) else None if any(linked) else "pcie"
@@ -47,7 +49,7 @@ def _topology(text: str) -> Measured:
         setup=Setup(
             gpus_per_host=len(matrix.gpus) or None,
             nvlinks_per_gpu=count if switched else 0 if linked and not any(linked) else None,
-            nvswitch=True if switched else None,
+            nvswitch=True if switched else False if meshed else None,
             nics=Nics(count=len(matrix.nics)) if matrix.nics else None,
         ),
         observations=Observations(p2p=p2p, gpu_nic_path=_worst_path(matrix)),

@@ -47,12 +47,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " --cap-add=IPC_LOCK --ulimit memlock=-1; in Kubernetes the RDMA device plugin's resource)",
               "NVIDIA/nccl src/misc/ibvwrap.cc; NVIDIA/nccl issue 451"),
     FaultLine(r"(?:ibv_(?:reg_mr|reg_dmabuf_mr|create_cq|create_qp)\w{0,10}[^\n]{0,80}|register user memory[^\n]{0,40})"
-              r"Cannot allocate memory|Please set max locked memory|Couldn't allocate MR\b",
+              r"Cannot allocate memory|Please set max locked memory"
+              r"|Couldn't allocate MR\b(?![\s\S]{0,400}Bad address)",
               "the limit of locked memory is too small for RDMA",
               "ulimit -l unlimited: LimitMEMLOCK=infinity in the service that starts the job, docker run --ulimit"
               " memlock=-1, or memlock in /etc/security/limits.conf",
               f"{_GUIDE}, Shared memory (ulimit memlock); rdma-core, ibv_reg_mr(3): ENOMEM"),
-    FaultLine(r"ibv_reg_mr\w{0,10}[^\n]{0,80}Bad address",
+    FaultLine(r"ibv_reg_mr\w{0,10}[^\n]{0,80}Bad address|Couldn't allocate MR\b(?=[\s\S]{0,400}Bad address)",
               "GPU memory cannot be registered with the NIC",
               "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
@@ -115,7 +116,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "take a newer NCCL, built for this GPU: NCCL INFO `ncclMaxSharedMem … exceeds` says that one asks for"
               " more shared memory than the GPU gives (RTX 50: 2.26.2 or later)",
               "NVIDIA/nccl src/enqueue.cc, ncclLaunchKernel; nccl-tests issue 287"),
-    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}",
+    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}",
               "the GPU's memory is full",
               "see who holds it (nvidia-smi); leave room for the library's buffers (NCCL_BUFFSIZE, fewer channels)"
               " or stop the framework's own pool from taking all",
@@ -129,7 +130,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "correct or unset NCCL_SOCKET_IFNAME (ip -br addr shows the names)",
               f"{_VARIABLES} (NCCL_SOCKET_IFNAME)"),
     FaultLine(r"(?:Call to connect|[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
-              r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable)",
+              r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable"
+              r"|Software caused connection abort|Connection reset by peer)",
               "the hosts do not reach each other over the interface that the library chose",
               "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (not docker0 or virbr0); open the firewall"
               " between them",
@@ -164,6 +166,37 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "all links of a GPU to the others are down",
               "read its XIDs in dmesg and the fabric's log; restart the fabric's service, then reset the GPUs",
               _SMI),
+    FaultLine(r"uncorrectable ECC error encountered|cudaErrorECCUncorrectable",
+              "a GPU's memory had an uncorrectable error",
+              "read its XIDs in dmesg; reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if"
+              " they"
+              " come back",
+              "CUDA runtime API, cudaErrorECCUncorrectable"),
+    FaultLine(r"HW Exception by GPU node-\d{1,4}[^\n]{0,100}",
+              "a GPU hung, and its driver ended what ran on it",
+              "read dmesg of that time (amdgpu: ring timeout, reset, RAS); power-cycle the host if the reset failed",
+              "ROCm/ROCR-Runtime runtime.cpp, Runtime::HwExceptionHandler"),
+    FaultLine(r"Memory access fault by GPU node-\d{1,4}[^\n]{0,120}",
+              "a program used memory that its GPU does not have mapped",
+              "most often the program's own fault; between GPUs also peer access that the IOMMU or BARs prevent: boot"
+              " with iommu=pt, and run the same on one GPU",
+              "ROCm/ROCR-Runtime runtime.cpp, Runtime::VMFaultHandler"),
+    FaultLine(r"\|[ \t]{0,4}[A-Z][\w ]{1,30}\|[ \t]{0,4}Fail\b[^\n|]{0,60}",
+              "a test of DCGM's diagnostic failed",
+              "its Warning row names GPU and figure; read the GPU's XIDs, link and temperature, and run the test alone",
+              "DCGM user guide, Diagnostics (dcgmi diag)"),
+    FaultLine(r"Link \d{1,2}: (?:Recovery Errors: [1-9]|(?:Replay|CRC)[^:\n]{0,12}Errors: \d{4})\d{0,18}",
+              "a link between GPUs has counted errors",
+              "clear the counters (nvidia-smi nvlink -re), run, and read them again: where they grow, reseat the"
+              " board or"
+              " bridge, or replace it",
+              f"{_SMI}, nvlink -e; Fabric Manager user guide"),
+    FaultLine(r"detected (?:NVSwitch|NVLink)[^\n]{0,30}(?:fatal|recoverable) error[^\n]{0,80}"
+              r"|failed to initialize all the NVLink[^\n]{0,60}",
+              "Fabric Manager reports a fault of switches or links",
+              "read the SXIDs in dmesg and its log; restart it with the driver's version; if links stay down, the board"
+              " goes back",
+              "Fabric Manager user guide, error handling"),
     FaultLine(r"Fabric[ \t]{0,20}\n[ \t]{0,40}State[ \t]{0,60}: (?:In Progress|Not Started)",
               "a GPU is not registered with the fabric: Fabric Manager does not run, or waits",
               "start nvidia-fabricmanager of the driver's version (boards with NVLink 5 also need nvlsm), and read"
@@ -236,6 +269,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "No such file: bind the device to vfio-pci; busy: another guest or process has the group (fuser -v"
               " /dev/vfio/*); denied: give QEMU's user the file, also in its cgroup and its security profile",
               "QEMU hw/vfio/container.c, vfio_group_get"),
+    FaultLine(r"unable to map backing store for guest RAM[^\n]{0,60}|can't open backing store[^\n]{0,100}",
+              "the huge pages that the guest's memory needs are not free",
+              "reserve them at boot, on the guest's nodes (hosttune plan), and see what holds them:"
+              " /sys/devices/system/node/node*/hugepages/*/free_hugepages",
+              "QEMU system/physmem.c, file_ram_alloc"),
+    FaultLine(r"PCI device [0-9a-f:.]{7,16} is in use by driver \w{1,20}, domain [^\n']{1,60}",
+              "another guest has the device",
+              "stop that guest, or give this one another device (hosttune plan knows which are free)",
+              "libvirt src/hypervisor/virhostdev.c"),
     FaultLine(r"Unknown PCI header type '?(?:127|0x7f)",
               "the device no longer answers: its configuration space reads as ones",
               "power-cycle the host; if it comes back, keep the device out of D3cold (disable_idle_d3=1 of vfio-pci)"
@@ -248,7 +290,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # That a run failed, where no line above says why.
 FAILURES: tuple[FaultLine, ...] = (
-    FaultLine(r"NCCL WARN (?:Cuda|HIP) failure[^\n]{0,100}",
+    FaultLine(r"NCCL WARN (?:Cuda|HIP) failure[^\n]{0,100}|(?:CUDA|HIP) error[:"
+              r" ][^\n]{1,120}|cudaErrorDevicesUnavailable",
               "a call of the GPU's runtime failed, and the run ended there",
               "read dmesg for XIDs of the same time; compare versions of driver, runtime and library",
               f"{_GUIDE}, Errors (ncclUnhandledCudaError)"),
@@ -256,9 +299,13 @@ FAILURES: tuple[FaultLine, ...] = (
               "a system call of the library failed, and the run ended there",
               "the error's words say why: a file, an address or a right that is missing",
               f"{_GUIDE}, Errors (ncclSystemError)"),
-    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL|RCCL) [Ee]rror[^\n]{0,40}unhandled"
-              r" (?:cuda|hip|system)"
-              r" error",
+    FaultLine(r"UCX {1,4}(?:ERROR|FATAL) [^\n]{1,140}",
+              "UCX ended with an error",
+              "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
+              "UCX FAQ; openucx/ucx"),
+    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}"
+              r"|(?:NCCL|RCCL) [Ee]rror[^\n]{0,160}?(?:unhandled (?:cuda|hip|system) error|invalid usage|internal"
+              r" error)",
               "the run ended with an error, and no line says why",
               "run it again with NCCL_DEBUG=INFO: the first WARN line of any rank has the cause",
               f"{_GUIDE}, Errors"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hosttune.discovery.kernellog import interesting, parse_events
+from hosttune.discovery.kernellog import FOUND_BY, interesting, parse_events
 from hosttune.model.evidence import KernelEvent
 from hosttune.model.listing import some
 from hosttune.model.measured import Stated
 from hosttune.model.values import grouped
+from hosttune.rules.causes.search import letters_of
 from hosttune.rules.checks.health import WIRE, aer
 from hosttune.rules.checks.kernelevents import JUDGED, SXID_REMEDIES, kernel_log, machine_check, sxid, xid
 from hosttune.rules.checks.xids import RANK, rulings
@@ -27,6 +28,7 @@ _MOST_LINES, _MOST_WORDS = 20_000, 140
 _HIDDEN = re.compile(r"Xid \((?!(?:PCI:)?[0-9a-fA-F]{2,8}:)[^()\n]{0,40}\)")  # people take addresses out
 _CAUSED = re.compile(r"(Xid \([^()\n]{1,40}\): )45\b[^\n]{0,200}? caused by previous Xid (\d{1,4})\b.*")
 _NOWHERE = "(PCI:0000:00:00)"
+_WORDS = tuple({letters for wanted in FOUND_BY for letters in letters_of(wanted) or ("[#",)})  # of each record
 _FLAPPING = 3  # lost links: one is a cable that was pulled
 _GRAVE = ("fatal", "nonfatal")
 
@@ -34,8 +36,10 @@ _GRAVE = ("fatal", "nonfatal")
 def of_kernel(text: str) -> Iterator[Stated]:
     """Yield what the kernel's lines state, the gravest first; equal faults of several devices together."""
     messages: dict[str, str] = {}
-    lines = text.split("\n")
+    lines, words = text.split("\n"), [word for word in _WORDS if word in text]
     for number, line in enumerate(lines):
+        if not any(word in line for word in words):
+            continue
         match = _LINE.match(line) or (_FROM.search(line) if any(word in line for word in WITHIN) else None)
         if match is None or len(messages) >= _MOST_LINES:
             continue
@@ -54,9 +58,9 @@ def of_kernel(text: str) -> Iterator[Stated]:
             for event in events
             if event.address and event.address.removesuffix(".0") in event.text and _NOWHERE not in event.text
         )
-        words = f"{some(list(places), 4)}: {says}" if places else says
+        sentence = f"{some(list(places), 4)}: {says}" if places else says
         yield Stated(
-            says=words,
+            says=sentence,
             line=messages.get(events[0].text, events[0].text)[:_MOST_WORDS].strip(),
             remedy=remedy,
             source=source,
@@ -69,11 +73,17 @@ def _fault_of(event: KernelEvent) -> tuple[str, str, str, str] | None:
         ((_, ruling),) = rulings((event,))
         if ruling.outcome == "inform":
             return None
-        return ruling.outcome, ruling.name, ruling.hint, xid.source
+        words = f"the driver reports {ruling.name}" if event.code is not None else "the GPU is lost, or did not start"
+        return ruling.outcome, words, ruling.hint, xid.source
     if event.kind == "sxid":
         severity = event.severity or ""
         outcome = "fail" if severity == "fatal" else "warn"
-        return outcome, f"SXid {event.code} ({severity})", SXID_REMEDIES[severity == "fatal"], sxid.source
+        return (
+            outcome,
+            f"a switch reports SXid {event.code} ({severity})",
+            SXID_REMEDIES[severity == "fatal"],
+            sxid.source,
+        )
     if event.kind in ("aer", "dpc"):
         grave = event.severity in _GRAVE
         says = (

@@ -36,8 +36,8 @@ _ROW = re.compile(r"\s*\d{1,15}\s+\d{1,15}\s+\w")
 def decoded(content: bytes) -> str:
     """Return the text of a file; UTF-16, which PowerShell writes, by its mark or its zeros."""
     wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-    if not wide and content[1:2] == b"\0" and content[:1] != b"\0":
-        return content.decode("utf-16-le", "replace")
+    if not wide and content[:2].count(0) == 1:
+        return content.decode("utf-16-le" if content[1] == 0 else "utf-16-be", "replace")
     return content.decode("utf-16" if wide else "utf-8-sig", "replace")
 
 

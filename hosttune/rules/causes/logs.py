@@ -80,14 +80,17 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     """
     check_count(text.count("\n"), "lines of a log", where)
     lines = unlabelled(text)
+    del text  # with those of other alphabets a log takes several times its size
     whole = "\n".join(line for _, line in lines)
     tools = [log for log in logs() if log.is_in(whole)]
     if not tools:
         known = ", ".join(log.name for log in logs())
         raise BadInput("not the output of a tool that hosttune reads", where=where, hint=f"give that of {known}")
     ranks: dict[str, list[str]] = {}
-    for who, line in lines:
-        ranks.setdefault(who, []).append(line)
+    if any(who for who, _ in lines):
+        for who, line in lines:
+            ranks.setdefault(who, []).append(line)
+    del lines
     outputs = {who: "\n".join(lines) for who, lines in ranks.items()} if len(ranks) > 1 else {"": whole}
     parts: list[tuple[str, Measured]] = []
     unused: list[Doubt] = []

@@ -34,7 +34,7 @@ def _low(case: Case) -> tuple[Judged, ...]:
     confirm='NCCL_DEBUG=INFO: "NET/IB : Using" and not "NET/Socket : Using"; ibv_devinfo',
 )
 def socket_transport(case: Case) -> Finding | None:
-    """Hosts talk over TCP although RDMA is there."""
+    """Hosts talk over TCP, not over RDMA."""
     variables = _set(case, NCCL_IB_DISABLE=("1",), NCCL_NET=("SOCKET",), FI_PROVIDER=("TCP", "SOCKETS", "TCP;OFI_RXM"))
     words = [
         *variables,

@@ -21,12 +21,12 @@ def findall(pattern: str, text: str) -> list[Any]:
 
 
 def _possible(pattern: str, text: str) -> bool:
-    letters = _letters(pattern)
+    letters = letters_of(pattern)
     return not letters or any(letter in text for letter in letters)
 
 
 @cache
-def _letters(pattern: str) -> tuple[str, ...]:
+def letters_of(pattern: str) -> tuple[str, ...]:
     """Return of each alternative the longest fixed letters outside of groups; () if one has none."""
     alternatives, depth = [[""]], 0
     for atom, repeated in _ATOM.findall(pattern):

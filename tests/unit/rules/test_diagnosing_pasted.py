@@ -98,7 +98,7 @@ def test_a_label_within_rows() -> None:
     assert [one.value for one in figures] == [176.2, 180.1, 181.4, 182.0]
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-8-sig"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
 def test_files_of_other_encodings(encoding: str) -> None:
     assert read(decoded(TABLE.replace("\n", "\r\n").encode(encoding))) == read(TABLE)
 
@@ -446,11 +446,12 @@ def test_long_lines_of_names_are_read_at_once() -> None:
 
 STATED = (  # what people paste, and what the first cause says; "" nothing is wrong
     ("april 24 16:22:15 host-1 kernel: NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n" * 2,
-     "0000:01:00.0: XID 79"),
-    ('{"log": "then kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."}\n', "0000:01:00.0: XID 79"),
+     "0000:01:00.0: the driver reports XID 79"),
+    ('{"log": "then kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."}\n',
+     "0000:01:00.0: the driver reports XID 79"),
     ("kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=p, Ch 00000001 caused by previous Xid 149\n"
      "kernel: NVRM: Xid (PCI:0000:ed:00): 45, pid=2, name=p, Ch 00000001 caused by previous Xid 145\n",
-     "0000:dc:00.0: XID 149"),
+     "0000:dc:00.0: the driver reports XID 149"),
     ("[    1.000000] NVRM: Xid (PCI:0000:01:00): 45, pid=1, name=p, Ch 00000001\n", ""),
     ("[    1.000000] pcieport 0000:00:03.1: AER: Corrected error received: 0000:01:00.0\n", ""),
     ("  Fabric\n      State            : In Progress\n      Status           : N/A\n", "fabric"),
@@ -467,6 +468,15 @@ STATED = (  # what people paste, and what the first cause says; "" nothing is wr
     ("a:1:2 [0] graph/search.cc:1 NCCL WARN Could not find a path for pattern 4, falling back to simple order\n", ""),
     ("\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+\n\tACSCtl:\tSrcValid- TransBlk- ReqRedir- CmpltRedir-\n",
      "ReqRedir+ in 1 of 2"),
+    ("| PCIe                      | Fail - GPU: 3       |\n| Warning | GPU 3 bandwidth 12.7 |\n", "DCGM"),
+    ("qemu-system-x86_64: unable to map backing store for guest RAM: Cannot allocate memory\n", "huge pages"),
+    ("PCI device 0000:41:00.0 is in use by driver QEMU, domain other\n", "Another guest has the device"),
+    ("RuntimeError: CUDA error: uncorrectable ECC error encountered\n", "uncorrectable error"),
+    ("Couldn't allocate MR\nfailed to create mr\nERRNO: Bad address.\n", "cannot be registered with the NIC"),
+    ("Couldn't allocate MR\nfailed to create mr\n", "limit of locked memory"),
+    ("NCCL WARN socketStartConnect: Connect to 10.0.0.1<1> failed: Connection reset by peer\n", "do not reach"),
+    ("GPU 0: A (UUID: GPU-x)\n\t Link 0: Replay Errors: 0\n\t Link 1: Recovery Errors: 3\n", "Recovery Errors: 3"),
+    ("GPU 0: A (UUID: GPU-x)\n\t Link 0: 25 GB/s\n\t Link 0: Replay Errors: 2\n\t Link 0: Recovery Errors: 0\n", ""),
     (SMI.format("0", "700W"), ""),
     (SMI.format("0", "400W"), "400 W, default 700 W (GPU 1"),
     (SMI.format("3", "700W"), "GPU 1: 3"),
@@ -514,3 +524,13 @@ def test_a_run_on_a_part_of_a_host_is_no_contradiction() -> None:
     ranks = "a:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n"
     measured, _, doubts = read_log(topology + ranks, "a.log")
     assert (measured.setup.gpus_per_host, [doubt for doubt in doubts if doubt.what == "two sources differ"]) == (1, [])
+
+
+def test_a_few_links_to_each_peer_are_no_switch() -> None:
+    """Four A100 of one board: of two the four links between them carry the run, and not all twelve."""
+    gpus = [f"GPU{n}" for n in range(4)]
+    rows = "".join(f"{a}\t" + "\t".join(" X " if a == b else "NV4" for b in gpus) + "\t0-31\n" for a in gpus)
+    topology = "\t" + "\t".join(gpus) + "\tCPU Affinity\n" + rows
+    ranks = "".join(f"#  Rank  {n} Group  0 Pid 1 on a device  {n} [0x0] NVIDIA A100-SXM-64GB\n" for n in range(2))
+    row = " 1073741824  268435456  float  sum  -1  14892  72.10  72.10  0  14616  73.47  73.47  0\n"
+    assert names(diagnose(read(ranks + row + topology))) == []
