@@ -43,7 +43,7 @@ def irq_affinity(on: On, device: PciDevice) -> Finding:
     """
     host, want = on.host, wanted(on.evidence, "irq-affinity").get(device.address)
     home = host.home(device.numa_node)
-    near = CpuSet(cpu.id for cpu in host.cpus if home is not None and cpu.numa_node == home)
+    near = CpuSet(cpu.id for cpu in host.cpus if home is not None and cpu.numa_node in (home, device.numa_node))
     if want is not None:
         allowed, expected = CpuSet.parse(cpu_list(str(want)) or ""), f"CPUs {want}, as planned"
     else:
