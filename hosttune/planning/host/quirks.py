@@ -139,8 +139,8 @@ def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: st
     if not causes or size < HUGE_BARS:
         return
     tables = (
-        f", and their page tables take {format_size(size // _BYTES_PER_ENTRY)} of the host that no reserve counts"
-        " (raise reserve: memory_per_node)"
+        f", and their page tables take {format_size(size // _BYTES_PER_ENTRY)} of what the host keeps"
+        " (reserve: memory_per_node)"
     )
     text = (
         f"its devices have BARs of {format_size(size)}, and {', '.join(causes)}: the start can take minutes, with many"

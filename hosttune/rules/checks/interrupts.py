@@ -41,7 +41,7 @@ def irq_affinity(on: On, device: PciDevice) -> Finding:
     """Where the kernel does not show the CPU to which an interrupt goes, those count to which it may go."""
     host, want = on.host, wanted(on.evidence, "irq-affinity").get(device.address)
     home = host.home(device.numa_node)
-    near = CpuSet(cpu.id for cpu in host.cpus if home is not None and cpu.numa_node == home)
+    near = CpuSet(cpu.id for cpu in host.cpus if home is not None and cpu.numa_node in (home, device.numa_node))
     if want is not None:
         allowed, expected = CpuSet.parse(cpu_list(str(want)) or ""), f"CPUs {want}, as planned"
     else:

@@ -137,7 +137,8 @@ def high_memory(scene: GuestOnHost) -> Iterator[Finding]:
     top = size + BELOW_4G + next(holes, DEFAULT_HOLE)
     old = re.search(r"q35-(?:[0-6]\.|7\.0)", guest.machine or "")
     if scene.cpu_vendor == "AuthenticAMD" and top > AMD_HT_START and not old:
-        yield Finding(f"its addresses end at {format_size(top)}, above 1012 GiB", "/domain/memory")
+        text = f"its addresses end at {format_size(top)}, above AMD's hole at 1012 GiB: GPUs can fail (Code 43)"
+        yield Finding(text, "/domain/memory")
 
 
 @rule(

@@ -1,10 +1,13 @@
-"""GPUs on nodes without CPUs (CXL, HBM): they count for the nearest node with CPUs, in the plan, lint and validate."""
+"""GPUs on nodes without CPUs (CXL, HBM) or without memory: they count for the nearest node with both, in the plan, lint
+and validate.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import pytest
 from evidences import evidence, outcome
 from msgspec.structs import replace as changed
 from plan_facts import Json
@@ -91,15 +94,20 @@ def test_with_one_node_of_cpus_the_nearest_needs_no_distances() -> None:
 NEARNESS = {"gpu-vcpus", "gpu-memory", "flat-topology", "device-cell"}
 
 
-def test_lint_and_validate_count_as_the_plan_does() -> None:
-    host = Host.from_json(json.dumps(document()))
+NO_MEMORY = {"cores_per_node": 8, "memory_gib": [64, 64, 0]}
+
+
+@pytest.mark.parametrize("lacks", [{}, NO_MEMORY], ids=["no CPUs", "no memory"])
+def test_lint_and_validate_count_as_the_plan_does(lacks: Json) -> None:
+    host = Host.from_json(json.dumps(document(**lacks)))
     for gpus in ([BARE, NEAR], [BARE, NEAR, FAR]):
-        made = planned(document(), gpus=gpus)
+        made = planned(document(**lacks), gpus=gpus)
+        assert "2" not in cells(made)
         xml = domain_xml(made, "g")
         assert [f.rule for f in lint(host, (LintedDefinition("g.xml", xml),)) if f.rule in NEARNESS] == []
         resident = as_planned(made.guests[0])
         assert outcome("guest-numa", evidence(changed(host, guests=(resident,))), "g")[0] == "pass"
-    far = planned(document(), gpus=[FAR])
+    far = planned(document(**lacks), gpus=[FAR])
     xml = edited(domain_xml(far, "g"), "devices/hostdev/source/address", {"bus": "0x21"})
     found = {f.rule: f.text for f in lint(host, (LintedDefinition("g.xml", xml),)) if f.rule in NEARNESS}
     assert set(found) == {"gpu-vcpus", "gpu-memory"}
