@@ -23,12 +23,13 @@ _ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-
 # Words, names and options of a page that are on two lines. Addresses, paths and other texts with signs may be.
 _SPLIT = """
   const split = [], range = document.createRange();
+  const whole = /(?<!\\S)[("]*(-*[A-Za-z]{2,24}|-*[A-Za-z][\\w.]*(-[\\w.]+)+)[).,:;"]*(?!\\S)/g;
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   document.querySelectorAll("details").forEach((one) => { one.open = true; });
   while (texts.nextNode()) {
     const node = texts.currentNode;
     if (node.parentElement.closest("svg, script, .out")) continue;
-    for (const word of node.data.matchAll(/(?<!\\S)[("]*(-*[A-Za-z]{2,24}|-*[A-Za-z][\\w.]*(-[\\w.]+)+)[).,:;"]*(?!\\S)/g)) {
+    for (const word of node.data.matchAll(whole)) {
       range.setStart(node, word.index);
       range.setEnd(node, word.index + word[0].length);
       const parts = Array.from(range.getClientRects()).filter((one) => one.width > 0.5);
