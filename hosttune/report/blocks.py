@@ -25,7 +25,7 @@ CHECKLIST = "Checklist"  # the heading of the section of findings, to which a pa
 EVERY: tuple[Form, ...] = ("text", "md", "html")
 # Lines or rows of a block that a form shows; the document (-o json) has all.
 MOST = {"text": 20, "md": 40, "html": 300}
-NAMED = {"text": 8, "md": 12, "html": 60}  # names of a fact before "and N more"
+NAMED = {"text": 8, "md": 12, "html": 24}  # names of a fact before "and N more"
 Cell = str | Mark
 # "x": its member did not answer; "-": it answered, and this was not asked there.
 GRID = {"fail": "f", "unknown": "u", "warn": "w", "pass": "p", "skip": "s", "lost": "x", "none": "-"}

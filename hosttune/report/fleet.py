@@ -349,7 +349,6 @@ def _outlier(outlier: Outlier) -> tuple[Mark | str, ...]:
 
 
 def _roster(report: FleetReport, lines: tuple[HostLine, ...]) -> Roster:
-    waved = bool(report.waves)
     wrong = (
         tuple(check for check, outcome in line.checks.items() if outcome in ("fail", "unknown", "warn"))
         for line in lines
@@ -361,12 +360,12 @@ def _roster(report: FleetReport, lines: tuple[HostLine, ...]) -> Roster:
         Facet(label="Group", values=tuple(line.groups for line in lines)),
         Facet(label="Machine", values=tuple((_machine(line),) if _machine(line) else () for line in lines)),
     )
-    columns = (*(("Wave",) if waved else ()), "Machine")
+    columns = (*(("Wave",) if report.waves else ()), *(("Machine",) if any(map(_machine, lines)) else ()))
     return Roster(
         noun="host",
         columns=columns,
         styles={"Wave": "num"},
-        parts=tuple(_member(line, waved) for line in lines),
+        parts=tuple(_member(line, columns) for line in lines),
         facets=tuple(facet for facet in facets if len(facet.options) > 1),
     )
 
@@ -375,7 +374,7 @@ def _machine(line: HostLine) -> str:
     return line.devices or line.product or ""
 
 
-def _member(line: HostLine, waved: bool) -> RosterRow:
+def _member(line: HostLine, columns: tuple[str, ...]) -> RosterRow:
     alike = groups(line.told)
     more = sum(len(group.subjects) for group in alike[MOST_GROUPS:]) + line.untold
     entries = [TitledFacts(title=why, mark=Mark("fail", "worse")) for why in line.worse]
@@ -404,12 +403,12 @@ def _member(line: HostLine, waved: bool) -> RosterRow:
         f"{answer.phase}: {answer.outcome}" + (f" in {number(answer.seconds)} s" if answer.seconds is not None else "")
         for answer in line.answers
     )
-    wave = (str(line.wave) if line.wave is not None else "–",) if waved else ()
+    cells = {"Wave": str(line.wave) if line.wave is not None else "–", "Machine": _machine(line)}
     return RosterRow(
         name=line.host,
         outcome=line.verdict,
         note=line.hostname if line.hostname and line.hostname != line.host else "",
-        cells=(*wave, _machine(line)),
+        cells=tuple(cells[column] for column in columns),
         summary=summary(line) or "nothing to fix",
         entries=tuple(entries),
         notes=(*notes, " · ".join(filter(None, (line.product, ", ".join(answers)))))

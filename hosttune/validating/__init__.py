@@ -82,7 +82,7 @@ def validate(
 ) -> Validated:
     """Validate a machine, or a host document, for which only the checks of a document can be made.
 
-    `say` gets each step of a measurement, `tell` other messages for the user. A validation of this machine is kept
+    `say` gets each step, `tell` other messages for the user. A validation of this machine is kept
     (`history.keep`) if it has measurements or the user may write the machine's state.
 
     Raises BadInput for invalid options and files that cannot be read, Refused for a level above 0 on a captured host or
@@ -92,6 +92,8 @@ def validate(
     check_request(request, captured=system is None or system.captured)
     new = accepting.asked(request.accept, request.why, request.until)
     out = history.check_forget(request.forget, None if new and not request.forget else request.why)
+    if system is not None:
+        say("reading the host")
     evidence = (
         Evidence(host=place, inside=request.guest)
         if isinstance(place, Host)

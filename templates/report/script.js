@@ -11,9 +11,10 @@
     part.remove();
   }
   function next() {
-    if (!later.length) { begin(); return; }
-    bring();
-    setTimeout(next);
+    const until = performance.now() + 30; // milliseconds, so that the page can be scrolled meanwhile
+    while (later.length && performance.now() < until) bring();
+    if (later.length) setTimeout(next);
+    else begin();
   }
   addEventListener("beforeprint", () => { while (later.length) bring(); });
   if (later.length) addEventListener("load", () => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(next))));

@@ -20,15 +20,16 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="n
 _ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 
 
-# Words of a page that are on two lines. Addresses, paths and other texts with digits or signs may be.
+# Words, names and options of a page that are on two lines. Addresses, paths and other texts with signs may be.
 _SPLIT = """
   const split = [], range = document.createRange();
+  const whole = /(?<!\\S)[("]*(-*[A-Za-z]{2,24}|-*[A-Za-z][\\w.]*(-[\\w.]+)+)[).,:;"]*(?!\\S)/g;
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   document.querySelectorAll("details").forEach((one) => { one.open = true; });
   while (texts.nextNode()) {
     const node = texts.currentNode;
     if (node.parentElement.closest("svg, script, .out")) continue;
-    for (const word of node.data.matchAll(/(?<!\\S)[("]*[A-Za-z]{2,24}[).,:;"]*(?!\\S)/g)) {
+    for (const word of node.data.matchAll(whole)) {
       range.setStart(node, word.index);
       range.setEnd(node, word.index + word[0].length);
       const parts = Array.from(range.getClientRects()).filter((one) => one.width > 0.5);

@@ -289,6 +289,14 @@ def test_without_script_all_hosts_are_there_and_no_dead_controls(
     assert chromium.run("document.querySelector('#list').getClientRects().length") == 1
 
 
+def test_hosts_that_come_in_later_are_printed_at_once(
+    chromium: Browser, saved: dict[str, Path], reports: dict[str, FleetReport]
+) -> None:
+    chromium.driver.get(saved["large"].as_uri())
+    chromium.driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert chromium.run(SHOWN) == len(reports["large"].hosts)
+
+
 WIDTHS = [(name, width) for name in NAMES for width in (320, 390, 768)]
 
 

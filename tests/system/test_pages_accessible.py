@@ -1,4 +1,5 @@
-"""axe-core finds nothing in the pages: contrast, names, roles, order (WCAG 2.2, A and AA), in light and dark."""
+"""axe-core finds nothing in any page: contrast, names, roles, order (WCAG 2.2, A and AA), in light and dark; no word
+of any is on two lines."""
 
 from __future__ import annotations
 
@@ -8,12 +9,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, browser, needs_browser
-from certified import certificate, full_page, measured, statement
-from msgspec.structs import replace
-from unit.report.test_report_plan_picture import INTENT, example, plan_html
-
-import hosttune
-from hosttune.model.intent import Intent
+from everypage import every_page
 
 AXE = Path(sys.prefix) / "axe" / "package" / "axe.min.js"
 pytestmark = [needs_browser, pytest.mark.skipif(not AXE.exists(), reason="no axe-core here (make set-up-test)")]
@@ -31,27 +27,26 @@ def chromium() -> Iterator[Browser]:
         yield driver
 
 
-def pages() -> dict[str, str]:
-    found = {
-        "certificate": certificate(measured(), statement()),
-        "no certificate": certificate(replace(measured(), verdict="unknown")),
-        "validation": full_page(measured()),
-        "plan": plan_html(example(), hosttune.plan(example(), Intent.from_yaml(INTENT.read_text()))),
-    }
-    sample = Path(__file__).parents[2] / "docs" / "fleet-sample.html"
-    return {**found, "fleet": sample.read_text(encoding="utf-8")}
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    paths = []
+    for name, text in every_page():
+        paths.append(folder / f"{name}.html")
+        paths[-1].write_text(text, encoding="utf-8")
+    return paths
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_axe_finds_nothing(dark: bool, chromium: Browser, tmp_path: Path) -> None:
-    for name, text in pages().items():
-        path = tmp_path / f"{name}.html"
-        path.write_text(text, encoding="utf-8")
-        chromium.open(path, dark=dark)
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["light", "dark, on a phone"])
+def test_axe_finds_nothing_and_no_word_breaks(width: int, dark: bool, chromium: Browser, pages: list[Path]) -> None:
+    for page in pages:
+        chromium.open(page, width=width, dark=dark)
+        assert chromium.split_words() == [], page.name
+        assert chromium.run("document.documentElement.scrollWidth") <= width, page.name
         chromium.driver.execute_script(AXE.read_text(encoding="utf-8"))
         passed, violations = chromium.driver.execute_async_script(_RUN)
-        assert violations == [], name
-        assert passed > 10, name
+        assert violations == [], page.name
+        assert passed > 8, page.name
 
 
 def test_axe_finds_what_is_wrong(chromium: Browser, tmp_path: Path) -> None:

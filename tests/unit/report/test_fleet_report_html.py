@@ -34,6 +34,7 @@ from hosttune.fleet.pages import with_pages
 from hosttune.model.fleet import FleetReport
 from hosttune.model.text import printable
 from hosttune.model.validation import OUTCOMES
+from hosttune.report.draw.html import AT_ONCE
 from hosttune.report.fleet_groups import answer_of, hosts_worst_first
 
 ROOT = Path(__file__).parents[3]
@@ -191,8 +192,16 @@ def test_links_lead_to_files_that_are_there(reports: dict[str, FleetReport], pag
 # --- size ----------------------------------------------------------------------------------------------------
 
 
-def test_1000_hosts_stay_far_below_20_mb(pages: dict[str, str]) -> None:
+def test_a_host_adds_little(pages: dict[str, str]) -> None:
     assert len(pages["large"].encode()) < 1_000_000 + 3_000 * LARGE
+
+
+def test_a_browser_with_scripts_first_lays_out_few_hosts(pages: dict[str, str]) -> None:
+    """The others are text to it until the page is shown; to a browser without scripts they are a table as well."""
+    at_once, *later = re.split("</?noscript>", pages["large"])
+    assert at_once.count("<tbody role=") == AT_ONCE
+    assert sum(part.count("<tbody role=") for part in later) == LARGE - AT_ONCE
+    assert sum(part.count("<") for part in (at_once, *later[1::2])) < 10_000
 
 
 def test_1000_hosts_of_which_everything_fails_have_a_page_of_at_most_10_mb(tmp_path: Path) -> None:

@@ -220,7 +220,10 @@ def test_a_configuration_accepts_and_a_fleet_counts_it_apart(
     monkeypatch.setenv("HOSTTUNE_CONFIG", str(tmp_path / "config.toml"))
     from hosttune.cli.config import accepted
 
-    found = validate(open_root(str(scratch)), ValidationRequest(accepted=accepted(), keep=False)).validation
+    said: list[str] = []
+    asked = ValidationRequest(accepted=accepted(), keep=False)
+    found = validate(open_root(str(scratch)), asked, say=said.append).validation
+    assert said == ["reading the host"]
     assert [one.check for one in found.results if one.standing == "accepted"] == ["time-sync"]
     assert verdict_of(found.results) == found.verdict == "warn", "numa-affinity is not accepted"
     assert _counts(found.results)["accepted"] == 1
