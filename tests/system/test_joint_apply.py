@@ -97,7 +97,10 @@ def test_drift_of_a_definition_names_what_was_edited(cli: Cli, plan: Path) -> No
     pin = next(guest for guest in Plan.from_json(plan.read_text()).guests if guest.name == "far").vcpu_pins[1].cpus
     cli.root.put(DEFINED.format("far"), xml.replace(f"vcpu='1' cpuset='{pin}'", "vcpu='1' cpuset='0'"))
     (drift,) = cli.json("status", code=1)["drift"]
-    assert (drift["action"], drift["why"]) == ("guest:far", f"vcpupin of vCPUs 1: wanted host CPUs {pin}, found host CPUs 0")
+    assert (drift["action"], drift["why"]) == (
+        "guest:far",
+        f"vcpupin of vCPUs 1: wanted host CPUs {pin}, found host CPUs 0",
+    )
     assert drift["actual"] != drift["expected"]
     code, out, _ = cli("status")
     assert code == 1

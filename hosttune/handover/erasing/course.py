@@ -40,7 +40,7 @@ class Clock:
         time.sleep(seconds)
 
 
-class _Waiting(Exception):
+class _NotEnded(Exception):
     """The erasure has not ended, and this call ends: `why`."""
 
     def __init__(self, why: str) -> None:
@@ -72,7 +72,7 @@ def erase(system: System, folder: str, order: EraseOrder, clock: Clock | None = 
         known = None
     seen = survey(system, order) if known is None else look(system, order)
     begun = _begin(order, seen) if known is None else known
-    course = _Course(system, folder, begun, seen, clock or Clock())
+    course = _Erasing(system, folder, begun, seen, clock or Clock())
     with ExitStack() as held:
         for device in seen.devices:
             try:
@@ -100,7 +100,7 @@ def _begin(order: EraseOrder, seen: Survey) -> ErasureProgress:
     )
 
 
-class _Course:
+class _Erasing:
     def __init__(self, system: System, folder: str, state: ErasureProgress, seen: Survey, clock: Clock) -> None:
         self._system = system
         self._folder = folder
@@ -128,7 +128,7 @@ class _Course:
                     return step
                 self._keep(phase="reading", percent=None)
             return self._read_back()
-        except _Waiting as waiting:
+        except _NotEnded as waiting:
             return self._step("unknown", waiting.why, {})
 
     # --- before ----------------------------------------------------------------------------------------------
@@ -222,12 +222,12 @@ class _Course:
                 if left == 0:
                     if self._state.run is None:
                         raise
-                    raise _Waiting(f"the drive's sanitize log cannot be read: {error.what}: {error.hint}") from error
+                    raise _NotEnded(f"the drive's sanitize log cannot be read: {error.what}: {error.hint}") from error
             self._clock.sleep(1.0)
         raise AssertionError
 
     def _wait(self, log: SanitizeLog) -> None:
-        """Wait a while, and keep the percent. Raises _Waiting at the time limit."""
+        """Wait a while, and keep the percent. Raises _NotEnded at the time limit."""
         percent = None if log.progress == 0xFFFF else 100 * log.progress >> 16
         if percent != self._state.percent:
             self._keep(percent=percent)
@@ -242,7 +242,7 @@ class _Course:
     def _refuse_late(self, stands: str) -> None:
         if self._left() < 0:
             what = f"not ended within {self._seen.limit_seconds:.0f} s ({stands})"
-            raise _Waiting(f"{what}: call again to wait on")
+            raise _NotEnded(f"{what}: call again to wait on")
 
     # --- format ----------------------------------------------------------------------------------------------
 
@@ -261,7 +261,9 @@ class _Course:
                 drive.erase_namespace(namespace.nsid, namespace.form, self._seen.ses, max(_LEAST_FORMAT, self._left()))
             except CommandFailed as error:
                 if error.reason.startswith("no answer"):
-                    raise _Waiting(f"the format of namespace {namespace.nsid} has not ended: {error.reason}") from error
+                    raise _NotEnded(
+                        f"the format of namespace {namespace.nsid} has not ended: {error.reason}"
+                    ) from error
                 return self._refused_by_drive(error)
             self._keep(formatted=(*self._state.formatted, namespace.nsid))
         return None
