@@ -31,6 +31,7 @@ from hosttune.domain.guest import (
 )
 from hosttune.domain.reader import domain_facts, read_tree
 from hosttune.errors import BadInput
+from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet, Value, format_size, parse_cpus
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _value(path: str, value: object) -> str:
 def on_nodes(nodes: CpuSet | str | None) -> str:
     """Return host nodes in words: "node 0", "nodes 0-1"."""
     ids = parse_cpus(nodes)
-    return f"node{'s' if len(ids) > 1 else ''} {ids}" if ids else "node chosen at the start"
+    return numbered("node", ids) if ids else "node chosen at the start"
 
 
 def _pinned(pins: Iterable[object]) -> str:

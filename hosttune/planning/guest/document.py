@@ -26,6 +26,7 @@ from hosttune.inventory.virtualfunctions import vf_networks
 from hosttune.inventory.width import AddressBits, address_width, supported_elements
 from hosttune.inventory.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
 from hosttune.model.intent import GuestIntent, Network
+from hosttune.model.listing import numbered
 from hosttune.model.plan import Cell, Device, PlanFinding, PlannedGuest, PlannedPin, Topology, Unplaced
 from hosttune.model.values import CpuSet, address_key
 from hosttune.planning.guest.choice import Choice
@@ -177,8 +178,7 @@ def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) ->
     findings: list[PlanFinding] = []
     odd = [i for i, cell in enumerate(shape.cells) if cell.vcpus % shape.threads]
     if odd and not broken:
-        cells = f"cell{'s' if len(odd) > 1 else ''} {CpuSet(odd)}"
-        text = f"an odd number of vCPUs: the last sibling of a core stays idle in {cells}; threads=1"
+        text = f"an odd number of vCPUs: the last sibling of a core stays idle in {numbered('cell', odd)}; threads=1"
         findings.append(PlanFinding(level="info", text=text, where=at))
     elif broken and resources.threads_per_core > 1:
         findings.append(PlanFinding(level="info", text="vCPUs on parts of cores: the guest gets threads=1", where=at))
