@@ -18,7 +18,7 @@ from hosttune.errors import BadInput, HosttuneError, Unreadable
 from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, check_prunable
-from hosttune.model.plan import Finding, GuestChange, Plan, PlannedGuest, Source
+from hosttune.model.plan import GuestChange, Plan, PlanFinding, PlannedGuest, Source
 from hosttune.report.blocks import Report
 
 T = TypeVar("T")
@@ -344,7 +344,7 @@ def with_system(decided: Plan, host: Host, root: str | None) -> Plan:
     system = open_system(root)
     booting = [guest for guest in decided.guests if guest.disk or (guest.tpm and guest.boots_from)]
     absent = [(guest.name, why) for guest in booting if (why := no_system(system, guest)) is not None]
-    added = (Finding(level="error", text=why, where=f"guest {name}") for name, why in absent)
+    added = (PlanFinding(level="error", text=why, where=f"guest {name}") for name, why in absent)
     guests = tuple(with_drift(decided, guest, host, system) for guest in decided.guests)
     return replace(decided, guests=guests, findings=(*decided.findings, *added))
 

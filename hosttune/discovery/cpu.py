@@ -224,7 +224,7 @@ def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str])
 # --- settings of CPUs ----------------------------------------------------------------------------------------
 
 
-class _Running(msgspec.Struct, frozen=True):
+class _CpuSettings(msgspec.Struct, frozen=True):
     """Settings of CPUs. By CPU: frequency governor, energy-performance preference, limit of the wake-up latency.
 
     `driver` is the one frequency driver of all CPUs.
@@ -236,7 +236,7 @@ class _Running(msgspec.Struct, frozen=True):
     driver: str | None
 
 
-def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequence[str]) -> _Running:
+def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequence[str]) -> _CpuSettings:
     """Return the settings of each online CPU.
 
     If the first CPU lacks a file, all CPUs lack it. `names` lists the first CPU's directory.
@@ -255,7 +255,7 @@ def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequ
     if len(drivers) > 1:
         where = f"{CPUS}/cpu*/cpufreq/scaling_driver"
         reader.problem("CPUs of several frequency drivers", where, " and ".join(drivers)[:80])
-    return _Running(
+    return _CpuSettings(
         each("cpufreq/scaling_governor"),
         each("cpufreq/energy_performance_preference"),
         each("power/pm_qos_resume_latency_us"),

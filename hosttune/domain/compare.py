@@ -31,6 +31,7 @@ from hosttune.domain.guest import (
 )
 from hosttune.domain.reader import domain_facts, read_tree
 from hosttune.errors import BadInput
+from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet, Value, format_size, parse_cpus
 
 if TYPE_CHECKING:
@@ -101,11 +102,10 @@ def compare(want: object, found: object, left_open: LeftOpen | None = None, at: 
             if field is not None or name not in may_differ:
                 yield from compare(field, getattr(found, name), left_open, f"{at}.{name}" if at else name)
     elif want != found:
-        if isinstance(want, tuple) and isinstance(found, tuple) and (names := _by_name(want) | _by_name(found)):
-            wanted, there = _by_name(want), _by_name(found)
-            for name in names:
-                yield from compare(wanted.get(name), there.get(name), left_open, f"{at}[{name}]")
-        else:
+        wanted, there = (_by_name(values) if isinstance(values, tuple) else {} for values in (want, found))
+        for name in wanted | there:
+            yield from compare(wanted.get(name), there.get(name), left_open, f"{at}[{name}]")
+        if not wanted and not there:
             yield at, want, found
 
 
@@ -144,7 +144,8 @@ def in_words(differences: Iterable[Difference]) -> Iterator[tuple[str, str, str]
             yield f"{_WORDS[field]} of {_THREADS[field]} {threads}", _pinned(wants), _pinned(founds)
         else:
             for path, want, found in zip(paths, wants, founds, strict=True):
-                yield name_of(path), _value(path, want), _value(path, found)
+                words = _value(path, want), _value(path, found)  # two sizes can be alike in words
+                yield name_of(path), *(words if words[0] != words[1] else (str(want), str(found)))
 
 
 def name_of(path: str, *, whole: bool = True) -> str:
@@ -188,7 +189,7 @@ def _value(path: str, value: object) -> str:
 def on_nodes(nodes: CpuSet | str | None) -> str:
     """Return host nodes in words: "node 0", "nodes 0-1"."""
     ids = parse_cpus(nodes)
-    return f"node{'s' if len(ids) > 1 else ''} {ids}" if ids else "node chosen at the start"
+    return numbered("node", ids) if ids else "node chosen at the start"
 
 
 def _pinned(pins: Iterable[object]) -> str:

@@ -5,7 +5,7 @@ They come from the plan alone, and state only what the plan's own values show: "
 
 from __future__ import annotations
 
-from hosttune.model.listing import some
+from hosttune.model.listing import numbered, some
 from hosttune.model.plan import Cell, Device, PciController, Plan, PlannedGuest
 from hosttune.model.values import format_size, parse_cpus
 
@@ -94,7 +94,7 @@ def _service(plan: Plan, guest: PlannedGuest, text: str) -> str:
     name = f"{'housekeeping ' if kept else ''}CPU{'s' if len(cpus) > 1 else ''} {text}"
     shared = [pin.vcpu for pin in guest.vcpu_pins if set(parse_cpus(pin.cpus)) & set(cpus)]
     if shared:
-        return f"{name}, shared with vCPU{'s' if len(shared) > 1 else ''} {parse_cpus(shared)}: no other CPU is left"
+        return f"{name}, shared with {numbered('vCPU', shared)}: no other CPU is left"
     return f"{name}, off every vCPU of the guest, so as to interrupt none"
 
 

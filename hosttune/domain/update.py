@@ -255,8 +255,8 @@ class _Update(msgspec.Struct):
         """Change the arguments to QEMU that hosttune writes; those of others stay."""
         had, wanted = _pairs(now.qemu_arguments), _pairs(want.qemu_arguments)
         new = [pair for pair in wanted if pair not in had]
-        gone = [pair for pair in had if pair not in wanted and _is_ours(pair)]
-        if len(now.qemu_arguments) > 2 * sum(map(_is_ours, had)):
+        gone = [pair for pair in had if pair not in wanted and is_ours(pair)]
+        if len(now.qemu_arguments) > 2 * sum(map(is_ours, had)):
             self.kept.append("other arguments to QEMU are not in this intent")
         if not new and not gone:
             return
@@ -430,7 +430,7 @@ def _bytes(element: Element, value: str) -> int | None:
 
 def _pairs(arguments: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the pairs of an option and its value that hosttune can write; what others write has any form."""
-    return [pair for pair in pairwise(arguments) if _is_ours(pair)]
+    return [pair for pair in pairwise(arguments) if is_ours(pair)]
 
 
 def _clique(device: Element) -> tuple[str, str] | None:
@@ -441,7 +441,8 @@ def _clique(device: Element) -> tuple[str, str] | None:
     return device.attributes.get("alias", ""), properties[0].attributes.get("value", "")
 
 
-def _is_ours(pair: tuple[str, ...]) -> bool:
+def is_ours(pair: tuple[str, ...]) -> bool:
+    """Return whether hosttune writes an option to QEMU with its value."""
     return pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and WINDOW.fullmatch(pair[1]) is not None)
 
 

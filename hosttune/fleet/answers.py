@@ -58,14 +58,14 @@ def read_answer(results: str, host: str, phase: str, run: str | None, *, check: 
     return answer if doubt is None else _unknown(host, phase, answer.run, doubt)
 
 
-class _Document(Protocol):
+class _FromText(Protocol):
     """What can be read from the text of a document."""
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str) -> Self: ...
 
 
-D = TypeVar("D", bound=_Document)
+D = TypeVar("D", bound=_FromText)
 
 
 def read_document(results: str, host: str, phase: str, run: str, kind: type[D]) -> tuple[Answer, D | None]:

@@ -30,7 +30,7 @@ _MOST_WORDS = 3  # results in the reason of a host
 _MOST_VALUE = 200  # characters of a value in it
 
 
-class _Part(msgspec.Struct):
+class _JudgedPart(msgspec.Struct):
     """The part of a validation that is judged; the rest is skipped and not decoded."""
 
     host: str | None = None
@@ -38,7 +38,7 @@ class _Part(msgspec.Struct):
     configuration: tuple[Fact, ...] | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Part)
+_DECODER = msgspec.json.Decoder(_JudgedPart)
 
 
 def read_declared(path: str) -> Declared:
@@ -144,9 +144,9 @@ def of_host(declared: Declared, results: str, host: str, phase: str) -> tuple[Ch
     path = answer_path(results, host, phase)
     try:
         data = read_file(path)
-        part = _DECODER.decode(data) if data is not None else _Part()
+        part = _DECODER.decode(data) if data is not None else _JudgedPart()
     except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        part = _Part()
+        part = _JudgedPart()
     known = Validation(host=part.host, machine=part.machine)
     return judged(declared, machine_of(known), part.configuration)
 

@@ -17,29 +17,29 @@ from hosttune.model.jsontext import typed_json
 from hosttune.model.validation import Validation
 
 
-class _Platform(msgspec.Struct):
+class _FleetPlatform(msgspec.Struct):
     product: str | None = None
 
 
-class _Function(msgspec.Struct):
+class _FleetFunction(msgspec.Struct):
     address: str
     vendor_id: str | None = None
     device_id: str | None = None
 
 
-class _Gpu(msgspec.Struct):
+class _FleetGpu(msgspec.Struct):
     address: str
     vendor: str | None = None
     model: str | None = None
 
 
-class _Host(msgspec.Struct):
+class _FleetHost(msgspec.Struct):
     """The part of a host document that the report needs; the rest is skipped and not decoded."""
 
     hostname: str | None = None
-    platform: _Platform | None = None
-    pci: tuple[_Function, ...] | None = None
-    gpus: tuple[_Gpu, ...] | None = None
+    platform: _FleetPlatform | None = None
+    pci: tuple[_FleetFunction, ...] | None = None
+    gpus: tuple[_FleetGpu, ...] | None = None
 
 
 class HostHardware(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ def read_machine(results: str, host: str) -> HostHardware | None:
     """
     try:
         data = read_file(answer_path(results, host, "discover"))
-        document = typed_json(data, _Host) if data is not None else None
+        document = typed_json(data, _FleetHost) if data is not None else None
     except BadInput:
         return None  # the phase `discover` has its own answer; here the hardware is just unknown
     if document is None or document.gpus is None:

@@ -27,7 +27,7 @@ _YAML = (".yml", ".yaml", ".json")
 _ERROR = re.compile(r"(?:\[ERROR\]|ERROR!?): ?(.*)")
 
 
-class _Group(Value, frozen=True, kw_only=True):
+class _AnsibleGroup(Value, frozen=True, kw_only=True):
     """A group as ansible-inventory prints it; variables of hosts are skipped, not decoded."""
 
     hosts: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ def _check_source(source: str) -> None:
 def groups_of(listed: str, hosts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Return the groups of each host from the output of `ansible-inventory --list`; empty if it cannot be decoded."""
     try:
-        groups = typed_json(listed, dict[str, _Group])
+        groups = typed_json(listed, dict[str, _AnsibleGroup])
     except BadInput:
         return {}
     found: dict[str, list[str]] = {host: [] for host in hosts}

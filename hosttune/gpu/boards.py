@@ -36,7 +36,7 @@ class Board(msgspec.Struct, frozen=True):
     partitions: tuple[FabricPartition, ...] | None
 
 
-class _Kind(msgspec.Struct, frozen=True):
+class _BoardKind(msgspec.Struct, frozen=True):
     """How a kind of board is recognised (device ids of its NVSwitches or of its GPUs), and its default partitions.
 
     `partitions`: the module ids of each, in the order of the partitions' ids, which begin at `first_id`.
@@ -52,11 +52,13 @@ _SINGLES = tuple((module,) for module in range(1, _GPUS + 1))
 _HALVES = ((1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 4), (5, 6, 7, 8))
 _KINDS = {
     # A100: one or two boards of six NVSwitches. The guide's complete list was not available, so none is assumed.
-    "ampere": _Kind(switches=frozenset(("1af1",))),
+    "ampere": _BoardKind(switches=frozenset(("1af1",))),
     # H100, H200, H800, H20: four NVSwitches.
-    "hopper": _Kind(switches=frozenset(("22a3",)), partitions=(*_HALVES, (1, 3), (2, 4), (5, 7), (6, 8), *_SINGLES)),
+    "hopper": _BoardKind(
+        switches=frozenset(("22a3",)), partitions=(*_HALVES, (1, 3), (2, 4), (5, 7), (6, 8), *_SINGLES)
+    ),
     # B200, B300: no NVSwitch is a PCI function.
-    "blackwell": _Kind(gpus=NVLINK5, first_id=1, partitions=(*_HALVES, (1, 2), (3, 4), (5, 6), (7, 8), *_SINGLES)),
+    "blackwell": _BoardKind(gpus=NVLINK5, first_id=1, partitions=(*_HALVES, (1, 2), (3, 4), (5, 6), (7, 8), *_SINGLES)),
 }
 
 

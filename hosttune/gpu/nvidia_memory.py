@@ -19,11 +19,11 @@ _CHUNK, _LEAST = 1 << 30, 1 << 21  # bytes of one allocation, first and last
 _PIECE = 1 << 26  # bytes copied at once
 
 
-class _Failed(Exception):
+class _CallFailed(Exception):
     """A call of the driver failed."""
 
 
-class _Device:
+class _CudaGpu:
     """One GPU by its address, with a context."""
 
     def __init__(self, address: str) -> None:
@@ -42,7 +42,7 @@ class _Device:
         if code != 0:
             text = ctypes.c_char_p()
             self._cuda.cuGetErrorName(code, ctypes.byref(text))
-            raise _Failed(f"{name}: {(text.value or b'?').decode()}")
+            raise _CallFailed(f"{name}: {(text.value or b'?').decode()}")
 
     def allocate(self) -> list[tuple[int, int]]:
         """Allocate all memory that can be had; return (address, bytes) of each piece."""
@@ -105,7 +105,7 @@ def main(words: list[str]) -> int:
     """Run one command; exit code 1 with a reason on stderr if the driver refuses."""
     task, address, pattern = words[0], words[1], bytes.fromhex(words[2])
     try:
-        device = _Device(address)
+        device = _CudaGpu(address)
         pieces = device.allocate()
         answer: dict[str, Any] = {"bytes": sum(size for _, size in pieces), "total": device.total}
         if task == "write":
@@ -115,7 +115,7 @@ def main(words: list[str]) -> int:
         else:
             counts = [device.count(place, size, pattern) for place, size in pieces]
             answer |= {"found": sum(count for count, _ in counts), "nonzero": sum(count for _, count in counts)}
-    except (_Failed, OSError) as error:
+    except (_CallFailed, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     print(json.dumps(answer))

@@ -63,7 +63,7 @@ def parse_nvml(text: str, *, only: str | None = None) -> VendorAnswer:
     raw = dict(placed)
     driver = _text(document, "driver")
     # A GPU that occurs twice with different facts gives no information about the paths to it.
-    host = _Host({address: {} for address, entry in placed if entry != raw[address]}, raw)
+    host = _GpuEntries({address: {} for address, entry in placed if entry != raw[address]}, raw)
     gpus = tuple(_gpu(address, entry, driver, host) for address, entry in placed)
     hazy = incomplete_fabric_masks(raw)
     gpus = tuple(
@@ -120,7 +120,7 @@ def _word(words: tuple[str | None, ...], number: int | None) -> str | None:
     return words[number] if number is not None and 0 <= number < len(words) else None
 
 
-def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
+def _gpu(address: str, raw: Raw, driver: str | None, host: _GpuEntries) -> Gpu:
     """Return one GPU's facts.
 
     NVML reports milliwatts and bytes; module id 0 means a card that is not on a baseboard.
@@ -275,7 +275,7 @@ class _LinkEnds(NamedTuple):
     unnamed: int  # all links that do not lead to a GPU of the record
 
 
-class _Host:
+class _GpuEntries:
     """The entries of all GPUs by address, and the remote ends of their links, each read once."""
 
     def __init__(self, doubted: Mapping[str, Raw], raw: Mapping[str, Raw]) -> None:
@@ -294,7 +294,7 @@ class _Host:
         self.ends = {address: _ends(links, self.raw) for address, links in self.links.items()}
 
 
-def _peers(address: str, host: _Host) -> tuple[Peer, ...] | None:
+def _peers(address: str, host: _GpuEntries) -> tuple[Peer, ...] | None:
     """Return every other GPU that NVML sees, by address; None if one of the paths is unknown."""
     peers: list[Peer] = []
     for other in host.addresses:
@@ -307,7 +307,7 @@ def _peers(address: str, host: _Host) -> tuple[Peer, ...] | None:
     return tuple(peers)
 
 
-def _path(one: str, other: str, host: _Host) -> tuple[str, int | None] | None:
+def _path(one: str, other: str, host: _GpuEntries) -> tuple[str, int | None] | None:
     """Return the path between two GPUs: ("nvlink", links) or ("pcie", None); None if unknown.
 
     NVLink P2P status 0 is OK. Any other status means that the links, if there are any, carry no traffic between the two

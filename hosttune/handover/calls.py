@@ -22,7 +22,7 @@ from hosttune.journal.state import load
 from hosttune.machine.system import STATE_INSIDE, state_directory
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
-from hosttune.model.quarantine import DeviceRecord, Recording
+from hosttune.model.quarantine import DeviceRecord, StartRecording
 from hosttune.model.starts import REVOKED
 from hosttune.model.verification import DeviceStatus, HandoverStatus, Verification
 from hosttune.settings.hook import recording_of
@@ -107,7 +107,7 @@ def statements(site: Site, host: Host) -> tuple[Verification, ...] | None:
     return None if problems else verifications
 
 
-def recording(site: Site, host: Host) -> Recording | None:
+def recording(site: Site, host: Host) -> StartRecording | None:
     """Return whether starts of guests by other programs are recorded on a host; None if that cannot be read."""
     if host.handover is not None and host.handover.recording is not None:
         return host.handover.recording

@@ -99,7 +99,7 @@ class LiveAffinity(WrittenTogether):
     def write(self, system: System, value: Any) -> str | None:
         """See Setting. Raises WriteFailed before the first move if a cpuset forbids a wanted CPU."""
         wanted = sorted(self.parts(value).items())
-        guests = {name: _Guest(name, read_affinity(text), _running(system, name)) for name, text in wanted}
+        guests = {name: _GuestAffinity(name, read_affinity(text), _running(system, name)) for name, text in wanted}
         for guest in guests.values():
             guest.refuse_forbidden(system)
         threads = [thread for guest in guests.values() for thread in guest.threads()]
@@ -141,7 +141,7 @@ def _all_of(cpus: str) -> CpuSet:
     return CpuSet(cpu for mask in masks(cpus) for cpu in mask)
 
 
-class _Guest(msgspec.Struct, frozen=True):
+class _GuestAffinity(msgspec.Struct, frozen=True):
     """A running guest: the CPUs of its threads as wanted and as they are."""
 
     name: str
@@ -242,7 +242,7 @@ class _NotFollowed(WriteFailed):
     """libvirt accepted a change that the kernel does not show."""
 
 
-def _made(system: System, guests: Mapping[str, _Guest], moves: Iterable[Move]) -> str | None:
+def _made(system: System, guests: Mapping[str, _GuestAffinity], moves: Iterable[Move]) -> str | None:
     """Make the moves in order. Return why the first one changed nothing; raises WriteFailed for a later one.
 
     A later move may put a thread onto CPUs that an earlier one has freed, so none is made after one that failed.
@@ -262,7 +262,7 @@ def _made(system: System, guests: Mapping[str, _Guest], moves: Iterable[Move]) -
     return None
 
 
-def _pin_and_read(system: System, guest: _Guest, thread: str, cpus: str, uuids: dict[str, str]) -> None:
+def _pin_and_read(system: System, guest: _GuestAffinity, thread: str, cpus: str, uuids: dict[str, str]) -> None:
     """Change one thread and read it back. Raises WriteFailed, CommandFailed, Unreadable."""
     if guest.name not in uuids:
         uuids[guest.name] = known_uuid(system, guest.name)
@@ -276,7 +276,7 @@ def _pin_and_read(system: System, guest: _Guest, thread: str, cpus: str, uuids: 
         raise _NotFollowed(f"guest {guest.name}", what)
 
 
-def _pin(system: System, uuid: str, guest: _Guest, thread: str, cpus: str) -> None:
+def _pin(system: System, uuid: str, guest: _GuestAffinity, thread: str, cpus: str) -> None:
     """Pin a thread by libvirt, and the emulator's threads that libvirt leaves where they are.
 
     Without a control group for the emulator (qemu.conf, cgroup_controllers) it moves the process' first thread alone.

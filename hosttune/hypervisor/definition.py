@@ -8,13 +8,13 @@ from collections.abc import Collection
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
-from hosttune.domain.arguments import CLIQUE, WINDOW
+from hosttune.domain.arguments import CLIQUE
 from hosttune.domain.compare import same_guest
 from hosttune.domain.definitions import secrets_of, without_secrets
 from hosttune.domain.guest import Guest
-from hosttune.domain.planned import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SOURCE
+from hosttune.domain.planned import AGENT_CHANNEL, RANDOM_SOURCE
 from hosttune.domain.reader import read_domain
-from hosttune.domain.update import differences, updated
+from hosttune.domain.update import differences, is_ours, updated
 from hosttune.domain.writer import print_guest
 from hosttune.domain.xml import QEMU, parse
 from hosttune.errors import BadInput, CommandFailed, WriteFailed
@@ -180,8 +180,7 @@ def _strange(xml: str, guest: Guest) -> str | None:
             return f"a <channel> other than {AGENT_CHANNEL}"
     arguments = guest.qemu_arguments
     pairs = list(zip(arguments[::2], arguments[1::2], strict=False))
-    ours = all(pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and WINDOW.fullmatch(pair[1])) for pair in pairs)
-    if not ours or len(arguments) % 2 or len({option for option, _ in pairs}) < len(pairs):
+    if not all(map(is_ours, pairs)) or len(arguments) % 2 or len({option for option, _ in pairs}) < len(pairs):
         return f"arguments to QEMU: {' '.join(arguments)[:80]}"
     return None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hosttune.model.force import GuestInForce, InForce
 from hosttune.model.host import Host, RunningGuest
-from hosttune.model.plan import Finding, Unplaced
+from hosttune.model.plan import PlanFinding, Unplaced
 
 GUEST_NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 
@@ -17,7 +17,7 @@ def uuid_of(host: Host, name: str) -> str:
     return str(uuid.uuid5(GUEST_NAMESPACE, f"{host.hostname or ''}/{name}"))
 
 
-def unknown_ours(host: Host, force: InForce) -> Iterator[Finding]:
+def unknown_ours(host: Host, force: InForce) -> Iterator[PlanFinding]:
     """Yield each guest that is not in force and has the UUID that hosttune gives: an older journal does not know it."""
     known = {guest.uuid for guest in force.guests}
     for guest in host.guests or ():
@@ -26,7 +26,7 @@ def unknown_ours(host: Host, force: InForce) -> Iterator[Finding]:
                 "has the UUID that hosttune gives it, and is not in force: if an apply made it, the state directory is"
             )
             hint = f"that of an older backup: restore the newest; else hosttune plan --adopt {guest.name}"
-            yield Finding(level="info", text=f"it {text} {hint}", where=f"guest {guest.name}")
+            yield PlanFinding(level="info", text=f"it {text} {hint}", where=f"guest {guest.name}")
 
 
 def resident_of(guests: Sequence[RunningGuest], guest: GuestInForce) -> RunningGuest | None:

@@ -13,7 +13,7 @@ import msgspec
 
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
 from hosttune.model.intent import Reserve
-from hosttune.model.plan import Finding
+from hosttune.model.plan import PlanFinding
 from hosttune.model.topology import home_nodes, table_of
 from hosttune.model.values import CpuSet, grouped, parse_cpus
 
@@ -92,7 +92,7 @@ class Resources(msgspec.Struct, frozen=True, dict=True):
     pinned: CpuSet  # CPUs that existing guests' vCPUs, emulator and I/O threads hold
     isolated: CpuSet
     threads_per_core: int
-    findings: tuple[Finding, ...] = msgspec.field(default=())
+    findings: tuple[PlanFinding, ...] = msgspec.field(default=())
     cpu_nodes_known: bool = True
     sharing: Sharing | None = None  # None = unknown
 
@@ -149,7 +149,7 @@ def _likeliest_node(host: Host) -> int:
     ).id
 
 
-def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
+def find_cores(host: Host) -> tuple[list[Core], list[PlanFinding]]:
     """Return every core with usable CPUs.
 
     A CPU whose core is unknown counts as its own core, with one finding for all of them.
@@ -183,7 +183,7 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
     return sorted(cores, key=lambda core: core.id), list(_doubts(places, CpuSet(nodeless), CpuSet(unknown)))
 
 
-def _doubts(places: CpuNodes, nodeless: CpuSet, unknown: CpuSet) -> Iterator[Finding]:
+def _doubts(places: CpuNodes, nodeless: CpuSet, unknown: CpuSet) -> Iterator[PlanFinding]:
     """Yield what is not known of the CPUs: their nodes, or their cores."""
     if not places.known:
         node = next(iter(places.nodes.values()))
@@ -203,7 +203,7 @@ def _llc(members: list[Cpu], node: int) -> int:
     return min(known) if known else -1 - node
 
 
-def held_by_guests(guests: Iterable[RunningGuest], online: CpuSet) -> tuple[CpuSet, CpuSet, list[Finding]]:
+def held_by_guests(guests: Iterable[RunningGuest], online: CpuSet) -> tuple[CpuSet, CpuSet, list[PlanFinding]]:
     """Return (vCPU pins, emulator and I/O pins, findings) of existing guests, running or only defined.
 
     A guest whose pins cover every online CPU is not pinned: it holds no CPU for itself, and there is a finding. Of a
@@ -232,7 +232,7 @@ def held_by_guests(guests: Iterable[RunningGuest], online: CpuSet) -> tuple[CpuS
     return CpuSet(vcpus), CpuSet(service), findings
 
 
-def _unread(guest: RunningGuest) -> Finding:
+def _unread(guest: RunningGuest) -> PlanFinding:
     """Return what an operator must know of a guest whose definition could not be read, and how to go on."""
     what = f"which CPUs, memory and devices guest {guest.name} ({guest.state or 'state unknown'}) has is unknown"
     then = "apply will refuse to take devices" if guest.may_run else "the two cannot run at the same time then"
@@ -241,7 +241,7 @@ def _unread(guest: RunningGuest) -> Finding:
         " discover says why it cannot be read), or write what it has into its entry of a host document (hosttune"
         " discover -o json) and plan with --host"
     )
-    return Finding(level="error", text=text, where=f"guests: {guest.name}")
+    return PlanFinding(level="error", text=text, where=f"guests: {guest.name}")
 
 
 def _reserve(cores: list[Core], count: int, boot_core: int | None, held: CpuSet) -> list[Core]:
@@ -321,5 +321,5 @@ def _sharing(host: Host) -> Sharing | None:
     return Sharing(next(parts, most), within)
 
 
-def _warn(text: str, where: str) -> Finding:
-    return Finding(level="warn", text=text, where=where)
+def _warn(text: str, where: str) -> PlanFinding:
+    return PlanFinding(level="warn", text=text, where=where)

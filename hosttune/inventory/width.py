@@ -16,7 +16,7 @@ TCG_ADDRESS_BITS = 40  # QEMU refuses any other width without KVM (target/i386/c
 FIRMWARE_BITS = 46  # edk2 uses no more, whatever the CPU has (OvmfPkg PlatformInitLib MemDetect.c)
 
 
-class AddressWidth(msgspec.Struct, frozen=True):
+class AddressBits(msgspec.Struct, frozen=True):
     """A guest's physical address width.
 
     `bits`: the bits that its CPU reports, None unknown; `usable`: the smaller of these and what the IOMMU maps;
@@ -29,26 +29,26 @@ class AddressWidth(msgspec.Struct, frozen=True):
     finding: tuple[str, str] | None = None
 
 
-def address_width(host: Host, accelerator: str, *, devices: bool) -> AddressWidth:
+def address_width(host: Host, accelerator: str, *, devices: bool) -> AddressBits:
     """Return the width of a guest on this host; the IOMMU matters only for a guest with host devices."""
     cpu = host.cpu_model.physical_address_bits if host.cpu_model else None
     own = TCG_ADDRESS_BITS if accelerator == "tcg" else cpu
     iommu = host.iommu.address_bits if host.iommu and devices else None
     if own is None or iommu is None or iommu >= own:
-        return AddressWidth(own, own)
+        return AddressBits(own, own)
     narrower = f"the IOMMU maps {iommu} address bits, the guest's CPU has {own}"
     if accelerator == "tcg":
-        return AddressWidth(own, iommu, None, ("warn", f"{narrower}: its devices reach only the lower part"))
+        return AddressBits(own, iommu, None, ("warn", f"{narrower}: its devices reach only the lower part"))
     stack = host.virtualization
     known, left_out = supported_elements(stack)
     if MAXPHYSADDR_LIMIT in known:
-        return AddressWidth(iommu, iommu, iommu, ("info", f"{narrower}: the guest is limited to {iommu}"))
+        return AddressBits(iommu, iommu, iommu, ("info", f"{narrower}: the guest is limited to {iommu}"))
     why = dict(left_out)[MAXPHYSADDR_LIMIT]
     if iommu >= FIRMWARE_BITS:
         text = f"{narrower}, and it cannot be limited ({MAXPHYSADDR_LIMIT} {why}): firmware keeps to {FIRMWARE_BITS}"
-        return AddressWidth(own, iommu, None, ("warn", f"{text} bits today, the guest's kernel need not"))
+        return AddressBits(own, iommu, None, ("warn", f"{text} bits today, the guest's kernel need not"))
     text = f"{narrower}, and it cannot be limited ({MAXPHYSADDR_LIMIT} {why}): BARs beyond the IOMMU's reach fail"
-    return AddressWidth(own, iommu, None, ("error", f'{text} with "VFIO_MAP_DMA failed"'))
+    return AddressBits(own, iommu, None, ("error", f'{text} with "VFIO_MAP_DMA failed"'))
 
 
 def supported_elements(stack: Virtualization | None) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:

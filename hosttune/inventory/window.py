@@ -14,7 +14,7 @@ import msgspec
 
 from hosttune.domain.elements import ASSUMED_LIBVIRT, ASSUMED_QEMU, Version
 from hosttune.inventory.devices import Catalogue
-from hosttune.inventory.width import FIRMWARE_BITS, AddressWidth
+from hosttune.inventory.width import FIRMWARE_BITS, AddressBits
 from hosttune.model.host import Host
 from hosttune.model.values import format_size, slot_of
 
@@ -112,7 +112,7 @@ def add_bars(catalogue: Catalogue, devices: Sequence[str]) -> BarSum:
 
 
 def size_window(
-    catalogue: Catalogue, devices: Sequence[str], memory_bytes: int, width: AddressWidth, firmware: Firmware
+    catalogue: Catalogue, devices: Sequence[str], memory_bytes: int, width: AddressBits, firmware: Firmware
 ) -> Window:
     """Return the window: 2 x the next power of two of all 64-bit prefetchable BARs.
 
@@ -166,14 +166,14 @@ def memory_top(memory_bytes: int, firmware: Firmware) -> int:
     return top + AMD_HT_END - AMD_HT_START if firmware.amd and top > AMD_HT_START else top
 
 
-def _reach(width: AddressWidth, firmware: Firmware) -> int | None:
+def _reach(width: AddressBits, firmware: Firmware) -> int | None:
     """Return the address bits that firmware and devices can both use, None unknown."""
     if width.usable is None or firmware.kind != "efi":
         return width.usable
     return min(width.usable, BITS_WITHOUT_1G_PAGES if firmware.one_gib_pages is False else FIRMWARE_BITS)
 
 
-def _refusal(total: int, need: int, memory: int, width: AddressWidth, firmware: Firmware) -> str | None:
+def _refusal(total: int, need: int, memory: int, width: AddressBits, firmware: Firmware) -> str | None:
     """Return why the window is impossible; None if it is possible, or if no limit is known."""
     what = f"BARs of {_sum(total)} need a 64-bit window of {format_size(need)}"
     if firmware.kind == "efi" and need > OVMF_MAX_WINDOW_MIB * MIB:
@@ -190,14 +190,14 @@ def _refusal(total: int, need: int, memory: int, width: AddressWidth, firmware: 
     return f"{what}; above {format_size(memory)} of memory it ends at {format_size(end)}, but {reach}"
 
 
-def _whose(bits: int, width: AddressWidth) -> str:
+def _whose(bits: int, width: AddressBits) -> str:
     """Return whose address bits these are, if they are not the CPU's."""
     if width.usable is not None and bits < width.usable:
         return " (the most that the firmware uses)"
     return " (the IOMMU's)" if width.finding else ""
 
 
-def _source(need: int, memory: int, width: AddressWidth, firmware: Firmware) -> tuple[int | None, str, str]:
+def _source(need: int, memory: int, width: AddressBits, firmware: Firmware) -> tuple[int | None, str, str]:
     """Return (minimum in MiB or None, note, why): what opens a window of that size."""
     if firmware.kind != "efi":  # SeaBIOS has no own window: BARs go into the host bridge's hole
         if need <= DEFAULT_HOLE:
@@ -213,7 +213,7 @@ def _source(need: int, memory: int, width: AddressWidth, firmware: Firmware) -> 
     return need // MIB, asked, f"the firmware's own window is only {format_size(own)}"
 
 
-def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tuple[int, str | None]:
+def own_window(memory_bytes: int, width: AddressBits, firmware: Firmware) -> tuple[int, str | None]:
     """Return (bytes that OVMF's own window certainly has, why the real window may be larger).
 
     It opens an eighth of the address space if it trusts the width and the memory ends below; else 32 GiB.
@@ -250,7 +250,7 @@ def remedies(
     devices: Sequence[str],
     gpus: Sequence[str],
     memory_bytes: int,
-    width: AddressWidth,
+    width: AddressBits,
     firmware: Firmware,
 ) -> tuple[str, ...]:
     """Return what makes a refused window fit: less memory, fewer GPUs (those with the smallest BARs stay), or both."""
@@ -268,7 +268,7 @@ def remedies(
     return tuple(texts)
 
 
-def _memory_room(catalogue: Catalogue, devices: Sequence[str], width: AddressWidth, firmware: Firmware) -> int:
+def _memory_room(catalogue: Catalogue, devices: Sequence[str], width: AddressBits, firmware: Firmware) -> int:
     """Return the bytes of memory that fit below the window of these devices; 0 if none fit."""
     total = add_bars(catalogue, devices).total
     need = _needed(total) if total else 0

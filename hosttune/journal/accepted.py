@@ -18,7 +18,7 @@ FILE = "accepted.json"
 SCHEMA = "hosttune.accepted/v1"
 
 
-class _Document(Value, frozen=True, kw_only=True):
+class _AcceptedFile(Value, frozen=True, kw_only=True):
     """The file's document."""
 
     schema: str = SCHEMA
@@ -30,7 +30,7 @@ def read_accepted(folder: str) -> tuple[Acceptance, ...]:
     path = os.path.join(folder, FILE)
     if not os.path.lexists(path):
         return ()
-    acceptances = from_json(_Document, load(path, what="hosttune's own record"), schema=SCHEMA, where=path).results
+    acceptances = from_json(_AcceptedFile, load(path, what="hosttune's own record"), schema=SCHEMA, where=path).results
     for acceptance in acceptances:
         check_date(acceptance.until, f"{path}: {acceptance.check}")
     return acceptances
@@ -50,4 +50,4 @@ def accept(folder: str, accepted: Iterable[Acceptance]) -> None:
     """Record acceptances. Raises BadInput if the record cannot be read or written."""
     known = {(acceptance.check, acceptance.subject): acceptance for acceptance in (*read_accepted(folder), *accepted)}
     path = os.path.join(folder, FILE)
-    save(path, to_json(_Document(results=tuple(known.values()))), make_folder=True, mode=mode_of(FILE))
+    save(path, to_json(_AcceptedFile(results=tuple(known.values()))), make_folder=True, mode=mode_of(FILE))

@@ -63,7 +63,7 @@ class Standings(msgspec.Struct, frozen=True):
     left_alone: tuple[StandingSetting, ...]
 
 
-class _Part(msgspec.Struct, frozen=True):
+class _PartInForce(msgspec.Struct, frozen=True):
     old: Any
     record: Record
     number: int
@@ -71,7 +71,7 @@ class _Part(msgspec.Struct, frozen=True):
     again: Any = None
 
 
-_Parts = dict[_Key, _Part]
+_Parts = dict[_Key, _PartInForce]
 
 
 def counts(transaction: Transaction) -> bool:
@@ -119,7 +119,7 @@ def _set(
     for key, name in _keys_of(setting, record.new):
         known = force.get(key) or left.get(key)
         header = transaction.header
-        part = _Part(known.old if known else old.get(name), record, header.number, header.boot_id)
+        part = _PartInForce(known.old if known else old.get(name), record, header.number, header.boot_id)
         if record.in_force:
             force[key] = part
             left.pop(key, None)
@@ -156,7 +156,7 @@ def _put_back(
 
 def _grouped(parts: _Parts, setting_of: SettingOf) -> Iterator[StandingSetting]:
     """Yield one standing for each step that wrote last, with those of its parts that no newer step has written."""
-    groups: dict[tuple[int, int, str, str], dict[str, _Part]] = {}
+    groups: dict[tuple[int, int, str, str], dict[str, _PartInForce]] = {}
     for (kind, target, name), part in parts.items():
         groups.setdefault((part.number, part.record.step, kind, target), {})[name] = part
     for (number, *_), group in sorted(groups.items()):
@@ -203,7 +203,7 @@ def cut(record: Record, setting: Setting, names: Iterable[str]) -> Record:
 # --- the document --------------------------------------------------------------------------------------------
 
 
-class _Planned(msgspec.Struct, frozen=True):
+class _PlannedOnce(msgspec.Struct, frozen=True):
     number: int
     plan: Plan
     guest: PlannedGuest
@@ -281,12 +281,12 @@ def _plans(transactions: Iterable[Transaction], plan_of: PlanOf) -> Iterator[tup
             yield from [] if plan is None else [(transaction, plan)]
 
 
-def planned_guests(plans: Iterable[tuple[Transaction, Plan | None]]) -> dict[str, _Planned]:
+def planned_guests(plans: Iterable[tuple[Transaction, Plan | None]]) -> dict[str, _PlannedOnce]:
     """Return the guests of applied plans by name, each of the newest plan that has it, without those taken away.
 
     Of an apply that was reverted in part: those whose definitions are in force.
     """
-    planneds: dict[str, _Planned] = {}
+    planneds: dict[str, _PlannedOnce] = {}
     for transaction, plan in plans:
         gone = [
             record.target
@@ -298,8 +298,8 @@ def planned_guests(plans: Iterable[tuple[Transaction, Plan | None]]) -> dict[str
             continue
         left = {record.target for record in transaction.records if record.in_force and record.kind in (GUEST, ADOPTED)}
         number = transaction.header.number
-        new = {guest.name: _Planned(number, plan, guest) for guest in plan.guests}
-        new |= {adopted.name: _Planned(number, plan, adopted.guest, adopted) for adopted in plan.adoptions}
+        new = {guest.name: _PlannedOnce(number, plan, guest) for guest in plan.guests}
+        new |= {adopted.name: _PlannedOnce(number, plan, adopted.guest, adopted) for adopted in plan.adoptions}
         planneds |= {name: planned for name, planned in new.items() if transaction.is_applied or name in left}
     return planneds
 

@@ -20,7 +20,7 @@ SCHEMA = "hosttune.forgotten/v1"
 MOST_WHY = 500  # characters
 
 
-class _Document(Value, frozen=True, kw_only=True):
+class _ForgottenFile(Value, frozen=True, kw_only=True):
     """The file's document."""
 
     schema: str = SCHEMA
@@ -32,7 +32,7 @@ def read_forgotten(folder: str) -> tuple[Forgotten, ...]:
     path = os.path.join(folder, FILE)
     if not os.path.lexists(path):
         return ()
-    return from_json(_Document, load(path, what="hosttune's own record"), schema=SCHEMA, where=path).devices
+    return from_json(_ForgottenFile, load(path, what="hosttune's own record"), schema=SCHEMA, where=path).devices
 
 
 def forget(folder: str, addresses: Iterable[str], why: str) -> None:
@@ -43,7 +43,7 @@ def forget(folder: str, addresses: Iterable[str], why: str) -> None:
     now = now_text()
     known = {forgotten.address: forgotten for forgotten in read_forgotten(folder)}
     known |= {address: Forgotten(address=address, why=why, who=caller(), at=now) for address in addresses}
-    document = _Document(devices=tuple(known[address] for address in sorted(known)))
+    document = _ForgottenFile(devices=tuple(known[address] for address in sorted(known)))
     save(os.path.join(folder, FILE), to_json(document), make_folder=True, mode=mode_of(FILE))
 
 

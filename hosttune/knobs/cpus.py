@@ -9,7 +9,7 @@ import msgspec
 from hosttune.knobs.knob import GUEST, HOST, Change, Knob, KnobContext, actions_for, wanted
 from hosttune.model import sysfs
 from hosttune.model.host import Cpu
-from hosttune.model.plan import Action, Finding
+from hosttune.model.plan import Action, PlanFinding
 from hosttune.model.values import CpuSet, grouped
 from hosttune.settings.cpus import LONGEST_LATENCY_US, EnergyPreference, Governor, ResumeLatency
 
@@ -72,7 +72,7 @@ RESUME_LATENCY: Knob[Cpus] = Knob(
 KNOBS = (GOVERNOR, ENERGY_PREFERENCE, RESUME_LATENCY)
 
 
-def plan_cpus(ctx: KnobContext) -> Iterator[Action | Finding]:
+def plan_cpus(ctx: KnobContext) -> Iterator[Action | PlanFinding]:
     """Yield the actions for the pinned CPUs: governor or preference, as their frequency driver has it, then idle
     states.
     """
@@ -84,5 +84,5 @@ def plan_cpus(ctx: KnobContext) -> Iterator[Action | Finding]:
         yield from actions_for(ctx.intent, (named,), (cpus,), every=ctx.every)
     elif wanted(ctx.intent, GOVERNOR) or wanted(ctx.intent, ENERGY_PREFERENCE):
         text = "no frequency driver is visible: governor and energy preference are left alone"
-        yield Finding(level="info", text=text, where=f"{sysfs.CPUS}/cpufreq")
+        yield PlanFinding(level="info", text=text, where=f"{sysfs.CPUS}/cpufreq")
     yield from actions_for(ctx.intent, (RESUME_LATENCY,), (cpus,), every=ctx.every)

@@ -22,9 +22,9 @@ from hosttune.gpu.settings import (
 )
 from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, KnobContext, actions_for, make_action, wanted
 from hosttune.model.gpu import Gpu
-from hosttune.model.plan import Action, Finding
+from hosttune.model.plan import Action, PlanFinding
 
-Found = Iterable[Change | Finding]
+Found = Iterable[Change | PlanFinding]
 _UNKNOWN = "is unknown, or it has none"
 _MIGS_OWN = "while MIG is enabled, each MIG device has a compute mode of its own"
 
@@ -40,8 +40,8 @@ def _known(name: str, setting: type[GpuSetting], compare: Callable[[Gpu, Any], F
     return changes
 
 
-def _left_alone(name: str, gpu: Gpu, why: str) -> Finding:
-    return Finding(level="warn", text=f"its {name} {why}: left alone", where=gpu.address)
+def _left_alone(name: str, gpu: Gpu, why: str) -> PlanFinding:
+    return PlanFinding(level="warn", text=f"its {name} {why}: left alone", where=gpu.address)
 
 
 def _word(setting: type[GpuSetting]) -> Callable[[Gpu, Any], Found]:
@@ -75,7 +75,7 @@ def _ecc(gpu: Gpu, value: Any) -> Found:
     mode = value == "enabled"
     if not mode:
         text = "ecc: disabled: its memory corrects and reports no wrong bit, and whoever uses it next has it so too"
-        yield Finding(level="warn", text=text, where=gpu.address)
+        yield PlanFinding(level="warn", text=text, where=gpu.address)
     if gpu.ecc is mode and gpu.ecc_pending not in (None, mode):
         # The action's current value is the mode in use now, which here is the wanted one.
         yield Change(gpu.address, gpu.ecc, mode, always=True)
@@ -150,13 +150,13 @@ COMPUTE = _knob(
 KNOBS = (MIG_MODE, ECC, PERSISTENCE_MODE, POWER_LIMIT, COMPUTE)
 
 
-def plan_gpus(ctx: KnobContext) -> Iterator[Action | Finding]:
+def plan_gpus(ctx: KnobContext) -> Iterator[Action | PlanFinding]:
     """Yield the actions for the GPUs that the host keeps, and findings for values that are unknown or cannot be set."""
     knobs = [knob for knob in KNOBS if wanted(ctx.intent, knob) is not None]
     if COMPUTE in knobs and wanted(ctx.intent, MIG_MODE) == "enabled":
         knobs.remove(COMPUTE)
         text = f"{_MIGS_OWN}, and settings.mig_mode enables it: compute_mode is not changed"
-        yield Finding(level="warn", text=text, where="settings.compute_mode")
+        yield PlanFinding(level="warn", text=text, where="settings.compute_mode")
     unset: dict[str, list[str]] = {}
     for gpu in _kept(ctx) if knobs else ():
         function = ctx.devices.pci.get(gpu.address)
@@ -169,7 +169,7 @@ def plan_gpus(ctx: KnobContext) -> Iterator[Action | Finding]:
     names = ", ".join(knob.name for knob in knobs)
     for driver, addresses in unset.items():
         text = f"{names} of {', '.join(addresses)} left alone: {NO_KNOBS[driver]}"
-        yield Finding(level="info", text=text, where=f"driver {driver}")
+        yield PlanFinding(level="info", text=text, where=f"driver {driver}")
 
 
 def release_actions(gpu: Gpu | None, driver: str | None) -> Iterator[Action]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hosttune.knobs.knob import GUEST, HOST, Change, Knob, KnobContext, actions_for
 from hosttune.linux.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
-from hosttune.model.plan import Action, Device, Finding, PlannedGuest
+from hosttune.model.plan import Action, Device, PlanFinding, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan, cpu_list
 from hosttune.settings.slices import (
@@ -23,7 +23,7 @@ from hosttune.settings.slices import (
 )
 
 
-class PassedDevice(NamedTuple):
+class DeviceOfGuest(NamedTuple):
     """A device that a planned guest gets."""
 
     ctx: KnobContext
@@ -45,7 +45,7 @@ def _ban(ctx: KnobContext, _: bool) -> Iterable[Change]:
     yield Change("irqbalance", now, str(cpus | quiet | CpuSet.parse(cpu_list(other) or "")))
 
 
-def _affinity(place: PassedDevice, _: bool) -> Iterable[Change]:
+def _affinity(place: DeviceOfGuest, _: bool) -> Iterable[Change]:
     """Yield the affinity: the guest's emulator CPUs on the device's node; if there are none, all emulator CPUs.
 
     A device has no interrupts before its guest starts.
@@ -104,7 +104,7 @@ IRQBALANCE_BAN: Knob[KnobContext] = Knob(
     why="interrupts of the host stay off pinned CPUs",
     source="irqbalance(1)",
 )
-IRQ_AFFINITY: Knob[PassedDevice] = Knob(
+IRQ_AFFINITY: Knob[DeviceOfGuest] = Knob(
     name="irq_affinity",
     kept=True,
     setting=IrqAffinity,
@@ -118,9 +118,9 @@ IRQ_AFFINITY: Knob[PassedDevice] = Knob(
 KNOBS = (IRQBALANCE_BAN, IRQ_AFFINITY, DEFAULT_IRQ_AFFINITY, SLICE_CPUS)
 
 
-def plan_interrupts(ctx: KnobContext) -> Iterator[Action | Finding]:
+def plan_interrupts(ctx: KnobContext) -> Iterator[Action | PlanFinding]:
     """Yield the CPU ban for irqbalance and the affinity of passed devices; a vGPU's interrupts belong to its driver."""
     of_host = (IRQBALANCE_BAN, DEFAULT_IRQ_AFFINITY, SLICE_CPUS)
     yield from actions_for(ctx.intent, of_host, (ctx,), every=ctx.every)
-    devices = (PassedDevice(ctx, guest, device) for guest in ctx.guests for device in guest.devices)
+    devices = (DeviceOfGuest(ctx, guest, device) for guest in ctx.guests for device in guest.devices)
     yield from actions_for(ctx.intent, (IRQ_AFFINITY,), (device for device in devices if not device.device.vgpu_type))

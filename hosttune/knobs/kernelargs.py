@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from hosttune.knobs.bootargs import add_cpus
 from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, KnobContext, by_name
 from hosttune.model.commandline import text_of
-from hosttune.model.plan import Finding
+from hosttune.model.plan import PlanFinding
 from hosttune.settings.kernelargs import KernelArguments
 
 _SOURCE = "Documentation/admin-guide/kernel-parameters"
@@ -32,7 +32,7 @@ def _cpus(name: str) -> Callable[[KnobContext, str | bool], Iterable[Change]]:
     return changes
 
 
-def _as_given(name: str) -> Callable[[KnobContext, str], Iterable[Change | Finding]]:
+def _as_given(name: str) -> Callable[[KnobContext, str], Iterable[Change | PlanFinding]]:
     def changes(ctx: KnobContext, value: str) -> Iterable[Change]:
         known = ctx.host.kernel_args
         yield Change(name, None if known is None else text_of(known, name), f"{name}={value}")
@@ -40,13 +40,13 @@ def _as_given(name: str) -> Callable[[KnobContext, str], Iterable[Change | Findi
     return changes
 
 
-def _mitigations(ctx: KnobContext, value: str) -> Iterable[Change | Finding]:
+def _mitigations(ctx: KnobContext, value: str) -> Iterable[Change | PlanFinding]:
     if value == "off":
         text = (
             "mitigations=off lets a guest read the data of others through flaws of the CPU: never use it on a host of"
             " several tenants"
         )
-        yield Finding(level="warn", text=text, where="settings.mitigations")
+        yield PlanFinding(level="warn", text=text, where="settings.mitigations")
     yield from _as_given("mitigations")(ctx, value)
 
 

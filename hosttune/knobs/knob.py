@@ -18,7 +18,7 @@ import msgspec
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Action, Finding, PlannedGuest
+from hosttune.model.plan import Action, PlanFinding, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.settings.setting import BOOT, Setting
 
@@ -121,7 +121,7 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     takes: str | None = None
     target: Callable[[P], str] | None = None
     now: Callable[[P], Any] | None = None
-    changes: Callable[[P, Any], Iterable[Change | Finding]] | None = None
+    changes: Callable[[P, Any], Iterable[Change | PlanFinding]] | None = None
     kept: bool = False
 
     def accepts(self, value: object) -> bool:
@@ -161,7 +161,7 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
         takes = self.takes or ", ".join(made)
         return f"| `{self.name}` | {', '.join(self.profiles) or 'none'} | {self.sets} | {takes} |"
 
-    def at(self, place: P, value: Any) -> Iterable[Change | Finding]:
+    def at(self, place: P, value: Any) -> Iterable[Change | PlanFinding]:
         """Yield the changes that the wanted value needs at a place."""
         if self.changes is not None:
             return self.changes(place, value)
@@ -218,7 +218,7 @@ def by_name(*names: str) -> str:
 
 def actions_for(
     intent: Intent, knobs: Collection[Knob[P]], places: Iterable[P], *, every: bool = False
-) -> Iterator[Action | Finding]:
+) -> Iterator[Action | PlanFinding]:
     """Return the actions and findings of some knobs, place by place. `places` is not read if no knob is wanted.
 
     `every`: also actions for what is as wanted now.
@@ -227,7 +227,7 @@ def actions_for(
     for place in places if wants else ():
         for knob, value in wants:
             for change in knob.at(place, value):
-                if isinstance(change, Finding):
+                if isinstance(change, PlanFinding):
                     yield change
                 elif every or change.always or change.current != change.want:
                     why = change.why or reason(intent, knob)
@@ -245,10 +245,10 @@ def make_action(kind: str, target: str, current: Any, want: Any, why: str, **mor
     return Action(id=f"{kind}:{target}", kind=kind, target=target, current=current, want=want, why=why, **rest)
 
 
-def split_findings(found: Iterable[Action | Finding]) -> tuple[list[Action], list[Finding]]:
+def split_findings(found: Iterable[Action | PlanFinding]) -> tuple[list[Action], list[PlanFinding]]:
     """Separate actions from findings; both keep their order."""
     actions: list[Action] = []
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     for one in found:
-        (findings if isinstance(one, Finding) else actions).append(one)  # type: ignore[arg-type]
+        (findings if isinstance(one, PlanFinding) else actions).append(one)  # type: ignore[arg-type]
     return actions, findings

@@ -13,7 +13,7 @@ from hosttune.knobs.bootargs import values
 from hosttune.knobs.knob import BY_NAME, GUEST, HOST, Change, Knob, KnobContext, actions_for, wanted
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
-from hosttune.model.plan import Action, Finding
+from hosttune.model.plan import Action, PlanFinding
 from hosttune.model.values import FrozenMap, address_key
 from hosttune.settings.aspm import Aspm
 from hosttune.settings.pcie import READ_REQUEST_BYTES, AccessControl, ReadRequest, RelaxedOrdering, acs_text
@@ -51,31 +51,31 @@ def _link_states(place: KnobFunction) -> Any:
     return port.aspm if port.aspm is None or set(states.values()) == {port.aspm} else FrozenMap(states)
 
 
-def _acs(place: KnobFunction, value: str) -> Iterable[Change | Finding]:
+def _acs(place: KnobFunction, value: str) -> Iterable[Change | PlanFinding]:
     """Yield the change that adds ACS bits; bits are never removed.
 
     A finding reports the bits that a bridge should have but does not support.
     """
     address, bridge, _ = place
     if bridge is None or bridge.acs is None:
-        yield Finding(level="warn", text="its ACS is unknown: left alone", where=address)
+        yield PlanFinding(level="warn", text="its ACS is unknown: left alone", where=address)
         return
     asked = value.split()
     missing = [name for name in asked if name not in bridge.acs.capable]
     if missing and bridge.port_type in ("root-port", "downstream-port"):
-        yield Finding(level="info", text=f"it has no ACS {' '.join(missing)}", where=address)
+        yield PlanFinding(level="info", text=f"it has no ACS {' '.join(missing)}", where=address)
     more = [name for name in asked if name in bridge.acs.capable and name not in bridge.acs.enabled]
     now, want = acs_text(bridge.acs.enabled), acs_text((*bridge.acs.enabled, *more))
     if more:
         yield Change(address, now, want, ACS.why)
 
 
-def _relaxed_ordering(place: KnobFunction, value: bool) -> Iterable[Change | Finding]:
+def _relaxed_ordering(place: KnobFunction, value: bool) -> Iterable[Change | PlanFinding]:
     now = place.device.relaxed_ordering if place.device else None
     flawed = _root_without_relaxed_ordering(place)
     if flawed and now != value:
         text = f"relaxed ordering stays off: the kernel lists the root port {flawed} as one that handles it wrongly"
-        yield Finding(level="info", text=text, where=place.address)
+        yield PlanFinding(level="info", text=text, where=place.address)
     else:
         yield Change(place.address, now, value)
 
@@ -144,7 +144,7 @@ KNOBS = (ASPM, READ_REQUEST, RELAXED_ORDERING, ACS)
 _OF_ENDPOINTS = (READ_REQUEST, RELAXED_ORDERING)
 
 
-def plan_pcie(ctx: KnobContext) -> Iterator[Action | Finding]:
+def plan_pcie(ctx: KnobContext) -> Iterator[Action | PlanFinding]:
     """Yield ASPM at the ports above passed devices, ACS of all bridges above them, and the host's own endpoints."""
     yield from actions_for(ctx.intent, (ASPM,), _ports(ctx), every=ctx.every)
     above = {bridge for guest in ctx.guests for device in guest.devices for bridge in ctx.devices.above(device.address)}
@@ -154,12 +154,12 @@ def plan_pcie(ctx: KnobContext) -> Iterator[Action | Finding]:
         # admin-guide/kernel-parameters, pci=pcie_bus_perf: payload sizes may differ along a path, and reads must stay
         # small.
         text = "the kernel keeps read requests as small as payloads: their size is left alone"
-        yield Finding(level="info", text=text, where="kernel argument pci=pcie_bus_perf")
+        yield PlanFinding(level="info", text=text, where="kernel argument pci=pcie_bus_perf")
         knobs.remove(READ_REQUEST)
     for place in _kept(ctx) if knobs else ():
         if place.device is None or place.device.read_request_bytes is None:
             text = "its device control cannot be read: read-request size and relaxed ordering are left alone"
-            yield Finding(level="info", text=text, where=place.address)
+            yield PlanFinding(level="info", text=text, where=place.address)
         else:
             yield from actions_for(ctx.intent, knobs, (place,), every=ctx.every)
 

@@ -12,7 +12,7 @@ from hosttune.model.commandline import PAGES
 from hosttune.model.force import InForce
 from hosttune.model.hints import did_you_mean
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Action, Finding
+from hosttune.model.plan import Action, PlanFinding
 from hosttune.model.values import to_builtins
 from hosttune.settings.kernelargs import KernelArguments
 
@@ -71,12 +71,12 @@ def given_up(intent: Intent, held: Collection[tuple[str, str]]) -> Iterator[tupl
             yield from named if knob.setting.kind in (KernelArguments.kind, "sysctl") else of_kind
 
 
-def plan_isolation(ctx: KnobContext) -> Iterator[Action | Finding]:
+def plan_isolation(ctx: KnobContext) -> Iterator[Action | PlanFinding]:
     """Yield the actions for CPUs that the next boot reserves for guests."""
     return actions_for(ctx.intent, kernelargs.ISOLATION, (ctx,))
 
 
-def plan_guests_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
+def plan_guests_knobs(ctx: KnobContext) -> Iterator[Action | PlanFinding]:
     """Yield the actions and findings of knobs that concern the guests, in the order of applying.
 
     If guests are requested and none of them fits (`_no_guest_fits`), there are no PCIe actions.
@@ -88,7 +88,7 @@ def plan_guests_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
         yield from pcie.plan_pcie(ctx)
 
 
-def plan_host_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
+def plan_host_knobs(ctx: KnobContext) -> Iterator[Action | PlanFinding]:
     """Yield the actions and findings for the host as a whole and for the GPUs that stay with it.
 
     `iommu_passthrough` and `boot_pages` are planned by `hosttune.planning`, with the IOMMU and the guests' pages.

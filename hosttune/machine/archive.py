@@ -112,7 +112,7 @@ def _real_directory(path: str) -> bool:
 # --- tar -----------------------------------------------------------------------------------------------------
 
 
-class _Member(tarfile.TarInfo):
+class _TarMember(tarfile.TarInfo):
     """A member of a tar. Of a plain header only what a capture keeps is read: the rest takes most of the time."""
 
     @classmethod
@@ -240,7 +240,7 @@ def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, t
     tarfile's own list of members is emptied, because it would keep every header in memory.
     """
     stream.allow(_MAX_HEADER_BYTES)
-    with tarfile.open(fileobj=stream, mode="r|", errors="replace", tarinfo=_Member) as tar:
+    with tarfile.open(fileobj=stream, mode="r|", errors="replace", tarinfo=_TarMember) as tar:
         count = 0
         while True:
             stream.allow(_MAX_HEADER_BYTES)

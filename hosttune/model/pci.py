@@ -10,6 +10,8 @@ from hosttune.model.values import Value
 # GT/s of a link by its generation, which is also the code of LNKCAP and LNKSTA and the bit of LNKCAP2 (PCI Express
 # Base Specification, 7.5.3.6, 7.5.3.18).
 PCIE_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+# What people call a bridge by its port type.
+PORT_WORDS = {"root-port": "root port", "upstream-port": "switch", "downstream-port": "switch port"}
 # Support pages of board makers: HPE's conrep option RMRDS_SlotN, "Endpoints_Excluded".
 DIRECT_REMEDY = (
     "update the firmware, switch off its reserved memory for this slot (RMRR; HPE: conrep, RMRDS_SlotN), or use another"

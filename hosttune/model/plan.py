@@ -365,7 +365,7 @@ class Action(Value, frozen=True, kw_only=True):
         close_mappings(self, "current", "want")
 
 
-class Finding(Value, frozen=True, kw_only=True):
+class PlanFinding(Value, frozen=True, kw_only=True):
     """A fact that the operator should know."""
 
     level: str
@@ -476,7 +476,7 @@ class Plan(Value, frozen=True, kw_only=True):
     """The guests that were not."""
     actions: tuple[Action, ...] = ()
     """Host settings to change."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[PlanFinding, ...] = ()
     """What the operator should know."""
     adoptions: tuple[AdoptedGuest, ...] = ()
     """Existing guests whose definitions are changed; none of them is in `guests`."""

@@ -35,8 +35,8 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
     - `boot_id`, `epoch`, `driver`, `firmware`: as they were when it was returned. Firmware can only be read while the
       host's driver has the device; it counts as read as long as boot and epoch are the same. `firmware` None: unknown;
       empty: the device has none of its own (a virtual function). `binding`: to that driver, None: unknown.
-    - `recorded_since`: of the hook that recorded starts when `epoch` was read (`Recording.since`). `starts`: what the
-      lines that were counted for `epoch` were (`hosttune.model.starts.starts_mark`); None: not noted.
+    - `recorded_since`: of the hook that recorded starts when `epoch` was read (`StartRecording.since`). `starts`: what
+      the lines that were counted for `epoch` were (`hosttune.model.starts.starts_mark`); None: not noted.
     """
 
     address: str
@@ -99,7 +99,7 @@ class Register(Value, frozen=True, kw_only=True):
         return register
 
 
-class Recording(Value, frozen=True, kw_only=True):
+class StartRecording(Value, frozen=True, kw_only=True):
     """Whether starts of guests by other programs are recorded (libvirt's hook). `why`: the reason if not.
 
     `since`: when the hook was installed, or last changed in any way, in seconds; None: unknown, and on captured hosts.
@@ -122,7 +122,7 @@ class HandoverState(Value, frozen=True, kw_only=True):
     devices: tuple[DeviceRecord, ...] = ()
     epochs: Mapping[str, int] | None = None
     starts: Mapping[str, str] | None = None
-    recording: Recording | None = None
+    recording: StartRecording | None = None
     serials: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:

@@ -94,7 +94,7 @@ class Sample(Value, frozen=True, kw_only=True):
     unit: str
 
 
-class Gpu(Value, frozen=True, kw_only=True):
+class MeasuredGpu(Value, frozen=True, kw_only=True):
     """A GPU that figures and results may belong to. `id` is vendor:device as in the baselines ("10de:2335")."""
 
     address: str
@@ -124,7 +124,7 @@ class Machine(Value, frozen=True, kw_only=True):
 
     digest: str | None = None
     product: str | None = None
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[MeasuredGpu, ...] = ()
     devices: tuple[KnownDevice, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Literal
 
-from hosttune.model.quarantine import DeviceRecord, Recording
+from hosttune.model.quarantine import DeviceRecord, StartRecording
 from hosttune.model.values import Document, Value, close_lists
 
 VERIFICATION_SCHEMA = "hosttune.handover-verification/v1"
@@ -148,7 +148,7 @@ class HandoverStatus(Document, frozen=True, kw_only=True):
     schema: str = STATUS_SCHEMA
     host: str | None
     devices: tuple[DeviceStatus, ...] | None
-    recording: Recording | None
+    recording: StartRecording | None
     course: CourseStatus | None = None
     statements: tuple[Verification, ...] | None = None
 

@@ -34,7 +34,7 @@ _STANDARD = "tag:yaml.org,2002:"
 _TEXT = f"{_STANDARD}str"
 
 
-class _Refused(Exception):
+class _NotAllowed(Exception):
     """Valid YAML that hosttune's documents do not allow."""
 
 
@@ -51,7 +51,7 @@ def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if fast else yaml.SafeLoader
     try:
         document = _document(yaml.parse(text, Loader=loader), limit("values of an intent"))
-    except (yaml.YAMLError, _Refused, UnicodeError, ValueError) as error:
+    except (yaml.YAMLError, _NotAllowed, UnicodeError, ValueError) as error:
         why = " ".join(re.sub(r'in "<[a-z ]+>", ', "at ", str(error)).split())
         raise BadInput(f"not a YAML document: {why}", where=where, hint="correct the syntax") from error
     refuse_long(document, where)
@@ -79,7 +79,7 @@ def _document(events: Iterator[Any], most: int) -> Any:
         if isinstance(event, kinds.DocumentStartEvent):
             documents += 1
             if documents > 1:
-                raise _Refused("a second document")
+                raise _NotAllowed("a second document")
             document = reader.value(next(events), 0)
     return document
 
@@ -95,16 +95,16 @@ class _Values:
         """Return the value that begins with this event."""
         self._left -= 1
         if self._left < 0:
-            raise _Refused(f"more than {limit('values of an intent'):,} keys and values")
+            raise _NotAllowed(f"more than {limit('values of an intent'):,} keys and values")
         if isinstance(event, kinds.AliasEvent) or event.anchor is not None:
-            raise _Refused(f"aliases are not accepted in an intent, at line {event.start_mark.line + 1}")
+            raise _NotAllowed(f"aliases are not accepted in an intent, at line {event.start_mark.line + 1}")
         if isinstance(event, kinds.ScalarEvent):
             return _scalar(event)
         kind = "seq" if isinstance(event, kinds.SequenceStartEvent) else "map"
         if event.tag not in (None, "!", _STANDARD + kind):
-            raise _Refused(f"tag {event.tag!r} is not accepted, at line {event.start_mark.line + 1}")
+            raise _NotAllowed(f"tag {event.tag!r} is not accepted, at line {event.start_mark.line + 1}")
         if depth >= MAX_DEPTH:
-            raise _Refused(f"nested deeper than {MAX_DEPTH}, at line {event.start_mark.line + 1}")
+            raise _NotAllowed(f"nested deeper than {MAX_DEPTH}, at line {event.start_mark.line + 1}")
         return self._list(depth + 1) if kind == "seq" else self._mapping(depth + 1)
 
     def _list(self, depth: int) -> list[Any]:
@@ -119,9 +119,9 @@ class _Values:
             key = self.value(event, depth)
             line = event.start_mark.line + 1
             if not isinstance(key, str):
-                raise _Refused(f"key {key!r} is not a text, at line {line}")
+                raise _NotAllowed(f"key {key!r} is not a text, at line {line}")
             if key in mapping:
-                raise _Refused(f"key {key!r} is there twice, at line {line}")
+                raise _NotAllowed(f"key {key!r} is there twice, at line {line}")
             mapping[key] = self.value(next(self._events), depth)
         return mapping
 
@@ -131,7 +131,7 @@ def _scalar(event: Any) -> Any:
     if event.tag in ("!", _TEXT) or (event.tag is None and not event.implicit[0]):
         return text
     if event.tag is not None:
-        raise _Refused(f"tag {event.tag!r} is not accepted, at line {event.start_mark.line + 1}")
+        raise _NotAllowed(f"tag {event.tag!r} is not accepted, at line {event.start_mark.line + 1}")
     for pattern, make in _PLAIN:
         if pattern.fullmatch(text):
             return make(text)

@@ -36,7 +36,7 @@ from hosttune.inventory.virtualfunctions import allotted, with_functions
 from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Action, Finding, Plan, PlannedGuest, Source, Unplaced
+from hosttune.model.plan import Action, Plan, PlanFinding, PlannedGuest, Source, Unplaced
 from hosttune.planning.batch import Outcome, check_apart, guest_request_of, place_guests
 from hosttune.planning.guest.reasons import crowded_cores, unused_nodes
 from hosttune.planning.guest.reserve import take_entry
@@ -53,7 +53,7 @@ from hosttune.planning.staying import objective, place_again
 
 __all__ = ["plan"]
 
-Place = Callable[[PlanningContext, Sequence[GuestRequest]], tuple[tuple[Outcome, ...], tuple[Finding, ...]]]
+Place = Callable[[PlanningContext, Sequence[GuestRequest]], tuple[tuple[Outcome, ...], tuple[PlanFinding, ...]]]
 X86_64 = frozenset(("x86_64", "amd64"))
 
 
@@ -131,7 +131,7 @@ def plan(
     return changed(decided, findings=(*decided.findings, *better))
 
 
-def _better(resources: Resources, decided: Plan, freed: Callable[[str], Plan]) -> Iterator[Finding]:
+def _better(resources: Resources, decided: Plan, freed: Callable[[str], Plan]) -> Iterator[PlanFinding]:
     """Yield each guest that stays although it would get a better place. `freed`: the plan in which it need not stay."""
     for guest in decided.guests:
         homes = {str(device.host_node) for device in guest.devices if device.host_node is not None}
@@ -145,7 +145,7 @@ def _better(resources: Resources, decided: Plan, freed: Callable[[str], Plan]) -
         ]
         if len(other.unplaced) <= len(decided.unplaced) and places[0] < places[-1]:
             text = f"it could be nearer to its devices: plan again with --replan {guest.name}"
-            yield Finding(level="info", text=text, where=f"guest {guest.name}")
+            yield PlanFinding(level="info", text=text, where=f"guest {guest.name}")
 
 
 def _beside_fixed(ground: PlanningContext, standing: StandingIntent, replan: Collection[str]) -> PlanningContext:
@@ -182,7 +182,7 @@ def _actions(
     ground: PlanningContext,
     context: PlanningContext,
     guests: tuple[PlannedGuest, ...],
-) -> tuple[tuple[Action, ...], list[Finding]]:
+) -> tuple[tuple[Action, ...], list[PlanFinding]]:
     """Return the actions of a plan for all guests, and the findings about those that are left to do."""
     bare, intent = standing.bare, standing.intent
     force = host.in_force
@@ -201,7 +201,7 @@ def _actions(
 
 def _place(
     context: PlanningContext, intent: Intent, wants: Sequence[GuestRequest], place: Place
-) -> tuple[list[PlannedGuest], list[Unplaced], list[Finding]]:
+) -> tuple[list[PlannedGuest], list[Unplaced], list[PlanFinding]]:
     """Return the guests that are placed, with the settings inside them, those that are not, and findings about both."""
     arch = context.host.arch
     if arch is not None and arch not in X86_64:
@@ -210,7 +210,7 @@ def _place(
     outcomes, of_search = place(context, wants) if wants else ((), ())
     placed: list[PlannedGuest] = []
     unplaced: list[Unplaced] = []
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     for want, result in zip(wants, outcomes, strict=True):
         if isinstance(result, Unplaced):
             unplaced.append(result)

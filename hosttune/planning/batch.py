@@ -17,7 +17,7 @@ from hosttune.inventory.devices import disk_claims, named_devices, named_gpus
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.inventory.virtualfunctions import lacking, vf_networks
 from hosttune.model.intent import GuestIntent, NicRequest
-from hosttune.model.plan import Finding, Unplaced
+from hosttune.model.plan import PlanFinding, Unplaced
 from hosttune.model.values import CpuSet, parse_address, parse_cpus
 from hosttune.planning.guest.builder import Builder
 from hosttune.planning.guest.document import Placed
@@ -114,7 +114,7 @@ def _nics(want: GuestRequest) -> frozenset[str]:
 
 def place_guests(
     context: PlanningContext, wants: Sequence[GuestRequest]
-) -> tuple[tuple[Outcome, ...], tuple[Finding, ...]]:
+) -> tuple[tuple[Outcome, ...], tuple[PlanFinding, ...]]:
     """Place the guests. Return (the outcome of each guest, findings about the whole)."""
     searched = search_problem(context, wants)
     alone = [_decided(searched, [i]) for i in range(len(wants))]
@@ -169,7 +169,7 @@ class _Decided(msgspec.Struct, frozen=True):
         return {i: outcome for i, outcome in self.outcomes.items() if isinstance(outcome, Placed)}
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[PlanFinding, ...]:
         """Return a finding if the search was cut off: the plan is valid but may not be the best."""
         if self.proven:
             return ()
@@ -177,7 +177,7 @@ class _Decided(msgspec.Struct, frozen=True):
             "the search for the best plan was cut off: this one is valid, but more guests or nearer nodes may be"
             " possible"
         )
-        return (Finding(level="warn", text=text, where="guests"),)
+        return (PlanFinding(level="warn", text=text, where="guests"),)
 
 
 def _decided(searched: SearchProblem, members: Sequence[int]) -> _Decided:
@@ -229,7 +229,7 @@ def _alone(context: PlanningContext, guest: GuestIntent, where: str) -> Outcome:
     return place_alone(context, guest_request_of(context, guest, where))
 
 
-def _unexplained(count: int) -> tuple[Finding, ...]:
+def _unexplained(count: int) -> tuple[PlanFinding, ...]:
     """Return a finding that only the first unplaced guests got suggestions."""
     if count <= 0:
         return ()
@@ -237,7 +237,7 @@ def _unexplained(count: int) -> tuple[Finding, ...]:
         f"{count} more {'guest has' if count == 1 else 'guests have'} no place; who is in the way and what would help"
         f" was worked out for the first {MOST_EXPLAINED} only: plan fewer at once to see it for others"
     )
-    return (Finding(level="info", text=text, where="guests"),)
+    return (PlanFinding(level="info", text=text, where="guests"),)
 
 
 class _Rest(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from hosttune.model.force import GuestInForce, InForce
 from hosttune.model.host import GuestMemory, Host, RunningGuest, VcpuPin
 from hosttune.model.hostfields import FORCE_UNKNOWN
 from hosttune.model.intent import GpuRequest, GuestIntent, Intent, NicRequest, Reserve
-from hosttune.model.plan import Finding, GuestChange, PlannedGuest, Removal, Source, Unnamed, Unplaced
+from hosttune.model.plan import GuestChange, PlanFinding, PlannedGuest, Removal, Source, Unnamed, Unplaced
 from hosttune.model.values import format_size, parse_address, parse_cpus, parse_size, to_json, value_text
 from hosttune.planning.guest.reserve import pins_of
 from hosttune.planning.host.inside import guest_settings
@@ -49,7 +49,7 @@ class StandingIntent(msgspec.Struct, frozen=True):
     out: Mapping[str, Unplaced]
     removals: tuple[Removal, ...]
     unnamed: tuple[Unnamed, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[PlanFinding, ...]
 
     @property
     def old_runs(self) -> Mapping[str, RunningGuest]:
@@ -93,7 +93,7 @@ def compare(
                 case Unplaced() as left:
                     out[guest.name] = left
                     fixed.append(guest)
-                case Finding() as displaced:
+                case PlanFinding() as displaced:
                     moving[guest.name] = guest
                     findings.append(displaced)
                 case same:
@@ -187,10 +187,10 @@ def _lost(host: Host, guest: GuestInForce) -> list[str]:
     return reasons
 
 
-def _as_it_is(host: Host, guest: GuestInForce, wanted: GuestIntent) -> GuestInForce | Unplaced | Finding:
+def _as_it_is(host: Host, guest: GuestInForce, wanted: GuestIntent) -> GuestInForce | Unplaced | PlanFinding:
     """Return a guest whose request is the same, with the devices that are at its addresses now.
 
-    Unplaced: it cannot have them all, and is left as it is. Finding: it cannot have its place, and is placed anew.
+    Unplaced: it cannot have them all, and is left as it is. PlanFinding: it cannot have its place, and is placed anew.
     """
     if lost := _lost(host, guest):
         hint = "change the devices in its intent"
@@ -199,15 +199,15 @@ def _as_it_is(host: Host, guest: GuestInForce, wanted: GuestIntent) -> GuestInFo
         return Unplaced(guest=guest.name, why=(*lost, "it is left as it is"), relaxation=(hint,), stays=True)
     now = _as_seen(host, guest.places)
     if displaced := _displaced(host, guest.places, now):
-        return Finding(level="warn", text=f"{displaced}: it is placed anew", where=f"guest {guest.name}")
+        return PlanFinding(level="warn", text=f"{displaced}: it is placed anew", where=f"guest {guest.name}")
     return changed(guest, places=now)
 
 
-def _exchanged(guest: GuestInForce, same: GuestInForce) -> Iterator[Finding]:
+def _exchanged(guest: GuestInForce, same: GuestInForce) -> Iterator[PlanFinding]:
     new = [device.address for device in same.places.devices if device not in guest.places.devices]
     if new:
         text = f"another device is at {', '.join(new)} than was planned: the guest gets it, at its old place"
-        yield Finding(level="info", text=text, where=f"guest {guest.name}")
+        yield PlanFinding(level="info", text=text, where=f"guest {guest.name}")
 
 
 def _as_seen(host: Host, places: PlannedGuest) -> PlannedGuest:

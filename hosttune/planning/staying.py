@@ -18,7 +18,7 @@ from hosttune.inventory.bare import with_instances
 from hosttune.inventory.resources import Core, NodeResources, Resources
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.host import RunningGuest
-from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.plan import PlanFinding, PlannedGuest
 from hosttune.model.values import CpuSet
 from hosttune.planning.batch import Outcome, guest_request_of, off_pins, place_alone, place_guests
 from hosttune.planning.guest.document import Placed
@@ -85,7 +85,7 @@ def objective(resources: Resources, guest: PlannedGuest) -> Fraction:
 
 # --- guests whose request has changed ---------------------------------------------------------------------------
 
-Placement = tuple[tuple[Outcome, ...], tuple[Finding, ...]]
+Placement = tuple[tuple[Outcome, ...], tuple[PlanFinding, ...]]
 
 
 def place_again(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from hosttune.bench.measures import Measure, pair_of, percent, title_of
-from hosttune.model.text import number
+from hosttune.model.text import count, number
 from hosttune.model.values import Value
 from hosttune.report.outcomes import Mark
 
@@ -91,7 +91,7 @@ def _chart(title: str, unit: str, members: Sequence[Measure]) -> Chart:
 def _bar(measure: Measure, axis: float) -> BarRow:
     scale = measure.scale
     sized = _SIZED.fullmatch(measure.metric)
-    runs = f"{len(measure.runs)} run{'s' if len(measure.runs) > 1 else ''}"
+    runs = count(len(measure.runs), "run")
     missing = f", {measure.missing} without a figure" if measure.missing else ""
     several = len(measure.figures) > 1
     part = measure.median / scale.peak if measure.median is not None and scale and scale.peak else None

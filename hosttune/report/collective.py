@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hosttune.model.collective import CollectiveReport, GroupState, HostGroup, Member, Scaling
 from hosttune.model.listing import some
 from hosttune.model.text import count
+from hosttune.model.values import format_size
 from hosttune.report.blocks import Lines, Report, Table
 from hosttune.report.outcomes import unmeasured_hosts
 
@@ -36,7 +37,7 @@ def collective_report(report: CollectiveReport) -> Report:
             ),
             *(
                 Table(
-                    heading=f"{kind}, {message_size(size)}: bus bandwidth in GB/s",
+                    heading=f"{kind}, {format_size(size)}: bus bandwidth in GB/s",
                     columns=_SCALING,
                     rows=tuple(
                         scaling_row(row) for row in report.scaling if (row.kind, row.size_bytes) == (kind, size)
@@ -106,14 +107,6 @@ def _against(report: CollectiveReport) -> Iterator[str]:
         yield f"below {report.floor:g} of the median of groups of as many hosts"
     if report.least is not None:
         yield f"below {report.least:g} GB/s at the largest size"
-
-
-def message_size(size: int) -> str:
-    """Return a size for people: "256 MiB"; bytes that are no whole unit with two decimals."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= factor:
-            return f"{size / factor:.2f}".rstrip("0").rstrip(".") + f" {unit}"
-    return f"{size} B"
 
 
 def scaling_row(row: Scaling) -> tuple[str, ...]:

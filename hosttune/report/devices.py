@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from hosttune.model.host import Gpu, Host, Link, Nic, Nvme, PciDevice
 from hosttune.model.index import DeviceIndex
-from hosttune.model.pci import for_vfio
+from hosttune.model.pci import PORT_WORDS, for_vfio
 from hosttune.model.text import count
 from hosttune.model.values import Value, address_key, format_size, grouped, slot_of
 from hosttune.report.branch import Branch
@@ -106,8 +106,7 @@ def _degraded(index: DeviceLookups, address: str) -> bool:
 
 def _bridge(index: DeviceLookups, address: str) -> str:
     device = index.pci.get(address)
-    kind = {"root-port": "root port", "upstream-port": "switch", "downstream-port": "switch port"}
-    name = kind.get((device and device.port_type) or "", "bridge")
+    name = PORT_WORDS.get((device and device.port_type) or "", "bridge")
     facts = [link_text(device.link)] if device and (name == "switch" or _degraded(index, address)) else []
     number = _problem_of(index, address) if _degraded(index, address) else None
     facts += [] if number is None else [f"see problem {number}"]

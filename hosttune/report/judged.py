@@ -10,7 +10,7 @@ from hosttune.bench.measures import percent
 from hosttune.model.devicepath import GpuRoof
 from hosttune.model.diagnosis import Diagnosis, JudgedFigure
 from hosttune.model.prediction import PredictedFigure
-from hosttune.model.text import number
+from hosttune.model.text import count, number
 from hosttune.model.values import format_size, grouped
 from hosttune.report.bars import BarRow, Chart
 from hosttune.report.outcomes import Mark
@@ -50,7 +50,7 @@ def counted(diagnosis: Diagnosis) -> str:
     counts = {verdict: sum(figure.verdict == verdict for figure in diagnosis.figures) for verdict in VERDICTS}
     parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
     total, causes = len(diagnosis.figures), len(diagnosis.causes)
-    figures = f"{total} figure{'' if total == 1 else 's'}: {', '.join(parts)}; " if parts else ""
+    figures = f"{count(total, 'figure')}: {', '.join(parts)}; " if parts else ""
     return f"{figures}{causes or 'no'} cause{'' if causes == 1 else 's'} named"
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from hosttune.model.collective import CollectiveReport
 from hosttune.model.pairs import PairsReport
+from hosttune.model.text import count
 from hosttune.model.validation import ACCEPTED, OUTCOMES, Acceptance, CheckResult, Validation, worst_first
 from hosttune.model.values import Value, grouped
 from hosttune.rules.checks.looks import LOOKED
@@ -138,7 +139,7 @@ def tally(results: Iterable[CheckResult]) -> str:
     number = counts(results)
     bad = [f"{number[outcome]} {WORDS[outcome]}" for outcome in ("fail", "unknown") if number[outcome]]
     if number["warn"]:
-        bad.append(f"{number['warn']} warning{'s' if number['warn'] > 1 else ''}")
+        bad.append(count(number["warn"], "warning"))
     bad += [f"{number[ACCEPTED]} {WORDS[ACCEPTED]}"] if ACCEPTED in number else []
     good = [f"{number['pass']} passed"] if number["pass"] or not bad else []
     good += [f"{number['skip']} not applicable"] if number["skip"] else []

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.hostfields import UNTIL_THEN
 from hosttune.model.listing import short_list, some
-from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
+from hosttune.model.plan import Action, Cell, Device, Plan, PlanFinding, PlannedGuest, Unplaced
 from hosttune.model.prediction import Expectation, PredictedFigure, WorsePlacement
 from hosttune.model.settingtext import change_text, setting_value, short_lists
 from hosttune.model.text import count
@@ -430,13 +430,13 @@ def _value(value: Any) -> str:
     return short_lists(value_text(value, nothing="unknown"))
 
 
-def finding_table(heading: str, findings: Sequence[Finding]) -> Table:
+def finding_table(heading: str, findings: Sequence[PlanFinding]) -> Table:
     """Return findings, the most important level first."""
     rows = tuple((Mark(_MARKS[level], level), text) for level, text in finding_rows(findings))
     return Table(heading=heading, columns=("level", "finding"), rows=rows, whole=True)
 
 
-def finding_rows(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+def finding_rows(findings: Sequence[PlanFinding]) -> list[tuple[str, str]]:
     """Return (level, text with its places), the most important level first; equal texts are one row."""
     worst_first = sorted(findings, key=lambda finding: severity(finding.level))
     places = grouped(((finding.level, finding.text), finding.where) for finding in worst_first)

@@ -16,7 +16,7 @@ from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.plan import Plan, PlannedGuest
-from hosttune.model.text import number
+from hosttune.model.text import count, number
 from hosttune.model.validation import OUTCOMES, CheckResult, Validation, worst_first
 from hosttune.model.values import Value, format_size
 from hosttune.report.bars import charts
@@ -413,7 +413,7 @@ def machine_text(host: Host | None) -> str:
     online = sum(1 for cpu in host.cpus if cpu.online)
     facts += [f"{online} CPUs" + (f", {model.model}" if model and model.model else "")] if online else []
     sizes = [node.memory_bytes for node in host.numa_nodes if node.memory_bytes]
-    facts += [f"{format_size(sum(sizes))} in {len(sizes)} node{'s' if len(sizes) > 1 else ''}"] if sizes else []
+    facts += [f"{format_size(sum(sizes))} in {count(len(sizes), 'node')}"] if sizes else []
     gpus: dict[str, int] = {}
     for gpu in host.index.accelerators:
         gpus[gpu.model or f"{gpu.vendor} GPU"] = gpus.get(gpu.model or f"{gpu.vendor} GPU", 0) + 1

@@ -14,7 +14,7 @@ import re
 from hosttune.assets import shipped_text
 from hosttune.errors import CommandFailed, Unreadable
 from hosttune.machine.system import System
-from hosttune.model.quarantine import Recording
+from hosttune.model.quarantine import StartRecording
 
 PLACE = "/etc/libvirt/hooks/qemu.d/hosttune"
 MODE = 0o755
@@ -31,19 +31,19 @@ def hook_text(state: str) -> str | None:
     return shipped_text("templates", "libvirt-hook.sh").replace("@STATE@", state)
 
 
-def recording_of(system: System, state: str) -> Recording | None:
+def recording_of(system: System, state: str) -> StartRecording | None:
     """Return whether the hook records every start from now on; None if that cannot be read."""
     try:
         text = system.read(PLACE)
         if text is None:
-            return Recording(active=False, why=f"{PLACE} is not installed")
+            return StartRecording(active=False, why=f"{PLACE} is not installed")
         if text.rstrip("\n") != (hook_text(state) or "").rstrip("\n"):
-            return Recording(active=False, why=f"{PLACE} is not what this hosttune writes there")
+            return StartRecording(active=False, why=f"{PLACE} is not what this hosttune writes there")
         changed, mode = (None, "755") if system.captured else _stat(system, "%.9Z %a", PLACE)
         why = None if changed is None else _not_called(system, changed, mode)
     except (Unreadable, CommandFailed):
         return None
-    return Recording(active=why is None, why=why, since=changed if why is None else None)
+    return StartRecording(active=why is None, why=why, since=changed if why is None else None)
 
 
 def _not_called(system: System, changed: str, mode: str) -> str | None:

@@ -26,7 +26,7 @@ from hosttune.model.clock import now_text
 from hosttune.model.counters import counted
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
-from hosttune.model.validation import Acceptance, Gpu, KnownDevice, Machine, Validation, verdict_of
+from hosttune.model.validation import Acceptance, KnownDevice, Machine, MeasuredGpu, Validation, verdict_of
 from hosttune.rules.checks import judge
 from hosttune.rules.checks.expected import ExpectedDevices
 from hosttune.rules.checks.looks import looked
@@ -230,7 +230,7 @@ def decide(
     results = (*judge(evidence), *(measured.results if measured else ()))
     host = evidence.host
     gpus = tuple(
-        Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=host.index.ids(gpu.address))
+        MeasuredGpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=host.index.ids(gpu.address))
         for gpu in host.index.accelerators
     )
     product = host.platform.product if host.platform is not None else None

@@ -80,7 +80,7 @@ def wait_for(descriptors: Sequence[int], seconds: float) -> None:
 
 
 @dataclass
-class _Slot:
+class _SourceSlot:
     """A source, open or to be opened. `was_up`: at the last turn. `tries`: in a row, without success."""
 
     name: str
@@ -121,7 +121,7 @@ class Agent:
     write: Callable[[str, str], None] = write_textfile
 
     def __post_init__(self) -> None:
-        self._slots = [_Slot(name, opener) for name, opener in self.openers.items()]
+        self._slots = [_SourceSlot(name, opener) for name, opener in self.openers.items()]
         self._looks = {"event": 0, "interval": 0}
         self._corrections = {"corrected": 0, "failed": 0}
         self._kept = Keeping()
@@ -201,7 +201,7 @@ class Agent:
 
     # --- sources ---------------------------------------------------------------------------------------------
 
-    def _closed(self, slot: _Slot, error: NoSource) -> None:
+    def _closed(self, slot: _SourceSlot, error: NoSource) -> None:
         slot.source, slot.absent = None, error.absent
         slot.retry_at = self.clock() + _RETRY[min(slot.tries, len(_RETRY) - 1)]
         slot.tries += 1

@@ -52,7 +52,7 @@ class DueLook(NamedTuple):
     events: tuple[tuple[str, int], ...]
 
 
-class _Waiting(NamedTuple):
+class _DueTexts(NamedTuple):
     due: float
     texts: dict[str, int]
 
@@ -81,7 +81,7 @@ class Schedule:
         self._now = now
         self._regular = now  # the first look is due at once
         self._last: float | None = None
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _DueTexts] = {}
         self._again: dict[str, float] = {}
         self._looked: dict[str, _Looked] = {}
 
@@ -96,7 +96,7 @@ class Schedule:
         waiting = self._waiting.get(concern)
         if waiting is None:
             looked = self._looked.get(concern)
-            waiting = self._waiting[concern] = _Waiting(
+            waiting = self._waiting[concern] = _DueTexts(
                 max(now + SETTLE, looked.at + looked.gap if looked is not None else now), {}
             )
         if event.text in waiting.texts or len(waiting.texts) < _MOST_TEXTS:

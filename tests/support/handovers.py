@@ -14,7 +14,7 @@ from hosttune.handover.statement import handed_device
 from hosttune.handover.verify import Live
 from hosttune.model.handover import STEPS, HandoverStep, Predicate, Statement
 from hosttune.model.host import Host
-from hosttune.model.quarantine import DeviceRecord, HandoverState, Recording
+from hosttune.model.quarantine import DeviceRecord, HandoverState, StartRecording
 from hosttune.model.values import to_json
 
 GPU, DRIVE = "0000:41:00.0", "0000:c1:00.0"
@@ -31,7 +31,7 @@ def host(**changes: Any) -> Host:
     state = HandoverState(
         devices=tuple(record(address) for address in (GPU, DRIVE)),
         epochs={GPU: 3, DRIVE: 0},
-        recording=Recording(active=True),
+        recording=StartRecording(active=True),
     )
     return msgspec.structs.replace(found, **{"handover": state, "guests": (), **changes})
 

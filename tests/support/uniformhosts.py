@@ -9,7 +9,7 @@ import msgspec
 from fleetresults import validation
 
 from hosttune.model.configuration import FACT_KINDS, Fact
-from hosttune.model.validation import Gpu, Machine, Validation
+from hosttune.model.validation import Machine, MeasuredGpu, Validation
 
 GPUS = tuple(f"0000:{bus:02x}:00.0" for bus in (0x18, 0x2A, 0x3A, 0x5D, 0x84, 0x9A, 0xAB, 0xBA))
 NICS, DRIVES = ("0000:17:00.0", "0000:29:00.0"), ("0000:01:00.0",)
@@ -50,7 +50,7 @@ def facts(
 
 
 def machine(product: str | None = "PowerBox 9680", gpu: tuple[str, str] = ("NVIDIA H200", "10de:2335")) -> Machine:
-    return Machine(product=product, gpus=tuple(Gpu(address=one, model=gpu[0], id=gpu[1]) for one in GPUS))
+    return Machine(product=product, gpus=tuple(MeasuredGpu(address=one, model=gpu[0], id=gpu[1]) for one in GPUS))
 
 
 def document(

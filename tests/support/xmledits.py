@@ -35,3 +35,10 @@ def edited(xml: str, path: str, edit: Edit) -> str:
     changed = etree.tostring(root, encoding="unicode")
     assert changed != etree.tostring(etree.fromstring(xml), encoding="unicode"), path
     return changed
+
+
+def with_edits(xml: str, *edits: tuple[str, Edit]) -> str:
+    """The XML after several edits of an element each, in order."""
+    for path, edit in edits:
+        xml = edited(xml, path, edit)
+    return xml

@@ -39,7 +39,7 @@ from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.handover import HandoverStep
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.starts import STARTS
-from hosttune.model.validation import Gpu, Machine
+from hosttune.model.validation import Machine, MeasuredGpu
 from hosttune.model.values import to_json
 
 WHOLE = ["quarantined", "reset", "taken-back", "erased", "tested", "reset", "returned"]
@@ -558,7 +558,7 @@ def test_what_the_guest_answers(root: Path) -> None:
     asked = msgspec.structs.replace(order, task="validate", level=2)
     found = answer_of(Searching(root), asked, lambda level: passing(level))
     assert (found.problem, found.firmware, found.validation) == (None, {GPU: None}, passing(2))
-    machine = Machine(gpus=(Gpu(address=GPU, id="10de:2330"),))
+    machine = Machine(gpus=(MeasuredGpu(address=GPU, id="10de:2330"),))
     told = msgspec.structs.replace(passing(2), machine=machine)
     versions = msgspec.structs.replace(found, validation=told, firmware={GPU: {"vbios": "96.00\n\udc80"}})
     heard = read_answer(versions.to_line(), GuestOrder.from_json(to_json(asked)))

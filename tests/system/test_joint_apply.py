@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import applyroots
 import pytest
 from applyroots import GPU, OTHER_GPU, STATE, Cli, outcomes, planned
 from fabricroots import active
+from xmledits import edited
 
 from hosttune.domain.reader import read_domain
 from hosttune.domain.writer import domain_xml
@@ -95,7 +95,7 @@ def test_drift_of_a_definition_names_what_was_edited(cli: Cli, plan: Path) -> No
     assert cli("apply", str(plan), "--yes")[0] == 0
     xml = cli.root.get(DEFINED.format("far"))
     pin = next(guest for guest in Plan.from_json(plan.read_text()).guests if guest.name == "far").vcpu_pins[1].cpus
-    cli.root.put(DEFINED.format("far"), xml.replace(f"vcpu='1' cpuset='{pin}'", "vcpu='1' cpuset='0'"))
+    cli.root.put(DEFINED.format("far"), edited(xml, "cputune/vcpupin[@vcpu='1']", {"cpuset": "0"}))
     (drift,) = cli.json("status", code=1)["drift"]
     assert (drift["action"], drift["why"]) == (
         "guest:far",
@@ -110,15 +110,15 @@ def test_drift_of_a_definition_names_what_was_edited(cli: Cli, plan: Path) -> No
 def test_a_guest_with_a_managed_save_is_not_redefined(cli: Cli, plan: Path) -> None:
     """libvirt would start it from the saved state, with the definition that it had then."""
     assert cli("apply", str(plan), "--yes")[0] == 0
-    edited = re.sub("(vcpupin vcpu='1' cpuset=)'[0-9]+'", r"\1'0'", cli.root.get(DEFINED.format("far")))
-    cli.root.put(DEFINED.format("far"), edited)
+    xml = edited(cli.root.get(DEFINED.format("far")), "cputune/vcpupin[@vcpu='1']", {"cpuset": "0"})
+    cli.root.put(DEFINED.format("far"), xml)
     cli.root.put("var/lib/libvirt/qemu/save/far.save", "")
     found = cli.json("apply", str(plan), "--yes")
     assert outcomes(found)["guest:far"] == "pending"
     (row,) = [row for row in found["entries"] if row["action"] == "guest:far"]
     assert "it has a managed save" in row["why"]
     assert "virsh managedsave-remove far" in row["why"]
-    assert cli.root.get(DEFINED.format("far")) == edited
+    assert cli.root.get(DEFINED.format("far")) == xml
     (cli.root.path / "var/lib/libvirt/qemu/save/far.save").unlink()
     assert outcomes(cli.json("apply", str(plan), "--yes"))["guest:far"] == "done"
 

@@ -110,9 +110,7 @@ class World:
     def is_edited(self) -> None:
         self.apply()
         path = f"{COMMANDS}/virsh-dumpxml-a"
-        self.root.put(
-            path, self.root.get(path).replace("<vcpupin vcpu='0' cpuset='1'/>", "<vcpupin vcpu='0' cpuset='9'/>")
-        )
+        self.root.put(path, edited(self.root.get(path), "cputune/vcpupin[@vcpu='0']", {"cpuset": "9"}))
 
     def runs(self) -> None:
         self.apply()

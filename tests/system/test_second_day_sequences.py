@@ -143,9 +143,7 @@ def test_the_plan_says_what_of_a_definition_by_hand_goes_back(three: Day, memory
     mine = edited(text, "devices", disk)
     three.root.put(DEFINITION.format("a"), mine)
     assert asked(three, A, B, C).plan("--check").ended()["guests"][0]["change"] == "keep"
-    three.root.put(
-        DEFINITION.format("a"), mine.replace(f"cpuset='{cpu}'", "cpuset='0'").replace(f'cpuset="{cpu}"', 'cpuset="0"')
-    )
+    three.root.put(DEFINITION.format("a"), edited(mine, "cputune/vcpupin[@vcpu='0']", {"cpuset": "0"}))
     (guest,) = [
         one
         for one in asked(three, {**A, "memory": memory}, B, C).plan("--check").ended(1)["guests"]

@@ -69,7 +69,7 @@ def environment(variables: Mapping[str, str]) -> Mapping[str, str]:
     return {name: variables[name][:_MOST_TEXT] for name in names[:_MOST_VARIABLES]}
 
 
-class _Course(msgspec.Struct):
+class _MemberCourse(msgspec.Struct):
     """What was heard while a group measured."""
 
     task: Task
@@ -131,9 +131,9 @@ def take_part(
     )
 
 
-def _measure(task: Task, met: Met, python: str, variables: Mapping[str, str]) -> _Course:
+def _measure(task: Task, met: Met, python: str, variables: Mapping[str, str]) -> _MemberCourse:
     """Run the ranks of this host, and listen to the other hosts meanwhile."""
-    course = _Course(task)
+    course = _MemberCourse(task)
     try:
         with child(task, met, python, variables) as process:
             if met.listening is not None:
@@ -149,7 +149,7 @@ def _measure(task: Task, met: Met, python: str, variables: Mapping[str, str]) ->
     return course
 
 
-def _said_at_the_end(course: _Course, process: MeasuringChild) -> None:
+def _said_at_the_end(course: _MemberCourse, process: MeasuringChild) -> None:
     """Take what a child that gave no reason wrote to its standard error."""
     if course.failed is not None or course.lost is not None:
         return
@@ -160,7 +160,7 @@ def _said_at_the_end(course: _Course, process: MeasuringChild) -> None:
         course.failed = (outcome, f"the measuring process ended with {code}: {last}", ())
 
 
-def _follow(course: _Course, met: Met, process: MeasuringChild) -> None:
+def _follow(course: _MemberCourse, met: Met, process: MeasuringChild) -> None:
     """Hear the child and the other hosts until the child ends, one of them is lost, or the time is over."""
     deadline = time.monotonic() + course.task.seconds + _END_SECONDS
     data = b""
@@ -189,7 +189,7 @@ def _follow(course: _Course, met: Met, process: MeasuringChild) -> None:
                         _heard(course, line)
 
 
-def _is_lost(course: _Course, host: str, link: socket.socket) -> bool:
+def _is_lost(course: _MemberCourse, host: str, link: socket.socket) -> bool:
     """Take what another host says: it has ended, or failed, or is gone. Returns whether the group is lost."""
     said = hear(link)
     if said is None:
@@ -204,7 +204,7 @@ def _is_lost(course: _Course, host: str, link: socket.socket) -> bool:
     return course.lost is not None
 
 
-def _tell_the_end(course: _Course, met: Met) -> None:
+def _tell_the_end(course: _MemberCourse, met: Met) -> None:
     """Tell the others how it ended here, and wait until they have ended too: a connection that closes means a loss."""
     over = course.failed or course.lost
     if over is not None:
@@ -223,7 +223,7 @@ def _tell_the_end(course: _Course, met: Met) -> None:
 # --- what the child says -------------------------------------------------------------------------------------------
 
 
-def _heard(course: _Course, line: bytes) -> None:
+def _heard(course: _MemberCourse, line: bytes) -> None:
     """Take a line of the child. One that cannot be read ends the measurement."""
     try:
         said = plain_json(line, where="child")
@@ -233,7 +233,7 @@ def _heard(course: _Course, line: bytes) -> None:
         course.failed = ("not-understood", f"a line of the measuring process cannot be read: {error}"[:200], ())
 
 
-def _began(course: _Course, said: Mapping[str, Any]) -> None:
+def _began(course: _MemberCourse, said: Mapping[str, Any]) -> None:
     task = course.task
     wanted = len(task.hosts) * task.ranks
     course.ranks = int(said["ranks"])
@@ -244,7 +244,7 @@ def _began(course: _Course, said: Mapping[str, Any]) -> None:
         course.failed = ("other-version", f"this host has {', '.join(there)}, the group uses {task.library}", ())
 
 
-def _timed(course: _Course, said: Mapping[str, Any]) -> None:
+def _timed(course: _MemberCourse, said: Mapping[str, Any]) -> None:
     seconds = tuple(float(duration) for duration in said["seconds"])
     if len(seconds) != course.task.runs or not all(math.isfinite(duration) and duration > 0 for duration in seconds):
         raise ValueError(f"times {seconds[:3]}")
@@ -254,7 +254,7 @@ def _timed(course: _Course, said: Mapping[str, Any]) -> None:
     course.timings.append(Timing(kind=kind, size_bytes=int(said["size"]), ranks=int(said["ranks"]), seconds=seconds))
 
 
-def _wrong(course: _Course, said: Mapping[str, Any]) -> None:
+def _wrong(course: _MemberCourse, said: Mapping[str, Any]) -> None:
     """Values were wrong: of an all-gather the rank is known whose part is, and so its host."""
     hosts = sorted({course.task.hosts[int(rank) // course.task.ranks] for rank in said["of"]})
     of = f", the part of {', '.join(hosts[:5])}" if hosts else ""
@@ -262,21 +262,21 @@ def _wrong(course: _Course, said: Mapping[str, Any]) -> None:
     course.wrong_of |= set(hosts) if len(hosts) < len(course.task.hosts) else set()
 
 
-def _left_out(course: _Course, said: Mapping[str, Any]) -> None:
+def _left_out(course: _MemberCourse, said: Mapping[str, Any]) -> None:
     course.notes.append(f"{said['left_out']} of {said['size']} bytes was left out: {str(said['why'])[:150]}")
 
 
-def _failed(course: _Course, said: Mapping[str, Any]) -> None:
+def _failed(course: _MemberCourse, said: Mapping[str, Any]) -> None:
     of_all = said.get("collective") or said.get("late")
     course.failed = ("collective-failed" if of_all else "tool-failed", str(said["failed"])[:300], ())
     if "No module named 'torch" in str(said["failed"]):
         course.failed = ("not-installed", f"{said['failed']}", ())
 
 
-def _done(course: _Course, said: Mapping[str, Any]) -> None:
+def _done(course: _MemberCourse, said: Mapping[str, Any]) -> None:
     course.done = True
 
 
-_LINES: Mapping[str, Callable[[_Course, Mapping[str, Any]], None]] = {
+_LINES: Mapping[str, Callable[[_MemberCourse, Mapping[str, Any]], None]] = {
     "began": _began, "left_out": _left_out, "wrong": _wrong, "failed": _failed, "done": _done, "seconds": _timed,
 }  # fmt: skip

@@ -50,7 +50,7 @@ PortKey = tuple[str, str]  # (host, rail)
 N = TypeVar("N", bound=Hashable)
 
 
-class _Matrix(msgspec.Struct, frozen=True):
+class _PortPairs(msgspec.Struct, frozen=True):
     """The measured pairs of each port. `cleared`: the ports that have a good pair. `unknown`: those without a measured
     one."""
 
@@ -108,13 +108,13 @@ def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     )
 
 
-def _matrix(measured: Iterable[Pair], there: Iterable[Pair]) -> _Matrix:
+def _matrix(measured: Iterable[Pair], there: Iterable[Pair]) -> _PortPairs:
     by_port: dict[PortKey, list[Pair]] = {}
     for pair in measured:
         for port in _ends(pair):
             by_port.setdefault(port, []).append(pair)
     good = frozenset(port for port, pairs in by_port.items() if any(pair.state == "good" for pair in pairs))
-    return _Matrix(by_port, good, frozenset(port for pair in there for port in _ends(pair)) - by_port.keys())
+    return _PortPairs(by_port, good, frozenset(port for pair in there for port in _ends(pair)) - by_port.keys())
 
 
 def _ends(pair: Pair) -> tuple[PortKey, PortKey]:
@@ -130,7 +130,7 @@ def _of(measured: Iterable[Pair], host: str, rail: str | None) -> list[Pair]:
     return [pair for pair in measured if host in (pair.sender, pair.receiver) and rail in (None, pair.rail)]
 
 
-def _blamed_ports(matrix: _Matrix) -> frozenset[PortKey]:
+def _blamed_ports(matrix: _PortPairs) -> frozenset[PortKey]:
     """Return the ports of the steps 1 to 3."""
     several = {rail for rail, ports in _by_rail(matrix).items() if len(ports) > 2}  # of two ports none is told apart
     known = {port: tuple(pairs) for port, pairs in matrix.pairs.items() if port[1] in several}
@@ -177,7 +177,7 @@ def _cover(
                     counts[node][1] -= 1
 
 
-def _groups(matrix: _Matrix, blamed: frozenset[PortKey]) -> list[frozenset[PortKey]]:
+def _groups(matrix: _PortPairs, blamed: frozenset[PortKey]) -> list[frozenset[PortKey]]:
     """Return the blamed ports of a rail that are connected by good pairs: with each other mostly good, with the others
     nearly always bad. A bad port is bad with another bad one, too; one that is bad in one direction is not always bad.
     """
@@ -214,7 +214,7 @@ def _group_faults(across: Mapping[frozenset[PortKey], Sequence[Pair]]) -> list[F
     ]
 
 
-def _blamed_hosts(matrix: _Matrix, blamed: frozenset[PortKey], rails: frozenset[str]) -> frozenset[str]:
+def _blamed_hosts(matrix: _PortPairs, blamed: frozenset[PortKey], rails: frozenset[str]) -> frozenset[str]:
     """Return the hosts of which two ports or more are blamed, and no other one has a good pair or is unknown; `rails`
     say nothing.
     """
@@ -228,14 +228,14 @@ def _blamed_hosts(matrix: _Matrix, blamed: frozenset[PortKey], rails: frozenset[
     return frozenset(host for host, number in bad.items() if number >= _LEAST and host not in good | unknown)
 
 
-def _blamed_rails(matrix: _Matrix, blamed: frozenset[PortKey], hosts: frozenset[str]) -> frozenset[str]:
+def _blamed_rails(matrix: _PortPairs, blamed: frozenset[PortKey], hosts: frozenset[str]) -> frozenset[str]:
     there = Counter(rail for host, rail in matrix.pairs if host not in hosts)
     bad = Counter(rail for host, rail in blamed if host not in hosts)
     mostly_bad = frozenset(rail for rail, number in bad.items() if 2 * number > there[rail] and number >= _LEAST)
     return (mostly_bad if len(mostly_bad) < len(there) else frozenset()) | _dead_rails(matrix)
 
 
-def _dead_rails(matrix: _Matrix) -> frozenset[str]:
+def _dead_rails(matrix: _PortPairs) -> frozenset[str]:
     """Return the rails without a good pair, on which each port has several bad ones: nothing tells the ports apart."""
     return frozenset(
         rail
@@ -245,7 +245,7 @@ def _dead_rails(matrix: _Matrix) -> frozenset[str]:
     )
 
 
-def _by_rail(matrix: _Matrix) -> Mapping[str, Mapping[str, Sequence[Pair]]]:
+def _by_rail(matrix: _PortPairs) -> Mapping[str, Mapping[str, Sequence[Pair]]]:
     """Return the pairs of each host's port, by rail."""
     rails: dict[str, dict[str, Sequence[Pair]]] = {}
     for (host, rail), pairs in matrix.pairs.items():
@@ -253,7 +253,7 @@ def _by_rail(matrix: _Matrix) -> Mapping[str, Mapping[str, Sequence[Pair]]]:
     return rails
 
 
-def _pair_faults(matrix: _Matrix, measured: Sequence[Pair], left: Sequence[Pair]) -> list[Fault]:
+def _pair_faults(matrix: _PortPairs, measured: Sequence[Pair], left: Sequence[Pair]) -> list[Fault]:
     """Return the faults of pairs of hosts on a rail; two hosts with several rails, all of them bad, are one fault."""
     pair_faults: list[Fault] = []
     by_hosts: dict[tuple[str, ...], list[Pair]] = {}

@@ -40,7 +40,7 @@ class Clock:
         time.sleep(seconds)
 
 
-class _Waiting(Exception):
+class _NotEnded(Exception):
     """The erasure has not ended, and this call ends: `why`."""
 
     def __init__(self, why: str) -> None:
@@ -72,7 +72,7 @@ def erase(system: System, folder: str, order: EraseOrder, clock: Clock | None = 
         known = None
     seen = survey(system, order) if known is None else look(system, order)
     begun = _begin(order, seen) if known is None else known
-    course = _Course(system, folder, begun, seen, clock or Clock())
+    course = _Erasing(system, folder, begun, seen, clock or Clock())
     with ExitStack() as held:
         for device in seen.devices:
             try:
@@ -100,7 +100,7 @@ def _begin(order: EraseOrder, seen: Survey) -> ErasureProgress:
     )
 
 
-class _Course:
+class _Erasing:
     def __init__(self, system: System, folder: str, state: ErasureProgress, seen: Survey, clock: Clock) -> None:
         self._system = system
         self._folder = folder
@@ -133,7 +133,7 @@ class _Course:
                     return step
                 self._keep(phase="reading", percent=None)
             return self._read_back()
-        except _Waiting as waiting:
+        except _NotEnded as waiting:
             return self._step("unknown", waiting.why, {})
 
     # --- before ----------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class _Course:
             if move == "stale" and self._clock.monotonic() - sent_at > _STALE_SECONDS:
                 why = "the drive took the command, and its log does not show it: only the operation before is in it"
                 return self._end("unknown", why, log=log)
-            # Wait a while, and keep the percent. Raises _Waiting at the time limit.
+            # Wait a while, and keep the percent. Raises _NotEnded at the time limit.
             percent = None if log.progress == 0xFFFF else 100 * log.progress >> 16
             if percent != self._state.percent:
                 self._keep(percent=percent)
@@ -225,7 +225,7 @@ class _Course:
                 if left == 0:
                     if self._state.run is None:
                         raise
-                    raise _Waiting(f"the drive's sanitize log cannot be read: {error.what}: {error.hint}") from error
+                    raise _NotEnded(f"the drive's sanitize log cannot be read: {error.what}: {error.hint}") from error
             self._clock.sleep(1.0)
         raise AssertionError
 
@@ -236,7 +236,7 @@ class _Course:
     def _refuse_late(self, stands: str) -> None:
         if self._left() < 0:
             what = f"not ended within {self._seen.limit_seconds:.0f} s ({stands})"
-            raise _Waiting(f"{what}: call again to wait on")
+            raise _NotEnded(f"{what}: call again to wait on")
 
     # --- format ----------------------------------------------------------------------------------------------
 
@@ -257,7 +257,9 @@ class _Course:
                 drive.erase_namespace(namespace.nsid, namespace.form, self._seen.ses, max(_LEAST_FORMAT, self._left()))
             except CommandFailed as error:
                 if error.reason.startswith("no answer"):
-                    raise _Waiting(f"the format of namespace {namespace.nsid} has not ended: {error.reason}") from error
+                    raise _NotEnded(
+                        f"the format of namespace {namespace.nsid} has not ended: {error.reason}"
+                    ) from error
                 return self._refused_by_drive(error)
             self._keep(formatted=(*self._state.formatted, namespace.nsid))
         return None

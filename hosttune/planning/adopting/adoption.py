@@ -29,8 +29,8 @@ from hosttune.model.plan import (
     AdoptedCell,
     AdoptedChange,
     AdoptedGuest,
-    Finding,
     Plan,
+    PlanFinding,
     PlannedGuest,
     PlannedPin,
     Unplaced,
@@ -87,7 +87,7 @@ def _plan_staying(whole: PlanningContext, intent: Intent, own: Mapping[str, CpuS
 
     def place(
         context: PlanningContext, wants: Sequence[GuestRequest]
-    ) -> tuple[tuple[Outcome, ...], tuple[Finding, ...]]:
+    ) -> tuple[tuple[Outcome, ...], tuple[PlanFinding, ...]]:
         found: dict[str, Outcome] = {}
         left = context
         for want in wants:
@@ -161,7 +161,7 @@ class Adoption(msgspec.Struct, frozen=True):
     unplaced: tuple[str, ...] = ()
     relaxation: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[PlanFinding, ...] = ()
     managers: tuple[str, ...] = ()
     placement: AdoptedGuest | None = None
     affinity: str | None = None
@@ -321,37 +321,37 @@ def _unplaced(host: Host, draft: Draft) -> Adoption:
     )
 
 
-def _managed(managers: Sequence[str], name: str) -> Iterator[Finding]:
+def _managed(managers: Sequence[str], name: str) -> Iterator[PlanFinding]:
     for manager in managers:
         what = f"{manager} manages this guest and writes its definition again: make the change there"
-        yield Finding(level="warn", text=what, where=f"guest {name}: metadata")
+        yield PlanFinding(level="warn", text=what, where=f"guest {name}: metadata")
 
 
-def _missing(candidate: Candidate, guest: PlannedGuest) -> Iterator[Finding]:
+def _missing(candidate: Candidate, guest: PlannedGuest) -> Iterator[PlanFinding]:
     have = pci_devices(candidate.facts)
     for device in guest.devices:
         if device.address not in have:
             what = f"{device.address} must go with the guest's devices, and the definition does not have it"
-            yield Finding(level="warn", text=f"{what}: no other guest can use it", where=f"guest {guest.name}")
+            yield PlanFinding(level="warn", text=f"{what}: no other guest can use it", where=f"guest {guest.name}")
 
 
 # --- what runs ---------------------------------------------------------------------------------------------------
 
 
-def _held(candidate: Candidate, placement: AdoptedGuest) -> Iterator[Finding]:
+def _held(candidate: Candidate, placement: AdoptedGuest) -> Iterator[PlanFinding]:
     """Yield why the threads of a running guest must not move now."""
     resident, where = candidate.draft.resident, f"guest {candidate.draft.name}"
     if resident is None or not candidate.draft.runs:
         return
     if not is_guest_name(resident.name):
         text = "its name is not one that hosttune gives: its threads do not move while it runs"
-        yield Finding(level="info", text=text, where=where)
+        yield PlanFinding(level="info", text=text, where=where)
     # vfio pins all memory of a guest with a device, so it cannot follow its threads (kernel, driver-api/vfio.rst).
     now = CpuSet(part.node for part in resident.memory or () if part.node is not None)
     planned = {node for cell in placement.cells for node in parse_cpus(cell.cell.host_nodes)}
     if (resident.devices or resident.mdevs) and not now <= planned:
         text = f"the memory of the running guest is on node {now}, and its devices hold it there: its threads stay too"
-        yield Finding(level="info", text=f"{text} until its next start", where=where)
+        yield PlanFinding(level="info", text=f"{text} until its next start", where=where)
 
 
 def _in_turn(host: Host, able: Sequence[Candidate], written: Sequence[Adoption]) -> dict[str, Adoption]:
@@ -383,7 +383,7 @@ def _waiting(adoption: Adoption, other: str) -> Adoption:
     return replace(
         adoption,
         affinity=None,
-        findings=(*adoption.findings, Finding(level="warn", text=text, where=f"guest {adoption.name}")),
+        findings=(*adoption.findings, PlanFinding(level="warn", text=text, where=f"guest {adoption.name}")),
     )
 
 

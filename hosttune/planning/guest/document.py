@@ -23,10 +23,11 @@ from hosttune.inventory.resources import LOCAL_DISTANCE, Core, Resources
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.inventory.vcpus import needs_iommu
 from hosttune.inventory.virtualfunctions import vf_networks
-from hosttune.inventory.width import AddressWidth, address_width, supported_elements
+from hosttune.inventory.width import AddressBits, address_width, supported_elements
 from hosttune.inventory.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
 from hosttune.model.intent import GuestIntent, Network
-from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Topology, Unplaced
+from hosttune.model.listing import numbered
+from hosttune.model.plan import Cell, Device, PlanFinding, PlannedGuest, PlannedPin, Topology, Unplaced
 from hosttune.model.values import CpuSet, address_key
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.reasons import Decision, guest_findings, reasons
@@ -42,14 +43,14 @@ NEAREST_REMOTE = 11
 FARTHEST = 254
 
 
-def guest_cells(resources: Resources, choice: Choice, at: str) -> tuple[tuple[Cell, ...], tuple[Finding, ...]]:
+def guest_cells(resources: Resources, choice: Choice, at: str) -> tuple[tuple[Cell, ...], tuple[PlanFinding, ...]]:
     """Return (cells, findings). If the host's distance table is unknown, the cells have no distances."""
     nodes = choice.nodes
     known = resources.has_all_distances(nodes)
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     if not known and len(nodes) > 1:
         text = "the distances between its nodes are unknown: its cells get none"
-        findings.append(Finding(level="info", text=text, where=at))
+        findings.append(PlanFinding(level="info", text=text, where=at))
     cells: list[Cell] = []
     first = 0
     for i, (node, demand) in enumerate(zip(nodes, choice.shape.cells, strict=True)):
@@ -68,7 +69,7 @@ def guest_cells(resources: Resources, choice: Choice, at: str) -> tuple[tuple[Ce
     return tuple(cells), tuple(findings)
 
 
-def _cell_text(resources: Resources, a: int, b: int, at: str) -> tuple[int, Finding | None]:
+def _cell_text(resources: Resources, a: int, b: int, at: str) -> tuple[int, PlanFinding | None]:
     """Return the distance to write between the cells of two host nodes, and a finding if it differs from the host's."""
     distance = resources.distance(a, b)
     value = LOCAL_DISTANCE if a == b else min(max(distance, NEAREST_REMOTE), FARTHEST)
@@ -76,7 +77,7 @@ def _cell_text(resources: Resources, a: int, b: int, at: str) -> tuple[int, Find
         return value, None
     most = f"{LOCAL_DISTANCE} within a cell and {NEAREST_REMOTE} to {FARTHEST} between cells"
     text = f"the host's distance {distance} from node {a} to node {b} is written as {value}: libvirt accepts {most}"
-    return value, Finding(level="info", text=text, where=at)
+    return value, PlanFinding(level="info", text=text, where=at)
 
 
 # --- the guest -----------------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ class Pinning(msgspec.Struct, frozen=True):
     cpus: tuple[int, ...]
     topology: Topology
     emulator: CpuSet
-    findings: tuple[Finding, ...]
+    findings: tuple[PlanFinding, ...]
     cache: Literal["passthrough", "disable"]
 
 
@@ -113,7 +114,7 @@ def pin_guest(
     """
     nodes, shape = choice.nodes, choice.shape
     cores = _cores(resources, choice, turns)
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     cpus: list[int] = []
     broken = False
     for node, cell, chosen in zip(nodes, shape.cells, cores, strict=True):
@@ -125,10 +126,10 @@ def pin_guest(
         free = {core.id for core in resources.nodes[node].free}
         shared = CpuSet(core.id for core in chosen if core.id not in free)
         text = f"node {node}: cores {shared} are shared with others, as smt: threads allows"
-        findings.append(Finding(level="warn", text=text, where=at))
+        findings.append(PlanFinding(level="warn", text=text, where=at))
     if resources.boot_core is not None and any(core.id == resources.boot_core for part in cores for core in part):
         text = f"core {resources.boot_core}, the boot CPU's, goes to the guest: reserve.cores_per_node is 0"
-        findings.append(Finding(level="warn", text=text, where=at))
+        findings.append(PlanFinding(level="warn", text=text, where=at))
     topology, of_topology = _topology(resources, choice, at, broken=broken)
     cache_of = {cpu: core.llc for part in cores for core in part for cpu in core.cpus}
     caches = [cache_of[cpu] for cpu in cpus[:: topology.threads]]
@@ -141,7 +142,7 @@ def pin_guest(
             f"the guest sees no L3: with {shape.vcpus} vCPUs so placed, QEMU would show it caches that span two of the"
             f" host's, which {resources.sharing.cpus} CPUs share; whole caches in each cell avoid that"
         )
-        findings.append(Finding(level="warn", text=text, where=at))
+        findings.append(PlanFinding(level="warn", text=text, where=at))
     emulator, warned = _emulator(resources, nodes, CpuSet(cpus), others or CpuSet(), at)
     warned += _far_emulator(resources, nodes, emulator, at)
     return Pinning(cores, tuple(cpus), topology, emulator, (*findings, *of_topology, *warned), cache)
@@ -168,31 +169,30 @@ def _cores(resources: Resources, choice: Choice, turns: Mapping[int | str, int] 
     return fewest
 
 
-def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) -> tuple[Topology, list[Finding]]:
+def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) -> tuple[Topology, list[PlanFinding]]:
     """Return (the guest's topology, findings).
 
     threads=1 if sibling vCPUs would not be on sibling host CPUs, or if a cell has an odd number of vCPUs.
     """
     shape = choice.shape
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     odd = [i for i, cell in enumerate(shape.cells) if cell.vcpus % shape.threads]
     if odd and not broken:
-        cells = f"cell{'s' if len(odd) > 1 else ''} {CpuSet(odd)}"
-        text = f"an odd number of vCPUs: the last sibling of a core stays idle in {cells}; threads=1"
-        findings.append(Finding(level="info", text=text, where=at))
+        text = f"an odd number of vCPUs: the last sibling of a core stays idle in {numbered('cell', odd)}; threads=1"
+        findings.append(PlanFinding(level="info", text=text, where=at))
     elif broken and resources.threads_per_core > 1:
-        findings.append(Finding(level="info", text="vCPUs on parts of cores: the guest gets threads=1", where=at))
+        findings.append(PlanFinding(level="info", text="vCPUs on parts of cores: the guest gets threads=1", where=at))
     elif shape.threads < resources.threads_per_core:
         most = resources.threads_per_core
         text = f"too few whole cores are free: {shape.threads} of {most} threads of each core are used"
-        findings.append(Finding(level="warn", text=text, where=at))
+        findings.append(PlanFinding(level="warn", text=text, where=at))
     threads = 1 if broken or odd else shape.threads
     units = [cell.vcpus // threads for cell in shape.cells]
     per_socket = gcd(*units)
     return Topology(sockets=sum(units) // per_socket, dies=1, cores=per_socket, threads=threads), findings
 
 
-def _far_emulator(resources: Resources, nodes: tuple[int, ...], emulator: CpuSet, at: str) -> list[Finding]:
+def _far_emulator(resources: Resources, nodes: tuple[int, ...], emulator: CpuSet, at: str) -> list[PlanFinding]:
     """Return findings for cells on nodes where the emulator threads have no CPU.
 
     libvirt 9.0 allocates a cell's memory with threads that QEMU binds to the cell's node, within the emulator's CPUs.
@@ -206,12 +206,12 @@ def _far_emulator(resources: Resources, nodes: tuple[int, ...], emulator: CpuSet
         f"the emulator threads have no CPU of node {CpuSet(bare)}, where the guest has memory: libvirt 9.0 does not"
         " start such a guest; reserve a core there"
     )
-    return [Finding(level="warn", text=text, where=at)]
+    return [PlanFinding(level="warn", text=text, where=at)]
 
 
 def _emulator(
     resources: Resources, nodes: tuple[int, ...], pinned: CpuSet, others: CpuSet, at: str
-) -> tuple[CpuSet, list[Finding]]:
+) -> tuple[CpuSet, list[PlanFinding]]:
     """Return CPUs for emulator and I/O threads: housekeeping of the guest's nodes, else the nearest, else any left."""
     every = {node.id: CpuSet(cpu for core in node.cores for cpu in core.cpus) for node in resources.nodes.values()}
     by_node = {node: cpus & resources.housekeeping for node, cpus in every.items()}
@@ -221,14 +221,14 @@ def _emulator(
     near = sorted((n for n in by_node if by_node[n]), key=lambda n: (resources.distance(nodes[0], n), n))
     if near:
         text = f"no housekeeping core on node {CpuSet(nodes)}: emulator threads run on node {near[0]}"
-        return by_node[near[0]], [Finding(level="warn", text=text, where=at)]
+        return by_node[near[0]], [PlanFinding(level="warn", text=text, where=at)]
     left = {node: cpus - pinned - others - resources.pinned - resources.isolated for node, cpus in every.items()}
     spare = sorted((n for n in left if left[n]), key=lambda n: (resources.distance(nodes[0], n), n))
     if spare:
         text = f"no cores are reserved: emulator threads share what is left of node {spare[0]}"
-        return left[spare[0]], [Finding(level="warn", text=text, where=at)]
+        return left[spare[0]], [PlanFinding(level="warn", text=text, where=at)]
     text = "no CPU is left: emulator threads run on the guest's own CPUs"
-    return pinned, [Finding(level="warn", text=text, where=at)]
+    return pinned, [PlanFinding(level="warn", text=text, where=at)]
 
 
 # --- the guest -----------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Placed(msgspec.Struct, frozen=True):
     """A guest with its findings, and how it uses its cores."""
 
     guest: PlannedGuest
-    findings: tuple[Finding, ...]
+    findings: tuple[PlanFinding, ...]
     cores: tuple[tuple[Core, ...], ...]
     functions: tuple[str, ...] = ()  # the functions of its vGPUs
     exclusive: bool = True  # no other guest may use its cores or their idle siblings (smt: cores)
@@ -406,7 +406,7 @@ def _cell_of(context: PlanningContext, address: str, nodes: tuple[int, ...]) -> 
     return min(range(len(nodes)), key=lambda cell: (context.resources.distance(nodes[cell], node), cell))
 
 
-def _window(context: PlanningContext, guest: GuestIntent, devices: Devices, width: AddressWidth) -> Window | Unplaced:
+def _window(context: PlanningContext, guest: GuestIntent, devices: Devices, width: AddressBits) -> Window | Unplaced:
     """Return the MMIO window; Unplaced if the guest cannot have it (with tcg there is only a finding)."""
     choice, members = devices.choice, devices.closure.members
     memory = sum(cell.memory_bytes for cell in choice.shape.cells)

@@ -14,10 +14,10 @@ from hosttune.gpu import vendor_of
 from hosttune.inventory.devices import Closure
 from hosttune.inventory.resources import Core
 from hosttune.inventory.sizing import PlanningContext, auto_share, nothing_to_share
-from hosttune.inventory.width import AddressWidth
+from hosttune.inventory.width import AddressBits
 from hosttune.inventory.window import Window
 from hosttune.model.intent import GuestIntent
-from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.plan import PlanFinding, PlannedGuest
 from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.planning.guest.choice import Choice
@@ -35,7 +35,7 @@ class Decision(msgspec.Struct, frozen=True):
     counted: tuple[str, ...]
     closure: Closure
     cores: tuple[tuple[Core, ...], ...]
-    width: AddressWidth
+    width: AddressBits
     window: Window
     functions: tuple[str, ...] = ()  # the functions of its vGPUs
 
@@ -128,12 +128,12 @@ def _distances(context: PlanningContext, node: int, gpus: tuple[str, ...]) -> st
 # --- findings ------------------------------------------------------------------------------------------------
 
 
-def guest_findings(context: PlanningContext, decision: Decision, at: str) -> tuple[Finding, ...]:
+def guest_findings(context: PlanningContext, decision: Decision, at: str) -> tuple[PlanFinding, ...]:
     """Return what the operator should know about a placed guest; `at` names it."""
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
 
     def say(level: str, text: str) -> None:
-        findings.append(Finding(level=level, text=text, where=at))
+        findings.append(PlanFinding(level=level, text=text, where=at))
 
     for address in decision.closure.members:
         _affinity(context, decision, address, say)
@@ -247,7 +247,7 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
         say("info", f"auto stops at {context.vcpus.most} vCPUs: {context.vcpus.why}")
 
 
-def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> Iterator[Finding]:
+def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> Iterator[PlanFinding]:
     """Yield what of sockets from which guests have GPUs nobody gets: nodes without memory, and those without GPUs.
 
     If the node of a GPU is unknown, no node is known to have none.
@@ -268,10 +268,10 @@ def unused_nodes(context: PlanningContext, guests: Iterable[PlannedGuest]) -> It
                 " with all GPUs of the socket gets them, others ask by numa: and vcpus:"
             )
         if cores:
-            yield Finding(level="info", text=text, where="guests")
+            yield PlanFinding(level="info", text=text, where="guests")
 
 
-def crowded_cores(context: PlanningContext, guests: Collection[PlannedGuest]) -> Iterator[Finding]:
+def crowded_cores(context: PlanningContext, guests: Collection[PlannedGuest]) -> Iterator[PlanFinding]:
     """Yield a finding about nodes where more than two guests share each core of the host.
 
     More than one where it is known that interrupts of passed devices are not posted to vCPUs: each runs there first.
@@ -294,7 +294,7 @@ def crowded_cores(context: PlanningContext, guests: Collection[PlannedGuest]) ->
                 f" (CPUs {CpuSet(cpus)}){', and with them each interrupt of a passed device' * through_host}: reserve:"
                 f" {{cores_per_node: {-(-sharers // most)}}} gives them more"
             )
-            yield Finding(level="info", text=text, where="reserve")
+            yield PlanFinding(level="info", text=text, where="reserve")
 
 
 def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from hosttune.model.commandline import text_of
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.limits import limit
-from hosttune.model.plan import Action, Finding, PlannedGuest
+from hosttune.model.plan import Action, PlanFinding, PlannedGuest
 from hosttune.model.values import CpuSet, FrozenMap, format_size, grouped
 from hosttune.planning.fabric.guest import partition_actions
 from hosttune.planning.host.inside import inside_findings
@@ -54,7 +54,7 @@ _NODE_CPUS = (
 )
 
 
-def mount_actions(host: Host, guests: tuple[PlannedGuest, ...], findings: list[Finding]) -> Iterator[Action]:
+def mount_actions(host: Host, guests: tuple[PlannedGuest, ...], findings: list[PlanFinding]) -> Iterator[Action]:
     """Yield a mount for each page size that has none, and libvirt's restart if it does not know the mount yet."""
     actions: list[Action] = []
     for page in sorted({guest.page_bytes for guest in guests if guest.page_bytes}):
@@ -77,7 +77,7 @@ def _kept_from_node_cpus(host: Host) -> bool:
     return version is None or version >= _WITH_CONTEXTS
 
 
-def _of_size(host: Host, page: int, names: str, findings: list[Finding]) -> Iterator[Action]:
+def _of_size(host: Host, page: int, names: str, findings: list[PlanFinding]) -> Iterator[Action]:
     size = format_size(page)
     mounts = host.memory_settings.hugetlbfs if host.memory_settings else None
     if mounts is None:
@@ -85,17 +85,17 @@ def _of_size(host: Host, page: int, names: str, findings: list[Finding]) -> Iter
             f"whether a hugetlbfs of {size} pages is mounted is unknown: without one libvirt starts no guest with such"
             " pages; apply looks before a start"
         )
-        findings.append(Finding(level="warn", text=text, where=_WHERE))
+        findings.append(PlanFinding(level="warn", text=text, where=_WHERE))
         return
     alike = [mount for mount in mounts if mount.size_bytes == page]
     place = alike[0].path if alike else PLACES.get(page)
     if place is None:
         text = f"hosttune mounts no hugetlbfs of {size} pages: mount one, or guests {names} do not start"
-        findings.append(Finding(level="error", text=text, where=_WHERE))
+        findings.append(PlanFinding(level="error", text=text, where=_WHERE))
         return
     if not alike and any(mount.path == place for mount in mounts):
         text = f"{place} holds huge pages of another size: unmount it, or mount {size} pages elsewhere, then plan again"
-        findings.append(Finding(level="error", text=text, where=_WHERE))
+        findings.append(PlanFinding(level="error", text=text, where=_WHERE))
         return
     if not alike:
         why = f"guests with {size} pages ({names}) need a hugetlbfs of that page size: libvirt starts none without it"
@@ -121,7 +121,7 @@ SEV_SNP = "/sys/module/kvm_amd/parameters/sev_snp"
 
 
 def iommu_actions(
-    host: Host, intent: Intent, catalogue: Catalogue, guests: tuple[PlannedGuest, ...], findings: list[Finding]
+    host: Host, intent: Intent, catalogue: Catalogue, guests: tuple[PlannedGuest, ...], findings: list[PlanFinding]
 ) -> Iterable[Action]:
     """Return the kernel arguments that enable the IOMMU if no groups are visible, and the profile's `iommu=pt`."""
     off: list[Action] = []
@@ -133,7 +133,7 @@ def iommu_actions(
         named = IOMMU_PASSTHROUGH.name in (intent.settings or {})
         text = "SEV-SNP is on or asked for, and the kernel switches it off where the IOMMU passes through: iommu=pt"
         outcome = "is asked for by name: confidential guests will not start" if named else "is left out"
-        findings.append(Finding(level="warn" if named else "info", text=f"{text} {outcome}", where=SEV_SNP))
+        findings.append(PlanFinding(level="warn" if named else "info", text=f"{text} {outcome}", where=SEV_SNP))
         change = change if named else None
     if change:
         needed = any(action.target == change[0] for action in off)  # the argument is one action; it also removes "off"
@@ -143,7 +143,7 @@ def iommu_actions(
     return off
 
 
-def _iommu_off(host: Host, findings: list[Finding]) -> list[Action]:
+def _iommu_off(host: Host, findings: list[PlanFinding]) -> list[Action]:
     """Report that no IOMMU groups are visible, and return an argument only if the facts call for one.
 
     Intel's driver needs intel_iommu=on unless the kernel was built with on as its default; AMD's driver runs unless
@@ -154,7 +154,7 @@ def _iommu_off(host: Host, findings: list[Finding]) -> list[Action]:
     if present is not None:
         state = "though the kernel runs an IOMMU" if present else "the kernel runs no IOMMU"
     text = f"no IOMMU groups are visible, {state}: no device can be given to a guest until its group is read"
-    findings.append(Finding(level="error", text=text, where=sysfs.IOMMU_GROUPS))
+    findings.append(PlanFinding(level="error", text=text, where=sysfs.IOMMU_GROUPS))
     if present:
         return []
     vendor = host.cpu_model.vendor if host.cpu_model else None
@@ -171,7 +171,7 @@ def _iommu_off(host: Host, findings: list[Finding]) -> list[Action]:
             want = ",".join(("intel_iommu=on", *values(host.kernel_args, "intel_iommu")))
             actions.append(_argument("intel_iommu", now, want, why, needed=True))
     elif not off:
-        findings.append(Finding(level="error", text=_iommu_hint(host, vendor), where="firmware"))
+        findings.append(PlanFinding(level="error", text=_iommu_hint(host, vendor), where="firmware"))
     return actions
 
 
@@ -203,7 +203,7 @@ def plan_actions(
     guests: tuple[PlannedGuest, ...],
     *,
     every: bool = False,
-) -> tuple[tuple[Action, ...], tuple[Finding, ...]]:
+) -> tuple[tuple[Action, ...], tuple[PlanFinding, ...]]:
     """Return every action of a plan in the order of applying, and findings about them.
 
     `every`: also actions for what is as wanted now.
@@ -218,7 +218,7 @@ def plan_actions(
         },
         every=every,
     )
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     needed = [
         *page_actions(host, intent, memory, guests, findings, every=every),
         *mount_actions(host, guests, findings),

@@ -17,7 +17,7 @@ from hosttune.inventory.width import supported_elements
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.hostfields import FORCE_UNKNOWN, UNTIL_THEN
 from hosttune.model.listing import some
-from hosttune.model.plan import BOOT_WAYS, NO_BOOT, Finding, PlannedGuest
+from hosttune.model.plan import BOOT_WAYS, NO_BOOT, PlanFinding, PlannedGuest
 from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition
 from hosttune.planning.fabric.steps import fabric_steps
 from hosttune.planning.host.quirks import guest_quirks
@@ -30,12 +30,12 @@ Say = Callable[[str, str, str], None]  # level, text, where
 
 def host_findings(
     host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]
-) -> tuple[tuple[PlannedGuest, ...], tuple[Finding, ...]]:
+) -> tuple[tuple[PlannedGuest, ...], tuple[PlanFinding, ...]]:
     """Return (guests with their XML elements and fabric partition, findings about the host)."""
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
 
     def say(level: str, text: str, where: str) -> None:
-        findings.append(Finding(level=level, text=text, where=where))
+        findings.append(PlanFinding(level=level, text=text, where=where))
 
     for problem in host.problems:
         if problem.what == FORCE_UNKNOWN:

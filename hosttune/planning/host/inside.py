@@ -16,7 +16,7 @@ from hosttune.knobs.knob import GUEST, KEEP, Knob, wanted
 from hosttune.knobs.pcie import ACS, ASPM, READ_REQUEST, RELAXED_ORDERING
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent, Intent
-from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.plan import PlanFinding, PlannedGuest
 from hosttune.planning.mig.instances import counts_inside
 from hosttune.planning.pcie.direct import direct_findings
 
@@ -55,7 +55,7 @@ def guest_settings(intent: Intent, guest: GuestIntent) -> Mapping[str, Any] | No
     return {name: value for name, value in values.items() if value is not None} or None
 
 
-def inside_findings(intent: Intent, host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
+def inside_findings(intent: Intent, host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[PlanFinding]:
     """Yield what the guest has to set on its endpoints, and what prevents direct traffic between its GPUs and NICs."""
     # what differs from the wanted, and only the guest can change
     functions = [catalogue.pci.get(device.address) for device in guest.devices if device.kind in _ENDPOINTS]
@@ -73,5 +73,5 @@ def inside_findings(intent: Intent, host: Host, catalogue: Catalogue, guest: Pla
         if _ON_ENDPOINTS[ASPM] in left:
             # linux, drivers/vfio/pci/vfio_pci_config.c, init_pci_cap_exp_perm: the guest cannot write link control
             text += "; where vfio does not let the guest write link control, the seed reports it"
-        yield Finding(level="info", text=text, where=f"guest {guest.name}")
+        yield PlanFinding(level="info", text=text, where=f"guest {guest.name}")
     yield from direct_findings(host, catalogue, guest, (wanted(intent, ACS) or "").split())

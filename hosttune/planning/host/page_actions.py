@@ -13,7 +13,7 @@ from hosttune.model import sysfs
 from hosttune.model.commandline import PAGES, read_boot_pages, split, text_of
 from hosttune.model.host import Host, NumaNode
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Action, Finding, PlannedGuest
+from hosttune.model.plan import Action, PlanFinding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.memory import NodeHugePages
@@ -71,7 +71,7 @@ def page_actions(
     intent: Intent,
     memory: Mapping[int, NodeMemory],
     guests: tuple[PlannedGuest, ...],
-    findings: list[Finding],
+    findings: list[PlanFinding],
     *,
     every: bool = False,
 ) -> Iterable[Action]:
@@ -102,13 +102,13 @@ def page_actions(
                 f"the pages that node {node} has now are unknown: {want} is what this plan needs, and writing it takes"
                 " pages from others where there are more"
             )
-            findings.append(Finding(level="warn", text=text, where=target))
+            findings.append(PlanFinding(level="warn", text=text, where=target))
         findings += _page_shortfall_findings(intent, nodes.get(node), page, missing, target)
 
 
 def _page_shortfall_findings(
     intent: Intent, node: NumaNode | None, page: int, missing: int, target: str
-) -> Iterable[Finding]:
+) -> Iterable[PlanFinding]:
     """Report why the kernel may give fewer pages than an action wants."""
     size = missing * page
     if node is not None and node.free_bytes is not None and node.free_bytes < size:
@@ -118,13 +118,13 @@ def _page_shortfall_findings(
             " wanted: the kernel takes the rest from caches, and may give fewer: sync;"
             " echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory frees what caches hold"
         )
-        yield Finding(level="info" if enough else "warn", text=text, where=target)
+        yield PlanFinding(level="info" if enough else "warn", text=text, where=target)
     elif page == HUGE_1G and wanted(intent, BOOT_PAGES) is None:
         text = (
             "1 GiB pages need unbroken memory: on a host that has run for a while the kernel may give fewer;"
             " hugepages: 2MiB or profile: host (reserved at boot) avoid that"
         )
-        yield Finding(level="info", text=text, where=target)
+        yield PlanFinding(level="info", text=text, where=target)
 
 
 def boot_page_actions(
@@ -132,7 +132,7 @@ def boot_page_actions(
     intent: Intent,
     memory: Mapping[int, NodeMemory],
     guests: tuple[PlannedGuest, ...],
-    findings: list[Finding],
+    findings: list[PlanFinding],
 ) -> Iterable[Action]:
     """Yield the 1 GiB pages of the planned guests that are reserved at boot in addition to the current pools.
 
@@ -154,7 +154,7 @@ def boot_page_actions(
             f"the kernel's records of these pages take {format_size(saved)}: settings: {{hugetlb_free_vmemmap: true}}"
             " gives that back, but the kernel then needs memory to give a page back and takes longer over it"
         )
-        findings.append(Finding(level="info", text=text, where=VMEMMAP))
+        findings.append(PlanFinding(level="info", text=text, where=VMEMMAP))
     totals = {node.node: node.pages_known(HUGE_1G) for node in memory.values() if node.has_memory}
     change = boot_pages(host.kernel_args, totals, needed)
     if change:

@@ -25,7 +25,7 @@ from hosttune.linux.tuned import (
 )
 from hosttune.model.host import Host, Tuned
 from hosttune.model.listing import some
-from hosttune.model.plan import Action, Device, Finding, PlannedGuest
+from hosttune.model.plan import Action, Device, PlanFinding, PlannedGuest
 from hosttune.model.values import format_size, grouped
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs (Ubicloud, "Virtualizing NVIDIA HGX B200
@@ -38,7 +38,7 @@ _BYTES_PER_ENTRY = 512  # of a BAR for each byte of page table: 8 bytes for 4 Ki
 ROOT_PORT_GTS = 16.0  # link speed of QEMU's root port (hw/pci-bridge/gen_pcie_root_port.c, x-speed)
 
 
-def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
+def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[PlanFinding]:
     """Yield the known problems of one guest."""
     where = f"guest {guest.name}"
     told: dict[tuple[str, str], list[str]] = {}
@@ -50,9 +50,11 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
                 told.setdefault((level, doubt), []).append(device.address)
         if gpu and function and (missing := bar_missing(function)):
             mend = "switch Above 4G Decoding on in the host's firmware and raise its MMIO window"
-            yield Finding(level="error", text=f"GPU {device.address} fails in a guest: {missing}: {mend}", where=where)
+            yield PlanFinding(
+                level="error", text=f"GPU {device.address} fails in a guest: {missing}: {mend}", where=where
+            )
     for (level, doubt), addresses in told.items():
-        yield Finding(level=level, text=f"GPU {some(addresses, len(addresses))}: {doubt}", where=where)
+        yield PlanFinding(level=level, text=f"GPU {some(addresses, len(addresses))}: {doubt}", where=where)
     yield from _narrow_links(host, guest, where)
     yield from _in_parts(catalogue, guest, where)
     yield from _divided(catalogue, guest, where)
@@ -61,16 +63,16 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
     yield from _emulated_ports(catalogue, guest, where)
 
 
-def _narrow_links(host: Host, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+def _narrow_links(host: Host, guest: PlannedGuest, where: str) -> Iterator[PlanFinding]:
     """Yield the links on the way to the root port that run below what both ends can do."""
     links = ((link, device.address) for device in guest.devices for link in path(host.index, device.address))
     limited = grouped((link.why, address) for link, address in links if link.state == "degraded")
     for why, names in limited.items():
         text = f"a PCIe link limits {', '.join(names)}: {why}: reseat the card or its cable (check pcie-link)"
-        yield Finding(level="warn", text=text, where=where)
+        yield PlanFinding(level="warn", text=text, where=where)
 
 
-def _in_parts(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+def _in_parts(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[PlanFinding]:
     """Yield the GPUs that are several devices now. No source says which mode a GPU has after its guest's reset."""
     for address in (device.address for device in guest.devices):
         gpu = catalogue.gpus.get(address)
@@ -81,10 +83,10 @@ def _in_parts(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator
             f"GPU {address} is divided ({gpu.compute_partition}): no source says whether the guest gets one device or"
             f" several: set {modes.whole} with {hints_for(gpu).tool} before, or look at its mode in the guest"
         )
-        yield Finding(level="warn", text=text, where=where)
+        yield PlanFinding(level="warn", text=text, where=where)
 
 
-def _divided(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+def _divided(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[PlanFinding]:
     """Yield GPUs outside of the guest that a link joins with its own, where a reset of one touches the others.
 
     How they are joined is known only while their maker's driver holds them, so unknown peers are named too.
@@ -98,17 +100,17 @@ def _divided(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[
         alike = {other for other, one in touching.items() if one.vendor == gpu.vendor} - own.keys()
         if peers:
             text = f"{told[address]}: {', '.join(sorted(peers))} are joined with {address}, and the guest has them not"
-            yield Finding(level="warn", text=f"{text}; give it all of them, or none beside it", where=where)
+            yield PlanFinding(level="warn", text=f"{text}; give it all of them, or none beside it", where=where)
         elif alike and gpu.peers is None:
             text = f"{told[address]}: whether {', '.join(sorted(alike))} are joined with {address} is unknown"
             hint = f"discover while {maker.driver if maker else 'their driver'} holds them"
-            yield Finding(level="warn", text=f"{text}; {hint}", where=where)
+            yield PlanFinding(level="warn", text=f"{text}; {hint}", where=where)
         else:
             continue
         return  # one GPU of the guest stands for all
 
 
-def _joined_by_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+def _joined_by_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[PlanFinding]:
     """Yield GPUs whose own network ports join them with GPUs that the guest has not."""
     own = {device.address for device in guest.devices}
     for vendor in VENDORS:
@@ -122,10 +124,10 @@ def _joined_by_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> I
                 f" whether the ports to {', '.join(sorted(others)[:8])} are cut from the guest, nor whether they are up"
                 " in it; where tenants must be apart, give all of them to one guest"
             )
-            yield Finding(level="warn", text=text, where=where)
+            yield PlanFinding(level="warn", text=text, where=where)
 
 
-def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[PlanFinding]:
     """Yield that huge BARs take long to map. A distribution may have put the kernel's part into an older one."""
     stack = host.virtualization
     qemu, kernel = version_of(stack.qemu_version) if stack else None, version_of(host.kernel)
@@ -146,10 +148,10 @@ def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: st
         f"its devices have BARs of {format_size(size)}, and {', '.join(causes)}: the start can take minutes, with many"
         f" such GPUs more than an hour{tables if small else ''}; QEMU 9.2 and Linux 6.15 map them fast"
     )
-    yield Finding(level="info", text=text, where=where)
+    yield PlanFinding(level="info", text=text, where=where)
 
 
-def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[PlanFinding]:
     """Yield GPUs whose links look slower in the guest than they are, because of QEMU's emulated ports.
 
     A switch's ports report 2.5 GT/s x1 (hw/pci-bridge/xio3130_downstream.c: no x-speed, no x-width), a root port 16
@@ -171,7 +173,7 @@ def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> It
     below = sum(model == "pcie-switch-downstream-port" for model, _ in gpus)
     if below:
         text = f"GPUs below an emulated PCIe switch: {below}. Its ports say 2.5 GT/s x1, {mend} into the guest"
-        yield Finding(level="warn", text=text, where=where)
+        yield PlanFinding(level="warn", text=text, where=where)
     speeds = [device.link_speed_gts or 0 for model, device in gpus if model == "pcie-root-port"]
     faster = [speed for speed in speeds if speed > ROOT_PORT_GTS]
     if faster:
@@ -179,7 +181,7 @@ def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> It
             f"GPUs on an emulated root port: {len(faster)} with a link of {max(faster):g} GT/s. The port says"
             f" {ROOT_PORT_GTS:g} GT/s at most, {mend} into the guest"
         )
-        yield Finding(level="warn", text=text, where=where)
+        yield PlanFinding(level="warn", text=text, where=where)
 
 
 def _bus(device: Device) -> int:
@@ -187,7 +189,7 @@ def _bus(device: Device) -> int:
     return int(device.guest_address.split(":")[1], 16)
 
 
-def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
+def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[PlanFinding]:
     """Yield settings of the plan that an active TuneD profile sets to other values at each of its starts."""
     active = (host.settings or {}).get(ACTIVE, "").split()
     reached = [action for action in actions if reaches(action.kind, action.target)]
@@ -206,12 +208,16 @@ def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
     ):
         texts = "; ".join(conflict_lines(conflicts, how))
         if texts:
-            yield Finding(level=level, text=f"TuneD's profile {name} {what_it_does}: {texts}: {remedy}", where=ACTIVE)
+            yield PlanFinding(
+                level=level, text=f"TuneD's profile {name} {what_it_does}: {texts}: {remedy}", where=ACTIVE
+            )
     kinds = ", ".join(sorted({wanted_setting.kind for wanted_setting in wanted_settings}))
     look = "and at its tuned.conf; after applying, compare with: tuned-adm verify"
     for unknown in unknown_profiles(tuned):
         text = f"what TuneD's profile {unknown} sets is not known, and it may set {kinds} otherwise"
-        yield Finding(level="warn", text=f"{text}: look with: tuned-adm profile_info {unknown}, {look}", where=ACTIVE)
+        yield PlanFinding(
+            level="warn", text=f"{text}: look with: tuned-adm profile_info {unknown}, {look}", where=ACTIVE
+        )
     if not tuned.profiles:
         text = f"which profile of TuneD is active could not be read, and it may set {kinds} otherwise"
-        yield Finding(level="warn", text=f"{text}: look with: tuned-adm active", where=ACTIVE)
+        yield PlanFinding(level="warn", text=f"{text}: look with: tuned-adm active", where=ACTIVE)

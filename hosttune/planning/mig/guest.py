@@ -17,7 +17,7 @@ from hosttune.inventory.devices import identity
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.model import sysfs
 from hosttune.model.intent import GuestIntent
-from hosttune.model.plan import Device, Finding, MigAssignment, Step
+from hosttune.model.plan import Device, MigAssignment, PlanFinding, Step
 from hosttune.model.vgpu import VgpuFunction
 from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles
 from hosttune.planning.mig.packing import start_sets
@@ -51,7 +51,7 @@ class MigParts(msgspec.Struct, frozen=True):
     mig: tuple[MigAssignment, ...]
     steps: tuple[Step, ...]
     why: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[PlanFinding, ...]
 
 
 # --- vGPUs ---------------------------------------------------------------------------------------------------
@@ -137,28 +137,28 @@ def _why(slot: MigSlot, device: MigDevice) -> str:
     return f"MIG {slot.profile} on GPU {slot.gpu}, memory {slices}, as {device.name} on {on}"
 
 
-def _findings(context: PlanningContext, guest: GuestIntent, slots: Sequence[MigSlot]) -> Iterator[Finding]:
+def _findings(context: PlanningContext, guest: GuestIntent, slots: Sequence[MigSlot]) -> Iterator[PlanFinding]:
     at = f"guest {guest.name}"
     vgpu = context.host.vgpu
     if vgpu is not None and vgpu.manager is None:
         text = "whether the vGPU manager runs is unknown; its functions are there, which only its driver makes"
-        yield Finding(level="warn", text=text, where=at)
+        yield PlanFinding(level="warn", text=text, where=at)
     for address in dict.fromkeys(slot.gpu for slot in slots):
         gpu = context.catalogue.gpus[address]
         offer = gpu_offer(context, gpu)
         if offer.doubt:
-            yield Finding(level="warn", text=f"GPU {address}: {offer.doubt}", where=at)
+            yield PlanFinding(level="warn", text=f"GPU {address}: {offer.doubt}", where=at)
         if not gpu.mig_on:
             text = f"GPU {address}: MIG mode has to be switched on, which resets it: apply wants --disrupt {address}"
-            yield Finding(level="warn", text=text, where=at)
+            yield PlanFinding(level="warn", text=text, where=at)
         if gpu.processes and not gpu.mig_on:
             text = f"GPU {address} is in use by {gpu.processes} process(es) now: MIG mode needs an idle GPU"
-            yield Finding(level="warn", text=text, where=at)
+            yield PlanFinding(level="warn", text=text, where=at)
     text = (
         "its vGPUs are made as documents say: proven on stand-ins, not on a board; it is not started before its"
         " functions carry their types"
     )
-    yield Finding(level="warn", text=text, where=at)
+    yield PlanFinding(level="warn", text=text, where=at)
 
 
 # --- steps ---------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _before(devices: Sequence[MigDevice]) -> Iterator[Step]:
 
 def mig_inside(
     context: PlanningContext, guest: GuestIntent, gpus: Sequence[str]
-) -> tuple[tuple[MigAssignment, ...], tuple[Finding, ...]]:
+) -> tuple[tuple[MigAssignment, ...], tuple[PlanFinding, ...]]:
     """Return the instances that a guest creates on its own whole GPUs, `count` on each, and findings about them.
 
     A GPU has no instances when its guest gets it: those of the host are removed when the GPU is passed. Call this for
@@ -188,19 +188,21 @@ def mig_inside(
     if request is None:
         return (), ()
     assignments: list[MigAssignment] = []
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     for address in gpus:
         offer = gpu_offer(context, context.catalogue.gpus[address])
         profile = offer.find(request.profile)
         sets = start_sets(profile, request.count, 0, offer.profiles) if profile else ()
         assignments += [MigAssignment(gpu=address, profile=request.profile, start=n) for n in (sets[0] if sets else ())]
         if offer.doubt:
-            findings.append(Finding(level="warn", text=f"GPU {address}: {offer.doubt}", where=f"guest {guest.name}"))
+            findings.append(
+                PlanFinding(level="warn", text=f"GPU {address}: {offer.doubt}", where=f"guest {guest.name}")
+            )
     text = (
         "its MIG instances are made inside it, by its seed or bundle at every boot: none outlasts a reboot, and where"
         " the guest's driver cannot reset the GPU, MIG mode waits for a restart of the guest"
     )
-    findings.append(Finding(level="info", text=text, where=f"guest {guest.name}"))
+    findings.append(PlanFinding(level="info", text=text, where=f"guest {guest.name}"))
     return tuple(assignments), tuple(findings)
 
 

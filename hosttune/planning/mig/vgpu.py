@@ -14,7 +14,7 @@ import msgspec
 from hosttune.gpu.vgpu import SRIOV_MANAGE
 from hosttune.inventory.devices import Catalogue
 from hosttune.model.host import Host
-from hosttune.model.plan import Finding
+from hosttune.model.plan import PlanFinding
 from hosttune.model.values import address_key
 from hosttune.model.vgpu import FRAMEWORKS, VgpuFunction, VgpuGpu
 
@@ -54,18 +54,18 @@ def _is_own(known: Known, gpu: VgpuGpu, address: str) -> bool:
     return virtual or (gpu.framework == "mdev" and address == gpu.address)
 
 
-def unused_vgpu_data(known: Known) -> Iterator[Finding]:
+def unused_vgpu_data(known: Known) -> Iterator[PlanFinding]:
     """Yield findings about vGPU data of the host document that is not used."""
     for gpu in known.host.vgpu.gpus if known.host.vgpu else ():
         at = f"vgpu: GPU {gpu.address}"
         if gpu.framework is not None and gpu.framework not in FRAMEWORKS:
             text = f"framework {gpu.framework!r} is neither of {', '.join(FRAMEWORKS)}: taken as unknown"
-            yield Finding(level="warn", text=text, where=at)
+            yield PlanFinding(level="warn", text=text, where=at)
             continue
         others = [function.address for function in gpu.functions if not _is_own(known, gpu, function.address)]
         if others:
             text = f"no virtual function of this GPU by `pci`, so ignored: {', '.join(others)}"
-            yield Finding(level="warn", text=text, where=at)
+            yield PlanFinding(level="warn", text=text, where=at)
 
 
 def free_functions(known: Known, address: str) -> tuple[VgpuFunction, ...]:

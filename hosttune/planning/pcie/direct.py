@@ -15,7 +15,7 @@ from hosttune.gpu.ats import ats_step
 from hosttune.inventory.devices import Catalogue
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.pcitree import shared_switch
-from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.plan import PlanFinding, PlannedGuest
 
 NEEDED = ("ReqRedir", "CmpltRedir", "UpstreamFwd", "DirectTrans")
 _FACING_DOWN = ("downstream-port", None)
@@ -23,7 +23,7 @@ _FACING_DOWN = ("downstream-port", None)
 
 def direct_findings(
     host: Host, catalogue: Catalogue, guest: PlannedGuest, asked: Collection[str] = ()
-) -> Iterator[Finding]:
+) -> Iterator[PlanFinding]:
     """Yield what prevents direct traffic between a guest's RDMA NICs and GPUs below the same switch, and how to fix it.
 
     `asked` are ACS bits that the plan already sets.
@@ -39,7 +39,7 @@ def direct_findings(
         yield from _ports(catalogue, device.address, near, guest, asked)
 
 
-def _no_ats(host: Host, nic: PciDevice, gpus: Sequence[str], guest: PlannedGuest) -> Iterator[Finding]:
+def _no_ats(host: Host, nic: PciDevice, gpus: Sequence[str], guest: PlannedGuest) -> Iterator[PlanFinding]:
     if nic.ats_enabled:
         return
     state = "off" if nic.ats_enabled is False or nic.acs is not None else "unknown"
@@ -47,12 +47,12 @@ def _no_ats(host: Host, nic: PciDevice, gpus: Sequence[str], guest: PlannedGuest
         f"ATS is {state}: traffic with {', '.join(gpus)} below the same switch goes through the root complex;"
         f" {ats_step(nic, host.kernel_args)}"
     )
-    yield Finding(level="warn" if state == "off" else "info", text=text, where=f"guest {guest.name}: {nic.address}")
+    yield PlanFinding(level="warn" if state == "off" else "info", text=text, where=f"guest {guest.name}: {nic.address}")
 
 
 def _ports(
     catalogue: Catalogue, nic: str, gpus: Sequence[str], guest: PlannedGuest, asked: Collection[str]
-) -> Iterator[Finding]:
+) -> Iterator[PlanFinding]:
     """Return the ports between the two that lack something that direct traffic needs, by what they lack."""
     lacking: dict[tuple[str, ...], list[str]] = {}
     unable: list[str] = []
@@ -71,10 +71,10 @@ def _ports(
             f"direct traffic {pair} needs ACS {' '.join(NEEDED)} and ATS; ports {', '.join(ports)} lack"
             f" {' '.join(missing)}: settings: acs: {' '.join(NEEDED)}"
         )
-        yield Finding(level="info", text=text, where=where)
+        yield PlanFinding(level="info", text=text, where=where)
     if unable:
         text = f"ports {', '.join(unable)} redirect without ACS DirectTrans: no direct traffic {pair}, whatever is set"
-        yield Finding(level="info", text=text, where=where)
+        yield PlanFinding(level="info", text=text, where=where)
 
 
 def _between(catalogue: Catalogue, nic: str, gpus: Sequence[str]) -> Iterator[PciDevice]:

@@ -20,7 +20,7 @@ import msgspec
 from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.pcielink import limits
 from hosttune.model.pcitree import host_bridge, locality_switches, switches_above
-from hosttune.model.plan import Device, Finding, PciController, PlannedGuest
+from hosttune.model.plan import Device, PciController, PlanFinding, PlannedGuest
 from hosttune.model.values import address_key, grouped, slot_of
 
 
@@ -315,7 +315,7 @@ def with_host_places(catalogue: Catalogue, devices: tuple[Device, ...]) -> tuple
     return tuple(placed(device) for device in devices)
 
 
-def tree_findings(tree: Tree, where: str) -> tuple[Finding, ...]:
+def tree_findings(tree: Tree, where: str) -> tuple[PlanFinding, ...]:
     """Return a finding about parts of the host's PCIe tree that the guest does not see."""
     if tree.note is None:
         return ()
@@ -323,4 +323,4 @@ def tree_findings(tree: Tree, where: str) -> tuple[Finding, ...]:
         f"not enough PCI bus numbers or slots for the host's tree: {tree.note}; the guest's NCCL topology file still "
         "shows which devices share a switch"
     )
-    return (Finding(level="warn", text=text, where=where),)
+    return (PlanFinding(level="warn", text=text, where=where),)

@@ -166,7 +166,7 @@ class RankedPlan(NamedTuple):
     placements: tuple[Placement | None, ...]
 
 
-class _Branch(NamedTuple):
+class _PartialChoice(NamedTuple):
     """A guest that can be placed next, and the listed placements that could be part of a better plan.
 
     `alone`: the least rank of its placements. `more`: whether there may be others, which are not listed.
@@ -369,7 +369,7 @@ class _Search:
             return LEFT_OUT
         return row.after
 
-    def _branches(self, guests: Guests, alone: Sequence[Rank], least: Rank, fitting: int) -> list[_Branch]:
+    def _branches(self, guests: Guests, alone: Sequence[Rank], least: Rank, fitting: int) -> list[_PartialChoice]:
         """Return the guests that have placements left, with those that could be part of a plan above `least`."""
         gap = minus(self._best.rank, least)
         branches = []
@@ -382,10 +382,10 @@ class _Search:
                 limit = plus(rank, gap)
                 bits &= row.below(bisect_left(row.ranks, limit))
                 more = more and row.after < limit
-            branches.append(_Branch(which, rank, bits, more))
+            branches.append(_PartialChoice(which, rank, bits, more))
         return branches
 
-    def _state(self, branches: Sequence[_Branch]) -> object:
+    def _state(self, branches: Sequence[_PartialChoice]) -> object:
         """Return what decides the best plan of the remaining guests: which they are, and what is left for them."""
         unused: Sequence[int] = ()
         if not any(branch.more for branch in branches):
@@ -396,7 +396,7 @@ class _Search:
         self._ledger.spend(5 * len(self._context.resources.nodes))
         return tuple(sorted(self._alike[branch.which] for branch in branches)), self._ledger.state(unused)
 
-    def _fitting(self, branch: _Branch, rest: Rank) -> Iterator[Placement]:
+    def _fitting(self, branch: _PartialChoice, rest: Rank) -> Iterator[Placement]:
         """Yield the placements of a guest that could be part of a better plan, the best first; `rest`: all but it."""
         row = self._options.rows[branch.which]
         for placement in row.each(branch.bits):
@@ -429,7 +429,7 @@ class _Search:
             yield self._searched.short_list, self._most_work
 
 
-def _width(branch: _Branch) -> tuple[bool, int]:
+def _width(branch: _PartialChoice) -> tuple[bool, int]:
     return branch.more, 0 if branch.more else branch.bits.bit_count()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosttune.model.host import Gpu, Link, Nic, Nvme, PciDevice
+from hosttune.model.pci import PORT_WORDS
 from hosttune.model.values import Value, format_size
 from hosttune.report.devices import driver_text, link_text, sold_as
 from hosttune.report.picture.guests import PictureGuest
@@ -283,9 +284,7 @@ def _switch(view: HostView, place: TreePlace, width: float) -> ShapeBlock:
 def _head(view: HostView, place: TreePlace, width: float) -> tuple[Piece, str]:
     """Return a bridge's name, link and faults, and its tooltip."""
     device = view.device(place.address)
-    word = {"root-port": "root port", "upstream-port": "switch", "downstream-port": "switch port"}.get(
-        (device and device.port_type) or "", "bridge"
-    )
+    word = PORT_WORDS.get((device and device.port_type) or "", "bridge")
     marks = marks_of(view, place.address)
     link = figures(device.link if device else None) if word == "switch" else ""
     name = pair(f"{word} {place.address}", link, width, SMALL, style="bridge", bold=word == "switch")

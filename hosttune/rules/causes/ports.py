@@ -7,6 +7,7 @@ import re
 from hosttune.errors import BadInput
 from hosttune.model.listing import some
 from hosttune.model.measured import Figure, Measured, NicLink, Nics, Observations, Setup, Stated
+from hosttune.model.text import count
 
 _PORT = re.compile(
     r"Port (\d{1,3}):\s+State: (\w+)\s+Physical state: (\w+)\s+Rate: (\d{1,4})\b[^:]{0,40}"
@@ -54,7 +55,7 @@ def iperf(text: str) -> Measured:
         raise BadInput("no line of figures", where="iperf3", hint="save its whole output")
     streams = len({stream for stream, *_ in rows if "SUM" not in stream})
     *_, (_, rate, unit) = [row for row in rows if "SUM" in row[0]] or rows
-    subject = f"{streams} stream{'s' if streams > 1 else ''}"
+    subject = count(streams, "stream")
     return Measured(version=1, figures=(Figure(metric="tcp", subject=subject, value=float(rate), unit=f"{unit}b/s"),))
 
 

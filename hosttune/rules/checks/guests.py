@@ -40,7 +40,7 @@ def guest_definition(on: On, guest: RunningGuest) -> Finding:
     return on.passed("it does")
 
 
-class _Planned(NamedTuple):
+class _AppliedGuest(NamedTuple):
     """A guest of the applied plans, and as libvirt has it; None: it has none, or that is not known."""
 
     plan: RunningGuest
@@ -48,7 +48,7 @@ class _Planned(NamedTuple):
     adopted: bool
 
 
-def _planned(evidence: Evidence) -> Iterator[tuple[str, _Planned]]:
+def _planned(evidence: Evidence) -> Iterator[tuple[str, _AppliedGuest]]:
     """Yield every guest of the applied plans; the host if there is none, or if no guest at all is known."""
     plans = {name: (as_planned(guest), False) for name, guest in planned_guests(evidence).items()}
     for plan in evidence.plans:
@@ -58,7 +58,7 @@ def _planned(evidence: Evidence) -> Iterator[tuple[str, _Planned]]:
     if guests_known(evidence) is None and not evidence.host.guests:
         raise NoValue(Finding(outcome="unknown", text="which guests there are is unknown"))
     known = {guest.name: guest for guest in evidence.host.guests or ()}
-    yield from ((name, _Planned(plan, known.get(name), adopted)) for name, (plan, adopted) in plans.items())
+    yield from ((name, _AppliedGuest(plan, known.get(name), adopted)) for name, (plan, adopted) in plans.items())
 
 
 @check(
@@ -72,7 +72,7 @@ def _planned(evidence: Evidence) -> Iterator[tuple[str, _Planned]]:
     reads="libvirt",
     each=_planned,
 )
-def guest_planned(on: On, planned: _Planned) -> Finding:
+def guest_planned(on: On, planned: _AppliedGuest) -> Finding:
     if planned.guest is None and guests_known(on.evidence) is None:
         on.give_up("whether it is defined is unknown: there may be other guests than those listed")
     if planned.guest is None:

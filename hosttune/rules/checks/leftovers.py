@@ -121,7 +121,7 @@ def leftover_vfs(on: On, physical: tuple[PciDevice, list[PciDevice] | None]) -> 
     return on.passed(f"{count} virtual functions, all in use")
 
 
-class _Pool(NamedTuple):
+class _PagesOfNode(NamedTuple):
     """Huge pages of one size on one node."""
 
     node: int
@@ -130,16 +130,16 @@ class _Pool(NamedTuple):
     free: int | None = None
 
 
-def _pools(evidence: Evidence) -> Iterator[tuple[str, _Pool]]:
+def _pools(evidence: Evidence) -> Iterator[tuple[str, _PagesOfNode]]:
     """Yield the pools that have pages, or may have some; the host is unknown where pools are, and skipped without."""
     host, nodes = evidence.host, evidence.host.numa_nodes
     pools = [
-        _Pool(node.id, pool.size_bytes, pool.total, pool.free)
+        _PagesOfNode(node.id, pool.size_bytes, pool.total, pool.free)
         for node in nodes
         for pool in node.hugepages or ()
         if pool.size_bytes and pool.total != 0
     ]
-    pools += [_Pool(node, page_bytes) for node, page_bytes in unread_pools(host)]
+    pools += [_PagesOfNode(node, page_bytes) for node, page_bytes in unread_pools(host)]
     yield from ((f"node {pool.node}, {pool.page_bytes >> 10} KiB", pool) for pool in pools)
     if not pools and (not nodes or any(node.hugepages is None and node.memory_bytes != 0 for node in nodes)):
         raise NoValue(Finding(outcome="unknown", text="the pools of the nodes are unknown", remedy=RECORD))
@@ -158,7 +158,7 @@ def _pools(evidence: Evidence) -> Iterator[tuple[str, _Pool]]:
     each=_pools,
     for_guests=True,
 )
-def leftover_pages(on: On, pool: _Pool) -> Finding:
+def leftover_pages(on: On, pool: _PagesOfNode) -> Finding:
     on = on.reading(sysfs.pool(pool.node, pool.page_bytes))
     if pool.free is None or pool.total is None:
         on.give_up("how many there are, or are free, is unknown")

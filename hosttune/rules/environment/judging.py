@@ -73,15 +73,15 @@ class VariableRule(Value, frozen=True, kw_only=True, forbid_unknown_fields=True)
     setting: str | None = None
 
 
-class _Table(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _RuleFile(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sources: dict[str, str]
     rule: tuple[VariableRule, ...]
     tools: dict[str, dict[str, str]]
 
 
 @cache
-def _table() -> _Table:
-    return msgspec.convert(read_table(Path(__file__).with_name("rules.toml")), _Table)
+def _table() -> _RuleFile:
+    return msgspec.convert(read_table(Path(__file__).with_name("rules.toml")), _RuleFile)
 
 
 class VariableLine(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from hosttune.domain import elements
 from hosttune.domain.arguments import WINDOW, values_of
 from hosttune.domain.guest import Controller
 from hosttune.domain.xml import Malformed, pci_address
-from hosttune.inventory.width import AddressWidth, address_width
+from hosttune.inventory.width import AddressBits, address_width
 from hosttune.inventory.window import (
     DEFAULT_HOLE,
     Firmware,
@@ -371,11 +371,11 @@ def _memory(scene: GuestOnHost) -> int:
     return max(scene.guest.memory_bytes or 0, sum(cell.memory_bytes or 0 for cell in scene.guest.cells))
 
 
-def _guest_width(scene: GuestOnHost) -> AddressWidth:
+def _guest_width(scene: GuestOnHost) -> AddressBits:
     """Return the guest's address width as the planner counts it: no wider than what the IOMMU maps."""
     bits, _ = _width(scene)
     iommu = scene.host.iommu.address_bits if scene.host.iommu else None
-    return AddressWidth(bits, bits if bits is None or iommu is None else min(bits, iommu))
+    return AddressBits(bits, bits if bits is None or iommu is None else min(bits, iommu))
 
 
 @rule(

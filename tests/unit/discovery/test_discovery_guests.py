@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from xmledits import edited, with_edits
 
 from hosttune.discovery.definitionscrub import strip_facts, strip_xml
 from hosttune.discovery.guests import read_guests
@@ -127,7 +128,7 @@ def test_the_drive_of_an_nvme_disk_is_a_device_of_the_guest_also_in_a_capture() 
     source = "<address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>"
     secret = "<encryption format='luks'><secret type='passphrase' uuid='secret'/></encryption>"
     disk = f"<disk type='nvme'><source type='pci'>{source}{secret}</source><serial>secret</serial></disk>"
-    xml = PINNED.replace("</devices>", f"{disk}<disk type='file'><source file='/secret'/></disk></devices>")
+    xml = with_edits(PINNED, ("devices", disk), ("devices", "<disk type='file'><source file='/secret'/></disk>"))
     for kept in (xml, strip_xml(xml, str)):
         guests, _ = read_guests(recorded(facts_of(domains=[one("tenant a", kept)])))
         assert guests is not None
@@ -136,7 +137,7 @@ def test_the_drive_of_an_nvme_disk_is_a_device_of_the_guest_also_in_a_capture() 
 
 
 def test_pages_of_the_default_size_are_the_hosts() -> None:
-    xml = PINNED.replace("<hugepages><page size='1' unit='GiB'/></hugepages>", "<hugepages/>")
+    xml = edited(PINNED, "memoryBacking/hugepages/page", None)
     for meminfo, size in (("MemTotal: 1 kB\nHugepagesize:    2048 kB\n", 2 << 20), ("MemTotal: 1 kB\n", None)):
         guests, _ = read_guests(recorded(facts_of(domains=[one("tenant a", xml)]), {"/proc/meminfo": meminfo}))
         assert guests is not None

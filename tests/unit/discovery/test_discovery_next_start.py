@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from xmledits import edited, with_edits
 
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.qemu import qemu_processes
@@ -19,15 +20,20 @@ XML = """<domain type='kvm'><name>a</name><memory unit='GiB'>4</memory><currentM
 <os><type arch='x86_64' machine='pc-q35-7.2'>hvm</type></os><cpu mode='host-passthrough' check='none'/>
 <devices>{0}</devices></domain>"""
 KEPT = XML.format("")
-MODEL = KEPT.replace("mode='host-passthrough' check='none'", "mode='host-model' check='partial'")
-CUSTOM = KEPT.replace(
-    "mode='host-passthrough' check='none'/>",
-    "mode='custom' match='exact' check='partial'><model fallback='forbid'>EPYC</model>"
-    "<feature policy='disable' name='hle'/><feature policy='optional' name='svm'/></cpu>",
+MODEL = edited(KEPT, "cpu", {"mode": "host-model", "check": "partial"})
+CUSTOM = with_edits(
+    edited(KEPT, "cpu", {"mode": "custom", "match": "exact", "check": "partial"}),
+    ("cpu", "<model fallback='forbid'>EPYC</model>"),
+    ("cpu", "<feature policy='disable' name='hle'/>"),
+    ("cpu", "<feature policy='optional' name='svm'/>"),
 )
-CUSTOM_LIVE = CUSTOM.replace("'partial'", "'full'").replace("'optional'", "'require'").replace(
-    "</cpu>", "<feature policy='require' name='hypervisor'/><feature policy='disable' name='lahf_lm'/></cpu>"
-)  # fmt: skip
+CUSTOM_LIVE = with_edits(
+    CUSTOM,
+    ("cpu", {"check": "full"}),
+    ("cpu/feature[@name='svm']", {"policy": "require"}),
+    ("cpu", "<feature policy='require' name='hypervisor'/>"),
+    ("cpu", "<feature policy='disable' name='lahf_lm'/>"),
+)
 MDEV = "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{0}'/></source></hostdev>"
 UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
 
@@ -40,26 +46,30 @@ def read(live: str | None, kept: str | None, state: str | None = "running") -> t
     return guest, reader
 
 
+PINNED_ELSEWHERE = edited(KEPT, "cputune/vcpupin[@vcpu='1']", {"cpuset": "6"})
 CASES = {
     "the same": (KEPT, KEPT, ()),
-    "its pins were edited": (KEPT, KEPT.replace("cpuset='5'", "cpuset='6'"), ("vcpupin",)),
-    "memory was edited": (
-        KEPT, KEPT.replace("'GiB'>4</memory>", "'GiB'>8</memory>").replace(">4</currentMemory", ">8</currentMemory"),
-        ("memory",),
-    ),
-    "the balloon holds less now": (KEPT.replace(">4</currentMemory", ">3</currentMemory"), KEPT, ()),
+    "its pins were edited": (KEPT, PINNED_ELSEWHERE, ("vcpupin",)),
+    "memory was edited": (KEPT, with_edits(KEPT, ("memory", "8"), ("currentMemory", "8")), ("memory",)),
+    "the balloon holds less now": (edited(KEPT, "currentMemory", "3"), KEPT, ()),
     "host-model became a model": (
-        KEPT.replace(
-            "<cpu mode='host-passthrough' check='none'/>",
-            "<cpu mode='custom' check='full'><model>Icelake-Server</model><feature policy='require' name='ss'/></cpu>",
+        with_edits(
+            KEPT,
+            ("cpu", {"mode": "custom", "check": "full"}),
+            ("cpu", "<model>Icelake-Server</model>"),
+            ("cpu", "<feature policy='require' name='ss'/>"),
         ),
         MODEL, (),
     ),
     "a model became itself with QEMU's features": (CUSTOM_LIVE, CUSTOM, ()),
-    "a model with other features": (CUSTOM_LIVE, CUSTOM.replace("'disable'", "'require'"), ("cpu features",)),
-    "a model with one feature more": (CUSTOM_LIVE.replace("hle", "rtm"), CUSTOM, ("cpu features",)),
-    "another model": (CUSTOM_LIVE, CUSTOM.replace("EPYC", "EPYC-Rome"), ("cpu model",)),
-    "to host-model it was edited": (KEPT, KEPT.replace("mode='host-passthrough'", "mode='maximum'"), ("cpu mode",)),
+    "a model with other features": (
+        CUSTOM_LIVE, edited(CUSTOM, "cpu/feature[@name='hle']", {"policy": "require"}), ("cpu features",),
+    ),
+    "a model with one feature more": (
+        edited(CUSTOM_LIVE, "cpu/feature[@name='hle']", {"name": "rtm"}), CUSTOM, ("cpu features",),
+    ),
+    "another model": (CUSTOM_LIVE, edited(CUSTOM, "cpu/model", "EPYC-Rome"), ("cpu model",)),
+    "to host-model it was edited": (KEPT, edited(KEPT, "cpu", {"mode": "maximum"}), ("cpu mode",)),
     "a device was added": (KEPT, XML.format(MDEV.format(UUID)), ("hostdev",)),
     "no kept definition": (KEPT, None, None),
 }  # fmt: skip
@@ -77,7 +87,7 @@ def test_what_its_next_start_changes(live: str, kept: str | None, expected: tupl
 
 @pytest.mark.parametrize("state", ["paused", "crashed", "in shutdown"])
 def test_what_does_not_run_freely_is_compared_too(state: str) -> None:
-    assert read(KEPT, KEPT.replace("cpuset='5'", "cpuset='6'"), state)[0].next_start == ("vcpupin",)
+    assert read(KEPT, PINNED_ELSEWHERE, state)[0].next_start == ("vcpupin",)
 
 
 def test_a_guest_that_is_off_has_one_definition_and_of_an_unknown_state_it_is_unknown() -> None:
@@ -97,7 +107,7 @@ def test_mediated_devices_are_named_by_their_uuid() -> None:
 
 
 def test_the_emulator_has_the_cpus_of_the_vcpus_where_it_has_no_pin() -> None:
-    placed = KEPT.replace("<vcpu>", "<vcpu placement='static' cpuset='4-7'>")
+    placed = edited(KEPT, "vcpu", {"placement": "static", "cpuset": "4-7"})
     assert read(placed, None)[0].emulator_cpus == "4-7"
     assert read(KEPT, None)[0].emulator_cpus is None
 

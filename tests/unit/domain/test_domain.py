@@ -189,6 +189,16 @@ def test_each_edit_makes_another_guest(guest: PlannedGuest, path: str, edit: Edi
     assert bool(same_guest(other, xml)) is (field not in NOT_COMPARED), field
 
 
+def test_a_difference_too_small_for_words_is_told_in_bytes_and_a_device_by_its_name() -> None:
+    xml = domain_xml(plan_of(TWO_CELLS), "two-cells")
+    kib = (read_domain(xml).memory_bytes or 0) >> 10
+    assert same_guest(edited(xml, "memory", str(kib + 1)), xml) == (
+        f"memory: wanted {kib << 10}, found {(kib + 1) << 10}",
+    )
+    (gone,) = same_guest(edited(xml, "devices/hostdev", None), xml)
+    assert gone == f"hostdev pci {TWO_CELLS.devices[0].address}: missing"
+
+
 def test_a_guest_without_a_serial_port_is_another_guest() -> None:
     xml = edited(domain_xml(plan_of(TWO_CELLS), "two-cells"), "devices/serial", None)
     assert named(TWO_CELLS, edited(xml, "devices/console", None)) == {"serial"}

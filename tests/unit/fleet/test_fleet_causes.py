@@ -17,14 +17,15 @@ from hosttune.fleet.results import host_folder
 from hosttune.model.fleet import Answer, CauseGroup, FleetReport
 from hosttune.model.host import Host, LinkEnd
 from hosttune.model.limits import limit
-from hosttune.model.validation import Gpu, Machine, Sample, Validation
+from hosttune.model.validation import Machine, MeasuredGpu, Sample, Validation
 
 RUN = "20260301T093000Z-1"
 HOST = example()[0]
 SLOW = HOST.gpus[2].address  # `fleetresults.figures` makes this one slow
 replace = msgspec.structs.replace
 GPUS = tuple(
-    Gpu(address=gpu.address, model=gpu.model or "", id=HOST.index.ids(gpu.address)) for gpu in HOST.index.accelerators
+    MeasuredGpu(address=gpu.address, model=gpu.model or "", id=HOST.index.ids(gpu.address))
+    for gpu in HOST.index.accelerators
 )
 
 

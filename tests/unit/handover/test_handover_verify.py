@@ -17,7 +17,7 @@ from hosttune.handover.verify import verification
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host, Problem, RunningGuest
 from hosttune.model.hostfields import NO_DEFINITION
-from hosttune.model.quarantine import Recording
+from hosttune.model.quarantine import StartRecording
 from hosttune.model.verification import Reason, RevokedList
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
@@ -86,10 +86,11 @@ STATES: Mapping[str, tuple[Mapping[str, Any], list[tuple[str, str]]]] = {
     "fewer starts than before": ({"epochs": {GPU: 2, DRIVE: 0}}, [(GPU, "started")]),
     "epoch unknown": ({"epochs": {DRIVE: 0}}, [(GPU, "unknown")]),
     "starts not recorded": (
-        {"recording": Recording(active=False, why="no hook"), "epochs": None}, [(GPU, "unknown"), (DRIVE, "unknown")],
+        {"recording": StartRecording(active=False, why="no hook"), "epochs": None},
+        [(GPU, "unknown"), (DRIVE, "unknown")],
     ),
     "another hook": (
-        {"recording": Recording(active=True, since="2")}, [(GPU, "unknown"), (DRIVE, "unknown")],
+        {"recording": StartRecording(active=True, since="2")}, [(GPU, "unknown"), (DRIVE, "unknown")],
     ),
     "hook unreadable": ({"recording": None}, [(GPU, "unknown"), (DRIVE, "unknown")]),
     "quarantined": ({"devices": (record(GPU, state="quarantined"), record(DRIVE))}, [(GPU, "quarantined")]),

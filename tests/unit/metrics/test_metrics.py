@@ -23,7 +23,7 @@ from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import DeviceSource, Problem, SeenDevice
 from hosttune.model.intent import Intent
-from hosttune.model.quarantine import DeviceRecord, HandoverState, Recording
+from hosttune.model.quarantine import DeviceRecord, HandoverState, StartRecording
 from hosttune.model.result import Drift, Entry, OpenTransaction, Result
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
 from hosttune.model.verification import Verification
@@ -284,16 +284,20 @@ def test_a_device_is_clean_only_as_long_as_its_boot_and_epoch_are_the_same() -> 
         record("0000:05:00.0", epoch=None),
     )
 
-    def valid(recording: Recording | None) -> dict[str, float | None]:
+    def valid(recording: StartRecording | None) -> dict[str, float | None]:
         epochs = dict.fromkeys((one.address for one in records), 3)
         state = HandoverState(devices=records, epochs=epochs, recording=recording)
         found = values(text_of(evidence(host(handover=state, boot_id="b")), None))
         devices = (one.label("device") for one in of(found, "hosttune_handover_valid"))
         return {one[5:7]: value(found, "hosttune_handover_valid", device=one) for one in devices}
 
-    assert valid(Recording(active=True, since="1.5")) == {"01": 1, "02": 0, "03": 0, "04": 0, "05": None}
+    assert valid(StartRecording(active=True, since="1.5")) == {"01": 1, "02": 0, "03": 0, "04": 0, "05": None}
     # The hook was installed again since, does not record, or cannot be read: a start in between is in no record.
-    for other in (Recording(active=True, since="2.5"), Recording(active=False, why="it is not installed"), None):
+    for other in (
+        StartRecording(active=True, since="2.5"),
+        StartRecording(active=False, why="it is not installed"),
+        None,
+    ):
         assert valid(other) == {"01": None, "02": 0, "03": 0, "04": 0, "05": None}
 
 

@@ -12,7 +12,7 @@ import pytest
 from lxml import etree
 from msgspec.structs import replace
 from planhosts import Card, Held, Shape, build_host, cores_of
-from xmledits import edited
+from xmledits import edited, with_edits
 
 import hosttune
 from hosttune.cli.process import run
@@ -46,6 +46,10 @@ FLOATING = f"""<domain type="kvm">
   </devices>
 </domain>
 """
+
+
+DISK = "<disk type='file'><source file='/srv/old.qcow2'/><target dev='vda' bus='virtio'/></disk>"
+NETWORK = "<interface type='network'><source network='default'/></interface>"
 
 
 def host_of(**changes: Any) -> Host:
@@ -84,10 +88,8 @@ def test_a_floating_guest_is_pinned_beside_its_gpu() -> None:
 
 def test_what_is_shown_of_it_is_its_own() -> None:
     """Its disk, network and way of binding; and no finding says that it has nothing to boot from."""
-    own = "<disk type='file'><source file='/srv/old.qcow2'/><target dev='vda' bus='virtio'/></disk>"
-    own += "<interface type='network'><source network='default'/></interface>"
     half = "<cputune><vcpupin vcpu='1' cpuset='2'/></cputune>"
-    text = FLOATING.replace("    <emulator>", f"{own}<emulator>").replace("  <os>", f"{half}<os>")
+    text = with_edits(FLOATING, ("devices", DISK), ("devices", NETWORK), (".", half))
     found = together(host_of(), text)
     (guest,) = found.plan.guests
     assert (guest.disks, [one.text for one in guest.networks]) == (("/srv/old.qcow2",), ["default"])
@@ -115,14 +117,15 @@ def test_a_guest_on_good_cpus_stays_there_and_on_another_node_moves() -> None:
     first = adopted(FLOATING).after.decode()
     pins = [pin.cpus for pin in read_domain(first).vcpu_pins]
     numbers = {node: [cpu for core in cores_of(Shape(), node)[-2:] for cpu in core] for node in (0, 1)}
-    moved = first
-    for vcpu, (old, new) in enumerate(zip(pins, numbers[1], strict=True)):
-        moved = moved.replace(f'vcpu="{vcpu}" cpuset="{old}"', f'vcpu="{vcpu}" cpuset="{new}"')
-    assert moved != first
+    moved, wrong = (
+        with_edits(
+            first,
+            *((f"cputune/vcpupin[@vcpu='{vcpu}']", {"cpuset": str(cpu)}) for vcpu, cpu in enumerate(numbers[node])),
+        )
+        for node in (1, 0)
+    )
+    assert len(pins) == len(numbers[0]) == len(numbers[1])
     assert adopted(moved).changes == ()
-    wrong = first
-    for vcpu, (old, new) in enumerate(zip(pins, numbers[0], strict=True)):
-        wrong = wrong.replace(f'vcpu="{vcpu}" cpuset="{old}"', f'vcpu="{vcpu}" cpuset="{new}"')
     assert [c.element for c in adopted(wrong).changes] == ["vcpupin of vCPUs 0-3"]
 
 
@@ -131,8 +134,8 @@ def test_what_the_running_guest_holds_is_its_own() -> None:
     held = Held("old", (), 8 << 30, (GPU,))
     document = build_host(cards=(Card(GPU, 1, group=7),), hugepages=full, guests=(held,))
     document["guests"][0] |= {"memory": [{"node": 1, "memory_bytes": 8 << 30, "page_bytes": 2 << 20}]}
-    backing = '  <memoryBacking><hugepages><page size="2" unit="MiB"/></hugepages></memoryBacking>\n  <vcpu>'
-    found = together(Host.from_json(json.dumps(document)), FLOATING.replace("  <vcpu>", backing))
+    backing = '<memoryBacking><hugepages><page size="2" unit="MiB"/></hugepages></memoryBacking>'
+    found = together(Host.from_json(json.dumps(document)), edited(FLOATING, ".", backing))
     assert found.plan.unplaced == ()
     assert found.guests[0].runs
     assert [action for action in found.plan.actions if action.kind == "hugepages"] == []
@@ -144,8 +147,9 @@ def test_what_the_running_guest_holds_is_its_own() -> None:
 def test_a_flat_guest_with_gpus_on_two_nodes_gets_cells(kind: str, mode: str) -> None:
     cards = (Card(GPU, 1, group=7), Card("0000:41:00.0", 0, group=9))
     second = '<address domain="0x0000" bus="0x41" slot="0x00" function="0x0"/></source></hostdev>'
-    text = FLOATING.replace("  </devices>", f'    <hostdev mode="subsystem" type="pci"><source>{second}\n  </devices>')
-    found = adopted(text.replace('"kvm"', f'"{kind}"'), cards=cards)
+    hostdev = f'<hostdev mode="subsystem" type="pci"><source>{second}'
+    text = edited(FLOATING, "devices", hostdev)
+    found = adopted(text if kind == "kvm" else edited(text, ".", {"type": kind}), cards=cards)
     facts = read_domain(found.after)
     assert [cell.vcpus for cell in facts.cells] == ["0-1", "2-3"]
     assert [memnode.nodes for memnode in facts.memnodes] == ["0", "1"]
@@ -166,20 +170,20 @@ def test_emulator_threads_leave_the_vcpus() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (("<vcpu>", "<memoryBacking><hugepages/></memoryBacking><vcpu>"), "the host's default size"),
-        (("<devices>", '<cpu><numa><cell id="0" cpus="0-3" memory="1" unit="GiB"/></numa></cpu><devices>'), "add up"),
-        (("<vcpu>4", "<vcpu>400"), "needs 200 cores"),
+        ((".", "<memoryBacking><hugepages/></memoryBacking>"), "the host's default size"),
+        ((".", '<cpu><numa><cell id="0" cpus="0-3" memory="1" unit="GiB"/></numa></cpu>'), "add up"),
+        (("vcpu", "400"), "needs 200 cores"),
     ],
 )
 def test_a_guest_without_a_place_keeps_its_definition(change: tuple[str, str], why: str) -> None:
-    found = adopted(FLOATING.replace(*change))
+    found = adopted(edited(FLOATING, *change))
     assert why in " ".join(found.unplaced)
     assert found.after == found.before
     assert found.changes == ()
 
 
 def test_huge_pages_without_a_size_are_the_hosts_default_and_stay_as_written() -> None:
-    definition = FLOATING.replace("<vcpu>", "<memoryBacking><hugepages/></memoryBacking><vcpu>")
+    definition = edited(FLOATING, ".", "<memoryBacking><hugepages/></memoryBacking>")
     adoptions = together(replace(host_of(), memory_settings=MemorySettings(default_hugepage_bytes=2 << 20)), definition)
     assert [guest.page_bytes for guest in adoptions.plan.guests] == [2 << 20]
     assert b"<memoryBacking><hugepages/></memoryBacking>" in adoptions.guests[0].after

@@ -29,7 +29,7 @@ from hosttune.errors import BadInput
 from hosttune.fleet.overview import MOST_TEXT, MOST_TOLD, RunContext, report_of
 from hosttune.fleet.results import answer_path, host_folder
 from hosttune.model.fleet import Answer, FleetReport, HostLine, Wave
-from hosttune.model.validation import CheckResult, Gpu, Machine, Validation, Verdict
+from hosttune.model.validation import CheckResult, Machine, MeasuredGpu, Validation, Verdict
 from hosttune.report.fleet_groups import ANSWERS, meaning, results_left_out, troubles
 
 ASKED = RunContext("validate", run=RUN, at="2026-03-01T10:00:00Z", version="0.1.0")
@@ -301,7 +301,7 @@ def test_the_machine_comes_from_the_host_document_beside(tmp_path: Path) -> None
 
 def test_the_machine_that_a_validation_names_comes_first(tmp_path: Path) -> None:
     """A host document of another day may be of other GPUs."""
-    own = Machine(product="Other", gpus=(Gpu(address="0000:18:00.0", model="NVIDIA H100", id="10de:2330"),))
+    own = Machine(product="Other", gpus=(MeasuredGpu(address="0000:18:00.0", model="NVIDIA H100", id="10de:2330"),))
     write_validation(tmp_path, "a", msgspec.structs.replace(validation("a", random.Random(1)), machine=own))
     write_discovered(tmp_path, "a")
     assert (one(tmp_path).devices, one(tmp_path).product) == ("1 × NVIDIA H100", "Other")

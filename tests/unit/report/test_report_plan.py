@@ -16,9 +16,9 @@ from hosttune.model.plan import (
     Action,
     Cell,
     Device,
-    Finding,
     MigAssignment,
     Plan,
+    PlanFinding,
     PlannedGuest,
     PlannedPin,
     Topology,
@@ -124,10 +124,10 @@ def full_plan() -> Plan:
             action("iommu", kind="kernel-argument", current="", want="iommu=pt", effect="reboot", why="no groups"),
         ),
         findings=(
-            Finding(level="info", text="pages need unbroken memory", where="node 0"),
-            Finding(level="info", text="pages need unbroken memory", where="node 1"),
-            Finding(level="error", text="no IOMMU groups", where="/sys/kernel/iommu_groups"),
-            Finding(level="warn", text="a device is busy", where="0000:41:00.0"),
+            PlanFinding(level="info", text="pages need unbroken memory", where="node 0"),
+            PlanFinding(level="info", text="pages need unbroken memory", where="node 1"),
+            PlanFinding(level="error", text="no IOMMU groups", where="/sys/kernel/iommu_groups"),
+            PlanFinding(level="warn", text="a device is busy", where="0000:41:00.0"),
         ),
     )
 

@@ -30,7 +30,7 @@ from hosttune.cli import run
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, GuestMemory, Host, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Cell, Device, Finding, GuestChange, Plan, PlannedGuest, PlannedPin, Unplaced
+from hosttune.model.plan import Cell, Device, GuestChange, Plan, PlanFinding, PlannedGuest, PlannedPin, Unplaced
 from hosttune.model.values import CpuSet, format_size, to_json
 from hosttune.planning.adopting import Definition, adopt
 from hosttune.report.defined import with_defined
@@ -613,7 +613,7 @@ def test_the_page_says_first_what_changes_what_is_wrong_and_what_comes_next() ->
     assert "next: plan and apply on the host itself" in banner
     headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", text)
     assert headings.index("Actions, effective at once") < headings.index("The host and its guests")
-    error = Finding(level="error", text="no IOMMU groups", where="/sys")
+    error = PlanFinding(level="error", text="no IOMMU groups", where="/sys")
     text = plan_html(host, replace(plan, findings=(error, *plan.findings)))
     assert '<div class="verdict fail"' in text
     assert re.findall(r"<h2[^>]*>([^<]*)</h2>", text)[0] == "Errors"

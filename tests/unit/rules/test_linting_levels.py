@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from domain_faults import criticise, host_of
 from domain_shapes import changed
+from xmledits import edited
 
 from hosttune.domain.arguments import WINDOW
 from hosttune.model.host import Host, PciDevice, Virtualization
@@ -220,7 +221,7 @@ def test_the_window_is_read_in_each_form(written: str, sized: bool) -> None:
 
 def test_a_guest_that_floats_over_both_nodes_is_told_so_once() -> None:
     """As Nova writes a guest without dedicated CPUs, where some CPUs are the host's alone."""
-    xml = domain(hostdev(GPU)).replace("<vcpu>", "<vcpu cpuset='1-199,513-711'>")
+    xml = edited(domain(hostdev(GPU)), "vcpu", {"cpuset": "1-199,513-711"})
     told = {one.rule for one in criticise(host(), xml, where="a.xml") if one.level != "info"}
     assert told == TUNING
 

@@ -18,6 +18,7 @@ from faultlab import fresh_root, quiet, site_on
 from faultplans import mutant
 from msgspec.structs import replace
 from sweeps import sample
+from xmledits import edited
 
 import hosttune
 from hosttune.cli.process import run
@@ -202,14 +203,14 @@ def test_an_edit_is_a_conflict_and_drift_if_the_adoption_decides_it(
     old: str, new: str, drift: str | None, root: Path
 ) -> None:
     applied(root, plan_of(ADOPTED))
-    edited = defined(root).replace(old, new, 1)
-    assert edited != defined(root)
-    (root / DEFINED).write_text(edited)
+    by_hand = defined(root).replace(old, new, 1)
+    assert by_hand != defined(root)
+    (root / DEFINED).write_text(by_hand)
     found, code = status(site_on(root))
     assert (code, len(found.drift)) == ((0, 0) if drift is None else (1, 1))
     assert drift is None or drift in (found.drift[0].why or "")
     undone, code = revert(site_on(root), quiet)
-    assert (code, outcomes(undone)[0][1], defined(root)) == (1, "conflict", edited)
+    assert (code, outcomes(undone)[0][1], defined(root)) == (1, "conflict", by_hand)
     undone, code = revert(site_on(root), quiet, force=True)
     assert (code, defined(root)) == (0, BY_HAND)
 
@@ -230,10 +231,10 @@ STALE: dict[str, tuple[str | None, str]] = {
     "another guest": (BY_HAND.replace("c7a5fdbd", "00000000"), "00000000-edaf.* now, and c7a5fdbd.*another guest"),
     "a note": (BY_HAND.replace("kept", "changed"), "something that the plan does not change"),
     "pins": (
-        BY_HAND.replace("<os>", "<cputune><vcpupin vcpu='1' cpuset='3'/></cputune><os>", 1),
+        edited(BY_HAND, ".", "<cputune><vcpupin vcpu='1' cpuset='3'/></cputune>"),
         "vcpupin of vCPUs 0-1: planned from not pinned, now host CPUs 3",
     ),
-    "more vCPUs": (BY_HAND.replace(">2<", ">3<"), "something that the plan does not change"),
+    "more vCPUs": (edited(BY_HAND, "vcpu", "3"), "something that the plan does not change"),
     "as the plan wants it": (None, ""),  # see below
 }
 
@@ -305,7 +306,7 @@ def test_a_plan_that_makes_other_changes_than_it_names_is_refused(
     change: dict[str, Any], why: str | None, root: Path
 ) -> None:
     if why is None:
-        cells = BY_HAND.replace("<devices>", "<cpu><numa><cell cpus='0-1' memory='131072'/></numa></cpu><devices>")
+        cells = edited(BY_HAND, ".", "<cpu><numa><cell cpus='0-1' memory='131072'/></numa></cpu>")
         (root / DEFINED).write_text(cells)
         wrong = with_changes(replace(adopted_by_hand(cells), **change), cells)
     else:
