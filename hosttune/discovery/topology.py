@@ -134,8 +134,7 @@ def _check_packages(reader: Reader, packages: Mapping[int, int], siblings: Mappi
 
 def _package_of(siblings: CpuSet, packages: Mapping[int, int]) -> int:
     """Return the package of a CPU without an id: that of a sibling, or else the lowest CPU of the siblings' group."""
-    known = (packages[sibling] for sibling in sorted(siblings) if sibling in packages)
-    return next(known, min(siblings))
+    return next((packages[sibling] for sibling in sorted(siblings) if sibling in packages), min(siblings))
 
 
 def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: Mapping[int, int]) -> dict[int, int]:

@@ -125,8 +125,7 @@ def _asked_addresses(host: Host, register: Register, asked: Asked) -> tuple[str,
         if (function.class_code or "").startswith(_BRIDGE) and kind_of(host, address) != _SWITCH:
             raise BadInput(f"{address} is a bridge", where="--device", hint="name the devices below it")
         if function.boot_display:
-            hint = "the host's console needs it"
-            raise BadInput(f"{address} is the boot display", where="--device", hint=hint)
+            raise BadInput(f"{address} is the boot display", where="--device", hint="the host's console needs it")
     return tuple(sorted(addresses, key=address_key))
 
 

@@ -44,8 +44,7 @@ def check_address(text: str, where: str) -> None:
     """Raise BadInput for a text that is not a PCI address in the kernel's form: two spellings would be two devices."""
     canonical = parse_address(text, where=where)
     if canonical != text:
-        what = f"{text!r} is not the kernel's spelling of an address"
-        raise BadInput(what, where=where, hint=f"write {canonical}")
+        raise BadInput(f"{text!r} is not the kernel's spelling of an address", where=where, hint=f"write {canonical}")
 
 
 def is_address(text: str) -> bool:

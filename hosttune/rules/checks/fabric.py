@@ -127,8 +127,7 @@ def _managed(evidence: Evidence) -> Iterator[tuple[str, FabricManager]]:
     """Yield the host with its Fabric Manager if this machine holds the NVSwitches of a fabric."""
     host = evidence.host
     if host.nvswitches and all(for_vfio(switch.driver) for switch in host.nvswitches):
-        why = "all NVSwitches are on vfio-pci: it runs in the guest that has them"
-        raise inapplicable(why)
+        raise inapplicable("all NVSwitches are on vfio-pci: it runs in the guest that has them")
     held = host.nvswitches or why_switches_exist(evidence) is not None
     if not held and host.hypervisor:
         raise inapplicable("no NVSwitch in this guest: it runs on the host")
