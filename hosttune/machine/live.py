@@ -38,9 +38,9 @@ class LockedReads:
     """A child that reads files for this process which need a device's lock. It ends when the process ends.
 
     The kernel shows `driver_override` and `sriov_numvfs` under the device's lock (drivers/pci/pci-sysfs.c,
-    driver_override_show; drivers/pci/iov.c, sriov_numvfs_show), a mutex that no signal interrupts: while an unbind hangs,
-    every reader hangs too. If the child does not respond in time, the file counts as unreadable, and the hanging child
-    is left alone.
+    driver_override_show; drivers/pci/iov.c, sriov_numvfs_show), a mutex that no signal interrupts: while an unbind
+    hangs, every reader hangs too. If the child does not respond in time, the file counts as unreadable, and the hanging
+    child is left alone.
     """
 
     def __init__(self) -> None:
