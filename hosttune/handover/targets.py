@@ -81,11 +81,9 @@ class Target(Value, frozen=True, kw_only=True):
 
 def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     """Return the devices of a hand-over, in the order of addresses. Raises BadInput, Refused; changes nothing."""
-    register = (
-        read_register(site.store.folder)
-        if site.store is not None
-        else (host.handover.register if host.handover is not None else Register())
-    )
+    register = host.handover.register if host.handover is not None else Register()
+    if site.store is not None:
+        register = read_register(site.store.folder)
     addresses = _asked_addresses(host, register, asked)
     # Raise Refused for an address where another device is quarantined: that one would not be, any more.
     for known in (record for record in register.quarantined if record.address in addresses):

@@ -134,7 +134,8 @@ def xml_of(plan: Plan, image: Image) -> str:
     assert disk is not None
     base = etree.SubElement(disk, "backingStore", type="file")
     etree.SubElement(base, "format", type=image.format)
-    etree.SubElement(etree.SubElement(base, "source", file=image.path), "seclabel", model="dac", relabel="no")
+    source = etree.SubElement(base, "source", file=image.path)
+    etree.SubElement(source, "seclabel", model="dac", relabel="no")
     etree.SubElement(base, "backingStore")
     channel = etree.SubElement(devices, "channel", type="unix")
     etree.SubElement(channel, "target", type="virtio", name=CHANNEL)
