@@ -1,4 +1,4 @@
-"""Compare figures before and after, and separate real changes from noise. Pure functions.
+"""Compare figures before and after, and separate real changes from noise; what got worse. Pure functions.
 
 The effect is the ratio of the medians. It is real only if both conditions hold:
 
@@ -47,6 +47,10 @@ def got_worse(check: str, old: CheckResult | None, new: CheckResult | None, *, m
 
 def regressions(before: Validation, after: Validation) -> tuple[str, ...]:
     """Return a line for each outcome and each figure that is worse in `after`, in its order.
+
+    A gate between waves closes on any of them. So they contain what a change of the host must not cause, but no
+    expected effects of a change: the temperature of a GPU that now belongs to a guest is no longer read, and the checks
+    of a guest appear and disappear with the guest.
 
     Among outcomes, those that `after` no longer has come last; figures come after all outcomes.
     """

@@ -150,8 +150,7 @@ def read_job(path: str | None, kind: type[J], verb: str) -> J:
     if path is None:
         return kind()
     hint = f"`hosttune fleet {verb}` writes it"
-    text = load_text(path, what="a job (JSON)", size="intent")
-    head = plain_json(text, where=path, hint=hint, once=True)
+    head = plain_json(load_text(path, what="a job (JSON)", size="intent"), where=path, hint=hint, once=True)
     if isinstance(head, dict) and (others := sorted(head.keys() - {field.encode_name for field in fields(kind)})):
         raise BadInput(f"not a job: it has {shown(others[0][:60])!r}", where=path, hint=hint)
     try:

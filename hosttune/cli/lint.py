@@ -151,8 +151,7 @@ def of_name(root: str | None, host: Host, name: str) -> LintedDefinition:
     known = defined(host, root)
     if name not in known:
         hint = f"libvirt has {', '.join(known) or 'no guests'}; a path of a file has a '/' or ends in .xml"
-        what = f"no file and no guest {name!r}"
-        raise BadInput(what, where="command line", hint=did_you_mean(name, known, hint))
+        raise BadInput(f"no file and no guest {name!r}", where="command line", hint=did_you_mean(name, known, hint))
     xml = read_definition(open_system(root), name)
     if xml is None:
         hint = "of a transient guest libvirt keeps none: give its XML as a file"

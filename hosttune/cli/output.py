@@ -58,8 +58,7 @@ def report_text(
 
     own = {"json": lambda: to_json(document), **(only or {})}
     if output not in {**own, **DRAWERS}:
-        hint = f"one of {', '.join(FORMATS)}"
-        raise BadInput(f"this report has no format {output}", where="--output", hint=hint)
+        raise BadInput(f"this report has no format {output}", where="--output", hint=f"one of {', '.join(FORMATS)}")
     return own[output]() if output in own else drawn(build(document), output)
 
 

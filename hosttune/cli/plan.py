@@ -162,7 +162,14 @@ def print_plan(decided: Plan, text: str, output: str) -> None:
 def beside_in_force(intent: Intent, asked: dict[str, Any], host: Host) -> Intent:
     """Return what options ask for, with the profile in force if they name none. Raises BadInput for a name in use."""
     if asked["name"] is None:
-        refuse_unnamed(host, intent)
+        from hosttune.planning.standing import same_request
+
+        wanted = {guest.name: guest for guest in intent.guests}
+        for guest in host.in_force.guests if host.in_force else ():
+            if guest.name in wanted and not same_request(host, guest, wanted[guest.name], intent.reserve):
+                what = f"guest {guest.name!r} is in force, and these options ask for another one"
+                hint = f"--name {guest.name} changes that guest; --name OTHER plans one besides it"
+                raise BadInput(what, where="--name", hint=hint)
     if asked["profile"] is None and host.in_force is not None:
         return replace(intent, profile=host.in_force.profile or "guest")
     return intent
@@ -289,18 +296,6 @@ def encoded(encode: Callable[[], T], where: str) -> T:
         return encode()
     except UnicodeEncodeError as error:
         raise BadInput(f"{error.object!r} cannot be written in UTF-8", where=where, hint="correct the text") from error
-
-
-def refuse_unnamed(host: Host, intent: Intent) -> None:
-    """Raise BadInput if options without --name ask for another guest than the one that has the default name."""
-    from hosttune.planning.standing import same_request
-
-    wanted = {guest.name: guest for guest in intent.guests}
-    for guest in host.in_force.guests if host.in_force else ():
-        if guest.name in wanted and not same_request(host, guest, wanted[guest.name], intent.reserve):
-            what = f"guest {guest.name!r} is in force, and these options ask for another one"
-            hint = f"--name {guest.name} changes that guest; --name OTHER plans one besides it"
-            raise BadInput(what, where="--name", hint=hint)
 
 
 def changes_something(decided: Plan, host: Host, root: str | None, document: str | None) -> bool:

@@ -28,8 +28,7 @@ def chosen(name: str | None, names: Sequence[str]) -> str:
         raise BadInput("the intent asks for no guest", where="-f", hint="list one under `guests`")
     if name is None or name not in names:
         what = f"no guest {name!r}" if name is not None else f"{len(names)} guests, but -o xml prints one"
-        hint = did_you_mean(name or "", names, f"name one of: {', '.join(names)}")
-        raise BadInput(what, where="--name", hint=hint)
+        raise BadInput(what, where="--name", hint=did_you_mean(name or "", names, f"name one of: {', '.join(names)}"))
     return name
 
 

@@ -106,8 +106,7 @@ def run(arguments: Sequence[str]) -> int:
         if "--debug" in flags:
             write(traceback.format_exc())
         what = f"internal error: {type(error).__name__}: {error}"
-        hint = "report what it prints with --debug"
-        say(Refused(what, where=" ".join(["hosttune", *arguments]), hint=hint))
+        say(Refused(what, where=" ".join(["hosttune", *arguments]), hint="report what it prints with --debug"))
         return INTERNAL_ERROR
 
 

@@ -317,6 +317,5 @@ def report_of_past(verb: Verb[OptionsT, PlanT, ReportT], results: str, run: str)
     """Return the report of a run from its plan and files. Raises BadInput if it has no plan there."""
     plan = read_plan(results, verb.plan, run)
     if plan is None:
-        path = os.path.join(results, verb.plan.FILE)
-        raise BadInput(f"no plan of the run {run}", where=path, hint="begin a new run")
+        raise BadInput(f"no plan of the run {run}", where=os.path.join(results, verb.plan.FILE), hint="begin a new run")
     return verb.report(results, plan)

@@ -56,9 +56,7 @@ def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing
     answers = [_host_ends(results, plan, host, planned.number) for host in pair]
     for first, second in rails(plan, pair):
         # The active rate of a port. One that is not above 0 is none: every figure would reach it.
-        rates = [
-            (port.rate_gbps if port.rate_gbps is not None and port.rate_gbps > 0 else None) for port in (first, second)
-        ]
+        rates = [port.rate_gbps if (port.rate_gbps or 0) > 0 else None for port in (first, second)]
         if other_fabric(first, second):
             what = JudgedPair("wrong-fabric", why=f"{first.link_layer} and {second.link_layer}")
         else:

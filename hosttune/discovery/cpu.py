@@ -7,9 +7,8 @@ document. `topology` reads what CPUs share; this module reads which CPUs may be 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-
-import msgspec
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from hosttune.discovery.cpuinfo import blocks_by_cpu, first_block, model_of, read_cpuinfo, values_of, vendor_of
 from hosttune.discovery.sets import parse_list, read_list, read_set
@@ -33,20 +32,20 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
     cpuinfo = read_cpuinfo(reader)
     directories, present, online = _read_ids(reader, cpuinfo)
     homes = read_homes(reader, nodes, online)
-    places = read_places(reader, online, homes, cpuinfo)
+    packages, dies, cores = read_places(reader, online, homes, cpuinfo)
     first = min(online & directories, default=None)
     names = [] if first is None else reader.names(f"{CPUS}/cpu{first}")
-    llc, l2 = read_caches(reader, online, places.packages) if "cache" in names else ({}, {})
-    kinds, hybrid = read_kinds(reader, places.cores, names)
+    llc, l2 = read_caches(reader, online, packages) if "cache" in names else ({}, {})
+    kinds, hybrid = read_kinds(reader, cores, names)
     isolated, nohz_full = _isolated_cpus(reader), _nohz_full_cpus(reader)
     allowed = _allowed_cpus(reader, online)
-    running = _read_running(reader, online, first, names)
+    settings, driver = _read_running(reader, online, first, names)
     cpus = tuple(
         Cpu(
             id=cpu,
-            core=places.cores.get(cpu),
-            package=places.packages.get(cpu),
-            die=places.dies.get(cpu),
+            core=cores.get(cpu),
+            package=packages.get(cpu),
+            die=dies.get(cpu),
             numa_node=homes.get(cpu),
             llc=llc.get(cpu),
             l2=l2.get(cpu),
@@ -55,13 +54,11 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
             nohz_full=None if nohz_full is None else cpu in nohz_full,
             allowed=(allowed is None or cpu in allowed) if cpu in online else None,
             kind=kinds.get(cpu),
-            governor=running.governors.get(cpu),
-            energy_preference=running.energy_preferences.get(cpu),
-            resume_latency_us=running.resume_latencies.get(cpu),
+            **{name: values.get(cpu) for name, values in settings.items()},
         )
         for cpu in sorted(directories | present | online)
     )
-    return cpus, _read_model(reader, cpuinfo, hybrid, running.driver)
+    return cpus, _read_model(reader, cpuinfo, hybrid, driver)
 
 
 def _read_ids(reader: Reader, cpuinfo: str) -> tuple[CpuSet, CpuSet, CpuSet]:
@@ -224,20 +221,10 @@ def _cpus_of_group(reader: Reader, mount: str, group: str, names: Iterable[str])
 # --- settings of CPUs ----------------------------------------------------------------------------------------
 
 
-class _CpuSettings(msgspec.Struct, frozen=True):
-    """Settings of CPUs. By CPU: frequency governor, energy-performance preference, limit of the wake-up latency.
-
-    `driver` is the one frequency driver of all CPUs.
-    """
-
-    governors: Mapping[int, str]
-    energy_preferences: Mapping[int, str]
-    resume_latencies: Mapping[int, str]
-    driver: str | None
-
-
-def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequence[str]) -> _CpuSettings:
-    """Return the settings of each online CPU.
+def _read_running(
+    reader: Reader, online: CpuSet, first: int | None, names: Sequence[str]
+) -> tuple[dict[str, dict[int, Any]], str | None]:
+    """Return the settings of CPUs by field of `Cpu` and CPU, and the one frequency driver of all CPUs.
 
     If the first CPU lacks a file, all CPUs lack it. `names` lists the first CPU's directory.
     """
@@ -255,12 +242,12 @@ def _read_running(reader: Reader, online: CpuSet, first: int | None, names: Sequ
     if len(drivers) > 1:
         where = f"{CPUS}/cpu*/cpufreq/scaling_driver"
         reader.problem("CPUs of several frequency drivers", where, " and ".join(drivers)[:80])
-    return _CpuSettings(
-        each("cpufreq/scaling_governor"),
-        each("cpufreq/energy_performance_preference"),
-        each("power/pm_qos_resume_latency_us"),
-        drivers[0] if len(drivers) == 1 else None,
-    )
+    settings = {
+        "governor": each("cpufreq/scaling_governor"),
+        "energy_preference": each("cpufreq/energy_performance_preference"),
+        "resume_latency_us": each("power/pm_qos_resume_latency_us"),
+    }
+    return settings, drivers[0] if len(drivers) == 1 else None
 
 
 # --- facts that all CPUs have in common ----------------------------------------------------------------------
@@ -277,11 +264,8 @@ def _read_model(reader: Reader, cpuinfo: str, hybrid: bool | None, scaling_drive
     named = values_of(cpuinfo, "vendor_id") - {""}
     if len(named) > 1:
         reader.problem("CPUs of several makers", "/proc/cpuinfo", " and ".join(sorted(named))[:80])
-        vendor = None
-    else:
-        vendor = vendor_of(first_block(cpuinfo))
     return CpuModel(
-        vendor=vendor,
+        vendor=vendor_of(block) if len(named) <= 1 else None,
         model=model_of(block),
         physical_address_bits=number(sizes[1], 64) if sizes else None,
         virtual_address_bits=number(sizes[2], 64) if sizes else None,

@@ -300,8 +300,7 @@ def _clock(reader: Reader) -> tuple[bool | None, float | None]:
 
     Uses STA_UNSYNC of adjtimex(2), which chrony, ntpd, systemd-timesyncd and phc2sys all clear. This changes nothing.
     """
-    text = reader.query(_CLOCK, _ask_clock) or ""
-    match = re.fullmatch(r"status ([0-9]{1,9}) maxerror ([0-9]{1,15})\s*", text)
+    match = re.fullmatch(r"status ([0-9]{1,9}) maxerror ([0-9]{1,15})\s*", reader.query(_CLOCK, _ask_clock) or "")
     if match is None:
         return None, None
     return not int(match[1]) & _STA_UNSYNC, int(match[2]) / 1e6

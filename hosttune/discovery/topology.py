@@ -60,16 +60,11 @@ def read_homes(reader: Reader, nodes: Sequence[NumaNode], online: CpuSet) -> dic
 # --- packages, dies and cores --------------------------------------------------------------------------------
 
 
-class CpuPlaces(msgspec.Struct, frozen=True):
-    """By CPU: the kernel's ids of package and die, and the lowest CPU of the core."""
-
-    packages: Mapping[int, int]
-    dies: Mapping[int, int]
-    cores: Mapping[int, int]
+CpuMap = Mapping[int, int]  # by CPU
 
 
-def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], cpuinfo: str) -> CpuPlaces:
-    """Return the places of the online CPUs.
+def read_places(reader: Reader, online: CpuSet, homes: CpuMap, cpuinfo: str) -> tuple[CpuMap, CpuMap, CpuMap]:
+    """Return by online CPU the kernel's ids of package and die, and the lowest CPU of the core.
 
     Sibling lists show who shares a core; on many machines `core_id` is not unique.
     """
@@ -88,8 +83,8 @@ def read_places(reader: Reader, online: CpuSet, numa_nodes: Mapping[int, int], c
     dies = {cpu: heads[head] for cpu in online if (head := cores.get(cpu, cpu)) in heads}
     if rest:
         core_ids = _read_ids(reader, rest, "core_id") if names else ids_of(blocks, "core id")
-        cores |= _cores_of_ids(reader, rest, core_ids, packages, dies, numa_nodes)
-    return CpuPlaces(packages, dies, cores)
+        cores |= _cores_of_ids(reader, rest, core_ids, packages, dies, homes)
+    return packages, dies, cores
 
 
 def _read_ids(reader: Reader, cpus: Iterable[int], name: str) -> dict[int, int]:
@@ -134,8 +129,7 @@ def _check_packages(reader: Reader, packages: Mapping[int, int], siblings: Mappi
 
 def _package_of(siblings: CpuSet, packages: Mapping[int, int]) -> int:
     """Return the package of a CPU without an id: that of a sibling, or else the lowest CPU of the siblings' group."""
-    known = (packages[sibling] for sibling in sorted(siblings) if sibling in packages)
-    return next(known, min(siblings))
+    return next((packages[sibling] for sibling in sorted(siblings) if sibling in packages), min(siblings))
 
 
 def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: Mapping[int, int]) -> dict[int, int]:

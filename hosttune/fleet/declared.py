@@ -103,8 +103,7 @@ def _result(name: str, subject: str, wanted: Wanted, facts: Sequence[Fact]) -> C
     value = next(iter(values)) if len(values) == 1 else None
     source = facts[0].source if facts else None
     if value is None:
-        why = "the host gives several values" if len(values) > 1 else "not known"
-        return _unknown(check, subject, expected, why)
+        return _unknown(check, subject, expected, "the host gives several values" if len(values) > 1 else "not known")
     if FACT_KINDS[name].of != "host" and any(fact.kind is None for fact in facts):
         return _unknown(check, subject, expected, f"{value[:_MOST_VALUE]}, of a device of unknown kind")
     outcome = _outcome(name, value, wanted)
@@ -147,8 +146,7 @@ def of_host(declared: Declared, results: str, host: str, phase: str) -> tuple[Ch
         part = _DECODER.decode(data) if data is not None else _JudgedPart()
     except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         part = _JudgedPart()
-    known = Validation(host=part.host, machine=part.machine)
-    return judged(declared, machine_of(known), part.configuration)
+    return judged(declared, machine_of(Validation(host=part.host, machine=part.machine)), part.configuration)
 
 
 def kept_to(status: HostStatus, declared: Declared, results: str, phase: str) -> HostStatus:

@@ -43,26 +43,24 @@ class _Page(msgspec.Struct, frozen=True):
         return stat.S_ISREG(page.st_mode) and newest < page.st_mtime_ns
 
 
-def with_pages(
-    report: FleetReport, results: str, render: Renderer, *, every: bool = False, check: bool = False
-) -> FleetReport:
+def with_pages(report: FleetReport, results: str, render: Renderer) -> FleetReport:
     """Write the pages of hosts, and return the report with their paths relative to the results folder.
 
-    Pages are written for hosts that failed, are unknown or got worse; with `every` for all hosts. A host without a
-    validation of this run gets no page. A page of an earlier run is removed, so that it is not mistaken for one of this
-    run. `render` makes the page. Raises BadInput if a page cannot be written.
+    Pages are written for hosts that failed, are unknown or got worse. A host without a validation of this run gets no
+    page. A page of an earlier run is removed, so that it is not mistaken for one of this run. `render` makes the page.
+    Raises BadInput if a page cannot be written.
     """
-    judge = judge_of(report.verb, check=check)
+    judge = judge_of(report.verb)
     if judge is None:
         return report
     lines = []
     for line in report.hosts:
-        source = answer_path(results, line.host, judge, check=check)
+        source = answer_path(results, line.host, judge)
         name = f"{os.path.basename(source).removesuffix('.json')}.html"
         sources = (source, answer_path(results, line.host, "discover"))
         page = _Page(os.path.join(os.path.dirname(source), name), f"{line.folder}/{name}", sources)
-        wanted = every or bool(line.worse) or line.verdict in ("fail", "unknown")
-        answer = read_answer(results, line.host, judge, report.run, check=check)
+        wanted = bool(line.worse) or line.verdict in ("fail", "unknown")
+        answer = read_answer(results, line.host, judge, report.run)
         there = wanted and answer.outcome in ("ok", "no") and _written(page, render)
         if not there and not page.made:
             remove_file(page.path)

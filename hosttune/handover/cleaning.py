@@ -98,8 +98,7 @@ class Cleaning:
         is like now is what the next hand-over compares with.
         """
         if site.store is not None and target.kind == "nic" and clean:
-            text = f"as of hand-over {number}"
-            network.settle(site.store.folder, target.address, target.identity, "clean", text)
+            network.settle(site.store.folder, target.address, target.identity, "clean", f"as of hand-over {number}")
         if site.store is None or target.kind != "nvme":
             return
         try:

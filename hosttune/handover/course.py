@@ -367,8 +367,7 @@ class Course:
                 for device in devices
             ]
             statement = Statement.of(msgspec.structs.replace(statement.predicate, devices=tuple(kept)))
-        path = record.statement_path(self.store.folder, self.number)
-        save(path, statement.to_json(), mode=mode_of("handover/NAME"))
+        save(record.statement_path(self.store.folder, self.number), statement.to_json(), mode=mode_of("handover/NAME"))
         with record.state_lock(self.store):
             records = [self._ended(host, device, why) for device in statement.predicate.devices]
             record_devices(self.store.folder, [device_record for device_record in records if device_record is not None])

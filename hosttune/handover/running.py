@@ -114,8 +114,7 @@ def _lines(
         if not can_erase(target):
             erased = _NO_WAY
         elif target.kind == "nic":
-            folder = site.store.folder if site.store is not None else ""
-            erased = _compared(site.system, folder, target)
+            erased = _compared(site.system, site.store.folder if site.store is not None else "", target)
         words = [
             f"{target.address} ({target.kind}{f', of guest {target.guest}' if target.guest else ''}): quarantine",
             f"reset ({method}{asks})" if method else "no reset that clears it: it stays quarantined",

@@ -82,11 +82,9 @@ class Target(Value, frozen=True, kw_only=True):
 
 def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     """Return the devices of a hand-over, in the order of addresses. Raises BadInput, Refused; changes nothing."""
-    register = (
-        read_register(site.store.folder)
-        if site.store is not None
-        else (host.handover.register if host.handover is not None else Register())
-    )
+    register = host.handover.register if host.handover is not None else Register()
+    if site.store is not None:
+        register = read_register(site.store.folder)
     addresses = _asked_addresses(host, register, asked)
     # Raise Refused for an address where another device is quarantined: that one would not be, any more.
     for known in (record for record in register.quarantined if record.address in addresses):
@@ -126,8 +124,7 @@ def _asked_addresses(host: Host, register: Register, asked: Asked) -> tuple[str,
         if (function.class_code or "").startswith(_BRIDGE) and kind_of(host, address) != _SWITCH:
             raise BadInput(f"{address} is a bridge", where="--device", hint="name the devices below it")
         if function.boot_display:
-            hint = "the host's console needs it"
-            raise BadInput(f"{address} is the boot display", where="--device", hint=hint)
+            raise BadInput(f"{address} is the boot display", where="--device", hint="the host's console needs it")
     return tuple(sorted(addresses, key=address_key))
 
 

@@ -132,8 +132,7 @@ def _groups(text: str) -> Iterator[Option]:
     for line in text.splitlines()[:MOST]:
         if group := _GROUP.fullmatch(line):
             values = {"id": group[2]} if group[2] else {}
-            name = _ALIASES.get(group[1], group[1])
-            yield Option(name, values)
+            yield Option(_ALIASES.get(group[1], group[1]), values)
         elif pair := _PAIR.fullmatch(line):
             _add(values, pair[1], pair[2])
 

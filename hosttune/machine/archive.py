@@ -272,8 +272,7 @@ def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, st
     elif member.isreg():
         contents.taken_bytes += member.size
         if member.size > stream.limits.file_bytes:
-            what = f"a file larger than {format_size(stream.limits.file_bytes)}"
-            raise BadInput(what, where=where, hint=_BOMB_HINT)
+            raise BadInput(f"a file larger than {format_size(stream.limits.file_bytes)}", where=where, hint=_BOMB_HINT)
         if contents.taken_bytes > stream.limits.total_bytes:
             raise _too_much(stream.limits, where)
         stream.allow(member.size + _MAX_HEADER_BYTES)

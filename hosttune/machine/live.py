@@ -30,12 +30,18 @@ from hosttune.machine.system import (
     unless_absent,
 )
 
-SECONDS = 5.0
+_READ_SECONDS = 5.0  # until a file that needs a device's lock counts as unreadable
 _LENGTH = struct.Struct("=i")  # length of the data; less than 0: an errno instead
 
 
 class LockedReads:
-    """A child that reads for this process. It ends at the latest when the process ends."""
+    """A child that reads files for this process which need a device's lock. It ends when the process ends.
+
+    The kernel shows `driver_override` and `sriov_numvfs` under the device's lock (drivers/pci/pci-sysfs.c,
+    driver_override_show; drivers/pci/iov.c, sriov_numvfs_show), a mutex that no signal interrupts: while an unbind
+    hangs, every reader hangs too. If the child does not respond in time, the file counts as unreadable, and the hanging
+    child is left alone.
+    """
 
     def __init__(self) -> None:
         self._owner = 0
@@ -64,7 +70,7 @@ class LockedReads:
     def _some(self, count: int, path: str) -> bytes:
         data = b""
         while len(data) < count:
-            ready, _, _ = select.select([self._answers], [], [], SECONDS)
+            ready, _, _ = select.select([self._answers], [], [], _READ_SECONDS)
             more = os.read(self._answers, count - len(data)) if ready else b""
             if not more:
                 # Abandon the child: it is killed, and ends when the kernel lets it

@@ -284,8 +284,7 @@ class Scratch(ScratchFunctions):
                 self._store(mounts, held + f"hugetlbfs {path[1]} hugetlbfs rw,{size} 0 0\n".encode())
 
     def _unmount(self, unit: str) -> None:
-        text = self.read(f"{UNITS_FOLDER}/{unit}") or ""
-        path = _UNIT_LINE["Where"].search(text)
+        path = _UNIT_LINE["Where"].search(self.read(f"{UNITS_FOLDER}/{unit}") or "")
         if path is None:
             return
         for inside in (f"{path[1]}/libvirt/qemu", f"{path[1]}/libvirt"):  # first: nobody looks for them without a mount

@@ -35,8 +35,7 @@ def seal(path: str) -> int:
         if text.partition("\n")[0] != manifest.FORMAT:
             raise BadInput("a capture without a manifest", where=path, hint="nothing is checked in it; capture again")
         digests = _digests(root)
-        data = manifest.seal(text, digests).encode("utf-8", "surrogateescape")
-        write_whole(own, data, os.stat(own).st_mode & 0o777)
+        write_whole(own, manifest.seal(text, digests).encode("utf-8", "surrogateescape"), os.stat(own).st_mode & 0o777)
     except FileNotFoundError as error:
         hint = "give a folder that hosttune capture made: it has .hosttune/capture"
         raise BadInput("no capture of hosttune", where=path, hint=hint) from error

@@ -29,8 +29,7 @@ def link_of(system: System, interface: str) -> Mapping[str, Any] | None:
     """Return what `ip -j -d link show` says of an interface; None if it cannot be asked."""
     if not INTERFACE.fullmatch(interface):
         return None
-    text = ask(system, f"ip-link-{interface}", ("ip", "-j", "-d", "link", "show", "dev", interface))
-    links = json_of(text)
+    links = json_of(ask(system, f"ip-link-{interface}", ("ip", "-j", "-d", "link", "show", "dev", interface)))
     if not isinstance(links, list) or len(links) != 1 or not isinstance(links[0], dict):
         return None
     return links[0] if links[0].get("ifname") == interface else None

@@ -93,5 +93,4 @@ def _unwritable(path: str, error: OSError) -> BadInput:
         errno.ENOSPC: "free space on that disk; the earlier file stays, and its metrics get old",
         errno.EDQUOT: "free space on that disk; the earlier file stays, and its metrics get old",
     }
-    hint = hints.get(error.errno or 0, _FOLDER)
-    return BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=hint)
+    return BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=hints.get(error.errno or 0, _FOLDER))

@@ -66,13 +66,7 @@ def plain_json(
     return document
 
 
-def typed_json(
-    data: str | bytes,
-    kind: type[T],
-    *,
-    where: str = "answer",
-    hint: str = "write it again with this version of hosttune",
-) -> T:
+def typed_json(data: str | bytes, kind: type[T], *, where: str = "answer") -> T:
     """Return a JSON text as a value of a type; parts that the type lacks are skipped. Raises BadInput.
 
     Ten times as fast as `plain_json`, and values are not counted: for what hosttune has written, by lines or hosts.
@@ -83,7 +77,7 @@ def typed_json(
         if _LONG in plain.translate(_DIGITS):
             refuse_long(msgspec.json.decode(plain), where)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise BadInput(str(error), where=where, hint=hint) from error
+        raise BadInput(str(error), where=where, hint="write it again with this version of hosttune") from error
     return document
 
 

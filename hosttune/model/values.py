@@ -276,27 +276,25 @@ def number(text: str, most: int = MAX_SIZE) -> int | None:
 
 def parse_size(size: int | str, *, where: str) -> int:
     """Return the bytes of a SIZE: a whole number of bytes, or a number with KiB, MiB, GiB or TiB. Raises BadInput."""
-    if isinstance(size, int) and not isinstance(size, bool):
-        parsed = size
-    else:
-        # The exact number of bytes; None if the text is not a size or not a whole number of bytes.
-        text = str(size).strip()
-        if len(text) < 20 and text.isascii() and text.isdecimal():
-            parsed = int(text)
-        else:
-            match = _SIZE.fullmatch(text)
-            if not match:
-                parsed = None
-            else:
-                fraction = match[2] or ""
-                whole, rest = divmod(int(match[1] + fraction) * _UNIT[match[3]], 10 ** len(fraction))
-                parsed = None if rest else whole
+    parsed = size if isinstance(size, int) and not isinstance(size, bool) else _bytes_of(str(size).strip())
     if (parsed or 0) > MAX_SIZE or (parsed is None and _HUGE.fullmatch(str(size).strip())):
         raise BadInput(f"{size!r} is too large", where=where, hint=f"give at most {MAX_SIZE >> 40}TiB")
     if parsed is None or parsed <= 0:
         hint = "write bytes, or a number with KiB, MiB, GiB or TiB"
         raise BadInput(f"{size!r} is not a size", where=where, hint=size_hint(str(size), hint))
     return parsed
+
+
+def _bytes_of(text: str) -> int | None:
+    """Return the exact number of bytes; None if the text is not a size or not a whole number of bytes."""
+    if len(text) < 20 and text.isascii() and text.isdecimal():
+        return int(text)
+    match = _SIZE.fullmatch(text)
+    if not match:
+        return None
+    fraction = match[2] or ""
+    whole, rest = divmod(int(match[1] + fraction) * _UNIT[match[3]], 10 ** len(fraction))
+    return None if rest else whole
 
 
 def format_size(size_bytes: int | None) -> str:
@@ -398,15 +396,19 @@ def _prune(value: object, kind: msgspec.inspect.Type) -> object:
             takes = _takes_null(shape.value_type)
             return {name: part for name, part in value.items() if part is not None or takes}
         if isinstance(value, dict) and isinstance(shape, msgspec.inspect.StructType):
-            kept = dict(value)
-            for field in shape.fields:
-                part = kept.get(field.name, msgspec.UNSET)
-                if part is None and not field.required and not _takes_null(field.type):
-                    del kept[field.name]
-                elif isinstance(part, dict | list):
-                    kept[field.name] = _prune(part, field.type)
-            return kept
+            return _prune_struct(value, shape)
     return value
+
+
+def _prune_struct(value: dict[str, object], shape: msgspec.inspect.StructType) -> dict[str, object]:
+    kept = dict(value)
+    for field in shape.fields:
+        part = kept.get(field.name, msgspec.UNSET)
+        if part is None and not field.required and not _takes_null(field.type):
+            del kept[field.name]
+        elif isinstance(part, dict | list):
+            kept[field.name] = _prune(part, field.type)
+    return kept
 
 
 def _takes_null(kind: msgspec.inspect.Type) -> bool:

@@ -81,8 +81,7 @@ def _statements(site: Site, host: Host) -> tuple[tuple[Verification, ...] | None
 
 def read_validation(path: str) -> Validation:
     """Read an earlier validation. Raises BadInput."""
-    what = "a validation (hosttune validate -o json prints one)"
-    return Validation.from_json(load(path, what=what), where=path)
+    return Validation.from_json(load(path, what="a validation (hosttune validate -o json prints one)"), where=path)
 
 
 def _doubt(error: BadInput | Refused) -> Problem:

@@ -47,8 +47,7 @@ def event_of_record(record: bytes) -> Event | None:
     head = _HEAD.match(record)
     if head is None or int(head[1]) >> 3:  # the facility: 0 is the kernel
         return None
-    text = record[head.end() :].split(b"\n", 1)[0].decode("utf-8", "replace")
-    return event_of_line(text)
+    return event_of_line(record[head.end() :].split(b"\n", 1)[0].decode("utf-8", "replace"))
 
 
 def event_of_line(text: str) -> Event | None:

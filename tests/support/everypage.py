@@ -13,8 +13,8 @@ from unit.report.test_report_plan_picture import INTENT, example
 import hosttune
 from hosttune.model.history import Caller, ChangedGuests, History, PastTransaction
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Finding, GuestChange, Source
-from hosttune.model.quarantine import DeviceRecord, Recording
+from hosttune.model.plan import PlanFinding, GuestChange, Source
+from hosttune.model.quarantine import DeviceRecord, StartRecording
 from hosttune.model.result import Entry
 from hosttune.model.verification import DeviceStatus, HandoverStatus
 from hosttune.planning.adopting import Definition, adopt
@@ -52,7 +52,7 @@ def _reports() -> Iterator[tuple[str, Report]]:
     change = GuestChange(element="memory", was="512 GiB", becomes="1016 GiB", when="next-start")
     first, second, third = plan.guests
     guests = (replace(first, change="update", changes=(change,)), replace(second, change="keep"), third)
-    error = Finding(level="error", text="no IOMMU groups", where="/sys/kernel/iommu_groups")
+    error = PlanFinding(level="error", text="no IOMMU groups", where="/sys/kernel/iommu_groups")
     yield "update", plan_report(replace(plan, based_on=3, guests=guests, findings=(error, *plan.findings)), host)
     tuned = (DEFINITIONS / "virt-install-tuned.xml").read_bytes()
     yield "adoption", adoption_report(adopt(host, [Definition(tuned, "tuned")]), host, "hosttune apply --adopt tuned")
@@ -68,7 +68,7 @@ def _reports() -> Iterator[tuple[str, Report]]:
         why="the hand-over was cut off", guest="team-blue-training-1", step="reset", handover="3",
     )  # fmt: skip
     devices = (DeviceStatus(record=quarantined, epoch=4),)
-    recording = Recording(active=False, why="the hook of libvirt is another program's")
+    recording = StartRecording(active=False, why="the hook of libvirt is another program's")
     yield "handover", status_report(HandoverStatus(host=host.hostname, devices=devices, recording=recording))
     entry = Entry(action="driver:0000:41:00.0", outcome="failed", before="nvidia", want="vfio-pci", why="it is held")
     past = PastTransaction(

@@ -42,9 +42,7 @@ def reports(folder: Path) -> dict[str, FleetReport]:
     small, hostile, large = str(folder / "small"), str(folder / "hostile"), str(folder / "large")
     return {
         "small": with_pages(report_of(small, fleet(Path(small), 20), ASKED), small, host_page),
-        "hostile": with_pages(
-            report_of(hostile, fleet(Path(hostile), 20, hostile=True), ASKED), hostile, host_page, every=True
-        ),
+        "hostile": with_pages(report_of(hostile, fleet(Path(hostile), 20, hostile=True), ASKED), hostile, host_page),
         "large": report_of(large, fleet(Path(large), 300, level=0, discovered=False), ASKED),
         "stopped": stopped_run(folder / "stopped"),
     }

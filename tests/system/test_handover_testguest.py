@@ -30,9 +30,9 @@ from hosttune.handover.running import Handed, lines_of
 from hosttune.handover.targets import Asked
 from hosttune.handover.testguest import TestGuest, read_image
 from hosttune.handover.testguest.inside import answer_of
+from hosttune.handover.testguest.listening import listen
 from hosttune.handover.testguest.order import GuestOrder, OrderedDevice, Unanswered, read_answer
 from hosttune.handover.testguest.planned import NAME
-from hosttune.handover.testguest.session import listen
 from hosttune.hypervisor.image import Image
 from hosttune.journal.register import record_devices
 from hosttune.machine.system import STATE_INSIDE

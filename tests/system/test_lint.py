@@ -51,7 +51,6 @@ ROOMS = frozenset(
         "store.py",
         "child.py",
         "kmsg.py",
-        "locked.py",
         "assets.py",
         "results.py",
         "launch.py",

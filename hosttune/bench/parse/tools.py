@@ -33,8 +33,7 @@ def parse_fio(text: str, subject: str) -> ParsedOutput:
         row = part(job, dict, "fio", "a job")
         if row.get("error") != 0:
             raise NotUnderstood("fio", f"a job ended with error {row.get('error')}")
-        name = part(row.get("jobname"), str, "fio", "jobname")
-        samples.append(_fio_sample(name, row, subject))
+        samples.append(_fio_sample(part(row.get("jobname"), str, "fio", "jobname"), row, subject))
     if not samples:
         raise NotUnderstood("fio", "no job in it")
     return ParsedOutput(tuple(samples))

@@ -65,43 +65,7 @@ class Met(msgspec.Struct):
 def meet(task: Task, machine: str | None) -> Met:
     """Meet the other hosts of the group, within its wait. Raises NotMet."""
     deadline = time.monotonic() + task.wait
-    if task.index == 0:
-        met = Met(listening=_listen_soon(task, min(deadline, time.monotonic() + _FREE_SECONDS)))
-        assert met.listening is not None
-        strangers: list[str] = []
-        try:
-            while len(met.links) < len(task.hosts) - 1:
-                connection, there = _next(task, met, deadline, strangers)
-                _admit(task, met, connection, there, strangers)
-            met.say({"go": task.group})
-        except BaseException as error:
-            met.say({"refused": str(error) or "the first host stopped"})
-            met.close()
-            raise
-        return met
-    # Connect, say who this is, and wait until all are there. A connection that ends before that is made again.
-    first = task.hosts[0]
-    while True:
-        link = _connect(task, deadline)
-        try:
-            name = task.hosts[task.index]
-            who = {"group": task.group, "host": name, "index": task.index, "machine": machine, "ranks": task.ranks}
-            _send(link, who)
-            said = _hear(link, max(1.0, deadline - time.monotonic()) + _ANSWER_SECONDS)
-        except (OSError, ValueError, BadInput) as error:
-            link.close()
-            if time.monotonic() + _RETRY_SECONDS < deadline:
-                time.sleep(_RETRY_SECONDS)
-                continue
-            why = f"{first} was there, and the group did not connect: {error}"
-            raise NotMet("nobody-came", why, (first,)) from error
-        break
-    if said.get("go") != task.group:
-        link.close()
-        refused = said.get("refused")
-        why = f"{first}: {str(refused)[:200]}" if refused else f"somebody else is at {task.address} port {task.port}"
-        raise NotMet("nobody-came" if refused else "other-member", why, () if refused else (first,))
-    return Met(links={first: link})
+    return _receive(task, deadline) if task.index == 0 else _join(task, machine, deadline)
 
 
 # --- the first host --------------------------------------------------------------------------------------------
@@ -135,6 +99,22 @@ def _listen_soon(task: Task, deadline: float) -> socket.socket:
             if error.outcome != "port-busy" or time.monotonic() + _RETRY_SECONDS >= deadline:
                 raise
         time.sleep(_RETRY_SECONDS)
+
+
+def _receive(task: Task, deadline: float) -> Met:
+    met = Met(listening=_listen_soon(task, min(deadline, time.monotonic() + _FREE_SECONDS)))
+    assert met.listening is not None
+    strangers: list[str] = []
+    try:
+        while len(met.links) < len(task.hosts) - 1:
+            connection, there = _next(task, met, deadline, strangers)
+            _admit(task, met, connection, there, strangers)
+        met.say({"go": task.group})
+    except BaseException as error:
+        met.say({"refused": str(error) or "the first host stopped"})
+        met.close()
+        raise
+    return met
 
 
 def _next(task: Task, met: Met, deadline: float, strangers: list[str]) -> tuple[socket.socket, str]:
@@ -187,6 +167,32 @@ def _stranger(task: Task, met: Met, said: Mapping[str, Any]) -> str | None:
 
 
 # --- the others ------------------------------------------------------------------------------------------------
+
+
+def _join(task: Task, machine: str | None, deadline: float) -> Met:
+    """Connect, say who this is, and wait until all are there. A connection that ends before that is made again."""
+    first = task.hosts[0]
+    while True:
+        link = _connect(task, deadline)
+        try:
+            name = task.hosts[task.index]
+            who = {"group": task.group, "host": name, "index": task.index, "machine": machine, "ranks": task.ranks}
+            _send(link, who)
+            said = _hear(link, max(1.0, deadline - time.monotonic()) + _ANSWER_SECONDS)
+        except (OSError, ValueError, BadInput) as error:
+            link.close()
+            if time.monotonic() + _RETRY_SECONDS < deadline:
+                time.sleep(_RETRY_SECONDS)
+                continue
+            why = f"{first} was there, and the group did not connect: {error}"
+            raise NotMet("nobody-came", why, (first,)) from error
+        break
+    if said.get("go") != task.group:
+        link.close()
+        refused = said.get("refused")
+        why = f"{first}: {str(refused)[:200]}" if refused else f"somebody else is at {task.address} port {task.port}"
+        raise NotMet("nobody-came" if refused else "other-member", why, () if refused else (first,))
+    return Met(links={first: link})
 
 
 def _connect(task: Task, deadline: float) -> socket.socket:

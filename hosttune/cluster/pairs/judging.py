@@ -125,8 +125,7 @@ def _judge_pair(
     beside = of_host if pair.memory == "gpu" else None
     middles = (medians.get((pair.memory, pair.rate_gbps)), medians.get(pair.rail)) if "median" in against else ()
     figures = ((port if port is None or limit is None else min(port, limit)), *middles, beside)
-    known = [floor * value for value in figures if value is not None]
-    expected = max(known, default=None)
+    expected = max((floor * value for value in figures if value is not None), default=None)
     state: PairState = "unknown"
     why = pair.why
     if pair.gbps == 0 or (expected is not None and pair.gbps < expected):

@@ -94,8 +94,7 @@ def survey(system: System, order: EraseOrder) -> Survey:
 def look(system: System, order: EraseOrder) -> Survey:
     """As `survey`, also while a sanitize runs."""
     belonging.refuse_unowned(order)
-    name = belonging.controller_of(system, order)
-    drive = Drive(system, name)
+    drive = Drive(system, belonging.controller_of(system, order))
     identity = drive.identity()
     belonging.refuse_other_serial(order, identity)
     known = belonging.refuse_foreign(system, order, drive, identity)

@@ -7,11 +7,8 @@ kill left. It is removed last.
 
 from __future__ import annotations
 
-import json
 import secrets
-import socket
 import sys
-import time
 import uuid
 from collections.abc import Callable, Mapping
 
@@ -19,7 +16,7 @@ import msgspec
 
 from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
-from hosttune.guest import guest_files
+from hosttune.guest import GuestFiles, guest_files
 from hosttune.guest.seed import asking_user_data, meta_data
 from hosttune.handover import record
 from hosttune.handover.targets import Target
@@ -48,43 +45,6 @@ from hosttune.model.starts import TEST_GUEST
 from hosttune.model.values import is_address, to_json
 from hosttune.transaction.guestfiles import FilesOfGuest, value_of
 from hosttune.transaction.site import Site
-
-
-def listen(path: str, seconds: float, most: int) -> dict[str, str]:
-    """Return what came from a socket, and how it ended. Raises OSError if the socket cannot be reached."""
-    deadline = time.monotonic() + seconds
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-        channel.settimeout(min(seconds, 20.0))
-        channel.connect(path)
-        data = b""
-        while b"\n" not in data:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return {"ended": "unfinished" if data else "silent"}
-            channel.settimeout(left)
-            try:
-                chunk = channel.recv(1 << 16)
-            except TimeoutError:
-                continue
-            except ConnectionError:
-                chunk = b""
-            if not chunk:
-                return {"ended": "ended-early"}
-            data += chunk
-            if len(data) > most:
-                return {"ended": "too-much"}
-    line, _, rest = data.partition(b"\n")
-    if rest:
-        return {"ended": "too-much"}
-    try:
-        return {"ended": "line", "text": line.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {"ended": "garbled"}
-
-
-if __name__ == "__main__":
-    print(json.dumps(listen(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))))
-
 
 BOOT_SECONDS, BOOT_ESTIMATE = 900.0, 120.0  # until the image runs what its seed asks for: a choice of ours
 _CREATE_SECONDS = 60.0
@@ -132,18 +92,10 @@ class Session(msgspec.Struct):
         plan = planned_guest(host, self.wanted, kinds, self.others, name, f"{folder}/guests/{NAME}")
         guest = plan.guests[0]
         refuse_unstartable(host, guest)
-        devices = [
-            OrderedDevice(address=device.guest_address, ids=host.index.ids(device.address))
-            for device in guest.devices
-            if task == "validate" or device.address in targets
-        ]
-        order = GuestOrder(nonce=secrets.token_hex(16), task=task, devices=tuple(devices), level=level, pattern=pattern)
+        order = _order(host, guest, targets, task, level, pattern)
         addresses = [device.address for device in guest.devices]
         with record.state_lock(self.store):
-            # Write down which guest will have which devices. Raises WriteFailed.
-            assert all(map(is_address, addresses))
-            text = "\n".join([f"{NAME} {name}", *addresses, ""])
-            system.replace(f"{folder}/{TEST_GUEST}", text.encode(), mode_of(TEST_GUEST))
+            _note(system, folder, name, addresses)
         try:
             with record.state_lock(self.store):
                 record_devices_start(system, NAME, addresses)
@@ -192,17 +144,28 @@ def _folder(system: System) -> str:
     return STATE_INSIDE if system.captured else state_directory()
 
 
+def _note(system: System, folder: str, name: str, addresses: list[str]) -> None:
+    """Write down which guest will have which devices. Raises WriteFailed."""
+    assert all(map(is_address, addresses))
+    text = "\n".join([f"{NAME} {name}", *addresses, ""])
+    system.replace(f"{folder}/{TEST_GUEST}", text.encode(), mode_of(TEST_GUEST))
+
+
+def _order(
+    host: Host, guest: PlannedGuest, targets: Mapping[str, Target], task: Task, level: int, pattern: str | None
+) -> GuestOrder:
+    devices = [
+        OrderedDevice(address=device.guest_address, ids=host.index.ids(device.address))
+        for device in guest.devices
+        if task == "validate" or device.address in targets
+    ]
+    return GuestOrder(nonce=secrets.token_hex(16), task=task, devices=tuple(devices), level=level, pattern=pattern)
+
+
 def _start(system: System, folder: str, plan: Plan, image: Image, order: GuestOrder) -> None:
     """Make the files and start the guest. Raises Unanswered, WriteFailed."""
     guest = plan.guests[0]
-    # The guest's ordinary files, with the order in its user-data.
-    files = guest_files(plan, NAME)
-    refusal = GuestAnswer(
-        nonce=order.nonce, problem="hosttune in the image is missing, or does not know `handover inside`"
-    )
-    user = asking_user_data(files.bundle, to_json(order), refusal.to_line(), CHANNEL)
-    meta = meta_data(NAME, plan.guests[0].uuid, user)
-    FilesOfGuest.of(NAME).write(system, value_of(msgspec.structs.replace(files, user_data=user, meta_data=meta)))
+    FilesOfGuest.of(NAME).write(system, value_of(_files(plan, order)))
     overlay = f"{folder}/guests/{NAME}/{_DISK}"
     system.replace(overlay, b"", mode_of(f"guests/{NAME}/{_DISK}"))
     base = ("-b", image.path, "-F", image.format)
@@ -217,10 +180,21 @@ def _start(system: System, folder: str, plan: Plan, image: Image, order: GuestOr
         raise Unanswered("not-started", f"{error.argv[0]}: {error.reason}: {said}") from error
 
 
+def _files(plan: Plan, order: GuestOrder) -> GuestFiles:
+    """Return the guest's ordinary files, with the order in its user-data."""
+    files = guest_files(plan, NAME)
+    refusal = GuestAnswer(
+        nonce=order.nonce, problem="hosttune in the image is missing, or does not know `handover inside`"
+    )
+    user = asking_user_data(files.bundle, to_json(order), refusal.to_line(), CHANNEL)
+    meta = meta_data(NAME, plan.guests[0].uuid, user)
+    return msgspec.structs.replace(files, user_data=user, meta_data=meta)
+
+
 def _listen(system: System, name: str, seconds: float) -> str:
     """Return the line that the guest says. Raises Unanswered."""
     path = _socket(system, name)
-    module = "hosttune.handover.testguest.session"
+    module = "hosttune.handover.testguest.listening"
     argv = (sys.executable, "-P", "-m", module, path, f"{seconds:g}", str(most_bytes()))
     try:
         said = plain_json(system.run(argv, timeout=seconds + 60.0), where=module)

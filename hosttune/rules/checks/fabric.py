@@ -129,8 +129,7 @@ def _managed(evidence: Evidence) -> Iterator[tuple[str, FabricManager]]:
     drivers = {switch.driver for switch in host.nvswitches}
     drivers = drivers or {host.index.pci[address].driver for address in fabric_bridges(host.pci, host.nics)}
     if drivers and all(map(for_vfio, drivers)):
-        why = "all NVSwitches, or what carries them, are on vfio-pci: it runs in the guest that has them"
-        raise inapplicable(why)
+        raise inapplicable("all NVSwitches, or what carries them, are on vfio-pci: it runs in the guest that has them")
     held = host.nvswitches or why_switches_exist(evidence) is not None
     if not held and host.hypervisor:
         raise inapplicable("no NVSwitch in this guest: it runs on the host")

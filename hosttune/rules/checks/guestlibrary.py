@@ -103,8 +103,7 @@ def _nics(evidence: Evidence) -> tuple[str, ...]:
     """Return the NICs that the guest's plan names for a collectives library; the check ends if there are none."""
     plan = evidence.guest_plan
     if plan is None or plan.library is None or not plan.library.nics:
-        why = "no plan of a guest is here that names NICs for a collectives library"
-        raise inapplicable(why)
+        raise inapplicable("no plan of a guest is here that names NICs for a collectives library")
     return plan.library.nics
 
 

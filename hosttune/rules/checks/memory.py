@@ -64,8 +64,7 @@ def _no_pages(evidence: Evidence) -> Finding:
         )
     else:
         return Finding(outcome="skip", text="no guest asks for huge pages, and none are reserved")
-    expected = "pages for the guests that ask for them"
-    return Finding(outcome="unknown", text=why, expected=expected, remedy=remedy)
+    return Finding(outcome="unknown", text=why, expected="pages for the guests that ask for them", remedy=remedy)
 
 
 def unread_pools(host: Host) -> list[tuple[int, int]]:

@@ -169,8 +169,7 @@ def _firmware(on: On, nic: PhysicalFunction) -> Iterator[Finding]:
         yield on.unknown(f"the firmware of {listed(silent, 3)}, of the same model, was not read")
     elif rest and (own != most or rest[0][1] == count):
         others = sorted({version for versions in theirs.values() for version in versions} - set(own))
-        text = f"firmware {', '.join(own)}; other cards of its model have {listed(others, 3)}"
-        yield on.warned(text, _UPDATE)
+        yield on.warned(f"firmware {', '.join(own)}; other cards of its model have {listed(others, 3)}", _UPDATE)
 
 
 def _versions(nic: PhysicalFunction) -> tuple[str, ...]:

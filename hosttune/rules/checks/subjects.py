@@ -50,8 +50,7 @@ def guest_plan(evidence: Evidence) -> GuestPlan:
         if problem.what == UNREADABLE:
             remedy = "write the guest's seed or bundle again (hosttune apply on its host) and install it"
             raise NoValue(Finding(outcome="unknown", text=problem.why, source=PLACE, remedy=remedy))
-    text = f"no plan of a guest is here: a planned guest's seed or bundle brings {PLACE}"
-    raise inapplicable(text)
+    raise inapplicable(f"no plan of a guest is here: a planned guest's seed or bundle brings {PLACE}")
 
 
 def switches(evidence: Evidence) -> Iterator[tuple[str, NvSwitch]]:

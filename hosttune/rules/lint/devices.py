@@ -120,8 +120,7 @@ def boot_display(scene: GuestOnHost) -> Iterator[Finding]:
     for device in each(scene):
         function = scene.pci.get(device.source or "")
         if function is not None and function.boot_display:
-            text = f"{device.source} is the display that the host boots on ({_DEVICES})"
-            yield Finding(text, scene.place_of(device))
+            yield Finding(f"{device.source} is the display that the host boots on ({_DEVICES})", scene.place_of(device))
 
 
 @rule(

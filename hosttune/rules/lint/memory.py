@@ -137,11 +137,9 @@ def memory_near_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
             continue
         here, there = numbered("node", vcpus), numbered("node", memory)
         if not vcpus <= memory:
-            text = f"the vCPUs of {who} run on {here}, its memory is on {there}: remote access"
-            yield Finding(text, where)
+            yield Finding(f"the vCPUs of {who} run on {here}, its memory is on {there}: remote access", where)
         elif len(cells) > 1 and memory - vcpus:
-            text = f"the memory of {who} may come from {there}, its vCPUs run on {here}"
-            yield Finding(text, where)
+            yield Finding(f"the memory of {who} may come from {there}, its vCPUs run on {here}", where)
 
 
 @rule(

@@ -417,8 +417,7 @@ def address_bits(scene: GuestOnHost) -> Iterator[Finding]:
         wider = (
             "" if scene.takes_host_cpu and not said.startswith("maxphysaddr") else ", or the host's own address width"
         )
-        remedy = f"write {least}less memory or fewer devices with large BARs{wider}"
-        yield Finding(text, _WIDTH, remedy=remedy)
+        yield Finding(text, _WIDTH, remedy=f"write {least}less memory or fewer devices with large BARs{wider}")
 
 
 def _width(scene: GuestOnHost) -> tuple[int | None, str]:

@@ -100,8 +100,7 @@ def vcpus_crowded(scene: GuestOnHost) -> Iterator[Finding]:
     shared = sorted(cpu for cpu, count in Counter(single.values()).items() if count > 1)
     if shared:
         example = CpuSet(vcpu for vcpu, cpu in single.items() if cpu == shared[0])
-        text = f"CPUs {CpuSet(shared)} run several vCPUs each (CPU {shared[0]}: vCPUs {example})"
-        yield Finding(text, _PINS)
+        yield Finding(f"CPUs {CpuSet(shared)} run several vCPUs each (CPU {shared[0]}: vCPUs {example})", _PINS)
 
 
 @rule(
@@ -266,8 +265,7 @@ def iothread_missing(scene: GuestOnHost) -> Iterator[Finding]:
 def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Finding]:
     both = cpus & scene.single
     if both:
-        text = f"{who} on vCPU CPUs {both}: a vCPU waits each time they run"
-        yield Finding(text, where)
+        yield Finding(f"{who} on vCPU CPUs {both}: a vCPU waits each time they run", where)
         return
     if cpus and scene.single and not CORES.known(scene):
         yield unknown(CORES.why, where)
@@ -275,8 +273,7 @@ def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterato
     cores = {scene.core_of(cpu) for cpu in scene.single} - {None}
     near = CpuSet(cpu for cpu in cpus if scene.core_of(cpu) in cores)
     if near:
-        text = f"{who} on {numbered('CPU', near)}, siblings of vCPU CPUs: they share those cores"
-        yield Finding(text, where)
+        yield Finding(f"{who} on {numbered('CPU', near)}, siblings of vCPU CPUs: they share those cores", where)
 
 
 def _far(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Finding]:

@@ -48,7 +48,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FleetReport]:
     small, hostile, large = folder / "small", folder / "hostile", folder / "large"
     found = {"small": report_of(str(small), fleet(small, 8), ASKED)}
     found["hostile"] = with_pages(
-        report_of(str(hostile), fleet(hostile, 20, hostile=True), ASKED), str(hostile), host_page, every=True
+        report_of(str(hostile), fleet(hostile, 20, hostile=True), ASKED), str(hostile), host_page
     )
     found["stopped"] = stopped_run(folder / "stopped")
     found["large"] = report_of(str(large), fleet(large, LARGE, level=0, discovered=False), ASKED)
@@ -185,7 +185,7 @@ def test_links_lead_to_files_that_are_there(reports: dict[str, FleetReport], pag
 
     hrefs = [href for _, one in Page(pages["hostile"]).tags if (href := one.get("href") or "").endswith(".html")]
     linked = [line.page for line in reports["hostile"].hosts if line.page]
-    assert len(linked) > 20
+    assert len(linked) > 2
     assert sorted(map(unquote, hrefs)) == sorted(linked)
 
 
@@ -309,11 +309,6 @@ def test_hosts_that_are_not_well_get_pages(tmp_path: Path) -> None:
     assert "FAIL" in text
     assert "The host" in text  # the picture
     assert not (tmp_path / "well" / "validate.html").exists()
-
-
-def test_all_hosts_with_an_answer_can_have_pages(tmp_path: Path) -> None:
-    found = with_pages(measured(tmp_path), str(tmp_path), host_page, every=True)
-    assert [line.page for line in found.hosts] == ["well/validate.html", "bad/validate.html", None]
 
 
 def test_a_page_is_written_again_only_when_its_documents_are_newer(tmp_path: Path) -> None:
