@@ -13,7 +13,7 @@ from unit.report.test_report_plan_picture import INTENT, example
 import hosttune
 from hosttune.model.history import Caller, ChangedGuests, History, PastTransaction
 from hosttune.model.intent import Intent
-from hosttune.model.plan import PlanFinding, GuestChange, Source
+from hosttune.model.plan import GuestChange, PlanFinding, Source
 from hosttune.model.quarantine import DeviceRecord, StartRecording
 from hosttune.model.result import Entry
 from hosttune.model.verification import DeviceStatus, HandoverStatus
