@@ -20,8 +20,9 @@ _VARIABLES = f"{_EFI}/efivars"
 def read_security(reader: Reader, host: Host) -> Security:
     """Return the kernel's own words (ABI/testing/sysfs-devices-system-cpu, sysfs-class-tpm; UEFI 2.10, 3.3)."""
     said = {name: reader.text(f"{sysfs.VULNERABILITIES}/{name}") for name in reader.names(sysfs.VULNERABILITIES)}
-    blocks = blocks_by_cpu(read_cpuinfo(reader)).items()
-    revisions = grouped((block["microcode"], cpu) for cpu, block in blocks if block.get("microcode"))
+    blocks = blocks_by_cpu(read_cpuinfo(reader))
+    revisions = grouped((block["microcode"], cpu) for cpu, block in blocks.items() if block.get("microcode"))
+    whole = blocks and not {cpu.id for cpu in host.cpus if cpu.online is not False} - blocks.keys()
     # Whether the firmware checks what it boots: the variable is four bytes of attributes, then 1 or 0. It is a
     # query, because the variable's name has a UUID, and a capture replaces those.
 
@@ -42,7 +43,7 @@ def read_security(reader: Reader, host: Host) -> Security:
         tpm = reader.text(f"{_TPM}/{first}/tpm_version_major") or ("2" if reader.names("/sys/class/tpmrm") else None)
     return Security(
         vulnerabilities=said or None,
-        microcode={revision: str(CpuSet(cpus)) for revision, cpus in revisions.items()},
+        microcode={revision: str(CpuSet(cpus)) for revision, cpus in revisions.items()} if whole else None,
         secure_boot={"on": True, "off": False}.get((reader.query("secure-boot", live) or "").strip()),
         tpm=tpm,
         clocksource=reader.text(sysfs.CLOCKSOURCE),

@@ -105,11 +105,18 @@ def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str
 
 
 def _changes(present_xml: str, xml: str) -> Iterator[GuestChange]:
-    """Yield what is otherwise in a definition than in the present one: of the guest, and else of its elements."""
+    """Yield what is otherwise in a definition than in the present one: of the guest, and of elements that it lacks."""
     now, then = (read_tree(text, where="definition") for text in (present_xml, xml))
     guest, changed = (domain_facts(root, where="definition") for root in (now, then))
     guests = list(compare(changed, guest))
-    others = (other for other in other_elements(now, then) if not guests or other[0].startswith(SECTIONS))
+    bare = read_tree("<domain/>", where="")
+    printed = (read_tree(print_guest(present), where="") for present in (guest, changed))
+    of_guests = {element.split()[0] for tree in printed for element, *_ in other_elements(bare, tree)}
+    others = (
+        other
+        for other in other_elements(now, then)
+        if not guests or other[0].startswith(SECTIONS) or other[0].split()[0] not in of_guests
+    )
     for element, becomes, was in in_words((*guests, *others)):
         yield GuestChange(element=element, was=was, becomes=becomes, when="now")
 

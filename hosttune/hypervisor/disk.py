@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 from hosttune.domain.planned import disk_format
+from hosttune.errors import BadInput
 from hosttune.hypervisor.image import Image, read_image
-from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import System
 from hosttune.model.login import is_file_path
 from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
@@ -70,7 +70,9 @@ def _copy_of(path: str) -> str:
 
 
 def image_here(system: System, path: str) -> Image:
-    """Return an image of the machine or scratch root; a capture has none. Raises BadInput."""
-    if isinstance(system, Scratch) or not system.captured:
+    """Return an image of the machine. Raises BadInput. On a scratch root it must only be there, a capture has none."""
+    if not system.captured:
         return read_image(system, path)
+    if system.scratch and not system.exists(path):
+        raise BadInput("not an image for a guest: there is no such file", where=path, hint="give the path of a file")
     return Image(path=path, format="qcow2" if path.endswith(".qcow2") else "raw")

@@ -11,11 +11,8 @@ import os
 import stat
 from typing import Literal
 
-from msgspec.structs import replace
-
 from hosttune.errors import BadInput, CommandFailed, Refused
 from hosttune.machine.files import read_start
-from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import System
 from hosttune.model.jsontext import plain_json
 from hosttune.model.values import Value
@@ -40,8 +37,8 @@ class Image(Value, frozen=True, kw_only=True):
 
 
 def read_image(system: System, path: str) -> Image:
-    """Return the image at a path of this machine or of a scratch root. Raises BadInput, and opens no other file."""
-    real = system.inside(path) if isinstance(system, Scratch) else os.path.realpath(path)
+    """Return the image at a path of this machine. Raises BadInput, without opening any other file."""
+    real = os.path.realpath(path)
     try:
         status = os.stat(real)
         start = read_start(real, _HEADER) if stat.S_ISREG(status.st_mode) else b""
@@ -59,7 +56,7 @@ def read_image(system: System, path: str) -> Image:
         image = Image(path=real, format="raw")
     else:
         raise _refused(path, "neither a qcow2 nor a raw disk with a partition table or boot sector")
-    return replace(image, path=path if isinstance(system, Scratch) else real, virtual_bytes=_size(system, image))
+    return Image(path=real, format=image.format, virtual_bytes=_size(system, image))
 
 
 def _check_qcow2(path: str, header: bytes) -> None:

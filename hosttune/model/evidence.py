@@ -209,7 +209,7 @@ class Security(Value, frozen=True, kw_only=True):
     """
 
     vulnerabilities: Mapping[str, str | None] | None = None
-    microcode: Mapping[str, str] = {}
+    microcode: Mapping[str, str] | None = None
     secure_boot: bool | None = None
     tpm: str | None = None
     clocksource: str | None = None

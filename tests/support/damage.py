@@ -290,7 +290,8 @@ def _keys(document: object, above: tuple[str, ...] = ()) -> Iterator[tuple[str, 
 
 # --- what must hold ------------------------------------------------------------------------------------------
 
-_BAD = {"pass": 0, "skip": 0, "warn": 1, "unknown": 2, "fail": 2}
+# "newer": the capture does not say that its version held the fact, so that only what is bad counts.
+_BAD = {"pass": 0, "skip": 0, "newer": 0, "warn": 1, "unknown": 2, "fail": 2}
 
 
 @dataclass(frozen=True)
@@ -304,7 +305,11 @@ class Found:
 def validated(host: Files) -> Found:
     """Raises BadInput where discovery refuses the capture, which is an answer too (exit 2)."""
     results: tuple[CheckResult, ...] = tuple(judge(gather(host.system())))
-    return Found(verdict_of(results), {(result.check, result.subject): result.outcome for result in results})
+    outcomes = {
+        (result.check, result.subject): "newer" if result.actual == "not in this capture" else result.outcome
+        for result in results
+    }
+    return Found(verdict_of(results), outcomes)
 
 
 def improvements(before: Found, after: Found, known: Collection[str] = ()) -> Iterator[str]:

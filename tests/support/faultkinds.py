@@ -41,9 +41,6 @@ VM = changed(  # it boots from its network: the roots have no disks of guests
 )
 Content = str | bytes
 
-# A disk with a boot sector.
-RAW_DISK = bytes(510) + b"\x55\xaa"
-
 
 @dataclass(frozen=True)
 class Example:
@@ -380,7 +377,7 @@ GUESTS = (
     Example("guest-state", _NO_GUESTS, guests=(VM,), start=True),
     Example(
         "guest-disk",
-        {**_NO_GUESTS, "srv/image.qcow2": RAW_DISK},
+        {**_NO_GUESTS, "srv/image.qcow2": "an image"},
         guests=(changed(VM, disk="/srv/disk.qcow2", image="/srv/image.qcow2"),),
     ),
     Example(

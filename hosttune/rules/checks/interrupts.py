@@ -104,7 +104,7 @@ def irqbalance(on: On) -> Finding:
     )
 
 
-class _Switch(NamedTuple):
+class _ModuleSwitch(NamedTuple):
     """A switch of a KVM module. `only`: the CPU flag without which the kernel itself leaves the switch off."""
 
     module: str
@@ -118,8 +118,8 @@ class _Switch(NamedTuple):
 
 
 # Since commit ca2967de5a5b AVIC is on by default from Zen 4 on, which has x2AVIC; on older CPUs it is off by default.
-_AMD = _Switch("kvm_amd", "avic", "x2avic")
-_SWITCHES = {"GenuineIntel": _Switch("kvm_intel", "enable_apicv"), "AuthenticAMD": _AMD, "HygonGenuine": _AMD}
+_AMD = _ModuleSwitch("kvm_amd", "avic", "x2avic")
+_SWITCHES = {"GenuineIntel": _ModuleSwitch("kvm_intel", "enable_apicv"), "AuthenticAMD": _AMD, "HygonGenuine": _AMD}
 
 
 @check(

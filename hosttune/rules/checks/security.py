@@ -83,7 +83,7 @@ def cpu_vulnerabilities(on: On) -> Finding:
     since=_SINCE,
 )
 def microcode(on: On) -> Finding:
-    revisions = _security(on).microcode
+    revisions = on.need(_security(on).microcode, "the microcode of the CPUs", "/proc/cpuinfo")
     if not revisions:
         on.skip("these CPUs report none")
     if len(revisions) > 1:

@@ -107,6 +107,17 @@ def test_without_changes_every_byte_stays_and_with_one_only_its_line_moves() -> 
     assert "hostdev pci 0000:f1:00.0 is not in this intent" in update.kept
 
 
+def test_what_a_guest_has_no_word_for_is_named_beside_other_changes() -> None:
+    """libvirt's own boot order goes where a disk has one, in the same update as another CPU for the emulator."""
+    guest = SHAPES["one-gpu"]
+    present = edited(xml_of(guest), "os", "<boot dev='hd'/>")
+    update = updated(xml_of(guest), present, xml_of(changed(guest, emulator_cpus="5")))
+    assert [(change.element, change.becomes) for change in update.changes] == [
+        ("emulatorpin", "host CPUs 5"),
+        ("domain/os/boot dev='hd'", "none"),
+    ]
+
+
 def test_devices_go_come_and_move() -> None:
     two = SHAPES["two-cells"]
     old, devices = xml_of(two), two.devices

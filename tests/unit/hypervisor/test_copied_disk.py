@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from domain_shapes import changed
 from faultkills import Lab, applying, lab_of, options_of, reverting
-from faultkinds import EXAMPLES, RAW_DISK, host
+from faultkinds import EXAMPLES, host
 from faultlab import quiet, site_on, tree_of
 from testguests import qcow2
 
@@ -49,7 +49,7 @@ def test_apply_makes_the_disk_and_nothing_takes_it_or_writes_it_again(lab: Lab) 
     disk = lab.root / DISK
     result, code = applying(lab.example)(site_on(lab.root))
     assert (code, outcome(result)) == (0, ("done", "absent", "there"))
-    assert disk.read_bytes() == RAW_DISK
+    assert disk.read_text() == "an image"
     disk.write_text("a tenant's data")
     (lab.root / IMAGE).unlink()
     again, code = applying(lab.example)(site_on(lab.root))
@@ -66,23 +66,21 @@ def test_an_apply_that_fails_after_it_leaves_it(lab: Lab) -> None:
     assert code == 1
     (entry,) = [one for one in result.entries if one.action == ACTION]
     assert entry.why == "it is there now, and may stay: nothing was written"
-    assert (lab.root / DISK).read_bytes() == RAW_DISK
+    assert (lab.root / DISK).read_text() == "an image"
 
 
 def test_without_the_image_nothing_is_written(lab: Lab) -> None:
     (lab.root / IMAGE).unlink()
     before = tree_of(lab.root)
     guest = lab.example.guests[0]
-    with pytest.raises(BadInput, match="cannot read it: No such file or directory") as error:
+    with pytest.raises(BadInput, match="there is no such file") as error:
         apply_plan(site_on(lab.root), lab.example.plan, options_of(lab.example), host, lambda todo: True, quiet)
     assert error.value.where == f"/{IMAGE}"
     assert tree_of(lab.root) == before
-    why = f"/{IMAGE}, of which its disk is to be a copy: not an image for a guest: "
-    assert no_system(Scratch(str(lab.root)), guest) == f"{why}cannot read it: No such file or directory"
-    qcow2(lab.root / IMAGE, backing=104)
-    assert no_system(Scratch(str(lab.root)), guest) == f"{why}it has a backing file, which would be read too"
+    why = f"/{IMAGE}, of which its disk is to be a copy: not an image for a guest: there is no such file"
+    assert no_system(Scratch(str(lab.root)), guest) == why
     assert no_system(Scratch(str(lab.root)), changed(guest, image=None)) is not None
-    (lab.root / IMAGE).write_bytes(RAW_DISK)
+    (lab.root / IMAGE).write_text("an image")
     assert no_system(Scratch(str(lab.root)), guest) is None
 
 

@@ -11,7 +11,6 @@ import pytest
 from domain_shapes import GIB, SHAPES, changed, emulated, plan_of
 from hypothesis import given
 from hypothesis import strategies as st
-from testguests import qcow2
 from xmledits import Edit, edited
 
 from hosttune.discovery import discover
@@ -324,8 +323,7 @@ def test_a_tpm_needs_its_program(tmp_path: Path) -> None:
 
 
 def test_the_disk_that_is_missing_is_named_and_an_image_stands_in_for_the_first_alone(tmp_path: Path) -> None:
-    there = Scratch(str(tree(tmp_path, {"/.hosttune/scratch": "", "/img/a": ""})))
-    qcow2(tmp_path / "img/i")
+    there = Scratch(str(tree(tmp_path, {"/.hosttune/scratch": "", "/img/a": "", "/img/i": ""})))
     guest = changed(GUEST, tpm=False, disk="/img/a", further_disks=("/img/b", "/img/c"))
     missing = "there is no /img/b, which should be its disk: make it, or give another path"
     assert no_system(there, guest) == missing

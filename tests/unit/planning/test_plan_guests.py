@@ -152,9 +152,9 @@ def test_a_short_auto_names_the_node_and_what_it_had() -> None:
     )
 
 
-def test_auto_on_a_node_without_memory_is_a_share_of_the_host_and_says_so() -> None:
+def test_auto_of_a_gpu_on_a_node_without_memory_is_a_share_of_the_nearest_node_and_says_so() -> None:
     host = build_host(memory_gib=[64, 0], cards=[Card(GPU, node=1, group=1)])
     result = decide(host, gpus=[GPU], vcpus=2, memory="auto")
     assert result.guests[0].cells[0].memory_bytes == 56 * GIB
     said = [(f.level, f.text) for f in result.findings]
-    assert ("warn", "node 1 has no memory: auto is a share of the whole host") in said
+    assert any("is on node 1, which has no memory: it counts for node 0" in text for _, text in said)

@@ -170,7 +170,11 @@ def test_the_clock_source(source: str | None, virtual: bool, expected: str) -> N
 
 
 def test_microcode_of_cpus_that_report_none() -> None:
-    assert outcome("microcode", evidence(security=Security()))[0] == "skip"
+    assert outcome("microcode", evidence(security=Security(microcode={})))[0] == "skip"
+
+
+def test_microcode_of_cpus_that_nothing_lists_is_unknown() -> None:
+    assert outcome("microcode", evidence(security=Security()))[0] == "unknown"
 
 
 @pytest.mark.parametrize(
