@@ -358,7 +358,8 @@ NVIDIA_LOGS = (
     LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links,
               sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]{{1,60}}(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),
     LogReader(name="nvidia-smi -q -d", sign=r"(?m)^[ \t]*(?:GPU Current Temp|Default Power Limit)[ \t]*: \d"
-              r"|^[ \t]*[HS]W (?:Power Cap|(?:Thermal |Power Brake )?Slowdown)[ \t]*: (?:Not )?Active",
+              r"|^[ \t]*[HS]W (?:Power Cap|(?:Thermal |Power Brake )?Slowdown)[ \t]*: (?:Not )?Active"
+              r"|^[ \t]*(?:ECC Errors|Remapped Rows|FB Memory Usage|Clocks (?:Throttle|Event) Reasons)[ \t]*$",
               machine=_readings),
     LogReader(name="nvidia-smi", sign=rf"(?m)^\|[ \t]+NVIDIA-SMI[ \t]+\d|^{_TABLE_ROW}", machine=_table),
     LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),

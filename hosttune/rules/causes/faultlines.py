@@ -328,7 +328,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a GPU has memory that waits to be replaced after uncorrectable errors",
               "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
               "NVIDIA GPU memory error management guide, row remapping and page retirement"),
-    FaultLine(r"Volatile[ \t]{0,40}\n(?:[ \t][^\n]{0,80}\n){0,3}?[ \t]{1,40}[SD]RAM Uncorrectable(?: \w{1,8})?"
+    FaultLine(r"Volatile[ \t]{0,40}\n(?:[ \t](?![ \t]{0,40}Aggregate)[^\n]{0,80}\n){0,6}?[ \t]{1,40}[SD]RAM "
+              r"Uncorrectable(?: \w{1,8})?"
               r"[ \t]{0,40}: [1-9]",
               "a GPU's memory had uncorrectable errors since its driver was loaded",
               "reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
@@ -342,7 +343,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "turn flow control on at the switch port, or PFC at both ends (RoCE)",
               "ethtool(8), -a"),
     # QEMU and libvirt
-    FaultLine(r"group \d{1,5} is not viable",
+    FaultLine(r"group \d{1,5} is not viable|Verify all devices in group \d{1,5} are bound to vfio",
               "another device of the same IOMMU group is still with a driver of the host",
               "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
               " function), or use a slot whose group is smaller",
@@ -373,7 +374,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "read the lines before it (AER, link down, not ready after FLR); power-cycle the host if it stays so",
               "Linux drivers/vfio/pci/vfio_pci_config.c, vfio_bar_restore"),
     FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
-              r"access[^\n]{0,80}",
+              r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found",
               "the device that the guest asks for is not on the host",
               "lspci -D shows the addresses that are there: they change with slots and firmware; a device that is gone"
               " is lost (dmesg)",
@@ -462,8 +463,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "was used"
               " up by the firmware: make another GPU the boot display",
               "Linux drivers/pci/rom.c, pci_get_rom_size"),
-    FaultLine(r"not ready \d{5,7}ms after [\w -]{1,32}; waiting",
-              "a device does not answer after a reset",
+    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready \d{5,7}ms after [\w -]{1,32}; waiting",
+              "does not answer after a reset",
               "power-cycle the host if it gives up; update the firmware of device and board",
               "Linux drivers/pci/pci.c, pci_dev_wait"),
     FaultLine(r"AER: (?:Multiple )?Uncorrect(?:ed|able) \((?:Non-)?Fatal\) error (?:message )?received[^\n]{0,40}",

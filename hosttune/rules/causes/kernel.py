@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from hosttune.discovery.kernellog import FOUND_BY, interesting, parse_events
+from hosttune.gpu import VENDORS
 from hosttune.model.evidence import KernelEvent
 from hosttune.model.listing import some
 from hosttune.model.measured import Stated
@@ -22,14 +23,17 @@ _STAMP = (
     r"|\[[^\]\[\n]{4,24} \d\d:\d\d:\d\d \d{4}\] ?|\[[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d\] "
 )
 _DRIVERS = (
-    r"NVRM: |nvidia-nvswitch\d|nvme nvme\d|DMAR: |AMD-Vi: |EDAC [MD]|mce: |\{\d{1,4}\}\[Hardware|"
+    r"NVRM: |nvidia-nvswitch\d|nvme nvme\d|DMAR:|AMD-Vi: |EDAC [MD]|mce: |\{\d{1,4}\}\[Hardware|"
     r"[\w-]{2,32} [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?:: | [\w.]{2,16}: )"
 )
 KERNEL = rf"(?:kernel: ?(?:{_STAMP})?|{_STAMP}|(?={_DRIVERS}))"  # how a line of the kernel begins
 _LINE = re.compile(KERNEL)
 # Of lines with something else in front: dates of any language, quotes, labels.
-WITHIN = ("kernel: ", r"kernel:\[", "NVRM: ", *(f"{name} [0-9a-f]{{4}}:[0-9a-f]{{2}}:" for name in (
-    "vfio-pci", "pcieport", "mlx5_core", "amdgpu", "nvidia", "habanalabs")), "DMAR: ", "AMD-Vi: ")  # fmt: skip
+WITHIN = (
+    "kernel: ", r"kernel:\[", "NVRM: ", r"nvidia-nvswitch\d{1,2}: ", r"DMAR: ?\[", "AMD-Vi: ",
+    *(f"{driver} [0-9a-f]{{4}}:[0-9a-f]{{2}}:"
+      for driver in ("vfio-pci", "pcieport", "mlx5_core", *(vendor.driver for vendor in VENDORS))),
+)  # fmt: skip
 _FROM = re.compile(rf"\bkernel: ?(?:{_STAMP})?|{_STAMP}|\b(?={_DRIVERS})")
 _MOST_LINES, _MOST_WORDS = 20_000, 140
 _MOST_BEFORE, _FORMS = 400, 8  # characters in front of a message, and where it can begin
@@ -69,7 +73,9 @@ def of_kernel(text: str) -> Iterator[Stated]:
         places = dict.fromkeys(
             event.address
             for event in events
-            if event.address and event.address.removesuffix(".0") in event.text and _NOWHERE not in event.text
+            if event.address
+            and event.address.removeprefix("0000:").removesuffix(".0") in event.text
+            and _NOWHERE not in event.text
         )
         sentence = f"{some(list(places), 4)}: {says}" if places else says
         yield Stated(

@@ -290,7 +290,7 @@ def _perftest(text: str) -> Measured:
     heading, *lines = table.partition("\n----")[0].split("\n")
     if "\n----" not in table:  # people leave its end out: the whole lines count
         lines = lines[:-1]
-    row = re.compile(r"[ \t]*\d+[ \t]+\d+[ \t]+\S+[ \t]+\S").match
+    row = re.compile(r"[ \t]{0,40}\d{1,15}[ \t]{1,40}\d{1,15}[ \t]{1,40}\d").match
     whole = list(takewhile(row, dropwhile(lambda line: not row(line), lines)))  # warnings can stand before them
     if "MsgRate" not in heading and all(len(row.split()) == _RATES for row in whole):
         heading += " MsgRate[Mpps]"
