@@ -254,8 +254,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load the NIC's RDMA driver (mlx5_ib), give a guest the function and a container /dev/infiniband;"
               " ibv_devices lists the names",
               "rdma-core, ibv_devices(1); linux-rdma/perftest perftest_resources.c"),
-    FaultLine(r"Couldn't connect to \S{1,80}:\d{1,5}|Unable to open file descriptor for socket connection"
-              r"|Unable to init the socket connection",
+    FaultLine(r"Couldn't listen to port \d{1,5}",
+              "another process has the port of the test",
+              "end the server that was left, or give both sides another port (-p)",
+              "linux-rdma/perftest perftest_communication.c, ethernet_server_connect"),
+    FaultLine(r"Couldn't connect to \S{1,80}:\d{1,5}",
               "the two sides of the test do not reach each other over TCP",
               "start the server first, with the same options; open port 18515 between the hosts; give the address of "
               "the"

@@ -32,7 +32,7 @@ _LINE = re.compile(KERNEL)
 WITHIN = (
     "kernel: ", r"kernel:\[", "NVRM: ", r"nvidia-nvswitch\d{1,2}: ", r"DMAR: ?\[", "AMD-Vi: ",
     *(f"{driver} [0-9a-f]{{4}}:[0-9a-f]{{2}}:"
-      for driver in ("vfio-pci", "pcieport", "mlx5_core", *(vendor.driver for vendor in VENDORS))),
+      for driver in ("vfio-pci", "pcieport", "mlx5_core", *(vendor.driver for vendor in VENDORS if vendor.driver))),
 )  # fmt: skip
 _FROM = re.compile(rf"\bkernel: ?(?:{_STAMP})?|{_STAMP}|\b(?={_DRIVERS})")
 _MOST_LINES, _MOST_WORDS = 20_000, 140

@@ -138,7 +138,8 @@ def _between_devices(case: Case) -> tuple[Judged, ...]:
 
     Without peer access GPUs copy through the host's memory, not to each other.
     """
-    linked = case.seen.p2p == "off" or (case.shape.links not in (0, None) and case.seen.p2p != "pcie")
+    off = case.seen.p2p == "off" or case.environment.get("NCCL_P2P_DISABLE") == "1"
+    linked = off or (case.shape.links not in (0, None) and case.seen.p2p != "pcie")
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 
