@@ -303,7 +303,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " bridge, or replace it",
               f"{_SMI}, nvlink -e; Fabric Manager user guide"),
     FaultLine(r"detected (?:NVSwitch|NVLink)[^\n]{0,30}(?:fatal|recoverable) error[^\n]{0,80}"
-              r"|failed to initialize all the NVLink[^\n]{0,60}",
+              r"|failed to (?:initialize|find|train|detect) all the NVLink[^\n]{0,60}",
               "Fabric Manager reports a fault of switches or links",
               "read the SXIDs in dmesg and its log; restart it with the driver's version; if links stay down, the board"
               " goes back",
@@ -351,7 +351,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
               " function), or use a slot whose group is smaller",
               "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
-    FaultLine(r"no iommu_group found|host doesn't support (?:VFIO PCI interface|passthrough of host PCI devices)",
+    FaultLine(r"no iommu_group found|IOMMU not present|Cannot open iommu_group: No such file|host doesn't support "
+              r"(?:VFIO PCI interface|passthrough of host PCI devices)",
               "the device has no IOMMU group: the IOMMU is off",
               "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
               " load vfio-pci",
@@ -442,6 +443,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"CUDA-capable device(?:\(s\))?s? (?:is/)?are busy or unavailable",
+              "the GPUs take no new process: exclusive mode, MIG without an instance, or an MPS server of another user",
+              "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"
+              " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
+              "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
+    FaultLine(r"invalid device ordinal|no CUDA-capable device is detected|No HIP GPUs are available"
+              r"|No CUDA GPUs are available",
+              "the process asks for a GPU that it does not see",
+              "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
+              " shows what the driver has",
+              "CUDA runtime API, cudaErrorInvalidDevice, cudaErrorNoDevice"),
     FaultLine(r"hw_init of IP block <\w{1,24}> failed[^\n]{0,20}|PSP firmware loading failed",
               "a GPU's driver could not start it",
               "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"

@@ -564,6 +564,10 @@ def test_a_few_links_to_each_peer_are_no_switch() -> None:
          " = -22 (Invalid argument)", "0xfd00000000"),
         ("q: Region pc.ram: vfio_dma_map(0x55ba53e7a9d0, 0x0, 0x80000000, 0x7ed243e00000) = -22 (Invalid argument)\n"
          "0x0000000070000000 0x0000000071ffffff reserved", "0x71ffffff"),
+        ("DMAR:[DMA Read] Request device [02:00.0] fault addr 9d0000000", "0000:02:00.0: its memory access"),
+        ("train-0 | nvidia-nvswitch3: SXid (PCI:0000:06:00.0): 12028, Non-fatal, Link 32 egress", "SXid 12028"),
+        ("TASK ERROR: cannot prepare PCI pass-through, IOMMU not present", "IOMMU is off"),
+        ("pcieport 0000:40:01.1: AER: Uncorrectable (Non-Fatal) error message received", "PCIe errors"),
         ("\t\tLnkSta:\tSpeed 5GT/s (downgraded), Width x1 (downgraded)\n\t\t\tTrErr- Train- SlotClk+", "x1 at 5 GT/s"),
         ("| PCIe         | Fail - All            |\n| Warning | GPU 0GPU 0's NvLink link 0 is currently down |",
          "no fault"),
