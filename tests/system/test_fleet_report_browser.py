@@ -267,7 +267,7 @@ def test_pages_of_hosts_with_hostile_names_open(
 ) -> None:
     chromium.open(saved["hostile"])
     links = chromium.run("Array.from(document.querySelectorAll('#list details a')).map(link => link.href)")
-    assert len(links) == sum(line.page is not None for line in reports["hostile"].hosts) > 20
+    assert len(links) == sum(line.page is not None for line in reports["hostile"].hosts) > 2
     folder = saved["hostile"].parent.as_uri()
     for link in links[-8:]:
         assert link.startswith(f"{folder}/")
