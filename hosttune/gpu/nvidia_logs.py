@@ -72,6 +72,8 @@ def _links(text: str) -> Measured:
     rows = [(row.index, row.links) for row in parse_nvlink_status(text) if row.links]
     if not rows:
         raise BadInput("no links in it", where="nvidia-smi nvlink -s", hint="save its whole output")
+    if len(rows[-1][1]) < len(rows[0][1]):  # an inactive link has a line, too: the text was cut
+        rows.pop()
     models = set(re.findall(r"(?m)^GPU \d{1,4}: (\S[^\n(]{0,80}?)[ \t]*\(UUID", text))
     active, index, of = min((sum(link is not None for link in links), index, len(links)) for index, links in rows)
     said = {"nvlinks": f"GPU {index}: {active} of its {of} links are active"} if active < of else {}

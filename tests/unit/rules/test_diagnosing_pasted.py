@@ -30,6 +30,7 @@ SMI = """\
 |   1  NVIDIA H100 80GB HBM3          On  |   00000000:3B:00.0 Off |                 {:>4} |
 | N/A   38C    P0             70W /  {} |       1MiB /  81559MiB |      0%      Default |
 """
+LINKS = "".join(f"\t Link {link}: 26.562 GB/s\n" for link in range(18))
 
 
 def read(text: str) -> Measured:
@@ -477,6 +478,8 @@ STATED = (  # what people paste, and what the first cause says; "" nothing is wr
     ("NCCL WARN socketStartConnect: Connect to 10.0.0.1<1> failed: Connection reset by peer\n", "do not reach"),
     ("GPU 0: A (UUID: GPU-x)\n\t Link 0: Replay Errors: 0\n\t Link 1: Recovery Errors: 3\n", "Recovery Errors: 3"),
     ("GPU 0: A (UUID: GPU-x)\n\t Link 0: 25 GB/s\n\t Link 0: Replay Errors: 2\n\t Link 0: Recovery Errors: 0\n", ""),
+    ("".join(f"GPU {n}: NVIDIA H200 (UUID: GPU-x{n})\n" + LINKS for n in (0, 1))[:-200], ""),  # cut short
+    ("GPU 0: NVIDIA H200 (UUID: GPU-x)\n" + LINKS.replace("7: 26.562 GB/s", "7: <inactive>"), "16 of its 18 links"),
     (SMI.format("0", "700W"), ""),
     (SMI.format("0", "400W"), "400 W, default 700 W (GPU 1"),
     (SMI.format("3", "700W"), "GPU 1: 3"),
