@@ -122,6 +122,13 @@ def test_tools_and_runs_in_one_file_and_what_was_not_understood() -> None:
     assert len(read(TABLE + TABLE).figures) == 2 * len(read(TABLE).figures)
 
 
+def test_one_reset_by_a_guest_is_no_fault_and_many_are() -> None:
+    line = "[  9.000000] vfio-pci 0000:01:00.0: vfio_bar_restore: reset recovery - restoring BARs\n"
+    assert read(line).observations.stated == ()
+    (stated,) = read(line * 3).observations.stated
+    assert stated.says.endswith("it does not come back from a reset")
+
+
 IPERF = """\
 Connecting to host 192.0.2.12, port 5201
 [  5] local 192.0.2.11 port 41234 connected to 192.0.2.12 port 5201
