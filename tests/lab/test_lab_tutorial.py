@@ -79,6 +79,8 @@ LEFT_OUT = {
 }
 # What is shown of this host and not of the page's.
 SHOWN = {
+    "hosttune handover --root try --guest alice --dry-run": """\
+  0000:c4:00.0 (nvme, of guest alice): quarantine, reset (flr), bind nvme, erase serial number LAB1,""",
     "hosttune handover --root try --guest alice --yes": "exit 0",
     "hosttune discover": """...
   devices  5 x other display, 3 NICs, 4 NVMe drives, 35 PCI functions in all
