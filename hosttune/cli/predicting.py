@@ -188,6 +188,7 @@ def planned(host: Host, intent: str | None, plan: str | None) -> tuple[PlannedGu
     "--validation", metavar="FILE", help="The figures of this validation (JSON), with --host or --root its host."
 )
 @click.option("--log", "logs", metavar="FILE", multiple=True, help="Output of a tool, as it is (repeatable).")
+@click.argument("files", metavar="[FILE]...", nargs=-1)
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def diagnose(
@@ -198,9 +199,12 @@ def diagnose(
     measured: str | None,
     validation: str | None,
     logs: tuple[str, ...],
+    files: tuple[str, ...],
     output: str,
 ) -> None:
     """Say why a measured figure falls short, and what to do. Exits 1 if a figure is low or a cause is named.
+
+    FILE is output of a tool, as with --log; - is what is piped in.
 
     Several sources are read together; a fact in which two of them differ is not used. Logs are taken as they are
     pasted, also of several tools and with labels: nccl-tests, NCCL_DEBUG=INFO, the GPU tool's topology matrix and
@@ -211,15 +215,16 @@ def diagnose(
     hosttune diagnose --measured figures.yaml
     hosttune diagnose --validation today.json --host host.json
     hosttune diagnose --validation today.json -o html > why.html
-    hosttune diagnose --log all_reduce.log --log lspci.txt
+    hosttune diagnose all_reduce.log lspci.txt
     """
     import hosttune
 
+    logs += files
     host = read_host(root, document) if root is not None or document is not None else None
     if host is not None and validation is None:
         raise BadInput("a host without its validation", where="command line", hint="give --validation FILE")
     if not (measured or validation or logs):
-        raise BadInput("nothing to diagnose", where="command line", hint="give --measured, --validation or --log")
+        raise BadInput("nothing to diagnose", where="command line", hint="give FILE, --measured or --validation")
     diagnosis = hosttune.diagnose(measured, validation, logs, host, say=detail)
     bad = bool(diagnosis.causes) or any(figure.verdict in ("low", "impossible") for figure in diagnosis.figures)
     with exiting(context, 1 if bad else 0):

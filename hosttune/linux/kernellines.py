@@ -104,7 +104,7 @@ _JUDGED = (
                remedy="switch off in the firmware what uses the device (shared memory of the BMC, option ROM), update"
                " it, or use the device on the host"),
     KernelLine("iommu-fault", "Request device ",
-               rf"DMAR: \[(?:DMA (?:Read|Write)(?: NO_PASID| PASID 0x[0-9a-f]{{1,8}})?|INTR-REMAP)\] Request device "
+               rf"DMAR: ?\[(?:DMA (?:Read|Write)(?: NO_PASID| PASID 0x[0-9a-f]{{1,8}})?|INTR-REMAP)\] Request device "
                rf"{_IOMMU_OF}", "drivers/iommu/intel/dmar.c, dmar_fault_do_one", outcome="warn",
                says="its memory access or interrupt was refused by the IOMMU",
                remedy="of a passed device: its guest's driver used memory that it does not have (look in the guest);"

@@ -87,9 +87,6 @@ _ABOUT = (
 def fleet_report(report: FleetReport) -> Report:
     """Return the report. Links to hosts' own pages are relative to the results folder."""
     lines = hosts_worst_first(report.hosts)
-    answers = () if set(answers_worst_first(report)) <= {"ok", "no"} else answers_worst_first(report).items()
-    causes = sum(len(group.hosts) for group in report.causes)
-    bad = [line for line in lines if line.verdict in ("fail", "unknown") or line.worse]
     return Report(
         kind="A fleet of GPU hosts",
         command=f"hosttune fleet {report.verb}: {headline(report)}",
@@ -101,69 +98,77 @@ def fleet_report(report: FleetReport) -> Report:
         occasion=(", ".join(occasion(report)),),
         stopped=report.stopped,
         tiles=tuple((verdict, hosts, VERDICT_WORDS[verdict]) for verdict, hosts in verdicts(report).items() if lines),
-        blocks=(
-            Table(
-                heading="Answers",
-                columns=("answer", "hosts", "meaning"),
-                rows=tuple((word, str(hosts), ANSWERS[word]) for word, hosts in answers),
-                styles={"hosts": "num"},
-                forms=("text", "md"),  # a page filters by them
+        blocks=_blocks(report, lines),
+    )
+
+
+def _blocks(report: FleetReport, lines: tuple[HostLine, ...]) -> tuple[Section | AnyBlock, ...]:
+    """Return the parts of the report in order, of which empty ones are left out."""
+    answers = () if set(answers_worst_first(report)) <= {"ok", "no"} else answers_worst_first(report).items()
+    causes = sum(len(group.hosts) for group in report.causes)
+    bad = [line for line in lines if line.verdict in ("fail", "unknown") or line.worse]
+    return (
+        Table(
+            heading="Answers",
+            columns=("answer", "hosts", "meaning"),
+            rows=tuple((word, str(hosts), ANSWERS[word]) for word, hosts in answers),
+            styles={"hosts": "num"},
+            forms=("text", "md"),  # a page filters by them
+        ),
+        Section(
+            heading="What to do next",
+            lead="Worst first; the same failure of many hosts is one line.",
+            blocks=_steps(report),
+        ),
+        Table(
+            heading="Worse than in the run before",
+            columns=("host", "what"),
+            rows=tuple((line.host, "; ".join(line.worse)) for line in lines if line.worse),
+        ),
+        Entries(heading="Done, apart", parts=tuple(_apart(report)), numbered=False),
+        Entries(heading="Statements of devices", parts=tuple(_statements(report)), numbered=False),
+        Entries(heading="Waves", parts=tuple(_waves(report)), numbered=False),
+        Section(
+            heading="Hosts",
+            lead="Worst first. A host whose answer is missing, empty, incomplete or of another run is unknown; it "
+            "is never left out.",
+            blocks=lambda: (_roster(report, lines),),
+            forms=("html",),
+        ),
+        Section(heading="Checks", blocks=lambda: _checks(report, lines), forms=("html",)),
+        Section(
+            heading=f"Hosts that are low, by cause: {causes} of {len(lines)}",
+            lead="Figures below what is typical of the shape of their machine, and why, as hosttune diagnose says "
+            "of each host's validation. A host is under its best supported cause.",
+            blocks=(Entries(parts=tuple(map(_cause, report.causes)), numbered=False),),
+        ),
+        *([_uniformity(report)] if report.uniformity else []),
+        *([_figures(report)] if report.outliers or report.medians else []),
+        Table(
+            heading=f"Hosts with problems: {len(bad)} of {len(lines)}",
+            columns=("verdict", "host", "answer", "what"),
+            rows=tuple(
+                (
+                    Mark(host_line.verdict, host_line.verdict),
+                    host_line.host,
+                    answer_of(host_line),
+                    summary(host_line, warnings=False),
+                )
+                for host_line in bad
             ),
-            Section(
-                heading="What to do next",
-                lead="Worst first; the same failure of many hosts is one line.",
-                blocks=_steps(report),
+            forms=("text", "md"),
+        ),
+        Section(
+            heading="About this report",
+            blocks=(
+                Lines(lines=report.notes, style="warn"),
+                Lines(lines=(_ABOUT,), style="dim", forms=("html",)),
             ),
-            Table(
-                heading="Worse than in the run before",
-                columns=("host", "what"),
-                rows=tuple((line.host, "; ".join(line.worse)) for line in lines if line.worse),
-            ),
-            Entries(heading="Done, apart", parts=tuple(_apart(report)), numbered=False),
-            Entries(heading="Statements of devices", parts=tuple(_statements(report)), numbered=False),
-            Entries(heading="Waves", parts=tuple(_waves(report)), numbered=False),
-            Section(
-                heading="Hosts",
-                lead="Worst first. A host whose answer is missing, empty, incomplete or of another run is unknown; it "
-                "is never left out.",
-                blocks=lambda: (_roster(report, lines),),
-                forms=("html",),
-            ),
-            Section(heading="Checks", blocks=lambda: _checks(report, lines), forms=("html",)),
-            Section(
-                heading=f"Hosts that are low, by cause: {causes} of {len(lines)}",
-                lead="Figures below what is typical of the shape of their machine, and why, as hosttune diagnose says "
-                "of each host's validation. A host is under its best supported cause.",
-                blocks=(Entries(parts=tuple(map(_cause, report.causes)), numbered=False),),
-            ),
-            *([_uniformity(report)] if report.uniformity else []),
-            *([_figures(report)] if report.outliers or report.medians else []),
-            Table(
-                heading=f"Hosts with problems: {len(bad)} of {len(lines)}",
-                columns=("verdict", "host", "answer", "what"),
-                rows=tuple(
-                    (
-                        Mark(host_line.verdict, host_line.verdict),
-                        host_line.host,
-                        answer_of(host_line),
-                        summary(host_line, warnings=False),
-                    )
-                    for host_line in bad
-                ),
-                forms=("text", "md"),
-            ),
-            Section(
-                heading="About this report",
-                blocks=(
-                    Lines(lines=report.notes, style="warn"),
-                    Lines(lines=(_ABOUT,), style="dim", forms=("html",)),
-                ),
-            ),
-            Section(
-                heading="Hosts",
-                blocks=lambda: tuple(_suite(line, report.verb) for line in report.hosts),
-                forms=("junit",),
-            ),
+        ),
+        Section(
+            heading="Hosts",
+            blocks=lambda: tuple(_suite(line, report.verb) for line in report.hosts),
+            forms=("junit",),
         ),
     )
 

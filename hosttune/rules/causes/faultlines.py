@@ -23,7 +23,7 @@ _VERBS = "rdma-core, libibverbs/man/ibv_poll_cq.3 and enum ibv_wc_status; NVIDIA
 _SMI = "nvidia-smi manual page"
 # NVIDIA/nccl net_ib.cc, of old and new versions; perftest's perftest_communication.c; UCX's ib_mlx5_log.c has words.
 _COMPLETION = (
-    r"Got completion [^\n]{{0,160}}?with (?:error |status=\w{{1,40}}\(){0}\b|Failed status {0}: wr_id"
+    r"Got completion [^\n]{{0,160}}?with (?:error |status=(?:\w{{1,40}}\()?){0}\b|Failed status {0}: wr_id"
     r"|{1}(?: error)? on mlx5"
 )
 
@@ -35,6 +35,9 @@ def _status(number: str, words: str) -> str:
 # The root first: where several match, those above are named first.
 FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"(?:posix_fallocate|shared memory segment|/dev/shm/nccl-)[^\n]{0,160}No space left on device"
+              r"|failed to extend /dev/shm/\S{1,40} to \d{1,20} bytes(?!, error: (?!No space))"
+              r"|while creating shared memory segment(?![^\n]{0,160}error: (?!No space))|killed by signal: Bus error"
+              r"|Please check that /dev/shm or the directory you specified has more available memory"
               r"|unable to write to file </torch_|out of shared memory\. Please try to raise"
               r"|insufficient shared memory \(shm\)",
               "/dev/shm of the container is too small",
@@ -63,13 +66,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "install the NIC's RDMA stack first, then the GPU's driver anew; or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
               "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"),
-    FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)",
-              "libfabric took TCP and not the NIC's own provider",
+    FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)|NET/OFI Only EFA provider is supported"
+              r"|provider efa output empty list|NET/OFI [^\n]{0,40}fi_getinfo\(\) call failed[^\n]{0,60}",
+              "libfabric did not take the NIC's own provider",
               "install libfabric with that provider (`fi_info -p efa` must list it), give the container"
               " /dev/infiniband, and set FI_PROVIDER=efa",
               "NVIDIA/nccl issue 229; aws-ofi-nccl README"),
     FaultLine(r"ibv_modify_qp failed with (?:error )?(?:\d{1,3} )?(?:Connection timed out|No route to host|"
-              r"Network is unreachable|Invalid argument|No data available)",
+              r"Network is unreachable|Invalid argument|No data available)|[Ff]ailed to modify QP (?:\d{1,8} )?to RTR"
+              r"[^\n]{0,80}|Unable to Connect the HCA's through the link",
               "two ports cannot be connected: their GIDs do not reach each other",
               "show_gids: take a RoCE v2 GID of the same kind on all hosts (NCCL_IB_GID_INDEX), leave ports out that do"
               " not reach the peer (NCCL_IB_HCA), and give each port of a host a subnet of its own",
@@ -83,14 +88,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the peer had no buffer ready (status 13): its process hangs or is gone",
               "read the log of the peer's rank: it failed first",
               _VERBS),
-    FaultLine(_status("(?:4|8|10|11)", "(?:Local protection|Remote access|Remote operation)"),
+    FaultLine(_status("(?:[24689]|10|11)", "(?:Local (?:protection|QP operation)|Remote access|Remote operation|Remote"
+                      " invalid request)") + r"|Got async event : (?:local access violation|invalid request "
+                      "local)[^\n]{0,40}",
               "an RDMA access was refused (protection or remote access error)",
               "check that all hosts have the same GPU driver, peer-memory module and library; try"
               " NCCL_NET_GDR_LEVEL=LOC: if that works, GPU memory is what cannot be reached (ACS, IOMMU)",
-              _VERBS),
-    FaultLine(_status("5", "Work Request Flushed"),
-              "requests were flushed (status 5) after an earlier error of the same connection",
-              "look for the first error, often on another host",
               _VERBS),
     FaultLine(r"TOO_MANY_PEERS|peer mapping resources exhausted",
               "CUDA lets a GPU have at most eight peers, and more GPUs are in one process",
@@ -100,13 +103,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "two GPUs of the process have no peer access",
               "nvidia-smi topo -p2p r shows which; NCCL_P2P_DISABLE=1 lets NCCL go through host memory",
               "CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
-    FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
+    FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
+              r"failed[^\n]{0,60}|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
               r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))",
-              "memory cannot be shared between the processes by cuMem handles",
+              "memory cannot be shared between the processes by handles",
               "run all ranks of a host in one IPC and PID namespace; NCCL_CUMEM_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0"
               " take the older way; with NVLink between hosts, IMEX must run (nvidia-imex)",
               f"{_VARIABLES} (NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE)"),
-    FaultLine(r"Got async event : (?:port error|device fatal)[^\n]{0,40}",
+    FaultLine(r"Got async event : (?:port error|device fatal|local catastrophic)[^\n]{0,40}",
               "a port lost its link or its device during the run",
               "read dmesg and the port's counters (link_downed); reseat or replace cable and module",
               "NVIDIA/nccl src/transport/net_ib.cc, ncclIbAsyncThreadMain; rdma-core, ibv_get_async_event(3)"),
@@ -141,6 +145,140 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ucx_info -d lists what is there; give the container /dev/infiniband, install UCX with that transport, or"
               " unset UCX_TLS",
               "UCX FAQ; openucx/ucx src/ucp/core/ucp_context.c"),
+    # The GPUs' drivers, of which a line says more than the one with which they give up
+    FaultLine(r"GPU does not have the necessary power cables connected|RmInitAdapter failed! \(0x[0-9a-f]{1,4}:0x1c:",
+              "a GPU's own power cables are not connected",
+              "power the host off, and connect each power socket of the card to the supply; nothing is to be replaced",
+              "NVIDIA/open-gpu-kernel-modules osinit.c, RmInitAdapter; nvstatuscodes.h: 0x1c, insufficient power"),
+    FaultLine(r"unexpected WPR2 already up[^\n]{0,60}",
+              "a GPU was not reset since it was last used: its system processor cannot start again",
+              "reset it (nvidia-smi --gpu-reset, or echo 1 > /sys/bus/pci/devices/ADDRESS/reset while nothing uses it);"
+              " if that does not help, power-cycle the host; a passed GPU: the host must be able to reset it (FLR)",
+              "NVIDIA/open-gpu-kernel-modules kernel_gsp.c, _kgspBootGspRm; its issue 1230"),
+    FaultLine(r"failed to wait for GFW[_ ]BOOT|failed to wait for GFW boot complete",
+              "a GPU's own firmware did not start",
+              "power-cycle the host (a reboot may not be enough); check the card's power; replace it if it comes back",
+              "NVIDIA/open-gpu-kernel-modules kernel_gsp_tu102.c; its issue 789"),
+    FaultLine(r"RmFetchGspRmImages: [^\n]{0,80}|Direct firmware load for nvidia/[^\n]{0,60}gsp[^\n]{0,40}failed"
+              r"|RmInitAdapter failed! \(0x61:",
+              "the firmware file of the GPU's system processor is missing or of another version",
+              "install the driver's firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin) of the version of its module",
+              "NVIDIA/open-gpu-kernel-modules osinit.c: 0x61, RM_INIT_FIRMWARE_FETCH_FAILED"),
+    FaultLine(r"Key was rejected by service|Loading of unsigned module is rejected|Required key not available",
+              "Secure Boot refuses a kernel module that is not signed",
+              "sign it and enroll the key (mokutil --import), install the distribution's signed build, or switch Secure"
+              " Boot off",
+              "Linux kernel/module/signing.c; Documentation/admin-guide/module-signing.rst"),
+    FaultLine(r"version magic '[^'\n]{1,80}' should be '|disagrees about version of symbol (?!ib_)|Exec format error"
+              r"(?=[^\n]{0,80}(?:modprobe|insmod))",
+              "a kernel module was built for another kernel",
+              "build it again for the kernel that runs (dkms autoinstall, with its headers installed)",
+              "Linux kernel/module/version.c and main.c"),
+    FaultLine(r"fabric manager NVIDIA GPU driver interface version \S{1,20} (?:don.?t|doesn.?t|does not) "
+              r"match[^\n]{0,60}",
+              "Fabric Manager and the driver have different versions: the switches are not set up",
+              "install nvidia-fabricmanager of exactly the driver's version (pin both), then start it",
+              "Fabric Manager user guide; NVIDIA/gpu-operator issue 544"),
+    FaultLine(r"query NVSwitch device information from NVSwitch driver failed[^\n]{0,80}",
+              "Fabric Manager sees no NVSwitch here",
+              "without NVSwitches it is not needed: disable it; on a board with them see lspci and dmesg"
+              " (nvidia-nvswitch), boards with NVLink 5 need nvlsm and ib_umad, and guests have none of their own",
+              "NVIDIA/gpu-operator issues 610 and 2781"),
+    FaultLine(r"forward compatibility was attempted on non supported HW",
+              "the container's CUDA compatibility library does not fit this GPU or driver",
+              "take the image's cuda-compat out of LD_LIBRARY_PATH, or update the host's driver",
+              "CUDA compatibility guide; CUDA error 804"),
+    FaultLine(r"no kernel image is available for execution",
+              "the program was not built for this GPU",
+              "take a build that has the GPU's compute capability (newer PyTorch, CUDA or NCCL)",
+              "CUDA runtime API, cudaErrorNoKernelImageForDevice"),
+    FaultLine(r"could not select device driver \"\"? ?\"? ?with capabilities: \[\[gpu\]\]|nvidia-container-cli: "
+              r"[^\n]{1,120}"
+              r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}",
+              "the container runtime cannot give GPUs to containers",
+              "install the NVIDIA container toolkit (nvidia-ctk runtime configure, restart docker), and see that"
+              " nvidia-smi runs on the host",
+              "NVIDIA container toolkit, Troubleshooting"),
+    FaultLine(r"skipped device [0-9a-f:.]{4,16}, PCI rejects atomics[^\n]{0,40}",
+              "the compute driver leaves a GPU out: its slot does not carry PCIe atomics",
+              "use a slot at the CPU, or a switch that routes atomics; in a guest an emulated root port must offer "
+              "them",
+              "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
+    FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded",
+              "the process cannot open the GPUs' compute driver (/dev/kfd)",
+              "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
+              " --device=/dev/dri",
+              "ROCm installation guide, group permissions; rocminfo.cc"),
+    FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}",
+              "a GPU hung: one of its engines did not answer in time",
+              "read the lines below it (reset, RAS, page faults); if the reset fails, power-cycle the host; update "
+              "driver"
+              " and firmware if it comes back",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_job.c, amdgpu_job_timedout"),
+    FaultLine(r"Failed to initialize hl\d{1,3}\. Device is NOT usable|Failed to communicate with Device CPU[^\n]{0,40}",
+              "an accelerator did not start: its own CPU does not answer",
+              "power-cycle the host; install firmware and driver of one release (hl-fw-loader); replace it if it comes"
+              " back",
+              "Linux drivers/accel/habanalabs/common/device.c; HabanaAI/Setup_and_Install issue 1"),
+    FaultLine(r"synStatus=\d{1,3} \[Device already acquired\][^\n]{0,40}",
+              "no accelerator is free: other processes have them",
+              "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES)",
+              "huggingface/tgi-gaudi issue 93"),
+    # NICs and networks
+    FaultLine(r"CREATE_MKEY\(0x200\)[^\n]{0,40} failed, status (?:limits exceeded|no resources)[^\n]{0,40}"
+              r"|create_mkey_\w{1,12}:[^\n]{0,40}async reg mr failed\. status -\d{1,4}",
+              "the NIC has no memory keys left: memory cannot be registered with it",
+              "end the processes that hold them (rdma resource show mr), register fewer and larger pieces, or raise the"
+              " NIC's limit; keys of killed processes go with a reload of mlx5_ib",
+              "Linux drivers/infiniband/hw/mlx5/mr.c, create_mkey_warn; openucx/ucx issue 6264"),
+    FaultLine(r"\b(?!CREATE_MKEY)[A-Z]\w{3,40}\(0x[0-9a-f]{1,4}\)[^\n]{0,40} failed, status (?:limits exceeded|no "
+              r"resources)\(0x[8f]\)[^\n]{0,40}",
+              "a NIC's resources are used up",
+              "rdma resource show says what holds them; use fewer queue pairs and registrations, or fewer functions",
+              "Linux drivers/net/ethernet/mellanox/mlx5/core/cmd.c, mlx5_cmd_out_err"),
+    FaultLine(r"synd 0x[0-9a-f]{1,2}: (?:unrecoverable hardware error|firmware internal error|irisc not responding|"
+              r"firmware CRC error|ICM fetch PCI error|HW fatal)[^\n]{0,40}|handling bad device here",
+              "a NIC's firmware stopped with an error",
+              "reset the NIC (mlxfwreset -d ADDRESS reset) or power-cycle the host; update its firmware; replace it "
+              "if it"
+              " comes back",
+              "Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, hsynd_str"),
+    FaultLine(r"IP truncated-ip - \d{1,6} bytes missing!|Frag(?:mentation)? needed and DF set[^\n]{0,40}"
+              r"|[Mm]essage too long,? ?\(?mtu ?= ?\d{2,5}",
+              "the path does not carry packets of this size: an MTU on the way is smaller than that of the hosts",
+              "set one MTU on NICs, bridges, VFs and switch ports, and test it: ping -M do -s 8972 (for 9000)",
+              "tcpdump print-ip.c; ping(8), -M do; RFC 1191"),
+    FaultLine(r"Unable to find the Infiniband/RoCE device|No IB devices found|IB device \S{1,40} not found"
+              r"|Failed to get IB devices list",
+              "no RDMA device is there, or none of this name",
+              "load the NIC's RDMA driver (mlx5_ib), give a guest the function and a container /dev/infiniband;"
+              " ibv_devices lists the names",
+              "rdma-core, ibv_devices(1); linux-rdma/perftest perftest_resources.c"),
+    FaultLine(r"Couldn't listen to port \d{1,5}",
+              "another process has the port of the test",
+              "end the server that was left, or give both sides another port (-p)",
+              "linux-rdma/perftest perftest_communication.c, ethernet_server_connect"),
+    FaultLine(r"Couldn't connect to \S{1,80}:\d{1,5}",
+              "the two sides of the test do not reach each other over TCP",
+              "start the server first, with the same options; open port 18515 between the hosts; give the address of "
+              "the"
+              " server's own interface",
+              "linux-rdma/perftest perftest_communication.c, ethernet_client_connect"),
+    FaultLine(r"timed out after \d{1,7}m?s while trying to connect to[^\n]{0,60}|DistStoreError[^\n]{0,120}"
+              r"|Timed out after \d{1,6} seconds waiting for clients",
+              "ranks do not reach the first one, at which they meet",
+              "MASTER_ADDR must be an address that all hosts reach, MASTER_PORT open between them, and as many ranks"
+              " started as the job counts",
+              "PyTorch, torch/csrc/distributed/c10d/socket.cpp, TCPStore.cpp"),
+    FaultLine(r"Mismatched NCCL version detected[^\n]{0,80}|[Mm]essage truncated ?: received \d{1,12} bytes instead of",
+              "the ranks do not agree: they run different versions, variables or collectives",
+              "use one image and one environment on all hosts; no other program may use the ranks' ports",
+              "NVIDIA/nccl src/transport/net_socket.cc, src/bootstrap.cc"),
+    FaultLine(r"NET/OFI (?:Request [^\n]{0,80}completed with error|Couldn't open )[^\n]{0,80}",
+              "a request of libfabric failed",
+              "let all traffic pass between the hosts (the security group must allow itself, both ways), and use one"
+              " version of libfabric and of the plugin on all",
+              "aws-ofi-nccl; AWS, Get started with EFA: security group"),
     FaultLine(r"Failed to initialize NVML: Driver/library version mismatch|API mismatch: the client has the version",
               "the driver's library is of another version than its module that is loaded",
               "reboot, or unload and load the module once nothing uses the GPUs",
@@ -149,29 +287,6 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the container has lost its right to the GPUs' device nodes",
               "start the container again; then cgroup driver cgroupfs, or name the nodes with --device",
               "NVIDIA container toolkit, Troubleshooting (systemctl daemon-reload)"),
-    FaultLine(r"No devices were found",
-              "the driver runs, and finds no GPU that it can start",
-              "dmesg says why (NVRM: RmInitAdapter, BAR, GSP firmware; another driver such as nouveau or vfio-pci"
-              " has it)",
-              _SMI),
-    FaultLine(r"couldn't communicate with the NVIDIA driver",
-              "the GPU driver is not loaded",
-              "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
-              _SMI),
-    FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)",
-              "a GPU does not answer",
-              "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
-              _SMI),
-    FaultLine(r"Unable to retrieve NV[Ll]ink information as all links are in[Aa]ctive",
-              "all links of a GPU to the others are down",
-              "read its XIDs in dmesg and the fabric's log; restart the fabric's service, then reset the GPUs",
-              _SMI),
-    FaultLine(r"uncorrectable ECC error encountered|cudaErrorECCUncorrectable",
-              "a GPU's memory had an uncorrectable error",
-              "read its XIDs in dmesg; reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if"
-              " they"
-              " come back",
-              "CUDA runtime API, cudaErrorECCUncorrectable"),
     FaultLine(r"HW Exception by GPU node-\d{1,4}[^\n]{0,100}",
               "a GPU hung, and its driver ended what ran on it",
               "read dmesg of that time (amdgpu: ring timeout, reset, RAS); power-cycle the host if the reset failed",
@@ -181,10 +296,6 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "most often the program's own fault; between GPUs also peer access that the IOMMU or BARs prevent: boot"
               " with iommu=pt, and run the same on one GPU",
               "ROCm/ROCR-Runtime runtime.cpp, Runtime::VMFaultHandler"),
-    FaultLine(r"\|[ \t]{0,4}[A-Z][\w ]{1,30}\|[ \t]{0,4}Fail\b[^\n|]{0,60}",
-              "a test of DCGM's diagnostic failed",
-              "its Warning row names GPU and figure; read the GPU's XIDs, link and temperature, and run the test alone",
-              "DCGM user guide, Diagnostics (dcgmi diag)"),
     FaultLine(r"Link \d{1,2}: (?:Recovery Errors: [1-9]|(?:Replay|CRC)[^:\n]{0,12}Errors: \d{4})\d{0,18}",
               "a link between GPUs has counted errors",
               "clear the counters (nvidia-smi nvlink -re), run, and read them again: where they grow, reseat the"
@@ -192,7 +303,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " bridge, or replace it",
               f"{_SMI}, nvlink -e; Fabric Manager user guide"),
     FaultLine(r"detected (?:NVSwitch|NVLink)[^\n]{0,30}(?:fatal|recoverable) error[^\n]{0,80}"
-              r"|failed to initialize all the NVLink[^\n]{0,60}",
+              r"|failed to (?:initialize|find|train|detect) all the NVLink[^\n]{0,60}",
               "Fabric Manager reports a fault of switches or links",
               "read the SXIDs in dmesg and its log; restart it with the driver's version; if links stay down, the board"
               " goes back",
@@ -220,7 +331,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a GPU has memory that waits to be replaced after uncorrectable errors",
               "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
               "NVIDIA GPU memory error management guide, row remapping and page retirement"),
-    FaultLine(r"Volatile[ \t]{0,40}\n(?:[ \t][^\n]{0,80}\n){0,3}?[ \t]{1,40}[SD]RAM Uncorrectable(?: \w{1,8})?"
+    FaultLine(r"Volatile[ \t]{0,40}\n(?:[ \t](?![ \t]{0,40}Aggregate)[^\n]{0,80}\n){0,6}?[ \t]{1,40}[SD]RAM "
+              r"Uncorrectable(?: \w{1,8})?"
               r"[ \t]{0,40}: [1-9]",
               "a GPU's memory had uncorrectable errors since its driver was loaded",
               "reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
@@ -233,31 +345,72 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "pause frames are not in force: the other end of the link has them off",
               "turn flow control on at the switch port, or PFC at both ends (RoCE)",
               "ethtool(8), -a"),
-    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer",
-              "another rank ended first",
-              "its log has the cause: the first error by time, on any host",
-              f"{_GUIDE}, Errors (ncclRemoteError)"),
-    FaultLine(r"Watchdog caught collective operation timeout",
-              "a rank did not come to a collective in time",
-              "find the rank that is behind (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy): it crashed, waits for data, or its"
-              " network hangs (NCCL_DEBUG=INFO)",
-              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
     # QEMU and libvirt
-    FaultLine(r"group \d{1,5} is not viable",
+    FaultLine(r"group \d{1,5} is not viable|Verify all devices in group \d{1,5} are bound to vfio",
               "another device of the same IOMMU group is still with a driver of the host",
               "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
               " function), or use a slot whose group is smaller",
               "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
-    FaultLine(r"no iommu_group found|host doesn't support (?:VFIO PCI interface|passthrough of host PCI devices)",
+    FaultLine(r"no iommu_group found|IOMMU not present|Cannot open iommu_group: No such file|host doesn't support "
+              r"(?:VFIO PCI interface|passthrough of host PCI devices)",
               "the device has no IOMMU group: the IOMMU is off",
               "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
               " load vfio-pci",
               "QEMU hw/vfio/pci.c; libvirt src/hypervisor/domain_driver.c"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)",
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Bad address|= -14\b)",
+              "memory of the guest cannot be pinned for the device: what backs it cannot",
+              "back the guest's memory with memfd or huge pages; see whether a file, a pool or virtiofs backs it",
+              "Linux drivers/vfio/vfio_iommu_type1.c, vaddr_get_pfns: EFAULT"),
+    FaultLine(r"No interrupt remapping (?:support|for this platform)[^\n]{0,80}|Interrupt Remapping hardware not found"
+              r"|[Ff]ailed to set iommu for container: Operation not permitted",
+              "the IOMMU does not remap interrupts, without which devices are not given to guests",
+              "switch interrupt remapping (x2APIC, VT-d) on in the firmware and update it;"
+              " allow_unsafe_interrupts takes the guests' separation away",
+              "Linux drivers/vfio/vfio_iommu_type1.c, vfio_iommu_type1_attach_group"),
+    FaultLine(r"Unable to power on device, stuck in D\d",
+              "the device does not wake: it stays in a sleep state",
+              "power-cycle the host, then keep it awake (disable_idle_d3=1 of vfio-pci); if it comes back, its reset "
+              "does"
+              " not work: update its firmware",
+              "QEMU hw/vfio/pci.c, vfio_pci_pre_reset"),
+    FaultLine(r"vfio_bar_restore: reset recovery - restoring BARs|vfio_bar_restore: [0-9a-f:.]{7,16} reset recovery",
+              "a passed device lost its settings: it was reset, or does not come back from a reset",
+              "read the lines before it (AER, link down, not ready after FLR); power-cycle the host if it stays so",
+              "Linux drivers/vfio/pci/vfio_pci_config.c, vfio_bar_restore"),
+    FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
+              r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found",
+              "the device that the guest asks for is not on the host",
+              "lspci -D shows the addresses that are there: they change with slots and firmware; a device that is gone"
+              " is lost (dmesg)",
+              "QEMU hw/vfio/pci.c, vfio_realize; libvirt src/util/virpci.c"),
+    FaultLine(r"Non-endpoint PCI devices cannot be assigned",
+              "a bridge was given to the guest, and only devices can be",
+              "give it the functions below the bridge; the bridge stays with the host",
+              "libvirt src/hypervisor/virhostdev.c"),
+    FaultLine(r"cannot set up guest memory '[^'\n]{1,40}': Cannot allocate memory|ioctl\(KVM_CREATE_VM\) failed: 12\b",
+              "the host has not enough free memory for the guest",
+              "free memory or make the guest smaller: huge pages that are reserved are not free for it (hosttune plan)",
+              "QEMU system/physmem.c, ram_block_add"),
+    FaultLine(r"Could not access KVM kernel module: [^\n]{1,40}|KVM: (?:disabled by BIOS|VMX not (?:enabled|supported))"
+              r"|kvm: (?:disabled by bios|no hardware support)",
+              "KVM cannot be used: virtualization is off, or its module is not loaded",
+              "switch VT-x or SVM on in the firmware, load kvm_intel or kvm_amd, and give QEMU /dev/kvm",
+              "QEMU accel/kvm/kvm-all.c; Linux arch/x86/kvm/x86.c"),
+    FaultLine(r"BAR [0-5]: failed to assign \[mem size 0x[0-9a-f]{9,16} 64bit pref\]"
+              r"|BAR [0-5] \[mem size 0x[0-9a-f]{9,16} 64bit pref\]: failed to assign|not enough MMIO resources for "
+              r"SR-IOV",
+              "a BAR found no address: the window for PCI memory is too small",
+              "host: Above 4G Decoding, Resizable BAR and SR-IOV in the firmware, or pci=realloc; guest: UEFI "
+              "firmware and"
+              " a 64-bit window that holds its BARs (hosttune plan computes it)",
+              "Linux drivers/pci/setup-res.c, pci_assign_resource; drivers/pci/iov.c"),
+    FaultLine(r"RLIMIT_MEMLOCK \(\d{1,20}\) exceeded|cannot limit locked memory of process[^\n]{0,60}"
+              r"|(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)",
               "the guest's memory may not be locked",
               "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory of"
-              " what starts QEMU (LimitMEMLOCK=infinity, ulimit -l)",
-              "QEMU hw/vfio/container.c; libvirt, formatdomain: memtune"),
+              " what starts QEMU (LimitMEMLOCK=infinity, ulimit -l; of a container its runtime's)",
+              "QEMU hw/vfio/container.c; libvirt, formatdomain: memtune; Linux drivers/vfio/vfio_iommu_type1.c;"
+              " kubevirt issue 8472"),
     FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Invalid argument|= -22\b)",
               "the IOMMU cannot map an address of the guest",
               "keep memory and the PCI window of the guest within the IOMMU's address width (<maxphysaddr"
@@ -287,6 +440,125 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the guest's window for PCI memory is too small for the device",
               "give the guest a 64-bit window that holds its BARs (hosttune plan computes it)",
               "cloud-hypervisor pci/src/configuration.rs; issue 6147"),
+)  # fmt: skip
+# What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
+SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"CUDA-capable device(?:\(s\))?s? (?:is/)?are busy or unavailable",
+              "the GPUs take no new process: exclusive mode, MIG without an instance, or an MPS server of another user",
+              "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"
+              " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
+              "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
+    FaultLine(r"invalid device ordinal|no CUDA-capable device is detected|No HIP GPUs are available"
+              r"|No CUDA GPUs are available",
+              "the process asks for a GPU that it does not see",
+              "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
+              " shows what the driver has",
+              "CUDA runtime API, cudaErrorInvalidDevice, cudaErrorNoDevice"),
+    FaultLine(r"hw_init of IP block <\w{1,24}> failed[^\n]{0,20}|PSP firmware loading failed",
+              "a GPU's driver could not start it",
+              "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
+              " been reset by the host",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_psp.c"),
+    FaultLine(r"Unable to locate a BIOS ROM",
+              "the driver found no ROM of the GPU",
+              "give the guest a dump of it (<rom file='…'/>), or make another GPU the boot display of the host",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_bios.c"),
+    FaultLine(r"handle_hca_cap failed|mlx5_load_one(?::\d{1,5})?[^\n]{0,30} failed with error code -\d{1,4}",
+              "the NIC's driver could not start it",
+              "update its firmware, or the driver; in a guest see that the host has not kept the function",
+              "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_load_one"),
+    FaultLine(r"RmInitAdapter: Cannot initialize GSP firmware RM",
+              "a GPU's system processor (GSP) did not start",
+              "the NVRM lines before it say why; reset the GPU or power-cycle the host; firmware and modules must be of"
+              " one version",
+              "NVIDIA/open-gpu-kernel-modules osinit.c: 0x62, RM_INIT_FIRMWARE_INIT_FAILED"),
+    FaultLine(r"Invalid PCI ROM header signature: expecting 0xaa55, got 0xffff",
+              "the device's option ROM cannot be read",
+              "give the guest a dump of it (<rom file='…'/>) or none (<rom bar='off'/>); that of the boot display "
+              "was used"
+              " up by the firmware: make another GPU the boot display",
+              "Linux drivers/pci/rom.c, pci_get_rom_size"),
+    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready \d{5,7}ms after [\w -]{1,32}; waiting",
+              "does not answer after a reset",
+              "power-cycle the host if it gives up; update the firmware of device and board",
+              "Linux drivers/pci/pci.c, pci_dev_wait"),
+    FaultLine(r"AER: (?:Multiple )?Uncorrect(?:ed|able) \((?:Non-)?Fatal\) error (?:message )?received[^\n]{0,40}",
+              "PCIe errors",
+              "reseat or replace the device below this port, its riser or cables, and check its power; the lines with"
+              " severity and type say more",
+              "Linux drivers/pci/pcie/aer.c"),
+    FaultLine(r"Out of memory: Kill process \d[^\n]{0,60}|killed by the OOM killer|result 'oom-kill'|OOMKilled",
+              "memory ran out",
+              "see what grew (dmesg, systemctl status), give it a larger limit, or the guests less (hosttune plan,"
+              " reserve)",
+              "Linux mm/oom_kill.c; systemd.service(5), OOMPolicy"),
+    FaultLine(r"nvidia-fabricmanager\.service: (?:Main|Control) process exited[^\n]{0,40}|Failed to start[^\n]{0,40}"
+              r"[Ff]abric ?[Mm]anager",
+              "Fabric Manager did not start",
+              "journalctl -u nvidia-fabricmanager says why; its version must be the driver's",
+              "Fabric Manager user guide"),
+    FaultLine(r"failed to set ?up container for group \d{1,5}",
+              "VFIO could not attach the device's group for the guest",
+              "dmesg says why: lines of vfio, DMAR or AMD-Vi of that time",
+              "QEMU hw/vfio/container.c, vfio_container_connect"),
+    FaultLine(r"Found no NVIDIA driver on your system",
+              "the process sees no GPU driver",
+              "a container: start it with the GPUs (--gpus all); else nvidia-smi says whether the driver is loaded",
+              "PyTorch, torch/csrc/cuda"),
+    FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment",
+              "CUDA could not start",
+              "load nvidia_uvm (modprobe nvidia_uvm; after a sleep unload it first); on boards with NVSwitches start"
+              " Fabric Manager; a container needs /dev/nvidia-uvm",
+              "CUDA runtime API, cudaErrorUnknown"),
+    FaultLine(r"Call to (?:recv|send|read|write)\w{0,6} from [^\n]{1,80}(?:Connection reset by peer|Broken pipe)",
+              "another rank ended first",
+              "its log has the cause: the first error by time, on any host",
+              f"{_GUIDE}, Errors (ncclRemoteError)"),
+    FaultLine(r"No devices were found",
+              "the driver runs, and finds no GPU that it can start",
+              "dmesg says why (NVRM: RmInitAdapter, BAR, GSP firmware; another driver such as nouveau or vfio-pci"
+              " has it)",
+              _SMI),
+    FaultLine(r"couldn't communicate with the NVIDIA driver",
+              "the GPU driver is not loaded",
+              "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
+              _SMI),
+    FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)",
+              "a GPU does not answer",
+              "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
+              _SMI),
+    FaultLine(_status("5", "Work Request Flushed"),
+              "requests were flushed (status 5) after an earlier error of the same connection",
+              "look for the first error, often on another host",
+              _VERBS),
+    FaultLine(r"\|[ \t]{0,4}PCIe[ \t]{1,30}\|[ \t]{0,4}Fail[^\n]{0,80}\n\|[^\n]{0,60}Nv[Ll]ink link \d{1,2}",
+              "DCGM's diagnostic counts links between GPUs as down: on a card without NVLink bridge that is no fault",
+              "nvidia-smi nvlink -s shows the links that there should be; a newer DCGM leaves out those that are not"
+              " there",
+              "NVIDIA/DCGM issue 49"),
+    FaultLine(r"\|[ \t]{0,4}[A-Z][\w ]{1,30}\|[ \t]{0,4}Fail\b[^\n|]{0,60}",
+              "a test of DCGM's diagnostic failed",
+              "its Warning row names GPU and figure; read the GPU's XIDs, link and temperature, and run the test alone",
+              "DCGM user guide, Diagnostics (dcgmi diag)"),
+    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer",
+              "another rank ended first",
+              "its log has the cause: the first error by time, on any host",
+              f"{_GUIDE}, Errors (ncclRemoteError)"),
+    FaultLine(r"Watchdog caught collective operation timeout",
+              "a rank did not come to a collective in time",
+              "find the rank that is behind (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy): it crashed, waits for data, or its"
+              " network hangs (NCCL_DEBUG=INFO)",
+              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
+    FaultLine(r"Unable to retrieve NV[Ll]ink information as all links are in[Aa]ctive",
+              "all links of a GPU to the others are down",
+              "read its XIDs in dmesg and the fabric's log; restart the fabric's service, then reset the GPUs",
+              _SMI),
+    FaultLine(r"uncorrectable ECC error encountered|cudaErrorECCUncorrectable",
+              "a GPU's memory had an uncorrectable error",
+              "read its XIDs in dmesg; reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if"
+              " they"
+              " come back",
+              "CUDA runtime API, cudaErrorECCUncorrectable"),
 )  # fmt: skip
 # That a run failed, where no line above says why.
 FAILURES: tuple[FaultLine, ...] = (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from hosttune.discovery.kernellog import FOUND_BY, interesting, parse_events
+from hosttune.gpu import VENDORS
 from hosttune.model.evidence import KernelEvent
 from hosttune.model.listing import some
 from hosttune.model.measured import Stated
@@ -15,21 +17,33 @@ from hosttune.rules.checks.health import WIRE, aer
 from hosttune.rules.checks.kernelevents import JUDGED, SXID_REMEDIES, kernel_log, machine_check, sxid, xid
 from hosttune.rules.checks.xids import RANK, rulings
 
-_STAMP = r"\[[ \d]{0,10}\d\.\d{6}\](?:\[[ \w]{2,12}\])?:? ?|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\] ?"
+# dmesg: seconds, also since the line before (-d, -H), dates in any language (-T), and the minutes of -H.
+_STAMP = (
+    r"\[[ +]{0,10}\d{1,10}\.\d{3,6}(?: <[ \d]{0,10}\.\d{3,6}>)?\](?:\[[ \w]{2,12}\])?:? ?"
+    r"|\[[^\]\[\n]{4,24} \d\d:\d\d:\d\d \d{4}\] ?|\[[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d\] "
+)
 _DRIVERS = (
-    r"NVRM: |nvidia-nvswitch\d|nvme nvme\d|DMAR: |AMD-Vi: |EDAC [MD]|mce: |\{\d{1,4}\}\[Hardware|"
+    r"NVRM: |nvidia-nvswitch\d|nvme nvme\d|DMAR:|AMD-Vi: |EDAC [MD]|mce: |\{\d{1,4}\}\[Hardware|"
     r"[\w-]{2,32} [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?:: | [\w.]{2,16}: )"
 )
 KERNEL = rf"(?:kernel: ?(?:{_STAMP})?|{_STAMP}|(?={_DRIVERS}))"  # how a line of the kernel begins
 _LINE = re.compile(KERNEL)
-WITHIN = ("kernel: ", "NVRM: ")  # of lines with something else in front: dates of any language, quotes
-_FROM = re.compile(rf"\bkernel: ?(?:{_STAMP})?|\b(?=NVRM: )")
+# Of lines with something else in front: dates of any language, quotes, labels.
+WITHIN = (
+    "kernel: ", r"kernel:\[", "NVRM: ", r"nvidia-nvswitch\d{1,2}: ", r"DMAR: ?\[", "AMD-Vi: ",
+    *(f"{driver} [0-9a-f]{{4}}:[0-9a-f]{{2}}:"
+      for driver in ("vfio-pci", "pcieport", "mlx5_core", *(vendor.driver for vendor in VENDORS if vendor.driver))),
+)  # fmt: skip
+_FROM = re.compile(rf"\bkernel: ?(?:{_STAMP})?|{_STAMP}|\b(?={_DRIVERS})")
 _MOST_LINES, _MOST_WORDS = 20_000, 140
+_MOST_BEFORE, _FORMS = 400, 8  # characters in front of a message, and where it can begin
 _HIDDEN = re.compile(r"Xid \((?!(?:PCI:)?[0-9a-fA-F]{2,8}:)[^()\n]{0,40}\)")  # people take addresses out
 _CAUSED = re.compile(r"(Xid \([^()\n]{1,40}\): )45\b[^\n]{0,200}? caused by previous Xid (\d{1,4})\b.*")
 _NOWHERE = "(PCI:0000:00:00)"
 _WORDS = tuple({letters for wanted in FOUND_BY for letters in letters_of(wanted) or ("[#",)})  # of each record
 _FLAPPING = 3  # lost links: one is a cable that was pulled
+_SEVERAL, _FOLLOWING, _OFF_THE_BUS = 3, (45, 154), 79  # kinds of XIDs; of two the worse says more
+_Judged = tuple[KernelEvent, str, str, str, str]  # outcome, words, remedy, source
 _GRAVE = ("fatal", "nonfatal")
 
 
@@ -40,23 +54,28 @@ def of_kernel(text: str) -> Iterator[Stated]:
     for number, line in enumerate(lines):
         if not any(word in line for word in words):
             continue
-        match = _LINE.match(line) or (_FROM.search(line) if any(word in line for word in WITHIN) else None)
-        if match is None or len(messages) >= _MOST_LINES:
-            continue
-        message = line[match.end() :]
+        if len(messages) >= _MOST_LINES:
+            break
+        ends = [match.end() for match in islice(_FROM.finditer(line[:_MOST_BEFORE]), _FORMS)]
+        message = next((line[end:] for end in ends if next(interesting([(None, line[end:])]), None)), None)
+        if message is None:
+            message = line[ends[0] :] if ends else ""
         if message.startswith("NVRM: Th"):  # its next lines say what is wrong
             more = (_LINE.sub("", other.strip(), count=1) for other in lines[number + 1 : number + 3])
             message = " ".join((message, *more))
         plain = _HIDDEN.sub(f"Xid {_NOWHERE}", message)
         if next(interesting([(None, plain)]), None):
             messages.setdefault(_CAUSED.sub(r"\1\2", plain), message)
-    judged = [(event, *said) for event in parse_events((None, text) for text in messages) if (said := _fault_of(event))]
+    told = parse_events((None, text) for text in messages)
+    judged = _failing(told, [(event, *said) for event in told if (said := _fault_of(event))])
     groups = grouped(((outcome, says, remedy, source), event) for event, outcome, says, remedy, source in judged)
     for (_, says, remedy, source), events in sorted(groups.items(), key=lambda group: -RANK.index(group[0][0])):
         places = dict.fromkeys(
             event.address
             for event in events
-            if event.address and event.address.removesuffix(".0") in event.text and _NOWHERE not in event.text
+            if event.address
+            and event.address.removeprefix("0000:").removesuffix(".0") in event.text
+            and _NOWHERE not in event.text
         )
         sentence = f"{some(list(places), 4)}: {says}" if places else says
         yield Stated(
@@ -65,6 +84,28 @@ def of_kernel(text: str) -> Iterator[Stated]:
             remedy=remedy,
             source=source,
         )
+
+
+def _failing(told: Iterable[KernelEvent], judged: Sequence[_Judged]) -> list[_Judged]:
+    """Return the judged events; those of a GPU that reports XIDs of several kinds and is lost are one."""
+    kinds = {
+        address: list(dict.fromkeys(event.code for event in events))
+        for address, events in grouped((event.address, event) for event in told if event.kind == "xid").items()
+    }
+    dying = {
+        row[0].address: row
+        for row in judged
+        if row[0].kind == "lost"
+        and len({*kinds.get(row[0].address, ())} - {*_FOLLOWING}) >= _SEVERAL
+        and _OFF_THE_BUS not in kinds[row[0].address]
+    }
+    rows = []
+    for address, (event, outcome, _, _, source) in dying.items():
+        codes = ", ".join(map(str, kinds[address]))
+        rows.append((event, outcome, f"the GPU itself is failing: XID {codes}, and it was lost or did not start",
+                     "power-cycle the host and try it in another slot with other power cables; if the XIDs come back,"
+                     " replace it", source))  # fmt: skip
+    return [*rows, *(row for row in judged if row[0].address not in dying or row[0].kind not in ("xid", "lost"))]
 
 
 def _fault_of(event: KernelEvent) -> tuple[str, str, str, str] | None:

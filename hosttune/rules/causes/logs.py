@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, dropwhile, takewhile
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from hosttune.errors import BadInput
 from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
 from hosttune.model.limits import check_count
-from hosttune.model.measured import Measured, Nics, Observations, Setup, Transport
+from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated, Transport
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.kernel import KERNEL, WITHIN
 from hosttune.rules.causes.labels import unlabelled
@@ -190,7 +190,7 @@ def logs() -> tuple[Log, ...]:
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
         Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True, also=(*WITHIN, *SPOKEN),
-            lines=rf"{KERNEL}|[^\n]{{0,120}}?\b(?:kernel|NVRM): "),
+            lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )"),
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d", ibstat),
         Log("ethtool -S", r"(?m)^[ \t]*rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d", counters),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", lambda text: Measured(version=1)),
@@ -200,7 +200,7 @@ def logs() -> tuple[Log, ...]:
             begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
         Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed"
-        r" |ACSCtl:",
+            r" |LnkSta:.{0,80}\(downgraded\)|ACSCtl:",
             machine_of),
     )  # fmt: skip
     makers = tuple(
@@ -217,6 +217,12 @@ _NCCL_ROW = (  # size, count, type, (redop, (root,)) time, algbw, busbw, errors
     r"[ \t]+\d{1,9}(?:\.\d{1,3})?"
     r"[ \t]+(\d{1,5}\.\d\d)[ \t]+(\d{1,5}\.\d\d)[ \t]+\S{1,8}[ \t]+\d"
 )
+_ALONE = Stated(
+    says="each process ran alone: of one rank the bus bandwidth is 0 by its definition", line="busbw 0.00 in every row",
+    remedy="build nccl-tests with MPI=1 and start it by mpirun, or give one process several GPUs (-g); its lines must"
+    " name all ranks",
+    source="NVIDIA/nccl-tests README.md and doc/PERFORMANCE.md; its issue 294",
+)  # fmt: skip
 _MOST_FACTOR = 1.95  # of more ranks the factor is too near 2
 _RANK = re.compile(r"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*?\bon\s+(\S+)\s+device\s+[0-9]+\s+\[[^\]]*\]\s+(\S.*?)\s*$")
 
@@ -229,6 +235,8 @@ def _variables(text: str) -> Measured:
 
 def _nccl_tests(text: str) -> Measured:
     rates = [(float(busbw), float(algbw)) for algbw, busbw in re.findall(rf"(?m)^{_NCCL_ROW}", text)]
+    if rates and not max(rates)[0] and max(rates)[1] >= 1:
+        return Measured(version=1, observations=Observations(stated=(_ALONE,)))
     if rates and max(rates)[1] and not re.search(r"(?m)^#?[ \t]+Rank[ \t]+\d", text):
         factor = max(rates)[0] / max(rates)[1]  # without its head: all_reduce's factor 2(n-1)/n tells how many ran
         ran = round(2 / (2 - factor)) if 1.2 < factor < _MOST_FACTOR else 0
@@ -264,6 +272,7 @@ def _figures(answer: ParsedOutput) -> tuple[Any, ...]:
     return tuple(figures_of(answer.samples))
 
 
+_RATES = 5  # cells of a row with the rate of messages
 _PORT_TEST = r"(?:RDMA_Write|RDMA_Read|Send) (?:Post List )?(Bidirectional )?BW Test"
 
 
@@ -278,8 +287,14 @@ def _perftest(text: str) -> Measured:
     kind = ("infiniband" if layer[1] == "IB" else "roce") if layer else None
     setup = Setup(gpu=gpu[1] if gpu else None, nics=Nics(kind=kind) if kind else None)  # type: ignore[arg-type]
     head, _, table = text.partition("#bytes")
+    heading, *lines = table.partition("\n----")[0].split("\n")
     if "\n----" not in table:  # people leave its end out: the whole lines count
-        text = f"{head}#bytes{table.rstrip() if table.endswith(chr(10)) else table.rpartition(chr(10))[0]}\n----"
+        lines = lines[:-1]
+    row = re.compile(r"[ \t]{0,40}\d{1,15}[ \t]{1,40}\d{1,15}[ \t]{1,40}\d").match
+    whole = list(takewhile(row, dropwhile(lambda line: not row(line), lines)))  # warnings can stand before them
+    if "MsgRate" not in heading and all(len(row.split()) == _RATES for row in whole):
+        heading += " MsgRate[Mpps]"
+    text = "\n".join((f"{head}#bytes{heading}", *whole, "----"))
     (figure,) = _figures(tools.parse_perftest(text, ", ".join(words)))
     *_, size = re.findall(r"(?m)^[ \t]*(\d{1,12})[ \t]+\d+[ \t]+\S+[ \t]+\S", text)
     return Measured(version=1, setup=setup, figures=(msgspec.structs.replace(figure, size_bytes=int(size)),))

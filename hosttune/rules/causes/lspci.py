@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 
 from hosttune.errors import BadInput
 from hosttune.model.listing import some
-from hosttune.model.measured import LinkSeen, Measured, Observations, Setup
+from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
 from hosttune.predicting.formulas import pcie_gb_per_s
 from hosttune.rules.causes.stated import narrow_drive
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS
@@ -19,12 +20,23 @@ _NIC = re.compile(r"(?:Infiniband controller|Ethernet controller|Network control
 _FAST = 8.0 * 8  # GT/s × lanes; of slower NICs nobody asks for more
 _GTS = r"([0-9]{1,3}(?:\.[0-9])?)GT/s"
 _LINK = re.compile(rf"LnkCap:[^\n]{{0,80}}?Speed {_GTS}[^\n]{{0,80}}?Width x([0-9]{{1,2}})\b")
-_NOW = re.compile(rf"LnkSta:\s{{0,8}}Speed {_GTS}[^\n]{{0,80}}?Width x([0-9]{{1,2}})\b")
+_NOW = re.compile(rf"LnkSta:\s{{0,8}}Speed {_GTS}[^\n]{{0,80}}?(?:\n[ \t]{{1,60}})?Width x([0-9]{{1,2}})\b")
 
 
 def machine_of(text: str) -> Measured:
     """Return what the output shows. Raises BadInput if it is cut short or shows no capabilities."""
     blocks = [block for block in _BLOCK.split(text) if block.strip()]
+    # Where what the device can do is left out: lspci itself compares the two. A port may have a narrower card below it.
+    alone = "LnkCap:" not in text and "PCI bridge" not in text
+    stated = tuple(
+        Stated(
+            says=f"the link has x{short[2]} at {short[1]} GT/s: fewer lanes than its device",
+            line=" ".join(short[0].split()),
+            remedy="reseat the card or riser; see how many lanes the slot has, and how the firmware divides them",
+            source="pciutils ls-caps.c, cap_express_link: downgraded",
+        )
+        for short in islice(re.finditer(rf"{_NOW.pattern} \(downgraded\)", text) if alone else (), 1)
+    )
     if not any(_NAMED.match(block) for block in blocks):  # `lspci -vv | grep Lnk`: of which devices is not said
         link, place = _worst(re.split(r"(?m)^(?=[^\n]{0,40}LnkCap:)", text))
         signs = re.findall(r"ACSCtl:[^\n]{0,80}?ReqRedir([+-])", text)
@@ -32,7 +44,8 @@ def machine_of(text: str) -> Measured:
         if on := signs.count("+"):
             said["acs_redirect"] = f"ReqRedir+ in {on} of {len(signs)} lines of ACSCtl"
         return Measured(
-            version=1, observations=Observations(link=link, acs_redirect=on > 0 if signs else None, said=said)
+            version=1,
+            observations=Observations(link=link, acs_redirect=on > 0 if signs else None, said=said, stated=stated),
         )
     if not text.endswith("\n"):
         raise BadInput("it is cut in the middle of a line", where="lspci", hint="save its whole output")
@@ -68,7 +81,7 @@ def machine_of(text: str) -> Measured:
                 (int(size) for block in fast for size in re.findall(r"MaxReadReq ([0-9]{3,5}) bytes", block)),
                 default=None,
             ),
-            stated=(narrow_drive(of_drive, drive),) if drive and narrow else (),
+            stated=(narrow_drive(of_drive, drive),) if drive and narrow else stated,
             said={
                 **({"link": place} if place else {}),
                 **({"nic_pcie_link": nic_place} if nic_place else {}),

@@ -118,6 +118,8 @@ def _lacks_peers(case: Case) -> bool:
 
 def _p2p_disabled(case: Case) -> Finding | None:
     variables = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_P2P_LEVEL=("0", "LOC"))
+    if variables and _set(case, NCCL_SHM_DISABLE=("1",), NCCL_NET=("SOCKET",))[1:]:
+        return None  # then it is sockets that carry the data
     told = (("p2p", "off", "peer access is off"), ("p2p", "partly", "peer access is off between some of them"),
             ("transport", "shm", "its channels go via SHM"))  # fmt: skip
     words = [*variables, *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value)]

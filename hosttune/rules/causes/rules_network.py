@@ -13,6 +13,7 @@ from hosttune.rules.engine import Finding
 _GUIDE = "NCCL user guide, Environment Variables"
 _PORT_RATES = (10.0, 25.0, 40.0, 50.0, 56.0, 100.0, 200.0, 400.0)  # Gb/s of Ethernet and InfiniBand ports
 _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
+_BOTH = 2  # ways within a host: between GPUs, and through its memory
 _LITTLE = 0.2  # of the ports' rate
 
 
@@ -41,7 +42,9 @@ def socket_transport(case: Case) -> Finding | None:
         *([case.told("transport", "the library uses sockets")] if case.seen.transport == "socket" else []),
     ]
     if words:
-        return observed(case, "; ".join(words), case.networked)
+        alone = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_SHM_DISABLE=("1",))  # of one host, too
+        about = case.about(COLLECTIVES) if len(alone) == _BOTH else case.networked
+        return observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
     host, low = case.shape.host_gb_per_s, case.low_between
     little = [verdict for verdict in low if host and verdict.value is not None and verdict.value < host * _LITTLE]
     if case.seen.transport is not None or not low or case.seen.gpudirect_rdma:

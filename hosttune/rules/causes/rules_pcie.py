@@ -134,8 +134,12 @@ def degraded(case: Case) -> Finding | None:
 
 
 def _between_devices(case: Case) -> tuple[Judged, ...]:
-    """Figures of copies between devices that cross PCIe: to NICs, and between GPUs that no other link joins."""
-    linked = case.shape.links not in (0, None) and case.seen.p2p not in ("pcie", "off")
+    """Figures of copies between devices that cross PCIe: to NICs, and between GPUs that no other link joins.
+
+    Without peer access GPUs copy through the host's memory, not to each other.
+    """
+    off = case.seen.p2p == "off" or case.environment.get("NCCL_P2P_DISABLE") == "1"
+    linked = off or (case.shape.links not in (0, None) and case.seen.p2p != "pcie")
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 

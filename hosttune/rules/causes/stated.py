@@ -9,7 +9,7 @@ from typing import Any
 from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
-from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, FaultLine
+from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
 from hosttune.rules.causes.kernel import of_kernel
 from hosttune.rules.causes.search import findall, search
 
@@ -48,9 +48,14 @@ _NARROW = (
     r" ([0-9.]{1,5}) GT/s (?:PCIe )?x(\d{1,2}) link\)"
 )
 _CLASS = rf"\bpci ({_ADDRESS}): \[[0-9a-f]{{4}}:[0-9a-f]{{4}}\] type 0[01] class 0x([0-9a-f]{{4}})"
+_REFUSED = (
+    r"(vfio_\w{0,20}dma_map ?\(0x[0-9a-f]{1,16}, (0x[0-9a-f]{1,16}), (0x[0-9a-f]{1,16}), 0x[0-9a-f]{1,16}\) = -22)"
+)
+_RESERVED = r"(?m:^)[ \t]*(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) reserved\b"
+_HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
-SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*FAULT_LINES, *FAILURES)))  # searched for
+SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*FAULT_LINES, *SYMPTOMS, *FAILURES)))
 
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
@@ -75,6 +80,26 @@ def _told(rows: Iterable[FaultLine], text: str) -> Iterator[Stated]:
             yield Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
 
 
+def _overlaps(text: str) -> Iterator[Stated]:
+    """Yield a refused mapping of guest memory that runs over addresses which the IOMMU keeps, as the text lists them.
+
+    Without the list: over those of HyperTransport below 1 TiB, which AMD's IOMMU keeps on every host.
+    """
+    kept = [(int(start, 16), int(end, 16)) for start, end in findall(_RESERVED, text)] or [_HYPERTRANSPORT]
+    for line, start, size in findall(_REFUSED, text):
+        first = int(start, 16)
+        for low, high in kept:
+            if first <= high and low < first + int(size, 16):
+                yield Stated(
+                    says=f"the guest's memory runs over addresses that the IOMMU keeps, {low:#x} to {high:#x}",
+                    line=line,
+                    remedy="on AMD, QEMU with a machine type of 7.1 or later leaves out those below 1 TiB; or give the"
+                    " guest less memory",
+                    source="QEMU hw/i386/pc.c, pc_set_amd_above_4g_mem_start; iommu_groups/*/reserved_regions",
+                )
+                return
+
+
 def lines_of(text: str) -> Measured:
     """Return what such lines show, and the links that the kernel says are narrow."""
     found = stated(text)
@@ -82,7 +107,13 @@ def lines_of(text: str) -> Measured:
     said = {name: words for name, (_, words) in found.items()}
     classes, drivers = dict(findall(_CLASS, text)), {vendor.driver for vendor in VENDORS}
     worst: dict[str, float] = {}
-    told = list(_told(FAULT_LINES, text)) or ([] if found else list(_told(FAILURES, text))[:1])
+    told = [*_overlaps(text), *_told(FAULT_LINES, text)]
+    kernel = list(of_kernel(text))
+    symptoms = [] if told else [line for line in _told(SYMPTOMS, text) if not any(line.says in k.says for k in kernel)]
+    # That a GPU was not started is left to the line that says why, if there is one.
+    told += (line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line))
+    told += symptoms
+    told += [] if told or found else list(_told(FAILURES, text))[:1]
     for driver, address, speed, width, where, top, most in findall(_NARROW, text):
         # A function without a class here that a driver names is a NIC: only drivers of GPUs and NICs print the line.
         # A chipset's uplink, which holds what is behind it, has four lanes; a wider one is above a card.
@@ -101,7 +132,7 @@ def lines_of(text: str) -> Measured:
     return Measured(
         version=1,
         setup=Setup(nvswitch=switched),
-        observations=Observations(**seen, said=said, stated=(*told, *of_kernel(text))),
+        observations=Observations(**seen, said=said, stated=tuple(told)),
     )
 
 

@@ -177,6 +177,14 @@ def test_a_low_figure_exits_1_and_a_good_one_0(cli: Cli) -> None:
     assert "no causes named" in out
 
 
+def test_files_are_logs(cli: Cli) -> None:
+    log = "[   12.3] NVRM: Xid (PCI:0000:61:00): 79, pid=1, GPU has fallen off the bus.\n"
+    code, out, _ = cli("diagnose", "a.log", "b.log", **{"a.log": log, "b.log": "No devices were found\n"})
+    assert code == 1
+    assert "a.log, b.log: 0000:61:00.0: the driver reports XID 79" in out.replace("\n", " ")
+    assert cli("diagnose", "nosuch")[0] == 2
+
+
 def test_the_document_can_be_read_again(cli: Cli) -> None:
     _, out, _ = cli("diagnose", "--measured", "m.json", "-o", "json", **{"m.json": LOW})
     found = Diagnosis.from_json(out)

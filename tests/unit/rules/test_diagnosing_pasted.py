@@ -30,6 +30,7 @@ SMI = """\
 |   1  NVIDIA H100 80GB HBM3          On  |   00000000:3B:00.0 Off |                 {:>4} |
 | N/A   38C    P0             70W /  {} |       1MiB /  81559MiB |      0%      Default |
 """
+LINKS = "".join(f"\t Link {link}: 26.562 GB/s\n" for link in range(18))
 
 
 def read(text: str) -> Measured:
@@ -477,6 +478,8 @@ STATED = (  # what people paste, and what the first cause says; "" nothing is wr
     ("NCCL WARN socketStartConnect: Connect to 10.0.0.1<1> failed: Connection reset by peer\n", "do not reach"),
     ("GPU 0: A (UUID: GPU-x)\n\t Link 0: Replay Errors: 0\n\t Link 1: Recovery Errors: 3\n", "Recovery Errors: 3"),
     ("GPU 0: A (UUID: GPU-x)\n\t Link 0: 25 GB/s\n\t Link 0: Replay Errors: 2\n\t Link 0: Recovery Errors: 0\n", ""),
+    ("".join(f"GPU {n}: NVIDIA H200 (UUID: GPU-x{n})\n" + LINKS for n in (0, 1))[:-200], ""),  # cut short
+    ("GPU 0: NVIDIA H200 (UUID: GPU-x)\n" + LINKS.replace("7: 26.562 GB/s", "7: <inactive>"), "16 of its 18 links"),
     (SMI.format("0", "700W"), ""),
     (SMI.format("0", "400W"), "400 W, default 700 W (GPU 1"),
     (SMI.format("3", "700W"), "GPU 1: 3"),
@@ -534,3 +537,85 @@ def test_a_few_links_to_each_peer_are_no_switch() -> None:
     ranks = "".join(f"#  Rank  {n} Group  0 Pid 1 on a device  {n} [0x0] NVIDIA A100-SXM-64GB\n" for n in range(2))
     row = " 1073741824  268435456  float  sum  -1  14892  72.10  72.10  0  14616  73.47  73.47  0\n"
     assert names(diagnose(read(ranks + row + topology))) == []
+
+
+# One form of each, as drivers and tools print it (the sources stand beside the rows of faultlines.py).
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[  +0.001779] vfio_pin_pages_remote: RLIMIT_MEMLOCK (65536) exceeded", "may not be locked"),
+        ("[  +0.000004] pcieport 0000:00:03.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+         "PCIe errors, fatal"),
+        ("[sam. nov. 28 15:16:08 2026] vfio-pci 0000:03:00.0: BAR 0: can't reserve [mem 0x28-0x2f]",
+         "holds a BAR"),
+        ("node-7 | 12:00:01 vfio-pci 0000:03:00.0: not ready 65535ms after bus reset; giving up", "after a reset"),
+        ("2024-07-02 18:46:08.681559 kernel:[   21.766727] NVRM: Xid (PCI:0000:61:00): 79, GPU has fallen off",
+         "XID 79"),
+        ("NVRM: GPU 0000:13:00.0: RmInitAdapter failed! (0x24:0x1c:1447)", "power cables"),
+        ("[921.622] NVRM: GPU0 _kgspBootGspRm: unexpected WPR2 already up,\n       cannot proceed\n"
+         "[921.623] NVRM: GPU 0000:04:00.0: RmInitAdapter failed! (0x62:0x40:2192)", "not reset"),
+        ("No devices were found\nNVRM: GPU 0000:98:00.0: kgspWaitForGfwBootOk: failed to wait for GFW boot complete",
+         "own firmware"),
+        ("h:1:2 [4] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer 10.0.0.1<5> with status=12 len=0",
+         "status 12"),
+        ("h:1:2 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-U to 963789 bytes", "/dev/shm"),
+        ("[33058.244455] infiniband mlx5_0: create_mkey_warn:158: async reg mr failed. status -121", "keys left"),
+        ("15:38:15.8 IP truncated-ip - 7502 bytes missing! (tos 0x2,ECT(0), flags [DF], length 9000)", "MTU"),
+        ("nv-fabricmanager[1]: fabric manager NVIDIA GPU driver interface version 550.127.05 don't match with driver"
+         " version 550.120.", "different versions"),
+        ("q: vfio 0000:41:10.1: Region pc.ram: vfio_dma_map(0x55ba53e7a9d0, 0x100000000, 0xff30000000, 0x7ed243e00000)"
+         " = -22 (Invalid argument)", "0xfd00000000"),
+        ("q: Region pc.ram: vfio_dma_map(0x55ba53e7a9d0, 0x0, 0x80000000, 0x7ed243e00000) = -22 (Invalid argument)\n"
+         "0x0000000070000000 0x0000000071ffffff reserved", "0x71ffffff"),
+        ("DMAR:[DMA Read] Request device [02:00.0] fault addr 9d0000000", "0000:02:00.0: its memory access"),
+        ("train-0 | nvidia-nvswitch3: SXid (PCI:0000:06:00.0): 12028, Non-fatal, Link 32 egress", "SXid 12028"),
+        ("TASK ERROR: cannot prepare PCI pass-through, IOMMU not present", "IOMMU is off"),
+        ("pcieport 0000:40:01.1: AER: Uncorrectable (Non-Fatal) error message received", "PCIe errors"),
+        ("\t\tLnkSta:\tSpeed 5GT/s (downgraded), Width x1 (downgraded)\n\t\t\tTrErr- Train- SlotClk+", "x1 at 5 GT/s"),
+        ("| PCIe         | Fail - All            |\n| Warning | GPU 0GPU 0's NvLink link 0 is currently down |",
+         "no fault"),
+        ("".join(f"NVRM: Xid (PCI:0000:02:00): {code}, pid=1\n" for code in (62, 32, 13))
+         + "NVRM: GPU 0000:02:00.0: RmInitAdapter failed! (0x24:0x65:1185)", "itself is failing: XID 62, 32, 13"),
+    ],
+)  # fmt: skip
+def test_wordings_of_faults(line: str, words: str) -> None:
+    """The line that says why is alone or first; that of what failed with it does not stand beside it."""
+    first, *others = read(f"{line}\n").observations.stated
+    assert words in first.says
+    assert not any("lost, or did not start" in other.says for other in others)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    Clocks Throttle Reasons\n        Idle : Active\n        SW Power Cap                : Not Active\n"
+        "            HW Thermal Slowdown     : Not Active\n",
+        "RDMA_Write BW Test\n #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]\n"
+        " 1048576    5000             92.62              92.62              0.011041\n```\n\n**client**\n",
+        "LnkCap: Port #0, Speed 16GT/s, Width x16\nLnkSta: Speed 2.5GT/s (downgraded),\n        Width x16\n",
+        "00:01.0 PCI bridge: X\n\tCapabilities: [40] Express\n\t\tLnkSta: Speed 8GT/s, Width x4 (downgraded)\n",
+        "[  +0.001779] vfio-pci 0000:03:00.0: enabling device (0000 -> 0003)\n",
+        "[12.1] NVRM: The NVIDIA probe routine was not called for 1 device(s).\n",
+        "[    9.123] mlx5_core 0000:13:00.0: mlx5_pcie_event:297: PCIe slot power capability was not advertised\n",
+    ],
+)
+def test_healthy_fragments_name_nothing(text: str) -> None:
+    assert not diagnose(read(text)).causes
+
+
+def test_without_peer_access_redirection_is_no_cause() -> None:
+    """Copies then go through the host's memory, whatever the bridges do."""
+    figure = {"metric": "p2p", "subject": "gpu0->gpu1", "value": 5.9, "unit": "GB/s"}
+    setup = {"gpu": "NVIDIA GeForce RTX 3090", "gpus_per_host": 4, "hosts": 1}
+    document = {"version": 1, "setup": setup, "figures": [figure], "observations": {"p2p": "off"}}
+    assert names(diagnose(Measured.from_yaml(json.dumps(document)))) == ["p2p-disabled"]
+
+
+def test_sockets_that_the_environment_asks_for_come_first() -> None:
+    """Without the ways within a host even its own GPUs talk over TCP."""
+    environment = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket"}
+    setup = {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 1, "environment": environment}
+    figure = {"metric": "all-reduce-busbw", "value": 2.3, "unit": "GB/s", "size_bytes": 1 << 30}
+    found = names(diagnose(Measured.from_yaml(json.dumps({"version": 1, "setup": setup, "figures": [figure]}))))
+    assert found[0] == "socket-transport-instead-of-ib"
+    assert "p2p-disabled" not in found
