@@ -76,12 +76,12 @@ _NOTHING = {
     "numatune": "any node",
     "memnodes": "not bound",
 }
-_THREADS = {"vcpu_pins": "vCPUs", "iothread_pins": "I/O threads"}
+_THREADS = {"vcpu_pins": "vCPU", "iothread_pins": "I/O thread"}
 # Devices that libvirt adds by itself (formatdomain), and devices that are compared one by one.
 _ADDED = frozenset(("emulator", "controller", "input", "audio", "watchdog", "memballoon", "serial", "console"))
 _COMPARED = frozenset(("hostdev", "disk", "interface", "iommu"))
 # Sections that each guest of hosttune has and that `Guest` does not hold.
-SECTIONS = tuple(f"/domain/{tag}" for tag in ("clock", "on_poweroff", "on_reboot", "on_crash", "pm"))
+SECTIONS = tuple(f"/domain/{tag}" for tag in ("clock", "on_poweroff", "on_reboot", "pm"))
 # What newer versions add to an element that hosttune writes (libvirt 10.1, virCPUDefFormatBuf).
 _WRITTEN_SINCE = {"topology": ("clusters", "1")}
 
@@ -141,11 +141,23 @@ def in_words(differences: Iterable[Difference]) -> Iterator[tuple[str, str, str]
         paths, wants, founds = zip(*alike, strict=True)
         if field in _THREADS:
             threads = CpuSet(int(path.rstrip("]").partition("[")[2]) for path in paths)
-            yield f"{_WORDS[field]} of {_THREADS[field]} {threads}", _pinned(wants), _pinned(founds)
+            yield f"{_WORDS[field]} of {numbered(_THREADS[field], threads)}", _pinned(wants), _pinned(founds)
         else:
             for path, want, found in zip(paths, wants, founds, strict=True):
                 words = _value(path, want), _value(path, found)  # two sizes can be alike in words
                 yield name_of(path), *(words if words[0] != words[1] else (str(want), str(found)))
+
+
+def as_texts(differences: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+    """Return one text for each (what it is, wanted, found) of `in_words`; of whole elements only that one lacks it."""
+    return tuple(
+        f"{name}: missing"
+        if found == "none" and (wanted == "there" or ", " in wanted)
+        else f"{name}: not wanted"
+        if wanted == "none" and (found == "there" or ", " in found)
+        else f"{name}: wanted {wanted}, found {found}"
+        for name, wanted, found in differences
+    )
 
 
 def name_of(path: str, *, whole: bool = True) -> str:
@@ -159,13 +171,19 @@ def name_of(path: str, *, whole: bool = True) -> str:
     item, _, below = rest.rpartition("]")
     first, *more = [field] if field in _WORDS else field.split(".")
     names = [_WORDS.get(first, first), *more, *([item, *below.split(".")[1:]] if whole and item else ())]
-    return " ".join(name if name == item else name.replace("_", " ") for name in names)
+    return " ".join(name if name == item else name.removesuffix("_bytes").replace("_", " ") for name in names)
 
 
 def _value(path: str, value: object) -> str:
     match value:
         case None | ():
-            return _NOTHING.get(path.partition("[")[0], "none")
+            return (
+                "chosen by libvirt"
+                if path.endswith("].guest_address")
+                else _NOTHING.get(path.partition("[")[0], "none")
+            )
+        case "none":
+            return "'none'"  # a value: not that there is none
         case bool():
             return "on" if value else "off"
         case int() if path.endswith("_bytes"):
@@ -175,7 +193,8 @@ def _value(path: str, value: object) -> str:
         case Memnode():
             return f"{value.mode}, {on_nodes(value.nodes)}"
         case Pages():
-            return f"pages of {format_size(value.size_bytes)}" if value.size_bytes else "huge pages"
+            pages = f"pages of {format_size(value.size_bytes)}" if value.size_bytes else "huge pages"
+            return f"{pages} for {numbered('cell', parse_cpus(value.cells))}" if value.cells else pages
         case Value():
             fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
             return ", ".join(
@@ -219,15 +238,7 @@ def same_guest(live_xml: str, want_xml: str, *, whole: bool = False) -> tuple[st
         differences = [*differing(live, want)] if others or not whole else []
     except BadInput as error:
         return (f"{error.where}: {error.what}",)
-    texts = in_words(differences or (others if whole else ()))
-    return tuple(
-        f"{name}: missing"
-        if found == "none"
-        else f"{name}: not wanted"
-        if wanted == "none"
-        else f"{name}: wanted {wanted}, found {found}"
-        for name, wanted, found in texts
-    )
+    return as_texts(in_words(differences or (others if whole else ())))
 
 
 def differing(live: _Element, want: _Element) -> Iterator[Difference]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 import msgspec
 
 from hosttune.domain.arguments import CLIQUE, WINDOW
-from hosttune.domain.compare import SECTIONS, compare, in_words, other_elements
+from hosttune.domain.compare import SECTIONS, as_texts, compare, in_words, other_elements
 from hosttune.domain.edit import Element, XmlText
 from hosttune.domain.guest import Guest
 from hosttune.domain.planned import NO_DMA_TRANSLATION
@@ -108,7 +108,7 @@ def _changes(present_xml: str, xml: str) -> Iterator[GuestChange]:
     """Yield what is otherwise in a definition than in the present one: of the guest, and of elements that it lacks."""
     now, then = (read_tree(text, where="definition") for text in (present_xml, xml))
     guest, changed = (domain_facts(root, where="definition") for root in (now, then))
-    guests = list(compare(changed, guest))
+    guests = [difference for difference in compare(changed, guest) if difference[0] != "pit"]  # it is in the clock
     bare = read_tree("<domain/>", where="")
     printed = (read_tree(print_guest(present), where="") for present in (guest, changed))
     of_guests = {element.split()[0] for tree in printed for element, *_ in other_elements(bare, tree)}
@@ -152,6 +152,8 @@ class _Update(msgspec.Struct):
         wanted = _text(want)
         if wanted and not want.children and not _equal(now, want, _text(now), wanted):
             self.text.set_text(now, wanted)
+            if "unit" in want.attributes:
+                now.set("unit", want.attributes["unit"])
         left = list(now.children)
         for child in want.children:
             if (
@@ -463,4 +465,4 @@ def differences(live_xml: str, want_xml: str) -> tuple[str, ...]:
         changes = updated(None, live_xml, want_xml).changes
     except BadInput as error:
         return (f"{error.where}: {error.what}",)
-    return tuple(f"{change.element}: wanted {change.becomes}, found {change.was}" for change in changes)
+    return as_texts((change.element, change.becomes, change.was) for change in changes)

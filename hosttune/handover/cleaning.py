@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from hosttune.errors import BadInput, HosttuneError
-from hosttune.gpu.vgpu_set import VgpuFunctions, manage_functions
+from hosttune.gpu.vgpu_set import LEFT, VgpuFunctions, manage_functions
 from hosttune.handover import binding, gpumemory, network, remains, timelimits
 from hosttune.handover.erasing import Clock, EraseOrder, erase, erasing, forget_erasing, hold_back, let_go, survey
 from hosttune.handover.targets import NVME_DRIVER, Target
@@ -71,8 +71,10 @@ class Cleaning:
         if target.kind == "nic" and target.physical is None:
             network.remove_all(site.system, target.address)
         functions = VgpuFunctions(target.address)
-        if target.kind == "gpu" and functions.read(site.system) is True:
-            for function in functions.taken(site.system):
+        taken = functions.taken(site.system) if target.kind == "gpu" else ()
+        state = functions.read(site.system) if taken else None
+        if state is True or (state == LEFT and len(taken) > 1):  # one of them may be without a driver
+            for function in taken:
                 binding.refuse_users(site.system, function)
             remove = partial(manage_functions, site.system, target.address, on=False)
             in_child(remove, VgpuFunctions.limit_seconds or 0.0, f"virtual functions of {target.address}")

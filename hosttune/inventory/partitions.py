@@ -215,7 +215,7 @@ def _unknown(
         in_partitions = f"module ids {_numbers(named)}" if named else "no module id"
         of_gpus = _numbers(sorted(modules.values()))
         what = "the Fabric Manager lists no partition of this host's GPUs alone"
-        return f"{what}: they name {in_partitions}, and the GPUs have {of_gpus}"
+        return f"{what}: its partitions name {in_partitions}, and the GPUs have {of_gpus}"
     if listed is not None:
         return "the Fabric Manager lists no partition at all"
     if mode is None:

@@ -237,6 +237,8 @@ def _cpu_lists(host: HostFields) -> Iterator[tuple[str, str]]:
         if isinstance(guest.emulator_cpus, str):
             yield f"{at}.emulator_cpus", guest.emulator_cpus
         yield from _listed(f"{at}.iothread_cpus", guest.iothread_cpus or ())
+    for i, applied in enumerate(host.in_force.guests if host.in_force else ()):
+        yield from ((f"$.in_force.guests[{i}].places.{name}", text) for name, text in applied.places.id_lists)
 
 
 def _distances(host: HostFields) -> Iterator[Fault]:

@@ -265,6 +265,17 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
         close_mappings(self, "guest_settings")
 
     @property
+    def id_lists(self) -> tuple[tuple[str, str], ...]:
+        """The lists of CPUs and nodes that it has, by their fields ("vcpu_pins[0].cpus")."""
+        return (
+            *((f"cells[{n}].{name}", text) for n, cell in enumerate(self.cells)
+              for name, text in (("vcpus", cell.vcpus), ("host_nodes", cell.host_nodes))),
+            *((f"vcpu_pins[{n}].cpus", pin.cpus) for n, pin in enumerate(self.vcpu_pins)),
+            ("emulator_cpus", self.emulator_cpus),
+            *((f"iothread_cpus[{n}]", text) for n, text in enumerate(self.iothread_cpus)),
+        )  # fmt: skip
+
+    @property
     def huge_page_bytes(self) -> int | None:
         """The size of the huge pages behind it; None for the kernel's ordinary pages."""
         return self.page_bytes if self.page_bytes and self.page_bytes > SMALL_PAGE_BYTES else None
@@ -438,14 +449,7 @@ def check_guest(guest: PlannedGuest, where: str) -> None:
             raise BadInput(f"{device.address!r} is not a UUID", where=at, hint="plan again")
     for n, instance in enumerate(guest.mig):
         check_address(instance.gpu, f"{where}.mig[{n}].gpu")
-    lists = (
-        *((f"cells[{n}].{name}", text) for n, cell in enumerate(guest.cells)
-          for name, text in (("vcpus", cell.vcpus), ("host_nodes", cell.host_nodes))),
-        *((f"vcpu_pins[{n}].cpus", pin.cpus) for n, pin in enumerate(guest.vcpu_pins)),
-        ("emulator_cpus", guest.emulator_cpus),
-        *((f"iothread_cpus[{n}]", text) for n, text in enumerate(guest.iothread_cpus)),
-    )  # fmt: skip
-    for name, text in lists:
+    for name, text in guest.id_lists:
         try:
             CpuSet.parse(text)
         except ValueError as error:

@@ -99,12 +99,12 @@ def test_drift_of_a_definition_names_what_was_edited(cli: Cli, plan: Path) -> No
     (drift,) = cli.json("status", code=1)["drift"]
     assert (drift["action"], drift["why"]) == (
         "guest:far",
-        f"vcpupin of vCPUs 1: wanted host CPUs {pin}, found host CPUs 0",
+        f"vcpupin of vCPU 1: wanted host CPUs {pin}, found host CPUs 0",
     )
     assert drift["actual"] != drift["expected"]
     code, out, _ = cli("status")
     assert code == 1
-    assert f"vcpupin of vCPUs 1: wanted host CPUs {pin}, found host CPUs 0" in " ".join(out.split())
+    assert f"vcpupin of vCPU 1: wanted host CPUs {pin}, found host CPUs 0" in " ".join(out.split())
 
 
 def test_a_guest_with_a_managed_save_is_not_redefined(cli: Cli, plan: Path) -> None:

@@ -150,7 +150,7 @@ def test_the_plan_says_what_of_a_definition_by_hand_goes_back(three: Day, memory
         if one["name"] == "a"
     ]
     changes = {one["element"]: (one["was"], one["becomes"], one["when"]) for one in guest["changes"]}
-    assert changes["vcpupin of vCPUs 0"] == ("host CPUs 0", f"host CPUs {cpu}", "now")
+    assert changes["vcpupin of vCPU 0"] == ("host CPUs 0", f"host CPUs {cpu}", "now")
     assert ("memory" in changes) == (memory == "32GiB")
     three.apply().ended()
     assert (three.places()["a"].cpus[0], "/more.img" in three.definitions()["a"]) == (cpu, True)

@@ -175,7 +175,7 @@ def _affinity(context: PlanningContext, decision: Decision, address: str, say: S
         measured = context.resources.has_all_distances((home, node))
         near = f", at distance {context.resources.distance(home, node)}" if measured else ""
         lacks = "memory" if context.resources.nodes[node].cores else "CPU that a guest can use"
-        why = f"it counts for node {home}, the nearest with both{near}"
+        why = f"it counts for node {home}, the nearest with CPUs and memory{near}"
         say("info", f"{address} is on node {node}, which has no {lacks}: {why}")
     if node not in nodes and home not in nodes:
         known = [context.resources.distance(n, node) for n in nodes if context.resources.has_all_distances((n, node))]

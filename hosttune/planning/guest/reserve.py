@@ -20,7 +20,7 @@ from hosttune.model.values import CpuSet, parse_cpus
 
 def pins_of(guest: PlannedGuest) -> CpuSet:
     """Return the CPUs that a planned guest's vCPUs are pinned to."""
-    return CpuSet(int(pin.cpus) for pin in guest.vcpu_pins)
+    return CpuSet(cpu for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
 
 
 def take(context: PlanningContext, guest: PlannedGuest, *, exclusive: bool = False) -> PlanningContext:

@@ -181,6 +181,53 @@ def test_arguments_to_qemu_of_others_stay() -> None:
     assert updated(want, want, old).xml.count("commandline") == 0
 
 
+@pytest.mark.parametrize(
+    ("planned", "present", "said"),
+    [
+        ("cache='none'", "cache='writeback'", ["disk {} cache: wanted 'none', found writeback"]),
+        (" cache='none'", "", ["disk {} cache: wanted 'none', found none"]),
+        (" nodeset='0'/>\n    </huge", "/>\n    </huge", ["memoryBacking: wanted {}, found pages of 1 GiB"]),
+        ("<vcpupin vcpu='3' cpuset='5'/>", "", ["vcpupin of vCPU 3: wanted host CPUs 5, found not pinned"]),
+        ("memory='67108864'", "memory='33554432'", ["cell 0 memory: wanted 64 GiB, found 32 GiB"]),
+        (">536870912<", ">1048576<", ["controller 0 pcihole64: wanted 512 GiB, found 1 GiB"]),
+        ("<on_crash>restart", "<on_crash>destroy", ["on crash: wanted restart, found destroy"]),
+        (
+            "'pit' tickpolicy='delay'",
+            "'pit' tickpolicy='discard'",
+            [
+                "domain/clock/timer name='pit' tickpolicy='delay': missing",
+                "domain/clock/timer name='pit' tickpolicy='discard': not wanted",
+            ],
+        ),
+        (
+            "bus='0x41'",
+            "bus='0x42'",
+            [
+                "hostdev pci 0000:42:00.0 guest address: wanted chosen by libvirt, found 0000:01:00.0",
+                "hostdev pci 0000:41:00.0: missing",
+            ],
+        ),
+    ],
+)
+def test_each_difference_is_said_once_and_none_is_not_a_value(planned: str, present: str, said: list[str]) -> None:
+    want = xml_of(SHAPES["one-gpu"])
+    assert planned in want
+    texts = [
+        text.replace("/var/lib/libvirt/images/one-gpu.qcow2", "{}")
+        for text in differences(want.replace(planned, present), want)
+    ]
+    assert [text.replace("pages of 1 GiB for cell 0", "{}") for text in texts] == said
+
+
+def test_a_size_in_another_unit_becomes_the_planned_size() -> None:
+    want = xml_of(SHAPES["one-gpu"])
+    for size, kept in (("32", False), ("64", True)):
+        present = want.replace("<memory unit='KiB'>67108864<", f"<memory unit='GiB'>{size}<")
+        update = updated(want, present, want)
+        assert read_domain(update.xml).memory_bytes == 64 << 30
+        assert (update.xml == present) == kept
+
+
 def test_a_definition_that_cannot_be_read_differs() -> None:
     (said,) = differences("<domain", xml_of(SHAPES["one-gpu"]))
     assert said.startswith("present definition: not an XML document")

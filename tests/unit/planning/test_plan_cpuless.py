@@ -48,7 +48,8 @@ def test_two_gpus_nearest_to_one_node_have_one_cell() -> None:
     assert [device.guest_cell for device in made.guests[0].devices] == [0, 0]
     (said,) = [finding for finding in made.findings if BARE in finding.text and "node 2" in finding.text]
     assert (said.level, said.where) == ("info", "guest g")
-    assert "no CPU that a guest can use: it counts for node 0, the nearest with both, at distance 17" in said.text
+    counts = "it counts for node 0, the nearest with CPUs and memory, at distance 17"
+    assert f"no CPU that a guest can use: {counts}" in said.text
 
 
 def test_all_gpus_fit_on_the_nodes_with_cpus() -> None:

@@ -96,7 +96,8 @@ def test_a_gpu_on_a_node_without_memory_counts_for_the_nearest_node() -> None:
     text = "node 1 has no memory: 7 cores there stay unused; a cell has CPUs and memory of one node"
     assert unused(plan) == [text]
     address = next(card.address for card in CARDS if card.node == 1)
-    said = f"{address} is on node 1, which has no memory: it counts for node 0, the nearest with both, at distance 12"
+    near = "the nearest with CPUs and memory, at distance 12"
+    said = f"{address} is on node 1, which has no memory: it counts for node 0, {near}"
     assert said in [finding["text"] for finding in plan["findings"]]
     (one,) = planned({"gpus": [address]}, memory_gib=memory)["guests"]
     assert (cells(one), sizes(one)) == ([0], (6, 28))

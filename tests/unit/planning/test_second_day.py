@@ -52,6 +52,20 @@ def places(found: Plan, name: str) -> object:
     return one.vcpu_pins, one.cells, one.page_bytes, one.emulator_cpus, one.iothread_cpus, devices, one.uuid
 
 
+@pytest.mark.parametrize(("cpus", "plans"), [("1-2", True), ("", True), ("x", False)])
+def test_a_pin_in_force_that_is_not_one_cpu_is_no_crash(cpus: str, plans: bool) -> None:
+    host = after({"name": "a", "gpus": 1})
+    (guest,) = host.in_force.guests  # type: ignore[union-attr]
+    pins = (replace(guest.places.vcpu_pins[0], cpus=cpus), *guest.places.vcpu_pins[1:])
+    odd = replace(guest, places=replace(guest.places, vcpu_pins=pins))
+    text = to_json(replace(host, in_force=replace(host.in_force, guests=(odd,))))  # type: ignore[type-var]
+    if plans:
+        assert not plan(Host.from_json(text), asked({"name": "a", "gpus": 1})).unplaced
+    else:
+        with pytest.raises(BadInput, match="not a CPU list"):
+            Host.from_json(text)
+
+
 @pytest.mark.parametrize("running", [(), ("a", "b")])
 @pytest.mark.parametrize("profile", ["guest", "host", "none"])
 def test_the_same_intent_changes_nothing(profile: str, running: tuple[str, ...]) -> None:

@@ -9,9 +9,12 @@ import pytest
 
 from hosttune.errors import BadInput, CommandFailed, InUse, Unreadable, WriteFailed
 from hosttune.gpu.settings import GpuMigMode
-from hosttune.gpu.vgpu_set import MediatedDevice, MigInstanceSetting, VgpuFunctions, instances_of
+from hosttune.gpu.vgpu_set import LEFT, MediatedDevice, MigInstanceSetting, VgpuFunctions, instances_of
+from hosttune.handover.cleaning import Cleaning
+from hosttune.handover.targets import Target
 from hosttune.machine.scratch import Scratch
 from hosttune.settings.setting import Setting
+from hosttune.transaction.site import Site
 
 GPU, VF = "0000:41:00.0", "0000:41:00.4"
 LIST = f".hosttune/commands/mig-lgi-{GPU}"
@@ -101,6 +104,24 @@ def test_functions_are_made_by_the_makers_tool(tmp_path: Path) -> None:
         assert setting.read(system) is value
         assert system.ran()[-1] == ("/usr/lib/nvidia/sriov-manage", word, GPU)
     assert len(system.ran()) == 2
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_functions_go_before_a_reset_also_if_one_has_no_driver(tmp_path: Path, bare: bool) -> None:
+    system = board(tmp_path)
+    VgpuFunctions.of(GPU).write(system, True)
+    device = tmp_path / "sys/bus/pci/devices" / GPU
+    own = (device.parent / VF).rename(tmp_path / "sys/bus/pci" / VF)
+    (device.parent / VF).symlink_to(f"../{VF}")
+    (device / "virtfn0").symlink_to(f"../../{VF}")
+    if not bare:
+        (own / "driver").symlink_to("../drivers/nvidia")
+    system.forget()
+    assert VgpuFunctions.of(GPU).read(system) == (LEFT if bare else True)
+    target = Target(address=GPU, kind="gpu", identity=f"{GPU} 10de:2335", methods=(), driver="nvidia")
+    Cleaning().before_reset(Site(system, None, None, None), target)
+    assert (device / "sriov_numvfs").read_text().strip() == "0"
+    assert not own.exists()
 
 
 @pytest.mark.parametrize("value", [True, False])

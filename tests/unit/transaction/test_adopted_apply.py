@@ -193,7 +193,7 @@ DISK = "<disk type='file' device='disk'><source file='/more.img'/><target dev='v
     [
         ("at='7'", "at='8'", None),
         ("</devices>", f"{DISK}</devices>", None),
-        ("cpuset='4'", "cpuset='2'", "vcpupin of vCPUs 0: wanted host CPUs 4, found host CPUs 2"),
+        ("cpuset='4'", "cpuset='2'", "vcpupin of vCPU 0: wanted host CPUs 4, found host CPUs 2"),
         (">2<", ">3<", "vcpus"),
         (">131072<", ">262144<", "memory"),
         ("c7a5fdbd", "00000000", "uuid"),
