@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/support")]  # before the modules that are imported after this one
+# Before the modules that are imported after this one.
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/support")]
 
 # hosttune as it is on a host, which `make bench` installs; without that, the checkout's own beside what tests need.
 _HOST = ROOT / ".bench/host/bin"
