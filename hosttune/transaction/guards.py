@@ -231,9 +231,10 @@ def manager_lines(system: System, host: Host, todo: Sequence[Prepared]) -> Itera
     settings = [prepared.step.setting for prepared in todo if not prepared.step.back]
     hidden = {setting.target for setting in settings if isinstance(setting, TakesDevice) and setting.hides_device}
     manager = read_fabric_manager(Reader(system), host) if hidden & {*read_fabric(host).switches} else None
-    if manager and manager.running:
+    if manager and manager.installed is not False and manager.running is not False:
+        runs = "runs here" if manager.running else "may run here (its state is unknown)"
         command = f"systemctl disable --now {SERVICE.removesuffix('.service')}"
-        yield f"the Fabric Manager runs here and has the NVSwitches that go to a guest: {command}; it is inactive then"
+        yield f"the Fabric Manager {runs} and has the NVSwitches that go to a guest: {command}; it is inactive then"
 
 
 def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:
