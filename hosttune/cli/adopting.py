@@ -179,9 +179,7 @@ def _print(adopted: Adoptions, host: Host, request: AdoptRequest) -> None:
 
     output = request.output
     if output in DEFINITIONS:
-        # The guest whose definition is printed. Raises BadInput.
-        name = request.printed
-        name = chosen(name, [adoption.name for adoption in adopted.guests])
+        name = chosen(request.printed, [adoption.name for adoption in adopted.guests])
         adoption = next(adoption for adoption in adopted.guests if adoption.name == name)
         if adoption.placement is not None:
             # A definition in another encoding is decoded by its own declaration.

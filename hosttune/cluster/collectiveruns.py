@@ -81,7 +81,7 @@ def _measured(current: CurrentRun[CollectiveOptions], plan: CollectivePlan) -> t
             return stopped, plan
         plan = msgspec.structs.replace(plan, steps=(*plan.steps, step))
         between.write_plan(current.results, plan)
-        # Let the groups of a step measure, all at once. Returns why the run cannot go on, or None.
+        # The groups of a step measure all at once.
         made = collectiveplan.tasks(plan, step)
         jobs = {
             host: {

@@ -32,7 +32,7 @@ class ChangedFigure(Value, frozen=True, kw_only=True):
 class Outcomes(Value, frozen=True, kw_only=True):
     """A check whose outcome changed; NONE if only one of the two validations made it.
 
-    `worse` as in bench.regression.
+    `worse` as in bench.compare.
     """
 
     check: str

@@ -38,8 +38,8 @@ def status_report(handover_status: HandoverStatus) -> Report:
     recording = handover_status.recording
     recorded = "starts of guests by other programs: recorded and guarded by the hook of libvirt"
     why = recording.why if recording else "the hook of libvirt cannot be read"
-    unrecorded = f"starts of guests by other programs are not recorded: {why}. A quarantined device can be started by"
-    unrecorded += " virsh, and every statement is void. Plan and apply with the setting libvirt_hook: true"
+    unrecorded = f"starts of guests by other programs are not recorded: {why}. virsh can start a guest with a"
+    unrecorded += " quarantined device, and every statement is void. Plan and apply with the setting libvirt_hook: true"
     active = recording is not None and recording.active
     lost = handover_status.statements is None and handover_status.devices is not None
     return Report(

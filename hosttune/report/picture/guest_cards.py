@@ -65,7 +65,7 @@ def _card(view: HostView, holder: PictureGuest, wide: float) -> ShapeBlock:
     if holder.planned:
         changes = [f"~ {change.element}: {change.was} → {change.becomes}" for change in holder.planned.changes]
         more = [f"~ and {len(changes) - MOST_CHANGES} more changes"] if len(changes) > MOST_CHANGES else []
-        pieces += [paragraph(text, inner, SMALL, style="strong") for text in (*changes[:MOST_CHANGES], *more)]
+        pieces += [paragraph(text, inner, SMALL, style="", bold=True) for text in (*changes[:MOST_CHANGES], *more)]
         pieces += _planned(holder.planned, inner)
     whole = below((*pieces, *(mark_row(mark, inner) for mark in marks)), 3)
     outline = Rect(x=0, y=0, width=wide, height=whole.height + 14, style=f"guest o{holder.colour}", radius=6)

@@ -108,7 +108,6 @@ GUESTS = (
 )
 _FIXED = (
     ("text", "font-family: sans-serif"),
-    (".strong", "font-weight: bold"),
     ("polyline", "fill: none; stroke-linejoin: round"),
     (".fabric", "stroke-linecap: round"),
     (".pcie.degraded", "stroke-dasharray: 3 2"),

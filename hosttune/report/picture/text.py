@@ -38,10 +38,12 @@ class Piece(Value, frozen=True, kw_only=True):
     shapes: tuple[Shape, ...] = ()
 
 
-def paragraph(text: str, width: float, size: float, *, lines: int = 4, style: str = "dim") -> Piece:
+def paragraph(text: str, width: float, size: float, *, lines: int = 4, style: str = "dim", bold: bool = False) -> Piece:
     """Return text in at most `lines` lines."""
-    rows = wrapped(text, width, size, lines)
-    shapes = tuple(label(0, n * size * LEADING, row, size, most=width, style=style) for n, row in enumerate(rows))
+    rows = wrapped(text, width, size, lines, bold=bold)
+    shapes = tuple(
+        label(0, n * size * LEADING, row, size, most=width, style=style, bold=bold) for n, row in enumerate(rows)
+    )
     return Piece(width=width, height=len(rows) * size * LEADING, shapes=shapes)
 
 

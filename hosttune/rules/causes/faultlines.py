@@ -385,8 +385,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "does"
               " not work: update its firmware",
               "QEMU hw/vfio/pci.c, vfio_pci_pre_reset"),
-    FaultLine(r"vfio_bar_restore: reset recovery - restoring BARs|vfio_bar_restore: [0-9a-f:.]{7,16} reset recovery",
-              "a passed device lost its settings: it was reset, or does not come back from a reset",
+    # Once is a guest that reset its device; the kernel has then put all back.
+    FaultLine(r"vfio_bar_restore: (?:[0-9a-f:.]{7,16} )?reset recovery[^\n]{0,30}"
+              r"(?=(?:[\s\S]{0,4000}?reset recovery){2})",
+              "a passed device loses its settings again and again: it does not come back from a reset",
               "read the lines before it (AER, link down, not ready after FLR); power-cycle the host if it stays so",
               "Linux drivers/vfio/pci/vfio_pci_config.c, vfio_bar_restore"),
     FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "

@@ -15,7 +15,11 @@ _LABELS = tuple(
     for pattern, part in (
         (rf"[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_TIME} \d{{4}}:? ?", 0.0),  # mpirun --timestamp-output
         (rf"\[?\d{{4}}-\d\d-\d\d[T ]{_TIME}(?:Z|[+-]\d\d:?\d\d)?\]?:?(?: |\t|$)", 0.0),  # docker, kubectl --timestamps
-        (rf"[^\W\d_]{{3,10}}\.? [ \d]?\d {_TIME} (\S{{1,64}}) [^\s\[:]{{1,64}}(?:\[\d{{1,10}}\])?: ?", 0.0),  # journald
+        (  # journald; "kernel: " stays, which tells that a line is the kernel's
+            rf"[^\W\d_]{{3,10}}\.? [ \d]?\d {_TIME} (\S{{1,64}})"
+            r" (?:(?=kernel: )|[^\s\[:]{1,64}(?:\[\d{1,10}\])?: ?)",
+            0.0,
+        ),
         (r"\[([^\]\s<>]{0,80}\d,\d{1,7})\]<std(?:out|err)>: ?", 0.0),  # mpirun --tag-output
         (r"\[?(pod/[\w.-]{1,253}(?:/[\w.-]{1,63})?)\]?:? ", 0.0),  # kubectl logs --prefix
         (r"\[((?:rank|default|node)\d{1,6})\]:? ?", 0.0),  # torchrun
@@ -24,7 +28,7 @@ _LABELS = tuple(
         (r" {0,6}(\d{1,6}):(?![0-9a-f]{2}:) ?", 0.6),  # srun --label
         (r"\[(\d{1,6})\]:? ?", 0.6),
         (
-            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-nvswitch)([\w.-]{1,64}): (?!\d+$)",
+            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-nvswitch|kernel:)([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel
         (r"([\w.-]{1,64}) {1,40}\| ?", 0.9),  # docker compose

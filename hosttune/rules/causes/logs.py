@@ -195,7 +195,8 @@ def logs() -> tuple[Log, ...]:
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d", ibstat),
         Log("ethtool -S", r"(?m)^[ \t]*rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d", counters),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", lambda text: Measured(version=1)),
-        Log("iperf3", r"(?m)^\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec", iperf, begin=r"^Connecting to host "),
+        Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
+            r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
         Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\."
             r"|^memcpy CE [CG]PU\(row\) ", _nvbandwidth, begin=r"^nvbandwidth Version"),

@@ -75,6 +75,8 @@ def test_what_the_kernel_log_states(line: dict[str, Any]) -> None:
     assert (stated.says.rpartition(": ")[2], stated.remedy) in {
         (one.says.rpartition(": ")[2], one.remedy) for one in KERNEL_LINES if one.kind == line["kind"]
     }
+    journal = "Nov 12 10:00:00 node01 kernel: usb 1-1: new device\nNov 12 10:00:01 node01 kernel: "
+    assert read(f"{journal}{line['text']}\n").observations.stated == (stated,)
     for other in line["not"]:
         assert read(f"[   12.345678] {other}\n").observations.stated == ()
 
@@ -118,6 +120,43 @@ def test_tools_and_runs_in_one_file_and_what_was_not_understood() -> None:
         ("not understood", "a.log:1", "'hello, this is slow'"), ("not understood", f"a.log:{last}", "'94 Mb/s'"),
     ]  # fmt: skip
     assert len(read(TABLE + TABLE).figures) == 2 * len(read(TABLE).figures)
+
+
+def test_one_reset_by_a_guest_is_no_fault_and_many_are() -> None:
+    line = "[  9.000000] vfio-pci 0000:01:00.0: vfio_bar_restore: reset recovery - restoring BARs\n"
+    assert read(line).observations.stated == ()
+    (stated,) = read(line * 3).observations.stated
+    assert stated.says.endswith("it does not come back from a reset")
+
+
+IPERF = """\
+Connecting to host 192.0.2.12, port 5201
+[  5] local 192.0.2.11 port 41234 connected to 192.0.2.12 port 5201
+[ ID] Interval           Transfer     Bitrate         Retr  Cwnd
+[  5]   0.00-1.00   sec  10.9 GBytes  93.5 Gbits/sec    0   3.12 MBytes
+- - - - - - - - - - - - - - - - - - - - - - - - -
+[ ID] Interval           Transfer     Bitrate         Retr
+[  5]   0.00-1.00   sec  10.9 GBytes  93.5 Gbits/sec    0             sender
+[  5]   0.00-1.04   sec  10.9 GBytes  93.4 Gbits/sec                  receiver
+
+iperf Done.
+"""
+JOURNAL = """\
+Nov 12 10:00:00 node01 kernel: Linux version 6.8.0-45-generic
+Nov 12 10:00:01 node01 kernel: pcieport 0000:15:01.0: AER: enabled with IRQ 122
+Nov 12 10:00:01 node01 kernel: EDAC MC0: Giving out device to module i10nm_edac controller Intel_10nm Socket#0 IMC#0
+Nov 12 10:00:02 node01 kernel: mlx5_core 0000:18:00.0: Port module event: module 0, Cable plugged
+Nov 12 10:00:02 node01 kernel: nvidia 0000:19:00.0: enabling device (0000 -> 0002)
+"""
+
+
+@pytest.mark.parametrize("text", [IPERF, IPERF.replace("Connecting to host 192.0.2.12, port", "Server listening on"),
+                                  JOURNAL], ids=["iperf3", "its server", "journal"])  # fmt: skip
+def test_the_whole_output_of_what_is_well_is_understood_and_names_nothing(text: str) -> None:
+    measured, _, doubts = read_log(text, "a.log")
+    assert doubts == ()
+    assert measured.observations.stated == ()
+    assert diagnose(measured).causes == ()
 
 
 def test_each_rank_is_named_where_several_print_figures() -> None:
