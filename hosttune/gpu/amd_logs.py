@@ -20,13 +20,19 @@ _SIGN = rf"(?m)RocmBandwidthTest Version|^{_TITLE.pattern}"
 
 
 def _bandwidth(text: str) -> Measured:
-    """Read the unidirectional matrix (rocm_bandwidth_test, rocm_bandwidth_test_report.cpp). Raises BadInput."""
+    """Read the unidirectional matrix (rocm_bandwidth_test, rocm_bandwidth_test_report.cpp). Raises BadInput.
+
+    Version 1 names no buses: its GPUs are those that copy within themselves.
+    """
     devices = _DEVICE.findall(text)
-    gpus = {int(number): f"gpu{number}" for number, _, bus in devices if bus}
-    models = {model.strip() for _, model, bus in devices if bus}
+    tables = list(matrices(text, _TITLE))
+    copying = {here for _, cells in tables for (here, there), value in cells.items() if here == there and value}
+    named = {int(number) for number, _, bus in devices if bus} or copying
+    gpus = {int(number): f"gpu{number}" for number, *_ in devices if int(number) in named}
+    models = {model.strip() for number, model, _ in devices if int(number) in named}
     figures: list[Figure] = []
     peers: list[float | None] = []
-    for _, cells in matrices(text, _TITLE):
+    for _, cells in tables:
         figures += [*between(cells, gpus, False), *within(cells, gpus)]
         peers += [value for (here, there), value in cells.items() if here != there and {here, there} <= set(gpus)]
         for (here, there), value in cells.items():
@@ -44,7 +50,9 @@ def _bandwidth(text: str) -> Measured:
         setup=Setup(gpu=models.pop() if len(models) == 1 else None, gpus_per_host=len(gpus) or None, hosts=1),
         figures=tuple(figures),
         observations=Observations(
-            p2p="off" if none else None, said={"p2p": "the tool has N/A for each pair"} if none else {}
+            memory_node="near" if len(devices) == len(gpus) + 1 else None,  # each node is a device of its own
+            p2p="off" if none else None,
+            said={"p2p": "the tool has N/A for each pair"} if none else {},
         ),
     )
 

@@ -7,3 +7,5 @@ from hosttune.gpu.nvidia_logs import NVIDIA_LOGS
 from hosttune.gpu.vendor import LogReader
 
 LOGS: tuple[LogReader, ...] = (*NVIDIA_LOGS, *AMD_LOGS)
+# How lspci writes the maker whose cards have, since Vega, a switch of their own: the link to that is always whole.
+OWN_SWITCH = "[AMD/ATI]"

@@ -67,9 +67,14 @@ def _worst_path(matrix: TopoMatrix) -> Literal["PIX", "PXB", "PHB", "NODE", "SYS
     return _PATHS[max(best)] if best else None
 
 
+_DCGM_LINKS = r"(?m)^[ \t]*gpuId (\d{1,4}):[ \t]*\n[ \t]+([UDX_](?: [UDX_]){0,39})[ \t]*$"
+
+
 def _links(text: str) -> Measured:
-    """Read `nvidia-smi nvlink -s`: the GPU with the fewest active links. Raises BadInput."""
+    """Read `nvidia-smi nvlink -s` or `dcgmi nvlink -s`: the GPU with the fewest active links. Raises BadInput."""
     rows = [(row.index, row.links) for row in parse_nvlink_status(text) if row.links]
+    for index, letters in re.findall(_DCGM_LINKS, text):  # up, down, disabled; one that the GPU lacks is no link
+        rows.append((int(index), tuple(1.0 if letter == "U" else None for letter in letters.split() if letter != "_")))
     if not rows:
         raise BadInput("no links in it", where="nvidia-smi nvlink -s", hint="save its whole output")
     if len(rows[-1][1]) < len(rows[0][1]):  # an inactive link has a line, too: the text was cut
@@ -355,7 +360,8 @@ NVIDIA_LOGS = (
               r"|^[ \t]+(?:\x1b\[\w+)?GPU0\b.*\bCPU Affinity\b"),
     LogReader(name="nvidia-smi topo -p2p", machine=_peer_status, begin=r"^.*\btopo -p2p\b",
               sign=rf"(?m)^(?:[ \t]*(?:GPU\d{{1,3}}[ \t]*)+\n)?{_STATUS_ROW}"),
-    LogReader(name="nvidia-smi nvlink -s", machine=_links, sign=r"(?m)^GPU \d{1,4}: .*\n[ \t]+Link 0: ",
+    LogReader(name="nvidia-smi nvlink -s", machine=_links,
+              sign=rf"(?m)^GPU \d{{1,4}}: .*\n[ \t]+Link 0: |{_DCGM_LINKS[4:]}",
               begin=r"^.*\bnvlink -s"),
     LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links,
               sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]{{1,60}}(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),

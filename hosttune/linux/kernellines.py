@@ -90,7 +90,8 @@ _JUDGED = (
     KernelLine("bar-unassigned", "no space", rf"{_OF}BAR [0-5](?: \[mem [^\]]{{1,64}}\]: can't assign; no space|"
                r": no space for \[mem )", "drivers/pci/setup-res.c, pci_assign_resource; before 6.9: no space for",
                outcome="fail", says="a BAR found no address",
-               remedy="enable Above 4G Decoding and Resizable BAR in the firmware, or boot with pci=realloc"),
+               remedy="host: Above 4G Decoding and Resizable BAR in the firmware, or boot with pci=realloc; guest: UEFI"
+               " firmware and a 64-bit window that holds its BARs (hosttune plan computes it)"),
     KernelLine("bar-busy", "can't reserve", rf"vfio-pci (?P<address>{FULL}): BAR [0-6]: can't reserve \[",
                "drivers/pci/pci.c, __pci_request_region", outcome="fail",
                says="something else holds a BAR that VFIO needs",
@@ -108,7 +109,8 @@ _JUDGED = (
                rf"{_IOMMU_OF}", "drivers/iommu/intel/dmar.c, dmar_fault_do_one", outcome="warn",
                says="its memory access or interrupt was refused by the IOMMU",
                remedy="of a passed device: its guest's driver used memory that it does not have (look in the guest);"
-               " of one of the host: update its driver and firmware"),
+               " of a GPU or NIC that the host uses: boot with iommu=pt (copies between GPUs: or with the IOMMU off),"
+               " and update its driver and firmware"),
     KernelLine("iommu-fault", "IO_PAGE_FAULT", rf"(?:{_OF})?AMD-Vi: Event logged \[IO_PAGE_FAULT domain=",
                "drivers/iommu/amd/iommu.c, amd_iommu_report_page_fault", outcome="warn"),
     KernelLine("iommu-fault", "IO_PAGE_FAULT|INVALID_DEVICE_REQUEST",

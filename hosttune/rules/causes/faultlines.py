@@ -32,6 +32,13 @@ def _status(number: str, words: str) -> str:
     return _COMPLETION.format(number, words)
 
 
+SOFTWARE_RDMA = FaultLine(
+    r"(?:NET/IB : Using [^\n]{0,200}?\[\d{1,2}\]|CA ')(?:rxe|siw)_?\w{0,16}",
+    "this RDMA device is software (Soft-RoCE, soft iWARP): the CPU does its work, and no NIC's RDMA is used",
+    "use the NIC's own device (ibv_devinfo lists mlx5_0 and the like; pass a function of it to a guest); rdma link"
+    " shows on which interface a device is",
+    "Linux drivers/infiniband/sw/rxe, siw; rdma-link(8)",
+)
 # The root first: where several match, those above are named first.
 FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"(?:posix_fallocate|shared memory segment|/dev/shm/nccl-)[^\n]{0,160}No space left on device"
@@ -346,7 +353,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "turn flow control on at the switch port, or PFC at both ends (RoCE)",
               "ethtool(8), -a"),
     # QEMU and libvirt
-    FaultLine(r"group \d{1,5} is not viable|Verify all devices in group \d{1,5} are bound to vfio",
+    FaultLine(r"vGPU is supported only on VGX capable boards|vGPU validation of the GPU failed",
+              "this GPU has no vGPU: its driver gives that to data-center and some workstation models alone",
+              "pass the whole GPU through (vfio-pci), or take a model of NVIDIA's list of GPUs with vGPU",
+              "NVIDIA vGPU documentation, supported products"),
+    SOFTWARE_RDMA,
+    FaultLine(r"group \d{1,5} is not viable",
               "another device of the same IOMMU group is still with a driver of the host",
               "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
               " function), or use a slot whose group is smaller",
@@ -445,6 +457,22 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"Verify all devices in group \d{1,5} are bound to vfio",
+              "another device of the same IOMMU group is still with a driver of the host, or this one's driver"
+              " refused it",
+              "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
+              " function); of a mediated device (mdev) the log of its driver says why, nvidia-vgpu-mgr's for a vGPU",
+              "QEMU hw/vfio/container.c, vfio_device_get; Linux Documentation/driver-api/vfio.rst"),
+    FaultLine(r"AMD_[A-Z0-9]{3,12}: (?:timed out waiting for PSP[^\n]{0,40}|[\w ]{1,20}reset failed)",
+              "an AMD GPU does not come back from a reset: the next guest cannot start it",
+              "power-cycle the host, or suspend and wake it; then keep the GPU with one guest, whose driver is unloaded"
+              " before it stops; take the newest vendor-reset, or a model that resets (FLR)",
+              "gnif/vendor-reset, src/amd"),
+    FaultLine(r"gpuId \d{1,4}:\s{1,20}D(?: [DX_]){1,39}(?![ \t]*U)",
+              "all links of a GPU to the others are down",
+              "of cards that a bridge joins: seat it, without one that is no fault; of a board: read the XIDs in dmesg"
+              " and the fabric's log, restart the fabric's service, then reset the GPUs",
+              "DCGM user guide, dcgmi nvlink --link-status: D is down"),
     FaultLine(r"CUDA-capable device(?:\(s\))?s? (?:is/)?are busy or unavailable",
               "the GPUs take no new process: exclusive mode, MIG without an instance, or an MPS server of another user",
               "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"

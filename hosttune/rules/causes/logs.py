@@ -20,6 +20,7 @@ from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
 from hosttune.model.limits import check_count
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated, Transport
+from hosttune.rules.causes.faultlines import SOFTWARE_RDMA
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.kernel import KERNEL, WITHIN
 from hosttune.rules.causes.labels import unlabelled
@@ -197,8 +198,8 @@ def logs() -> tuple[Log, ...]:
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
-        Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\.", _nvbandwidth,
-            begin=r"^nvbandwidth Version"),
+        Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\."
+            r"|^memcpy CE [CG]PU\(row\) ", _nvbandwidth, begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
         Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed"
             r" |LnkSta:.{0,80}\(downgraded\)|ACSCtl:",
@@ -242,6 +243,8 @@ def _nccl_tests(text: str) -> Measured:
         factor = max(rates)[0] / max(rates)[1]  # without its head: all_reduce's factor 2(n-1)/n tells how many ran
         ran = round(2 / (2 - factor)) if 1.2 < factor < _MOST_FACTOR else 0
         ran = round(1 / (1 - factor)) if 0.6 < factor < _MOST_FACTOR - 1 else ran  # all_gather and its like: (n-1)/n
+        if round(factor, 2) == 1 and re.search(r"(?m)^[ \t]*\d+[ \t]+\d+[ \t]+\w+[ \t]+sum[ \t]+-1\b", text):
+            ran = 2  # only all_reduce has an operation and no root
         text = "".join(f"# Rank {rank} \n" for rank in range(ran)) + text
     rows = [row[0].rstrip() for row in re.finditer(rf"(?m)^{_NCCL_ROW}.*", text)]
     if any(row.endswith("N/A") and row.count("N/A") == 1 for row in rows):
@@ -274,6 +277,7 @@ def _figures(answer: ParsedOutput) -> tuple[Any, ...]:
 
 
 _RATES = 5  # cells of a row with the rate of messages
+_ETHERNET, _FULL = (1.0, 2.5, 5.0, 10.0, 25.0, 40.0, 50.0, 100.0), 0.88  # Gb/s of ports; RoCE's part of small frames
 _PORT_TEST = r"(?:RDMA_Write|RDMA_Read|Send) (?:Post List )?(Bidirectional )?BW Test"
 
 
@@ -298,14 +302,28 @@ def _perftest(text: str) -> Measured:
     text = "\n".join((f"{head}#bytes{heading}", *whole, "----"))
     (figure,) = _figures(tools.parse_perftest(text, ", ".join(words)))
     *_, size = re.findall(r"(?m)^[ \t]*(\d{1,12})[ \t]+\d+[ \t]+\S+[ \t]+\S", text)
-    return Measured(version=1, setup=setup, figures=(msgspec.structs.replace(figure, size_bytes=int(size)),))
+    figure = msgspec.structs.replace(figure, size_bytes=int(size))
+    held = any(rate * _FULL <= (figure.value or 0) <= rate for rate in _ETHERNET)
+    soft = device is not None and re.match(r"(?:rxe|siw)(?:_|\d)", device[1]) is not None and not held
+    line, says, remedy, source = f"Device : {words[0]}", *SOFTWARE_RDMA[1:]
+    stated = (Stated(says=says, line=line, remedy=remedy, source=source),) if soft else ()
+    return Measured(version=1, setup=setup, figures=(figure,), observations=Observations(stated=stated))
+
+
+_TITLES = (  # NVIDIA/nvbandwidth testcases_ce.cpp
+    (r"memcpy CE CPU\(row\) -> GPU\(column\)", "host_to_device_memcpy_ce"),
+    (r"memcpy CE CPU\(row\) <- GPU\(column\)", "device_to_host_memcpy_ce"),
+    (r"memcpy CE CPU\(row\) <-> GPU\(column\)", "host_to_device_bidirectional_memcpy_ce"),
+    (r"memcpy CE GPU\(row\) -> GPU\(column\)", "device_to_device_memcpy_read_ce"),
+    (r"memcpy CE GPU\(row\) <- GPU\(column\)", "device_to_device_memcpy_write_ce"),
+)
 
 
 def _with_sums(text: str) -> Iterator[str]:
     """Yield the output by test, each whole matrix with its sum, which people leave out."""
     for test in re.split(r"(?m)^(?=Running \w)", text):
         yield test
-        name, rows = re.match(r"Running (\w+)", test), re.findall(r"(?m)^[ \t]*(\d{1,3}(?:[ \t]+\S+)+)[ \t]*$", test)
+        name, rows = re.match(r"Running (\w+)", test), re.findall(r"(?m)^[ \t]*(\d{1,3}(?:[ \t]+\S+)*)[ \t]*$", test)
         head, *body = [row.split() for row in rows] or [[]]
         square = len(body) == (len(head) if "device_to_device" in test else 1)
         numbers = [cell for row in body for cell in row[1:] if cell != "N/A"]
@@ -322,6 +340,9 @@ def _with_sums(text: str) -> Iterator[str]:
 def _nvbandwidth(text: str) -> Measured:
     if "Running " not in text and (alone := re.search(r"(?m)^SUM (\w{1,80}) ", text)):  # its first line is left out
         text = re.sub(r"(?m)^(?=memcpy |\w{1,40} CE )", f"Running {alone[1]}.\n", text, count=1)
+    if "Running " not in text:
+        for title, test in _TITLES:
+            text = re.sub(rf"(?m)^(?={title} bandwidth)", f"Running {test}.\n", text)
     text = "".join(_with_sums(text.replace("> Running ", "Running ")))
     last = text.rpartition("Running ")[2]
     name = re.match(r"(\w+)", last)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from hosttune.errors import BadInput
+from hosttune.gpu.logs import OWN_SWITCH
 from hosttune.model.listing import some
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
 from hosttune.predicting.formulas import pcie_gb_per_s
@@ -66,7 +67,13 @@ def machine_of(text: str) -> Measured:
     drives = [block for block in blocks if "Non-Volatile memory controller" in block.partition("\n")[0]]
     drive, of_drive = _worst(drives)
     narrow = drive is not None and (drive.width or 0) < (drive.max_width or 0)
-    link, place = _worst([block for block in gpus if not _is_virtual(block)])
+    inside = [
+        block
+        for block in gpus
+        if OWN_SWITCH in block.partition("\n")[0] and (seen := _worst([block])[0])
+        if (seen.speed_gts, seen.width) == (seen.max_speed_gts, seen.max_width)
+    ]
+    link, place = _worst([block for block in gpus if block not in inside and not _is_virtual(block)])
     nic_link, nic_place = _worst(own)
     return Measured(
         version=1,

@@ -31,6 +31,11 @@ _COUNTERS = (
 )  # fmt: skip
 
 
+_INTERVALS, _UNSTEADY = 5, 1.25  # of iperf3; greatest by least
+_ONE_CPU = 9.0  # Gb/s: with offloads a stream has more, and 10 Gb/s of a wire are 9.4
+_NEARBY = 2e-3  # seconds; a longer way is limited by windows
+
+
 def counters(text: str) -> Measured:
     """Read ethtool -S: counters that are a large part of the packets. Small ones may be from long ago."""
     rows = [(name, int(count)) for name, count in re.findall(r"(?m)^[ \t]*([a-z]\w{1,60}): (\d{1,20})[ \t]*$", text)]
@@ -56,7 +61,27 @@ def iperf(text: str) -> Measured:
     streams = len({stream for stream, *_ in rows if "SUM" not in stream})
     *_, (_, rate, unit) = [row for row in rows if "SUM" in row[0]] or rows
     subject = count(streams, "stream")
-    return Measured(version=1, figures=(Figure(metric="tcp", subject=subject, value=float(rate), unit=f"{unit}b/s"),))
+    # Rate, retries and window of each interval after the first: unsteady without a loss, over a short way.
+    row = r"(?m)^\[[ \d]{2,4}\].* (\d{1,6}(?:\.\d{1,3})?) Gbits/sec[ \t]+(\d+)[ \t]+(\d{1,6})(?:\.\d+)? KBytes"
+    sent = [(float(now), int(retries), int(window)) for now, retries, window in re.findall(row, text)[1:]]
+    steady = [now for now, *_ in sent]
+    slow = (
+        streams == 1
+        and len(sent) >= _INTERVALS
+        and not any(retries for _, retries, _ in sent)
+        and max(steady) < _ONE_CPU
+        and max(steady) > _UNSTEADY * min(steady)
+        and all(window * 8e3 / (now * 1e9) < _NEARBY for now, _, window in sent if now)
+    )
+    stated = Stated(
+        says="one stream without a loss is unsteady and slow: a CPU on its way, rather than the wire, limits it",
+        line=f"{min(steady):g} to {max(steady):g} Gb/s, no retries",
+        remedy="ethtool -k at both ends: tx-checksumming and tcp-segmentation-offload on, in a guest also on its tap"
+        " (vnet_hdr, vhost) and with several queues; run several streams (iperf3 -P 8)",
+        source="Linux Documentation/networking/segmentation-offloads.rst",
+    ) if slow else None  # fmt: skip
+    figure = Figure(metric="tcp", subject=subject, value=float(rate), unit=f"{unit}b/s")
+    return Measured(version=1, figures=(figure,), observations=Observations(stated=(stated,) if stated else ()))
 
 
 def ibstat(text: str) -> Measured:

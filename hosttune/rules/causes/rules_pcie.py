@@ -130,6 +130,8 @@ def degraded(case: Case) -> Finding | None:
     )
     if kept := first_kept(low, _slower(case)):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
+    if not words and case.shape.slot is None:  # low for any slot
+        words = tuple(f"{judged.name}: {judged.why}" for judged in low if judged.figure.metric in HOST_COPIES)
     return supports("fits", words[:4], low) if words else None
 
 

@@ -578,6 +578,23 @@ def test_a_few_links_to_each_peer_are_no_switch() -> None:
     assert names(diagnose(read(ranks + row + topology))) == []
 
 
+PORT = (
+    "RDMA_Write BW Test\n Device         : {0}\n"
+    " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n"
+    " 65536    5000    {1}    {1}    {2}\n----\n"
+)
+STREAM = "".join(
+    f"[  5]   {n}.00-{n + 1}.00   sec   400 MBytes  {rate} Gbits/sec    {{4}}    277 KBytes\n"
+    for n, rate in enumerate(("1.0", "{0}", "{1}", "{2}", "{3}", "{0}"))
+)
+TWO = (
+    "#       size   count   type   redop  root   time  algbw  busbw #wrong   time  algbw  busbw #wrong\n"
+    "    33554432   8388608  float  sum  -1   812.3   41.31   41.31   0   808.2   41.52   41.52   0\n"
+)
+DCGM = "GPUs:\n    gpuId 0:\n        U U U U\n    gpuId 1:\n        U U {} U\n"
+ROCM = (LOGS / "rocm-bandwidth-one.txt").read_text()
+
+
 # One form of each, as drivers and tools print it (the sources stand beside the rows of faultlines.py).
 @pytest.mark.parametrize(
     ("line", "words"),
@@ -613,6 +630,15 @@ def test_a_few_links_to_each_peer_are_no_switch() -> None:
         ("\t\tLnkSta:\tSpeed 5GT/s (downgraded), Width x1 (downgraded)\n\t\t\tTrErr- Train- SlotClk+", "x1 at 5 GT/s"),
         ("| PCIe         | Fail - All            |\n| Warning | GPU 0GPU 0's NvLink link 0 is currently down |",
          "no fault"),
+        ("q: error getting device from group 14: Input/output error\n"
+         "Verify all devices in group 14 are bound to vfio-<bus> or pci-stub and not already in use\n"
+         "nvidia-vgpu-mgr[8]: error: vmiop_log: (0x0): vGPU is supported only on VGX capable boards", "has no vGPU"),
+        ("Verify all devices in group 14 are bound to vfio-<bus> or pci-stub", "same IOMMU group"),
+        ("vfio-pci 0000:0c:00.0: AMD_NAVI10: timed out waiting for PSP to reach valid state", "from a reset"),
+        ("GPUs:\n    gpuId 0:\n        D D D D _ _\n    gpuId 1:\n        D D D D _ _\n", "all links of a GPU"),
+        ("h:1:2 [0] NCCL INFO NET/IB : Using [0]rxe0:1/RoCE [RO]; OOB eth0", "is software"),
+        (PORT.format("rxe0", 3.1, 0.005913), "is software"),
+        (STREAM.format(3.1, 4.2, 3.3, 4.4, 0), "a CPU on its way"),
         ("".join(f"NVRM: Xid (PCI:0000:02:00): {code}, pid=1\n" for code in (62, 32, 13))
          + "NVRM: GPU 0000:02:00.0: RmInitAdapter failed! (0x24:0x65:1185)", "itself is failing: XID 62, 32, 13"),
     ],
@@ -635,6 +661,14 @@ def test_wordings_of_faults(line: str, words: str) -> None:
         "00:01.0 PCI bridge: X\n\tCapabilities: [40] Express\n\t\tLnkSta: Speed 8GT/s, Width x4 (downgraded)\n",
         "[  +0.001779] vfio-pci 0000:03:00.0: enabling device (0000 -> 0003)\n",
         "[12.1] NVRM: The NVIDIA probe routine was not called for 1 device(s).\n",
+        PORT.format("rxe0", 9.2, 0.017548),
+        PORT.format("mlx5_0", 3.1, 0.005913),
+        STREAM.format(4.9, 5.0, 4.9, 5.0, 0),
+        STREAM.format(3.1, 4.2, 3.3, 4.4, 2),
+        STREAM.format(23.1, 34.2, 23.3, 34.4, 0),
+        DCGM.format("U"),
+        ROCM,
+        f"$ mpirun -np 2 -x NCCL_ALGO=Tree ./all_reduce_perf\n{TWO}",
         "[    9.123] mlx5_core 0000:13:00.0: mlx5_pcie_event:297: PCIe slot power capability was not advertised\n",
     ],
 )
@@ -658,3 +692,49 @@ def test_sockets_that_the_environment_asks_for_come_first() -> None:
     found = names(diagnose(Measured.from_yaml(json.dumps({"version": 1, "setup": setup, "figures": [figure]}))))
     assert found[0] == "socket-transport-instead-of-ib"
     assert "p2p-disabled" not in found
+
+
+def test_two_ranks_without_their_list() -> None:
+    """The operation and the missing root tell all_reduce, whose factor of two ranks is 1."""
+    assert [(one.subject, one.value) for one in read(TWO).figures] == [("2 GPUs", 41.31)]
+    with pytest.raises(BadInput):
+        read(TWO.replace("sum  -1", "sum   0"))
+    # The protocol still counts for two.
+    forced = f"$ mpirun -x NCCL_PROTO=LL ./all_reduce_perf\n{TWO}"
+    assert names(diagnose(read(forced))) == ["algorithm-or-protocol-forced"]
+
+
+def test_the_first_version_of_rocm_bandwidth_test_on_one_lane() -> None:
+    """It names no buses, and a GPU is what copies within itself; less than a lane is low for any slot."""
+    old = ROCM.replace(",  19:0.0", "").replace(" copy", "")
+    assert {one.metric for one in read(old).figures} == {"h2d", "d2h", "device-copy"}
+    found = diagnose(read(old.replace("13.750", "0.318").replace("14.280", "0.342")))
+    assert names(found)[0] == "pcie-link-degraded"
+    assert "far-numa-node" not in names(found)
+
+
+def test_the_link_to_a_cards_own_switch_is_not_that_to_its_slot() -> None:
+    block = (
+        "19:00.0 Display controller: {} Vega 20 (rev 01)\n\tCapabilities: [64] Express\n"
+        "\t\tLnkCap:\tPort #0, Speed 16GT/s, Width x16, ASPM L1\n\t\tLnkSta:\tSpeed 16GT/s, Width {}\n"
+    )
+    maker = "Advanced Micro Devices, Inc. [AMD/ATI]"
+    assert read(block.format(maker, "x16")).observations.link is None
+    assert read(block.format(maker, "x8")).observations.link is not None
+    assert read(block.format("NVIDIA Corporation", "x16")).observations.link is not None
+
+
+def test_nvbandwidth_without_the_names_of_its_tests() -> None:
+    text = "".join(
+        f"Device 0: NVIDIA GeForce RTX 5090 (00000000:2e:00)\nmemcpy CE CPU(row) {arrow} GPU(column) bandwidth (GB/s)\n"
+        f"           0\n 0      {value}\n\n"
+        for arrow, value in (("->", "2.80"), ("<-", "3.29"), ("<->", "2.47"))
+    )
+    assert [(one.metric, one.value) for one in read(text).figures] == [("h2d", 2.8), ("d2h", 3.29)]
+    assert names(diagnose(read(text)))[0] == "pcie-link-degraded"
+
+
+def test_links_of_dcgm() -> None:
+    found = read(DCGM.format("D"))
+    assert found.setup.nvlinks_per_gpu == 3
+    assert found.observations.said["nvlinks"] == "GPU 1: 3 of its 4 links are active"
