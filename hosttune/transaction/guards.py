@@ -53,20 +53,24 @@ def check_machine(plan: Plan, host: Host) -> None:
 def check_newest(plan: Plan, site: Site, transactions: Sequence[Transaction]) -> None:
     """Refuse a plan that was made when something else was in force, or that knows of a transaction that is not here.
 
-    A plan that is applied again is not stale by its own transaction. Raises Refused.
+    A plan that is applied again is not stale by its own transactions, the newest. Raises Refused.
     """
     last = newest(transactions)
     if plan.based_on in (None, last):
         return
-    then = [transaction for transaction in transactions if transaction.header.number <= plan.based_on]
     since = [
         transaction
         for transaction in transactions
         if transaction.header.number > plan.based_on and changes_force(transaction)
     ]
-    own = all(site.store is not None and site.store.plan_of(transaction) == plan.to_json() for transaction in since)
-    same = site.standings(then).in_force == site.standings(transactions).in_force
-    if plan.based_on > last or not (own or same):
+    while since and site.store is not None and site.store.plan_of(since[-1]) == plan.to_json():
+        since.pop()
+    before = since[-1].header.number if since else plan.based_on
+    then, now = (
+        [transaction for transaction in transactions if transaction.header.number <= number]
+        for number in (plan.based_on, before)
+    )
+    if plan.based_on > last or site.standings(then).in_force != site.standings(now).in_force:
         what = f"the plan is stale: it was made after transaction {plan.based_on}, and the newest here is {last}"
         raise Refused(what, where="plan: based_on", hint="plan again (hosttune plan), or hosttune apply --intent FILE")
 

@@ -402,6 +402,11 @@ def test_a_current_of_null_is_never_stale(cli: Cli, plan: Path, tmp_path: Path) 
     assert cli.root.get(PAGES) == "7"
 
 
+def test_a_plan_that_was_reverted_can_be_applied_again_and_again(cli: Cli, plan: Path) -> None:
+    for words in (("apply", str(plan)), ("revert",), ("apply", str(plan)), ("apply", str(plan))):
+        assert cli(*words, "--yes")[0] == 0
+
+
 def test_a_new_boot_id_makes_nothing_stale(cli: Cli, plan: Path) -> None:
     cli.root.put("proc/sys/kernel/random/boot_id", "11111111-0000-4000-8000-000000000000\n")
     assert cli("apply", str(plan), "--yes")[0] == 0
