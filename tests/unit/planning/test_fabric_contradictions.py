@@ -38,12 +38,12 @@ def test_the_list_of_a_service_vm_is_no_contradiction() -> None:
 @pytest.mark.parametrize(
     ("table", "modules", "why"),
     [
-        ({3: set()}, MODULES, "they name no module id, and the GPUs have 1, 2, 3, 4, 5, 6, 7, 8"),
-        ({3: {99}}, MODULES, "they name module ids 99, and the GPUs have 1, 2, 3, 4, 5, 6, 7, 8"),
+        ({3: set()}, MODULES, "its partitions name no module id, and the GPUs have 1, 2, 3, 4, 5, 6, 7, 8"),
+        ({3: {99}}, MODULES, "its partitions name module ids 99, and the GPUs have 1, 2, 3, 4, 5, 6, 7, 8"),
         (
             H200,
             {address: 100 + n for n, address in enumerate(GPUS)},
-            "they name module ids 1, 2, 3, 4, 5, 6, 7, 8, and the GPUs have 100, 101, 102, 103, 104, 105, 106, 107",
+            "its partitions name module ids 1, 2, 3, 4, 5, 6, 7, 8, and the GPUs have 100, 101, 102, 103, 104, 105, 106, 107",
         ),
     ],
     ids=["of nothing", "of another module", "of another board"],
