@@ -73,12 +73,12 @@ _DCGM_LINKS = r"(?m)^[ \t]*gpuId (\d{1,4}):[ \t]*\n[ \t]+([UDX_](?: [UDX_]){0,39
 def _links(text: str) -> Measured:
     """Read `nvidia-smi nvlink -s` or `dcgmi nvlink -s`: the GPU with the fewest active links. Raises BadInput."""
     rows = [(row.index, row.links) for row in parse_nvlink_status(text) if row.links]
+    if rows and len(rows[-1][1]) < len(rows[0][1]):  # an inactive link has a line, too: the text was cut
+        rows.pop()
     for index, letters in re.findall(_DCGM_LINKS, text):  # up, down, disabled; one that the GPU lacks is no link
         rows.append((int(index), tuple(1.0 if letter == "U" else None for letter in letters.split() if letter != "_")))
     if not rows:
         raise BadInput("no links in it", where="nvidia-smi nvlink -s", hint="save its whole output")
-    if len(rows[-1][1]) < len(rows[0][1]):  # an inactive link has a line, too: the text was cut
-        rows.pop()
     models = set(re.findall(r"(?m)^GPU \d{1,4}: (\S[^\n(]{0,80}?)[ \t]*\(UUID", text))
     active, index, of = min((sum(link is not None for link in links), index, len(links)) for index, links in rows)
     said = {"nvlinks": f"GPU {index}: {active} of its {of} links are active"} if active < of else {}
