@@ -334,7 +334,7 @@ def with_system(decided: Plan, host: Host, root: str | None) -> Plan:
         return decided
 
     from hosttune.hypervisor import no_system
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
 
     system = open_system(root)
     booting = [guest for guest in decided.guests if guest.disk or (guest.tpm and guest.boots_from)]

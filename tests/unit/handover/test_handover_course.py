@@ -33,7 +33,7 @@ from hosttune.handover.testing import tested as judged
 from hosttune.handover.verify import live_of, verification
 from hosttune.journal import Store
 from hosttune.journal.register import read_register, record_devices, release
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
 from hosttune.model.starts import REGISTER, STARTS

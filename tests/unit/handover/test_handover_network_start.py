@@ -36,7 +36,7 @@ from hosttune.handover.network.known import known
 from hosttune.handover.running import lines_of
 from hosttune.handover.targets import Target
 from hosttune.hypervisor.ownstarts import record_start
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.machine.scratch import Scratch
 from hosttune.model.starts import FUNCTION, GUEST, HANDOVER, no_start_before, start_line
 from hosttune.settings.hook import hook_text
