@@ -182,7 +182,7 @@ def logs() -> tuple[Log, ...]:
     own = (
         Log("nccl-tests", rf"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*device|^#?.*\balgbw\b.*\bbusbw\b|^{_NCCL_ROW}",
             _nccl_tests, begin=r"^#? *nThread:? +\d",
-            lines=r"#|\s*\d{1,15}\s+\d{1,15}\s+\w+\s|\s*(?:Rank +\d|Using devices)"),
+            lines=r"#|\s*\d{1,15}\s+\d{1,15}\s+\w+\s|\s*\d+\.\d+(?:\s+\d+\.\d\d){2}\s|\s*(?:Rank +\d|Using devices)"),
         Log("NCCL_DEBUG=INFO", r"(?m)\bNCCL (?:INFO (?!Launch mode)|WARN )", _nccl_debug,
             lines=r".*\bNCCL (?:INFO|WARN|TRACE|version)\b", everyone=True),
         Log("environment variables", rf"(?m)^(?:{_SETS})", _variables, lines=_SETS, everyone=True),
@@ -219,6 +219,8 @@ _NCCL_ROW = (  # size, count, type, (redop, (root,)) time, algbw, busbw, errors
     r"[ \t]+\d{1,9}(?:\.\d{1,3})?"
     r"[ \t]+(\d{1,5}\.\d\d)[ \t]+(\d{1,5}\.\d\d)[ \t]+\S{1,8}[ \t]+\d"
 )
+# Lines of the library between the halves of a row, and glued to them: rows are printed in parts.
+_LOGGED = re.compile(r"[A-Za-z][\w.-]{0,200}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL [^\n]*\n")
 _ALONE = Stated(
     says="each process ran alone: of one rank the bus bandwidth is 0 by its definition", line="busbw 0.00 in every row",
     remedy="build nccl-tests with MPI=1 and start it by mpirun, or give one process several GPUs (-g); its lines must"
@@ -236,6 +238,7 @@ def _variables(text: str) -> Measured:
 
 
 def _nccl_tests(text: str) -> Measured:
+    text = _LOGGED.sub("", text)
     rates = [(float(busbw), float(algbw)) for algbw, busbw in re.findall(rf"(?m)^{_NCCL_ROW}", text)]
     if rates and not max(rates)[0] and max(rates)[1] >= 1:
         return Measured(version=1, observations=Observations(stated=(_ALONE,)))
@@ -388,6 +391,8 @@ def _nccl_debug(text: str) -> Measured:
     names = re.findall(r"\[[0-9]+\]\S+?:[0-9]+/(\S+)", ports[1]) if ports else []
     comm = _COMM.search(text)
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
+    if hosts and len(set(_HOST.findall(text))) == 1 and _all_here(text):
+        hosts = 1  # it counts GPUs of one host that it may not connect as of several
     seen: dict[str, Any] = {"transport": _transport(vias, names, text, hosts), "said": {}}
     if seen["transport"] is None and (lacking := re.search(r"NET/IB : No device found", text)):
         seen["said"]["transport"] = lacking[0]  # of one host that is no fault, and of several it is
