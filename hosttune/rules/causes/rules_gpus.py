@@ -101,7 +101,8 @@ def _ring_kept(case: Case) -> tuple[Judged, str] | None:
     unless=("fabric-manager-not-running",),
     source=f"{_GUIDE} (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL); p2pBandwidthLatencyTest of the CUDA samples;"
     " cloud-hypervisor pull request 6235",
-    remedy="unset NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and NCCL_SHM_DISABLE; in a guest let the planner keep GPUs of one switch together",
+    remedy="unset NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and NCCL_SHM_DISABLE; in a guest let the planner keep GPUs of one"
+    " switch together",
     confirm="p2pBandwidthLatencyTest with and without --p2p_read, or hosttune validate --level 1 (p2p-write-ce)",
 )
 def p2p_disabled(case: Case) -> Finding | None:
