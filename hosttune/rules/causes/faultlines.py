@@ -67,7 +67,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"ibv_reg_(?:dmabuf_)?mr\w{0,10}[^\n]{0,80}(?:Bad address|Invalid argument|(?:Operation|Protocol) not"
               r" supported)|GPU buffer address at [^\n]{0,120}\n(?:[^\n]{0,160}\n){0,6}?Couldn't allocate MR\b"
               r"|Couldn't allocate MR\b(?: with error=(?:14|22|93|95)\b|(?=[\s\S]{0,400}Bad address))"
-              r"|Failed to register memory 0x[0-9a-f]{1,16}: Bad address",
+              r"|Failed to register memory 0x[0-9a-f]{1,16}: Bad address|DMA BUF supported required for GPU RDMA"
+              r"|neither nv_peer_mem, or nvidia_peermem detected",
               "GPU memory cannot be registered with the NIC",
               "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules,"
               " Linux 5.12 or later and a NIC driver that has it (else NCCL_DMABUF_ENABLE=0)",
@@ -89,6 +90,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ulimit -l unlimited; start fewer processes a host, or let UCX share queues (UCX_TLS with dc or ud);"
               " irdma: a larger limits_sel",
               "openucx/ucx src/uct/ib; its issue 7978; NVIDIA/nccl issue 622"),
+    FaultLine(r"GPU cannot map UAR of device|ibgda_nic_mem_gpu_map failed|cudaHostRegister with IoMemory failed",
+              "the GPU cannot reach the NIC's own registers: NVSHMEM goes without IBGDA",
+              "options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in"
+              " /etc/modprobe.d, then reboot; the container needs the same right",
+              "NVSHMEM installation guide, IBGDA; deepseek-ai/DeepEP issue 163"),
     FaultLine(r"Couldn't enable GPUDirect RDMA",
               "UCX cannot register GPU memory with the NIC: no peer-memory module is loaded",
               "load nvidia_peermem (AMD: the amdgpu driver of ROCm), or use DMA-BUF: Linux 5.12 or later",
@@ -120,8 +126,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "read dmesg and the port's counters (link_downed); reseat or replace cable and module",
               "NVIDIA/nccl src/transport/net_ib.cc, ncclIbAsyncThreadMain; NVIDIA/nccl issue"
               " 905; rdma-core, ibv_get_async_event(3)"),
-    FaultLine(r"ibv_modify_qp failed with (?:error )?(?:\d{1,3} )?(?!Cannot allocate)[A-Z][^\n]{2,60}"
-              r"|[Ff]ailed to modify QP (?:\d{1,8} )?to RTR|error modifying QP to RTR"
+    FaultLine(r"ibv_modify_qp\b[^\n]{0,40}(?:(?:Connection|Operation) timed out|No route to host|Network is unreachable"
+              r"|Invalid argument|No data available|No such device|Remote I/O error)"
+              r"|ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
               r"[^\n]{0,80}|Unable to Connect the HCA's through the link|Found Incompatibility issue with GID types"
               r"|[Ii]nvalid (?:gid|GID)\[\d{1,4}\][^\n]{0,40}",
               "two ports cannot be connected: their GIDs do not reach each other",
@@ -146,6 +153,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "rdma-core, ibv_get_async_event(3); NVIDIA/nccl issue 1524"),
     FaultLine(_status("12", "[Tt]ransport retry count(?:er)? exceeded") + r"|transport retry counter exceeded"
               r"|IBV_WC_RETRY_EXC_ERR|EXCEEDED ERROR status number 12|InfiniBand retry count between two MPI processes"
+              r"|Timed out RDMA with \S{1,40}@o2ib"
               r"|unhandled timeout error",
               "the peer's port did not answer: the retries of RDMA ran out (status 12)",
               "on both hosts compare GID (show_gids; RoCE: NCCL_IB_GID_INDEX), MTU, PFC and state of the ports, and run"
@@ -207,8 +215,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " the firewall",
               "esnet/iperf src/iperf_error.c; openucx/ucx src/tools/perf; connect(2): ECONNREFUSED"),
     FaultLine(r"Host key verification failed|Permission denied \(publickey[^\n]{0,60}|was not reachable via ssh"
-              r"|ssh exited with exit code 255|ssh: connect to host [^\n]{1,120}|\borted: (?:command not found|No such"
-              r" file)|\bprted: (?:command not found|No such file)",
+              r"|ssh exited with exit code 255|unable to run proxy on \S{1,80}|connect to host \S{1,80} port \d{1,5}: "
+              r"|\borted: (?:command not found|No such file)|\bprted: (?:command not found|No such file)",
               "the launcher cannot log in on a host, or start its daemon there",
               "ssh HOST true must work without a question from the first host, in a container with its own keys and"
               " port; mpirun: ssh HOST orted --version (Open MPI 5: prted), PATH and LD_LIBRARY_PATH (--prefix DIR)",
@@ -225,7 +233,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "esnet/iperf src/iperf_error.c"),
     FaultLine(r"mca_btl_tcp_endpoint_\w{1,40}\] (?:\S{1,60} )?(?:connect\(\) to |received unexpected process)"
               r"[^\n]{0,100}|Message: {1,8}connect\(\) to [^\n]{1,60} failed|failed to TCP connect to a peer MPI"
-              r"|unable to complete a TCP connection|MPI process(?:es)? (?:is|are) un(?:able to reach|reachable)",
+              r"|HYDU_sock_connect[^\n]{0,80}unable to connect from[^\n]{0,80}|unable to complete a TCP connection"
+              r"|MPI process(?:es)? (?:is|are) un(?:able to reach|reachable)",
               "MPI's processes do not reach each other over the interface that MPI chose",
               "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, where NET is the network of the hosts"
               " (10.0.0.0/24 or a name): docker0 and virbr0 have one address on all hosts; open the firewall",
@@ -238,8 +247,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (not docker0 or virbr0); open the firewall"
               " between them",
               f"{_GUIDE}, Networking issues (IP network interfaces, IP ports)"),
-    FaultLine(r"Could not resolve hostname \S{1,120}|ping: \S{1,80}: (?:Name or service not known|Temporary failure in"
-              r" name resolution)|unable to connect to server[^\n]{0,100}: (?:Name or service|Temporary failure)"
+    FaultLine(r"Could not resolve hostname \S{1,120}|unable to get host address for \S{1,80}"
+              r"|ping: \S{1,80}: (?:Name or service not known|Temporary failure in name resolution)"
+              r"|unable to connect to server[^\n]{0,100}: (?:Name or service|Temporary failure)"
               r"|Name or service not known for \S{1,80}:\d|error encountered when getting address info",
               "the name of a host is not resolved",
               "getent hosts NAME on the host that asks; correct the list of hosts or /etc/hosts; in Kubernetes wait"
@@ -450,11 +460,24 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "give the addresses of the RDMA interfaces of both sides (rdma link shows netdev, ip -br addr the"
               " address); on InfiniBand bring up IPoIB on both hosts",
               "rdma-core, rdma_resolve_addr(3), rdma_get_cm_event(3)"),
-    FaultLine(r"RDMA_CM_EVENT_REJECTED[^\n]{0,60}",
+    FaultLine(r"RDMA_CM_EVENT_REJECTED[^\n]{0,60}|nvme nvme\d{1,3}: Connect rejected: status [^\n]{1,60}",
               "the other side refused the RDMA connection",
               "see that its server listens with RDMA at that address and port, and read its log; names, sizes and"
               " security must be alike",
               "rdma-core, rdma_get_cm_event(3)"),
+    FaultLine(r"Laser rx power low alarm[^:\n]{0,40}: On\b|Module temperature high alarm[^:\n]{0,40}: On\b",
+              "the module of a port reports an alarm: no light arrives, or it is too hot",
+              "no light: see the other end, clean and reseat fiber and module; too hot: the air flow; else exchange it",
+              "ethtool(8), -m; SFF-8472, alarm flags"),
+    FaultLine(r"can't open UMAD port|umad_init[^\n]{0,40}failed|Failed to open '/dev/infiniband/umad",
+              "the management device of InfiniBand is missing",
+              "modprobe ib_umad, and run the tool as root; a container needs /dev/infiniband/umad*",
+              "rdma-core, libibumad/umad.c"),
+    FaultLine(r"OFI (?:addrinfo|get_info|fi_getinfo)\(?\)? failed[^\n]{0,80}|OFI endpoint open failed[^\n]{0,80}",
+              "MPI found no provider of libfabric that it can use",
+              "fi_info lists those that are there; FI_PROVIDER (Intel MPI: I_MPI_OFI_PROVIDER) names one, and the"
+              " container needs its device",
+              "ofiwg/libfabric fi_getinfo(3); pmodels/mpich src/mpid/ch4/netmod/ofi"),
     FaultLine(r"PSM2? (?:no hfi units are active|can't open hfi unit)[^\n]{0,60}",
               "no Omni-Path port is up",
               "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm)",
@@ -478,7 +501,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "tcpdump print-ip.c; ping(8), -M do; RFC 1191"),
     FaultLine(r"Unable to find the Infiniband/RoCE device|No IB devices found|IB device \S{1,40} not found"
               r"|Failed to get IB devices list|Did not detect devices|: sys files not found \(/sys/class/infiniband"
-              r"|Fatal error: {1,3}No devices",
+              r"|Fatal error: {1,3}No devices|RdmaTransport: No available RNIC|stat of IB device '\S{1,40}' failed",
               "no RDMA device is there, or none of this name",
               "load the NIC's RDMA driver (mlx5_ib), give a guest the function and a container /dev/infiniband;"
               " ibv_devices lists the names",
@@ -493,13 +516,25 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the"
               " server's own interface",
               "linux-rdma/perftest perftest_communication.c, ethernet_client_connect"),
+    FaultLine(r"XML Import Channel : dev \S{1,20} not found|Could not open XML (?:graph|topology) file[^\n]{0,100}"
+              r"|NCCL WARN XML (?:Parse|Mismatch|Graph has wrong version)[^\n]{0,80}",
+              "a graph or topology file of NCCL does not fit this machine",
+              "unset NCCL_GRAPH_FILE and NCCL_TOPO_FILE, also in /etc/nccl.conf and ~/.nccl.conf; in a guest give it"
+              " the file that hosttune plan writes",
+              f"{_VARIABLES} (NCCL_TOPO_FILE, NCCL_GRAPH_FILE); NVIDIA/nccl issue 1240"),
+    FaultLine(r"failed to connect to all addresses[^\n]{0,160}|DEADLINE_EXCEEDED[^\n]{0,80}(?:[Bb]arrier|coordination)"
+              r"[^\n]{0,60}|(?:Failed|Unable) to connect to GCS[^\n]{0,100}",
+              "processes do not reach the one that coordinates them",
+              "its address must be one that all hosts reach, its port open between them (JAX coordinator_address, Ray"
+              " --address and --node-ip-address), and it must run: read its log",
+              "gRPC status codes, UNAVAILABLE, DEADLINE_EXCEEDED; Ray documentation, Launching an on-premise cluster"),
     FaultLine(r"timed out after \d{1,7}m?s while trying to connect to[^\n]{0,60}|DistStoreError[^\n]{0,120}"
-              r"|Timed out after \d{1,6} seconds waiting for clients",
+              r"|Timed out after \d{1,6} seconds waiting for clients|Rendezvous(?:Connection|Timeout)Error[^\n]{0,100}",
               "ranks do not reach the first one, at which they meet",
               "MASTER_ADDR must be an address that all hosts reach, MASTER_PORT open between them, and as many ranks"
               " started as the job counts",
               "PyTorch, torch/csrc/distributed/c10d/socket.cpp, TCPStore.cpp"),
-    FaultLine(r"Mismatched NCCL version detected[^\n]{0,80}|[Mm]essage truncated ?: received \d{1,12} bytes instead of"
+    FaultLine(r"Mismatched NCCL version detected[^\n]{0,80}|[Mm]essage truncated ?: receiv(?:ed|ing) \d{1,12} bytes"
               r"|socketFinalizeAccept: wrong (?:type|magic)[^\n]{0,40}"
               r"|NCCL version mismatch with remote peer[^\n]{0,60}"
               r"|Bootstrap Root : (?:mismatch in info|rank \d)[^\n]{0,80}",
@@ -855,7 +890,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a host did not take all connections of UCX: too many came at once, or it is not reached",
               "raise net.core.somaxconn on all hosts; UCX_NET_DEVICES with an interface that reaches the others",
               "openucx/ucx src/uct/tcp/tcp_ep.c"),
-    FaultLine(r"mlx5: \S{1,80}: got completion with error|dump_cqe:\d{1,5}:\(pid \d{1,10}\): dump error cqe"
+    FaultLine(r"mlx5: \S{1,80}: got completion with error|Error cqe on cqn 0x[0-9a-f]{1,8}[^\n]{0,120}"
+              r"|dump_cqe:\d{1,5}:\(pid \d{1,10}\): dump error cqe"
               r"|mlx5_poll_one:\d{1,5}:\(pid \d{1,10}\): \w{1,12} error cqe[^\n]{0,40}",
               "an RDMA request ended with an error",
               "the first one and its syndrome in dmesg: 0x5 only follows another, 0x15 is a peer that does not answer",
@@ -869,7 +905,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "its words say why; the function must be free and, for RDMA, the host in exclusive mode (rdma system"
               " show)",
               "k8snetworkplumbingwg/sriov-cni; rdma-cni"),
-    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer",
+    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer"
+              r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)",
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),

@@ -202,11 +202,12 @@ def logs() -> tuple[Log, ...]:
         Log("ip link", r"(?m)^[ \t]*\d{1,4}: [\w.@-]{1,32}: <[A-Z0-9_,-]{2,120}> mtu \d", interfaces),
         Log("a table of pairs of hosts", PAIRS, pairs),
         # Their faults are lines of `faultlines`.
-        Log("iblinkinfo", r"==\([^)\n]{0,80}/[^)\n]{0,20}\)==>", nothing_more),
+        Log("iblinkinfo", r"==\([^)\n]{0,80}/[^)\n]{0,20}\)==>", nothing_more,
+            lines=r"Switch: 0x|CA: \S|[^\n]{1,60}==\("),
         Log("mlxlink", r"(?m)^[ \t]*Operational Info[ \t]*$", nothing_more),
         Log("show_gids", r"(?m)^[ \t]*DEV[ \t]+PORT[ \t]+INDEX[ \t]+GID", nothing_more),
-        Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d|PortRcvErrors:\.)",
-            counters),
+        Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
+            r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),

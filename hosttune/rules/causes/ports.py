@@ -117,7 +117,7 @@ def iperf(text: str) -> Measured:
     return Measured(version=1, figures=(figure,), observations=Observations(stated=(stated,) if stated else ()))
 
 
-class _Port(NamedTuple):
+class _RdmaPort(NamedTuple):
     name: str
     kind: str  # those of one kind are each other's measure
     state: str  # ACTIVE, INIT …
@@ -126,22 +126,22 @@ class _Port(NamedTuple):
     layer: str = ""
 
 
-def _ports(text: str) -> Iterator[_Port]:
+def _ports(text: str) -> Iterator[_RdmaPort]:
     for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'\s+CA type: (\S{1,40})((?:(?!CA ')[\s\S])*)", text):
         for number, state, physical, rate, layer in re.findall(_IBSTAT, rest):
-            yield _Port(f"{name} port {number}", kind, state.upper(), physical, float(rate), layer)
+            yield _RdmaPort(f"{name} port {number}", kind, state.upper(), physical, float(rate), layer)
     for name, number, state, physical, rate, layer in re.findall(_STATUS, text):
-        yield _Port(f"{name} port {number}", name.rstrip("0123456789"), state, physical, float(rate), layer)
+        yield _RdmaPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical, float(rate), layer)
     for name, rest in re.findall(r"hca_id:\s+(\S{1,64})((?:(?!hca_id:)[\s\S])*)", text):
         kind = re.search(r"vendor_part_id:\s+(\d{1,8})", rest)
         for number, state, layer, width, speed in re.findall(_DEVINFO, rest):
             speeds = float(width) * float(speed) if speed else None
-            yield _Port(f"{name} port {number}", kind[1] if kind else "", state, "", speeds, layer)
+            yield _RdmaPort(f"{name} port {number}", kind[1] if kind else "", state, "", speeds, layer)
     # Of InfiniBand ibdev2netdev tells only whether IPoIB is up.
     for name, number, state in re.findall(_NETDEV, text):
-        yield _Port(f"{name} port {number}", name.rstrip("0123456789"), "ACTIVE" if state == "Up" else state)
+        yield _RdmaPort(f"{name} port {number}", name.rstrip("0123456789"), "ACTIVE" if state == "Up" else state)
     for name, number, state, physical in re.findall(_RDMA_LINK, text):
-        yield _Port(f"{name} port {number}", name.rstrip("0123456789"), state, physical)
+        yield _RdmaPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical)
 
 
 _WAITING = Stated(
@@ -158,6 +158,8 @@ def rdma_ports(text: str) -> Measured:
     ports = list(dict.fromkeys(_ports(text)))
     if not ports:
         raise BadInput("no whole port in it", where="ibstat", hint="save its whole output")
+    waiting = [port for port in ports if port.state.startswith("INIT") and port.layer != "Ethernet"]
+    ports = [port for port in ports if port not in waiting]
     active = [port for port in ports if port.state == "ACTIVE"]
     most: dict[str, float] = {}
     for port in active:
@@ -176,13 +178,12 @@ def rdma_ports(text: str) -> Measured:
         ports_active=len(active),
     )
     places = [name for name, *_ in slow] + (down if count == len(ports) else [])
-    waiting = [port.name for port in ports if port.state.startswith("INIT") and port.layer != "Ethernet"]
-    stated = (replace(_WAITING, line=some(waiting, 4)),) if waiting else ()
+    stated = (replace(_WAITING, line=some([port.name for port in waiting], 4)),) if waiting else ()
     return Measured(
         version=1,
         setup=Setup(
             nics=Nics(
-                count=count,
+                count=count or None,
                 rate_gbps=rates.pop() if len(rates) == 1 else None,
                 kind="infiniband" if layers == {"InfiniBand"} else "roce" if layers == {"Ethernet"} else None,
             )
@@ -197,12 +198,14 @@ _VIRTUAL = r"(?:lo|docker|virbr|veth|br-|cni|flannel|cali|tap|vnet|tun|ovs|bond)
 def interfaces(text: str) -> Measured:
     """Read `ip link` and `ip addr`: of one interface alone whether it has a carrier; of many, unused ones are usual."""
     found = re.findall(rf"(?m)^\d{{1,4}}: (?!{_VIRTUAL})([\w.@-]{{1,32}}): <([A-Z0-9_,-]{{2,120}})> mtu \d", text)
-    down = [name for name, flags in found if "NO-CARRIER" in flags.split(",") or "UP" not in flags.split(",")]
-    if len(found) != 1 or not down:
-        return Measured(version=1)
-    words = "no carrier" if "NO-CARRIER" in found[0][1] else "not switched on: ip link set … up"
+    name, flags = found[0] if len(found) == 1 else ("", "UP")
+    words = "no carrier" if "NO-CARRIER" in flags else "" if re.search(r"\bUP\b", flags) else "ip link set … up"
+    return _without_link(f"{name}: {words}") if words else Measured(version=1)
+
+
+def _without_link(words: str) -> Measured:
     link = NicLink(ports=1, ports_active=0)
-    return Measured(version=1, observations=Observations(nic_link=link, said={"nic_link": f"{down[0]}: {words}"}))
+    return Measured(version=1, observations=Observations(nic_link=link, said={"nic_link": words}))
 
 
 def ethtool(text: str) -> Measured:
@@ -216,9 +219,8 @@ def ethtool(text: str) -> Measured:
             found.append((int(now[1]) / most, name, int(now[1]) / 1e3, most / 1e3))
         elif "Link detected: no" in rest:
             lost.append(name)
-    if lost and not found and len(lost) == 1:  # of several, ports without a cable are usual
-        link = NicLink(ports=1, ports_active=0)
-        return Measured(version=1, observations=Observations(nic_link=link, said={"nic_link": f"{lost[0]}: no link"}))
+    if len(lost) == 1 and not found:  # of several, ports without a cable are usual
+        return _without_link(f"{lost[0]}: no link")
     if not found:
         raise BadInput("no speed with the modes that are supported", where="ethtool", hint="save its whole output")
     part, name, rate, top = min(found)
