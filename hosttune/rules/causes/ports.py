@@ -117,7 +117,7 @@ def iperf(text: str) -> Measured:
     return Measured(version=1, figures=(figure,), observations=Observations(stated=(stated,) if stated else ()))
 
 
-class _RdmaPort(NamedTuple):
+class _PastedPort(NamedTuple):
     name: str
     kind: str  # those of one kind are each other's measure
     state: str  # ACTIVE, INIT …
@@ -126,22 +126,22 @@ class _RdmaPort(NamedTuple):
     layer: str = ""
 
 
-def _ports(text: str) -> Iterator[_RdmaPort]:
+def _ports(text: str) -> Iterator[_PastedPort]:
     for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'\s+CA type: (\S{1,40})((?:(?!CA ')[\s\S])*)", text):
         for number, state, physical, rate, layer in re.findall(_IBSTAT, rest):
-            yield _RdmaPort(f"{name} port {number}", kind, state.upper(), physical, float(rate), layer)
+            yield _PastedPort(f"{name} port {number}", kind, state.upper(), physical, float(rate), layer)
     for name, number, state, physical, rate, layer in re.findall(_STATUS, text):
-        yield _RdmaPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical, float(rate), layer)
+        yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical, float(rate), layer)
     for name, rest in re.findall(r"hca_id:\s+(\S{1,64})((?:(?!hca_id:)[\s\S])*)", text):
         kind = re.search(r"vendor_part_id:\s+(\d{1,8})", rest)
         for number, state, layer, width, speed in re.findall(_DEVINFO, rest):
             speeds = float(width) * float(speed) if speed else None
-            yield _RdmaPort(f"{name} port {number}", kind[1] if kind else "", state, "", speeds, layer)
+            yield _PastedPort(f"{name} port {number}", kind[1] if kind else "", state, "", speeds, layer)
     # Of InfiniBand ibdev2netdev tells only whether IPoIB is up.
     for name, number, state in re.findall(_NETDEV, text):
-        yield _RdmaPort(f"{name} port {number}", name.rstrip("0123456789"), "ACTIVE" if state == "Up" else state)
+        yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), "ACTIVE" if state == "Up" else state)
     for name, number, state, physical in re.findall(_RDMA_LINK, text):
-        yield _RdmaPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical)
+        yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical)
 
 
 _WAITING = Stated(
