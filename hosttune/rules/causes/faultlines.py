@@ -77,6 +77,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"(?:(?:ibv|mlx5dv)_(?:exp_)?(?:reg_mr|reg_dmabuf_mr|create_)\w{0,20}[^\n]{0,80}|register user"
               r" memory[^\n]{0,40})Cannot allocate memory|Please set max locked memory"
               r"|RLIMIT_MEMLOCK is \d{1,20} bytes|memlock limits are set too low"
+              r"|map_hfi_mem: mmap of [^\n]{1,80} failed: Resource temporarily unavailable"
               r"|EFA internal error: \(\d{1,6}\) Failure to post internal receive buffers"
               r"|Couldn't allocate MR\b(?![\s\S]{0,400}Bad address)",
               "the limit of locked memory is too small for RDMA",
@@ -129,19 +130,37 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"ibv_modify_qp\b[^\n]{0,40}(?:(?:Connection|Operation) timed out|No route to host|Network is unreachable"
               r"|Invalid argument|No data available|No such device|Remote I/O error)"
               r"|ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
-              r"[^\n]{0,80}|Unable to Connect the HCA's through the link|Found Incompatibility issue with GID types"
+              r"[^\n]{0,80}|(?<!to RTS\n )Unable to Connect the HCA's through the link"
+              r"|Found Incompatibility issue with GID types"
               r"|[Ii]nvalid (?:gid|GID)\[\d{1,4}\][^\n]{0,40}",
               "two ports cannot be connected: their GIDs do not reach each other",
               "show_gids: take a RoCE v2 GID of the same kind on all hosts (NCCL_IB_GID_INDEX), leave ports out that do"
               " not reach the peer (NCCL_IB_HCA), and give each port of a host a subnet of its own",
               f"{_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_HCA); rdma-core, ibv_modify_qp(3)"),
+    FaultLine(r"read failed in ncclIbRoceGetVersionNum: [^\n]{4,40}",
+              "a GID index of the port is not there, so its version of RoCE cannot be read",
+              "set NCCL_IB_GID_INDEX to a RoCE v2 GID that show_gids lists on this host or in this container",
+              f"NVIDIA/nccl issue 1573; {_VARIABLES} (NCCL_IB_GID_INDEX)"),
+    FaultLine(r"Failed to modify QP (?:\d{1,8} )?to RTS\b",
+              "the NIC did not start the queue pair of the test",
+              "ip neigh must have the address of the other side; dmesg has the driver's words; try it without -R",
+              "linux-rdma/perftest perftest_resources.c; its issue 132"),
+    FaultLine(r"Trying to connect from \S{1,40} port \d{1,3} \(subnet [^\n]{1,200} on a different subnet [^\n]{1,60}",
+              "the ranks' NICs are on different subnets, which libfabric's PSM3 does not connect",
+              "PSM3_ALLOW_ROUTERS=1 where a router connects them; else take TCP (mpirun --mca pml ob1 --mca btl"
+              " tcp,self)",
+              "ofiwg/libfabric prov/psm3, PSM3_ALLOW_ROUTERS; open-mpi/ompi issue 12520"),
+    FaultLine(r"failed to create macvlan: invalid argument",
+              "macvlan does not fit this interface: it is InfiniBand, or its MTU is smaller than the one asked for",
+              "on InfiniBand use the IPoIB CNI plugin; else lower the network's mtu to that of the interface below",
+              "Linux drivers/net/macvlan.c, macvlan_port_create and macvlan_common_newlink"),
     FaultLine(r"no valid pkey (?:with full membership |to use )?on[^\n]{0,40}|nable to find specified pkey[^\n]{0,40}"
               r"|multicast join failed for ff12:401b:[^\n]{0,60}",
               "the port is not a full member of its InfiniBand partition, or its group is set up otherwise",
               "cat /sys/class/infiniband/*/ports/*/pkeys/0: full members have 0x8000 set; correct the subnet manager's"
               " partitions.conf (membership, rate and MTU of the group), or choose the key (UCX_IB_PKEY, NCCL_IB_PKEY)",
               "openucx/ucx uct/ib/base/ib_iface.c; Linux drivers/infiniband/ulp/ipoib/ipoib_multicast.c"),
-    FaultLine(_status("1", "Local length") + r"|\blocal length error",
+    FaultLine(_status("1", "Local length") + r"|bad completion with status: 0x1\b|\blocal length error",
               "a message is longer than the receiver takes (status 1): the two ports have different MTUs",
               "give the ports of all hosts one MTU (ibv_devinfo, active_mtu: of the interface with RoCE, of the switch"
               " too) and all hosts one version of the library",
@@ -152,6 +171,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " one; then versions of driver, peer-memory module and library",
               "rdma-core, ibv_get_async_event(3); NVIDIA/nccl issue 1524"),
     FaultLine(_status("12", "[Tt]ransport retry count(?:er)? exceeded") + r"|transport retry counter exceeded"
+              r"|bad completion with status: 0xc\b"
               r"|IBV_WC_RETRY_EXC_ERR|EXCEEDED ERROR status number 12|InfiniBand retry count between two MPI processes"
               r"|Timed out RDMA with \S{1,40}@o2ib"
               r"|unhandled timeout error",
@@ -159,14 +179,16 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "on both hosts compare GID (show_gids; RoCE: NCCL_IB_GID_INDEX), MTU, PFC and state of the ports, and run"
               " ib_write_bw between the same two; only then raise NCCL_IB_TIMEOUT",
               f"{_VERBS}; {_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT); NVIDIA/nccl issue 426"),
-    FaultLine(_status("13", "(?:RNR|Receive-no-ready) retry count(?:er)? exceeded") + r"|RNR retry counter exceeded"
+    FaultLine(_status("13", "(?:RNR|Receive-no-ready) retry count(?:er)? exceeded")
+              + r"|bad completion with status: 0xd\b|RNR retry counter exceeded"
               r"|IBV_WC_RNR_RETRY_EXC_ERR|EXCEEDED ERROR status number 13",
               "the peer had no buffer ready (status 13): its process hangs or is gone",
               "read the log of the peer's rank: it failed first",
               _VERBS),
     FaultLine(_status("(?:[24689]|10|11)", "(?:Local (?:protection|access|QP operation)|Remote access|Remote operation"
                       "|(?:Remote i|I)nvalid request)")
-              + r"|\bremote (?:access|operation|invalid request) error|\blocal protection error",
+              + r"|\bremote (?:access|operation|invalid request) error|\blocal protection error"
+              r"|bad completion with status: 0x[24689ab]\b",
               "an RDMA access was refused (protection or remote access error)",
               "check that all hosts have the same GPU driver, peer-memory module and library; try"
               " NCCL_NET_GDR_LEVEL=LOC: if that works, GPU memory is what cannot be reached (ACS, IOMMU)",
@@ -215,7 +237,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " the firewall",
               "esnet/iperf src/iperf_error.c; openucx/ucx src/tools/perf; connect(2): ECONNREFUSED"),
     FaultLine(r"Host key verification failed|Permission denied \(publickey[^\n]{0,60}|was not reachable via ssh"
-              r"|ssh exited with exit code 255|unable to run proxy on \S{1,80}|connect to host \S{1,80} port \d{1,5}: "
+              r"|ssh exited with exit code 255|unable to run (?:bstrap_)?proxy on \S{1,80}"
+              r"|connect to host \S{1,80} port \d{1,5}: "
               r"|\borted: (?:command not found|No such file)|\bprted: (?:command not found|No such file)",
               "the launcher cannot log in on a host, or start its daemon there",
               "ssh HOST true must work without a question from the first host, in a container with its own keys and"
@@ -227,6 +250,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ip route get ADDRESS shows the interface that is used; see that it is up at both ends, and open the port"
               " in the firewall (one that rejects answers: No route to host)",
               "esnet/iperf src/iperf_error.c; connect(2)"),
+    FaultLine(r"pmixp_\w{1,20}\.[ch]:\d{1,5}: (?:send failed, rc=\d{1,5}|Cannot establish the connection)[^\n]{0,60}",
+              "Slurm's daemons on the hosts of the job do not reach each other",
+              "open the firewall between the hosts that compute; SLURM_PMIX_DIRECT_CONN=false sends over slurmd's port",
+              "Slurm, MPI Users Guide, PMIx (SLURM_PMIX_DIRECT_CONN); openpmix issues 3098 and 3559"),
     FaultLine(r"the server is busy running a test",
               "the server of iperf3 runs another test",
               "wait until it ends, or give each test a server and a port of its own (iperf3 -s -p PORT)",
@@ -247,10 +274,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (not docker0 or virbr0); open the firewall"
               " between them",
               f"{_GUIDE}, Networking issues (IP network interfaces, IP ports)"),
-    FaultLine(r"Could not resolve hostname \S{1,120}|unable to get host address for \S{1,80}"
+    FaultLine(r"Could not resolve hostname \S{1,120}|[Uu]nable to get host (?:address|entry)\b[^\n]{0,80}"
               r"|ping: \S{1,80}: (?:Name or service not known|Temporary failure in name resolution)"
               r"|unable to connect to server[^\n]{0,100}: (?:Name or service|Temporary failure)"
-              r"|Name or service not known for \S{1,80}:\d|error encountered when getting address info",
+              r"|Name or service not known for \S{1,80}:\d|Can't find address for host \S{1,80}, check slurm\.conf"
+              r"|error encountered when getting address info",
               "the name of a host is not resolved",
               "getent hosts NAME on the host that asks; correct the list of hosts or /etc/hosts; in Kubernetes wait"
               " until the workers run, and give them a headless service",
@@ -473,7 +501,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the management device of InfiniBand is missing",
               "modprobe ib_umad, and run the tool as root; a container needs /dev/infiniband/umad*",
               "rdma-core, libibumad/umad.c"),
-    FaultLine(r"OFI (?:addrinfo|get_info|fi_getinfo)\(?\)? failed[^\n]{0,80}|OFI endpoint open failed[^\n]{0,80}",
+    FaultLine(r"OFI (?:addrinfo|get_info|fi_getinfo)\(?\)? failed[^\n]{0,80}|OFI endpoint open failed[^\n]{0,80}"
+              r"|failed an OFI Libfabric library call \(fi_(?:getinfo|fabric|domain|endpoint)\)",
               "MPI found no provider of libfabric that it can use",
               "fi_info lists those that are there; FI_PROVIDER (Intel MPI: I_MPI_OFI_PROVIDER) names one, and the"
               " container needs its device",
@@ -817,7 +846,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a GPU does not answer",
               "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
               _SMI),
-    FaultLine(_status("5", "Work Request Flushed"),
+    FaultLine(_status("5", "Work Request Flushed") + r"|bad completion with status: 0x5\b",
               "requests were flushed (status 5) after an earlier error of the same connection",
               "look for the first error, often on another host",
               _VERBS),
@@ -937,6 +966,11 @@ FAILURES: tuple[FaultLine, ...] = (
               "a system call of the library failed, and the run ended there",
               "the error's words say why: a file, an address or a right that is missing",
               f"{_GUIDE}, Errors (ncclSystemError)"),
+    FaultLine(r"Couldn't get device attributes|(?:Unable|Failed) to create QP\.",
+              "the test could not make its queue pair on this device",
+              "dmesg has the driver's words; ulimit -l must be unlimited (a container: IPC_LOCK), and ibv_devinfo -v"
+              " must show the device there",
+              "linux-rdma/perftest perftest_resources.c; Mellanox/k8s-rdma-sriov-dev-plugin issue 29"),
     FaultLine(r"Parser function exited with Error",
               "the test refused its options",
               "the line before it says which; --use_cuda comes before --use_cuda_dmabuf",
