@@ -26,6 +26,7 @@ _COMPLETION = (
     r"Got completion [^\n]{{0,160}}?with (?:error |status=(?:\w{{1,40}}\()?){0}\b|Failed status {0}: wr_id"
     r"|{1}(?: error)? on mlx5"
 )
+_EVENTS = (r"Got async (?:error )?event ?: ", r"async fatal event(?: on QP [^\n]{0,200})?: ", "non-fatal async event: ")
 
 
 def _status(number: str, words: str) -> str:
@@ -56,48 +57,138 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "give the container /dev/infiniband and locked memory (docker run --device=/dev/infiniband"
               " --cap-add=IPC_LOCK --ulimit memlock=-1; in Kubernetes the RDMA device plugin's resource)",
               "NVIDIA/nccl src/misc/ibvwrap.cc; NVIDIA/nccl issue 451"),
-    FaultLine(r"(?:ibv_(?:reg_mr|reg_dmabuf_mr|create_cq|create_qp)\w{0,10}[^\n]{0,80}|register user memory[^\n]{0,40})"
-              r"Cannot allocate memory|Please set max locked memory"
+    FaultLine(r"does not support the kernel ABI of \d{1,3}[^\n]{0,60}"
+              r"|no userspace device-specific driver found for[^\n]{0,80}"
+              r"(?=[\s\S]{0,2000}?(?i:No (?:IB )?devices? (?:were )?found))",
+              "the RDMA library of this system or image does not fit the kernel's driver of the NIC",
+              "install in the image the libraries of the RDMA stack that the host runs (rdma-core, or the NIC maker's"
+              " package of the same release)",
+              "rdma-core, libibverbs/init.c, match_device and try_driver"),
+    FaultLine(r"ibv_reg_(?:dmabuf_)?mr\w{0,10}[^\n]{0,80}(?:Bad address|Invalid argument|(?:Operation|Protocol) not"
+              r" supported)|GPU buffer address at [^\n]{0,120}\n(?:[^\n]{0,160}\n){0,6}?Couldn't allocate MR\b"
+              r"|Couldn't allocate MR\b(?: with error=(?:14|22|93|95)\b|(?=[\s\S]{0,400}Bad address))"
+              r"|Failed to register memory 0x[0-9a-f]{1,16}: Bad address|DMA BUF supported required for GPU RDMA"
+              r"|neither nv_peer_mem, or nvidia_peermem detected",
+              "GPU memory cannot be registered with the NIC",
+              "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules,"
+              " Linux 5.12 or later and a NIC driver that has it (else NCCL_DMABUF_ENABLE=0)",
+              "NVIDIA GPUDirect RDMA documentation, nvidia-peermem; ibv_reg_dmabuf_mr(3); NVIDIA/nccl issue 778;"
+              " linux-rdma/perftest issues 31 and 280"),
+    FaultLine(r"(?:(?:ibv|mlx5dv)_(?:exp_)?(?:reg_mr|reg_dmabuf_mr|create_)\w{0,20}[^\n]{0,80}|register user"
+              r" memory[^\n]{0,40})Cannot allocate memory|Please set max locked memory"
+              r"|RLIMIT_MEMLOCK is \d{1,20} bytes|memlock limits are set too low"
+              r"|map_hfi_mem: mmap of [^\n]{1,80} failed: Resource temporarily unavailable"
+              r"|EFA internal error: \(\d{1,6}\) Failure to post internal receive buffers"
               r"|Couldn't allocate MR\b(?![\s\S]{0,400}Bad address)",
               "the limit of locked memory is too small for RDMA",
               "ulimit -l unlimited: LimitMEMLOCK=infinity in the service that starts the job, docker run --ulimit"
               " memlock=-1, or memlock in /etc/security/limits.conf",
-              f"{_GUIDE}, Shared memory (ulimit memlock); rdma-core, ibv_reg_mr(3): ENOMEM"),
-    FaultLine(r"ibv_reg_mr\w{0,10}[^\n]{0,80}Bad address|Couldn't allocate MR\b(?=[\s\S]{0,400}Bad address)",
-              "GPU memory cannot be registered with the NIC",
-              "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules and"
-              " Linux 5.12 or later",
-              "NVIDIA GPUDirect RDMA documentation, nvidia-peermem"),
+              f"{_GUIDE}, Shared memory (ulimit memlock); rdma-core, ibv_reg_mr(3): ENOMEM; libibverbs/init.c;"
+              " awsome-distributed-ai issue 647"),
+    FaultLine(r"mlx5dv_devx_\w{1,20}\([^)\n]{0,40}\)[^\n]{0,60}Cannot allocate memory|Call to ibv_create_(?:qp|cq)"
+              r" failed[^\n]{0,80}|failed to create \w{0,4} ?(?:qp|QP)\b[^\n]{0,80}",
+              "the NIC gave no further queue: the limit of locked memory or its own resources are used up",
+              "ulimit -l unlimited; start fewer processes a host, or let UCX share queues (UCX_TLS with dc or ud);"
+              " irdma: a larger limits_sel",
+              "openucx/ucx src/uct/ib; its issue 7978; NVIDIA/nccl issue 622"),
+    FaultLine(r"GPU cannot map UAR of device|ibgda_nic_mem_gpu_map failed|cudaHostRegister with IoMemory failed",
+              "the GPU cannot reach the NIC's own registers: NVSHMEM goes without IBGDA",
+              "options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in"
+              " /etc/modprobe.d, then reboot; the container needs the same right",
+              "NVSHMEM installation guide, IBGDA; deepseek-ai/DeepEP issue 163"),
+    FaultLine(r"Couldn't enable GPUDirect RDMA",
+              "UCX cannot register GPU memory with the NIC: no peer-memory module is loaded",
+              "load nvidia_peermem (AMD: the amdgpu driver of ROCm), or use DMA-BUF: Linux 5.12 or later",
+              "openucx/ucx src/uct/ib/base/ib_md.c"),
     FaultLine(r"could not insert '?nvidia[_-]peermem|nvidia[_-]peermem: (?:disagrees about|Unknown symbol)",
               "nvidia_peermem cannot be loaded: it was built without the RDMA stack that runs",
               "install the NIC's RDMA stack first, then the GPU's driver anew; or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
               "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"),
+    FaultLine(r"Unresponsive receiver[^\n]{0,80}|Unreachable remote[^\n]{0,60}|Unresponsive remote[^\n]{0,60}",
+              "an EFA peer does not answer",
+              "let all traffic pass between the hosts (the security group must allow itself, in and out), put them into"
+              " one subnet, and see whether the peer's process ended: its log comes first",
+              "ofiwg/libfabric prov/efa/src/efa_errno.h and efa_strerror.c, efa_show_help"),
     FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)|NET/OFI Only EFA provider is supported"
+              r"|NET/OFI Couldn't find any optimal provider|NET/OFI Unable to find a protocol that worked"
               r"|provider efa output empty list|NET/OFI [^\n]{0,40}fi_getinfo\(\) call failed[^\n]{0,60}",
               "libfabric did not take the NIC's own provider",
               "install libfabric with that provider (`fi_info -p efa` must list it), give the container"
               " /dev/infiniband, and set FI_PROVIDER=efa",
               "NVIDIA/nccl issue 229; aws-ofi-nccl README"),
-    FaultLine(r"ibv_modify_qp failed with (?:error )?(?:\d{1,3} )?(?:Connection timed out|No route to host|"
-              r"Network is unreachable|Invalid argument|No data available)|[Ff]ailed to modify QP (?:\d{1,8} )?to RTR"
-              r"[^\n]{0,80}|Unable to Connect the HCA's through the link",
+    FaultLine(r"Attempted to (?:connect|merge) incompatible devices[^\n]{0,120}|NET/IB : Remote \w{1,12} device is"
+              r" incompatible[^\n]{0,80}",
+              "ports of InfiniBand and of Ethernet are mixed: they cannot be connected with each other",
+              "name those of one link layer in NCCL_IB_HCA, the same on all hosts (ibv_devinfo shows link_layer)",
+              "NVIDIA/nccl src/transport/net_ib/connect.cc and init.cc"),
+    FaultLine("|".join(rf"{event}(?:port error|device fatal|local catastrophic)[^\n]{{0,40}}" for event in _EVENTS),
+              "a port lost its link or its device during the run",
+              "read dmesg and the port's counters (link_downed); reseat or replace cable and module",
+              "NVIDIA/nccl src/transport/net_ib.cc, ncclIbAsyncThreadMain; NVIDIA/nccl issue"
+              " 905; rdma-core, ibv_get_async_event(3)"),
+    FaultLine(r"ibv_modify_qp\b[^\n]{0,40}(?:(?:Connection|Operation) timed out|No route to host|Network is unreachable"
+              r"|Invalid argument|No data available|No such device|Remote I/O error)"
+              r"|ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
+              r"[^\n]{0,80}|(?<!to RTS\n )Unable to Connect the HCA's through the link"
+              r"|Found Incompatibility issue with GID types"
+              r"|[Ii]nvalid (?:gid|GID)\[\d{1,4}\][^\n]{0,40}",
               "two ports cannot be connected: their GIDs do not reach each other",
               "show_gids: take a RoCE v2 GID of the same kind on all hosts (NCCL_IB_GID_INDEX), leave ports out that do"
               " not reach the peer (NCCL_IB_HCA), and give each port of a host a subnet of its own",
               f"{_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_HCA); rdma-core, ibv_modify_qp(3)"),
-    FaultLine(_status("12", "Transport retry count exceeded"),
+    FaultLine(r"read failed in ncclIbRoceGetVersionNum: [^\n]{4,40}",
+              "a GID index of the port is not there, so its version of RoCE cannot be read",
+              "set NCCL_IB_GID_INDEX to a RoCE v2 GID that show_gids lists on this host or in this container",
+              f"NVIDIA/nccl issue 1573; {_VARIABLES} (NCCL_IB_GID_INDEX)"),
+    FaultLine(r"Failed to modify QP (?:\d{1,8} )?to RTS\b",
+              "the NIC did not start the queue pair of the test",
+              "ip neigh must have the address of the other side; dmesg has the driver's words; try it without -R",
+              "linux-rdma/perftest perftest_resources.c; its issue 132"),
+    FaultLine(r"Trying to connect from \S{1,40} port \d{1,3} \(subnet [^\n]{1,200} on a different subnet [^\n]{1,60}",
+              "the ranks' NICs are on different subnets, which libfabric's PSM3 does not connect",
+              "PSM3_ALLOW_ROUTERS=1 where a router connects them; else take TCP (mpirun --mca pml ob1 --mca btl"
+              " tcp,self)",
+              "ofiwg/libfabric prov/psm3, PSM3_ALLOW_ROUTERS; open-mpi/ompi issue 12520"),
+    FaultLine(r"failed to create macvlan: invalid argument",
+              "macvlan does not fit this interface: it is InfiniBand, or its MTU is smaller than the one asked for",
+              "on InfiniBand use the IPoIB CNI plugin; else lower the network's mtu to that of the interface below",
+              "Linux drivers/net/macvlan.c, macvlan_port_create and macvlan_common_newlink"),
+    FaultLine(r"no valid pkey (?:with full membership |to use )?on[^\n]{0,40}|nable to find specified pkey[^\n]{0,40}"
+              r"|multicast join failed for ff12:401b:[^\n]{0,60}",
+              "the port is not a full member of its InfiniBand partition, or its group is set up otherwise",
+              "cat /sys/class/infiniband/*/ports/*/pkeys/0: full members have 0x8000 set; correct the subnet manager's"
+              " partitions.conf (membership, rate and MTU of the group), or choose the key (UCX_IB_PKEY, NCCL_IB_PKEY)",
+              "openucx/ucx uct/ib/base/ib_iface.c; Linux drivers/infiniband/ulp/ipoib/ipoib_multicast.c"),
+    FaultLine(_status("1", "Local length") + r"|bad completion with status: 0x1\b|\blocal length error",
+              "a message is longer than the receiver takes (status 1): the two ports have different MTUs",
+              "give the ports of all hosts one MTU (ibv_devinfo, active_mtu: of the interface with RoCE, of the switch"
+              " too) and all hosts one version of the library",
+              f"{_VERBS}; NVIDIA/nccl pull request 2135 and issue 1524"),
+    FaultLine("|".join(rf"{event}(?:local access violation|invalid request local)[^\n]{{0,40}}" for event in _EVENTS),
+              "a port refused a request of its peer",
+              "compare the ports' MTU on all hosts (ibv_devinfo, active_mtu): NCCL from 2.20 does not take the smaller"
+              " one; then versions of driver, peer-memory module and library",
+              "rdma-core, ibv_get_async_event(3); NVIDIA/nccl issue 1524"),
+    FaultLine(_status("12", "[Tt]ransport retry count(?:er)? exceeded") + r"|transport retry counter exceeded"
+              r"|bad completion with status: 0xc\b"
+              r"|IBV_WC_RETRY_EXC_ERR|EXCEEDED ERROR status number 12|InfiniBand retry count between two MPI processes"
+              r"|Timed out RDMA with \S{1,40}@o2ib"
+              r"|unhandled timeout error",
               "the peer's port did not answer: the retries of RDMA ran out (status 12)",
               "on both hosts compare GID (show_gids; RoCE: NCCL_IB_GID_INDEX), MTU, PFC and state of the ports, and run"
               " ib_write_bw between the same two; only then raise NCCL_IB_TIMEOUT",
               f"{_VERBS}; {_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT); NVIDIA/nccl issue 426"),
-    FaultLine(_status("13", "RNR retry count exceeded"),
+    FaultLine(_status("13", "(?:RNR|Receive-no-ready) retry count(?:er)? exceeded")
+              + r"|bad completion with status: 0xd\b|RNR retry counter exceeded"
+              r"|IBV_WC_RNR_RETRY_EXC_ERR|EXCEEDED ERROR status number 13",
               "the peer had no buffer ready (status 13): its process hangs or is gone",
               "read the log of the peer's rank: it failed first",
               _VERBS),
-    FaultLine(_status("(?:[24689]|10|11)", "(?:Local (?:protection|QP operation)|Remote access|Remote operation|Remote"
-                      " invalid request)") + r"|Got async event : (?:local access violation|invalid request "
-                      "local)[^\n]{0,40}",
+    FaultLine(_status("(?:[24689]|10|11)", "(?:Local (?:protection|access|QP operation)|Remote access|Remote operation"
+                      "|(?:Remote i|I)nvalid request)")
+              + r"|\bremote (?:access|operation|invalid request) error|\blocal protection error"
+              r"|bad completion with status: 0x[24689ab]\b",
               "an RDMA access was refused (protection or remote access error)",
               "check that all hosts have the same GPU driver, peer-memory module and library; try"
               " NCCL_NET_GDR_LEVEL=LOC: if that works, GPU memory is what cannot be reached (ACS, IOMMU)",
@@ -117,10 +208,6 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "run all ranks of a host in one IPC and PID namespace; NCCL_CUMEM_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0"
               " take the older way; with NVLink between hosts, IMEX must run (nvidia-imex)",
               f"{_VARIABLES} (NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE)"),
-    FaultLine(r"Got async event : (?:port error|device fatal|local catastrophic)[^\n]{0,40}",
-              "a port lost its link or its device during the run",
-              "read dmesg and the port's counters (link_downed); reseat or replace cable and module",
-              "NVIDIA/nccl src/transport/net_ib.cc, ncclIbAsyncThreadMain; rdma-core, ibv_get_async_event(3)"),
     FaultLine(r"enqueue\.cc:\d{1,5} NCCL WARN Cuda failure (?:\d{1,4} )?'(?:invalid argument|invalid device function"
               r"|no kernel image)[^\n]{0,40}",
               "a kernel of NCCL cannot be started on this GPU",
@@ -136,22 +223,130 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "two ranks were given the same GPU",
               "set the device by the local rank, and give each host as many ranks as it has GPUs",
               "NVIDIA/nccl src/init.cc"),
-    FaultLine(r"Bootstrap : no socket interface found|no socket interface found",
+    FaultLine(r"Bootstrap : no socket interface found|no socket interface found|NET/IB : No IP interface found"
+              r"|NET/Socket : no interface found|No usable listening interface found"
+              r"|No interface found in the same subnet"
+              r"|no device found (?:matching|after excluding)[^\n]{0,60}NCCL_OOB_NET_IFNAME",
               "NCCL_SOCKET_IFNAME names no interface that is up",
               "correct or unset NCCL_SOCKET_IFNAME (ip -br addr shows the names)",
               f"{_VARIABLES} (NCCL_SOCKET_IFNAME)"),
-    FaultLine(r"(?:Call to connect|[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
+    FaultLine(r"unable to connect to server[^\n]{0,100}: Connection refused|client failed\. connect\(\) failed:"
+              r" Connection refused",
+              "no server of the test listens at that address and port",
+              "start it there first (iperf3 -s, ucx_perftest without a host), with the same port (-p), and open it in"
+              " the firewall",
+              "esnet/iperf src/iperf_error.c; openucx/ucx src/tools/perf; connect(2): ECONNREFUSED"),
+    FaultLine(r"Host key verification failed|Permission denied \(publickey[^\n]{0,60}|was not reachable via ssh"
+              r"|ssh exited with exit code 255|unable to run (?:bstrap_)?proxy on \S{1,80}"
+              r"|connect to host \S{1,80} port \d{1,5}: "
+              r"|\borted: (?:command not found|No such file)|\bprted: (?:command not found|No such file)",
+              "the launcher cannot log in on a host, or start its daemon there",
+              "ssh HOST true must work without a question from the first host, in a container with its own keys and"
+              " port; mpirun: ssh HOST orted --version (Open MPI 5: prted), PATH and LD_LIBRARY_PATH (--prefix DIR)",
+              "Open MPI documentation, Launching with SSH; deepspeedai/DeepSpeed issue 4907"),
+    FaultLine(r"unable to connect to server[^\n]{0,100}: (?:No route to host|Connection timed out|Operation timed out"
+              r"|Network is unreachable)",
+              "the other host is not reached over the network",
+              "ip route get ADDRESS shows the interface that is used; see that it is up at both ends, and open the port"
+              " in the firewall (one that rejects answers: No route to host)",
+              "esnet/iperf src/iperf_error.c; connect(2)"),
+    FaultLine(r"pmixp_\w{1,20}\.[ch]:\d{1,5}: (?:send failed, rc=\d{1,5}|Cannot establish the connection)[^\n]{0,60}",
+              "Slurm's daemons on the hosts of the job do not reach each other",
+              "open the firewall between the hosts that compute; SLURM_PMIX_DIRECT_CONN=false sends over slurmd's port",
+              "Slurm, MPI Users Guide, PMIx (SLURM_PMIX_DIRECT_CONN); openpmix issues 3098 and 3559"),
+    FaultLine(r"the server is busy running a test",
+              "the server of iperf3 runs another test",
+              "wait until it ends, or give each test a server and a port of its own (iperf3 -s -p PORT)",
+              "esnet/iperf src/iperf_error.c"),
+    FaultLine(r"mca_btl_tcp_endpoint_\w{1,40}\] (?:\S{1,60} )?(?:connect\(\) to |received unexpected process)"
+              r"[^\n]{0,100}|Message: {1,8}connect\(\) to [^\n]{1,60} failed|failed to TCP connect to a peer MPI"
+              r"|HYDU_sock_connect[^\n]{0,80}unable to connect from[^\n]{0,80}|unable to complete a TCP connection"
+              r"|MPI process(?:es)? (?:is|are) un(?:able to reach|reachable)",
+              "MPI's processes do not reach each other over the interface that MPI chose",
+              "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, where NET is the network of the hosts"
+              " (10.0.0.0/24 or a name): docker0 and virbr0 have one address on all hosts; open the firewall",
+              "open-mpi/ompi opal/mca/btl/tcp/help-mpi-btl-tcp.txt; horovod issue 310"),
+    FaultLine(r"(?:Call to connect|(?<!failed to )[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
               r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable"
-              r"|Software caused connection abort|Connection reset by peer)",
+              r"|Software caused connection abort|Connection reset by peer)"
+              r"|socket(?:Start|Poll)Connect[^\n]{0,80}exceeded (?:retries|timeouts|error retry count)",
               "the hosts do not reach each other over the interface that the library chose",
               "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (not docker0 or virbr0); open the firewall"
               " between them",
               f"{_GUIDE}, Networking issues (IP network interfaces, IP ports)"),
+    FaultLine(r"Could not resolve hostname \S{1,120}|[Uu]nable to get host (?:address|entry)\b[^\n]{0,80}"
+              r"|ping: \S{1,80}: (?:Name or service not known|Temporary failure in name resolution)"
+              r"|unable to connect to server[^\n]{0,100}: (?:Name or service|Temporary failure)"
+              r"|Name or service not known for \S{1,80}:\d|Can't find address for host \S{1,80}, check slurm\.conf"
+              r"|error encountered when getting address info",
+              "the name of a host is not resolved",
+              "getent hosts NAME on the host that asks; correct the list of hosts or /etc/hosts; in Kubernetes wait"
+              " until the workers run, and give them a headless service",
+              "getaddrinfo(3): EAI_NONAME, EAI_AGAIN; awsome-distributed-ai issue 868"),
+    FaultLine(r"[Tt]oo many open files",
+              "the limit of open files is too small",
+              "raise it where the job starts (ulimit -n 65536; LimitNOFILE of its service, docker run --ulimit nofile)",
+              "accept(2), open(2): EMFILE"),
+    FaultLine(r"Address already in use|EADDRINUSE",
+              "the port that the job wants is taken: most often an earlier run still holds it",
+              "end it (ss -ltnp shows who), or give another one (MASTER_PORT, -p)",
+              "bind(2): EADDRINUSE"),
+    FaultLine(r"error while loading shared libraries: \S{1,80}",
+              "a library of the program is not found on a host",
+              "install it there, or hand on the path: mpirun -x LD_LIBRARY_PATH; ldd PROGRAM shows which are missing",
+              "ld.so(8)"),
+    FaultLine(r"has detected an attempt to run as root",
+              "mpirun refuses to run as root",
+              "mpirun --allow-run-as-root in a container, or another user",
+              "Open MPI documentation, mpirun(1)"),
+    FaultLine(r"There are not enough slots available in the system",
+              "mpirun was asked for more processes than its list of hosts has slots",
+              "name the hosts with their slots (-H host1:8,host2:8, or slots=8 in the hostfile)",
+              "Open MPI documentation, Scheduling processes across hosts"),
+    FaultLine(r"not built with SLURM's PMI|No PMIx server was reachable, but a PMI1/2 was detected|PMI2?_Init failed"
+              r"|OPAL ERROR: Unreachable in file \S{0,20}pmix|PMI2 init failed",
+              "the launcher and the MPI library speak different versions of PMI: each process is alone",
+              "srun --mpi=pmix (srun --mpi=list shows what there is), or an MPI built with Slurm's PMI; mpirun within"
+              " the allocation works too",
+              "open-mpi/ompi ompi/runtime/help-mpi-runtime.txt; Slurm MPI guide"),
+    FaultLine(r"Insufficient (?:rdma|nvidia\.com|amd\.com|openshift\.io|mellanox\.com|vpc\.amazonaws\.com)/\S{1,60}",
+              "no node of the cluster has the resource free that the pod asks for",
+              "kubectl describe node: Allocatable and Allocated; see that the device plugin runs and that the name of"
+              " the resource is its own",
+              "Kubernetes documentation, Device Plugins"),
+    FaultLine(r"Unable to resolve hostname to a \(local\) address|unsupported gloo device",
+              "gloo found no address of this host: its own name leads to none of its interfaces",
+              "GLOO_SOCKET_IFNAME=the interface that reaches the other hosts, or the host's address in /etc/hosts (not"
+              " 127.0.1.1)",
+              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"),
+    FaultLine(r"Gloo connectFullMesh failed with[^\n]{0,160}",
+              "the hosts do not reach each other over the interface that gloo chose",
+              "GLOO_SOCKET_IFNAME=the interface that reaches the other hosts (ip -br addr), on each host its own name;"
+              " no 127.0.1.1 for the host's name in /etc/hosts; open the firewall",
+              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"),
+    FaultLine(r"network \S{1,40} not found\.|Failed to initialize any NET plugin",
+              "NCCL has no network of the name that NCCL_NET or NCCL_NET_PLUGIN asks for",
+              "unset them, or install the plugin and put its folder into LD_LIBRARY_PATH (NCCL_DEBUG=INFO: NET/Plugin)",
+              f"{_VARIABLES} (NCCL_NET, NCCL_NET_PLUGIN)"),
+    FaultLine(r"Detected mixed local (?:Net|CollNet) device counts across ranks[^\n]{0,60}",
+              "hosts of the run have different numbers of network devices",
+              "compare ibv_devinfo on all hosts: bring the missing ports up, or name the same in NCCL_IB_HCA",
+              "NVIDIA/nccl src/init.cc"),
+    FaultLine(r"network devices? '[^\n]{1,80}' (?:is|are) not available[^\n]{0,80}",
+              "UCX_NET_DEVICES names a device that is not on this host",
+              "ucx_info -d lists the names (mlx5_0:1), which can differ from host to host; unset UCX_NET_DEVICES",
+              "openucx/ucx src/ucp/core/ucp_context.c"),
     FaultLine(r"transport '\w{1,20}' is not available, please use one or more of|no usable transports/devices",
               "UCX lacks a transport that UCX_TLS asks for: its library or device is missing",
               "ucx_info -d lists what is there; give the container /dev/infiniband, install UCX with that transport, or"
               " unset UCX_TLS",
               "UCX FAQ; openucx/ucx src/ucp/core/ucp_context.c"),
+    FaultLine(r"no [\w /]{1,40} transport to [^\n]{1,80}: (?:Unsupported|Destination|Endpoint|Unreachable)[^\n]{0,40}"
+              r"|ucp_ep_create\(proc=\d{1,8}\) failed: Destination is unreachable",
+              "two processes have no transport of UCX in common",
+              "UCX_TLS must hold one for between hosts (rc, dc, ud or tcp) and UCX_NET_DEVICES ports that reach each"
+              " other: compare ucx_info -d of both hosts",
+              "openucx/ucx src/ucp/wireup/select.c"),
     # The GPUs' drivers, of which a line says more than the one with which they give up
     FaultLine(r"GPU does not have the necessary power cables connected|RmInitAdapter failed! \(0x[0-9a-f]{1,4}:0x1c:",
               "a GPU's own power cables are not connected",
@@ -250,13 +445,92 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "if it"
               " comes back",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, hsynd_str"),
-    FaultLine(r"IP truncated-ip - \d{1,6} bytes missing!|Frag(?:mentation)? needed and DF set[^\n]{0,40}"
+    FaultLine(r"bnxt_en [0-9a-f:.]{7,16} \S{1,16}: (?:Error \(timeout: |Firmware (?:(?:non-)?fatal reset event|not"
+              r" responding))[^\n]{0,80}"
+              r"|infiniband efa_\d{1,3}: Failed to (?:process command|allocate|submit)[^\n]{0,80}",
+              "a NIC's firmware refused a command, did not answer it or reset itself",
+              "read the lines around it in dmesg; update the NIC's firmware and driver; of EFA fewer processes can be"
+              " the answer (its limits are those of the instance)",
+              "Linux drivers/net/ethernet/broadcom/bnxt/bnxt.c and bnxt_hwrm.c; drivers/infiniband/hw/efa/efa_com.c"),
+    FaultLine(r"==\([^\n]{0,80}\)==>[^\n]{0,160}\([^\n]{0,24}Could be [^\n)]{1,40}",
+              "a link of the fabric runs narrower or slower than both of its ends can",
+              "reseat or replace its cable and modules; ibportstate LID PORT reset trains it again",
+              "rdma-core, iblinkinfo(8); infiniband-diags/ibdiag_common.c, get_max_msg"),
+    FaultLine(r"LinkState:\.{3,60}(?:Down|Initialize)\s{1,8}PhysLinkState:\.{3,60}\w{1,30}",
+              "a port of the fabric is not up",
+              "Disabled: somebody or the switch's error policy switched it off (ibportstate LID PORT enable); Polling:"
+              " no signal, cable or its other end; LinkUp and Initialize: no subnet manager has set it up",
+              "rdma-core, ibportstate(8)"),
+    FaultLine(r"Status Opcode[ \t]{0,40}: [1-9]\d{0,4}\s[\s\S]{0,200}?Recommendation[ \t]{0,40}: (?!No issue)"
+              r"[^\n]{1,100}",
+              "the port's own firmware reports a fault of the link",
+              "unplugged or closed: plug the cable or switch the port on; signal or negotiation: the same speed, FEC"
+              " and kind of cable at both ends, then reseat or replace cable and module",
+              "mlxlink (Mellanox/mstflint), Troubleshooting Info"),
+    FaultLine(r"Is an SM running\?|Local lid 0x0 detected|Couldn't get local LID",
+              "the port has no address in the fabric: no subnet manager has set it up",
+              "run opensm on one host, or the switch's own; ibstat must then show Active and an SM lid",
+              "linux-rdma/perftest perftest_resources.c; rdma-core, opensm"),
+    FaultLine(r"Port number \d{1,3} state is (?!Active)\w{1,16}|Link layer on port \d{1,3} is Unknown",
+              "the port of the test is not up",
+              "ibstat: Polling is no signal (cable, its other end), Initializing no subnet manager; give another device"
+              " (-d) or port (-i)",
+              "linux-rdma/perftest perftest_resources.c"),
+    FaultLine(r"n_gids_found=0\b",
+              "the RDMA ports have no GID here: no network interface of theirs is in this container or has an address",
+              "give the container the NIC's interface too (host network, or SR-IOV with the RDMA CNI), and see the mode"
+              " of namespaces: rdma system show",
+              "Mellanox/mlnx-tools show_gids; rdma-system(8); k8s-rdma-sriov-dev-plugin issue 33"),
+    FaultLine(r"times ADDR_ERROR|rdma_resolve_(?:addr|route)(?:\(\))? [^\n]{0,60}failed|rdma_resolve_addr failed"
+              r"|rdma_resolve_route failed|rdma_create_ep: No such device"
+              r"|RDMA_CM_EVENT_(?:ADDR_ERROR|ROUTE_ERROR|UNREACHABLE|CONNECT_ERROR)[^\n]{0,60}",
+              "no RDMA device leads to that address",
+              "give the addresses of the RDMA interfaces of both sides (rdma link shows netdev, ip -br addr the"
+              " address); on InfiniBand bring up IPoIB on both hosts",
+              "rdma-core, rdma_resolve_addr(3), rdma_get_cm_event(3)"),
+    FaultLine(r"RDMA_CM_EVENT_REJECTED[^\n]{0,60}|nvme nvme\d{1,3}: Connect rejected: status [^\n]{1,60}",
+              "the other side refused the RDMA connection",
+              "see that its server listens with RDMA at that address and port, and read its log; names, sizes and"
+              " security must be alike",
+              "rdma-core, rdma_get_cm_event(3)"),
+    FaultLine(r"Laser rx power low alarm[^:\n]{0,40}: On\b|Module temperature high alarm[^:\n]{0,40}: On\b",
+              "the module of a port reports an alarm: no light arrives, or it is too hot",
+              "no light: see the other end, clean and reseat fiber and module; too hot: the air flow; else exchange it",
+              "ethtool(8), -m; SFF-8472, alarm flags"),
+    FaultLine(r"can't open UMAD port|umad_init[^\n]{0,40}failed|Failed to open '/dev/infiniband/umad",
+              "the management device of InfiniBand is missing",
+              "modprobe ib_umad, and run the tool as root; a container needs /dev/infiniband/umad*",
+              "rdma-core, libibumad/umad.c"),
+    FaultLine(r"OFI (?:addrinfo|get_info|fi_getinfo)\(?\)? failed[^\n]{0,80}|OFI endpoint open failed[^\n]{0,80}"
+              r"|failed an OFI Libfabric library call \(fi_(?:getinfo|fabric|domain|endpoint)\)",
+              "MPI found no provider of libfabric that it can use",
+              "fi_info lists those that are there; FI_PROVIDER (Intel MPI: I_MPI_OFI_PROVIDER) names one, and the"
+              " container needs its device",
+              "ofiwg/libfabric fi_getinfo(3); pmodels/mpich src/mpid/ch4/netmod/ofi"),
+    FaultLine(r"PSM2? (?:no hfi units are active|can't open hfi unit)[^\n]{0,60}",
+              "no Omni-Path port is up",
+              "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm)",
+              "cornelisnetworks/opa-psm2 psm_ep.c"),
+    FaultLine(r"\[(?:SymbolErrorCounter|LinkErrorRecoveryCounter|PortRcvErrors|LocalLinkIntegrityErrors) =="
+              r" (?:255|65535|\d{5,20})\][^\n]{0,60}",
+              "a port of the fabric counts errors of its link",
+              "clear the counters (ibqueryerrors -k), run, and read them again: where they grow, clean, reseat or"
+              " replace cable and module",
+              "rdma-core, ibqueryerrors(8); 255 and 65535 are the largest that the counters hold"),
+    FaultLine(r"sriov_numvfs[^\n]{0,80}(?:\n[^\n]{0,120})?write error: [^\n]{1,60}|can't enable \d{1,4} VFs[^\n]{0,60}",
+              "the kernel refused this number of virtual functions",
+              "busy: write 0 first; out of range: the firmware's limit is lower (sriov_totalvfs; mlxconfig NUM_OF_VFS,"
+              " SRIOV_EN); no memory or bus: SR-IOV and Above 4G Decoding in the firmware, or boot with pci=realloc",
+              "Linux drivers/pci/iov.c and pci-sysfs.c, sriov_numvfs_store"),
+    FaultLine(r"(?:-M do\b|-s (?:[89]\d{3}|4\d{3}|1472)\b)[\s\S]{0,900}?, 0 (?:packets )?received|IP truncated-ip -"
+              r" \d{1,6} bytes missing!|Frag(?:mentation)? needed and DF set[^\n]{0,40}"
               r"|[Mm]essage too long,? ?\(?mtu ?= ?\d{2,5}",
               "the path does not carry packets of this size: an MTU on the way is smaller than that of the hosts",
               "set one MTU on NICs, bridges, VFs and switch ports, and test it: ping -M do -s 8972 (for 9000)",
               "tcpdump print-ip.c; ping(8), -M do; RFC 1191"),
     FaultLine(r"Unable to find the Infiniband/RoCE device|No IB devices found|IB device \S{1,40} not found"
-              r"|Failed to get IB devices list",
+              r"|Failed to get IB devices list|Did not detect devices|: sys files not found \(/sys/class/infiniband"
+              r"|Fatal error: {1,3}No devices|RdmaTransport: No available RNIC|stat of IB device '\S{1,40}' failed",
               "no RDMA device is there, or none of this name",
               "load the NIC's RDMA driver (mlx5_ib), give a guest the function and a container /dev/infiniband;"
               " ibv_devices lists the names",
@@ -271,13 +545,28 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the"
               " server's own interface",
               "linux-rdma/perftest perftest_communication.c, ethernet_client_connect"),
+    FaultLine(r"XML Import Channel : dev \S{1,20} not found|Could not open XML (?:graph|topology) file[^\n]{0,100}"
+              r"|NCCL WARN XML (?:Parse|Mismatch|Graph has wrong version)[^\n]{0,80}",
+              "a graph or topology file of NCCL does not fit this machine",
+              "unset NCCL_GRAPH_FILE and NCCL_TOPO_FILE, also in /etc/nccl.conf and ~/.nccl.conf; in a guest give it"
+              " the file that hosttune plan writes",
+              f"{_VARIABLES} (NCCL_TOPO_FILE, NCCL_GRAPH_FILE); NVIDIA/nccl issue 1240"),
+    FaultLine(r"failed to connect to all addresses[^\n]{0,160}|DEADLINE_EXCEEDED[^\n]{0,80}(?:[Bb]arrier|coordination)"
+              r"[^\n]{0,60}|(?:Failed|Unable) to connect to GCS[^\n]{0,100}",
+              "processes do not reach the one that coordinates them",
+              "its address must be one that all hosts reach, its port open between them (JAX coordinator_address, Ray"
+              " --address and --node-ip-address), and it must run: read its log",
+              "gRPC status codes, UNAVAILABLE, DEADLINE_EXCEEDED; Ray documentation, Launching an on-premise cluster"),
     FaultLine(r"timed out after \d{1,7}m?s while trying to connect to[^\n]{0,60}|DistStoreError[^\n]{0,120}"
-              r"|Timed out after \d{1,6} seconds waiting for clients",
+              r"|Timed out after \d{1,6} seconds waiting for clients|Rendezvous(?:Connection|Timeout)Error[^\n]{0,100}",
               "ranks do not reach the first one, at which they meet",
               "MASTER_ADDR must be an address that all hosts reach, MASTER_PORT open between them, and as many ranks"
               " started as the job counts",
               "PyTorch, torch/csrc/distributed/c10d/socket.cpp, TCPStore.cpp"),
-    FaultLine(r"Mismatched NCCL version detected[^\n]{0,80}|[Mm]essage truncated ?: received \d{1,12} bytes instead of",
+    FaultLine(r"Mismatched NCCL version detected[^\n]{0,80}|[Mm]essage truncated ?: receiv(?:ed|ing) \d{1,12} bytes"
+              r"|socketFinalizeAccept: wrong (?:type|magic)[^\n]{0,40}"
+              r"|NCCL version mismatch with remote peer[^\n]{0,60}"
+              r"|Bootstrap Root : (?:mismatch in info|rank \d)[^\n]{0,80}",
               "the ranks do not agree: they run different versions, variables or collectives",
               "use one image and one environment on all hosts; no other program may use the ranks' ports",
               "NVIDIA/nccl src/transport/net_socket.cc, src/bootstrap.cc"),
@@ -557,7 +846,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a GPU does not answer",
               "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
               _SMI),
-    FaultLine(_status("5", "Work Request Flushed"),
+    FaultLine(_status("5", "Work Request Flushed") + r"|bad completion with status: 0x5\b",
               "requests were flushed (status 5) after an earlier error of the same connection",
               "look for the first error, often on another host",
               _VERBS),
@@ -570,7 +859,83 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a test of DCGM's diagnostic failed",
               "its Warning row names GPU and figure; read the GPU's XIDs, link and temperature, and run the test alone",
               "DCGM user guide, Diagnostics (dcgmi diag)"),
-    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer",
+    FaultLine(r"Couldn't read remote address|Failed to exchange data between server and clients"
+              r"|Unable to (?:read|write) (?:to|from) socket/rdma_cm",
+              "the other side of the test ended first",
+              "read its output: the error there is the cause; both sides need the same options and version",
+              "linux-rdma/perftest perftest_communication.c"),
+    FaultLine(r"\[c10d\] The IPv[46] network addresses of \([^\n]{1,120}? cannot be retrieved[^\n]{0,80}"
+              r"(?![\s\S]{0,9000}?(?:Init COMPLETE|has connected to))",
+              "the name of the host at which the ranks meet is not resolved (of IPv6 alone that is harmless)",
+              "MASTER_ADDR as an address, or the name in /etc/hosts of all hosts; getent hosts NAME shows what it"
+              " gives",
+              "PyTorch, torch/csrc/distributed/c10d/socket.cpp; meta-pytorch/monarch pull request 1571"),
+    FaultLine(r"client socket has failed to connect to [^\n]{1,120}"
+              r"(?![\s\S]{0,9000}?(?:Init COMPLETE|has connected to|busbw))",
+              "ranks do not reach the first one, at which they meet",
+              "MASTER_ADDR must be an address that all hosts reach, MASTER_PORT open between them, and the first rank"
+              " must run",
+              "PyTorch, torch/csrc/distributed/c10d/socket.cpp"),
+    FaultLine(r"retrieving ncclUniqueId from \[0\][^\n]{0,160}got error: [^\n]{1,60}",
+              "the first rank did not give the others NCCL's id: it has not come so far, or ended",
+              "read its log first; then MASTER_ADDR and MASTER_PORT",
+              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID"),
+    FaultLine(r"ORTE was unable to reliably start one or more daemons|(?:ORTE|PRR?TE) daemon has unexpectedly failed"
+              r"|has lost communication with a remote daemon|A daemon \(pid[^\n]{1,60} died unexpectedly"
+              r"|timeout waiting for task launch|mpi/pmix\w{0,4}: [^\n]{0,100}collective timeout",
+              "the launcher could not start its daemons on all hosts, or lost them",
+              "name resolution, login without a question (ssh HOST true) and TCP between all hosts, not only from the"
+              " first; oob_tcp_if_include names the interface (Slurm: the logs of slurmd)",
+              "open-mpi/ompi orte/mca/plm/base/help-plm-base.txt; openpmix issue 2031"),
+    FaultLine(r"packets transmitted, 0 (?:packets )?received[^\n]{0,40}|Destination Host Unreachable",
+              "the other host does not answer",
+              "ip route get ADDRESS and ip neigh: interface, VLAN and address; see whether it is up, and the firewall",
+              "ping(8)"),
+    FaultLine(r"ibwarn: \[\d{1,10}\] (?:_do_madrpc|mad_rpc)[^\n]{0,80}",
+              "a port of the fabric did not answer the subnet's requests",
+              "ibstat at both ends: Active, and the same SM lid; ibtracert shows where the way ends",
+              "rdma-core, libibmad/rpc.c"),
+    FaultLine(r"iavf [0-9a-f:.]{7,16}[^\n]{0,20}: (?:PF returned error -\d{1,3} [^\n]{1,80}"
+              r"|Reset indication received from the PF(?=(?:[\s\S]{0,4000}?Reset indication){2}))",
+              "the host's physical function refuses requests of the virtual function, or resets it again and again",
+              "dmesg of the host says why (ice, i40e); ip link set PF vf N trust on, its MAC and VLAN; drivers of host"
+              " and guest of one release",
+              "Linux drivers/net/ethernet/intel/iavf/iavf_virtchnl.c"),
+    FaultLine(r"DEV[ \t]+PORT[ \t]+INDEX[ \t]+GID[^\n]{0,80}\n[- \t]{9,120}\n(?=(?:[^\n]{1,160}\n){0,99}?[^\n]{1,140}"
+              r"\bv2\b)(?:\w\S{0,20}[ \t]+\d+[ \t]+\d+[ \t]+fe80:[^\n]{1,120}\n){1,99}n_gids_found",
+              "the RoCE ports have no address: all GIDs are link-local, which reach no other subnet",
+              "give each RDMA interface an IP address (ip addr add); its GIDs of kind v2 come with it",
+              "Linux Documentation/infiniband; NVIDIA/nccl issue 426"),
+    FaultLine(r"NET/IB : \S{1,40} GID table changed",
+              "an address of an RDMA port changed during the run",
+              "keep DHCP and NetworkManager from changing the addresses of the RDMA interfaces",
+              "NVIDIA/nccl src/transport/net_ib/common.cc; rdma-core, ibv_get_async_event(3): GID_CHANGE"),
+    FaultLine(r"\bnode_guid:\s{1,40}0000:0000:0000:0000",
+              "a virtual function has no GUID",
+              "ip link set PF vf N node_guid GUID port_guid GUID on the host, then bind it again; with InfiniBand the"
+              " subnet manager needs virt_enabled 2",
+              "Linux Documentation/networking/devlink; ip-link(8), vf node_guid"),
+    FaultLine(r"reached maximum number of connection retries|try to increase \"net\.core\.somaxconn\"",
+              "a host did not take all connections of UCX: too many came at once, or it is not reached",
+              "raise net.core.somaxconn on all hosts; UCX_NET_DEVICES with an interface that reaches the others",
+              "openucx/ucx src/uct/tcp/tcp_ep.c"),
+    FaultLine(r"mlx5: \S{1,80}: got completion with error|Error cqe on cqn 0x[0-9a-f]{1,8}[^\n]{0,120}"
+              r"|dump_cqe:\d{1,5}:\(pid \d{1,10}\): dump error cqe"
+              r"|mlx5_poll_one:\d{1,5}:\(pid \d{1,10}\): \w{1,12} error cqe[^\n]{0,40}",
+              "an RDMA request ended with an error",
+              "the first one and its syndrome in dmesg: 0x5 only follows another, 0x15 is a peer that does not answer",
+              "Linux drivers/infiniband/hw/mlx5/cq.c, mlx5_handle_error_cqe"),
+    FaultLine(r"watchdog got stuck for \d{1,6} ?seconds without making progress",
+              "a rank hangs in a call of the GPU's runtime or of NCCL",
+              "its stack (py-spy dump, gdb) shows where; dmesg of its host for XIDs; NCCL_DEBUG=INFO for the network",
+              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
+    FaultLine(r"SRIOV-CNI failed to [^\n]{1,120}|failed to (?:move|set) RDMA (?:device|subsystem)[^\n]{1,100}",
+              "the cluster's network could not give the pod its virtual function",
+              "its words say why; the function must be free and, for RDMA, the host in exclusive mode (rdma system"
+              " show)",
+              "k8snetworkplumbingwg/sriov-cni; rdma-cni"),
+    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer"
+              r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)",
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),
@@ -601,6 +966,32 @@ FAILURES: tuple[FaultLine, ...] = (
               "a system call of the library failed, and the run ended there",
               "the error's words say why: a file, an address or a right that is missing",
               f"{_GUIDE}, Errors (ncclSystemError)"),
+    FaultLine(r"Couldn't get device attributes|(?:Unable|Failed) to create QP\.",
+              "the test could not make its queue pair on this device",
+              "dmesg has the driver's words; ulimit -l must be unlimited (a container: IPC_LOCK), and ibv_devinfo -v"
+              " must show the device there",
+              "linux-rdma/perftest perftest_resources.c; Mellanox/k8s-rdma-sriov-dev-plugin issue 29"),
+    FaultLine(r"Parser function exited with Error",
+              "the test refused its options",
+              "the line before it says which; --use_cuda comes before --use_cuda_dmabuf",
+              "linux-rdma/perftest perftest_parameters.c; its issue 336"),
+    FaultLine(r"NCCL WARN NET/OFI [^\n]{4,140}",
+              "the libfabric plugin ended with an error",
+              "its words say why; FI_LOG_LEVEL=warn shows what libfabric says itself",
+              "aws/aws-ofi-nccl src"),
+    FaultLine(r"NCCL WARN Call to ibv_(?:alloc_pd|post_\w{4}|poll_cq|(?:reg|create|modify)_\w{1,20}) failed"
+              r"[^\n]{0,80}",
+              "a call of the RDMA library failed, and the run ended there",
+              "the error's words say why; dmesg of the same time, ibv_devinfo and ulimit -l on that host",
+              "NVIDIA/nccl src/misc/ibvwrap.cc"),
+    FaultLine(r"(?m:^)-E- [^\n]{4,140}",
+              "a tool of the NIC's maker reports an error",
+              "its words say which; of ibdiagnet the lines with -E- in its log name port and counter",
+              "ibdiagnet, mlxlink, mlxconfig: -E- begins an error"),
+    FaultLine(r"iperf3: error - [^\n]{1,120}",
+              "iperf3 ended with an error",
+              "its words say why; the output of the other side, too",
+              "esnet/iperf src/iperf_error.c"),
     FaultLine(r"UCX {1,4}(?:ERROR|FATAL) [^\n]{1,140}",
               "UCX ended with an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",

@@ -27,7 +27,8 @@ from hosttune.rules.causes.labels import unlabelled
 from hosttune.rules.causes.lspci import machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
-from hosttune.rules.causes.ports import counters, ethtool, ibstat, iperf
+from hosttune.rules.causes.pairs import PAIRS, pairs
+from hosttune.rules.causes.ports import counters, ethtool, interfaces, iperf, rdma_ports
 from hosttune.rules.causes.search import search
 from hosttune.rules.causes.stated import SPOKEN, lines_of, stated
 
@@ -40,6 +41,8 @@ _TROUBLE = (
     ("NCCL WARN ", r"NCCL WARN [^\n]{1,200}", "a warning of the library that no rule knows"),
     ("AER: ", r"AER: [^\n]{0,60}(?:received|Multiple)[^\n]{0,80}",
      "PCIe errors were reported; the lines with severity and type (PCIe Bus Error, in dmesg) say which"),
+    ("failed, status ", r"\b[A-Za-z]\w{3,40}\(0x[0-9a-f]{1,4}\)[^\n]{0,40} failed, status [^\n]{1,60}",
+     "the NIC's firmware refused a command of its driver"),
     ("Xid (", r"Xid \([^()\n]{1,40}\): 45\b(?![^\n]{0,200}previous Xid)[^\n]{0,120}",
      "work on the GPU was ended, after another error or with its process; no other XID is here"),
 )  # fmt: skip
@@ -192,9 +195,20 @@ def logs() -> tuple[Log, ...]:
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
         Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True, also=(*WITHIN, *SPOKEN),
             lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )"),
-        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d", ibstat),
-        Log("ethtool -S", r"(?m)^[ \t]*rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d", counters),
-        Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", lambda text: Measured(version=1)),
+        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
+            r"|^[ \t]*hca_id:|^[ \t]*(?:\d+/\d+: |link )[\w.-]{1,64}/\d{1,3}:? [^\n]{0,160}physical_state "
+            r"|^[ \t]*[\w.-]{1,64} port \d{1,3} ==> (?!ib)",
+            rdma_ports),
+        Log("ip link", r"(?m)^[ \t]*\d{1,4}: [\w.@-]{1,32}: <[A-Z0-9_,-]{2,120}> mtu \d", interfaces),
+        Log("a table of pairs of hosts", PAIRS, pairs),
+        # Their faults are lines of `faultlines`.
+        Log("iblinkinfo", r"==\([^)\n]{0,80}/[^)\n]{0,20}\)==>", nothing_more,
+            lines=r"Switch: 0x|CA: \S|[^\n]{1,60}==\("),
+        Log("mlxlink", r"(?m)^[ \t]*Operational Info[ \t]*$", nothing_more),
+        Log("show_gids", r"(?m)^[ \t]*DEV[ \t]+PORT[ \t]+INDEX[ \t]+GID", nothing_more),
+        Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
+            r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
+        Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
@@ -210,6 +224,11 @@ def logs() -> tuple[Log, ...]:
         for log in LOGS
     )
     return (*own, *makers)
+
+
+def nothing_more(text: str) -> Measured:
+    """Read output whose faults are lines that other readers know."""
+    return Measured(version=1)
 
 
 # --- readers -----------------------------------------------------------------------------------------------------

@@ -73,10 +73,12 @@ def stated(text: str) -> dict[str, tuple[Any, str]]:
 
 def _told(rows: Iterable[FaultLine], text: str) -> Iterator[Stated]:
     """Yield what lines say; of one line what the first row says that has it."""
-    begins = set()
+    begins: set[int] = set()  # of the first line of a match and of its last
     for row in rows:
-        if (match := search(row.pattern, text)) and (begin := text.rfind("\n", 0, match.start())) not in begins:
-            begins.add(begin)
+        match = search(row.pattern, text)
+        lines = {text.rfind("\n", 0, place) for place in match.span()} if match else set()
+        if match and begins.isdisjoint(lines):
+            begins |= lines
             yield Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
 
 

@@ -281,6 +281,11 @@ def test_calls_of_python(text: str) -> None:
     assert set_by(text) == [(1, "NCCL_ALGO", "Ring")]
 
 
+def test_the_first_device_is_no_prefix_of_others() -> None:
+    assert "this device alone" in one("NCCL_IB_HCA=mlx5_0").why
+    assert "prefix takes every device" in one("NCCL_IB_HCA=mlx5").why
+
+
 def test_a_list_of_slurm_has_no_comma_in_a_value() -> None:
     assert set_by("#SBATCH --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1") == [(1, "NCCL_IB_HCA", "mlx5_0")]
 
