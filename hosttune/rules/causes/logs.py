@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, dropwhile, takewhile
+from itertools import accumulate, dropwhile, islice, takewhile
 from typing import Any
 
 import msgspec
@@ -46,6 +46,7 @@ _TROUBLE = (
     ("Xid (", r"Xid \([^()\n]{1,40}\): 45\b(?![^\n]{0,200}previous Xid)[^\n]{0,120}",
      "work on the GPU was ended, after another error or with its process; no other XID is here"),
 )  # fmt: skip
+_BAD = re.compile(r"(?i)\b(?:error|failed|failure|fatal|cannot|could not|unable to|refused|denied|timed out|no such)\b")
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
 # Lines that set variables: assignments alone or before a command, options of launchers; not what a text says of them.
@@ -87,6 +88,8 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     del text  # with those of other alphabets a log takes several times its size
     whole = "\n".join(line for _, line in lines)
     tools = [log for log in logs() if log.is_in(whole)]
+    if not tools and (told := [*islice(_trouble(whole, where), _FORMS)]):
+        return Measured(version=1), "no tool that hosttune reads", tuple(told)
     if not tools:
         known = ", ".join(log.name for log in logs())
         raise BadInput("not the output of a tool that hosttune reads", where=where, hint=f"give that of {known}")
@@ -135,6 +138,13 @@ def _runs(log: Log, output: str) -> list[str]:
     starts = [match.start() for match in re.finditer(rf"(?m){log.begin}", output)] if log.begin else []
     bounds = zip([0, *starts], [*starts, len(output)], strict=True)
     return [run for start, end in bounds if re.search(log.sign, run := output[start:end])]
+
+
+def _trouble(text: str, where: str) -> Iterator[Doubt]:
+    """Yield the lines of a text that tell of trouble, for people to read: nothing says what wrote them."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if _BAD.search(line):
+            yield Doubt(what="tells of trouble that no rule knows", where=f"{where}:{number}", why=repr(line[:_LINE]))
 
 
 def _noted(text: str, where: str) -> Iterator[Doubt]:
