@@ -152,6 +152,7 @@ def test_the_plan_says_what_of_a_definition_by_hand_goes_back(three: Day, memory
     changes = {one["element"]: (one["was"], one["becomes"], one["when"]) for one in guest["changes"]}
     assert changes["vcpupin of vCPU 0"] == ("host CPUs 0", f"host CPUs {cpu}", "now")
     assert ("memory" in changes) == (memory == "32GiB")
+    assert len(changes) == len(guest["changes"])  # each element once
     three.apply().ended()
     assert (three.places()["a"].cpus[0], "/more.img" in three.definitions()["a"]) == (cpu, True)
     assert three.plan("--check").code == 0

@@ -12,6 +12,7 @@ from typing import Any
 
 import applyroots
 import pytest
+import xmledits
 from applyroots import (
     EXAMPLE,
     GPU,
@@ -379,9 +380,8 @@ def guest_runs(cli: Cli, plan: Path) -> str:
 def test_a_running_guest_has_its_new_definition_from_its_next_start(cli: Cli, plan: Path) -> None:
     path = guest_runs(cli, plan)
     definition = ".hosttune/commands/virsh-dumpxml-gpu-guest"
-    cli.root.put(
-        definition, cli.root.get(definition).replace("cores='11'", "cores='22'").replace("threads='2'", "threads='1'")
-    )
+    wide = {"cores": "22", "threads": "1"}
+    cli.root.put(definition, xmledits.edited(cli.root.get(definition), "cpu/topology", wide))
     assert outcomes(cli.json("apply", path, "--yes"))["guest:gpu-guest"] == "done"
     assert re.search("cores=.11.", cli.root.get(definition))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from domain_faults import criticise, host_of
 from domain_shapes import changed
-from xmledits import edited
+from xmledits import edited, with_edits
 
 from hosttune.domain.arguments import WINDOW
 from hosttune.model.host import Host, PciDevice, Virtualization
@@ -226,10 +226,11 @@ def test_a_guest_that_floats_over_both_nodes_is_told_so_once() -> None:
     assert told == TUNING
 
 
-@pytest.mark.parametrize(("loader", "unknown"), [(" type='pflash'>/x.fd", False), (">/usr/share/qemu/edk2.fd", False),
-                                                 (">/opt/fw.bin", True)])  # fmt: skip
+@pytest.mark.parametrize(("loader", "unknown"), [("<loader type='pflash'>/x.fd</loader>", False),
+                                                 ("<loader>/usr/share/qemu/edk2.fd</loader>", False),
+                                                 ("<loader>/opt/fw.bin</loader>", True)])  # fmt: skip
 def test_a_guest_without_an_architecture_has_the_hosts(loader: str, unknown: bool) -> None:
-    xml = domain(hostdev(GPU)).replace(" arch='x86_64'", "").replace(" type='pflash'>/OVMF.fd", loader)
+    xml = with_edits(domain(hostdev(GPU)), ("os/type", {"arch": None}), ("os/loader", None), ("os", loader))
     texts = [one.text for one in criticise(host(arch="x86_64"), xml, where="a.xml") if one.rule == "firmware-window"]
     assert any("which firmware" in text for text in texts) is unknown
 
