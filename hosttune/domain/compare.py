@@ -77,6 +77,7 @@ _NOTHING = {
     "numatune": "any node",
     "memnodes": "not bound",
 }
+_NAMING = ("kind", "type", "source", "index", "id")  # of what a path names already
 _THREADS = {"vcpu_pins": "vCPU", "iothread_pins": "I/O thread"}
 # Devices that libvirt adds by itself (formatdomain), and devices that are compared one by one.
 _ADDED = frozenset(("emulator", "controller", "input", "audio", "watchdog", "memballoon", "serial", "console"))
@@ -154,10 +155,24 @@ def _by_name(values: Iterable[object]) -> dict[str, object]:
 
 def in_words(differences: Iterable[Difference]) -> Iterator[tuple[str, str, str]]:
     """Yield (what it is, wanted, found) for people; the pins of all threads as one."""
+    vcpus: tuple[object, object] = (
+        None,
+        None,
+    )  # of the wanted guest and of the found one, where they differ: one without a vCPU has no pin
     for field, alike in groupby(differences, lambda difference: difference[0].partition("[")[0]):
         paths, wants, founds = zip(*alike, strict=True)
+        if field == "vcpus":
+            vcpus = (wants[0], founds[0])
         if field in _THREADS:
-            threads = CpuSet(int(path.rstrip("]").partition("[")[2]) for path in paths)
+            ids = [int(path.rstrip("]").partition("[")[2]) for path in paths]
+            threads = CpuSet(ids)
+            if field == "vcpu_pins":
+                wants, founds = (
+                    tuple(
+                        pin for thread, pin in zip(ids, pins, strict=True) if not isinstance(most, int) or thread < most
+                    )
+                    for pins, most in zip((wants, founds), vcpus, strict=True)
+                )
             words = _pinned(wants), _pinned(founds)
             if words[0] == words[1]:  # the same CPUs, for other threads
                 words = _in_order(wants), _in_order(founds)
@@ -171,10 +186,12 @@ def in_words(differences: Iterable[Difference]) -> Iterator[tuple[str, str, str]
 def as_changes(
     differences: Iterable[Difference], when: Literal["now", "next-start"] = "now"
 ) -> tuple[GuestChange, ...]:
-    """Return differences as the changes that lead to what is wanted."""
+    """Return differences as the changes that lead to what is wanted. Ports that come or go with devices are left out."""
+    every = [*differences]
+    shown = [row for row in every if not (row[0].startswith("controllers[") and None in row[1:])]
     return tuple(
         GuestChange(element=element, was=was, becomes=becomes, when=when)
-        for element, becomes, was in in_words(differences)
+        for element, becomes, was in in_words(shown or every)
     )
 
 
@@ -230,7 +247,7 @@ def _value(path: str, value: object) -> str:
             return ", ".join(
                 f"{name_of(name)} {_value(name, field)}"
                 for name, field in fields
-                if field not in (None, ()) and field is not False
+                if field not in (None, ()) and field is not False and not (name in _NAMING and path.endswith("]"))
             )
         case tuple():
             return " ".join(_value(path, item) for item in value)
@@ -247,7 +264,7 @@ def _pinned(pins: Iterable[object]) -> str:
     places = [parse_cpus(pin.cpus) if isinstance(pin, Pin) else CpuSet() for pin in pins]
     cpus, floating = CpuSet(cpu for place in places for cpu in place), sum(not place for place in places)
     more = f", {floating} of {len(places)} not pinned" if floating else ""
-    return f"host CPUs {cpus}{more}" if cpus else "not pinned"
+    return f"host CPUs {cpus}{more}" if cpus else "not pinned" if places else "none"
 
 
 def _in_order(pins: Iterable[object]) -> str:
