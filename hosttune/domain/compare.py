@@ -186,7 +186,7 @@ def in_words(differences: Iterable[Difference]) -> Iterator[tuple[str, str, str]
 def as_changes(
     differences: Iterable[Difference], when: Literal["now", "next-start"] = "now"
 ) -> tuple[GuestChange, ...]:
-    """Return differences as the changes that lead to what is wanted. Ports that come or go with devices are left out."""
+    """Return differences as the changes to what is wanted. Ports that come or go with devices are left out."""
     every = [*differences]
     shown = [row for row in every if not (row[0].startswith("controllers[") and None in row[1:])]
     return tuple(

@@ -125,6 +125,15 @@ def test_less_memory_keeps_devices_and_cpus_in_their_order(running: tuple[str, .
     assert (pool.kind, pool.current, pool.want, pool.when) == ("hugepages", 64, 32, "after-stop" if running else "now")
 
 
+def test_a_smaller_guest_and_a_larger_one_are_told_in_few_words() -> None:
+    host = after(A, B)
+    less = plan(host, asked({**A, "gpus": 1, "vcpus": 8}, B)).guest("a").changes
+    told = {change.element: change.becomes for change in less}
+    assert told["vcpupin of vCPUs 8-15"] == "none"  # not: not pinned
+    assert not [name for name in told if name.startswith("controller") and " pcihole64" not in name]
+    assert [told[name] for name in told if name.startswith("hostdev pci")] == ["none"]
+
+
 @pytest.mark.parametrize("vcpus", [8, 24])
 def test_other_vcpus_are_a_part_of_the_same_cores_or_more_on_the_same_nodes(vcpus: int) -> None:
     host = after(A)
