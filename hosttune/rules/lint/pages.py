@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.domain.elements import version_of
 from hosttune.domain.guest import Pages
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import GuestOnHost
 from hosttune.rules.lint.memory import bound_bytes, page_size
-from hosttune.rules.lint.rule import ADVICE, ERROR, INFO, NODES, TUNING, WARN, rule, unknown
+from hosttune.rules.lint.rule import ADVICE, ERROR, INFO, LIBVIRT, NODES, QEMU_VERSION, TUNING, WARN, rule, unknown
 
 _BACKING = "/domain/memoryBacking"
 _HUGE = f"{_BACKING}/hugepages"
@@ -24,6 +23,7 @@ _MOUNTS = Need[GuestOnHost](
 )
 
 
+_REFUSES = (9, 1)  # QEMU: backends/hostmem: Report error when memory size is unaligned
 _SMALL_BYTES = 4096  # libvirt takes the size of ordinary pages as a size of "huge" ones, too
 
 
@@ -38,10 +38,12 @@ def _offered(scene: GuestOnHost) -> set[int]:
 
 
 def _element(scene: GuestOnHost) -> str:
-    """Return the element for the largest pages of this host up to 1 GiB: larger ones are more than a cell's share."""
-    size = max((size for size in _offered(scene) if size <= 1 << 30), default=1 << 30)
-    number, unit = format_size(size).split()
-    return f"<page size='{number}' unit='{unit}' nodeset='…'/>"
+    """Return the element for the largest pages of this host, up to 1 GiB, of which each cell is a whole number."""
+    cells = scene.guest.cells or (scene.guest,)
+    fitting = (s for s in _offered(scene) if s <= 1 << 30 and not any((cell.memory_bytes or 0) % s for cell in cells))
+    number, unit = format_size(max(fitting, default=2 << 20)).split()
+    nodes = " nodeset='…'" if scene.guest.cells else ""
+    return f"<page size='{number}' unit='{unit}'{nodes}/>"
 
 
 def _has_pages(scene: GuestOnHost) -> bool:
@@ -105,8 +107,8 @@ def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
     ERROR,
     "/domain/memory",
     right="the memory of each cell is a whole number of its pages",
-    why="the guest does not start: free pages are per node",
-    source=f"{_SOURCE}, hugepages; QEMU hostmem-file",
+    why="the guest does not start",
+    source=f"{_SOURCE}, hugepages; QEMU backends/hostmem.c",
     remedy="round the memory of the cell to its page size",
     applies=_has_pages,
 )
@@ -116,11 +118,22 @@ def page_alignment(scene: GuestOnHost) -> Iterator[Finding]:
         size = page_size(scene, cell.id)
         if size and cell.memory_bytes is not None and cell.memory_bytes % size:
             text = f"cell {cell.id}: {cell.memory_bytes} bytes is not a whole number of {format_size(size)} pages"
-            yield Finding(text, "/domain/cpu/numa/cell")
+            yield _unaligned(scene, text, "/domain/cpu/numa/cell", cell.memory_bytes, size)
     total = scene.guest.memory_bytes
     size = page_size(scene, None)
     if not scene.guest.cells and size and total is not None and total % size:
-        yield Finding(f"{total} bytes is not a whole number of {format_size(size)} pages", "/domain/memory")
+        text = f"{total} bytes is not a whole number of {format_size(size)} pages"
+        yield _unaligned(scene, text, "/domain/memory", total, size)
+
+
+def _unaligned(scene: GuestOnHost, text: str, where: str, memory: int, page: int) -> Finding:
+    """Judge memory that ends within a page. Before 9.1 QEMU takes a whole page of a hugetlbfs, but of no memfd."""
+    rounds = (scene.facts.qemu or _REFUSES) < _REFUSES and not scene.written("memoryBacking/source[@type='memfd']")
+    if rounds and not scene.guest.policies:  # mbind refuses a part of a page
+        text, level = f"{text}: this QEMU takes a whole last page, QEMU 9.1 refuses", WARN
+    else:
+        level = ""
+    return Finding(text, where, level, remedy=f"write {-(-memory // page) * page // 1024} KiB of memory")
 
 
 @rule(
@@ -272,13 +285,7 @@ def confidential_memory(scene: GuestOnHost) -> Iterator[Finding]:
     yield unknown("a confidential guest: rules of memory are not judged", "/domain/launchSecurity")
 
 
-_LIBVIRT = Need[GuestOnHost](
-    "the version of libvirt is unknown",
-    lambda scene: (
-        version_of(scene.host.virtualization.libvirt_version if scene.host.virtualization else None) is not None
-    ),
-)
-_SNP_LIBVIRT = (10, 5)
+_PROTECTED_SINCE = {"sev": (4, 5), "sev-snp": (10, 5), "tdx": (11, 6)}  # libvirt formatdomain, NEWS
 
 
 @rule(
@@ -287,22 +294,20 @@ _SNP_LIBVIRT = (10, 5)
     "/domain/launchSecurity",
     right="libvirt knows the protection that the guest asks for",
     why="libvirt refuses the definition",
-    source="libvirt formatdomain, Launch Security: sev-snp since 10.5.0",
-    remedy="install libvirt 10.5 or newer",
-    needs=(_LIBVIRT,),
-    applies=lambda scene: scene.written("launchSecurity[@type='sev-snp']"),
+    source="libvirt NEWS 10.5.0 (sev-snp), 11.6.0 (tdx)",
+    remedy="install that libvirt or newer",
+    needs=(LIBVIRT,),
+    applies=lambda scene: any(scene.written(f"launchSecurity[@type='{kind}']") for kind in _PROTECTED_SINCE),
 )
 def confidential_type(scene: GuestOnHost) -> Iterator[Finding]:
-    """Find SNP guests of a libvirt that has no SNP, unless its builder has added it."""
-    said = scene.host.virtualization.libvirt_version if scene.host.virtualization else None
-    if (version_of(said) or _SNP_LIBVIRT) < _SNP_LIBVIRT:
-        yield unknown(f"whether libvirt {said}, which has SNP only by patches, takes it", "/domain/launchSecurity")
+    """Find protected guests of a libvirt that has no such protection, unless its builder has added it."""
+    for kind, since in _PROTECTED_SINCE.items():
+        if scene.written(f"launchSecurity[@type='{kind}']") and (scene.facts.libvirt or since) < since:
+            said = scene.host.virtualization.libvirt_version if scene.host.virtualization else None
+            text = f"whether libvirt {said}, which has {kind} only by patches, takes it"
+            yield unknown(text, "/domain/launchSecurity")
 
 
-_QEMU = Need[GuestOnHost](
-    "the version of QEMU is unknown",
-    lambda scene: version_of(scene.host.virtualization.qemu_version if scene.host.virtualization else None) is not None,
-)
 _SNP, _SNP_VFIO = (9, 1), (9, 2)
 
 
@@ -314,13 +319,13 @@ _SNP, _SNP_VFIO = (9, 1), (9, 2)
     why="QEMU refuses: Cannot set discarding of RAM broken: Device or resource busy",
     source="QEMU ChangeLog/9.2, VFIO; kubevirt/kubevirt issue 16407",
     remedy="install QEMU 9.2 or newer, or take the devices out",
-    needs=(_QEMU,),
+    needs=(QEMU_VERSION,),
     applies=lambda scene: scene.written("launchSecurity[@type='sev-snp']") and bool(scene.taken or scene.given),
 )
 def confidential_devices(scene: GuestOnHost) -> Iterator[Finding]:
     """Find the QEMU that has SNP and cannot pass devices to it; an older one has SNP only as its builder made it."""
     said = scene.host.virtualization.qemu_version if scene.host.virtualization else None
-    version = version_of(said) or _SNP_VFIO
+    version = scene.facts.qemu or _SNP_VFIO
     if version < _SNP:
         yield unknown(f"whether QEMU {said}, which has SNP only by patches, passes devices", "/domain/launchSecurity")
     elif version < _SNP_VFIO:

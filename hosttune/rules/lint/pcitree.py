@@ -170,7 +170,11 @@ def address_slot(scene: GuestOnHost) -> Iterator[Finding]:
 )
 def root_port(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices that are behind no port. A GPU of an NVSwitch board does not work there."""
+    known = any(function.parent for function in scene.host.pci)
     for device in each(scene):
+        function = scene.pci.get(device.source or "")
+        if known and function is not None and function.parent is None:
+            continue  # it is an integrated endpoint of the host, too (an IGD must be one), or conventional PCI
         gpu = device.source in scene.facts.catalogue.fabric.members
         chain = scene.above(device)
         on_root = device.guest_address is not None and bus_of(device.guest_address) == 0

@@ -177,12 +177,6 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
             "/domain/cpu/numa/cell",
         ),
         (
-            [("placement='static'>16<", "placement='static'>18<"), ("cores='8'", "cores='9'")],
-            "warn",
-            "vCPUs 16-17 are in no cell",
-            "/domain/cpu/numa/cell",
-        ),
-        (
             [("chassis='2'", "chassis='1'")],
             "error",
             "controllers 1 (port 0x1), 2 (port 0x2) have the same chassis 1",
