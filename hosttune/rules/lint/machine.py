@@ -20,6 +20,7 @@ _WORDS = ("display", "enable-migration")  # on, off or auto, which is no bool (Q
 _NUMBER = re.compile("0x[0-9a-fA-F]+|[1-9][0-9]*|0")
 _MACHINE = re.compile(r"(pc-q35|pc-i440fx)-([0-9]{1,3})\.([0-9]{1,3})")  # as QEMU names them: hw/i386/pc_q35.c
 _ALIASES = {"pc-q35": "q35", "pc-i440fx": "pc"}
+_OF_PC = ("controller[@model='pci-root']", "*/address[@type='pci']", "disk/target[@bus='ide']")
 _TYPE = "/domain/os/type"
 _FIRMWARE = "/domain/os/firmware"
 _OFFER = Need[GuestOnHost](
@@ -45,7 +46,10 @@ _KVM = Need[GuestOnHost](
 def machine_type(scene: GuestOnHost) -> Iterator[Finding]:
     """Find passed devices on a machine without PCIe."""
     if not scene.q35:
-        yield Finding(f"machine {scene.guest.machine or 'not written (libvirt: pc)'}, and not q35", _TYPE)
+        placed = any(scene.written(f"devices/{path}") for path in _OF_PC)
+        remedy = "make it anew with machine='q35' and its disks: q35 takes no pci-root, IDE and PCI addresses of pc"
+        text = f"machine {scene.guest.machine or 'not written (libvirt: pc)'}, and not q35"
+        yield Finding(text, _TYPE, remedy=remedy if placed else None)
 
 
 @rule(
