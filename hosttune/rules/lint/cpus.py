@@ -25,6 +25,7 @@ _IOMMU = "/domain/devices/iommu"
 _MODEL = "libvirt formatdomain, CPU model and topology"
 _OWN_MODES = ("host-passthrough", "maximum")
 _AMD = "AuthenticAMD"
+_MIGRATABLE = (6, 5)  # libvirt formatdomain: the attribute migratable
 _MOST_WITHOUT_EIM = 255  # vCPUs (libvirt, QEMU_MAX_VCPUS_WITHOUT_EIM)
 _ADDS_IOMMU = (10, 10)  # libvirt's NEWS: Automatically add IOMMU when needed
 _WRITE_EIM = (
@@ -50,11 +51,12 @@ _WRITE_EIM = (
 )
 def cpu_model(scene: GuestOnHost) -> Iterator[Finding]:
     """Find named and default CPU models, and a CPU without its invariant time stamp counter."""
-    cpu = scene.guest.cpu
+    cpu, old = scene.guest.cpu, (scene.facts.libvirt or _MIGRATABLE) < _MIGRATABLE
     if cpu.mode not in _OWN_MODES:
         model = f"mode {cpu.mode}" if cpu.mode else f"model {cpu.model}" if cpu.model else "QEMU's default model"
-        yield Finding(f"the CPU has {model}: the guest does not see this host's CPU", _CPU)
-    elif cpu.migratable is not False and scene.given:
+        remedy = "write <cpu mode='host-passthrough'>" if old else None
+        yield Finding(f"the CPU has {model}: the guest does not see this host's CPU", _CPU, remedy=remedy)
+    elif cpu.migratable is not False and scene.given and not old:
         text = f"mode {cpu.mode} without migratable='off': QEMU hides the invariant TSC from the guest"
         yield Finding(text, _CPU, ADVICE)
 

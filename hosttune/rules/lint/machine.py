@@ -20,7 +20,7 @@ _WORDS = ("display", "enable-migration")  # on, off or auto, which is no bool (Q
 _NUMBER = re.compile("0x[0-9a-fA-F]+|[1-9][0-9]*|0")
 _MACHINE = re.compile(r"(pc-q35|pc-i440fx)-([0-9]{1,3})\.([0-9]{1,3})")  # as QEMU names them: hw/i386/pc_q35.c
 _ALIASES = {"pc-q35": "q35", "pc-i440fx": "pc"}
-_OF_PC = ("controller[@model='pci-root']", "*/address[@type='pci']", "disk/target[@bus='ide']")
+_OF_PC = ("devices/*[@model='pci-root']", "devices/*/address[@type='pci']", "devices/disk/target[@bus='ide']")
 _TYPE = "/domain/os/type"
 _FIRMWARE = "/domain/os/firmware"
 _OFFER = Need[GuestOnHost](
@@ -46,10 +46,9 @@ _KVM = Need[GuestOnHost](
 def machine_type(scene: GuestOnHost) -> Iterator[Finding]:
     """Find passed devices on a machine without PCIe."""
     if not scene.q35:
-        placed = any(scene.written(f"devices/{path}") for path in _OF_PC)
-        remedy = "make it anew with machine='q35' and its disks: q35 takes no pci-root, IDE and PCI addresses of pc"
+        anew = "make it anew with machine='q35' and its disks: q35 takes no pci-root, IDE and PCI addresses of pc"
         text = f"machine {scene.guest.machine or 'not written (libvirt: pc)'}, and not q35"
-        yield Finding(text, _TYPE, remedy=remedy if placed else None)
+        yield Finding(text, _TYPE, remedy=anew if any(map(scene.written, _OF_PC)) else None)
 
 
 @rule(
@@ -206,9 +205,8 @@ def hypervisor_offers(scene: GuestOnHost) -> Iterator[Finding]:
     machine, qemu = _MACHINE.fullmatch(scene.guest.machine or ""), scene.facts.qemu
     usual = (scene.root.findtext("devices/emulator") or "/usr/bin/").startswith(("/usr/bin/", "/usr/libexec/"))
     if machine and qemu and usual and (int(machine[2]), int(machine[3])) > qemu[:2]:
-        text = f"machine {machine[0]} is newer than this QEMU, {'.'.join(map(str, qemu))}"
         remedy = f"update QEMU, or write machine='{_ALIASES[machine[1]]}'"
-        yield Finding(text, _TYPE, remedy=remedy)
+        yield Finding(f"machine {machine[0]} is newer than QEMU {'.'.join(map(str, qemu))}", _TYPE, remedy=remedy)
     if scene.guest.firmware == "efi" and offered.firmwares is not None and "efi" not in offered.firmwares:
         yield Finding("libvirt finds no UEFI firmware here", "/domain/os", INFO, remedy="install OVMF (package ovmf)")
     mode = scene.guest.cpu.mode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hosttune.domain.arguments import passed_functions
 from hosttune.domain.guest import Pages
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, format_size, parse_cpus
@@ -42,8 +43,7 @@ def _element(scene: GuestOnHost) -> str:
     cells = scene.guest.cells or (scene.guest,)
     fitting = (s for s in _offered(scene) if s <= 1 << 30 and not any((cell.memory_bytes or 0) % s for cell in cells))
     number, unit = format_size(max(fitting, default=2 << 20)).split()
-    nodes = " nodeset='…'" if scene.guest.cells else ""
-    return f"<page size='{number}' unit='{unit}'{nodes}/>"
+    return f"<page size='{number}' unit='{unit}'" + (" nodeset='…'/>" if scene.guest.cells else "/>")
 
 
 def _has_pages(scene: GuestOnHost) -> bool:
@@ -128,12 +128,11 @@ def page_alignment(scene: GuestOnHost) -> Iterator[Finding]:
 
 def _unaligned(scene: GuestOnHost, text: str, where: str, memory: int, page: int) -> Finding:
     """Judge memory that ends within a page. Before 9.1 QEMU takes a whole page of a hugetlbfs, but of no memfd."""
-    rounds = (scene.facts.qemu or _REFUSES) < _REFUSES and not scene.written("memoryBacking/source[@type='memfd']")
-    if rounds and not scene.guest.policies:  # mbind refuses a part of a page
-        text, level = f"{text}: this QEMU takes a whole last page, QEMU 9.1 refuses", WARN
-    else:
-        level = ""
-    return Finding(text, where, level, remedy=f"write {-(-memory // page) * page // 1024} KiB of memory")
+    file_backed = not scene.written("memoryBacking/source[@type='memfd']") and not scene.guest.policies  # no mbind
+    rounds = file_backed and (scene.facts.qemu or _REFUSES) < _REFUSES
+    more = ": this QEMU takes a whole last page, QEMU 9.1 refuses" if rounds else ""
+    remedy = f"write {-(-memory // page) * page // 1024} KiB of memory"
+    return Finding(f"{text}{more}", where, WARN if rounds else "", remedy=remedy)
 
 
 @rule(
@@ -203,8 +202,11 @@ def memory_locking(scene: GuestOnHost) -> Iterator[Finding]:
     """Find unlimited locking, and limits below what VFIO locks."""
     guest = scene.guest
     if guest.backing.locked and guest.hard_limit_bytes is None:
-        text = "<locked/> without a hard_limit: the guest may lock all memory of the host"
-        yield Finding(text, f"{_BACKING}/locked", WARN)
+        text, remedy = "<locked/> without a hard_limit: the guest may lock all memory of the host", None
+        if passed_functions(guest.qemu_arguments) and guest.memory_bytes is not None:
+            size = -(-(guest.memory_bytes + _VFIO_RESERVE) // 1024)
+            remedy = f"write <hard_limit unit='KiB'>{size}</hard_limit> in <memtune>: it is all that VFIO may lock"
+        yield Finding(text, f"{_BACKING}/locked", WARN, remedy=remedy)
     limit = guest.hard_limit_bytes
     if scene.passed and limit is not None and guest.memory_bytes is not None:
         least = guest.memory_bytes + _VFIO_RESERVE
@@ -303,8 +305,7 @@ def confidential_type(scene: GuestOnHost) -> Iterator[Finding]:
     """Find protected guests of a libvirt that has no such protection, unless its builder has added it."""
     for kind, since in _PROTECTED_SINCE.items():
         if scene.written(f"launchSecurity[@type='{kind}']") and (scene.facts.libvirt or since) < since:
-            said = scene.host.virtualization.libvirt_version if scene.host.virtualization else None
-            text = f"whether libvirt {said}, which has {kind} only by patches, takes it"
+            text = f"whether this libvirt, older than {'.'.join(map(str, since))}, has {kind} by patches"
             yield unknown(text, "/domain/launchSecurity")
 
 

@@ -405,3 +405,29 @@ def test_a_guest_that_sees_no_kvm_gets_no_hints_of_it() -> None:
     for state, said in (("off", True), ("on", False)):
         xml = domain(hostdev(GPU), pins).replace("<acpi/>", f"<acpi/><kvm><hidden state='{state}'/></kvm>")
         assert ("kvm-hints" in {one.rule for one in criticise(host(), xml, where="a.xml")}) is said
+
+
+def test_locked_memory_of_a_device_that_libvirt_does_not_know_gets_a_limit() -> None:
+    """For an argument libvirt raises no limit, and <locked/> is what raises it."""
+    locked = "<memoryBacking><locked/></memoryBacking>"
+    mdev = argument("-device", "vfio-pci,sysfsdev=/sys/class/mdev_bus/0000:00:02.0/fc444019,rombar=0")
+    for rest, remedy in (("", "take <locked/> out"), (mdev, "<hard_limit unit='KiB'>2097152</hard_limit>")):
+        found = criticise(host(), domain("", locked + rest), where="a.xml")
+        assert [remedy in str(one.remedy) for one in found if one.rule == "memory-locking"] == [True]
+
+
+@pytest.mark.parametrize(("libvirt", "known"), [("6.0.0", False), ("6.5.0", True), (None, True)])
+def test_migratable_is_advised_to_a_libvirt_that_has_it(libvirt: str | None, known: bool) -> None:
+    there = host(virtualization=Virtualization(libvirt_version=libvirt))
+    for mode, count in (("host-model", 1), ("host-passthrough", int(known))):
+        found = criticise(there, domain(hostdev(GPU), f"<cpu mode='{mode}'/>"), where="a.xml")
+        assert ["migratable" in str(one.remedy) for one in found if one.rule == "cpu-model"] == [known] * count
+
+
+@pytest.mark.parametrize(
+    ("devices", "anew"), [("", False), ("<controller type='pci' index='0' model='pci-root'/>", True)]
+)
+def test_a_machine_with_addresses_of_its_own_is_left_by_a_new_guest(devices: str, anew: bool) -> None:
+    xml = domain(hostdev(NIC) + devices).replace("machine='q35'", "machine='pc-i440fx-7.2'")
+    (found,) = (one for one in criticise(host(), xml, where="a.xml") if one.rule == "machine-type")
+    assert ("make it anew" in str(found.remedy)) is anew
