@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.domain.arguments import passed_functions
 from hosttune.domain.guest import Pages
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, format_size, parse_cpus
@@ -38,12 +37,13 @@ def _offered(scene: GuestOnHost) -> set[int]:
     return {page.size_bytes for node in scene.host.numa_nodes for page in node.hugepages or ()}
 
 
-def _element(scene: GuestOnHost) -> str:
-    """Return the element for the largest pages of this host, up to 1 GiB, of which each cell is a whole number."""
-    cells = scene.guest.cells or (scene.guest,)
-    fitting = (s for s in _offered(scene) if s <= 1 << 30 and not any((cell.memory_bytes or 0) % s for cell in cells))
-    number, unit = format_size(max(fitting, default=2 << 20)).split()
-    return f"<page size='{number}' unit='{unit}'" + (" nodeset='…'/>" if scene.guest.cells else "/>")
+def _write(scene: GuestOnHost, form: str) -> str:
+    """Return the advice to write the largest pages of this host, up to 1 GiB, of which each cell is a whole number."""
+    cells, sizes = scene.guest.cells or (scene.guest,), _offered(scene) or {2 << 20, 1 << 30}
+    fitting = [s for s in sizes if s <= 1 << 30 and not any((cell.memory_bytes or 0) % s for cell in cells)]
+    number, unit = format_size(max(fitting, default=min(sizes))).split()
+    page = f"<page size='{number}' unit='{unit}'" + (" nodeset='…'/>" if scene.guest.cells else "/>")
+    return f"write {form.format(page)}" + ("" if fitting else ", and round the memory up to whole pages")
 
 
 def _has_pages(scene: GuestOnHost) -> bool:
@@ -65,7 +65,7 @@ def huge_pages(scene: GuestOnHost) -> Iterator[Finding]:
     pages = _pages(scene)
     if not pages:
         text = "no huge pages: the IOMMU and the guest walk 4 KiB pages, and starting takes longer"
-        yield Finding(text, _BACKING, remedy=f"write <hugepages>{_element(scene)}</hugepages> for all cells")
+        yield Finding(text, _BACKING, remedy=_write(scene, "<hugepages>{}</hugepages> for all cells"))
         return
     covered = CpuSet().union(*(parse_cpus(page.cells) for page in pages))
     left = CpuSet(cell.id for cell in scene.guest.cells) - covered
@@ -92,14 +92,14 @@ def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
         settings = scene.host.memory_settings
         now = settings.default_hugepage_bytes if settings else None
         text = f"huge pages without a size: it is the host's default, {format_size(now) if now else 'unknown here'}"
-        yield Finding(text, _HUGE, TUNING, remedy=f"write the size: {_element(scene)}")
+        yield Finding(text, _HUGE, TUNING, remedy=_write(scene, "the size: {}"))
     if not offered:
         yield unknown("which sizes of huge pages the host has is unknown", _HUGE)
     for page in pages:
         if page.size_bytes and offered and page.size_bytes not in offered:
             sizes = " and ".join(format_size(size) for size in sorted(offered))
             text = f"pages of {format_size(page.size_bytes)}: this host has {sizes} ({_NODES}/node*/hugepages)"
-            yield Finding(text, _HUGE, remedy=f"write {_element(scene)}")
+            yield Finding(text, _HUGE, remedy=_write(scene, "{}"))
 
 
 @rule(
@@ -203,9 +203,9 @@ def memory_locking(scene: GuestOnHost) -> Iterator[Finding]:
     guest = scene.guest
     if guest.backing.locked and guest.hard_limit_bytes is None:
         text, remedy = "<locked/> without a hard_limit: the guest may lock all memory of the host", None
-        if passed_functions(guest.qemu_arguments) and guest.memory_bytes is not None:
+        if not scene.given and guest.memory_bytes is not None:  # libvirt raises no limit by itself
             size = -(-(guest.memory_bytes + _VFIO_RESERVE) // 1024)
-            remedy = f"write <hard_limit unit='KiB'>{size}</hard_limit> in <memtune>: it is all that VFIO may lock"
+            remedy = f"write <hard_limit unit='KiB'>{size}</hard_limit> in <memtune>"
         yield Finding(text, f"{_BACKING}/locked", WARN, remedy=remedy)
     limit = guest.hard_limit_bytes
     if scene.passed and limit is not None and guest.memory_bytes is not None:
