@@ -118,7 +118,6 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
             "the cells hold vCPUs 14-15, but the guest has 14 vCPUs",
             "/domain/cpu/numa/cell",
         ),
-        ([("vcpu", "18"), (TOPOLOGY, {"cores": "9"})], "warn", "vCPUs 16-17 are in no cell", "/domain/cpu/numa/cell"),
         (
             [(f"{SECOND_PORT}/target", {"chassis": "1"})],
             "error",

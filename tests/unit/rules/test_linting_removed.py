@@ -61,7 +61,7 @@ MISSED = {
     "cpu/maxphysaddr": "iommu-width",
     "cpu/feature": "cpu-topoext",
     "cpu/numa": "flat-topology",
-    "cpu/numa/cell": "cell-vcpus",
+    "cpu/numa/cell": "memory-sum",
     "cpu/numa/cell/distances": "cell-distances",
     "clock": "pit-policy",
     "clock/timer[pit]": "pit-policy",
