@@ -21,6 +21,8 @@ _GUIDE = "NCCL user guide, Troubleshooting"
 _VARIABLES = "NCCL user guide, Environment Variables"
 _VERBS = "rdma-core, libibverbs/man/ibv_poll_cq.3 and enum ibv_wc_status; NVIDIA/nccl src/transport/net_ib.cc"
 _SMI = "nvidia-smi manual page"
+_DCGM = "NVIDIA/DCGM dcgmlib/dcgm_errors.h"
+_MPS = "CUDA runtime API, cudaErrorMps…; CUDA MPS documentation"
 # NVIDIA/nccl net_ib.cc, of old and new versions; perftest's perftest_communication.c; UCX's ib_mlx5_log.c has words.
 _COMPLETION = (
     r"Got completion [^\n]{{0,160}}?with (?:error |status=(?:\w{{1,40}}\()?){0}\b|Failed status {0}: wr_id"
@@ -199,6 +201,134 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the program was not built for this GPU",
               "take a build that has the GPU's compute capability (newer PyTorch, CUDA or NCCL)",
               "CUDA runtime API, cudaErrorNoKernelImageForDevice"),
+    FaultLine(r"row remapping failed|Found \d{1,9} (?:faulty|NaN-value) memory elements on GPU"
+              r"|A memory mismatch was detected on GPU|Detected a miscompare failure in the L1 cache",
+              "a GPU's memory gives wrong data, or could not be repaired",
+              "take the GPU out of use, run its field diagnostic, and replace it",
+              _DCGM),
+    FaultLine(r"Detected \d{1,9} volatile double-bit ECC error|a double-bit ECC error has occurr?ed on GPU"
+              r"|GPU had an uncontained error \(XID 95\)",
+              "a GPU's memory had uncorrectable errors",
+              "drain and reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
+              _DCGM),
+    FaultLine(r"had memory errors and row remappings are pending|[Pp]ending (?:retired page|page retirement)[^\n]{0,60}"
+              r"detected",
+              "a GPU has memory that waits to be replaced after errors",
+              "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
+              _DCGM),
+    FaultLine(r"[Ii]nfo[Rr][Oo][Mm] is corrupted at gpu[^\n]{0,20}|A corrupt InfoROM has been detected in GPU \d{1,3}",
+              "a GPU's InfoROM is damaged: its counters and its identity are not reliable",
+              "power-cycle the host; if it stays, have the maker restore the InfoROM or replace the GPU",
+              f"{_SMI}; {_DCGM}"),
+    FaultLine(r"GPU \d{1,3} is running at PCI link width \d{1,2}X, which is below[^\n]{0,60}",
+              "a GPU's PCIe link has fewer lanes than the test asks for",
+              "reseat the card or riser, and see how many lanes the slot has; where fewer are by design lower the"
+              " test's min_pci_width",
+              _DCGM),
+    FaultLine(r"GPU \d{1,3} is running at PCI link generation \d, which is below[^\n]{0,60}",
+              "a GPU's PCIe link is slower than the test asks for",
+              "reseat the card or riser, and set the slot's speed in the firmware to Auto; where it is by design"
+              " lower the test's min_pci_generation",
+              _DCGM),
+    FaultLine(r"Bandwidth of GPU \d{1,3} in direction \S{1,20} of [\d.]{1,12} did not exceed minimum",
+              "copies of a GPU are slower than the test asks for",
+              "compare with the other GPUs; lspci -vv (LnkSta) under load shows its link, nvidia-smi nvlink -s the"
+              " links",
+              _DCGM),
+    FaultLine(r"Detected more than \d{1,6} PCIe replays per minute|host-side PCIe replay violation"
+              r"|Detected \d{1,9} \w{0,20}pcie_replay\w{0,20} for GPU",
+              "a GPU's PCIe link repeats packets: its signal is bad",
+              "reseat the card, its riser and cables; the AER lines in dmesg say which port counts",
+              _DCGM),
+    FaultLine(r"[Cc]lock throttling due to thermal violation|[Tt]hermal violations totaling [\d.]{1,9} seconds",
+              "heat lowered a GPU's clocks during the test",
+              "check fans, air flow and water, and the GPU's temperature against its neighbours'",
+              _DCGM),
+    FaultLine(r"Clocks are being throttled for GPU \d{1,3} because of clock throttling[^\n]{0,80}",
+              "a GPU's clocks were lowered by its hardware during the test",
+              "nvidia-smi -q -d PERFORMANCE under load says why: power brake (supply, cables) or heat",
+              _DCGM),
+    FaultLine(r"Enforced power limit on GPU \d{1,3} set to [\d.]{1,9}, which is too low",
+              "a GPU's power limit is lower than the test needs",
+              "set the board's default limit (hosttune plan, settings.power_limit_watts), or leave this test out",
+              _DCGM),
+    FaultLine(r"memory copy utilization for the GPU: \d{1,3} is greater than 10%",
+              "other work uses the GPU: the test's figures would be too low",
+              "end what runs on it (nvidia-smi shows it), wait until it is idle, and run this test alone; after another"
+              " test DCGM 4.5.0 says it of idle GPUs, too",
+              "NVIDIA/DCGM issue 272, NVBandwidthPlugin.cpp"),
+    FaultLine(r"Detected [\d.]{1,12} \w{1,12} for GPU \d{1,3} which is below the threshold|Max stress level of "
+              r"[\d.]{1,12} did not reach desired stress level|Max power of [\d.]{1,9} did not reach desired power "
+              r"minimum|only achieved a memory bandwidth of [\d.]{1,12} GB/s",
+              "a GPU is slower than the test asks for",
+              "compare with the other GPUs; read its clocks' reasons, temperature and power limit under load"
+              " (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE); if nothing limits it, replace it",
+              f"{_DCGM}; NVIDIA/DCGM issue 122"),
+    FaultLine(r"GPU \d{1,3} (?:was unsuccessfully written to|unsuccessfully wrote data) in a peer-to-peer test"
+              r"|Verification error @ element \d{1,9}: val = \S{1,20}, ref = \S{1,20}"
+              r"|Data Path Validation\s(?:[^\n]{0,200}\n){1,40}?[^\n]{0,200}\bFAIL\b",
+              "copies to or between GPUs do not arrive as they were sent",
+              "boot with iommu=pt, or with the IOMMU off (dmesg shows IO_PAGE_FAULT or DMAR); see that BARs hold the"
+              " whole memory (Resizable BAR), and that no riser is bad; until then NCCL_P2P_DISABLE=1",
+              f"NVIDIA/cuda-samples simpleP2P.cu and issue 48; rocm_bandwidth_test; {_DCGM}"),
+    FaultLine(r"Found driver on the denylist: \w{1,20}",
+              "another driver than NVIDIA's has the GPU",
+              "blacklist it (nouveau), rebuild the initramfs and reboot",
+              _DCGM),
+    FaultLine(r"number of devices NVML returns is different than the number of devices in /dev",
+              "the driver and /dev do not show the same GPUs",
+              "lspci shows those that are there; dmesg says why one did not start; a container has those that it was"
+              " given",
+              _DCGM),
+    FaultLine(r"Detected fatal NvSwitch SXID \d{1,6}|Detected fatal errors on NvSwitch \d{1,3} link \d{1,3}",
+              "a switch between the GPUs reports a fatal error",
+              "read the SXIDs in dmesg and Fabric Manager's log; reset GPUs and switches or reboot; if it comes back,"
+              " the board goes back",
+              _DCGM),
+    FaultLine(r"Detected XID \d{1,4} for GPU \d{1,3}",
+              "a GPU reported an XID",
+              "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
+              _DCGM),
+    # gpu-burn
+    FaultLine(r"GPU \d{1,3}: FAULTY|errors: [^\n]{0,200}?-?\d{1,12} {1,2}\(WARNING!\)",
+              "a GPU computed wrong results under load",
+              "run gpu-burn on it alone, at the clocks and limits of the board; check power and heat; replace it if it"
+              " comes back",
+              "wilicc/gpu-burn gpu_burn-drv.cpp, compare"),
+    FaultLine(r"Couldn't init a GPU test: Error in \"load module\"",
+              "gpu-burn was not built for this GPU",
+              "build it with the GPU's compute capability (make COMPUTE=75)",
+              "wilicc/gpu-burn README.md"),
+    # CUDA's and HIP's errors
+    FaultLine(r"unsupported display driver / cuda driver combination|cudaErrorSystemDriverMismatch"
+              r"|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+              "CUDA's driver library (libcuda) and the kernel's module are of two versions",
+              "after an update of the driver reboot; in a container take cuda-compat and copies of libcuda out of"
+              " LD_LIBRARY_PATH, so that the host's library is used",
+              "CUDA runtime API, cudaErrorSystemDriverMismatch (803)"),
+    FaultLine(r"MPS client failed to connect|(?:cudaErrorMps|CUDA_ERROR_MPS_)\w{4,40}"
+              r"|remote procedural call between the MPS server and the MPS client failed"
+              r"|MPS server is not ready to accept new MPS client requests|required to (?:create MPS client|support"
+              r" device connections) have been exhausted",
+              "the process cannot use the MPS server",
+              "start nvidia-cuda-mps-control as the same user, and give client and container its pipe directory"
+              " (CUDA_MPS_PIPE_DIRECTORY) and the host's IPC; without MPS unset that variable",
+              _MPS),
+    FaultLine(r"CUDA_ERROR_CONTAINED|Invalid access of peer GPU memory over nvlink or a hardware error"
+              r"|cudaErrorNvlinkUncorrectable|CUDA_ERROR_NVLINK_UNCORRECTABLE|uncorrectable NVLink error detected",
+              "an access to another GPU over NVLink failed",
+              "read the XIDs (74, 144 to 150) and SXIDs in dmesg on each host of the links; nvidia-smi nvlink -e; reset"
+              " the GPUs",
+              "CUDA runtime API, cudaErrorContained (721), cudaErrorNvlinkUncorrectable (220)"),
+    FaultLine(r"PTX was compiled with an unsupported toolchain",
+              "the driver is older than the tools that built the program",
+              "install a newer driver, or a build for the driver's CUDA (nvidia-smi shows it)",
+              "CUDA runtime API, cudaErrorUnsupportedPtxVersion (222)"),
+    FaultLine(r"Unable to find code object for all current devices|hipErrorNoBinaryForGpu|device kernel image is"
+              r" invalid",
+              "the program was not built for this GPU",
+              "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
+              "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
     FaultLine(r"could not select device driver \"\"? ?\"? ?with capabilities: \[\[gpu\]\]|nvidia-container-cli: "
               r"[^\n]{1,120}"
               r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}",
@@ -320,6 +450,25 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "start nvidia-fabricmanager of the driver's version (boards with NVLink 5 also need nvlsm), and read"
               " its log; of a guest, activate its partition (hosttune plan, fabric_partition)",
               f"{_SMI}, Fabric; Fabric Manager user guide"),
+    FaultLine(r"Fabric[ \t]{0,20}\n[ \t]{0,40}State[ \t]{0,60}: \w[\w ]{0,20}\n[ \t]{0,40}Status[ \t]{0,60}:"
+              r" (?!Success|N/A)[A-Z][\w ]{2,40}",
+              "a GPU's registration with the fabric failed",
+              "read Fabric Manager's log of that time (with NVLink between hosts also the switches' and IMEX),"
+              " restart it, and reset the GPUs",
+              f"{_SMI}, Fabric; Azure/azhpc-images pull request 506"),
+    FaultLine(r"Health[ \t]{0,20}\n[ \t]{0,40}Summary[ \t]{0,60}: (?:Unhealthy|Limited Capacity)"
+              r"|Health[ \t]{0,20}\n(?:[ \t]{1,40}[A-Z][^\n]{0,80}\n){0,4}?[ \t]{1,40}(?:Bandwidth[ \t]{0,60}: Degraded"
+              r"|Route Unhealthy[ \t]{0,60}: True|Access Timeout Recovery[ \t]{0,60}: True)",
+              "the fabric of a GPU is not healthy",
+              "read Fabric Manager's log and the SXIDs; links that are down take bandwidth: reset the GPUs, and send"
+              " the board or tray back if it stays so",
+              f"{_SMI}, Fabric, Health; nvml.h, NVML_GPU_FABRIC_HEALTH_MASK"),
+    FaultLine(r"detected number of NVSwitches don't match with any supported system topology"
+              r"|failed to find the GPU handle \d{1,24} in the multicast team",
+              "Fabric Manager does not find all switches, or a GPU of a team: one is missing or failed",
+              "lspci and dmesg (nvidia-nvswitch, SXid) show which; power-cycle the host; if it stays away, the board"
+              " goes back",
+              "Fabric Manager's log, as in leptonai/gpud components/accelerator/nvidia/fabric-manager"),
     FaultLine(r"no (?:habanalabs network )?interfaces were detected",
               "the accelerators' own network ports are missing",
               "load the driver's network modules (habanalabs_cn, habanalabs_en) of the same version as habanalabs, and"
@@ -478,7 +627,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"
               " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
               "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
-    FaultLine(r"invalid device ordinal|no CUDA-capable device is detected|No HIP GPUs are available"
+    FaultLine(r"invalid device ordinal|no (?:CUDA|ROCm)-capable device is detected|No HIP GPUs are available"
               r"|No CUDA GPUs are available",
               "the process asks for a GPU that it does not see",
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
@@ -535,7 +684,24 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the process sees no GPU driver",
               "a container: start it with the GPUs (--gpus all); else nvidia-smi says whether the driver is loaded",
               "PyTorch, torch/csrc/cuda"),
-    FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment",
+    FaultLine(r"Call returned HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+              "the runtime cannot use the GPUs' compute driver (/dev/kfd)",
+              "run rocminfo as root: if that works, add the user to the groups render and video; else dmesg (amdgpu,"
+              " kfd) says why, or the GPU sleeps (echo on to its power/control), or the model is not supported",
+              "ROCm/legacy-rocm-build issues 1088 and 4878; rocminfo.cc"),
+    FaultLine(r"Expected integer value from monitor, but got \"\"|GPU\[\d{1,3}\][^\n]{0,40}Data \(usually from"
+              r" reading a file\) was not of the type that was expected",
+              "a GPU gives no readings: it is asleep, or its driver has lost it",
+              "cat /sys/class/drm/card*/device/power/runtime_status; echo on to power/control of its PCI device wakes"
+              " it; if it stays so, dmesg (amdgpu) says why",
+              "ROCm/rocm_smi_lib issue 217; ROCm/legacy-rocm-build issue 4878"),
+    FaultLine(r"(?:3D|VGA|Display|Infiniband|Ethernet|Processing|Non-Volatile|Network)[^\n]{4,160}\(rev ff\)",
+              "a device does not answer: its configuration space reads as ones",
+              "read dmesg (fallen off the bus, AER); power-cycle the host; reseat or replace it if it comes back",
+              "pciutils lspci.c; Linux drivers/pci/pci.h, PCI_POSSIBLE_ERROR"),
+    FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment|CUDA error 999\b"
+              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR)|failed to initialize CUDA: unknown error"
+              r"|cuInit[^\n]{0,60}\b999\b|vram init failure: 999|code=(?:30|999)\(cudaErrorUnknown\)",
               "CUDA could not start",
               "load nvidia_uvm (modprobe nvidia_uvm; after a sleep unload it first); on boards with NVSwitches start"
               " Fabric Manager; a container needs /dev/nvidia-uvm",
@@ -561,11 +727,16 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "requests were flushed (status 5) after an earlier error of the same connection",
               "look for the first error, often on another host",
               _VERBS),
-    FaultLine(r"\|[ \t]{0,4}PCIe[ \t]{1,30}\|[ \t]{0,4}Fail[^\n]{0,80}\n\|[^\n]{0,60}Nv[Ll]ink link \d{1,2}",
-              "DCGM's diagnostic counts links between GPUs as down: on a card without NVLink bridge that is no fault",
-              "nvidia-smi nvlink -s shows the links that there should be; a newer DCGM leaves out those that are not"
-              " there",
-              "NVIDIA/DCGM issue 49"),
+    FaultLine(r"Nv[Ll]ink link \d{1,2} is currently down|Only \d{1,3} Nv[Ll]inks are up out of the expected \d{1,3}"
+              r"|N[Vv]Switch (?:physical ID )?\d{1,3}'s Nv[Ll]ink (?:port )?\d{1,3} is (?:currently )?down",
+              "DCGM counts links between GPUs as down: on a card without NVLink bridge that is no fault",
+              "nvidia-smi nvlink -s shows the links that there should be: where one of those is down read the XIDs and"
+              " Fabric Manager's log, and reset the GPU",
+              f"NVIDIA/DCGM issue 49; {_DCGM}"),
+    FaultLine(r"errors: [^\n]{0,200}?-?\d{1,12} {1,2}\(DIED!\)|No clients are alive!  Aborting",
+              "gpu-burn's process on a GPU ended with an error",
+              "read dmesg of that time (XIDs): without one it is the program (memory, its build)",
+              "wilicc/gpu-burn gpu_burn-drv.cpp; its issue 69"),
     FaultLine(r"\|[ \t]{0,4}[A-Z][\w ]{1,30}\|[ \t]{0,4}Fail\b[^\n|]{0,60}",
               "a test of DCGM's diagnostic failed",
               "its Warning row names GPU and figure; read the GPU's XIDs, link and temperature, and run the test alone",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hosttune.gpu import VENDORS
@@ -80,6 +80,17 @@ def _told(rows: Iterable[FaultLine], text: str) -> Iterator[Stated]:
             yield Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
 
 
+def _unwrapped(text: str) -> tuple[str, Callable[[FaultLine], FaultLine]]:
+    """Return the text with each cell of DCGM's tables in one line, and what makes a row fit it.
+
+    DCGM cuts words at the cell's end, and a blank that was there is lost (dcgmi's CommandOutputController).
+    """
+    joined = re.sub(r"[ \t]{0,80}\|[ \t\r]{0,8}\n\|[ \t]{4,60}\|[ \t]?", "", text)
+    if joined == text:
+        return text, lambda row: row
+    return joined, lambda row: row._replace(pattern=re.sub(r" (?![?*+{\]])", " ?", row.pattern))
+
+
 def _overlaps(text: str) -> Iterator[Stated]:
     """Yield a refused mapping of guest memory that runs over addresses which the IOMMU keeps, as the text lists them.
 
@@ -107,9 +118,11 @@ def lines_of(text: str) -> Measured:
     said = {name: words for name, (_, words) in found.items()}
     classes, drivers = dict(findall(_CLASS, text)), {vendor.driver for vendor in VENDORS}
     worst: dict[str, float] = {}
-    told = [*_overlaps(text), *_told(FAULT_LINES, text)]
+    joined, fitting = _unwrapped(text)
+    told = [*_overlaps(text), *_told(map(fitting, FAULT_LINES), joined)]
     kernel = list(of_kernel(text))
-    symptoms = [] if told else [line for line in _told(SYMPTOMS, text) if not any(line.says in k.says for k in kernel)]
+    symptoms = _told(map(fitting, SYMPTOMS), joined) if not told else ()
+    symptoms = [line for line in symptoms if not any(line.says in other.says for other in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
     told += (line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line))
     told += symptoms
