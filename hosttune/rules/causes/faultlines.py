@@ -129,7 +129,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "take a newer NCCL, built for this GPU: NCCL INFO `ncclMaxSharedMem … exceeds` says that one asks for"
               " more shared memory than the GPU gives (RTX 50: 2.26.2 or later)",
               "NVIDIA/nccl src/enqueue.cc, ncclLaunchKernel; nccl-tests issue 287"),
-    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}",
+    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}"
+              r"|(?:CUDA|HIP) error:? (?:2:? )?out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+              r"|hipErrorOutOfMemory",
               "the GPU's memory is full",
               "see who holds it (nvidia-smi); leave room for the library's buffers (NCCL_BUFFSIZE, fewer channels)"
               " or stop the framework's own pool from taking all",
@@ -193,7 +195,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "without NVSwitches it is not needed: disable it; on a board with them see lspci and dmesg"
               " (nvidia-nvswitch), boards with NVLink 5 need nvlsm and ib_umad, and guests have none of their own",
               "NVIDIA/gpu-operator issues 610 and 2781"),
-    FaultLine(r"forward compatibility was attempted on non supported HW",
+    FaultLine(r"forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
               "the container's CUDA compatibility library does not fit this GPU or driver",
               "take the image's cuda-compat out of LD_LIBRARY_PATH, or update the host's driver",
               "CUDA compatibility guide; CUDA error 804"),
@@ -320,12 +322,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "read the XIDs (74, 144 to 150) and SXIDs in dmesg on each host of the links; nvidia-smi nvlink -e; reset"
               " the GPUs",
               "CUDA runtime API, cudaErrorContained (721), cudaErrorNvlinkUncorrectable (220)"),
+    FaultLine(r"the launch timed out and was terminated|cudaErrorLaunchTimeout|CUDA_ERROR_LAUNCH_TIMEOUT",
+              "a kernel ran longer than the display's watchdog allows",
+              "run it on a GPU without a display, or stop the desktop on this one",
+              "CUDA runtime API, cudaErrorLaunchTimeout (702)"),
     FaultLine(r"PTX was compiled with an unsupported toolchain",
               "the driver is older than the tools that built the program",
               "install a newer driver, or a build for the driver's CUDA (nvidia-smi shows it)",
               "CUDA runtime API, cudaErrorUnsupportedPtxVersion (222)"),
-    FaultLine(r"Unable to find code object for all current devices|hipErrorNoBinaryForGpu|device kernel image is"
-              r" invalid",
+    FaultLine(r"Unable to find code object for all current devices|hipErrorNoBinaryForGpu|HSA_STATUS_ERROR_INVALID_ISA"
+              r"|(?:CUDA|HIP) error: invalid device function|Tensile\w{0,20}[^\n]{0,120} for GPU arch|device kernel"
+              r" image is invalid",
               "the program was not built for this GPU",
               "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
               "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
@@ -341,7 +348,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "use a slot at the CPU, or a switch that routes atomics; in a guest an emulated root port must offer "
               "them",
               "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
-    FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded",
+    FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
+              r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices",
               "the process cannot open the GPUs' compute driver (/dev/kfd)",
               "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
               " --device=/dev/dri",
@@ -420,6 +428,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the driver's library is of another version than its module that is loaded",
               "reboot, or unload and load the module once nothing uses the GPUs",
               "NVIDIA driver README, common problems"),
+    FaultLine(r"Failed to initialize NVML: (?:GPU access blocked by the operating system|Insufficient Permissions)",
+              "the process may not use the GPUs' device nodes",
+              "give the user, or the container's cgroup, /dev/nvidiactl and /dev/nvidiaN (--gpus, or --device)",
+              "nvml.h, nvmlReturn_t"),
     FaultLine(r"Failed to initialize NVML: Unknown Error",
               "the container has lost its right to the GPUs' device nodes",
               "start the container again; then cgroup driver cgroupfs, or name the nodes with --device",
@@ -493,7 +505,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a GPU's memory had uncorrectable errors since its driver was loaded",
               "reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
               "NVIDIA GPU memory error management guide"),
-    FaultLine(r"GPU Recovery Action[ \t]{0,40}: (?:GPU )?(?:Reset|Reboot|Drain)",
+    FaultLine(r"None[ \t]{1,40}: [1-9]\d{0,5} bank",
+              "banks of a GPU's memory have no spare rows left",
+              "replace the GPU before the next error in them (hosttune validate, row-remap)",
+              "NVIDIA GPU memory error management guide, row remapping availability"),
+    FaultLine(r"GPU Recovery Action[ \t]{0,40}: (?:GPU )?(?:Reset|Reboot|Drain)|\[?GPU requires reset\]?"
+              r"|(?:Reset Required|Drain and Reset Recommended)[ \t]{0,40}: Yes",
               "the driver asks for a recovery of the GPU",
               "stop what uses it, and do what the line asks for: reset, reboot, or drain and reset",
               f"{_SMI}, GPU Recovery Action"),
@@ -540,6 +557,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a passed device loses its settings again and again: it does not come back from a reset",
               "read the lines before it (AER, link down, not ready after FLR); power-cycle the host if it stays so",
               "Linux drivers/vfio/pci/vfio_pci_config.c, vfio_bar_restore"),
+    FaultLine(r"Region [0-5]: Memory at <unassigned>[^\n]{0,60}",
+              "a BAR of a device has no address",
+              "host: Above 4G Decoding and Resizable BAR in the firmware, or pci=realloc; guest: UEFI firmware and a"
+              " 64-bit window that holds its BARs (hosttune plan computes it)",
+              "pciutils lspci.c, show_bases; Linux drivers/pci/setup-res.c"),
     FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
               r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found",
               "the device that the guest asks for is not on the host",
@@ -622,6 +644,11 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "of cards that a bridge joins: seat it, without one that is no fault; of a board: read the XIDs in dmesg"
               " and the fabric's log, restart the fabric's service, then reset the GPUs",
               "DCGM user guide, dcgmi nvlink --link-status: D is down"),
+    FaultLine(r"(?:CUDA|Cuda|cuda)[^\n]{0,60}(?:\b801\b[^\n]{0,40}|operation not supported)",
+              "this GPU or its driver lacks an operation that the program uses",
+              "in a guest with a vGPU or a MIG slice unified memory, peer access and IPC can be missing: switch them"
+              " on in the vGPU's settings, or off in the program; else update the driver",
+              "CUDA runtime API, cudaErrorNotSupported (801)"),
     FaultLine(r"CUDA-capable device(?:\(s\))?s? (?:is/)?are busy or unavailable",
               "the GPUs take no new process: exclusive mode, MIG without an instance, or an MPS server of another user",
               "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"
@@ -701,7 +728,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "pciutils lspci.c; Linux drivers/pci/pci.h, PCI_POSSIBLE_ERROR"),
     FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment|CUDA error 999\b"
               r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR)|failed to initialize CUDA: unknown error"
-              r"|cuInit[^\n]{0,60}\b999\b|vram init failure: 999|code=(?:30|999)\(cudaErrorUnknown\)",
+              r"|cuInit[^\n]{0,60}\b999\b|-> (?:unknown|initialization) error|vram init failure:"
+              r" 999|code=(?:30|999)\(cudaErrorUnknown\)",
               "CUDA could not start",
               "load nvidia_uvm (modprobe nvidia_uvm; after a sleep unload it first); on boards with NVSwitches start"
               " Fabric Manager; a container needs /dev/nvidia-uvm",
@@ -715,7 +743,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "dmesg says why (NVRM: RmInitAdapter, BAR, GSP firmware; another driver such as nouveau or vfio-pci"
               " has it)",
               _SMI),
-    FaultLine(r"couldn't communicate with the NVIDIA driver",
+    FaultLine(r"couldn't communicate with the NVIDIA driver|Failed to initialize NVML: (?:Driver Not Loaded|Not Found)"
+              r"|Please ensure that the NVIDIA device files \(/dev/nvidia\*\) exist",
               "the GPU driver is not loaded",
               "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
               _SMI),

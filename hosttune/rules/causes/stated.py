@@ -15,7 +15,8 @@ from hosttune.rules.causes.search import findall, search
 
 NO_FABRIC = "|".join(
     rf"{words}\b[^\n]{{0,60}}"
-    for words in (r"[Ss]ystem not yet initialized", r"[Ee]rror 802", r"[Ee]rror: 802", r"returned 802", r"code=802")
+    for words in (r"[Ss]ystem not yet initialized", r"[Ee]rror 802", r"[Ee]rror: 802", r"returned 802", r"code=802",
+                  r"\[802\] Call to cuInit", "CUDA_ERROR_SYSTEM_NOT_READY", "cudaErrorSystemNotReady")
 )
 # An observation, its value, and the line from its first fixed letters on: those are found fast in long logs.
 _ROWS: tuple[tuple[str, Any, str], ...] = (
@@ -121,8 +122,8 @@ def lines_of(text: str) -> Measured:
     joined, fitting = _unwrapped(text)
     told = [*_overlaps(text), *_told(map(fitting, FAULT_LINES), joined)]
     kernel = list(of_kernel(text))
-    symptoms = _told(map(fitting, SYMPTOMS), joined) if not told else ()
-    symptoms = [line for line in symptoms if not any(line.says in other.says for other in kernel)]
+    seen_too = () if told else _told(map(fitting, SYMPTOMS), joined)
+    symptoms = [line for line in seen_too if not any(line.says in other.says for other in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
     told += (line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line))
     told += symptoms
