@@ -120,8 +120,8 @@ def _transfers(text: str) -> Measured:
 
 
 _PAIRS = (
-    r"(?m)^[ \t]*=*[ \t]*(Link (?:Type|accessibility) between two GPUs|(?:LINK TYPE|ACCESS) TABLE:)[ \t=]*\r?\n"
-    r"((?:[ \t]*\S[^\n]*(?:\n|$)){2,66})"
+    r"(?m)^[= \t]{0,80}(Link (?:Type|accessibility) between two GPUs|(?:LINK TYPE|ACCESS) TABLE:)[ \t=]{0,80}\r?\n"
+    r"((?:[ \t]{0,40}\S[^\n]*(?:\n|$)){2,66})"
 )
 _LANES = re.compile(r"GPU\[(\d{1,3})\][ \t]*: pcie clock level: \d{1,2}:? \((\d{1,2}\.\d)GT/s,? x(\d{1,2})\)")
 _CAP = re.compile(  # number, device id, watts; the second half of a card with two has 0.0 W

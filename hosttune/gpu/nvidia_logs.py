@@ -175,7 +175,8 @@ _PEER_ACCESS = re.compile(r"(?m)^Device=\d{1,3} (CAN|CANNOT) Access Peer Device=
 _SLOWER = 1.3  # copies with peer access are faster on every machine where it works
 _SAME = 0.05  # two runs of a copy differ by less
 _PEER_TITLE = re.compile(
-    r"(Uni|Bi)directional P2P=(Enabled|Disabled) Bandwidth(?: \(P2P (Writes|Reads)\))? Matrix \(GB/s\)"
+    r"(?:P2P Bandwidth Matrix \(GB/s\) - )?(Uni|Bi)directional,? P2P=(Enabled|Disabled)"  # the first: busGrind
+    r"(?: Bandwidth(?: \(P2P (Writes|Reads)\))? Matrix \(GB/s\))?"
 )
 
 
@@ -310,10 +311,10 @@ def _readings(text: str) -> Measured:
 
 
 _TABLE_ROW = (
-    r"\|[ \t]+(\d{1,3})[ \t]+([A-Za-z][^|\n]{2,40}?)[ \t]+(?:(?:On|Off|N/A)[ \t]+)?\|["
+    r"\|[ \t]+(\d{1,3})[ \t]+([A-Za-z][^|\n]{2,40}?)[ \t]+(?:(?:On|Off|N/A)[ \t]*)?\|["
     r" \t]*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{7})"
     r"[ \t]+\S{2,3}[ \t]+\|[ \t]+(\S{1,20})[ \t]+\|[ \t]*\n"
-    r"\|([^|\n]{10,60}?)[ \t](\S{1,8})[ \t]*/[ \t]*(\S{1,8})[ \t]+\|"
+    r"\|([^|\n]{10,60}?)[ \t](\S{1,8})[ \t]*/[ \t]*([^\s|]{1,8})[ \t]*\|"
 )
 
 

@@ -190,6 +190,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "Fabric Manager and the driver have different versions: the switches are not set up",
               "install nvidia-fabricmanager of exactly the driver's version (pin both), then start it",
               "Fabric Manager user guide; NVIDIA/gpu-operator issue 544"),
+    FaultLine(r"is ib_umad module loaded\?|can't read ABI version from /sys/class/infiniband_mad[^\n]{0,40}",
+              "the module ib_umad is not loaded, through which NVLink's and InfiniBand's subnet managers and tools"
+              " talk",
+              "modprobe ib_umad (and mlx5_ib), and load both at boot; a container needs /dev/infiniband",
+              "rdma-core libibumad, umad_init; NVIDIA/gpu-operator issue 2781"),
+    FaultLine(r"fabric manager config file item: \w{1,60} has an invalid value",
+              "Fabric Manager's configuration has a value that it does not take",
+              "correct fabricmanager.cfg, or take the one of the installed package and its topology files",
+              "Fabric Manager user guide, Config File; siderolabs/extensions issue 511"),
     FaultLine(r"query NVSwitch device information from NVSwitch driver failed[^\n]{0,80}",
               "Fabric Manager sees no NVSwitch here",
               "without NVSwitches it is not needed: disable it; on a board with them see lspci and dmesg"
@@ -242,13 +251,19 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a GPU's PCIe link repeats packets: its signal is bad",
               "reseat the card, its riser and cables; the AER lines in dmesg say which port counts",
               _DCGM),
-    FaultLine(r"[Cc]lock throttling due to thermal violation|[Tt]hermal violations totaling [\d.]{1,9} seconds",
+    FaultLine(r"(?:clock throttling|clocks event) due to thermal violation|[Tt]hermal violations totaling [\d.]{1,9}"
+              r" seconds",
               "heat lowered a GPU's clocks during the test",
               "check fans, air flow and water, and the GPU's temperature against its neighbours'",
               _DCGM),
-    FaultLine(r"Clocks are being throttled for GPU \d{1,3} because of clock throttling[^\n]{0,80}",
+    FaultLine(r"Clocks are being (?:throttled|optimized) for GPU \d{1,3} because of[^\n]{0,80}",
               "a GPU's clocks were lowered by its hardware during the test",
               "nvidia-smi -q -d PERFORMANCE under load says why: power brake (supply, cables) or heat",
+              _DCGM),
+    FaultLine(r"(?:clock throttling|clocks event) due to power violation[^\n]{0,20}",
+              "power limits a GPU's clocks",
+              "under load at the board's own limit that is its design; else set the board's default limit, and check"
+              " its supply and cables (nvidia-smi -q -d POWER,PERFORMANCE)",
               _DCGM),
     FaultLine(r"Enforced power limit on GPU \d{1,3} set to [\d.]{1,9}, which is too low",
               "a GPU's power limit is lower than the test needs",
@@ -354,6 +369,22 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
               " --device=/dev/dri",
               "ROCm installation guide, group permissions; rocminfo.cc"),
+    FaultLine(r"amdgpu [0-9a-f:.]{7,16}: (?:amdgpu: )?device lost from bus!",
+              "a GPU was lost from the PCIe bus",
+              "read the lines before it (AER, link down, heat); power-cycle the host; reseat the card, its riser and"
+              " its power cables, and replace it if it comes back",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c"),
+    FaultLine(r"uncorrectable hardware error\(ERREVENT_ATHUB_INTERRUPT\) detected|RAS records:\d{1,9} exceed threshold"
+              r"|GPU will not be initialized\. Replace this GPU|[Ee]xceed(?:s|ing) the bad_page_threshold",
+              "a GPU's memory or engines had uncorrectable errors",
+              "power-cycle the host and see amd-smi bad-pages; replace the GPU if they come back, or if too many"
+              " pages are bad",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c"),
+    FaultLine(r"MES failed to respond to msg=\w{1,24}|MES might be in unrecoverable state[^\n]{0,40}",
+              "a GPU hung: its scheduler's firmware does not answer",
+              "read whether the reset below it worked, else power-cycle the host; update firmware (linux-firmware) and"
+              " driver if it comes back",
+              "Linux drivers/gpu/drm/amd/amdgpu/mes_v11_0.c; ROCm/legacy-rocm-build issue 5724"),
     FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}",
               "a GPU hung: one of its engines did not answer in time",
               "read the lines below it (reset, RAS, page faults); if the reset fails, power-cycle the host; update "
@@ -424,6 +455,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "let all traffic pass between the hosts (the security group must allow itself, both ways), and use one"
               " version of libfabric and of the plugin on all",
               "aws-ofi-nccl; AWS, Get started with EFA: security group"),
+    FaultLine(r"GPU [0-9A-Fa-f:.]{7,16}(?:: In use by another client| is currently in use by another process)",
+              "a GPU cannot be reset: something uses it",
+              "fuser -v /dev/nvidia*: end jobs, DCGM, Fabric Manager and nvidia-persistenced (nvidia-smi -pm 0), and"
+              " unload nvidia_drm; then reset it",
+              f"{_SMI}, --gpu-reset; NVIDIA/NVSentinel issue 1690"),
     FaultLine(r"Failed to initialize NVML: Driver/library version mismatch|API mismatch: the client has the version",
               "the driver's library is of another version than its module that is loaded",
               "reboot, or unload and load the module once nothing uses the GPUs",
@@ -711,6 +747,24 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the process sees no GPU driver",
               "a container: start it with the GPUs (--gpus all); else nvidia-smi says whether the driver is loaded",
               "PyTorch, torch/csrc/cuda"),
+    FaultLine(r"No MIG devices found",
+              "MIG is on, and the GPU has no instance: no program can use it",
+              "create instances (nvidia-smi mig -cgi PROFILE -C), or switch MIG off (nvidia-smi -mig 0)",
+              "MIG user guide, Creating GPU Instances"),
+    FaultLine(r"No AMD GPUs specified",
+              "the driver shows no GPU",
+              "lspci shows whether it is there, and its driver (amdgpu, not vfio-pci); dmesg | grep amdgpu says why"
+              " it did not start",
+              "ROCm/rocm_smi_lib rocm_smi.py"),
+    FaultLine(r"SMU: I'm not done with your previous command|SMU: (?:bus error|response:0xFFFFFFFF)",
+              "a GPU's own controller (SMU) does not answer",
+              "read the lines before it; power-cycle the host; update the firmware if it comes back",
+              "Linux drivers/gpu/drm/amd/pm/swsmu/smu_cmn.c"),
+    FaultLine(r"(?:habanalabs|accel) \w{0,12}\d{1,4}: (?:[^\n]{0,60}is unusable|Going to reset devices?)[^\n]{0,40}",
+              "an accelerator's driver resets it, or gave it up",
+              "read the lines before it in dmesg (ECC, heartbeat, timeout); hl-smi shows its state; power-cycle the"
+              " host if it stays so",
+              "Linux drivers/accel/habanalabs/common/device.c"),
     FaultLine(r"Call returned HSA_STATUS_ERROR_OUT_OF_RESOURCES",
               "the runtime cannot use the GPUs' compute driver (/dev/kfd)",
               "run rocminfo as root: if that works, add the user to the groups render and video; else dmesg (amdgpu,"
@@ -727,7 +781,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "read dmesg (fallen off the bus, AER); power-cycle the host; reseat or replace it if it comes back",
               "pciutils lspci.c; Linux drivers/pci/pci.h, PCI_POSSIBLE_ERROR"),
     FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment|CUDA error 999\b"
-              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR)|failed to initialize CUDA: unknown error"
+              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR)|failed to initialize CUDA: unknown"
+              r" error|-> CUDA_ERROR_UNKNOWN"
               r"|cuInit[^\n]{0,60}\b999\b|-> (?:unknown|initialization) error|vram init failure:"
               r" 999|code=(?:30|999)\(cudaErrorUnknown\)",
               "CUDA could not start",
@@ -801,6 +856,15 @@ FAILURES: tuple[FaultLine, ...] = (
               "a system call of the library failed, and the run ended there",
               "the error's words say why: a file, an address or a right that is missing",
               f"{_GUIDE}, Errors (ncclSystemError)"),
+    FaultLine(r"\[ERROR\] \[tid \d{1,10}\] [^\n]{1,140}",
+              "Fabric Manager reports an error",
+              "its words say what; read the lines before it, dmesg (SXid, XID) and nvidia-smi -q (Fabric)",
+              "Fabric Manager user guide"),
+    FaultLine(r"(?:CUDA_ERROR_|HSA_STATUS_ERROR_|NVML_ERROR_|RSMI_STATUS_|AMDSMI_STATUS_)(?!SUCCESS"
+              r"|NOT_SUPPORTED)[A-Z_]{4,40}|(?:cudaError|hipError)(?!NotReady|PeerAccessAlready)[A-Z]\w{3,40}",
+              "a call of the GPU's runtime or library failed",
+              "its code says why in the maker's list of errors; read dmesg for XIDs or amdgpu's lines of the same time",
+              "CUDA runtime API, HIP and ROCr documentation: error codes"),
     FaultLine(r"UCX {1,4}(?:ERROR|FATAL) [^\n]{1,140}",
               "UCX ended with an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",

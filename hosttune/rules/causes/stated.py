@@ -15,8 +15,16 @@ from hosttune.rules.causes.search import findall, search
 
 NO_FABRIC = "|".join(
     rf"{words}\b[^\n]{{0,60}}"
-    for words in (r"[Ss]ystem not yet initialized", r"[Ee]rror 802", r"[Ee]rror: 802", r"returned 802", r"code=802",
-                  r"\[802\] Call to cuInit", "CUDA_ERROR_SYSTEM_NOT_READY", "cudaErrorSystemNotReady")
+    for words in (
+        r"[Ss]ystem not yet initialized",
+        r"[Ee]rror 802",
+        r"[Ee]rror: 802",
+        r"returned 802",
+        r"code=802",
+        r"\[802\] Call to cuInit",
+        "CUDA_ERROR_SYSTEM_NOT_READY",
+        "cudaErrorSystemNotReady",
+    )
 )
 # An observation, its value, and the line from its first fixed letters on: those are found fast in long logs.
 _ROWS: tuple[tuple[str, Any, str], ...] = (
