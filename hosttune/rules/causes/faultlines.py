@@ -282,12 +282,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE); if nothing limits it, replace it",
               f"{_DCGM}; NVIDIA/DCGM issue 122"),
     FaultLine(r"GPU \d{1,3} (?:was unsuccessfully written to|unsuccessfully wrote data) in a peer-to-peer test"
+              r"|Invalid value when checking the pattern at \S{1,30}"
               r"|Verification error @ element \d{1,9}: val = \S{1,20}, ref = \S{1,20}"
               r"|Data Path Validation\s(?:[^\n]{0,200}\n){1,40}?[^\n]{0,200}\bFAIL\b",
               "copies to or between GPUs do not arrive as they were sent",
               "boot with iommu=pt, or with the IOMMU off (dmesg shows IO_PAGE_FAULT or DMAR); see that BARs hold the"
-              " whole memory (Resizable BAR), and that no riser is bad; until then NCCL_P2P_DISABLE=1",
-              f"NVIDIA/cuda-samples simpleP2P.cu and issue 48; rocm_bandwidth_test; {_DCGM}"),
+              " whole memory (Resizable BAR), that no riser is bad, and that a guest's GPUs are of one NVSwitch"
+              " partition; until then NCCL_P2P_DISABLE=1",
+              "NVIDIA/cuda-samples simpleP2P.cu and issue 48; NVIDIA/nvbandwidth issue 34; rocm_bandwidth_test;"
+              f" {_DCGM}"),
     FaultLine(r"Found driver on the denylist: \w{1,20}",
               "another driver than NVIDIA's has the GPU",
               "blacklist it (nouveau), rebuild the initramfs and reboot",
@@ -803,6 +806,11 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the GPU driver is not loaded",
               "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
               _SMI),
+    FaultLine(r"NVRM: GPU \S{1,20} is already bound to (?!vfio-pci)[\w-]{1,40}|Kernel driver in use: nouveau"
+              r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b",
+              "another driver than NVIDIA's has a GPU",
+              "blacklist it (nouveau), rebuild the initramfs and reboot; vfio-pci is right for a GPU that guests get",
+              "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
     FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)",
               "a GPU does not answer",
               "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
@@ -860,7 +868,12 @@ FAILURES: tuple[FaultLine, ...] = (
               "Fabric Manager reports an error",
               "its words say what; read the lines before it, dmesg (SXid, XID) and nvidia-smi -q (Fabric)",
               "Fabric Manager user guide"),
-    FaultLine(r"(?:CUDA_ERROR_|HSA_STATUS_ERROR_|NVML_ERROR_|RSMI_STATUS_|AMDSMI_STATUS_)(?!SUCCESS"
+    FaultLine(r"nvidia(?:: probe of)? [\da-f:.]{7,13}(?:: probe with driver nvidia)? failed with error -\d{1,3}",
+              "NVIDIA's driver did not start on a GPU",
+              "the NVRM lines before it say why (a GPU that it does not support, a BAR without an address); without one"
+              " power the host off and on again",
+              "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c; Linux drivers/base/dd.c"),
+    FaultLine(r"(?:CUDA_ERROR_|HSA_STATUS_ERROR_|NVML_ERROR_|[A-Z]{1,4}SMI_STATUS_)(?!SUCCESS"
               r"|NOT_SUPPORTED)[A-Z_]{4,40}|(?:cudaError|hipError)(?!NotReady|PeerAccessAlready)[A-Z]\w{3,40}",
               "a call of the GPU's runtime or library failed",
               "its code says why in the maker's list of errors; read dmesg for XIDs or amdgpu's lines of the same time",
@@ -869,7 +882,7 @@ FAILURES: tuple[FaultLine, ...] = (
               "UCX ended with an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
               "UCX FAQ; openucx/ucx"),
-    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}"
+    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL|CUDA|HIP) failure \S{1,80}:\d{1,6} '[^'\n]{1,80}'"
               r"|(?:NCCL|RCCL) [Ee]rror[^\n]{0,160}?(?:unhandled (?:cuda|hip|system) error|invalid usage|internal"
               r" error)",
               "the run ended with an error, and no line says why",

@@ -140,7 +140,8 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
     possible = [
         pair
         for pair in ranked
-        if pair[1].outcome == "possible" and not {figure.name for figure in pair[1].explains} <= explained
+        if pair[1].outcome == "possible"
+        and (not pair[1].explains or {figure.name for figure in pair[1].explains} - explained)
     ]
     return [*better[:_MOST_CAUSES], *possible[: max(0, _ENOUGH - len(better))]]
 

@@ -358,8 +358,9 @@ def _nvbandwidth(text: str) -> Measured:
     form = r'Waiving device_to_device\w+|device_to_device\w+",\s*"status": "Waived'
     waived = re.search(form, text) if len(named) > 1 else None
     figures = () if waived and "SUM " not in text and "{" not in text else _figures(nvbandwidth.parse(text))
-    if not figures and not waived and "_sm" in text:  # alone they are what there is to compare
-        return _nvbandwidth(text.replace("_sm", "_ce"))
+    between = r"(device_to_device_memcpy_(?:read|write))_sm"
+    if not figures and not waived and re.search(between, text):  # alone they are compared; to hosts SMs are slower
+        return _nvbandwidth(re.sub(between, r"\1_ce", text))
     seen = Observations(p2p="off", said={"p2p": waived[0]}) if waived else Observations()
     return Measured(version=1, setup=setup, figures=figures, observations=seen)
 

@@ -1,0 +1,79 @@
+"""Tools of one host: lines of theirs that say a fault, matrices that are cut, and copies that are fast."""
+
+from __future__ import annotations
+
+import pytest
+
+from hosttune.errors import BadInput
+from hosttune.model.measured import Measured
+from hosttune.rules.causes import diagnose
+from hosttune.rules.causes.logs import read_log
+from hosttune.rules.causes.stated import lines_of
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        # NVIDIA/DCGM dcgm_errors.h and its tests' plugins
+        ("Detected more than 8 PCIe replays per minute for GPU 1 : 96", "repeats packets"),
+        ("Detected clocks event due to power violation in GPU 0", "Power limits a GPU's clocks"),
+        ("Detected XID 79 for GPU 2", "reported an XID"),
+        ("Detected fatal errors on NvSwitch 1 link 12", "switch between the GPUs"),
+        ("A corrupt InfoROM has been detected in GPU 3", "InfoROM is damaged"),
+        ("Found driver on the denylist: nouveau", "Another driver"),
+        # Fabric Manager
+        ("umad_init: can't read ABI version from abi_version (No such file): is ib_umad module loaded?", "ib_umad"),
+        ("[ERROR] [tid 1789] failed to initialize the switch manager", "Fabric Manager reports an error"),
+        # CUDA's and HIP's errors
+        ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "two versions"),
+        ("CUDA_ERROR_MPS_SERVER_NOT_READY", "MPS"),
+        ("hipErrorNoBinaryForGpu: Unable to find code object for all current devices!", "not built for this GPU"),
+        ("terminate called: hipErrorLaunchFailure", "runtime or library failed"),
+        ("ERROR: GPU 00000000:1A:00.0: In use by another client", "cannot be reset"),
+        # kernel
+        ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to nouveau.", "Another driver"),
+        ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to vfio-pci.", ""),
+        ("[    9.1] nvidia: probe of 0000:1a:00.0 failed with error -1", "did not start"),
+        (
+            "[    9.1] amdgpu 0000:83:00.0: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+            "memory or",
+        ),
+        ("        Kernel driver in use: nouveau", "Another driver"),
+        ("        Kernel driver in use: vfio-pci", ""),
+        # fine, or of no cause
+        ("GPU 0: OK", ""),
+        ("Only 18 NvLinks are up", ""),
+        ("cudaErrorNotReady", ""),
+        ("CUDA_ERROR_NOT_SUPPORTED", ""),
+    ],
+)
+def test_a_line_that_says_a_fault(line: str, says: str) -> None:
+    told = [stated.says for stated in lines_of(f"a line\n{line}\n").observations.stated]
+    if says:
+        assert says.lower() in told[0].lower()
+    else:
+        assert not told
+
+
+def test_a_matrix_that_is_cut_is_left_out_and_refused_if_it_is_the_only_one() -> None:
+    head = "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\nUnidirectional P2P=%s Bandwidth Matrix (GB/s)\n"
+    whole = "   D\\D     0      1\n     0 1520.1   22.1\n     1   22.3 1520.0\n"
+    title = "Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)\n"
+    cut = "   D\\D     0      1\n     0 1520.1   50.2\n     1\n"
+    figures = read_log(f"{head % 'Disabled'}{whole}{title}{cut}", "a.log")[0].figures
+    assert {figure.value for figure in figures if figure.metric == "p2p"} == {22.1, 22.3}
+    with pytest.raises(BadInput, match="a row has 0 cells of 2"):
+        read_log(f"{head % 'Enabled'}{cut}", "a.log")
+
+
+@pytest.mark.parametrize(("copy", "named"), [(390.0, False), (41.0, True)])
+def test_gpus_that_copy_faster_than_pcie_have_peer_access(copy: float, named: bool) -> None:
+    document = f"""
+version: 1
+setup: {{gpu: NVIDIA H100 80GB HBM3, gpus_per_host: 8, hosts: 1, nvlinks_per_gpu: 18, nvswitch: true}}
+figures:
+  - {{metric: all-reduce-busbw, subject: "8 GPUs, 8 GiB", value: 41, unit: GB/s}}
+  - {{metric: p2p, subject: "gpu0->gpu1", value: {copy}, unit: GB/s}}
+"""
+    causes = {cause.cause for cause in diagnose(Measured.from_yaml(document)).causes}
+    assert bool(causes & {"p2p-disabled", "fabric-manager-not-running"}) is named
