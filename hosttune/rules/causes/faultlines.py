@@ -108,10 +108,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "CUDA lets a GPU have at most eight peers, and more GPUs are in one process",
               "show a process at most nine GPUs (CUDA_VISIBLE_DEVICES), or run a process for each GPU with NCCL",
               "CUDA programming guide, Peer-to-Peer Memory Access; CUDA_ERROR_TOO_MANY_PEERS"),
-    FaultLine(r"peer access is not supported between these two devices|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+    FaultLine(r"peer access is not supported between these two devices|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+              r"|cudaErrorPeerAccessUnsupported",
               "two GPUs of the process have no peer access",
               "nvidia-smi topo -p2p r shows which; NCCL_P2P_DISABLE=1 lets NCCL go through host memory",
               "CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
+    FaultLine(r"cudaErrorMapBufferObjectFailed[^\n]{0,40}PeerAccess"
+              r"|PeerAccess[^\n]{0,60}mapping of buffer object failed",
+              "the memory of a GPU could not be mapped for another one",
+              "make BAR1 hold the whole memory (Resizable BAR; nvidia-smi -q -d MEMORY), and boot with iommu=pt or the"
+              " IOMMU off; until then NCCL_P2P_DISABLE=1",
+              "CUDA runtime API, cudaErrorMapBufferObjectFailed (205); tinygrad/open-gpu-kernel-modules issue 44"),
     FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
               r"failed[^\n]{0,60}|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
               r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))",
@@ -693,7 +700,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"
               " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
               "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
-    FaultLine(r"invalid device ordinal|no (?:CUDA|ROCm)-capable device is detected|No HIP GPUs are available"
+    FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
               r"|No CUDA GPUs are available",
               "the process asks for a GPU that it does not see",
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
@@ -738,7 +745,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " reserve)",
               "Linux mm/oom_kill.c; systemd.service(5), OOMPolicy"),
     FaultLine(r"nvidia-fabricmanager\.service: (?:Main|Control) process exited[^\n]{0,40}|Failed to start[^\n]{0,40}"
-              r"[Ff]abric ?[Mm]anager",
+              r"[Ff]abric ?[Mm]anager|Job for nvidia-fabricmanager\.service failed",
               "Fabric Manager did not start",
               "journalctl -u nvidia-fabricmanager says why; its version must be the driver's",
               "Fabric Manager user guide"),
@@ -811,7 +818,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "another driver than NVIDIA's has a GPU",
               "blacklist it (nouveau), rebuild the initramfs and reboot; vfio-pci is right for a GPU that guests get",
               "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
-    FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)",
+    FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)"
+              r"|\bGPU is lost\b|\bGPUIsLost\b|NVML_ERROR_GPU_IS_LOST",
               "a GPU does not answer",
               "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
               _SMI),
@@ -878,6 +886,10 @@ FAILURES: tuple[FaultLine, ...] = (
               "a call of the GPU's runtime or library failed",
               "its code says why in the maker's list of errors; read dmesg for XIDs or amdgpu's lines of the same time",
               "CUDA runtime API, HIP and ROCr documentation: error codes"),
+    FaultLine(r"syn[A-Z]\w{2,40}\([^\n]{0,80}\) failed with synapse error: \d{1,4}",
+              "a call of the GPU's runtime or library failed",
+              "the lines before it say why; hl-smi shows whether a process has the device, dmesg whether it started",
+              "HabanaAI/hccl_demo, its check of calls; docs.habana.ai, SynapseAI"),
     FaultLine(r"UCX {1,4}(?:ERROR|FATAL) [^\n]{1,140}",
               "UCX ended with an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",

@@ -30,6 +30,11 @@ from hosttune.rules.causes.stated import lines_of
         ("hipErrorNoBinaryForGpu: Unable to find code object for all current devices!", "not built for this GPU"),
         ("terminate called: hipErrorLaunchFailure", "runtime or library failed"),
         ("ERROR: GPU 00000000:1A:00.0: In use by another client", "cannot be reset"),
+        ("nvidia-container-cli: initialization error: cuda error: no cuda-capable device is detected", "not see"),
+        ('code=205(cudaErrorMapBufferObjectFailed) "cudaDeviceEnablePeerAccess(gpuid[1], 0)', "mapped for another"),
+        ("hwmc GPU2: unable to get fan speed - GPU is lost (15)", "does not answer"),
+        ("Job for nvidia-fabricmanager.service failed because the control process exited", "did not start"),
+        ("synDeviceAcquire(&handle, nullptr) failed with synapse error: 20", "runtime or library failed"),
         # kernel
         ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to nouveau.", "Another driver"),
         ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to vfio-pci.", ""),
