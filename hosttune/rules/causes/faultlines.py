@@ -70,11 +70,16 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
               "NVIDIA GPUDirect RDMA documentation, nvidia-peermem"),
-    FaultLine(r"could not insert '?nvidia[_-]peermem|nvidia[_-]peermem: (?:disagrees about|Unknown symbol)",
+    FaultLine(r"could not insert '?nv(?:idia)?[_-]peer_?mem\b"
+              r"|nv(?:idia)?[_-]peer_?mem: (?:disagrees about|Unknown symbol)",
               "nvidia_peermem cannot be loaded: it was built without the RDMA stack that runs",
               "install the NIC's RDMA stack first, then the GPU's driver anew; or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
               "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"),
+    FaultLine(r"gdrdrv:nvidia_p2p_get_pages\([^\n]{1,90}\) failed|could not load module \S{0,80}gdrdrv\.ko",
+              "GDRCopy's module does not work with the GPU's driver that runs",
+              "build and install gdrdrv anew for this kernel and driver (DKMS package), and load it",
+              "NVIDIA/gdrcopy README and issue 30"),
     FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)|NET/OFI Only EFA provider is supported"
               r"|provider efa output empty list|NET/OFI [^\n]{0,40}fi_getinfo\(\) call failed[^\n]{0,60}",
               "libfabric did not take the NIC's own provider",
@@ -374,7 +379,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "them",
               "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
     FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
-              r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices",
+              r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices"
+              r"|custom device \"/dev/kfd\": no such file",
               "the process cannot open the GPUs' compute driver (/dev/kfd)",
               "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
               " --device=/dev/dri",
@@ -390,12 +396,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host and see amd-smi bad-pages; replace the GPU if they come back, or if too many"
               " pages are bad",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c"),
-    FaultLine(r"MES failed to respond to msg=\w{1,24}|MES might be in unrecoverable state[^\n]{0,40}",
+    FaultLine(r"MES failed to respon(?:d to|se) msg=\w{1,24}|MES might be in unrecoverable state[^\n]{0,40}",
               "a GPU hung: its scheduler's firmware does not answer",
               "read whether the reset below it worked, else power-cycle the host; update firmware (linux-firmware) and"
               " driver if it comes back",
               "Linux drivers/gpu/drm/amd/amdgpu/mes_v11_0.c; ROCm/legacy-rocm-build issue 5724"),
-    FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}",
+    FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}"
+              r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*",
               "a GPU hung: one of its engines did not answer in time",
               "read the lines below it (reset, RAS, page faults); if the reset fails, power-cycle the host; update "
               "driver"
@@ -465,7 +472,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "let all traffic pass between the hosts (the security group must allow itself, both ways), and use one"
               " version of libfabric and of the plugin on all",
               "aws-ofi-nccl; AWS, Get started with EFA: security group"),
-    FaultLine(r"GPU [0-9A-Fa-f:.]{7,16}(?:: In use by another client| is currently in use by another process)",
+    FaultLine(r"GPU [0-9A-Fa-f:.]{7,16}(?:: ?In use by another client| is currently in use by another process)",
               "a GPU cannot be reset: something uses it",
               "fuser -v /dev/nvidia*: end jobs, DCGM, Fabric Manager and nvidia-persistenced (nvidia-smi -pm 0), and"
               " unload nvidia_drm; then reset it",
@@ -474,6 +481,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the driver's library is of another version than its module that is loaded",
               "reboot, or unload and load the module once nothing uses the GPUs",
               "NVIDIA driver README, common problems"),
+    FaultLine(r"Failed to display (?:compute|GPU) instances: Insufficient Permissions",
+              "instances of MIG cannot be listed: the user is not root, or MIG is on for no GPU",
+              "run it as root; nvidia-smi -mig 1, then reset the GPU once nothing uses it",
+              f"{_SMI}, mig; Project-HAMi/HAMi issue 1044"),
     FaultLine(r"Failed to initialize NVML: (?:GPU access blocked by the operating system|Insufficient Permissions)",
               "the process may not use the GPUs' device nodes",
               "give the user, or the container's cgroup, /dev/nvidiactl and /dev/nvidiaN (--gpus, or --device)",
@@ -706,11 +717,12 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
               " shows what the driver has",
               "CUDA runtime API, cudaErrorInvalidDevice, cudaErrorNoDevice"),
-    FaultLine(r"hw_init of IP block <\w{1,24}> failed[^\n]{0,20}|PSP firmware loading failed",
+    FaultLine(r"hw_init of IP block <\w{1,24}> failed[^\n]{0,20}|PSP firmware loading failed"
+              r"|PSP (?:load [\w ]{2,12}|create ring|tmr init|resume) failed",
               "a GPU's driver could not start it",
               "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
-              " been reset by the host",
-              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_psp.c"),
+              " been reset by the host; a bridge between GPUs can be defective: start it without",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_psp.c; ROCm/legacy-rocm-build issue 2747"),
     FaultLine(r"Unable to locate a BIOS ROM",
               "the driver found no ROM of the GPU",
               "give the guest a dump of it (<rom file='…'/>), or make another GPU the boot display of the host",
@@ -724,7 +736,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the NVRM lines before it say why; reset the GPU or power-cycle the host; firmware and modules must be of"
               " one version",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x62, RM_INIT_FIRMWARE_INIT_FAILED"),
-    FaultLine(r"Invalid PCI ROM header signature: expecting 0xaa55, got 0xffff",
+    FaultLine(r"(?<!amdgpu \S{12}: )Invalid PCI ROM header signature: expecting 0xaa55, got 0xffff",  # it tries others
               "the device's option ROM cannot be read",
               "give the guest a dump of it (<rom file='…'/>) or none (<rom bar='off'/>); that of the boot display "
               "was used"
@@ -775,7 +787,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "read the lines before it in dmesg (ECC, heartbeat, timeout); hl-smi shows its state; power-cycle the"
               " host if it stays so",
               "Linux drivers/accel/habanalabs/common/device.c"),
-    FaultLine(r"Call returned HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+    FaultLine(r"Call returned (?:HSA_STATUS_ERROR_OUT_OF_RESOURCES|4104\b)",
               "the runtime cannot use the GPUs' compute driver (/dev/kfd)",
               "run rocminfo as root: if that works, add the user to the groups render and video; else dmesg (amdgpu,"
               " kfd) says why, or the GPU sleeps (echo on to its power/control), or the model is not supported",

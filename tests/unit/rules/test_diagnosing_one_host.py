@@ -34,6 +34,8 @@ from hosttune.rules.causes.stated import lines_of
         ('code=205(cudaErrorMapBufferObjectFailed) "cudaDeviceEnablePeerAccess(gpuid[1], 0)', "mapped for another"),
         ("hwmc GPU2: unable to get fan speed - GPU is lost (15)", "does not answer"),
         ("Job for nvidia-fabricmanager.service failed because the control process exited", "did not start"),
+        ('adding custom device "/dev/kfd": no such file or directory', "cannot open"),
+        ("Failed to display compute instances: Insufficient Permissions", "MIG"),
         ("synDeviceAcquire(&handle, nullptr) failed with synapse error: 20", "runtime or library failed"),
         # kernel
         ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to nouveau.", "Another driver"),
@@ -43,6 +45,11 @@ from hosttune.rules.causes.stated import lines_of
             "[    9.1] amdgpu 0000:83:00.0: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
             "memory or",
         ),
+        ("[    9.1] [drm:psp_hw_start [amdgpu]] *ERROR* PSP create ring failed!", "could not start it"),
+        ("[    9.1] amdgpu 0000:08:00.0: Invalid PCI ROM header signature: expecting 0xaa55, got 0xffff", ""),
+        ("[    9.1] vfio-pci 0000:08:00.0: Invalid PCI ROM header signature: expecting 0xaa55, got 0xffff", "ROM"),
+        ("[    9.1] gdrdrv:nvidia_p2p_get_pages(va=704fe0000 len=327680 p2p_token=0) failed [ret = -22]", "GDRCopy"),
+        ("modprobe: ERROR: could not insert 'nv_peer_mem': Invalid argument", "nvidia_peermem cannot"),
         ("        Kernel driver in use: nouveau", "Another driver"),
         ("        Kernel driver in use: vfio-pci", ""),
         # fine, or of no cause
