@@ -114,7 +114,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "show a process at most nine GPUs (CUDA_VISIBLE_DEVICES), or run a process for each GPU with NCCL",
               "CUDA programming guide, Peer-to-Peer Memory Access; CUDA_ERROR_TOO_MANY_PEERS"),
     FaultLine(r"peer access is not supported between these two devices|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
-              r"|cudaErrorPeerAccessUnsupported",
+              r"|(?:cuda|hip)ErrorPeerAccessUnsupported",
               "two GPUs of the process have no peer access",
               "nvidia-smi topo -p2p r shows which; NCCL_P2P_DISABLE=1 lets NCCL go through host memory",
               "CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
@@ -380,7 +380,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
     FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
               r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices"
-              r"|custom device \"/dev/kfd\": no such file",
+              r"|/dev/kfd\"?: [Nn]o such file",
               "the process cannot open the GPUs' compute driver (/dev/kfd)",
               "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
               " --device=/dev/dri",
@@ -413,8 +413,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host; install firmware and driver of one release (hl-fw-loader); replace it if it comes"
               " back",
               "Linux drivers/accel/habanalabs/common/device.c; HabanaAI/Setup_and_Install issue 1"),
-    FaultLine(r"synStatus=\d{1,3} \[Device already acquired\][^\n]{0,40}",
-              "no accelerator is free: other processes have them",
+    FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}",
+              "no accelerator is free: other processes have them, or a container was not given them",
               "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES)",
               "huggingface/tgi-gaudi issue 93"),
     # NICs and networks
@@ -477,7 +477,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "fuser -v /dev/nvidia*: end jobs, DCGM, Fabric Manager and nvidia-persistenced (nvidia-smi -pm 0), and"
               " unload nvidia_drm; then reset it",
               f"{_SMI}, --gpu-reset; NVIDIA/NVSentinel issue 1690"),
-    FaultLine(r"Failed to initialize NVML: Driver/library version mismatch|API mismatch: the client has the version",
+    FaultLine(r"Failed to initialize NVML: (?:Driver/library version mismatch|RM has detected an NVML/RM version"
+              r" mismatch|Function Not Found)|API mismatch: the client has the version",
               "the driver's library is of another version than its module that is loaded",
               "reboot, or unload and load the module once nothing uses the GPUs",
               "NVIDIA driver README, common problems"),
@@ -543,7 +544,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load the driver's network modules (habanalabs_cn, habanalabs_en) of the same version as habanalabs, and"
               " bring the ports up (manage_network_ifs.sh --up); hl-smi -Q shows the links",
               "Intel Gaudi documentation, manage_network_ifs.sh"),
-    FaultLine(r"CUDA driver version is insufficient for CUDA runtime version",
+    FaultLine(r"CUDA driver version is insufficient for CUDA runtime version|(?:cuda|hip)ErrorInsufficientDriver"
+              r"|API call is not supported in the installed CUDA driver|requirement error: unsatisfied condition: cuda"
+              r" ?>= ?\d{1,3}",
               "the GPU driver is older than the CUDA runtime needs",
               "install a newer driver, or a program built for the older CUDA",
               "CUDA compatibility guide"),
@@ -712,7 +715,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
               "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
     FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
-              r"|No CUDA GPUs are available",
+              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b",
               "the process asks for a GPU that it does not see",
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
               " shows what the driver has",
@@ -757,7 +760,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " reserve)",
               "Linux mm/oom_kill.c; systemd.service(5), OOMPolicy"),
     FaultLine(r"nvidia-fabricmanager\.service: (?:Main|Control) process exited[^\n]{0,40}|Failed to start[^\n]{0,40}"
-              r"[Ff]abric ?[Mm]anager|Job for nvidia-fabricmanager\.service failed",
+              r"[Ff]abric ?[Mm]anager|Job for nvidia-fabricmanager\.service failed"
+              r"|nvidia-fabricmanager\.service: Start request repeated too quickly",
               "Fabric Manager did not start",
               "journalctl -u nvidia-fabricmanager says why; its version must be the driver's",
               "Fabric Manager user guide"),
@@ -802,7 +806,16 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a device does not answer: its configuration space reads as ones",
               "read dmesg (fallen off the bus, AER); power-cycle the host; reseat or replace it if it comes back",
               "pciutils lspci.c; Linux drivers/pci/pci.h, PCI_POSSIBLE_ERROR"),
-    FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment|CUDA error 999\b"
+    FaultLine(r"an illegal (?:memory access|instruction) was encountered|(?:CUDA|Cuda) [^\n]{0,60}misaligned address"
+              r"|invalid program counter|hardware stack error|unspecified launch failure|device-side assert triggered"
+              r"|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION)\b"
+              r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure|LAUNCH_FAILED)",
+              "work of the program on the GPU ended with an error",
+              "most often the program's own fault (compute-sanitizer shows where; CUDA_LAUNCH_BLOCKING=1 the call); the"
+              " XIDs of that time in dmesg say whether it was the GPU; run the same on another one",
+              "CUDA runtime API, cudaErrorIllegalAddress (700), cudaErrorLaunchFailure (719)"),
+    FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment"
+              r"|CUDA error(?: 999\b|: unknown error)"
               r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR)|failed to initialize CUDA: unknown"
               r" error|-> CUDA_ERROR_UNKNOWN"
               r"|cuInit[^\n]{0,60}\b999\b|-> (?:unknown|initialization) error|vram init failure:"
@@ -815,16 +828,40 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),
-    FaultLine(r"No devices were found",
+    FaultLine(r"No devices were found|Failed to initialize NVML: No supported GPUs were found"
+              r"|could not insert '(?:nvidia|amdgpu|habanalabs)': No such device",
               "the driver runs, and finds no GPU that it can start",
               "dmesg says why (NVRM: RmInitAdapter, BAR, GSP firmware; another driver such as nouveau or vfio-pci"
               " has it)",
               _SMI),
     FaultLine(r"couldn't communicate with the NVIDIA driver|Failed to initialize NVML: (?:Driver Not Loaded|Not Found)"
-              r"|Please ensure that the NVIDIA device files \(/dev/nvidia\*\) exist",
+              r"|Please ensure that the NVIDIA device files \(/dev/nvidia\*\) exist|HLML_ERROR_DRIVER_NOT_LOADED"
+              r"|nvml error: driver not loaded",
               "the GPU driver is not loaded",
               "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
               _SMI),
+    FaultLine(r"Module (?:nvidia|amdgpu|habanalabs)\w{0,12} not found in directory|could not insert '(?:nvidia|amdgpu"
+              r"|habanalabs)\w{0,12}': (?:Unknown symbol|Exec format error|Invalid argument)|Bad return status for"
+              r" module build on kernel|Unable to load the kernel module '\w{1,24}\.ko'|dkms autoinstall on \S{1,60}"
+              r" failed for",
+              "a driver's kernel module is not built for the kernel that runs",
+              "install the kernel's headers and build it again (dkms autoinstall; its make.log says what failed), or"
+              " install the distribution's signed build; dmesg names symbols that do not fit",
+              "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
+    FaultLine(r"couldn't find libnvidia-ml\.so",
+              "the driver's library is not where programs look for it",
+              "install the driver's libraries of the module's version, and run ldconfig; in a container give it the GPU"
+              " through the container toolkit",
+              "nvidia-smi; NVIDIA container toolkit, Troubleshooting"),
+    FaultLine(r"unable to establish a connection to the specified host: \S{1,80}",
+              "DCGM's service does not run, or is not reachable",
+              "systemctl enable --now nvidia-dcgm (nv-hostengine); from a container name its host and port 5555",
+              "NVIDIA/DCGM dcgmi, Command.cpp"),
+    FaultLine(r"The third-party Profiling module returned an unrecoverable error",
+              "DCGM cannot read the GPUs' profiling counters",
+              "let one tool at a time use them (Nsight, CUPTI, a second exporter), run it as root or permit it to all"
+              " (NVreg_RestrictProfilingToAdminUsers=0), and see that DCGM knows the GPU",
+              "NVIDIA/dcgm-exporter README; DCGM user guide, Profiling Metrics"),
     FaultLine(r"NVRM: GPU \S{1,20} is already bound to (?!vfio-pci)[\w-]{1,40}|Kernel driver in use: nouveau"
               r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b",
               "another driver than NVIDIA's has a GPU",
@@ -898,7 +935,11 @@ FAILURES: tuple[FaultLine, ...] = (
               "a call of the GPU's runtime or library failed",
               "its code says why in the maker's list of errors; read dmesg for XIDs or amdgpu's lines of the same time",
               "CUDA runtime API, HIP and ROCr documentation: error codes"),
-    FaultLine(r"syn[A-Z]\w{2,40}\([^\n]{0,80}\) failed with synapse error: \d{1,4}",
+    FaultLine(r"Failed to initialize NVML: [A-Z][^\n]{2,60}|nvidia-container-cli: \w{1,20} error: [^\n]{1,120}",
+              "the GPUs' management library, or the container toolkit, could not use the driver",
+              "its words say why; nvidia-smi on the host, and dmesg of the time, show whether the driver runs",
+              "nvml.h, nvmlReturn_t; NVIDIA/libnvidia-container"),
+    FaultLine(r"syn[A-Z]\w{2,40}\([^\n]{0,80}\) failed with synapse error: \d{1,4}|synStatus=\d{1,3} \[[^\]\n]{1,60}\]",
               "a call of the GPU's runtime or library failed",
               "the lines before it say why; hl-smi shows whether a process has the device, dmesg whether it started",
               "HabanaAI/hccl_demo, its check of calls; docs.habana.ai, SynapseAI"),
