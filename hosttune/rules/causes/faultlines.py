@@ -294,15 +294,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE); if nothing limits it, replace it",
               f"{_DCGM}; NVIDIA/DCGM issue 122"),
     FaultLine(r"GPU \d{1,3} (?:was unsuccessfully written to|unsuccessfully wrote data) in a peer-to-peer test"
-              r"|Invalid value when checking the pattern at \S{1,30}"
+              r"|Invalid value when checking the pattern at \S{1,30}|Out of bounds values : [1-9]\d{0,9} FAILED"
               r"|Verification error @ element \d{1,9}: val = \S{1,20}, ref = \S{1,20}"
               r"|Data Path Validation\s(?:[^\n]{0,200}\n){1,40}?[^\n]{0,200}\bFAIL\b",
               "copies to or between GPUs do not arrive as they were sent",
               "boot with iommu=pt, or with the IOMMU off (dmesg shows IO_PAGE_FAULT or DMAR); see that BARs hold the"
               " whole memory (Resizable BAR), that no riser is bad, and that a guest's GPUs are of one NVSwitch"
               " partition; until then NCCL_P2P_DISABLE=1",
-              "NVIDIA/cuda-samples simpleP2P.cu and issue 48; NVIDIA/nvbandwidth issue 34; rocm_bandwidth_test;"
-              f" {_DCGM}"),
+              "NVIDIA/cuda-samples simpleP2P.cu and issue 48; NVIDIA/nvbandwidth issue 34; NVIDIA/nccl-tests common.cu;"
+              f" rocm_bandwidth_test; {_DCGM}"),
     FaultLine(r"Found driver on the denylist: \w{1,20}",
               "another driver than NVIDIA's has the GPU",
               "blacklist it (nouveau), rebuild the initramfs and reboot",
@@ -570,6 +570,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "replace the GPU before the next error in them (hosttune validate, row-remap)",
               "NVIDIA GPU memory error management guide, row remapping availability"),
     FaultLine(r"GPU Recovery Action[ \t]{0,40}: (?:GPU )?(?:Reset|Reboot|Drain)|\[?GPU requires reset\]?"
+              r"|NV(?:ML)?_ERR(?:OR)?_RESET_REQUIRED"
               r"|(?:Reset Required|Drain and Reset Recommended)[ \t]{0,40}: Yes",
               "the driver asks for a recovery of the GPU",
               "stop what uses it, and do what the line asks for: reset, reboot, or drain and reset",
@@ -868,7 +869,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "blacklist it (nouveau), rebuild the initramfs and reboot; vfio-pci is right for a GPU that guests get",
               "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
     FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)"
-              r"|\bGPU is lost\b|\bGPUIsLost\b|NVML_ERROR_GPU_IS_LOST",
+              r"|\bGPU is lost\b|\bGPUIsLost\b|ERROR_GPU_IS_LOST",
               "a GPU does not answer",
               "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
               _SMI),
@@ -925,6 +926,10 @@ FAILURES: tuple[FaultLine, ...] = (
               "Fabric Manager reports an error",
               "its words say what; read the lines before it, dmesg (SXid, XID) and nvidia-smi -q (Fabric)",
               "Fabric Manager user guide"),
+    FaultLine(r"\bX[Ii][Dd] \d{1,4} ?(?:\(|- )[A-Z][\w ]{4,60}",
+              "a GPU reported an XID",
+              "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
+              "NVIDIA XID Errors; leptonai/gpud, NVIDIA/NVSentinel"),
     FaultLine(r"nvidia(?:: probe of)? [\da-f:.]{7,13}(?:: probe with driver nvidia)? failed with error -\d{1,3}",
               "NVIDIA's driver did not start on a GPU",
               "the NVRM lines before it say why (a GPU that it does not support, a BAR without an address); without one"

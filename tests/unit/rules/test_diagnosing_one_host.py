@@ -51,7 +51,12 @@ from hosttune.rules.causes.stated import lines_of
         ("Error: unable to establish a connection to the specified host: localhost", "DCGM's service"),
         ("RuntimeError: synStatus=8 [Device not found] Device acquire failed.", "no accelerator is free"),
         ("synDeviceAcquire(&handle, nullptr) failed with synapse error: 20", "runtime or library failed"),
+        ("# Out of bounds values : 50 FAILED", "do not arrive"),
+        ("# Out of bounds values : 0 OK", ""),
+        ("XID 79(GPU has fallen off the bus) detected on PCI:0000:ae:00", "reported an XID"),
+        ("failed to get device remapped rows: ERROR_GPU_IS_LOST", "does not answer"),
         # kernel
+        ("[    9.1] NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED]", "recovery"),
         ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to nouveau.", "Another driver"),
         ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to vfio-pci.", ""),
         ("[    9.1] nvidia: probe of 0000:1a:00.0 failed with error -1", "did not start"),
