@@ -55,6 +55,13 @@ from hosttune.rules.causes.stated import lines_of
         ("# Out of bounds values : 0 OK", ""),
         ("XID 79(GPU has fallen off the bus) detected on PCI:0000:ae:00", "reported an XID"),
         ("failed to get device remapped rows: ERROR_GPU_IS_LOST", "does not answer"),
+        # nvidia-smi -q
+        ("            SRAM Threshold Exceeded       : Yes", "more uncorrectable errors than"),
+        ("        Channel Repair Pending            : Yes", "waits to be repaired"),
+        ("        TPC Repair Pending                : No", ""),
+        ("    Compute Mode                          : Prohibited", "Prohibited"),
+        ("        Volatile\n            SRAM Uncorrectable SEC-DED    : 1", "uncorrectable errors"),
+        ("        Volatile\n            SRAM Uncorrectable SEC-DED    : 0", ""),
         # kernel
         ("[    9.1] NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED]", "recovery"),
         ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to nouveau.", "Another driver"),
