@@ -21,6 +21,8 @@ _GUIDE = "NCCL user guide, Troubleshooting"
 _VARIABLES = "NCCL user guide, Environment Variables"
 _VERBS = "rdma-core, libibverbs/man/ibv_poll_cq.3 and enum ibv_wc_status; NVIDIA/nccl src/transport/net_ib.cc"
 _SMI = "nvidia-smi manual page"
+_DCGM = "NVIDIA/DCGM dcgmlib/dcgm_errors.h"
+_MPS = "CUDA runtime API, cudaErrorMps…; CUDA MPS documentation"
 # NVIDIA/nccl net_ib.cc, of old and new versions; perftest's perftest_communication.c; UCX's ib_mlx5_log.c has words.
 _COMPLETION = (
     r"Got completion [^\n]{{0,160}}?with (?:error |status=(?:\w{{1,40}}\()?){0}\b|Failed status {0}: wr_id"
@@ -100,7 +102,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "UCX cannot register GPU memory with the NIC: no peer-memory module is loaded",
               "load nvidia_peermem (AMD: the amdgpu driver of ROCm), or use DMA-BUF: Linux 5.12 or later",
               "openucx/ucx src/uct/ib/base/ib_md.c"),
-    FaultLine(r"could not insert '?nvidia[_-]peermem|nvidia[_-]peermem: (?:disagrees about|Unknown symbol)",
+    FaultLine(r"ibv_reg_mr\w{0,10}[^\n]{0,80}Bad address|Couldn't allocate MR\b(?=[\s\S]{0,400}Bad address)",
+              "GPU memory cannot be registered with the NIC",
+              "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules and"
+              " Linux 5.12 or later",
+              "NVIDIA GPUDirect RDMA documentation, nvidia-peermem"),
+    FaultLine(r"could not insert '?nv(?:idia)?[_-]peer_?mem\b"
+              r"|nv(?:idia)?[_-]peer_?mem: (?:disagrees about|Unknown symbol)",
               "nvidia_peermem cannot be loaded: it was built without the RDMA stack that runs",
               "install the NIC's RDMA stack first, then the GPU's driver anew; or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
@@ -110,6 +118,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "let all traffic pass between the hosts (the security group must allow itself, in and out), put them into"
               " one subnet, and see whether the peer's process ended: its log comes first",
               "ofiwg/libfabric prov/efa/src/efa_errno.h and efa_strerror.c, efa_show_help"),
+    FaultLine(r"gdrdrv:nvidia_p2p_get_pages\([^\n]{1,90}\) failed|could not load module \S{0,80}gdrdrv\.ko",
+              "GDRCopy's module does not work with the GPU's driver that runs",
+              "build and install gdrdrv anew for this kernel and driver (DKMS package), and load it",
+              "NVIDIA/gdrcopy README and issue 30"),
     FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)|NET/OFI Only EFA provider is supported"
               r"|NET/OFI Couldn't find any optimal provider|NET/OFI Unable to find a protocol that worked"
               r"|provider efa output empty list|NET/OFI [^\n]{0,40}fi_getinfo\(\) call failed[^\n]{0,60}",
@@ -197,10 +209,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "CUDA lets a GPU have at most eight peers, and more GPUs are in one process",
               "show a process at most nine GPUs (CUDA_VISIBLE_DEVICES), or run a process for each GPU with NCCL",
               "CUDA programming guide, Peer-to-Peer Memory Access; CUDA_ERROR_TOO_MANY_PEERS"),
-    FaultLine(r"peer access is not supported between these two devices|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+    FaultLine(r"peer access is not supported between these two devices|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+              r"|(?:cuda|hip)ErrorPeerAccessUnsupported",
               "two GPUs of the process have no peer access",
               "nvidia-smi topo -p2p r shows which; NCCL_P2P_DISABLE=1 lets NCCL go through host memory",
               "CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
+    FaultLine(r"cudaErrorMapBufferObjectFailed[^\n]{0,40}PeerAccess"
+              r"|PeerAccess[^\n]{0,60}mapping of buffer object failed",
+              "the memory of a GPU could not be mapped for another one",
+              "make BAR1 hold the whole memory (Resizable BAR; nvidia-smi -q -d MEMORY), and boot with iommu=pt or the"
+              " IOMMU off; until then NCCL_P2P_DISABLE=1",
+              "CUDA runtime API, cudaErrorMapBufferObjectFailed (205); tinygrad/open-gpu-kernel-modules issue 44"),
     FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
               r"failed[^\n]{0,60}|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
               r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))",
@@ -214,7 +233,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "take a newer NCCL, built for this GPU: NCCL INFO `ncclMaxSharedMem … exceeds` says that one asks for"
               " more shared memory than the GPU gives (RTX 50: 2.26.2 or later)",
               "NVIDIA/nccl src/enqueue.cc, ncclLaunchKernel; nccl-tests issue 287"),
-    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}",
+    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}"
+              r"|(?:CUDA|HIP) error:? (?:2:? )?out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+              r"|hipErrorOutOfMemory",
               "the GPU's memory is full",
               "see who holds it (nvidia-smi); leave room for the library's buffers (NCCL_BUFFSIZE, fewer channels)"
               " or stop the framework's own pool from taking all",
@@ -381,12 +402,21 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "Fabric Manager and the driver have different versions: the switches are not set up",
               "install nvidia-fabricmanager of exactly the driver's version (pin both), then start it",
               "Fabric Manager user guide; NVIDIA/gpu-operator issue 544"),
+    FaultLine(r"is ib_umad module loaded\?|can't read ABI version from /sys/class/infiniband_mad[^\n]{0,40}",
+              "the module ib_umad is not loaded, through which NVLink's and InfiniBand's subnet managers and tools"
+              " talk",
+              "modprobe ib_umad (and mlx5_ib), and load both at boot; a container needs /dev/infiniband",
+              "rdma-core libibumad, umad_init; NVIDIA/gpu-operator issue 2781"),
+    FaultLine(r"fabric manager config file item: \w{1,60} has an invalid value",
+              "Fabric Manager's configuration has a value that it does not take",
+              "correct fabricmanager.cfg, or take the one of the installed package and its topology files",
+              "Fabric Manager user guide, Config File; siderolabs/extensions issue 511"),
     FaultLine(r"query NVSwitch device information from NVSwitch driver failed[^\n]{0,80}",
               "Fabric Manager sees no NVSwitch here",
               "without NVSwitches it is not needed: disable it; on a board with them see lspci and dmesg"
               " (nvidia-nvswitch), boards with NVLink 5 need nvlsm and ib_umad, and guests have none of their own",
               "NVIDIA/gpu-operator issues 610 and 2781"),
-    FaultLine(r"forward compatibility was attempted on non supported HW",
+    FaultLine(r"forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
               "the container's CUDA compatibility library does not fit this GPU or driver",
               "take the image's cuda-compat out of LD_LIBRARY_PATH, or update the host's driver",
               "CUDA compatibility guide; CUDA error 804"),
@@ -394,6 +424,148 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the program was not built for this GPU",
               "take a build that has the GPU's compute capability (newer PyTorch, CUDA or NCCL)",
               "CUDA runtime API, cudaErrorNoKernelImageForDevice"),
+    FaultLine(r"row remapping failed|Found \d{1,9} (?:faulty|NaN-value) memory elements on GPU"
+              r"|A memory mismatch was detected on GPU|Detected a miscompare failure in the L1 cache",
+              "a GPU's memory gives wrong data, or could not be repaired",
+              "take the GPU out of use, run its field diagnostic, and replace it",
+              _DCGM),
+    FaultLine(r"Detected \d{1,9} volatile double-bit ECC error|a double-bit ECC error has occurr?ed on GPU"
+              r"|GPU had an uncontained error \(XID 95\)",
+              "a GPU's memory had uncorrectable errors",
+              "drain and reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
+              _DCGM),
+    FaultLine(r"had memory errors and row remappings are pending|[Pp]ending (?:retired page|page retirement)[^\n]{0,60}"
+              r"detected",
+              "a GPU has memory that waits to be replaced after errors",
+              "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
+              _DCGM),
+    FaultLine(r"[Ii]nfo[Rr][Oo][Mm] is corrupted at gpu[^\n]{0,20}|A corrupt InfoROM has been detected in GPU \d{1,3}",
+              "a GPU's InfoROM is damaged: its counters and its identity are not reliable",
+              "power-cycle the host; if it stays, have the maker restore the InfoROM or replace the GPU",
+              f"{_SMI}; {_DCGM}"),
+    FaultLine(r"GPU \d{1,3} is running at PCI link width \d{1,2}X, which is below[^\n]{0,60}",
+              "a GPU's PCIe link has fewer lanes than the test asks for",
+              "reseat the card or riser, and see how many lanes the slot has; where fewer are by design lower the"
+              " test's min_pci_width",
+              _DCGM),
+    FaultLine(r"GPU \d{1,3} is running at PCI link generation \d, which is below[^\n]{0,60}",
+              "a GPU's PCIe link is slower than the test asks for",
+              "reseat the card or riser, and set the slot's speed in the firmware to Auto; where it is by design"
+              " lower the test's min_pci_generation",
+              _DCGM),
+    FaultLine(r"Bandwidth of GPU \d{1,3} in direction \S{1,20} of [\d.]{1,12} did not exceed minimum",
+              "copies of a GPU are slower than the test asks for",
+              "compare with the other GPUs; lspci -vv (LnkSta) under load shows its link, nvidia-smi nvlink -s the"
+              " links",
+              _DCGM),
+    FaultLine(r"Detected more than \d{1,6} PCIe replays per minute|host-side PCIe replay violation"
+              r"|Detected \d{1,9} \w{0,20}pcie_replay\w{0,20} for GPU",
+              "a GPU's PCIe link repeats packets: its signal is bad",
+              "reseat the card, its riser and cables; the AER lines in dmesg say which port counts",
+              _DCGM),
+    FaultLine(r"(?:clock throttling|clocks event) due to thermal violation|[Tt]hermal violations totaling [\d.]{1,9}"
+              r" seconds",
+              "heat lowered a GPU's clocks during the test",
+              "check fans, air flow and water, and the GPU's temperature against its neighbours'",
+              _DCGM),
+    FaultLine(r"Clocks are being (?:throttled|optimized) for GPU \d{1,3} because of[^\n]{0,80}",
+              "a GPU's clocks were lowered by its hardware during the test",
+              "nvidia-smi -q -d PERFORMANCE under load says why: power brake (supply, cables) or heat",
+              _DCGM),
+    FaultLine(r"(?:clock throttling|clocks event) due to power violation[^\n]{0,20}",
+              "power limits a GPU's clocks",
+              "under load at the board's own limit that is its design; else set the board's default limit, and check"
+              " its supply and cables (nvidia-smi -q -d POWER,PERFORMANCE)",
+              _DCGM),
+    FaultLine(r"Enforced power limit on GPU \d{1,3} set to [\d.]{1,9}, which is too low",
+              "a GPU's power limit is lower than the test needs",
+              "set the board's default limit (hosttune plan, settings.power_limit_watts), or leave this test out",
+              _DCGM),
+    FaultLine(r"memory copy utilization for the GPU: \d{1,3} is greater than 10%",
+              "other work uses the GPU: the test's figures would be too low",
+              "end what runs on it (nvidia-smi shows it), wait until it is idle, and run this test alone; after another"
+              " test DCGM 4.5.0 says it of idle GPUs, too",
+              "NVIDIA/DCGM issue 272, NVBandwidthPlugin.cpp"),
+    FaultLine(r"Detected [\d.]{1,12} \w{1,12} for GPU \d{1,3} which is below the threshold|Max stress level of "
+              r"[\d.]{1,12} did not reach desired stress level|Max power of [\d.]{1,9} did not reach desired power "
+              r"minimum|only achieved a memory bandwidth of [\d.]{1,12} GB/s",
+              "a GPU is slower than the test asks for",
+              "compare with the other GPUs; read its clocks' reasons, temperature and power limit under load"
+              " (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE); if nothing limits it, replace it",
+              f"{_DCGM}; NVIDIA/DCGM issue 122"),
+    FaultLine(r"GPU \d{1,3} (?:was unsuccessfully written to|unsuccessfully wrote data) in a peer-to-peer test"
+              r"|Invalid value when checking the pattern at \S{1,30}|Out of bounds values : [1-9]\d{0,9} FAILED"
+              r"|Verification error @ element \d{1,9}: val = \S{1,20}, ref = \S{1,20}"
+              r"|Data Path Validation\s(?:[^\n]{0,200}\n){1,40}?[^\n]{0,200}\bFAIL\b",
+              "copies to or between GPUs do not arrive as they were sent",
+              "boot with iommu=pt, or with the IOMMU off (dmesg shows IO_PAGE_FAULT or DMAR); see that BARs hold the"
+              " whole memory (Resizable BAR), that no riser is bad, and that a guest's GPUs are of one NVSwitch"
+              " partition; until then NCCL_P2P_DISABLE=1",
+              "NVIDIA/cuda-samples simpleP2P.cu and issue 48; NVIDIA/nvbandwidth issue 34; NVIDIA/nccl-tests common.cu;"
+              f" rocm_bandwidth_test; {_DCGM}"),
+    FaultLine(r"Found driver on the denylist: \w{1,20}",
+              "another driver than NVIDIA's has the GPU",
+              "blacklist it (nouveau), rebuild the initramfs and reboot",
+              _DCGM),
+    FaultLine(r"number of devices NVML returns is different than the number of devices in /dev",
+              "the driver and /dev do not show the same GPUs",
+              "lspci shows those that are there; dmesg says why one did not start; a container has those that it was"
+              " given",
+              _DCGM),
+    FaultLine(r"Detected fatal NvSwitch SXID \d{1,6}|Detected fatal errors on NvSwitch \d{1,3} link \d{1,3}",
+              "a switch between the GPUs reports a fatal error",
+              "read the SXIDs in dmesg and Fabric Manager's log; reset GPUs and switches or reboot; if it comes back,"
+              " the board goes back",
+              _DCGM),
+    FaultLine(r"Detected XID \d{1,4} for GPU \d{1,3}",
+              "a GPU reported an XID",
+              "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
+              _DCGM),
+    # gpu-burn
+    FaultLine(r"GPU \d{1,3}: FAULTY|errors: [^\n]{0,200}?-?\d{1,12} {1,2}\(WARNING!\)",
+              "a GPU computed wrong results under load",
+              "run gpu-burn on it alone, at the clocks and limits of the board; check power and heat; replace it if it"
+              " comes back",
+              "wilicc/gpu-burn gpu_burn-drv.cpp, compare"),
+    FaultLine(r"Couldn't init a GPU test: Error in \"load module\"",
+              "gpu-burn was not built for this GPU",
+              "build it with the GPU's compute capability (make COMPUTE=75)",
+              "wilicc/gpu-burn README.md"),
+    # CUDA's and HIP's errors
+    FaultLine(r"unsupported display driver / cuda driver combination|cudaErrorSystemDriverMismatch"
+              r"|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+              "CUDA's driver library (libcuda) and the kernel's module are of two versions",
+              "after an update of the driver reboot; in a container take cuda-compat and copies of libcuda out of"
+              " LD_LIBRARY_PATH, so that the host's library is used",
+              "CUDA runtime API, cudaErrorSystemDriverMismatch (803)"),
+    FaultLine(r"MPS client failed to connect|(?:cudaErrorMps|CUDA_ERROR_MPS_)\w{4,40}"
+              r"|remote procedural call between the MPS server and the MPS client failed"
+              r"|MPS server is not ready to accept new MPS client requests|required to (?:create MPS client|support"
+              r" device connections) have been exhausted",
+              "the process cannot use the MPS server",
+              "start nvidia-cuda-mps-control as the same user, and give client and container its pipe directory"
+              " (CUDA_MPS_PIPE_DIRECTORY) and the host's IPC; without MPS unset that variable",
+              _MPS),
+    FaultLine(r"CUDA_ERROR_CONTAINED|Invalid access of peer GPU memory over nvlink or a hardware error"
+              r"|cudaErrorNvlinkUncorrectable|CUDA_ERROR_NVLINK_UNCORRECTABLE|uncorrectable NVLink error detected",
+              "an access to another GPU over NVLink failed",
+              "read the XIDs (74, 144 to 150) and SXIDs in dmesg on each host of the links; nvidia-smi nvlink -e; reset"
+              " the GPUs",
+              "CUDA runtime API, cudaErrorContained (721), cudaErrorNvlinkUncorrectable (220)"),
+    FaultLine(r"the launch timed out and was terminated|cudaErrorLaunchTimeout|CUDA_ERROR_LAUNCH_TIMEOUT",
+              "a kernel ran longer than the display's watchdog allows",
+              "run it on a GPU without a display, or stop the desktop on this one",
+              "CUDA runtime API, cudaErrorLaunchTimeout (702)"),
+    FaultLine(r"PTX was compiled with an unsupported toolchain",
+              "the driver is older than the tools that built the program",
+              "install a newer driver, or a build for the driver's CUDA (nvidia-smi shows it)",
+              "CUDA runtime API, cudaErrorUnsupportedPtxVersion (222)"),
+    FaultLine(r"Unable to find code object for all current devices|hipErrorNoBinaryForGpu|HSA_STATUS_ERROR_INVALID_ISA"
+              r"|(?:CUDA|HIP) error: invalid device function|Tensile\w{0,20}[^\n]{0,120} for GPU arch|device kernel"
+              r" image is invalid",
+              "the program was not built for this GPU",
+              "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
+              "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
     FaultLine(r"could not select device driver \"\"? ?\"? ?with capabilities: \[\[gpu\]\]|nvidia-container-cli: "
               r"[^\n]{1,120}"
               r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}",
@@ -406,12 +578,31 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "use a slot at the CPU, or a switch that routes atomics; in a guest an emulated root port must offer "
               "them",
               "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
-    FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded",
+    FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
+              r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices"
+              r"|/dev/kfd\"?: [Nn]o such file",
               "the process cannot open the GPUs' compute driver (/dev/kfd)",
               "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
               " --device=/dev/dri",
               "ROCm installation guide, group permissions; rocminfo.cc"),
-    FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}",
+    FaultLine(r"amdgpu [0-9a-f:.]{7,16}: (?:amdgpu: )?device lost from bus!",
+              "a GPU was lost from the PCIe bus",
+              "read the lines before it (AER, link down, heat); power-cycle the host; reseat the card, its riser and"
+              " its power cables, and replace it if it comes back",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c"),
+    FaultLine(r"uncorrectable hardware error\(ERREVENT_ATHUB_INTERRUPT\) detected|RAS records:\d{1,9} exceed threshold"
+              r"|GPU will not be initialized\. Replace this GPU|[Ee]xceed(?:s|ing) the bad_page_threshold",
+              "a GPU's memory or engines had uncorrectable errors",
+              "power-cycle the host and see amd-smi bad-pages; replace the GPU if they come back, or if too many"
+              " pages are bad",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c"),
+    FaultLine(r"MES failed to respon(?:d to|se) msg=\w{1,24}|MES might be in unrecoverable state[^\n]{0,40}",
+              "a GPU hung: its scheduler's firmware does not answer",
+              "read whether the reset below it worked, else power-cycle the host; update firmware (linux-firmware) and"
+              " driver if it comes back",
+              "Linux drivers/gpu/drm/amd/amdgpu/mes_v11_0.c; ROCm/legacy-rocm-build issue 5724"),
+    FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}"
+              r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*",
               "a GPU hung: one of its engines did not answer in time",
               "read the lines below it (reset, RAS, page faults); if the reset fails, power-cycle the host; update "
               "driver"
@@ -422,8 +613,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host; install firmware and driver of one release (hl-fw-loader); replace it if it comes"
               " back",
               "Linux drivers/accel/habanalabs/common/device.c; HabanaAI/Setup_and_Install issue 1"),
-    FaultLine(r"synStatus=\d{1,3} \[Device already acquired\][^\n]{0,40}",
-              "no accelerator is free: other processes have them",
+    FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}",
+              "no accelerator is free: other processes have them, or a container was not given them",
               "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES)",
               "huggingface/tgi-gaudi issue 93"),
     # NICs and networks
@@ -575,10 +766,24 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "let all traffic pass between the hosts (the security group must allow itself, both ways), and use one"
               " version of libfabric and of the plugin on all",
               "aws-ofi-nccl; AWS, Get started with EFA: security group"),
-    FaultLine(r"Failed to initialize NVML: Driver/library version mismatch|API mismatch: the client has the version",
+    FaultLine(r"GPU [0-9A-Fa-f:.]{7,16}(?:: ?In use by another client| is currently in use by another process)",
+              "a GPU cannot be reset: something uses it",
+              "fuser -v /dev/nvidia*: end jobs, DCGM, Fabric Manager and nvidia-persistenced (nvidia-smi -pm 0), and"
+              " unload nvidia_drm; then reset it",
+              f"{_SMI}, --gpu-reset; NVIDIA/NVSentinel issue 1690"),
+    FaultLine(r"Failed to initialize NVML: (?:Driver/library version mismatch|RM has detected an NVML/RM version"
+              r" mismatch|Function Not Found)|API mismatch: the client has the version",
               "the driver's library is of another version than its module that is loaded",
               "reboot, or unload and load the module once nothing uses the GPUs",
               "NVIDIA driver README, common problems"),
+    FaultLine(r"Failed to display (?:compute|GPU) instances: Insufficient Permissions",
+              "instances of MIG cannot be listed: the user is not root, or MIG is on for no GPU",
+              "run it as root; nvidia-smi -mig 1, then reset the GPU once nothing uses it",
+              f"{_SMI}, mig; Project-HAMi/HAMi issue 1044"),
+    FaultLine(r"Failed to initialize NVML: (?:GPU access blocked by the operating system|Insufficient Permissions)",
+              "the process may not use the GPUs' device nodes",
+              "give the user, or the container's cgroup, /dev/nvidiactl and /dev/nvidiaN (--gpus, or --device)",
+              "nvml.h, nvmlReturn_t"),
     FaultLine(r"Failed to initialize NVML: Unknown Error",
               "the container has lost its right to the GPUs' device nodes",
               "start the container again; then cgroup driver cgroupfs, or name the nodes with --device",
@@ -609,12 +814,33 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "start nvidia-fabricmanager of the driver's version (boards with NVLink 5 also need nvlsm), and read"
               " its log; of a guest, activate its partition (hosttune plan, fabric_partition)",
               f"{_SMI}, Fabric; Fabric Manager user guide"),
+    FaultLine(r"Fabric[ \t]{0,20}\n[ \t]{0,40}State[ \t]{0,60}: \w[\w ]{0,20}\n[ \t]{0,40}Status[ \t]{0,60}:"
+              r" (?!Success|N/A)[A-Z][\w ]{2,40}",
+              "a GPU's registration with the fabric failed",
+              "read Fabric Manager's log of that time (with NVLink between hosts also the switches' and IMEX),"
+              " restart it, and reset the GPUs",
+              f"{_SMI}, Fabric; Azure/azhpc-images pull request 506"),
+    FaultLine(r"Health[ \t]{0,20}\n[ \t]{0,40}Summary[ \t]{0,60}: (?:Unhealthy|Limited Capacity)"
+              r"|Health[ \t]{0,20}\n(?:[ \t]{1,40}[A-Z][^\n]{0,80}\n){0,4}?[ \t]{1,40}(?:Bandwidth[ \t]{0,60}: Degraded"
+              r"|Route Unhealthy[ \t]{0,60}: True|Access Timeout Recovery[ \t]{0,60}: True)",
+              "the fabric of a GPU is not healthy",
+              "read Fabric Manager's log and the SXIDs; links that are down take bandwidth: reset the GPUs, and send"
+              " the board or tray back if it stays so",
+              f"{_SMI}, Fabric, Health; nvml.h, NVML_GPU_FABRIC_HEALTH_MASK"),
+    FaultLine(r"detected number of NVSwitches don't match with any supported system topology"
+              r"|failed to find the GPU handle \d{1,24} in the multicast team",
+              "Fabric Manager does not find all switches, or a GPU of a team: one is missing or failed",
+              "lspci and dmesg (nvidia-nvswitch, SXid) show which; power-cycle the host; if it stays away, the board"
+              " goes back",
+              "Fabric Manager's log, as in leptonai/gpud components/accelerator/nvidia/fabric-manager"),
     FaultLine(r"no (?:habanalabs network )?interfaces were detected",
               "the accelerators' own network ports are missing",
               "load the driver's network modules (habanalabs_cn, habanalabs_en) of the same version as habanalabs, and"
               " bring the ports up (manage_network_ifs.sh --up); hl-smi -Q shows the links",
               "Intel Gaudi documentation, manage_network_ifs.sh"),
-    FaultLine(r"CUDA driver version is insufficient for CUDA runtime version",
+    FaultLine(r"CUDA driver version is insufficient for CUDA runtime version|(?:cuda|hip)ErrorInsufficientDriver"
+              r"|API call is not supported in the installed CUDA driver|requirement error: unsatisfied condition: cuda"
+              r" ?>= ?\d{1,3}",
               "the GPU driver is older than the CUDA runtime needs",
               "install a newer driver, or a program built for the older CUDA",
               "CUDA compatibility guide"),
@@ -628,12 +854,30 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
               "NVIDIA GPU memory error management guide, row remapping and page retirement"),
     FaultLine(r"Volatile[ \t]{0,40}\n(?:[ \t](?![ \t]{0,40}Aggregate)[^\n]{0,80}\n){0,6}?[ \t]{1,40}[SD]RAM "
-              r"Uncorrectable(?: \w{1,8})?"
+              r"Uncorrectable(?: [\w-]{1,8})?"
               r"[ \t]{0,40}: [1-9]",
               "a GPU's memory had uncorrectable errors since its driver was loaded",
               "reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
               "NVIDIA GPU memory error management guide"),
-    FaultLine(r"GPU Recovery Action[ \t]{0,40}: (?:GPU )?(?:Reset|Reboot|Drain)",
+    FaultLine(r"SRAM Threshold Exceeded[ \t]{0,40}: Yes",
+              "a GPU's on-chip memory had more uncorrectable errors than its maker allows",
+              "replace the GPU (hosttune validate, ecc-errors)",
+              f"{_SMI}, SRAM Threshold Exceeded"),
+    FaultLine(r"(?:Channel|TPC) Repair Pending[ \t]{0,40}: Yes",
+              "a part of a GPU waits to be repaired",
+              "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
+              f"{_SMI}, Channel Repair Pending and TPC Repair Pending"),
+    FaultLine(r"Compute Mode[ \t]{0,40}: Prohibited",
+              "no program may compute on a GPU: its compute mode is Prohibited",
+              "nvidia-smi -c DEFAULT",
+              f"{_SMI}, Compute Mode"),
+    FaultLine(r"None[ \t]{1,40}: [1-9]\d{0,5} bank",
+              "banks of a GPU's memory have no spare rows left",
+              "replace the GPU before the next error in them (hosttune validate, row-remap)",
+              "NVIDIA GPU memory error management guide, row remapping availability"),
+    FaultLine(r"GPU Recovery Action[ \t]{0,40}: (?:GPU )?(?:Reset|Reboot|Drain)|\[?GPU requires reset\]?"
+              r"|NV(?:ML)?_ERR(?:OR)?_RESET_REQUIRED"
+              r"|(?:Reset Required|Drain and Reset Recommended)[ \t]{0,40}: Yes",
               "the driver asks for a recovery of the GPU",
               "stop what uses it, and do what the line asks for: reset, reboot, or drain and reset",
               f"{_SMI}, GPU Recovery Action"),
@@ -680,6 +924,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a passed device loses its settings again and again: it does not come back from a reset",
               "read the lines before it (AER, link down, not ready after FLR); power-cycle the host if it stays so",
               "Linux drivers/vfio/pci/vfio_pci_config.c, vfio_bar_restore"),
+    FaultLine(r"Region [0-5]: Memory at <unassigned>[^\n]{0,60}",
+              "a BAR of a device has no address",
+              "host: Above 4G Decoding and Resizable BAR in the firmware, or pci=realloc; guest: UEFI firmware and a"
+              " 64-bit window that holds its BARs (hosttune plan computes it)",
+              "pciutils lspci.c, show_bases; Linux drivers/pci/setup-res.c"),
     FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
               r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found",
               "the device that the guest asks for is not on the host",
@@ -762,22 +1011,28 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "of cards that a bridge joins: seat it, without one that is no fault; of a board: read the XIDs in dmesg"
               " and the fabric's log, restart the fabric's service, then reset the GPUs",
               "DCGM user guide, dcgmi nvlink --link-status: D is down"),
+    FaultLine(r"(?:CUDA|Cuda|cuda)[^\n]{0,60}(?:\b801\b[^\n]{0,40}|operation not supported)",
+              "this GPU or its driver lacks an operation that the program uses",
+              "in a guest with a vGPU or a MIG slice unified memory, peer access and IPC can be missing: switch them"
+              " on in the vGPU's settings, or off in the program; else update the driver",
+              "CUDA runtime API, cudaErrorNotSupported (801)"),
     FaultLine(r"CUDA-capable device(?:\(s\))?s? (?:is/)?are busy or unavailable",
               "the GPUs take no new process: exclusive mode, MIG without an instance, or an MPS server of another user",
               "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"
               " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
               "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
-    FaultLine(r"invalid device ordinal|no CUDA-capable device is detected|No HIP GPUs are available"
-              r"|No CUDA GPUs are available",
+    FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
+              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b",
               "the process asks for a GPU that it does not see",
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
               " shows what the driver has",
               "CUDA runtime API, cudaErrorInvalidDevice, cudaErrorNoDevice"),
-    FaultLine(r"hw_init of IP block <\w{1,24}> failed[^\n]{0,20}|PSP firmware loading failed",
+    FaultLine(r"hw_init of IP block <\w{1,24}> failed[^\n]{0,20}|PSP firmware loading failed"
+              r"|PSP (?:load [\w ]{2,12}|create ring|tmr init|resume) failed",
               "a GPU's driver could not start it",
               "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
-              " been reset by the host",
-              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_psp.c"),
+              " been reset by the host; a bridge between GPUs can be defective: start it without",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_psp.c; ROCm/legacy-rocm-build issue 2747"),
     FaultLine(r"Unable to locate a BIOS ROM",
               "the driver found no ROM of the GPU",
               "give the guest a dump of it (<rom file='…'/>), or make another GPU the boot display of the host",
@@ -791,7 +1046,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the NVRM lines before it say why; reset the GPU or power-cycle the host; firmware and modules must be of"
               " one version",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x62, RM_INIT_FIRMWARE_INIT_FAILED"),
-    FaultLine(r"Invalid PCI ROM header signature: expecting 0xaa55, got 0xffff",
+    FaultLine(r"(?<!amdgpu \S{12}: )Invalid PCI ROM header signature: expecting 0xaa55, got 0xffff",  # it tries others
               "the device's option ROM cannot be read",
               "give the guest a dump of it (<rom file='…'/>) or none (<rom bar='off'/>); that of the boot display "
               "was used"
@@ -812,7 +1067,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " reserve)",
               "Linux mm/oom_kill.c; systemd.service(5), OOMPolicy"),
     FaultLine(r"nvidia-fabricmanager\.service: (?:Main|Control) process exited[^\n]{0,40}|Failed to start[^\n]{0,40}"
-              r"[Ff]abric ?[Mm]anager",
+              r"[Ff]abric ?[Mm]anager|Job for nvidia-fabricmanager\.service failed"
+              r"|nvidia-fabricmanager\.service: Start request repeated too quickly",
               "Fabric Manager did not start",
               "journalctl -u nvidia-fabricmanager says why; its version must be the driver's",
               "Fabric Manager user guide"),
@@ -824,7 +1080,53 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the process sees no GPU driver",
               "a container: start it with the GPUs (--gpus all); else nvidia-smi says whether the driver is loaded",
               "PyTorch, torch/csrc/cuda"),
-    FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment",
+    FaultLine(r"No MIG devices found",
+              "MIG is on, and the GPU has no instance: no program can use it",
+              "create instances (nvidia-smi mig -cgi PROFILE -C), or switch MIG off (nvidia-smi -mig 0)",
+              "MIG user guide, Creating GPU Instances"),
+    FaultLine(r"No AMD GPUs specified",
+              "the driver shows no GPU",
+              "lspci shows whether it is there, and its driver (amdgpu, not vfio-pci); dmesg | grep amdgpu says why"
+              " it did not start",
+              "ROCm/rocm_smi_lib rocm_smi.py"),
+    FaultLine(r"SMU: I'm not done with your previous command|SMU: (?:bus error|response:0xFFFFFFFF)",
+              "a GPU's own controller (SMU) does not answer",
+              "read the lines before it; power-cycle the host; update the firmware if it comes back",
+              "Linux drivers/gpu/drm/amd/pm/swsmu/smu_cmn.c"),
+    FaultLine(r"(?:habanalabs|accel) \w{0,12}\d{1,4}: (?:[^\n]{0,60}is unusable|Going to reset devices?)[^\n]{0,40}",
+              "an accelerator's driver resets it, or gave it up",
+              "read the lines before it in dmesg (ECC, heartbeat, timeout); hl-smi shows its state; power-cycle the"
+              " host if it stays so",
+              "Linux drivers/accel/habanalabs/common/device.c"),
+    FaultLine(r"Call returned (?:HSA_STATUS_ERROR_OUT_OF_RESOURCES|4104\b)",
+              "the runtime cannot use the GPUs' compute driver (/dev/kfd)",
+              "run rocminfo as root: if that works, add the user to the groups render and video; else dmesg (amdgpu,"
+              " kfd) says why, or the GPU sleeps (echo on to its power/control), or the model is not supported",
+              "ROCm/legacy-rocm-build issues 1088 and 4878; rocminfo.cc"),
+    FaultLine(r"Expected integer value from monitor, but got \"\"|GPU\[\d{1,3}\][^\n]{0,40}Data \(usually from"
+              r" reading a file\) was not of the type that was expected",
+              "a GPU gives no readings: it is asleep, or its driver has lost it",
+              "cat /sys/class/drm/card*/device/power/runtime_status; echo on to power/control of its PCI device wakes"
+              " it; if it stays so, dmesg (amdgpu) says why",
+              "ROCm/rocm_smi_lib issue 217; ROCm/legacy-rocm-build issue 4878"),
+    FaultLine(r"(?:3D|VGA|Display|Infiniband|Ethernet|Processing|Non-Volatile|Network)[^\n]{4,160}\(rev ff\)",
+              "a device does not answer: its configuration space reads as ones",
+              "read dmesg (fallen off the bus, AER); power-cycle the host; reseat or replace it if it comes back",
+              "pciutils lspci.c; Linux drivers/pci/pci.h, PCI_POSSIBLE_ERROR"),
+    FaultLine(r"an illegal (?:memory access|instruction) was encountered|(?:CUDA|Cuda) [^\n]{0,60}misaligned address"
+              r"|invalid program counter|hardware stack error|unspecified launch failure|device-side assert triggered"
+              r"|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION)\b"
+              r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure|LAUNCH_FAILED)",
+              "work of the program on the GPU ended with an error",
+              "most often the program's own fault (compute-sanitizer shows where; CUDA_LAUNCH_BLOCKING=1 the call); the"
+              " XIDs of that time in dmesg say whether it was the GPU; run the same on another one",
+              "CUDA runtime API, cudaErrorIllegalAddress (700), cudaErrorLaunchFailure (719)"),
+    FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment"
+              r"|CUDA error(?: 999\b|: unknown error)"
+              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR)|failed to initialize CUDA: unknown"
+              r" error|-> CUDA_ERROR_UNKNOWN"
+              r"|cuInit[^\n]{0,60}\b999\b|-> (?:unknown|initialization) error|vram init failure:"
+              r" 999|code=(?:30|999)\(cudaErrorUnknown\)",
               "CUDA could not start",
               "load nvidia_uvm (modprobe nvidia_uvm; after a sleep unload it first); on boards with NVSwitches start"
               " Fabric Manager; a container needs /dev/nvidia-uvm",
@@ -833,16 +1135,47 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),
-    FaultLine(r"No devices were found",
+    FaultLine(r"No devices were found|Failed to initialize NVML: No supported GPUs were found"
+              r"|could not insert '(?:nvidia|amdgpu|habanalabs)': No such device",
               "the driver runs, and finds no GPU that it can start",
               "dmesg says why (NVRM: RmInitAdapter, BAR, GSP firmware; another driver such as nouveau or vfio-pci"
               " has it)",
               _SMI),
-    FaultLine(r"couldn't communicate with the NVIDIA driver",
+    FaultLine(r"couldn't communicate with the NVIDIA driver|Failed to initialize NVML: (?:Driver Not Loaded|Not Found)"
+              r"|Please ensure that the NVIDIA device files \(/dev/nvidia\*\) exist|HLML_ERROR_DRIVER_NOT_LOADED"
+              r"|nvml error: driver not loaded",
               "the GPU driver is not loaded",
               "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
               _SMI),
-    FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)",
+    FaultLine(r"Module (?:nvidia|amdgpu|habanalabs)\w{0,12} not found in directory|could not insert '(?:nvidia|amdgpu"
+              r"|habanalabs)\w{0,12}': (?:Unknown symbol|Exec format error|Invalid argument)|Bad return status for"
+              r" module build on kernel|Unable to load the kernel module '\w{1,24}\.ko'|dkms autoinstall on \S{1,60}"
+              r" failed for",
+              "a driver's kernel module is not built for the kernel that runs",
+              "install the kernel's headers and build it again (dkms autoinstall; its make.log says what failed), or"
+              " install the distribution's signed build; dmesg names symbols that do not fit",
+              "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
+    FaultLine(r"couldn't find libnvidia-ml\.so",
+              "the driver's library is not where programs look for it",
+              "install the driver's libraries of the module's version, and run ldconfig; in a container give it the GPU"
+              " through the container toolkit",
+              "nvidia-smi; NVIDIA container toolkit, Troubleshooting"),
+    FaultLine(r"unable to establish a connection to the specified host: \S{1,80}",
+              "DCGM's service does not run, or is not reachable",
+              "systemctl enable --now nvidia-dcgm (nv-hostengine); from a container name its host and port 5555",
+              "NVIDIA/DCGM dcgmi, Command.cpp"),
+    FaultLine(r"The third-party Profiling module returned an unrecoverable error",
+              "DCGM cannot read the GPUs' profiling counters",
+              "let one tool at a time use them (Nsight, CUPTI, a second exporter), run it as root or permit it to all"
+              " (NVreg_RestrictProfilingToAdminUsers=0), and see that DCGM knows the GPU",
+              "NVIDIA/dcgm-exporter README; DCGM user guide, Profiling Metrics"),
+    FaultLine(r"NVRM: GPU \S{1,20} is already bound to (?!vfio-pci)[\w-]{1,40}|Kernel driver in use: nouveau"
+              r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b",
+              "another driver than NVIDIA's has a GPU",
+              "blacklist it (nouveau), rebuild the initramfs and reboot; vfio-pci is right for a GPU that guests get",
+              "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
+    FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)"
+              r"|\bGPU is lost\b|\bGPUIsLost\b|ERROR_GPU_IS_LOST",
               "a GPU does not answer",
               "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
               _SMI),
@@ -850,11 +1183,16 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "requests were flushed (status 5) after an earlier error of the same connection",
               "look for the first error, often on another host",
               _VERBS),
-    FaultLine(r"\|[ \t]{0,4}PCIe[ \t]{1,30}\|[ \t]{0,4}Fail[^\n]{0,80}\n\|[^\n]{0,60}Nv[Ll]ink link \d{1,2}",
-              "DCGM's diagnostic counts links between GPUs as down: on a card without NVLink bridge that is no fault",
-              "nvidia-smi nvlink -s shows the links that there should be; a newer DCGM leaves out those that are not"
-              " there",
-              "NVIDIA/DCGM issue 49"),
+    FaultLine(r"Nv[Ll]ink link \d{1,2} is currently down|Only \d{1,3} Nv[Ll]inks are up out of the expected \d{1,3}"
+              r"|N[Vv]Switch (?:physical ID )?\d{1,3}'s Nv[Ll]ink (?:port )?\d{1,3} is (?:currently )?down",
+              "DCGM counts links between GPUs as down: on a card without NVLink bridge that is no fault",
+              "nvidia-smi nvlink -s shows the links that there should be: where one of those is down read the XIDs and"
+              " Fabric Manager's log, and reset the GPU",
+              f"NVIDIA/DCGM issue 49; {_DCGM}"),
+    FaultLine(r"errors: [^\n]{0,200}?-?\d{1,12} {1,2}\(DIED!\)|No clients are alive!  Aborting",
+              "gpu-burn's process on a GPU ended with an error",
+              "read dmesg of that time (XIDs): without one it is the program (memory, its build)",
+              "wilicc/gpu-burn gpu_burn-drv.cpp; its issue 69"),
     FaultLine(r"\|[ \t]{0,4}[A-Z][\w ]{1,30}\|[ \t]{0,4}Fail\b[^\n|]{0,60}",
               "a test of DCGM's diagnostic failed",
               "its Warning row names GPU and figure; read the GPU's XIDs, link and temperature, and run the test alone",
@@ -992,11 +1330,37 @@ FAILURES: tuple[FaultLine, ...] = (
               "iperf3 ended with an error",
               "its words say why; the output of the other side, too",
               "esnet/iperf src/iperf_error.c"),
+    FaultLine(r"\[ERROR\] \[tid \d{1,10}\] [^\n]{1,140}",
+              "Fabric Manager reports an error",
+              "its words say what; read the lines before it, dmesg (SXid, XID) and nvidia-smi -q (Fabric)",
+              "Fabric Manager user guide"),
+    FaultLine(r"\bX[Ii][Dd] \d{1,4} ?(?:\(|- )[A-Z][\w ]{4,60}",
+              "a GPU reported an XID",
+              "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
+              "NVIDIA XID Errors; leptonai/gpud, NVIDIA/NVSentinel"),
+    FaultLine(r"nvidia(?:: probe of)? [\da-f:.]{7,13}(?:: probe with driver nvidia)? failed with error -\d{1,3}",
+              "NVIDIA's driver did not start on a GPU",
+              "the NVRM lines before it say why (a GPU that it does not support, a BAR without an address); without one"
+              " power the host off and on again",
+              "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c; Linux drivers/base/dd.c"),
+    FaultLine(r"(?:CUDA_ERROR_|HSA_STATUS_ERROR_|NVML_ERROR_|[A-Z]{1,4}SMI_STATUS_)(?!SUCCESS"
+              r"|NOT_SUPPORTED)[A-Z_]{4,40}|(?:cudaError|hipError)(?!NotReady|PeerAccessAlready)[A-Z]\w{3,40}",
+              "a call of the GPU's runtime or library failed",
+              "its code says why in the maker's list of errors; read dmesg for XIDs or amdgpu's lines of the same time",
+              "CUDA runtime API, HIP and ROCr documentation: error codes"),
+    FaultLine(r"Failed to initialize NVML: [A-Z][^\n]{2,60}|nvidia-container-cli: \w{1,20} error: [^\n]{1,120}",
+              "the GPUs' management library, or the container toolkit, could not use the driver",
+              "its words say why; nvidia-smi on the host, and dmesg of the time, show whether the driver runs",
+              "nvml.h, nvmlReturn_t; NVIDIA/libnvidia-container"),
+    FaultLine(r"syn[A-Z]\w{2,40}\([^\n]{0,80}\) failed with synapse error: \d{1,4}|synStatus=\d{1,3} \[[^\]\n]{1,60}\]",
+              "a call of the GPU's runtime or library failed",
+              "the lines before it say why; hl-smi shows whether a process has the device, dmesg whether it started",
+              "HabanaAI/hccl_demo, its check of calls; docs.habana.ai, SynapseAI"),
     FaultLine(r"UCX {1,4}(?:ERROR|FATAL) [^\n]{1,140}",
               "UCX ended with an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
               "UCX FAQ; openucx/ucx"),
-    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}"
+    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL|CUDA|HIP) failure \S{1,80}:\d{1,6} '[^'\n]{1,80}'"
               r"|(?:NCCL|RCCL) [Ee]rror[^\n]{0,160}?(?:unhandled (?:cuda|hip|system) error|invalid usage|internal"
               r" error)",
               "the run ended with an error, and no line says why",

@@ -203,8 +203,9 @@ def logs() -> tuple[Log, ...]:
             begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
-        Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True, also=(*WITHIN, *SPOKEN),
-            lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )"),
+        Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True,
+            also=(*WITHIN, *SPOKEN, r"\|[ \t]{0,4}(?:Overall Health|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
+            lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )|[|+][ =|+-]"),
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
             r"|^[ \t]*hca_id:|^[ \t]*(?:\d+/\d+: |link )[\w.-]{1,64}/\d{1,3}:? [^\n]{0,160}physical_state "
             r"|^[ \t]*[\w.-]{1,64} port \d{1,3} ==> (?!ib)",
@@ -225,6 +226,7 @@ def logs() -> tuple[Log, ...]:
         Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\."
             r"|^memcpy CE [CG]PU\(row\) ", _nvbandwidth, begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
+        Log("numactl --hardware", r"(?m)^available: \d{1,4} nodes? \(|^[ \t]*NUMA node\(s\): ", _nodes),
         Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed"
             r" |LnkSta:.{0,80}\(downgraded\)|ACSCtl:",
             machine_of),
@@ -388,8 +390,9 @@ def _nvbandwidth(text: str) -> Measured:
     form = r'Waiving device_to_device\w+|device_to_device\w+",\s*"status": "Waived'
     waived = re.search(form, text) if len(named) > 1 else None
     figures = () if waived and "SUM " not in text and "{" not in text else _figures(nvbandwidth.parse(text))
-    if not figures and not waived:
-        raise NotUnderstood("nvbandwidth", "copies by kernels (SM) are not compared: give those of copy engines (…_ce)")
+    between = r"(device_to_device_memcpy_(?:read|write))_sm"
+    if not figures and not waived and re.search(between, text):  # alone they are compared; to hosts SMs are slower
+        return _nvbandwidth(re.sub(between, r"\1_ce", text))
     seen = Observations(p2p="off", said={"p2p": waived[0]}) if waived else Observations()
     return Measured(version=1, setup=setup, figures=figures, observations=seen)
 
@@ -403,6 +406,20 @@ def _fio(text: str) -> Measured:
         msgspec.structs.replace(sample, metric="disk-read", subject=sample.metric) for sample in answer.samples
     )
     return Measured(version=1, figures=tuple(figures_of(samples)))
+
+
+def _nodes(text: str) -> Measured:
+    """Read `numactl --hardware` and lscpu: whether memory can be far, and CPUs without memory of their own."""
+    several = re.search(r"(?m)^available: (?!1 )\d|NUMA node\(s\): +(?!1[ \t\r]*$)\d", text)
+    empty = re.findall(r"(?m)^node (\d{1,4}) cpus: \d[^\n]*\nnode \1 size: 0 MB", text)
+    line, says = f"nodes {', '.join(empty)}: size 0 MB", "CPUs of a NUMA node have no memory of their own: all is far"
+    remedy = "put modules into the channels of each node, or let the firmware make fewer nodes (NPS1, SNC off)"
+    stated = (Stated(says=says, line=line, remedy=remedy, source="numactl(8), --hardware"),) if empty else ()
+    return Measured(
+        version=1,
+        setup=Setup(virtual=True if "Hypervisor vendor:" in text else None),
+        observations=Observations(memory_node=None if several else "near", stated=stated),
+    )
 
 
 _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,64}) set (?:by environment )?to (.{0,200}?)\.?\s*$", re.MULTILINE)

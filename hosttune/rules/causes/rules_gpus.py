@@ -55,10 +55,11 @@ def _low_pairs(case: Case) -> tuple[Judged, ...]:
 
 
 def _at_pcie(case: Case) -> tuple[Judged, str] | None:
-    """Return a low figure of linked GPUs that is no more than a PCIe slot carries."""
+    """Return a low figure of linked GPUs that is no more than a PCIe slot carries, if none of their copies is more."""
     own = case.shape.generation.pcie_gts if case.shape.generation else None
     rate = case.shape.slot_gb_per_s or (formulas.pcie_gb_per_s(own, 16) if own else None)
-    if rate is None or not _linked(case):
+    fast = any(judged.figure.metric == "p2p" and (judged.value or 0) > (rate or 0) for judged in case.figures)
+    if rate is None or not _linked(case) or fast:
         return None
     low = [verdict for verdict in _low_pairs(case) if verdict.value is not None and verdict.value <= rate]
     return (low[0], f"what a PCIe slot carries at most, {rate:.1f} GB/s") if low else None
@@ -164,6 +165,8 @@ def _p2p_disabled(case: Case) -> Finding | None:
         return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
     if not _linked(case) and case.shape.virtual:
         return supports("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
+    if _lacks_peers(case):
+        return supports("default", ("the driver gives these models no peer access over PCIe",), low)
     return (
         supports("possible", ("whether GPUs access each other directly was not read",), low)
         if not _linked(case)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hosttune.gpu import VENDORS
@@ -15,7 +15,16 @@ from hosttune.rules.causes.search import findall, search
 
 NO_FABRIC = "|".join(
     rf"{words}\b[^\n]{{0,60}}"
-    for words in (r"[Ss]ystem not yet initialized", r"[Ee]rror 802", r"[Ee]rror: 802", r"returned 802", r"code=802")
+    for words in (
+        r"[Ss]ystem not yet initialized",
+        r"[Ee]rror 802",
+        r"[Ee]rror: 802",
+        r"returned 802",
+        r"code=802",
+        r"\[802\] Call to cuInit",
+        "CUDA_ERROR_SYSTEM_NOT_READY",
+        "cudaErrorSystemNotReady",
+    )
 )
 # An observation, its value, and the line from its first fixed letters on: those are found fast in long logs.
 _ROWS: tuple[tuple[str, Any, str], ...] = (
@@ -82,6 +91,17 @@ def _told(rows: Iterable[FaultLine], text: str) -> Iterator[Stated]:
             yield Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
 
 
+def _unwrapped(text: str) -> tuple[str, Callable[[FaultLine], FaultLine]]:
+    """Return the text with each cell of DCGM's tables in one line, and what makes a row fit it.
+
+    DCGM cuts words at the cell's end, and a blank that was there is lost (dcgmi's CommandOutputController).
+    """
+    joined = re.sub(r"[ \t]{0,80}\|[ \t\r]{0,8}\n\|[ \t]{4,60}\|[ \t]?", "", text)
+    if joined == text:
+        return text, lambda row: row
+    return joined, lambda row: row._replace(pattern=re.sub(r" (?![?*+{\]])", " ?", row.pattern))
+
+
 def _overlaps(text: str) -> Iterator[Stated]:
     """Yield a refused mapping of guest memory that runs over addresses which the IOMMU keeps, as the text lists them.
 
@@ -109,9 +129,11 @@ def lines_of(text: str) -> Measured:
     said = {name: words for name, (_, words) in found.items()}
     classes, drivers = dict(findall(_CLASS, text)), {vendor.driver for vendor in VENDORS}
     worst: dict[str, float] = {}
-    told = [*_overlaps(text), *_told(FAULT_LINES, text)]
+    joined, fitting = _unwrapped(text)
+    told = [*_overlaps(text), *_told(map(fitting, FAULT_LINES), joined)]
     kernel = list(of_kernel(text))
-    symptoms = [] if told else [line for line in _told(SYMPTOMS, text) if not any(line.says in k.says for k in kernel)]
+    seen_too = () if told else _told(map(fitting, SYMPTOMS), joined)
+    symptoms = [line for line in seen_too if not any(line.says in other.says for other in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
     told += (line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line))
     told += symptoms

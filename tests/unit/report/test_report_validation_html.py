@@ -218,6 +218,15 @@ def test_bars_share_an_axis_that_holds_floor_and_peak() -> None:
     ]
 
 
+def test_a_note_whose_facts_another_note_has_is_left_out() -> None:
+    samples = [Sample(metric="m", subject=name, value=9.0, unit="u") for name in "abc"]
+    known = [Scale(metric="m", subject="a", peak=10.0), Scale(metric="m", subject="b", typical=8.0, peak=10.0)]
+    (chart,) = charts(measures(samples, known))
+    assert chart.notes == ("typical: 8.00 u, peak: 10.0 u",)
+    (chart,) = charts(measures(samples, [*known, Scale(metric="m", subject="c", peak=12.0)]))
+    assert chart.notes == ("typical: 8.00 u, peak: 10.0 u", "peak: 12.0 u")
+
+
 def test_a_latency_above_its_floor_is_the_bad_one() -> None:
     samples = [Sample(metric="memory-latency", subject="a", value=200.0, unit="ns")]
     (chart,) = charts(measures(samples, (Scale(metric="memory-latency", floor=150.0),)))

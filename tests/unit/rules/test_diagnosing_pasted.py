@@ -48,9 +48,11 @@ def test_pasted_reports(case: dict[str, Any]) -> None:
             read(case["log"])
         return
     measured = read(case["log"]) if "log" in case else Measured.from_yaml(json.dumps(case["measured"]))
-    found = names(diagnose(measured))
+    diagnosis = diagnose(measured)
+    found = names(diagnosis)
     first = found[: 3 if case.get("three") else 1]
     assert set(first) & set(case["causes"]) if case["causes"] else not found
+    assert case.get("says", "") in " ".join(line for cause in diagnosis.causes[:1] for line in cause.evidence)
 
 
 def test_a_port_held_by_all_the_lanes_of_its_card() -> None:
