@@ -36,12 +36,20 @@ _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
 _FORMS, _LINE = 3, 160  # of lines that name no cause; characters of each
+# QEMU's lines, but for warnings and the end that it was told.
+_QEMU = r"(?:qemu-(?:system-\w{1,16}|kvm)|(?m:^)kvm): (?!warning:|[^\n]{0,400}(?:: warning: |terminating on signal))"
+_MANAGERS = (
+    r"TASK ERROR: |(?m:^)error: (?:Failed to|internal error|unsupported conf|operation failed|Requested op|XML error)"
+)
 _TROUBLE = (
     ("NCCL WARN ", r"NCCL WARN [^\n]{1,200}", "a warning of the library that no rule knows"),
     ("AER: ", r"AER: [^\n]{0,60}(?:received|Multiple)[^\n]{0,80}",
      "PCIe errors were reported; the lines with severity and type (PCIe Bus Error, in dmesg) say which"),
     ("Xid (", r"Xid \([^()\n]{1,40}\): 45\b(?![^\n]{0,200}previous Xid)[^\n]{0,120}",
      "work on the GPU was ended, after another error or with its process; no other XID is here"),
+    ("No irq handler", r"No irq handler for vector", "an interrupt without a handler: seldom a fault"),
+    (": ", rf"(?:{_QEMU}|TASK ERROR: (?!start failed: QEMU exited)|(?m:^)error: (?!Failed to (?:start|define|create) "
+     r"domain))[^\n]{1,200}", "an error that no rule knows"),
 )  # fmt: skip
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
@@ -190,8 +198,8 @@ def logs() -> tuple[Log, ...]:
             begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
-        Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True, also=(*WITHIN, *SPOKEN),
-            lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )"),
+        Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True,
+            also=(*WITHIN, *SPOKEN, _QEMU, _MANAGERS), lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )"),
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d", ibstat),
         Log("ethtool -S", r"(?m)^[ \t]*rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d", counters),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", lambda text: Measured(version=1)),

@@ -10,6 +10,7 @@ from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
+from hosttune.rules.causes.guestlines import GUEST_LINES, GUEST_SYMPTOMS
 from hosttune.rules.causes.kernel import of_kernel
 from hosttune.rules.causes.search import findall, search
 
@@ -55,7 +56,8 @@ _RESERVED = r"(?m:^)[ \t]*(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) reserved\b"
 _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
-SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*FAULT_LINES, *SYMPTOMS, *FAILURES)))
+_CERTAIN, _SEEN = (*FAULT_LINES, *GUEST_LINES), (*SYMPTOMS, *GUEST_SYMPTOMS)
+SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *FAILURES)))
 
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
@@ -107,9 +109,9 @@ def lines_of(text: str) -> Measured:
     said = {name: words for name, (_, words) in found.items()}
     classes, drivers = dict(findall(_CLASS, text)), {vendor.driver for vendor in VENDORS}
     worst: dict[str, float] = {}
-    told = [*_overlaps(text), *_told(FAULT_LINES, text)]
+    told = [*_overlaps(text), *_told(_CERTAIN, text)]
     kernel = list(of_kernel(text))
-    symptoms = [] if told else [line for line in _told(SYMPTOMS, text) if not any(line.says in k.says for k in kernel)]
+    symptoms = [] if told else [line for line in _told(_SEEN, text) if not any(line.says in k.says for k in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
     told += (line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line))
     told += symptoms
