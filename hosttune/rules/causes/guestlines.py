@@ -237,9 +237,9 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
     FaultLine(r"no iommu_group found|IOMMU not present|Cannot open iommu_group: No such file|host doesn't support "
               r"(?:VFIO PCI interface|passthrough of host PCI devices)",
-              "the device has no IOMMU group: the IOMMU is off",
+              "the device has no IOMMU group: the IOMMU is off, or VFIO is not there",
               "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
-              " load vfio-pci",
+              " load vfio-pci (in a container also /dev/vfio/vfio must be there)",
               "QEMU hw/vfio/pci.c; libvirt src/hypervisor/domain_driver.c"),
     FaultLine(r"probe of [0-9a-f:.]{7,16} with driver vfio-pci failed with error -22"
               r"|vfio-pci: probe of [0-9a-f:.]{7,16} failed with error -22"
@@ -253,7 +253,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "switch interrupt remapping (x2APIC, VT-d) on in the firmware and update it;"
               " allow_unsafe_interrupts takes the guests' separation away",
               "Linux drivers/vfio/vfio_iommu_type1.c, vfio_iommu_type1_attach_group"),
-    FaultLine(r"genirq: Flags mismatch irq \d{1,5}\.[^\n]{0,40}vfio[^\n]{0,60}",
+    FaultLine(r"Flags mismatch irq \d{1,5}\.[^\n]{0,40}vfio[^\n]{0,60}",
               "the device's interrupt line is shared with a driver of the host that does not share it",
               "let the guest's driver use MSI, or take the other device's driver away (/proc/interrupts shows it), or"
               " use another slot",
@@ -447,6 +447,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say.
 GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"vfio [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}: error getting device from group \d{1,5}: [^\n]{1,40}",
+              "a vGPU (mediated device) did not start: its driver refused it",
+              "journalctl -u nvidia-vgpu-mgr says why; its UUID must be of this guest alone (a cloned guest has the"
+              " same), and all vGPUs of a GPU of one type unless it is in mixed mode",
+              "Linux Documentation/driver-api/vfio-mediated-device.rst; anomixer/proxmox-vgpu-installer issue 22"),
     FaultLine(r"vfio_region_write\([^\n]{1,80}failed: Device or resource busy",
               "something else holds a BAR that VFIO needs",
               "see what holds it in /proc/iomem; a console of the firmware (BOOTFB, simple-framebuffer) goes with"
@@ -488,11 +493,12 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               " then restart libvirtd, or the host",
               "libvirt src/conf/virdomainjob.c"),
     FaultLine(rf"could not insert '?{_MODULES}'?: [^\n]{{1,60}}|NVRM: No NVIDIA (?:graphics adapter|GPU|devices?)"
-              r"(?: \w{1,8})? (?:probed|found)",
+              r"(?: \w{1,8})? (?:probed|found)"
+              r"|Unable to load the (?:kernel module '[\w.-]{1,40}'|'[\w-]{1,40}' kernel module)",
               "the driver could not be loaded, or finds no GPU that it may take",
               "lspci -nnk shows who has the GPU (nouveau, vfio-pci) and whether it is there; dmesg says why",
               f"{_NVRM}; kmod, modprobe(8)"),
-    FaultLine(r"sysfs: cannot create duplicate filename '/devices/pci[^\n]{1,160}",
+    FaultLine(r"cannot create duplicate filename '/devices/pci[^\n]{1,160}",
               "a driver left something of the last time behind, and cannot take the device again",
               "reboot the host; keep the device with one driver, or update the driver",
               "Linux fs/sysfs/dir.c; gnif/vendor-reset issue 21"),
@@ -513,7 +519,7 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               " as its clock source, and host CPUs of its own (cat /sys/devices/system/clocksource/clocksource0/current"
               "_clocksource)",
               "Linux kernel/time/clocksource.c, arch/x86/kernel/tsc.c"),
-    FaultLine(r"(?:arm-smmu-v3|arm-smmu) [\w.:]{1,40}: (?:event: [A-Z]_\w{3,30}|event 0x[0-9a-f]{2} received"
+    FaultLine(r"(?:arm-smmu-v3|arm-smmu) [\w.:-]{1,40}: (?:event: [A-Z]_\w{3,30}|event 0x[0-9a-f]{2} received"
               r"|Unhandled context fault)[^\n]{0,80}",
               "the IOMMU (SMMU) refused a device's memory access",
               "of a passed device: its guest's driver used memory that it does not have; else update driver and"
@@ -528,8 +534,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "the kernel stopped (panic)",
               "the lines before it say why: machine check, no root file system, an oops, out of memory",
               "Linux kernel/panic.c"),
-    FaultLine(r"NMI: (?:PCI system error \(SERR\)|IOCK error)[^\n]{0,60}|Uhhuh\. NMI received for unknown"
-              r" reason[^\n]{0,40}",
+    FaultLine(r"PCI system error \(SERR\) for reason[^\n]{0,40}|NMI: IOCK error[^\n]{0,60}"
+              r"|Uhhuh\. NMI received for unknown reason[^\n]{0,40}",
               "the hardware reported an error to the CPU (NMI)",
               "the BMC's event log names the part; PCIe: AER lines in dmesg",
               "Linux arch/x86/kernel/nmi.c"),

@@ -56,7 +56,7 @@ _RESERVED = r"(?m:^)[ \t]*(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) reserved\b"
 _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
-_CERTAIN, _SEEN = (*FAULT_LINES, *GUEST_LINES), (*SYMPTOMS, *GUEST_SYMPTOMS)
+_CERTAIN, _SEEN = (*FAULT_LINES, *GUEST_LINES), (*GUEST_SYMPTOMS, *SYMPTOMS)
 SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *FAILURES)))
 
 
