@@ -171,7 +171,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the firmware file of the GPU's system processor is missing or of another version",
               "install the driver's firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin) of the version of its module",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x61, RM_INIT_FIRMWARE_FETCH_FAILED"),
-    FaultLine(r"Key was rejected by service|Loading of unsigned module is rejected|Required key not available",
+    FaultLine(r"Key was rejected by service|Loading of unsigned module is rejected|Required key not available"
+              r"|unsigned module loading is restricted",
               "Secure Boot refuses a kernel module that is not signed",
               "sign it and enroll the key (mokutil --import), install the distribution's signed build, or switch Secure"
               " Boot off",

@@ -66,7 +66,46 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "dmesg | grep -i tdx says where it ended (BIOS enabled, module initialized); boot with kvm_intel.tdx=1;"
               " TDX needs Linux 6.16 or a vendor's kernel",
               "QEMU target/i386/kvm; Linux Documentation/arch/x86/tdx.rst"),
+    FaultLine(r"GPU confidential compute capability is not enabled|GPU does not support confidential compute",
+              "the guest is confidential, and the GPU's confidential mode is off, or it has none",
+              "set it on the host before the guest starts (nvidia_gpu_tools.py --set-cc-mode=on"
+              " --reset-after-cc-mode-switch; of several GPUs with switches the protected PCIe mode on all), or start"
+              " an ordinary guest",
+              "NVIDIA/open-gpu-kernel-modules conf_compute.c; NVIDIA/nvtrust issue 124"),
+    FaultLine(r"ConfCompute: Fatal error hit|Fatal error detected in GSP-DMA (?:de|en)crypt[^\n]{0,20}"
+              r"|[Ss][Pp][Dd][Mm][^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}",
+              "the encrypted channel between the confidential guest's driver and the GPU failed",
+              "load ecdsa_generic and ecdh before the driver (softdep), take a driver release that NVIDIA names for"
+              " confidential computing, update the GPU's VBIOS, and reset the GPU on the host",
+              "NVIDIA/open-gpu-kernel-modules conf_compute.c, spdm.c; NVIDIA/nvtrust issue 54"),
     # Drivers of the host and the guest that do not load, or do not let go
+    FaultLine(r"\[NV_ERR_RESET_REQUIRED\]|RmInitAdapter failed! \(0x\w{1,2}:0x62:",
+              "a GPU must be reset before it works again",
+              "stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the guest or host; if it comes back,"
+              " read its XIDs",
+              f"{_OSINIT}: 0x62, reset required; kubernetes-sigs/dra-driver-nvidia-gpu issue 982"),
+    FaultLine(r"No interrupts of any type are available|Can't find an IRQ for your NVIDIA card",
+              "a GPU has no interrupt, so its driver does not start it",
+              "a guest needs MSI: keep its interrupt remapping and x2APIC as the host's; on the host see whether"
+              " vectors ran out (/proc/interrupts), and leave out pci=nomsi",
+              f"{_NVRM}, nvidia_open_device"),
+    FaultLine(r"Open nvidia\.ko is only ready for use on Data Center GPUs",
+              "the open driver of this release does not take this GPU",
+              "take a newer release (560 or later), or the proprietary modules",
+              _NVRM),
+    FaultLine(r"Doesn't get (?:msg|ack|event)[^\n]{0,40}from pf[^\n]{0,30}",
+              "a virtual function gets no answer from the GPU's driver on the host",
+              "on the host look at the driver of the physical function (GIM) and its log; its release must fit the"
+              " guest's",
+              "Linux drivers/gpu/drm/amd/amdgpu/mxgpu_nv.c, xgpu_nv_poll_msg"),
+    FaultLine(r"Device boot error - [^\n]{1,80}|Device boot progress - Stuck in[^\n]{0,30}",
+              "an accelerator did not start: its own boot says where it ended",
+              "power-cycle the host; install firmware and driver of one release; replace it if it comes back",
+              "Linux drivers/accel/habanalabs/common/firmware_if.c"),
+    FaultLine(r"Your BIOS is broken; DMAR reported[^\n]{0,80}",
+              "the firmware's table of the IOMMU is broken, so the kernel leaves it off",
+              "update the firmware; load its defaults, then switch VT-d on",
+              "Linux drivers/iommu/intel/dmar.c, warn_invalid_dmar"),
     FaultLine(r"NVRM: Attempting to remove device [0-9a-f:.]{7,16} with non-zero usage count"
               r"|failed to clear page tables on GEM object close|amdgpu: leaking bo va"
               rf"|Module {_MODULES} is in use[^\n]{{0,60}}",
@@ -85,7 +124,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " this kernel), or boot the kernel that has it",
               "kmod, modprobe(8)"),
     FaultLine(r"Bad return status for module build on kernel[^\n]{0,60}|DKMS: build failed|Failed to build the NVIDIA"
-              r" kernel module|The NVIDIA kernel module was not created",
+              r" kernel module|(?i:the nvidia kernel module was not created)"
+              r"|modpost: [^\n]{1,40}(?:uses GPL-only symbol|undefined!)[^\n]{0,60}",
               "a kernel module could not be built for this kernel",
               "its make.log has the first error: take a driver release that knows this kernel, or an older kernel;"
               " headers and compiler must be those of the kernel",
@@ -155,6 +195,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "MIG mode is not on, so no instances can be made",
               "nvidia-smi -mig 1 and reset the GPU (nothing may use it); a guest reboots",
               "NVIDIA/mig-parted; MIG user guide"),
+    FaultLine(r"mediated device '[^'\n]{1,60}' not found|/sys/class/mdev_bus/[0-9a-f:.]{7,16}' does not exist",
+              "the mediated device (vGPU) that the guest asks for is not there",
+              "they are gone after a boot: let libvirt make it (virsh nodedev-define, nodedev-autostart), or mdevctl;"
+              " the host needs the vGPU driver; a whole GPU is a hostdev of type pci",
+              "libvirt src/util/virmdev.c; OpenNebula/one issue 5968"),
     FaultLine(r"Only \d{1,5} MSI-X interrupts available for SR-IOV[^\n]{0,100}",
               "the NIC has no interrupt vectors left for virtual functions: its own driver took them",
               "fewer queues or no RDMA on the physical function (blacklist irdma, ethtool -L, devlink"
@@ -392,10 +437,10 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "the guest's CPU asks for something that the host's CPU does not have",
               "<cpu mode='host-passthrough'/> or host-model; after a migration the model of the older host",
               "libvirt src/qemu/qemu_process.c; QEMU target/i386"),
-    FaultLine(r"Bus '[\w.-]{1,40}' not found|Attempted double use of PCI Address[^\n]{0,60}"
-              r"|No more available PCI (?:slots|addresses)|PCI: no slot/function available for[^\n]{0,60}"
-              r"|PCI: slot \d{1,3} function \d (?:not available|already occupied)[^\n]{0,60}"
-              r"|PCI: [0-9a-f.]{1,6} indicates single function[^\n]{0,60}",
+    FaultLine(r"Bus '[\w.-]{1,40}' not found|Invalid PCI address [^\n]{1,60}"
+              r"|Attempted double use of PCI Address[^\n]{0,60}|No more available PCI (?:slots|addresses)"
+              r"|PCI: no slot/function available for[^\n]{0,60}|PCI: slot \d{1,3} function \d (?:not available"
+              r"|already occupied)[^\n]{0,60}|PCI: [0-9a-f.]{1,6} indicates single function[^\n]{0,60}",
               "the place on the guest's PCI bus is not there or taken",
               "leave the addresses to libvirt (delete <address type='pci'…/> of the new device), and add pcie-root-port"
               " controllers; of Kata pcie_root_port",
@@ -444,6 +489,12 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "the guest's window for PCI memory is too small for the device",
               "give the guest a 64-bit window that holds its BARs (hosttune plan computes it)",
               "cloud-hypervisor pci/src/configuration.rs; issue 6147"),
+    # Of libvirt what no row above knows
+    FaultLine(r"(?:XML error|unsupported configuration): [^\n]{1,160}",
+              "libvirt refuses the guest's definition, and says what does not fit",
+              "correct it (virsh edit GUEST), or let hosttune plan write it; virt-xml-validate finds misplaced"
+              " elements",
+              "libvirt, virErrorNumber: VIR_ERR_XML_ERROR, VIR_ERR_CONFIG_UNSUPPORTED"),
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say.
 GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
@@ -544,4 +595,26 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "leave the host more memory (fewer huge pages), raise vm.min_free_kbytes; see which driver asked, below"
               " it",
               "Linux mm/page_alloc.c, warn_alloc"),
+    FaultLine(r"CORB reset timeout#\d, CORBRP = 65535",
+              "a GPU's audio function answers with ones: the GPU sleeps, is off or lost",
+              "dmesg says what became of the GPU (D3cold, AER, reset); bind both functions to vfio-pci if they go to a"
+              " guest",
+              "Linux sound/hda/hdac_controller.c"),
+    FaultLine(r"(?:enable hca|mlx5_init_one|init_one|mlx5_function_setup|mlx5_function_enable)[^\n]{0,60}"
+              r" failed[^\n]{0,40}",
+              "the NIC's driver could not start it",
+              "update its firmware, or the driver; in a guest see that the host has not kept the function",
+              "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c"),
+    FaultLine(r"Process \d{1,10} \((?:qemu|kvm)[^)\n]{0,20}\) of user \d{1,10} dumped core|(?:qemu-system|qemu-kvm"
+              r"|kvm)[\w-]{0,12}\[\d{1,10}\]: segfault at [^\n]{1,80}|End of file from qemu monitor",
+              "QEMU crashed or was killed",
+              "coredumpctl info and the guest's log (/var/log/libvirt/qemu) say where; dmesg whether memory ran out;"
+              " update QEMU",
+              "systemd-coredump(8); libvirt src/qemu/qemu_monitor.c"),
+    FaultLine(r"No valid host was found[^\n]{0,80}|nodes are available:[^\n]{0,200}Insufficient"
+              r" [\w.-]{1,60}/[\w.-]{1,60}",
+              "no host has what the guest or pod asks for free",
+              "see what the hosts offer and what is taken (openstack allocation candidate list; kubectl describe node),"
+              " and whether the device's plugin runs",
+              "OpenStack Nova scheduler; Kubernetes scheduler, NodeResourcesFit"),
 )  # fmt: skip
