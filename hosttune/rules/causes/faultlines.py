@@ -167,7 +167,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host (a reboot may not be enough); check the card's power; replace it if it comes back",
               "NVIDIA/open-gpu-kernel-modules kernel_gsp_tu102.c; its issue 789"),
     FaultLine(r"RmFetchGspRmImages: [^\n]{0,80}|Direct firmware load for nvidia/[^\n]{0,60}gsp[^\n]{0,40}failed"
-              r"|RmInitAdapter failed! \(0x61:",
+              r"|RmInitAdapter failed! \(0x61:|version mismatch: got version [\w.]{1,20}, expected version",
               "the firmware file of the GPU's system processor is missing or of another version",
               "install the driver's firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin) of the version of its module",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x61, RM_INIT_FIRMWARE_FETCH_FAILED"),
@@ -378,7 +378,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"
               " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
               "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
-    FaultLine(r"invalid device ordinal|no CUDA-capable device is detected|No HIP GPUs are available"
+    FaultLine(r"invalid device ordinal|no (?:CUDA|ROCm)-capable device is detected|No HIP GPUs are available"
               r"|No CUDA GPUs are available",
               "the process asks for a GPU that it does not see",
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
@@ -408,7 +408,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "was used"
               " up by the firmware: make another GPU the boot display",
               "Linux drivers/pci/rom.c, pci_get_rom_size"),
-    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready \d{5,7}ms after [\w -]{1,32}; waiting",
+    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready (?:[4-9]\d{3}|\d{5,7})ms after [\w -]{1,32}; waiting",
               "does not answer after a reset",
               "power-cycle the host if it gives up; update the firmware of device and board",
               "Linux drivers/pci/pci.c, pci_dev_wait"),
@@ -449,7 +449,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "dmesg says why (NVRM: RmInitAdapter, BAR, GSP firmware; another driver such as nouveau or vfio-pci"
               " has it)",
               _SMI),
-    FaultLine(r"couldn't communicate with the NVIDIA driver",
+    FaultLine(r"couldn't communicate with the NVIDIA driver|NVIDIA driver is not loaded",
               "the GPU driver is not loaded",
               "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
               _SMI),

@@ -79,7 +79,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " confidential computing, update the GPU's VBIOS, and reset the GPU on the host",
               "NVIDIA/open-gpu-kernel-modules conf_compute.c, spdm.c; NVIDIA/nvtrust issue 54"),
     # Drivers of the host and the guest that do not load, or do not let go
-    FaultLine(r"\[NV_ERR_RESET_REQUIRED\]|RmInitAdapter failed! \(0x\w{1,2}:0x62:",
+    FaultLine(r"\[NV_ERR_RESET_REQUIRED\]|GPU is likely in a bad state and may need to be reset"
+              r"|RmInitAdapter failed! \(0x\w{1,2}:0x62:",
               "a GPU must be reset before it works again",
               "stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the guest or host; if it comes back,"
               " read its XIDs",
@@ -89,6 +90,16 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "a guest needs MSI: keep its interrupt remapping and x2APIC as the host's; on the host see whether"
               " vectors ran out (/proc/interrupts), and leave out pci=nomsi",
               f"{_NVRM}, nvidia_open_device"),
+    FaultLine(r"Aborting probe for VF [0-9a-f:.]{7,16} since IOMMU is not present",
+              "the driver takes no virtual function, because the IOMMU is off",
+              "switch VT-d or AMD-Vi on in the firmware (intel_iommu=on where the kernel asks for it)",
+              _NVRM),
+    FaultLine(r"FATAL: Failed to re-allocate BAR1|No address space to allocate resized BAR1"
+              r"|Fatal Error while attempting to resize PCIe BARs",
+              "the GPU's driver found no address for the larger BAR that it wanted",
+              "firmware: Above 4G Decoding and Resizable BAR on, or boot with pci=realloc; or leave"
+              " NVreg_EnableResizableBar off",
+              _NVRM),
     FaultLine(r"Open nvidia\.ko is only ready for use on Data Center GPUs",
               "the open driver of this release does not take this GPU",
               "take a newer release (560 or later), or the proprietary modules",
@@ -123,9 +134,10 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "build or install it for this kernel (dkms autoinstall with its headers; the distribution's package for"
               " this kernel), or boot the kernel that has it",
               "kmod, modprobe(8)"),
-    FaultLine(r"Bad return status for module build on kernel[^\n]{0,60}|DKMS: build failed|Failed to build the NVIDIA"
-              r" kernel module|(?i:the nvidia kernel module was not created)"
-              r"|modpost: [^\n]{1,40}(?:uses GPL-only symbol|undefined!)[^\n]{0,60}",
+    FaultLine(r"Bad return status for module build on kernel[^\n]{0,60}|DKMS: build failed"
+              r"|Failed to build the NVIDIA kernel module|(?i:the nvidia kernel module was not created)"
+              r"|modpost: [^\n]{1,40}(?:uses GPL-only symbol|undefined!)[^\n]{0,60}"
+              r"|/var/lib/dkms/[^\n]{1,160}\.o\] Error \d",
               "a kernel module could not be built for this kernel",
               "its make.log has the first error: take a driver release that knows this kernel, or an older kernel;"
               " headers and compiler must be those of the kernel",
@@ -135,7 +147,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "a firmware file that the GPU's driver needs is missing",
               "install linux-firmware (or the driver's firmware package) of the driver's age, and update the initramfs",
               "Linux drivers/gpu/drm/amd/amdgpu/gfx_v9_0.c and its like; ROCm/amdgpu pull request 113"),
-    FaultLine(r"RmInitAdapter failed! \(0x3[01]:",
+    FaultLine(r"RmInitAdapter failed! \(0x3[01]:|failed to (?:extract VBIOS image from ROM"
+              r"|parse FWSEC ucode from VBIOS image)",
               "a GPU's driver cannot read or run the GPU's VBIOS",
               "give the guest a dump of it (<rom file='…'/>) and UEFI firmware; on the host power-cycle it, and reseat"
               " or replace it if that does not help",
@@ -195,6 +208,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "MIG mode is not on, so no instances can be made",
               "nvidia-smi -mig 1 and reset the GPU (nothing may use it); a guest reboots",
               "NVIDIA/mig-parted; MIG user guide"),
+    FaultLine(r"Fail to enable sriov[^\n]{0,40}|asic does not support SRIOV|Failed to properly enable SRIOV",
+              "the GPU's driver on the host could not make its virtual functions",
+              "firmware: SR-IOV, ARI and Above 4G Decoding on; the GPU must have SR-IOV; load the driver (GIM) once"
+              " after a cold boot",
+              "GPUOpen-LibrariesAndSDKs/MxGPU-Virtualization issues 3 and 18"),
     FaultLine(r"mediated device '[^'\n]{1,60}' not found|/sys/class/mdev_bus/[0-9a-f:.]{7,16}' does not exist",
               "the mediated device (vGPU) that the guest asks for is not there",
               "they are gone after a boot: let libvirt make it (virsh nodedev-define, nodedev-autostart), or mdevctl;"
@@ -438,6 +456,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "<cpu mode='host-passthrough'/> or host-model; after a migration the model of the older host",
               "libvirt src/qemu/qemu_process.c; QEMU target/i386"),
     FaultLine(r"Bus '[\w.-]{1,40}' not found|Invalid PCI address [^\n]{1,60}"
+              r"|Single function device addresses with function=0 expected"
               r"|Attempted double use of PCI Address[^\n]{0,60}|No more available PCI (?:slots|addresses)"
               r"|PCI: no slot/function available for[^\n]{0,60}|PCI: slot \d{1,3} function \d (?:not available"
               r"|already occupied)[^\n]{0,60}|PCI: [0-9a-f.]{1,6} indicates single function[^\n]{0,60}",
@@ -489,6 +508,18 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "the guest's window for PCI memory is too small for the device",
               "give the guest a 64-bit window that holds its BARs (hosttune plan computes it)",
               "cloud-hypervisor pci/src/configuration.rs; issue 6147"),
+    FaultLine(r"Checking (?:for device assignment IOMMU support|if IOMMU is enabled by kernel"
+              r"|for hardware virtualization|if device /dev/kvm)[^\n]{0,60}: (?:FAIL|WARN) \([^\n]{1,160}",
+              "the IOMMU or the CPU's virtualization is off, or not seen from here",
+              "switch VT-x and VT-d or SVM and AMD-Vi on in the firmware; a container sees the host's tables only if it"
+              " is given them: run virt-host-validate on the host",
+              "libvirt tools/virt-host-validate-qemu.c"),
+    FaultLine(r"Parameter '[\w.-]{1,40}' (?:expects|is missing|does not accept)[^\n]{0,60}"
+              r"|Invalid parameter '[^'\n]{1,40}'",
+              "QEMU refuses a value of the guest's definition",
+              "correct it (virsh edit GUEST, also <qemu:commandline> and <qemu:override>), in the form that the error"
+              " names",
+              "QEMU qapi/qmp/qerror.h; qapi/qobject-input-visitor.c"),
     # Of libvirt what no row above knows
     FaultLine(r"(?:XML error|unsupported configuration): [^\n]{1,160}",
               "libvirt refuses the guest's definition, and says what does not fit",
@@ -543,9 +574,10 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "see whether QEMU hangs in the kernel (state D: dmesg, a device that does not come back from a reset);"
               " then restart libvirtd, or the host",
               "libvirt src/conf/virdomainjob.c"),
-    FaultLine(rf"could not insert '?{_MODULES}'?: [^\n]{{1,60}}|NVRM: No NVIDIA (?:graphics adapter|GPU|devices?)"
-              r"(?: \w{1,8})? (?:probed|found)"
-              r"|Unable to load the (?:kernel module '[\w.-]{1,40}'|'[\w-]{1,40}' kernel module)",
+    FaultLine(rf"could not insert '?{_MODULES}'?: [^\n]{{1,60}}|NVRM: No NVIDIA (?:graphics adapter|GPU"
+              rf"|(?:PCI )?devices?)"
+              r"(?: \w{1,8})? (?:probed|found)|Unable to load the (?:kernel module '[\w.-]{1,40}'"
+              r"|'[\w-]{1,40}' kernel module)",
               "the driver could not be loaded, or finds no GPU that it may take",
               "lspci -nnk shows who has the GPU (nouveau, vfio-pci) and whether it is there; dmesg says why",
               f"{_NVRM}; kmod, modprobe(8)"),
@@ -595,6 +627,13 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "leave the host more memory (fewer huge pages), raise vm.min_free_kbytes; see which driver asked, below"
               " it",
               "Linux mm/page_alloc.c, warn_alloc"),
+    FaultLine(r"FSP boot cmds failed|FSP secure boot (?:GSP prechecks failed|partition timed out)"
+              r"|FSP (?:async )?command timed out|GSP-FMC reported an error[^\n]{0,60}"
+              r"|failed to wait for bar firewall to lower|GSP-RM boot attempts exceeded",
+              "a GPU's own processor does not start the driver's firmware",
+              "reset it or power-cycle the host; its confidential mode must fit the guest; update its VBIOS; an"
+              " external box or a riser may be too slow",
+              "NVIDIA/open-gpu-kernel-modules kern_fsp_gh100.c, kernel_gsp.c; its issue 974"),
     FaultLine(r"CORB reset timeout#\d, CORBRP = 65535",
               "a GPU's audio function answers with ones: the GPU sleeps, is off or lost",
               "dmesg says what became of the GPU (D3cold, AER, reset); bind both functions to vfio-pci if they go to a"
@@ -617,4 +656,27 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "see what the hosts offer and what is taken (openstack allocation candidate list; kubectl describe node),"
               " and whether the device's plugin runs",
               "OpenStack Nova scheduler; Kubernetes scheduler, NodeResourcesFit"),
+)  # fmt: skip
+# That a guest or a driver did not start, where no line above says why: the program's own words.
+GUEST_FAILURES: tuple[FaultLine, ...] = (
+    FaultLine(r"(?:closed the monitor|connecting to monitor)[^\n]{0,60}?: [^\n]{1,200}",
+              "QEMU ended when the guest was to start; its words say why",
+              "read the rest in /var/log/libvirt/qemu/GUEST.log, and dmesg of that time",
+              "libvirt src/qemu/qemu_process.c"),
+    FaultLine(r"(?:Failed to (?:start|create) domain|Error starting domain"
+              r"|virDomainCreate\w{0,12})[^\n]{0,200}(?:\nerror: [^\n]{1,200})?|(?:[Ll]ibvirtE(?:rror|xception)"
+              r"|virError)\W[^\n]{1,200}",
+              "libvirt could not start the guest; its words say why",
+              "read journalctl -u libvirtd (virtqemud) and /var/log/libvirt/qemu/GUEST.log of that time",
+              "libvirt, virDomainCreate"),
+    FaultLine(r"TASK ERROR: [^\n]{1,160}",
+              "Proxmox could not start the guest",
+              "the lines above it say why; qm showcmd VMID --pretty prints the command, which can be run by hand",
+              "Proxmox qemu-server"),
+    FaultLine(rf"(?:{_DRIVERS}|mlx5_core|i915|xe|ice|bnxt_en)[^\n]{{0,30}}: probe (?:of [0-9a-f:.]{{7,16}}"
+              rf"|with driver \w{{2,20}}) failed with error -\d{{1,3}}",
+              "a driver could not take its device",
+              "the lines before it say why: -12 no memory or no address for a BAR, -5 and -110 the device does not"
+              " answer, -22 and -95 the driver does not know it",
+              "Linux drivers/base/dd.c, really_probe"),
 )  # fmt: skip
