@@ -408,7 +408,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "was used"
               " up by the firmware: make another GPU the boot display",
               "Linux drivers/pci/rom.c, pci_get_rom_size"),
-    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready (?:[4-9]\d{3}|\d{5,7})ms after [\w -]{1,32}; waiting",
+    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready (?:[4-9]\d{3}|\d{5,7})ms after [\w -]{1,32}; waiting"
+              r"(?![\s\S]{0,4000}?: ready \d{4,6}ms after)",
               "does not answer after a reset",
               "power-cycle the host if it gives up; update the firmware of device and board",
               "Linux drivers/pci/pci.c, pci_dev_wait"),

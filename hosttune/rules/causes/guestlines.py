@@ -298,8 +298,9 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
               " function), or use a slot whose group is smaller",
               "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
-    FaultLine(r"no iommu_group found|IOMMU not present|Cannot open iommu_group: No such file|host doesn't support "
-              r"(?:VFIO PCI interface|passthrough of host PCI devices)",
+    FaultLine(r"no iommu_group found|missing group for address: [0-9a-f:.]{7,16}|IOMMU not present"
+              r"|Cannot open iommu_group: No such file|host doesn't support (?:VFIO PCI interface"
+              r"|passthrough of host PCI devices)",
               "the device has no IOMMU group: the IOMMU is off, or VFIO is not there",
               "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
               " load vfio-pci (in a container also /dev/vfio/vfio must be there)",
@@ -665,7 +666,7 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "libvirt src/qemu/qemu_process.c"),
     FaultLine(r"(?:Failed to (?:start|create) domain|Error starting domain"
               r"|virDomainCreate\w{0,12})[^\n]{0,200}(?:\nerror: [^\n]{1,200})?|(?:[Ll]ibvirtE(?:rror|xception)"
-              r"|virError)\W[^\n]{1,200}",
+              r"|virError)\W(?!Code=38\b)[^\n]{1,200}",
               "libvirt could not start the guest; its words say why",
               "read journalctl -u libvirtd (virtqemud) and /var/log/libvirt/qemu/GUEST.log of that time",
               "libvirt, virDomainCreate"),

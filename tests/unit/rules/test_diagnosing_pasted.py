@@ -713,6 +713,14 @@ def test_a_line_without_a_rule_is_quoted_and_no_alarm(text: str) -> None:
     assert text.rpartition("\n")[2] in doubts[0].why
 
 
+def test_quotation_marks_of_pages_are_those_of_programs() -> None:
+    """harvester/pcidevices issue 81."""
+    line = "[12.1] vfio-pci 0000:b3:00.0: BAR 1: can\u2019t reserve [mem 0xe0000000-0xefffffff 64bit pref]\n"
+    assert [one.says for one in read(line).observations.stated] == [
+        "0000:b3:00.0: something else holds a BAR that VFIO needs"
+    ]
+
+
 def test_memory_of_another_node_is_no_cause_for_one_gpu_of_four() -> None:
     """NVIDIA/nvbandwidth issue 6: all four copy from the same memory."""
     figures = [{"metric": "h2d", "subject": f"gpu{n}", "value": rate, "unit": "GB/s"}
