@@ -53,8 +53,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "the error's words say why; dmesg of the host (ccp, SEV) shows whether its SEV firmware started: update"
               " the board's firmware",
               "QEMU target/i386/sev.c; Linux include/uapi/linux/psp-sev.h"),
-    FaultLine(r"(?:tdx|virt/tdx): (?:not enabled by BIOS|module initialization failed|initialization failed)[^\n]{0,60}"
-              r"|SEAMCALL failed: TDX (?:module not loaded|Module not loaded|disabled by BIOS)[^\n]{0,20}"
+    FaultLine(r"tdx: not enabled by BIOS|tdx: module initialization failed[^\n]{0,60}"
+              r"|tdx: initialization failed[^\n]{0,60}|SEAMCALL failed: TDX (?:[Mm]odule not loaded|disabled by BIOS)"
               r"|TDX not enabled by BIOS|SEAMCALL \(0x[0-9a-f]{1,16}\) failed: 0x[0-9a-f]{1,16}",
               "TDX did not start on the host",
               "firmware: TME, TME-MT (bypass off), SGX, TDX and its SEAM loader on, keys for TDX split off; update it"
@@ -73,7 +73,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " an ordinary guest",
               "NVIDIA/open-gpu-kernel-modules conf_compute.c; NVIDIA/nvtrust issue 124"),
     FaultLine(r"ConfCompute: Fatal error hit|Fatal error detected in GSP-DMA (?:de|en)crypt[^\n]{0,20}"
-              r"|[Ss][Pp][Dd][Mm][^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}",
+              r"|SPDM[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}|spdm[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}",
               "the encrypted channel between the confidential guest's driver and the GPU failed",
               "load ecdsa_generic and ecdh before the driver (softdep), take a driver release that NVIDIA names for"
               " confidential computing, update the GPU's VBIOS, and reset the GPU on the host",
@@ -135,7 +135,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " this kernel), or boot the kernel that has it",
               "kmod, modprobe(8)"),
     FaultLine(r"Bad return status for module build on kernel[^\n]{0,60}|DKMS: build failed"
-              r"|Failed to build the NVIDIA kernel module|(?i:the nvidia kernel module was not created)"
+              r"|Failed to build the NVIDIA kernel module|kernel module was not created"
               r"|modpost: [^\n]{1,40}(?:uses GPL-only symbol|undefined!)[^\n]{0,60}"
               r"|/var/lib/dkms/[^\n]{1,160}\.o\] Error \d",
               "a kernel module could not be built for this kernel",
@@ -178,10 +178,10 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "put a client token of the license server into /etc/nvidia/ClientConfigToken, restart nvidia-gridd, and"
               " let the guest reach the server (port 443); nvidia-smi -q shows the status",
               "NVIDIA license system, client configuration"),
-    FaultLine(r"(?:mdev_supported_types/[^\n]{1,60}/create|current_vgpu_type)[\s\S]{0,300}?(?:write error"
-              r"|tee): [^\n]{1,60}|write error: (?:No space left on device"
-              r"|Input/output error)(?=[\s\S]{0,200}(?:mdev_supported_types|current_vgpu_type))"
-              r"|[Ff]ailed to create mdev|error creating mdev[^\n]{0,80}",
+    FaultLine(r"mdev_supported_types/[^\n]{1,60}/create[\s\S]{0,300}?(?:write error|tee): [^\n]{1,60}"
+              r"|current_vgpu_type[\s\S]{0,300}?(?:write error|tee): [^\n]{1,60}"
+              r"|write error: (?:No space left on device|Input/output error)(?=[\s\S]{0,200}(?:mdev_supported_types"
+              r"|current_vgpu_type))|ailed to create mdev|error creating mdev[^\n]{0,80}",
               "the host makes no further vGPU (mediated device) of this type",
               "available_instances of the type says how many are left; all of one GPU have one size unless it is in"
               " mixed mode; of a GPU with SR-IOV make the virtual functions first (sriov-manage -e)",
@@ -522,7 +522,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " names",
               "QEMU qapi/qmp/qerror.h; qapi/qobject-input-visitor.c"),
     # Of libvirt what no row above knows
-    FaultLine(r"(?:XML error|unsupported configuration): [^\n]{1,160}",
+    FaultLine(r"XML error: [^\n]{1,160}|unsupported configuration: [^\n]{1,160}",
               "libvirt refuses the guest's definition, and says what does not fit",
               "correct it (virsh edit GUEST), or let hosttune plan write it; virt-xml-validate finds misplaced"
               " elements",
@@ -664,9 +664,10 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "QEMU ended when the guest was to start; its words say why",
               "read the rest in /var/log/libvirt/qemu/GUEST.log, and dmesg of that time",
               "libvirt src/qemu/qemu_process.c"),
-    FaultLine(r"(?:Failed to (?:start|create) domain|Error starting domain"
-              r"|virDomainCreate\w{0,12})[^\n]{0,200}(?:\nerror: [^\n]{1,200})?|(?:[Ll]ibvirtE(?:rror|xception)"
-              r"|virError)\W(?!Code=38\b)[^\n]{1,200}",
+    FaultLine(r"Failed to start domain[^\n]{0,200}(?:\nerror: [^\n]{1,200})?"
+              r"|Failed to create domain[^\n]{0,200}(?:\nerror: [^\n]{1,200})?|Error starting domain[^\n]{0,200}"
+              r"|virDomainCreate[^\n]{0,200}|ibvirtError\W[^\n]{1,200}|ibvirtException\W[^\n]{1,200}"
+              r"|virError\W(?!Code=38\b)[^\n]{1,200}",
               "libvirt could not start the guest; its words say why",
               "read journalctl -u libvirtd (virtqemud) and /var/log/libvirt/qemu/GUEST.log of that time",
               "libvirt, virDomainCreate"),

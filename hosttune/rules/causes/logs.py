@@ -37,7 +37,8 @@ _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
 _FORMS, _LINE = 3, 160  # of lines that name no cause; characters of each
 # QEMU's lines, but for warnings and the end that it was told.
-_QEMU = r"(?:qemu-(?:system-\w{1,16}|kvm)|(?m:^)kvm): (?!warning:|[^\n]{0,400}(?:: warning: |terminating on signal))"
+_TOLD = r"(?!warning:|[^\n]{0,400}(?:: warning: |terminating on signal))"
+_QEMU = rf"qemu-system-\w{{1,16}}: {_TOLD}|qemu-kvm: {_TOLD}|(?m:^)kvm: {_TOLD}"
 _MANAGERS = (
     r"TASK ERROR: |(?m:^)error: (?:Failed to|internal error|unsupported conf|operation failed|Requested op|XML error)"
 )
