@@ -37,6 +37,7 @@ _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
 _FORMS, _LINE = 3, 160  # of lines that name no cause; characters of each
 # QEMU's lines, but for warnings and the end that it was told.
+_UNRULED = "an error that no rule knows"
 _TOLD = r"(?!warning:|[^\n]{0,400}(?:: warning: |terminating on signal))"
 _QEMU = rf"qemu-system-\w{{1,16}}: {_TOLD}|qemu-kvm: {_TOLD}|(?m:^)kvm: {_TOLD}"
 _MANAGERS = (
@@ -49,8 +50,10 @@ _TROUBLE = (
     ("Xid (", r"Xid \([^()\n]{1,40}\): 45\b(?![^\n]{0,200}previous Xid)[^\n]{0,120}",
      "work on the GPU was ended, after another error or with its process; no other XID is here"),
     ("No irq handler", r"No irq handler for vector", "an interrupt without a handler: seldom a fault"),
-    (": ", rf"(?:{_QEMU}|TASK ERROR: (?!start failed: QEMU exited)|(?m:^)error: (?!Failed to (?:start|define|create) "
-     r"domain))[^\n]{1,200}", "an error that no rule knows"),
+    ("qemu-", rf"qemu-(?:system-\w{{1,16}}|kvm): {_TOLD}[^\n]{{1,200}}", _UNRULED),
+    ("kvm: ", rf"(?m:^)kvm: {_TOLD}[^\n]{{1,200}}", _UNRULED),
+    ("TASK ERROR: ", r"TASK ERROR: (?!start failed: QEMU exited)[^\n]{1,200}", _UNRULED),
+    ("error: ", r"(?m:^)error: (?!Failed to (?:start|define|create) domain|[^\n]{1,300}(?:qemu-|kvm: ))[^\n]{1,200}", _UNRULED),
 )  # fmt: skip
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
