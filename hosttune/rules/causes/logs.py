@@ -53,7 +53,8 @@ _TROUBLE = (
     ("qemu-", rf"qemu-(?:system-\w{{1,16}}|kvm): {_TOLD}[^\n]{{1,200}}", _UNRULED),
     ("kvm: ", rf"(?m:^)kvm: {_TOLD}[^\n]{{1,200}}", _UNRULED),
     ("TASK ERROR: ", r"TASK ERROR: (?!start failed: QEMU exited)[^\n]{1,200}", _UNRULED),
-    ("error: ", r"(?m:^)error: (?!Failed to (?:start|define|create) domain|[^\n]{1,300}(?:qemu-|kvm: ))[^\n]{1,200}", _UNRULED),
+    ("error: ", r"(?m:^)error: (?!Failed to (?:start|define|create) domain|[^\n]{1,300}(?:qemu-|kvm: ))[^\n]{1,200}",
+     _UNRULED),
 )  # fmt: skip
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
