@@ -18,7 +18,7 @@ _IN_USE = (
     "stop it first (lsof /dev/nvidia* /dev/dri/* /dev/kfd: desktop, nvidia-persistenced, DCGM, containers), then unbind"
 )
 _DRIVERS = "|".join(vendor.driver for vendor in VENDORS if vendor.driver)
-_MODULES = rf"(?:{_DRIVERS}|nouveau|i915|vfio|kvm|mlx5|ib)\w{{0,24}}"
+_MODULES = rf"(?:{_DRIVERS}|nouveau|i915|vfio|kvm|mlx5|ib)[\w-]{{0,24}}"
 # The root first.
 GUEST_LINES: tuple[FaultLine, ...] = (
     # Confidential guests
@@ -129,7 +129,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "keep it from loading (blacklist nouveau and nvidiafb, options nouveau modeset=0, then update-initramfs"
               " -u or dracut -f), and reboot",
               _NVRM),
-    FaultLine(rf"Module {_MODULES} not found in directory /lib/modules/\S{{1,60}}|Module {_MODULES} not found\.",
+    FaultLine(rf"Module {_MODULES} not found in directory /lib/modules/\S{{1,60}}|Module {_MODULES} not found\."
+              rf"|ould not load module {_MODULES}: No such file",
               "the kernel that runs has no such module",
               "build or install it for this kernel (dkms autoinstall with its headers; the distribution's package for"
               " this kernel), or boot the kernel that has it",
@@ -293,14 +294,14 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "<iommu model='intel'><driver intremap='on' caching_mode='on'/></iommu>, or no IOMMU in the guest",
               "QEMU hw/i386/{intel_iommu,amd_iommu}.c"),
     # The device
-    FaultLine(r"group \d{1,5} is not viable",
+    FaultLine(r"group \d{1,5} is not viable|\bGroupViable\b",
               "another device of the same IOMMU group is still with a driver of the host",
               "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
               " function), or use a slot whose group is smaller",
               "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
-    FaultLine(r"no iommu_group found|missing group for address: [0-9a-f:.]{7,16}|IOMMU not present"
-              r"|Cannot open iommu_group: No such file|host doesn't support (?:VFIO PCI interface"
-              r"|passthrough of host PCI devices)",
+    FaultLine(r"no iommu_group found|missing group for address: [0-9a-f:.]{7,16}"
+              r"|cannot access '/sys/kernel/iommu_groups|IOMMU not present|Cannot open iommu_group: No such file"
+              r"|host doesn't support (?:VFIO PCI interface|passthrough of host PCI devices)",
               "the device has no IOMMU group: the IOMMU is off, or VFIO is not there",
               "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
               " load vfio-pci (in a container also /dev/vfio/vfio must be there)",
@@ -391,7 +392,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " configuration.toml that the runtime class really uses",
               "Kata containers documentation, VFIO; its issue 9014"),
     # What the guest's definition asks for
-    FaultLine(r"(?:failed to open |open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:No such file"
+    FaultLine(r"Could not open VFIO Container|VfioCreate\(Open(?:Group|Container)[^\n]{0,60}|(?:failed to open "
+              r"|open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:No such file"
               r"|Device or resource busy|Permission denied)",
               "QEMU could not open the device's VFIO group",
               "No such file: bind the device to vfio-pci; busy: another guest or process has the group (fuser -v"
@@ -456,7 +458,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "the guest's CPU asks for something that the host's CPU does not have",
               "<cpu mode='host-passthrough'/> or host-model; after a migration the model of the older host",
               "libvirt src/qemu/qemu_process.c; QEMU target/i386"),
-    FaultLine(r"Bus '[\w.-]{1,40}' not found|Invalid PCI address [^\n]{1,60}"
+    FaultLine(r"No '[\w.-]{1,20}' bus found for device|Bus '[\w.-]{1,40}' not found|Invalid PCI address [^\n]{1,60}"
               r"|Single function device addresses with function=0 expected"
               r"|Attempted double use of PCI Address[^\n]{0,60}|No more available PCI (?:slots|addresses)"
               r"|PCI: no slot/function available for[^\n]{0,60}|PCI: slot \d{1,3} function \d (?:not available"
@@ -658,6 +660,10 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               " and whether the device's plugin runs",
               "OpenStack Nova scheduler; Kubernetes scheduler, NodeResourcesFit"),
 )  # fmt: skip
+_REFUSED = (
+    r"-(?:device|object|machine|M|cpu|smp|m|numa|drive|blockdev|netdev|accel|global) (?![^\n]{0,2000}(?:: warning: "
+    r"|: info: |redirected to|Performance may be slow))[^\n]{1,2000}: [^\n]{1,160}"
+)
 # That a guest or a driver did not start, where no line above says why: the program's own words.
 GUEST_FAILURES: tuple[FaultLine, ...] = (
     FaultLine(r"(?:closed the monitor|connecting to monitor)[^\n]{0,60}?: [^\n]{1,200}",
@@ -671,6 +677,10 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "libvirt could not start the guest; its words say why",
               "read journalctl -u libvirtd (virtqemud) and /var/log/libvirt/qemu/GUEST.log of that time",
               "libvirt, virDomainCreate"),
+    FaultLine(rf"qemu-system-\w{{1,16}}: {_REFUSED}|qemu-kvm: {_REFUSED}|(?m:^)kvm: {_REFUSED}",
+              "QEMU refused an option of the guest; its words say why",
+              "correct what the option names in the guest's definition; an option that is unknown needs another QEMU",
+              "QEMU util/error-report.c, loc_push_restore: an option in front of an error is what was being read"),
     FaultLine(r"TASK ERROR: [^\n]{1,160}",
               "Proxmox could not start the guest",
               "the lines above it say why; qm showcmd VMID --pretty prints the command, which can be run by hand",
