@@ -383,11 +383,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host (a reboot may not be enough); check the card's power; replace it if it comes back",
               "NVIDIA/open-gpu-kernel-modules kernel_gsp_tu102.c; its issue 789"),
     FaultLine(r"RmFetchGspRmImages: [^\n]{0,80}|Direct firmware load for nvidia/[^\n]{0,60}gsp[^\n]{0,40}failed"
-              r"|RmInitAdapter failed! \(0x61:",
+              r"|RmInitAdapter failed! \(0x61:|version mismatch: got version [\w.]{1,20}, expected version",
               "the firmware file of the GPU's system processor is missing or of another version",
               "install the driver's firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin) of the version of its module",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x61, RM_INIT_FIRMWARE_FETCH_FAILED"),
-    FaultLine(r"Key was rejected by service|Loading of unsigned module is rejected|Required key not available",
+    FaultLine(r"Key was rejected by service|Loading of unsigned module is rejected|Required key not available"
+              r"|unsigned module loading is restricted",
               "Secure Boot refuses a kernel module that is not signed",
               "sign it and enroll the key (mokutil --import), install the distribution's signed build, or switch Secure"
               " Boot off",
@@ -885,113 +886,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "pause frames are not in force: the other end of the link has them off",
               "turn flow control on at the switch port, or PFC at both ends (RoCE)",
               "ethtool(8), -a"),
-    # QEMU and libvirt
-    FaultLine(r"vGPU is supported only on VGX capable boards|vGPU validation of the GPU failed",
-              "this GPU has no vGPU: its driver gives that to data-center and some workstation models alone",
-              "pass the whole GPU through (vfio-pci), or take a model of NVIDIA's list of GPUs with vGPU",
-              "NVIDIA vGPU documentation, supported products"),
     SOFTWARE_RDMA,
-    FaultLine(r"group \d{1,5} is not viable",
-              "another device of the same IOMMU group is still with a driver of the host",
-              "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
-              " function), or use a slot whose group is smaller",
-              "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
-    FaultLine(r"no iommu_group found|IOMMU not present|Cannot open iommu_group: No such file|host doesn't support "
-              r"(?:VFIO PCI interface|passthrough of host PCI devices)",
-              "the device has no IOMMU group: the IOMMU is off",
-              "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
-              " load vfio-pci",
-              "QEMU hw/vfio/pci.c; libvirt src/hypervisor/domain_driver.c"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Bad address|= -14\b)",
-              "memory of the guest cannot be pinned for the device: what backs it cannot",
-              "back the guest's memory with memfd or huge pages; see whether a file, a pool or virtiofs backs it",
-              "Linux drivers/vfio/vfio_iommu_type1.c, vaddr_get_pfns: EFAULT"),
-    FaultLine(r"No interrupt remapping (?:support|for this platform)[^\n]{0,80}|Interrupt Remapping hardware not found"
-              r"|[Ff]ailed to set iommu for container: Operation not permitted",
-              "the IOMMU does not remap interrupts, without which devices are not given to guests",
-              "switch interrupt remapping (x2APIC, VT-d) on in the firmware and update it;"
-              " allow_unsafe_interrupts takes the guests' separation away",
-              "Linux drivers/vfio/vfio_iommu_type1.c, vfio_iommu_type1_attach_group"),
-    FaultLine(r"Unable to power on device, stuck in D\d",
-              "the device does not wake: it stays in a sleep state",
-              "power-cycle the host, then keep it awake (disable_idle_d3=1 of vfio-pci); if it comes back, its reset "
-              "does"
-              " not work: update its firmware",
-              "QEMU hw/vfio/pci.c, vfio_pci_pre_reset"),
-    # Once is a guest that reset its device; the kernel has then put all back.
-    FaultLine(r"vfio_bar_restore: (?:[0-9a-f:.]{7,16} )?reset recovery[^\n]{0,30}"
-              r"(?=(?:[\s\S]{0,4000}?reset recovery){2})",
-              "a passed device loses its settings again and again: it does not come back from a reset",
-              "read the lines before it (AER, link down, not ready after FLR); power-cycle the host if it stays so",
-              "Linux drivers/vfio/pci/vfio_pci_config.c, vfio_bar_restore"),
     FaultLine(r"Region [0-5]: Memory at <unassigned>[^\n]{0,60}",
               "a BAR of a device has no address",
               "host: Above 4G Decoding and Resizable BAR in the firmware, or pci=realloc; guest: UEFI firmware and a"
               " 64-bit window that holds its BARs (hosttune plan computes it)",
               "pciutils lspci.c, show_bases; Linux drivers/pci/setup-res.c"),
-    FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
-              r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found",
-              "the device that the guest asks for is not on the host",
-              "lspci -D shows the addresses that are there: they change with slots and firmware; a device that is gone"
-              " is lost (dmesg)",
-              "QEMU hw/vfio/pci.c, vfio_realize; libvirt src/util/virpci.c"),
-    FaultLine(r"Non-endpoint PCI devices cannot be assigned",
-              "a bridge was given to the guest, and only devices can be",
-              "give it the functions below the bridge; the bridge stays with the host",
-              "libvirt src/hypervisor/virhostdev.c"),
-    FaultLine(r"cannot set up guest memory '[^'\n]{1,40}': Cannot allocate memory|ioctl\(KVM_CREATE_VM\) failed: 12\b",
-              "the host has not enough free memory for the guest",
-              "free memory or make the guest smaller: huge pages that are reserved are not free for it (hosttune plan)",
-              "QEMU system/physmem.c, ram_block_add"),
-    FaultLine(r"Could not access KVM kernel module: [^\n]{1,40}|KVM: (?:disabled by BIOS|VMX not (?:enabled|supported))"
-              r"|kvm: (?:disabled by bios|no hardware support)",
-              "KVM cannot be used: virtualization is off, or its module is not loaded",
-              "switch VT-x or SVM on in the firmware, load kvm_intel or kvm_amd, and give QEMU /dev/kvm",
-              "QEMU accel/kvm/kvm-all.c; Linux arch/x86/kvm/x86.c"),
-    FaultLine(r"BAR [0-5]: failed to assign \[mem size 0x[0-9a-f]{9,16} 64bit pref\]"
-              r"|BAR [0-5] \[mem size 0x[0-9a-f]{9,16} 64bit pref\]: failed to assign|not enough MMIO resources for "
-              r"SR-IOV",
-              "a BAR found no address: the window for PCI memory is too small",
-              "host: Above 4G Decoding, Resizable BAR and SR-IOV in the firmware, or pci=realloc; guest: UEFI "
-              "firmware and"
-              " a 64-bit window that holds its BARs (hosttune plan computes it)",
-              "Linux drivers/pci/setup-res.c, pci_assign_resource; drivers/pci/iov.c"),
-    FaultLine(r"RLIMIT_MEMLOCK \(\d{1,20}\) exceeded|cannot limit locked memory of process[^\n]{0,60}"
-              r"|(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)",
-              "the guest's memory may not be locked",
-              "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory of"
-              " what starts QEMU (LimitMEMLOCK=infinity, ulimit -l; of a container its runtime's)",
-              "QEMU hw/vfio/container.c; libvirt, formatdomain: memtune; Linux drivers/vfio/vfio_iommu_type1.c;"
-              " kubevirt issue 8472"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Invalid argument|= -22\b)",
-              "the IOMMU cannot map an address of the guest",
-              "keep memory and the PCI window of the guest within the IOMMU's address width (<maxphysaddr"
-              " mode='emulate' bits='…'/>, or fewer bits of the window), and out of its reserved regions",
-              "Linux drivers/vfio/vfio_iommu_type1.c, vfio_iommu_iova_dma_valid"),
-    FaultLine(r"(?:failed to open |open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:No such file"
-              r"|Device or resource busy|Permission denied)",
-              "QEMU could not open the device's VFIO group",
-              "No such file: bind the device to vfio-pci; busy: another guest or process has the group (fuser -v"
-              " /dev/vfio/*); denied: give QEMU's user the file, also in its cgroup and its security profile",
-              "QEMU hw/vfio/container.c, vfio_group_get"),
-    FaultLine(r"unable to map backing store for guest RAM[^\n]{0,60}|can't open backing store[^\n]{0,100}",
-              "the huge pages that the guest's memory needs are not free",
-              "reserve them at boot, on the guest's nodes (hosttune plan), and see what holds them:"
-              " /sys/devices/system/node/node*/hugepages/*/free_hugepages",
-              "QEMU system/physmem.c, file_ram_alloc"),
-    FaultLine(r"PCI device [0-9a-f:.]{7,16} is in use by driver \w{1,20}, domain [^\n']{1,60}",
-              "another guest has the device",
-              "stop that guest, or give this one another device (hosttune plan knows which are free)",
-              "libvirt src/hypervisor/virhostdev.c"),
-    FaultLine(r"Unknown PCI header type '?(?:127|0x7f)",
-              "the device no longer answers: its configuration space reads as ones",
-              "power-cycle the host; if it comes back, keep the device out of D3cold (disable_idle_d3=1 of vfio-pci)"
-              " and update its firmware",
-              "libvirt src/util/virpci.c, virPCIDeviceGetHeaderType"),
-    FaultLine(r"[Ff]ailed (?:moving device BAR|allocating new MMIO range)[^\n]{0,80}",
-              "the guest's window for PCI memory is too small for the device",
-              "give the guest a 64-bit window that holds its BARs (hosttune plan computes it)",
-              "cloud-hypervisor pci/src/configuration.rs; issue 6147"),
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
@@ -1052,7 +952,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "was used"
               " up by the firmware: make another GPU the boot display",
               "Linux drivers/pci/rom.c, pci_get_rom_size"),
-    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready \d{5,7}ms after [\w -]{1,32}; waiting",
+    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready (?:[4-9]\d{3}|\d{5,7})ms after [\w -]{1,32}; waiting"
+              r"(?![\s\S]{0,4000}?: ready \d{4,6}ms after)",
               "does not answer after a reset",
               "power-cycle the host if it gives up; update the firmware of device and board",
               "Linux drivers/pci/pci.c, pci_dev_wait"),
@@ -1143,7 +1044,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               _SMI),
     FaultLine(r"couldn't communicate with the NVIDIA driver|Failed to initialize NVML: (?:Driver Not Loaded|Not Found)"
               r"|Please ensure that the NVIDIA device files \(/dev/nvidia\*\) exist|HLML_ERROR_DRIVER_NOT_LOADED"
-              r"|nvml error: driver not loaded",
+              r"|nvml error: driver not loaded|NVIDIA driver is not loaded",
               "the GPU driver is not loaded",
               "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
               _SMI),

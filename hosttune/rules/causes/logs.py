@@ -37,6 +37,13 @@ _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
 _FORMS, _LINE = 3, 160  # of lines that name no cause; characters of each
+# QEMU's lines, but for warnings and the end that it was told.
+_UNRULED = "an error that no rule knows"
+_TOLD = r"(?!warning:|[^\n]{0,400}(?:: warning: |terminating on signal))"
+_QEMU = rf"qemu-system-\w{{1,16}}: {_TOLD}|qemu-kvm: {_TOLD}|(?m:^)kvm: {_TOLD}"
+_MANAGERS = (
+    r"TASK ERROR: |(?m:^)error: (?:Failed to|internal error|unsupported conf|operation failed|Requested op|XML error)"
+)
 _TROUBLE = (
     ("NCCL WARN ", r"NCCL WARN [^\n]{1,200}", "a warning of the library that no rule knows"),
     ("AER: ", r"AER: [^\n]{0,60}(?:received|Multiple)[^\n]{0,80}",
@@ -45,6 +52,12 @@ _TROUBLE = (
      "the NIC's firmware refused a command of its driver"),
     ("Xid (", r"Xid \([^()\n]{1,40}\): 45\b(?![^\n]{0,200}previous Xid)[^\n]{0,120}",
      "work on the GPU was ended, after another error or with its process; no other XID is here"),
+    ("No irq handler", r"No irq handler for vector", "an interrupt without a handler: seldom a fault"),
+    ("qemu-", rf"qemu-(?:system-\w{{1,16}}|kvm): {_TOLD}[^\n]{{1,200}}", _UNRULED),
+    ("kvm: ", rf"(?m:^)kvm: {_TOLD}[^\n]{{1,200}}", _UNRULED),
+    ("TASK ERROR: ", r"TASK ERROR: (?!start failed: QEMU exited)[^\n]{1,200}", _UNRULED),
+    ("error: ", r"(?m:^)error: (?!Failed to (?:start|define|create) domain|[^\n]{1,300}(?:qemu-|kvm: ))[^\n]{1,200}",
+     _UNRULED),
 )  # fmt: skip
 _BAD = re.compile(r"(?i)\b(?:error|failed|failure|fatal|cannot|could not|unable to|refused|denied|timed out|no such)\b")
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
@@ -204,7 +217,8 @@ def logs() -> tuple[Log, ...]:
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
         Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True,
-            also=(*WITHIN, *SPOKEN, r"\|[ \t]{0,4}(?:Overall Health|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
+            also=(*WITHIN, *SPOKEN, _QEMU, _MANAGERS,
+                  r"\|[ \t]{0,4}(?:Overall Health|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
             lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )|[|+][ =|+-]"),
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
             r"|^[ \t]*hca_id:|^[ \t]*(?:\d+/\d+: |link )[\w.-]{1,64}/\d{1,3}:? [^\n]{0,160}physical_state "

@@ -10,6 +10,7 @@ from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
+from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
 from hosttune.rules.causes.kernel import of_kernel
 from hosttune.rules.causes.search import findall, search
 
@@ -64,7 +65,9 @@ _RESERVED = r"(?m:^)[ \t]*(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) reserved\b"
 _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
-SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*FAULT_LINES, *SYMPTOMS, *FAILURES)))
+_CERTAIN, _SEEN = (*FAULT_LINES, *GUEST_LINES), (*GUEST_SYMPTOMS, *SYMPTOMS)
+_FAILED = (*FAILURES, *GUEST_FAILURES)
+SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *_FAILED)))
 
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
@@ -130,14 +133,14 @@ def lines_of(text: str) -> Measured:
     classes, drivers = dict(findall(_CLASS, text)), {vendor.driver for vendor in VENDORS}
     worst: dict[str, float] = {}
     joined, fitting = _unwrapped(text)
-    told = [*_overlaps(text), *_told(map(fitting, FAULT_LINES), joined)]
+    told = [*_overlaps(text), *_told(map(fitting, _CERTAIN), joined)]
     kernel = list(of_kernel(text))
-    seen_too = () if told else _told(map(fitting, SYMPTOMS), joined)
+    seen_too = () if told else _told(map(fitting, _SEEN), joined)
     symptoms = [line for line in seen_too if not any(line.says in other.says for other in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
     told += (line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line))
     told += symptoms
-    told += [] if told or found else list(_told(FAILURES, text))[:1]
+    told += [] if told or found else list(_told(_FAILED, text))[:1]
     for driver, address, speed, width, where, top, most in findall(_NARROW, text):
         # A function without a class here that a driver names is a NIC: only drivers of GPUs and NICs print the line.
         # A chipset's uplink, which holds what is behind it, has four lanes; a wider one is above a card.

@@ -476,6 +476,9 @@ def test_a_line_sets_several_things_and_variables_beside_them() -> None:
     assert set_by('GRUB_CMDLINE_LINUX="intel_iommu=on iommu=pt vfio-pci.ids=10de:2330 nosmt"\n') == [
         (1, "intel_iommu", "on"), (1, "iommu", "pt"), (1, "vfio_pci.ids", "10de:2330"), (1, "nosmt", ""),
     ]  # fmt: skip
+    assert set_by("BOOT_IMAGE=/vmlinuz root=/dev/sda ro\n") == [  # /proc/cmdline
+        (1, "BOOT_IMAGE", "/vmlinuz"), (1, "root", "/dev/sda"), (1, "ro", ""),
+    ]  # fmt: skip
     assert set_by("modprobe -a gdrdrv nvidia-peermem\n") == [
         (1, "modprobe gdrdrv", ""), (1, "modprobe nvidia_peermem", ""),
     ]  # fmt: skip
