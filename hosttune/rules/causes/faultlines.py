@@ -1048,9 +1048,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the GPU driver is not loaded",
               "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
               _SMI),
-    FaultLine(r"Module (?:nvidia|amdgpu|habanalabs)\w{0,12} not found in directory|could not insert '(?:nvidia|amdgpu"
-              r"|habanalabs)\w{0,12}': (?:Unknown symbol|Exec format error|Invalid argument)|Bad return status for"
-              r" module build on kernel|Unable to load the kernel module '\w{1,24}\.ko'|dkms autoinstall on \S{1,60}"
+    FaultLine(r"could not insert '(?:nvidia|amdgpu|habanalabs)\w{0,12}': (?:Unknown symbol|Exec format error"
+              r"|Invalid argument)|Unable to load the kernel module '\w{1,24}\.ko'|dkms autoinstall on \S{1,60}"
               r" failed for",
               "a driver's kernel module is not built for the kernel that runs",
               "install the kernel's headers and build it again (dkms autoinstall; its make.log says what failed), or"
@@ -1239,11 +1238,6 @@ FAILURES: tuple[FaultLine, ...] = (
               "a GPU reported an XID",
               "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
               "NVIDIA XID Errors; leptonai/gpud, NVIDIA/NVSentinel"),
-    FaultLine(r"nvidia(?:: probe of)? [\da-f:.]{7,13}(?:: probe with driver nvidia)? failed with error -\d{1,3}",
-              "NVIDIA's driver did not start on a GPU",
-              "the NVRM lines before it say why (a GPU that it does not support, a BAR without an address); without one"
-              " power the host off and on again",
-              "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c; Linux drivers/base/dd.c"),
     FaultLine(r"(?:CUDA_ERROR_|HSA_STATUS_ERROR_|NVML_ERROR_|[A-Z]{1,4}SMI_STATUS_)(?!SUCCESS"
               r"|NOT_SUPPORTED)[A-Z_]{4,40}|(?:cudaError|hipError)(?!NotReady|PeerAccessAlready)[A-Z]\w{3,40}",
               "a call of the GPU's runtime or library failed",

@@ -54,7 +54,7 @@ def far_node(case: Case) -> Finding | None:
 
 @rule(
     "guest-topology-hidden",
-    source=f"{_CLOUDRIFT}; nccl-tests issue 380: 320 on the host, 180 in the guest, 90 % of the flat ring",
+    source=f"{_CLOUDRIFT}; nccl-tests issue 380: 320 on the host, 180 in the guest",
     remedy="hosttune plan: cells and expander buses as on the host, and a topology file in the guest's seed",
     confirm="in the guest: the GPUs' topology matrix and lscpu, compared with hosttune discover on the host",
 )

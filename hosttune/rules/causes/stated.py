@@ -65,7 +65,7 @@ _RESERVED = r"(?m:^)[ \t]*(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) reserved\b"
 _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
-_CERTAIN, _SEEN = (*FAULT_LINES, *GUEST_LINES), (*GUEST_SYMPTOMS, *SYMPTOMS)
+_CERTAIN, _SEEN = (*GUEST_LINES, *FAULT_LINES), (*SYMPTOMS, *GUEST_SYMPTOMS)
 _FAILED = (*FAILURES, *GUEST_FAILURES)
 SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *_FAILED)))
 
@@ -102,7 +102,11 @@ def _unwrapped(text: str) -> tuple[str, Callable[[FaultLine], FaultLine]]:
     joined = re.sub(r"[ \t]{0,80}\|[ \t\r]{0,8}\n\|[ \t]{4,60}\|[ \t]?", "", text)
     if joined == text:
         return text, lambda row: row
-    return joined, lambda row: row._replace(pattern=re.sub(r" (?![?*+{\]])", " ?", row.pattern))
+    # A look-behind has a fixed width.
+    return (
+        joined,
+        lambda row: row if "(?<" in row.pattern else row._replace(pattern=re.sub(r" (?![?*+{\]])", " ?", row.pattern)),
+    )
 
 
 def _overlaps(text: str) -> Iterator[Stated]:
