@@ -882,7 +882,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the driver asks for a recovery of the GPU",
               "stop what uses it, and do what the line asks for: reset, reboot, or drain and reset",
               f"{_SMI}, GPU Recovery Action"),
-    FaultLine(r"(?i:RX negotiated:?[ \t]{0,20}off[ \t]{0,20}\n[ \t]{0,20}TX negotiated:?[ \t]{0,20}off)",
+    FaultLine(r"(?:RX negotiated|rx negotiated):?[ \t]{0,20}"
+              r"(?i:off[ \t]{0,20}\n[ \t]{0,20}TX negotiated:?[ \t]{0,20}off)",
               "pause frames are not in force: the other end of the link has them off",
               "turn flow control on at the switch port, or PFC at both ends (RoCE)",
               "ethtool(8), -a"),
@@ -1234,7 +1235,7 @@ FAILURES: tuple[FaultLine, ...] = (
               "Fabric Manager reports an error",
               "its words say what; read the lines before it, dmesg (SXid, XID) and nvidia-smi -q (Fabric)",
               "Fabric Manager user guide"),
-    FaultLine(r"\bX[Ii][Dd] \d{1,4} ?(?:\(|- )[A-Z][\w ]{4,60}",
+    FaultLine(r"\b(?:Xid |XID |xid )\d{1,4} ?(?:\(|- )[A-Z][\w ]{4,60}",
               "a GPU reported an XID",
               "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
               "NVIDIA XID Errors; leptonai/gpud, NVIDIA/NVSentinel"),

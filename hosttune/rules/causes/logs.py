@@ -29,8 +29,8 @@ from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
 from hosttune.rules.causes.pairs import PAIRS, pairs
 from hosttune.rules.causes.ports import counters, ethtool, interfaces, iperf, rdma_ports
-from hosttune.rules.causes.search import search
-from hosttune.rules.causes.stated import SPOKEN, lines_of, stated
+from hosttune.rules.causes.search import distinct, search
+from hosttune.rules.causes.stated import SPOKEN, lines_of, spoken, stated
 
 _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
@@ -100,7 +100,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     lines = unlabelled(text)
     del text  # with those of other alphabets a log takes several times its size
     whole = "\n".join(line for _, line in lines)
-    tools = [log for log in logs() if log.is_in(whole)]
+    tools = [log for log in logs() if log.is_in(distinct(whole) if log.everyone else whole)]
     if not tools and (told := [*islice(_trouble(whole, where), _FORMS)]):
         return Measured(version=1), "no tool that hosttune reads", tuple(told)
     if not tools:
@@ -162,14 +162,13 @@ def _trouble(text: str, where: str) -> Iterator[Doubt]:
 
 def _noted(text: str, where: str) -> Iterator[Doubt]:
     """Yield lines that tell of trouble and name no cause: of each kind the first of its forms."""
-    spoken = re.compile("|".join(SPOKEN))
     xids = set(re.findall(r"Xid \([^()\n]{1,40}\): (\d{1,4})\b", text)) if "Xid (" in text else set()
     for word, pattern, why in _TROUBLE:
         forms: set[str] = set()
         for match in re.finditer(pattern, text) if word in text else ():
             line = text[text.rfind("\n", 0, match.start()) + 1 : match.end()]
             form = re.sub(r"\d+", "", match[0])
-            if len(forms) == _FORMS or form in forms or spoken.search(line):
+            if len(forms) == _FORMS or form in forms or spoken(line):
                 continue
             if (word == "AER: " and "PCIe Bus Error" in text) or (word == "Xid (" and xids != {"45"}):
                 continue
@@ -181,7 +180,6 @@ def _noted(text: str, where: str) -> Iterator[Doubt]:
 def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Doubt]:
     """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
     mixed = re.compile("|".join(log.lines for log in logs() if log.lines))
-    spoken = re.compile("|".join(SPOKEN))
     lines = text.split("\n")
     ends = list(accumulate(len(line) + 1 for line in lines))
     signs = (match.start() for log in tools if not log.lines for match in re.finditer(log.sign, text))
@@ -190,7 +188,7 @@ def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Dou
     for number, line in enumerate(lines, 1):
         if _PROMPT.match(line) and number - 1 not in starts:
             inside = False
-        elif not inside and not mixed.match(line) and not spoken.search(line):
+        elif not inside and not mixed.match(line) and not spoken(line):
             inside = number - 1 in starts
             if re.search(r"\w", line) and not inside:
                 count += 1

@@ -12,7 +12,7 @@ from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Sta
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
 from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
 from hosttune.rules.causes.kernel import of_kernel
-from hosttune.rules.causes.search import findall, search
+from hosttune.rules.causes.search import distinct, findall, search
 
 NO_FABRIC = "|".join(
     rf"{words}\b[^\n]{{0,60}}"
@@ -68,6 +68,11 @@ _UPLINK = 4
 _CERTAIN, _SEEN = (*GUEST_LINES, *FAULT_LINES), (*SYMPTOMS, *GUEST_SYMPTOMS)
 _FAILED = (*FAILURES, *GUEST_FAILURES)
 SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *_FAILED)))
+
+
+def spoken(line: str) -> bool:
+    """Return whether a rule knows what a line says."""
+    return any(search(pattern, line) for pattern in SPOKEN)
 
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
@@ -131,6 +136,8 @@ def _overlaps(text: str) -> Iterator[Stated]:
 
 def lines_of(text: str) -> Measured:
     """Return what such lines show, and the links that the kernel says are narrow."""
+    kernel = list(of_kernel(text))
+    text = distinct(text)
     found = stated(text)
     seen: dict[str, Any] = {name: value for name, (value, _) in found.items()}
     said = {name: words for name, (_, words) in found.items()}
@@ -138,7 +145,6 @@ def lines_of(text: str) -> Measured:
     worst: dict[str, float] = {}
     joined, fitting = _unwrapped(text)
     told = [*_overlaps(text), *_told(map(fitting, _CERTAIN), joined)]
-    kernel = list(of_kernel(text))
     seen_too = () if told else _told(map(fitting, _SEEN), joined)
     symptoms = [line for line in seen_too if not any(line.says in other.says for other in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
