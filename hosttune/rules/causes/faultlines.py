@@ -182,6 +182,26 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "compare the ports' MTU on all hosts (ibv_devinfo, active_mtu): NCCL from 2.20 does not take the smaller"
               " one; then versions of driver, peer-memory module and library",
               "rdma-core, ibv_get_async_event(3); NVIDIA/nccl issue 1524"),
+    FaultLine(r"Got completion [^\n]{0,160}?with (?:error |status=\w{1,40}\()12\b[^\n]{0,200}?localGid fe80:"
+              r"[^\n]{0,40}",
+              "the hosts use link-local addresses (GID fe80::), which do not reach each other through a router",
+              "set NCCL_IB_GID_INDEX to a GID of RoCE v2 with an IPv4 address (show_gids), mostly 3; newer NCCL chooses"
+              " it by itself",
+              f"{_VARIABLES} (NCCL_IB_GID_INDEX); rdma-core, show_gids"),
+    FaultLine(r"HW Power Brake Slowdown[ \t]{0,40}: Active\b",
+              "something outside the GPU slows it: the power brake is on",
+              "look at power supplies, their cables and the chassis' or rack's power limit (BMC): the board's own limit"
+              " is another reason (SW Power Cap)",
+              "nvml.h, nvmlClocksEventReasonHwPowerBrakeSlowdown"),
+    FaultLine(r"(?:out_of_sequence|packet_seq_err|local_ack_timeout_err):[ \t]{0,20}[1-9]\d{3,18}\b",
+              "RDMA packets were lost and sent again, many times",
+              "RoCE: PFC or ECN alike on NIC and switch (mlnx_qos, ethtool -S: discards); InfiniBand: perfquery names"
+              " the port whose errors grow",
+              "Linux Documentation/ABI/stable/sysfs-class-infiniband, hw_counters"),
+    FaultLine(r"cannot access '/sys/kernel/mm/memory_peers[^\n]{0,60}",
+              "no peer-memory module is loaded on a host: its NICs do not reach GPU memory directly",
+              "load nvidia_peermem there, and at each boot, or use DMA-BUF",
+              "NVIDIA GPUDirect RDMA documentation, nvidia-peermem"),
     FaultLine(_status("12", "[Tt]ransport retry count(?:er)? exceeded") + r"|transport retry counter exceeded"
               r"|bad completion with status: 0xc\b"
               r"|IBV_WC_RETRY_EXC_ERR|EXCEEDED ERROR status number 12|InfiniBand retry count between two MPI processes"
@@ -579,13 +599,6 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "use a slot at the CPU, or a switch that routes atomics; in a guest an emulated root port must offer "
               "them",
               "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
-    FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
-              r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices"
-              r"|/dev/kfd\"?: [Nn]o such file",
-              "the process cannot open the GPUs' compute driver (/dev/kfd)",
-              "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
-              " --device=/dev/dri",
-              "ROCm installation guide, group permissions; rocminfo.cc"),
     FaultLine(r"amdgpu [0-9a-f:.]{7,16}: (?:amdgpu: )?device lost from bus!",
               "a GPU was lost from the PCIe bus",
               "read the lines before it (AER, link down, heat); power-cycle the host; reseat the card, its riser and"
@@ -896,6 +909,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
+              r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices"
+              r"|/dev/kfd\"?: [Nn]o such file",
+              "the process cannot open the GPUs' compute driver (/dev/kfd)",
+              "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
+              " --device=/dev/dri",
+              "ROCm installation guide, group permissions; rocminfo.cc"),
     FaultLine(r"Verify all devices in group \d{1,5} are bound to vfio",
               "another device of the same IOMMU group is still with a driver of the host, or this one's driver"
               " refused it",

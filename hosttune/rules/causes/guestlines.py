@@ -129,6 +129,16 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "keep it from loading (blacklist nouveau and nvidiafb, options nouveau modeset=0, then update-initramfs"
               " -u or dracut -f), and reboot",
               _NVRM),
+    FaultLine(r"AMD_[A-Z0-9]{3,12}: failed to reset device|AMD_[A-Z0-9]{3,12}: could not get enabled SMU features",
+              "the GPU does not come back from a reset: its model has no reset that works",
+              "power the host off and on; give it to one guest for good, start that guest once a boot, or try another"
+              " reset (vendor-reset's newest version, reset_method)",
+              "gnif/vendor-reset README and src/amd"),
+    FaultLine(r"IOMMU_IOAS_MAP failed: Bad address, PCI BAR\?",
+              "a device's BAR cannot be mapped for the guest's devices",
+              "a GPU that the guest lacks lies beyond its address width: host-phys-bits=on (libvirt: <maxphysaddr"
+              " mode='passthrough'/>) and a window that holds its BARs; else it only means no peer-to-peer (iommufd)",
+              "QEMU backends/iommufd.c, iommufd_backend_map_dma"),
     FaultLine(rf"Module {_MODULES} not found in directory /lib/modules/\S{{1,60}}|Module {_MODULES} not found\."
               rf"|ould not load module {_MODULES}: No such file",
               "the kernel that runs has no such module",

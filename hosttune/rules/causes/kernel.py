@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from hosttune.discovery.kernellog import FOUND_BY, interesting, parse_events
@@ -45,11 +46,13 @@ _FLAPPING = 3  # lost links: one is a cable that was pulled
 _SEVERAL, _FOLLOWING, _OFF_THE_BUS = 3, (45, 154), 79  # kinds of XIDs; of two the worse says more
 _Judged = tuple[KernelEvent, str, str, str, str]  # outcome, words, remedy, source
 _GRAVE = ("fatal", "nonfatal")
+_PASTED = 12  # lines
 
 
 def of_kernel(text: str) -> Iterator[Stated]:
     """Yield what the kernel's lines state, the gravest first; equal faults of several devices together."""
     messages: dict[str, str] = {}
+    seen: Counter[str] = Counter()
     lines, words = text.split("\n"), [word for word in _WORDS if word in text]
     for number, line in enumerate(lines):
         if not any(word in line for word in words):
@@ -65,10 +68,14 @@ def of_kernel(text: str) -> Iterator[Stated]:
             message = " ".join((message, *more))
         plain = _HIDDEN.sub(f"Xid {_NOWHERE}", message)
         if next(interesting([(None, plain)]), None):
-            messages.setdefault(_CAUSED.sub(r"\1\2", plain), message)
+            told_of = _CAUSED.sub(r"\1\2", plain)
+            messages.setdefault(told_of, message)
+            seen[told_of] += 1
     told = parse_events((None, text) for text in messages)
     judged = _failing(told, [(event, *said) for event in told if (said := _fault_of(event))])
     groups = grouped(((outcome, says, remedy, source), event) for event, outcome, says, remedy, source in judged)
+    if len(lines) > _PASTED:  # of a whole log, not of the lines that somebody asks about
+        groups = {what: events for what, events in groups.items() if not _corrected_once(events, seen)}
     for (_, says, remedy, source), events in sorted(groups.items(), key=lambda group: -RANK.index(group[0][0])):
         places = dict.fromkeys(
             event.address
@@ -84,6 +91,12 @@ def of_kernel(text: str) -> Iterator[Stated]:
             remedy=remedy,
             source=source,
         )
+
+
+def _corrected_once(events: Sequence[KernelEvent], seen: Mapping[str, int]) -> bool:
+    """Return whether these are one corrected error: any link has one now and then."""
+    once = sum(seen.get(event.text, 1) for event in events) == 1
+    return once and events[0].kind == "aer" and events[0].severity not in _GRAVE
 
 
 def _failing(told: Iterable[KernelEvent], judged: Sequence[_Judged]) -> list[_Judged]:

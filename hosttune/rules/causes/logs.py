@@ -270,6 +270,7 @@ _ALONE = Stated(
     " name all ranks",
     source="NVIDIA/nccl-tests README.md and doc/PERFORMANCE.md; its issue 294",
 )  # fmt: skip
+_NEAR = 0.02  # of the factor that the ranks give
 _MOST_FACTOR = 1.95  # of more ranks the factor is too near 2
 _RANK = re.compile(r"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*?\bon\s+(\S+)\s+device\s+[0-9]+\s+\[[^\]]*\]\s+(\S.*?)\s*$")
 
@@ -285,8 +286,11 @@ def _nccl_tests(text: str) -> Measured:
     rates = [(float(busbw), float(algbw)) for algbw, busbw in re.findall(rf"(?m)^{_NCCL_ROW}", text)]
     if rates and not max(rates)[0] and max(rates)[1] >= 1:
         return Measured(version=1, observations=Observations(stated=(_ALONE,)))
-    if rates and max(rates)[1] and not re.search(r"(?m)^#?[ \t]+Rank[ \t]+\d", text):
-        factor = max(rates)[0] / max(rates)[1]  # without its head: all_reduce's factor 2(n-1)/n tells how many ran
+    listed = len(set(re.findall(r"(?m)^#?[ \t]+Rank[ \t]+(\d{1,6})\b", text)))
+    factor, ran = max(rates)[0] / max(rates)[1] if rates and max(rates)[1] else 0.0, 0
+    fitting = [count * (listed - 1) / listed for count in (1, 2)] if listed > 1 else []
+    if factor and not any(abs(factor - fits) < _NEAR * fits for fits in (*fitting, *([1] if listed else []))):
+        # Without the list of ranks, or with a part of it: all_reduce's factor 2(n-1)/n tells how many ran.
         ran = round(2 / (2 - factor)) if 1.2 < factor < _MOST_FACTOR else 0
         ran = round(1 / (1 - factor)) if 0.6 < factor < _MOST_FACTOR - 1 else ran  # all_gather and its like: (n-1)/n
         if round(factor, 2) == 1 and re.search(r"(?m)^[ \t]*\d+[ \t]+\d+[ \t]+\w+[ \t]+sum[ \t]+-1\b", text):
@@ -310,11 +314,13 @@ def _nccl_tests(text: str) -> Measured:
     ranks = _RANK.findall(text)
     hosts, models = {host for host, _ in ranks}, {model for _, model in ranks}
     many = len(hosts) or None
-    setup = Setup(
-        gpu=models.pop() if len(models) == 1 else None,
-        hosts=many,
-        gpus_per_host=len(ranks) // many if many and len(ranks) % many == 0 else None,
-    )
+    each = len(ranks) // many if many and len(ranks) % many == 0 else None
+    if ran and ranks:  # the last one listed: its device tells how many each host has
+        final = ran - 1
+        last = re.search(rf"(?m)^#?[ \t]+Rank[ \t]+{final}\b.*?\bdevice[ \t]+(\d{{1,3}})\b", text)
+        each = int(last[1]) + 1 if last and ran % (int(last[1]) + 1) == 0 else None
+        many = ran // each if each else None
+    setup = Setup(gpu=models.pop() if len(models) == 1 else None, hosts=many, gpus_per_host=each)
     return Measured(version=1, setup=setup, figures=_figures(answers[0]))
 
 

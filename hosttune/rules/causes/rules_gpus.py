@@ -26,6 +26,14 @@ _OF_MACHINE = (
     " redirection; in a"
     " guest let the planner keep GPUs of one switch together"
 )
+_NVLS_FAILED = (
+    "restart Fabric Manager, then reset all GPUs of the board together (nvidia-smi --gpu-reset) or reboot; in a guest the"
+    " fabric must give it multicast; NCCL_NVLS_ENABLE=0 runs without the switch's help"
+)
+_BRIDGED = r"\b(?:GeForce|TITAN|Quadro|RTX|PCIe|NVL)\b"
+_BRIDGE = (
+    "reseat or replace the NVLink bridge between the cards, and see with nvidia-smi nvlink -s whether its links are up"
+)
 _THROUGH_HOST_SECONDS = 8e-6
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
@@ -185,6 +193,11 @@ def _p2p_disabled(case: Case) -> Finding | None:
 )
 def links_down(case: Case) -> Finding | None:
     """Links between GPUs are down, or the path does not use them."""
+    finding = _links_down(case)
+    return replace(finding, remedy=_BRIDGE) if finding and re.search(_BRIDGED, case.shape.gpu or "") else finding
+
+
+def _links_down(case: Case) -> Finding | None:
     kept, shape = _at_pcie(case), case.shape
     expected = shape.generation.links if shape.generation else None
     given = case.measured.setup.nvlinks_per_gpu
@@ -219,8 +232,10 @@ def nvls_off(case: Case) -> Finding | None:
     if variables or (
         case.seen.nvls is False and (case.complaint or kept is not None or case.low(("all-reduce-busbw",)))
     ):
-        words = ", ".join(variables) or "the run did not use NVLS"
-        return observed(case, words, (*case.local, *case.networked), kept)
+        words = ", ".join(variables) or case.told("nvls", "the run did not use NVLS")
+        finding = observed(case, words, (*case.local, *case.networked), kept)
+        failed = finding and not variables and "nvls" in case.seen.said
+        return replace(finding, remedy=_NVLS_FAILED) if finding and failed else finding
     if kept is not None and case.seen.nvls is None and case.seen.transport != "nvls":
         return supports(
             "fits", (f"{kept[0].name} keeps to {kept[1]}; the switch gives {kept[0].typical:.0f}",), (kept[0],)
@@ -262,7 +277,8 @@ def forced(case: Case) -> Finding | None:
     """Variables replace what the library would choose."""
     variables = _set(case, **dict.fromkeys(_FORCED, ()))
     about = case.about(COLLECTIVES)
-    if about and all(judged.figure.subject == "2 GPUs" for judged in about):  # of two, tree and ring are one
+    alike = bool(about) and all(judged.figure.subject == "2 GPUs" for judged in about)  # of two, tree and ring are one
+    if alike or ((case.shape.hosts or 1) > 1 and case.environment.get("NCCL_ALGO", "").upper() == "RING"):
         variables = tuple(variable for variable in variables if not variable.startswith("NCCL_ALGO="))
     if variables:
         return observed(case, ", ".join(variables), about)

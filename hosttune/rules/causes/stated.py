@@ -43,7 +43,6 @@ _ROWS: tuple[tuple[str, Any, str], ...] = (
     ("p2p", "off", r"p2p \d{1,6} \d{1,6} peers:false\b|p2p-bandwidth No peers found"),
     # nvidia-smi -q, also a part of it
     ("thermal_slowdown", True, r"[SH]W Thermal Slowdown[ \t]{0,40}: Active\b"),
-    ("power_capped", True, r"HW Power Brake Slowdown[ \t]{0,40}: Active\b"),
 )  # fmt: skip
 # Those of which some say that a pair has access.
 _PEERS = (

@@ -243,6 +243,22 @@ def test_output_of_other_tools_is_refused_with_the_tools_that_are_read(text: str
     assert "nvbandwidth" in error.value.hint
 
 
+def test_a_list_of_ranks_that_is_cut_is_completed_by_the_factor_of_the_rates() -> None:
+    table = "    67108864      16777216     float     sum      -1    370.6  181.09  316.90      0    369.3  181.71  318.00      0\n"
+    head = "#  Rank  {} Group  0 Pid  1 on     hgx-{} device  7 [0x18] NVIDIA H100 80GB HBM3\n"
+    whole = read(head.format(7, 4) + table)
+    assert (whole.setup.hosts, whole.setup.gpus_per_host, whole.figures[0].subject) == (1, 8, "8 GPUs")
+    assert read(head.format(3, 4) + table).setup.hosts is None  # where the last one is, is not known
+
+
+def test_one_corrected_error_of_a_whole_log_is_no_fault() -> None:
+    at = "[{0}.118819] pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)\n"
+    boot = "".join(f"[{second}.1] usb 1-1: new device\n" for second in range(20))
+    assert not diagnose(read(boot + at.format(99))).causes
+    assert diagnose(read(at.format(99))).causes  # somebody asks about it
+    assert diagnose(read(boot + at.format(99) + at.format(100))).causes
+
+
 def test_a_fault_within_many_lines_that_are_alike() -> None:
     noise = "".join(f"[{n}.000001] usb 1-1: new device {n:x}\n" for n in range(200_000))
     fault = "[  9.000001] vfio-pci 0000:3b:00.0: Unable to power on device, stuck in D3\n"

@@ -62,6 +62,9 @@ from hosttune.rules.causes.stated import lines_of
         ("    Compute Mode                          : Prohibited", "Prohibited"),
         ("        Volatile\n            SRAM Uncorrectable SEC-DED    : 1", "uncorrectable errors"),
         ("        Volatile\n            SRAM Uncorrectable SEC-DED    : 0", ""),
+        ("            HW Power Brake Slowdown       : Active", "power brake"),
+        ("/sys/class/infiniband/mlx5_1/ports/1/hw_counters/out_of_sequence:481920", "lost and sent again"),
+        ("ls: cannot access '/sys/kernel/mm/memory_peers/': No such file or directory", "no peer-memory module"),
         # kernel
         ("[    9.1] NVRM: nvAssertOkFailedNoLog: Reset required [NV_ERR_RESET_REQUIRED]", "must be reset"),
         ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to nouveau.", "Another driver"),
