@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import applyroots
+import boardroots
 import pytest
 from applyroots import PREFERENCE, STATE, Root, copied
 from secondday import THP, Answer, Day, Walk, check_again, check_back, check_settings
@@ -21,6 +22,12 @@ from xmledits import edited
 from hosttune.errors import WriteFailed
 from hosttune.machine import archive
 from hosttune.machine.scratch import Scratch
+
+
+@pytest.fixture(scope="module")
+def pristine(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Half its CPUs are enough here."""
+    return boardroots.with_cores(pristine, tmp_path_factory.mktemp("cores") / "root", 24)
 
 
 @pytest.fixture
