@@ -66,10 +66,13 @@ def test_four_days(run: Callable[..., str], pristine: Path, tmp_path: Path) -> N
         fleet.variables["hosttune_command"] = instead(tmp_path, validate=says(PASSED))
         (tmp_path / "groups.yml").write_text(GROUPS)
 
-        # The first day: each group its guests.
+        # The first day, by hand: each group its guests.
         write(tmp_path, "group_vars/training.yml", guest("a", "32GiB"), guest("b", "32GiB"))
         write(tmp_path, "group_vars/inference.yml", guest("c", "32GiB"))
-        run(fleet, "apply")
+        for host, group in (("one", "training"), ("two", "inference")):
+            intent = tmp_path / f"{group}.yml"
+            intent.write_text((tmp_path / f"group_vars/{group}.yml").read_text().removeprefix("hosttune_intent: "))
+            assert cli(["apply", "--root", str(fleet.root(host).path), "--intent", str(intent), "--yes"]) == 0
         assert [list(in_force(fleet, host)) for host in fleet.hosts] == [["a", "b"], ["c"]]
         first = {host: in_force(fleet, host) for host in fleet.hosts}
 
