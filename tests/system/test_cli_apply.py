@@ -95,13 +95,10 @@ def test_a_second_apply_writes_nothing(cli: Cli, kind: str, request: pytest.Fixt
     assert set(outcomes(found).values()) <= {"already", "pending"}
 
 
-def test_the_saved_plan_is_the_default(cli: Cli, plan: Path) -> None:
+def test_the_saved_plan_is_the_default_and_a_named_one_goes_before_it(cli: Cli, plan: Path) -> None:
     cli.root.put(f"{STATE}/plan.json", plan.read_text())
     assert cli("apply", "--yes")[0] == 0
     assert cli.root.driver(GPU) == "vfio-pci"
-
-
-def test_a_named_plan_goes_before_the_saved_one(cli: Cli, plan: Path) -> None:
     cli.root.put(f"{STATE}/plan.json", "nonsense")
     assert cli("apply", str(plan), "--yes")[0] == 0
 

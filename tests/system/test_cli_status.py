@@ -132,18 +132,14 @@ def test_what_is_applied_on_a_capture_is_unknown(
     assert (found["state_known"], found["exit_code"], found["entries"]) == (False, 1, [])
 
 
-def test_status_changes_nothing(applied: Cli) -> None:
+def test_in_force_is_what_was_applied_and_status_changes_nothing(applied: Cli) -> None:
     before = applied.root.tree()
-    applied.json("status")
-    assert applied.root.tree() == before
-
-
-def test_in_force_is_what_was_applied(applied: Cli) -> None:
     applied_state = {entry["action"]: entry for entry in applied.json("status")["entries"]}
     assert (applied_state[f"driver:{GPU}"]["before"], applied_state[f"driver:{GPU}"]["after"]) == ("nvidia", "vfio-pci")
     assert applied_state[f"hugepages:/{PAGES}"]["want"] == 254
     assert "guest:gpu-guest" in applied_state
     assert f"irq-affinity:{GPU}" not in applied_state  # it still waits
+    assert applied.root.tree() == before
 
 
 @pytest.mark.parametrize(
@@ -296,6 +292,8 @@ def test_a_person_can_read_the_journal(applied: Cli) -> None:
     assert lines[0]["schema"] == "hosttune.journal/v1"
     assert (lines[0]["verb"], lines[0]["host"]) == ("apply", "example-hgx-h200")
     assert lines[-1] == {"event": "closed", "at": lines[-1]["at"], "state": "applied"}
+    assert applied.json("recover")["entries"] == []  # what is finished is left alone
+    assert applied.root.driver(GPU) == "vfio-pci"
     events = [(line["event"], line["step"]) for line in lines[1:-1]]
     assert events == [(event, step) for step in range(1, len(events) // 2 + 1) for event in ("intent", "done")]
 
@@ -318,11 +316,6 @@ def test_a_cut_off_journal_is_settled(applied: Cli, lines: int) -> None:
     assert set(outcomes(found).values()) <= {"reverted"}
     assert applied.json("status")["entries"] == []
     assert all(line["event"] for line in applied.root.journals()[0][1:])  # the torn line is gone
-
-
-def test_recover_leaves_finished_transactions_alone(applied: Cli) -> None:
-    assert applied.json("recover")["entries"] == []
-    assert applied.root.driver(GPU) == "vfio-pci"
 
 
 # --- reboots -------------------------------------------------------------------------------------------------

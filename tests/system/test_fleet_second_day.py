@@ -1,4 +1,4 @@
-"""Four days of two hosts, each in a group of its own: editing variables and running again is enough. Undone, every byte is back."""
+"""Four days of two groups, a host each: editing variables and running again is enough. Undone, every byte is back."""
 
 from __future__ import annotations
 
