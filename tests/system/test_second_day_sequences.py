@@ -23,11 +23,7 @@ from hosttune.errors import WriteFailed
 from hosttune.machine import archive
 from hosttune.machine.scratch import Scratch
 
-
-@pytest.fixture(scope="module")
-def pristine(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Half its CPUs are enough here."""
-    return boardroots.with_cores(pristine, tmp_path_factory.mktemp("cores") / "root", 24)
+pristine = boardroots.half_host
 
 
 @pytest.fixture
