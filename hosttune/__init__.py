@@ -586,8 +586,6 @@ def diagnose(
     from hosttune.model.validation import Validation
     from hosttune.rules.causes import diagnose as judged
     from hosttune.rules.causes.gathering import of_validation
-    from hosttune.rules.causes.labels import decoded
-    from hosttune.rules.causes.logs import read_log
     from hosttune.rules.causes.merging import merge
     from hosttune.rules.causes.paths import low_paths
 
@@ -600,6 +598,11 @@ def diagnose(
         figures = of_validation(_document(Validation, validation), known)
         sources.append((_name(validation, "validation"), figures))
     for log in [os.fspath(given) for given in logs]:
+        from hosttune.rules.causes.labels import (
+            decoded,  # here: its hundreds of patterns cost a third of a validation's
+        )
+        from hosttune.rules.causes.logs import read_log
+
         figures, tool, doubts = read_log(decoded(load(log, what="the output of a tool", size="log")), log)
         say(f"{log}: output of {tool}")
         sources.append((log, figures))
@@ -708,7 +711,7 @@ def _name(given: object, otherwise: str) -> str:
 
 
 def _system(root: Place | None) -> System:
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
 
     return open_system(_text(root))
 

@@ -99,7 +99,7 @@ def _check(request: AdoptRequest, others: Mapping[str, object]) -> None:
 def _definitions(host: Host, request: AdoptRequest) -> Iterator[Definition]:
     """Yield the definitions that are asked for. Raises BadInput, Unreadable."""
     from hosttune.journal.state import load
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
 
     own = {guest.name for guest in (host.in_force.guests if host.in_force else ()) if guest.adopted is None}
     for path in request.files:

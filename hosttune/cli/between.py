@@ -50,7 +50,7 @@ def answer_pairs(root: str | None, document: str | None, job: Job) -> Ends:
     from hosttune import __version__
     from hosttune.cluster.pairs.ends import check_job, look, measure
     from hosttune.cluster.pairs.ports import present, survey
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
     from hosttune.machine.reader import Reader
 
     if job.ends:
@@ -98,7 +98,7 @@ def answer_collective(root: str | None, document: str | None, job: CollectiveJob
     from hosttune import __version__
     from hosttune.cluster.collective.listing import answering, listed
     from hosttune.cluster.collective.member import check_task, take_part
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
 
     if job.task is not None:
         check_task(job.task)

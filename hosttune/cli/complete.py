@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from hosttune.errors import HosttuneError
-from hosttune.machine.archive import EXAMPLE
+from hosttune.machine.opening import EXAMPLE
 
 if TYPE_CHECKING:
     from hosttune.machine.system import System
@@ -95,7 +95,7 @@ def hosts(_context: click.Context, _param: click.Parameter, begun: str) -> list[
 
 
 def _system(context: click.Context) -> System:
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
 
     return open_system(context.params.get("root"))
 

@@ -174,7 +174,7 @@ def inside(order: str) -> None:
     from hosttune.handover.testguest.inside import answer_of
     from hosttune.handover.testguest.order import GuestOrder
     from hosttune.journal.state import load
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
     from hosttune.validating import ValidationRequest, validate
 
     system = open_system(None)

@@ -145,7 +145,7 @@ def defined(host: Host, root: str | None) -> list[str]:
 def of_name(root: str | None, host: Host, name: str) -> LintedDefinition:
     """Return the definition that libvirt keeps of a guest. Raises BadInput, Unreadable."""
     from hosttune.hypervisor.connection import read_definition
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
     from hosttune.model.hints import did_you_mean
 
     known = defined(host, root)
@@ -164,7 +164,7 @@ def of_processes(root: str | None, document: str | None) -> tuple[Host, list[Lin
     import hosttune
     from hosttune.discovery.running import read_running
     from hosttune.domain.running import definition
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
     from hosttune.machine.reader import Reader
 
     processes = None if document is not None else read_running(Reader(open_system(root)))

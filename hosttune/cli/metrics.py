@@ -32,7 +32,7 @@ def metrics(root: str | None, document: str | None, guest: bool, expect: str | N
     hosttune metrics --textfile /var/lib/prometheus/node-exporter/hosttune.prom
     """
     from hosttune.cli.validate import accepted_of, metrics_of, read_expectation
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
     from hosttune.metrics import check_textfile, write_textfile
     from hosttune.validating import ValidationRequest, validate
 

@@ -18,7 +18,7 @@ from hosttune.errors import BadInput, HosttuneError, Unreadable
 from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, check_prunable
-from hosttune.model.plan import GuestChange, Plan, PlanFinding, PlannedGuest, Source
+from hosttune.model.plan import Plan, PlanFinding, PlannedGuest, Source
 from hosttune.report.blocks import Report
 
 T = TypeVar("T")
@@ -334,7 +334,7 @@ def with_system(decided: Plan, host: Host, root: str | None) -> Plan:
         return decided
 
     from hosttune.hypervisor import no_system
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
 
     system = open_system(root)
     booting = [guest for guest in decided.guests if guest.disk or (guest.tpm and guest.boots_from)]
@@ -345,7 +345,7 @@ def with_system(decided: Plan, host: Host, root: str | None) -> Plan:
 
 
 def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -> PlannedGuest:
-    """Return a guest of a plan; `changes` has also what libvirt's definition has otherwise than it was planned."""
+    """Return a guest of a plan; its `changes` have also what libvirt's definition needs, from what it has now."""
     old = next(
         (
             guest_in_force
@@ -357,6 +357,7 @@ def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -
     if old is None or guest.change == "create":
         return guest
 
+    from hosttune.domain.compare import as_changes
     from hosttune.domain.update import updated
     from hosttune.hypervisor.autostart import Autostart
     from hosttune.hypervisor.connection import read_definition
@@ -369,17 +370,13 @@ def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -
         return guest
     want = domain_xml(decided, guest.name)
     then = domain_xml(replace(decided, guests=(old.places,)), guest.name)
-    known = {(guest_change.element, guest_change.was) for guest_change in updated(then, then, want).changes}
     active = any(running_guest.name == guest.name and runs(running_guest) for running_guest in host.guests or ())
-    drift = tuple(
-        replace(guest_change, when="next-start" if active else "now")
-        for guest_change in (updated(then, now, want).changes if now else ())
-        if (guest_change.element, guest_change.was) not in known
-    )
+    needed = updated(then, now, want).changes if now else ()
+    found = [replace(guest_change, when="next-start" if active else "now") for guest_change in needed]
     if guest.autostart not in (None, live) and guest.autostart == old.places.autostart:
-        was, becomes = ("off", "on") if guest.autostart else ("on", "off")
-        drift = (*drift, GuestChange(element="autostart", was=was, becomes=becomes, when="now"))
-    return replace(guest, change="update", changes=(*guest.changes, *drift)) if drift else guest
+        found += as_changes([("autostart", guest.autostart, live)])
+    changes = {guest_change.element: guest_change for guest_change in (*guest.changes, *found)}
+    return replace(guest, change="update" if changes else "keep", changes=tuple(changes.values()))
 
 
 def with_expectations(decided: Plan, host: Host) -> Plan:

@@ -85,7 +85,7 @@ def validate(
         return
     from msgspec.structs import replace
 
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
     from hosttune.report.validation import brief_report
     from hosttune.validating import ValidationRequest, check_request, exit_code
     from hosttune.validating import validate as check

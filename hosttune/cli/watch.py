@@ -46,7 +46,7 @@ def watch(
     hosttune watch --install
     """
     from hosttune.cli.validate import accepted_of
-    from hosttune.machine.archive import open_system
+    from hosttune.machine.opening import open_system
     from hosttune.transaction.site import site_of
     from hosttune.watch.agent import Agent
     from hosttune.watch.looking import Looker
@@ -137,7 +137,7 @@ def openers(live: bool, root: str | None, host: Host | None) -> Mapping[str, Ope
     if host is not None:
         return {}
     if not live:
-        from hosttune.machine.archive import open_system
+        from hosttune.machine.opening import open_system
         from hosttune.watch.replay import Replay
 
         return {Replay.name: lambda: Replay(lambda: open_system(root))}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
@@ -32,6 +32,7 @@ from hosttune.domain.guest import (
 from hosttune.domain.reader import domain_facts, read_tree
 from hosttune.errors import BadInput
 from hosttune.model.listing import numbered
+from hosttune.model.plan import GuestChange
 from hosttune.model.values import CpuSet, Value, format_size, parse_cpus
 
 if TYPE_CHECKING:
@@ -76,12 +77,17 @@ _NOTHING = {
     "numatune": "any node",
     "memnodes": "not bound",
 }
+_NAMING = ("kind", "type", "source", "index", "id")  # of what a path names already
 _THREADS = {"vcpu_pins": "vCPU", "iothread_pins": "I/O thread"}
 # Devices that libvirt adds by itself (formatdomain), and devices that are compared one by one.
 _ADDED = frozenset(("emulator", "controller", "input", "audio", "watchdog", "memballoon", "serial", "console"))
 _COMPARED = frozenset(("hostdev", "disk", "interface", "iommu"))
 # Sections that each guest of hosttune has and that `Guest` does not hold.
 SECTIONS = tuple(f"/domain/{tag}" for tag in ("clock", "on_poweroff", "on_reboot", "pm"))
+# Amounts that the guest starts with, by the whole amount.
+_AT_THE_START = {"current_memory_bytes": "memory_bytes", "vcpus_current": "vcpus"}
+# Devices that a field of the guest names otherwise than by their tag.
+_FIELDS = {"rng": "random", "channel": "channels"}
 # What newer versions add to an element that hosttune writes (libvirt 10.1, virCPUDefFormatBuf).
 _WRITTEN_SINCE = {"topology": ("clusters", "1")}
 
@@ -107,6 +113,18 @@ def compare(want: object, found: object, left_open: LeftOpen | None = None, at: 
             yield from compare(wanted.get(name), there.get(name), left_open, f"{at}[{name}]")
         if not wanted and not there:
             yield at, want, found
+
+
+def compare_guests(want: Guest, found: Guest, left_open: LeftOpen | None = None) -> Iterator[Difference]:
+    """Yield each difference in what two guests mean: not in how it is written, nor in the UUID, the PIT and numad.
+
+    Memory and vCPUs at the start are named only where they are not all.
+    """
+    wanted, there = _comparable(want), _comparable(found)
+    for difference in compare(wanted, there, left_open):
+        whole = _AT_THE_START.get(difference[0])
+        if whole is None or any(getattr(guest, difference[0]) != getattr(guest, whole) for guest in (wanted, there)):
+            yield difference
 
 
 def _by_name(values: Iterable[object]) -> dict[str, object]:
@@ -137,15 +155,44 @@ def _by_name(values: Iterable[object]) -> dict[str, object]:
 
 def in_words(differences: Iterable[Difference]) -> Iterator[tuple[str, str, str]]:
     """Yield (what it is, wanted, found) for people; the pins of all threads as one."""
+    vcpus: tuple[object, object] = (
+        None,
+        None,
+    )  # of the wanted guest and of the found one, where they differ: one without a vCPU has no pin
     for field, alike in groupby(differences, lambda difference: difference[0].partition("[")[0]):
         paths, wants, founds = zip(*alike, strict=True)
+        if field == "vcpus":
+            vcpus = (wants[0], founds[0])
         if field in _THREADS:
-            threads = CpuSet(int(path.rstrip("]").partition("[")[2]) for path in paths)
-            yield f"{_WORDS[field]} of {numbered(_THREADS[field], threads)}", _pinned(wants), _pinned(founds)
+            ids = [int(path.rstrip("]").partition("[")[2]) for path in paths]
+            threads = CpuSet(ids)
+            if field == "vcpu_pins":
+                wants, founds = (
+                    tuple(
+                        pin for thread, pin in zip(ids, pins, strict=True) if not isinstance(most, int) or thread < most
+                    )
+                    for pins, most in zip((wants, founds), vcpus, strict=True)
+                )
+            words = _pinned(wants), _pinned(founds)
+            if words[0] == words[1]:  # the same CPUs, for other threads
+                words = _in_order(wants), _in_order(founds)
+            yield f"{_WORDS[field]} of {numbered(_THREADS[field], threads)}", *words
         else:
             for path, want, found in zip(paths, wants, founds, strict=True):
                 words = _value(path, want), _value(path, found)  # two sizes can be alike in words
                 yield name_of(path), *(words if words[0] != words[1] else (str(want), str(found)))
+
+
+def as_changes(
+    differences: Iterable[Difference], when: Literal["now", "next-start"] = "now"
+) -> tuple[GuestChange, ...]:
+    """Return differences as the changes to what is wanted. Ports that come or go with devices are left out."""
+    every = [*differences]
+    shown = [row for row in every if not (row[0].startswith("controllers[") and None in row[1:])]
+    return tuple(
+        GuestChange(element=element, was=was, becomes=becomes, when=when)
+        for element, becomes, was in in_words(shown or every)
+    )
 
 
 def as_texts(differences: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
@@ -198,7 +245,9 @@ def _value(path: str, value: object) -> str:
         case Value():
             fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
             return ", ".join(
-                f"{name_of(name)} {_value(name, field)}" for name, field in fields if field not in (None, False, ())
+                f"{name_of(name)} {_value(name, field)}"
+                for name, field in fields
+                if field not in (None, ()) and field is not False and not (name in _NAMING and path.endswith("]"))
             )
         case tuple():
             return " ".join(_value(path, item) for item in value)
@@ -215,7 +264,11 @@ def _pinned(pins: Iterable[object]) -> str:
     places = [parse_cpus(pin.cpus) if isinstance(pin, Pin) else CpuSet() for pin in pins]
     cpus, floating = CpuSet(cpu for place in places for cpu in place), sum(not place for place in places)
     more = f", {floating} of {len(places)} not pinned" if floating else ""
-    return f"host CPUs {cpus}{more}" if cpus else "not pinned"
+    return f"host CPUs {cpus}{more}" if cpus else "not pinned" if places else "none"
+
+
+def _in_order(pins: Iterable[object]) -> str:
+    return f"host CPUs {' '.join(pin.cpus if isinstance(pin, Pin) else 'any' for pin in pins)} in this order"
 
 
 # --- two definitions -----------------------------------------------------------------------------------------
@@ -247,14 +300,17 @@ def differing(live: _Element, want: _Element) -> Iterator[Difference]:
     Not compared: the UUID (a guest that is redefined keeps its own), titles, and what libvirt chooses if the wanted XML
     does not.  Raises BadInput for an invalid value.
     """
-    wanted = _comparable(domain_facts(want, where="wanted XML"))
-    yield from compare(wanted, _allowed(_comparable(domain_facts(live, where="live XML")), wanted), LEFT_OPEN)
+    wanted, there = domain_facts(want, where="wanted XML"), domain_facts(live, where="live XML")
+    differences = list(compare_guests(wanted, _allowed(there, wanted), LEFT_OPEN))
+    yield from differences
+    named = {path for path, *_ in differences}
     devices = [
         Counter(f"/domain/devices/{element.tag}" for element in root.iterfind("devices/*")) for root in (want, live)
     ]
     for path in dict.fromkeys((*devices[0], *devices[1])):
+        tag = path.rpartition("/")[2]
         wanted_number, number = (counted[path] or None for counted in devices)
-        if wanted_number != number and path.rpartition("/")[2] not in _ADDED | _COMPARED:
+        if wanted_number != number and tag not in _ADDED | _COMPARED and _FIELDS.get(tag, tag) not in named:
             yield path, wanted_number, number
     yield from (other for other in other_elements(live, want) if other[0].startswith(SECTIONS) and other[2] is None)
 

@@ -1,7 +1,7 @@
 """Differences between a guest and what is expected of it, by name. Pure; the callers judge them.
 
 Expected is a guest of the host document, or a planned one as it will show it (`domain.defined`). `compare_definition`
-compares two of them, one row per subject; `compare_threads` and `compare_memory` the process of a running guest.
+compares two of them, a row for each fact; `compare_threads` and `compare_memory` the process of a running guest.
 libvirt lets QEMU name its threads (-name debug-threads=on): "CPU 3/KVM", "IO iothread1"; all others belong to the
 emulator, as in libvirt's own division (formatdomain, emulatorpin).
 """
@@ -14,10 +14,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from hosttune.domain.compare import compare, in_words
+from hosttune.domain.guest import Pages, Pin
 from hosttune.model.evidence import GuestProcess, GuestThread
 from hosttune.model.host import RunningGuest
-from hosttune.model.listing import short_list, some
-from hosttune.model.values import CpuSet, format_size, parse_cpus
+from hosttune.model.plan import SMALL_PAGE_BYTES
+from hosttune.model.values import CpuSet, parse_cpus
 
 SAME, DIFFERENT, UNKNOWN = "as planned", "differs", "unknown"
 # The kind of a difference: something is elsewhere, is missing, exists but is not expected, or its place cannot be
@@ -31,8 +33,7 @@ _CLEARING = re.compile(r"TC tc-ram-node[0-9]*")
 # QEMU's pool for file I/O. A pool thread runs on the CPUs of the thread that asked for it (a vCPU if the firmware
 # writes its variables), and ends after ten seconds without work (util/thread-pool.c).
 _POOL = "worker"
-_SMALL_PAGE_BYTES = 4096
-_MANY = 6  # number of devices named before "and N more"
+_OF_ITS_OWN = ("emulator_cpus", "iothread_pins", "hostdevs")  # of an adopted guest
 # On ordinary pages QEMU's memory cannot be separated from the guest's, so a part this small is not a difference.
 OWN_PART = 16
 
@@ -41,7 +42,7 @@ OWN_PART = 16
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One subject of a guest: planned and actual value in words, and whether they are SAME, DIFFERENT or UNKNOWN."""
+    """One fact of a guest: planned and actual value in words, and whether they are SAME, DIFFERENT or UNKNOWN."""
 
     what: str
     planned: str
@@ -52,74 +53,53 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_definition(
     expected: RunningGuest, actual: RunningGuest, *, adopted: bool = False
 ) -> tuple[Comparison, ...]:
-    """Compare a planned guest with its definition.
+    """Compare a planned guest with its definition as the host document has it, in the terms of `domain.compare`.
 
-    One row each: vCPUs, emulator threads, I/O threads, memory, page size, devices. I/O threads and page size are left
-    out if neither has them. `adopted`: its other threads and its devices are its own, and are left out.
+    The document has no `Guest`, but these facts of it, each known or not. What neither has is left out. `adopted`: its
+    other threads and its devices are its own, and are left out.
     """
-    want, have = _by_nodes(expected) or Counter(), _by_nodes(actual)
-    total = actual.memory_bytes
-    texts = [f"{format_size(total)} in all"] if total is not None and total != sum(want.values()) else []
-    same = have == want and not texts
-    texts += [] if have is None else [_sizes(have)]
-    rows = (
-        _vcpus(expected, actual),
-        None if adopted else _emulator(expected, actual),
-        None if adopted else _iothreads(expected, actual),
-        _row("memory", _sizes(want), "; ".join(texts) or None, same=same),
-        _page_size(expected, actual),
-        None if adopted else _devices(expected, actual),
-    )
-    return tuple(row for row in rows if row is not None)
+    want, have = _facts(expected), _facts(actual)
+    known = {
+        "vcpus": actual.vcpus,
+        "vcpu_pins": actual.vcpu_pins,
+        # Pins are known only if the definition was read. Then a missing emulator pin means that there is none.
+        "emulator_cpus": actual.emulator_cpus or actual.vcpu_pins,
+        "iothread_pins": actual.iothread_cpus,
+        "memory_bytes": actual.memory_bytes,
+        "memory on": _by_nodes(actual),
+        "backing.pages": actual.page_bytes,
+        "hostdevs": None if actual.unread else actual.devices,
+    }
+    unread = tuple(fact for fact, value in known.items() if value is None)
+    rows: list[Comparison] = []
+    for fact in want | have:
+        if adopted and fact in _OF_ITS_OWN:
+            continue
+        planned, there = want.get(fact), have.get(fact)
+        state = UNKNOWN if fact.startswith(unread) else SAME if planned == there else DIFFERENT
+        for what, words, other in in_words(compare(planned, there if state == DIFFERENT else None, at=fact)):
+            actually = {SAME: words, DIFFERENT: other, UNKNOWN: "unknown"}[state]
+            rows.append(Comparison(what=what, planned=words, actual=actually, state=state))
+    return tuple(rows)
 
 
-def _row(what: str, planned: str, actual: str | None, *, same: bool = False) -> Comparison:
-    """Return a row; `actual` None = unknown."""
-    state = UNKNOWN if actual is None else SAME if same else DIFFERENT
-    return Comparison(what=what, planned=planned, actual="unknown" if actual is None else actual, state=state)
-
-
-def _vcpus(expected: RunningGuest, actual: RunningGuest) -> Comparison:
-    want, have = expected.pins, actual.pins
-    if actual.vcpu_pins is None:
-        return _row("vCPUs", _pins(want), None)
-    wrong = [vcpu for vcpu in sorted({*want, *have}) if want.get(vcpu) != have.get(vcpu)]
-    texts = [f"vCPU {vcpu} on {have.get(vcpu) or 'no pin'}, not {want.get(vcpu) or 'planned'}" for vcpu in wrong]
-    if actual.vcpus is not None and expected.vcpus is not None and actual.vcpus != expected.vcpus:
-        texts.insert(0, f"{actual.vcpus} vCPUs in all, not {expected.vcpus}")
-    return _row("vCPUs", _pins(want), "; ".join(filter(None, (_pins(have), some(texts, 3, "; ")))), same=not texts)
-
-
-def _pins(pins: Mapping[int, CpuSet]) -> str:
-    cpus = CpuSet(cpu for cpu_set in pins.values() for cpu in cpu_set)
-    return f"{len(pins)} on host CPUs {short_list(cpus)}" if pins else "none pinned"
-
-
-def _emulator(expected: RunningGuest, actual: RunningGuest) -> Comparison:
-    want, have = parse_cpus(expected.emulator_cpus), parse_cpus(actual.emulator_cpus)
-    # Pins are known only if the definition was read. Then a missing emulator pin means that there is none.
-    unread = actual.vcpu_pins is None and actual.emulator_cpus is None
-    return _row("emulator threads", _cpus(want), None if unread else _cpus(have), same=have == want)
-
-
-def _cpus(cpus: CpuSet) -> str:
-    return f"host CPUs {short_list(cpus)}" if cpus else "any CPU"
-
-
-def _iothreads(expected: RunningGuest, actual: RunningGuest) -> Comparison | None:
-    want, have = _iothread_cpus(expected), _iothread_cpus(actual)
-    if not want and not have:
-        return None
-    words = None if actual.iothread_cpus is None else _each_cpus(have)
-    return _row("I/O threads", _each_cpus(want), words, same=have == want)
+def _facts(guest: RunningGuest) -> dict[str, object]:
+    """Return what the host document has of a guest, by its field of `Guest`; memory also by the nodes it comes from."""
+    iothreads = enumerate(_iothread_cpus(guest), 1)
+    return {
+        "vcpus": guest.vcpus,
+        "vcpu_pins": tuple(Pin(id=vcpu, cpus=str(cpus)) for vcpu, cpus in guest.pins.items()) or None,
+        "emulator_cpus": str(parse_cpus(guest.emulator_cpus)) or None,
+        "iothread_pins": tuple(Pin(id=number, cpus=str(cpus)) for number, cpus in iothreads) or None,
+        "memory_bytes": guest.memory_bytes,
+        **{f"memory on node {_node(node)}_bytes": size for node, size in _in_order(_by_nodes(guest) or {})},
+        "backing.pages": (Pages(size_bytes=guest.page_bytes),) if (guest.page_bytes or 0) > SMALL_PAGE_BYTES else None,
+        "hostdevs": tuple(sorted({device.casefold() for device in (*guest.devices, *guest.mdevs)})) or None,
+    }
 
 
 def _iothread_cpus(guest: RunningGuest) -> tuple[CpuSet, ...]:
     return tuple(map(parse_cpus, guest.iothread_cpus or ()))
-
-
-def _each_cpus(threads: Sequence[CpuSet]) -> str:
-    return f"{len(threads)} on host CPUs {'; '.join(map(short_list, threads))}" if threads else "none pinned"
 
 
 def _by_nodes(guest: RunningGuest) -> Counter[int | None] | None:
@@ -132,39 +112,12 @@ def _by_nodes(guest: RunningGuest) -> Counter[int | None] | None:
     return None if guest.memory is None else sizes
 
 
-def _sizes(by_nodes: Mapping[int | None, int]) -> str:
-    return ", ".join(f"{format_size(size)} on node {_node(node)}" for node, size in _in_order(by_nodes)) or "none"
-
-
 def _in_order(by_nodes: Mapping[int | None, int]) -> list[tuple[int | None, int]]:
     return sorted(by_nodes.items(), key=lambda part: -1 if part[0] is None else part[0])
 
 
 def _node(node: int | None) -> str:
     return "any" if node is None else str(node)
-
-
-def _page_size(expected: RunningGuest, actual: RunningGuest) -> Comparison | None:
-    want, have = expected.page_bytes, actual.page_bytes
-    if want is None and (have or 0) <= _SMALL_PAGE_BYTES:
-        return None
-    words = "ordinary pages" if want is None else format_size(want)
-    return _row("page size", words, None if have is None else format_size(have), same=have == want)
-
-
-def _devices(expected: RunningGuest, actual: RunningGuest) -> Comparison:
-    want, have = _addresses(expected), _addresses(actual)
-    if actual.unread:
-        return _row("devices", some(want, _MANY) or "none", None)
-    missing, extra = sorted({*want} - {*have}), sorted({*have} - {*want})
-    texts = [f"missing {some(missing, _MANY)}"] if missing else []
-    texts += [f"not planned {some(extra, _MANY)}"] if extra else []
-    words = "; ".join((some(have, _MANY) or "none", *texts))
-    return _row("devices", some(want, _MANY) or "none", words, same=want == have)
-
-
-def _addresses(guest: RunningGuest) -> list[str]:
-    return sorted({device.casefold() for device in (*guest.devices, *guest.mdevs)})
 
 
 # --- a running process ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from itertools import pairwise
 import msgspec
 
 from hosttune.domain.arguments import CLIQUE, WINDOW
-from hosttune.domain.compare import SECTIONS, as_texts, compare, in_words, other_elements
+from hosttune.domain.compare import SECTIONS, Difference, as_changes, as_texts, compare_guests, other_elements
 from hosttune.domain.edit import Element, XmlText
 from hosttune.domain.guest import Guest
 from hosttune.domain.planned import NO_DMA_TRANSLATION
@@ -101,24 +101,22 @@ def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str
     update.arguments(text.guest, planned.guest)
     update.cliques(want)
     xml = bytes(text).decode("utf-8", "surrogatepass")
-    return Updated(xml, tuple(_changes(present_xml, xml)) if xml != present_xml else (), tuple(update.kept))
+    return Updated(xml, as_changes(_changes(present_xml, xml)) if xml != present_xml else (), tuple(update.kept))
 
 
-def _changes(present_xml: str, xml: str) -> Iterator[GuestChange]:
+def _changes(present_xml: str, xml: str) -> Iterator[Difference]:
     """Yield what is otherwise in a definition than in the present one: of the guest, and of elements that it lacks."""
     now, then = (read_tree(text, where="definition") for text in (present_xml, xml))
     guest, changed = (domain_facts(root, where="definition") for root in (now, then))
-    guests = [difference for difference in compare(changed, guest) if difference[0] != "pit"]  # it is in the clock
-    bare = read_tree("<domain/>", where="")
-    printed = (read_tree(print_guest(present), where="") for present in (guest, changed))
-    of_guests = {element.split()[0] for tree in printed for element, *_ in other_elements(bare, tree)}
-    others = (
-        other
-        for other in other_elements(now, then)
-        if not guests or other[0].startswith(SECTIONS) or other[0].split()[0] not in of_guests
-    )
-    for element, becomes, was in in_words((*guests, *others)):
-        yield GuestChange(element=element, was=was, becomes=becomes, when="now")
+    differences, covered = list(compare_guests(changed, guest)), set[str]()
+    yield from differences
+    if differences:
+        bare = read_tree("<domain/>", where="")
+        printed = (read_tree(print_guest(present), where="") for present in (guest, changed))
+        covered = {element.split()[0] for tree in printed for element, *_ in other_elements(bare, tree)}
+    for other in other_elements(now, then):
+        if other[0].startswith(SECTIONS) or other[0].split()[0] not in covered:
+            yield other
 
 
 def write_parts(text: XmlText, guest: Guest, paths: Iterable[str]) -> None:

@@ -1,15 +1,17 @@
-"""Output of AMD's rocm_bandwidth_test and TransferBench that an operator saved, for a diagnosis."""
+"""Output of AMD's rocm-smi, amd-smi, rocm_bandwidth_test and TransferBench that an operator saved, for a diagnosis."""
 
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.gpu.matrices import between, matrices, within
+from hosttune.gpu.matrices import between, matrices, named_pairs, within
 from hosttune.gpu.vendor import LogReader
-from hosttune.model.measured import Figure, Measured, Observations, Setup
+from hosttune.model.listing import some
+from hosttune.model.measured import Figure, LinkSeen, Measured, Observations, Setup, Stated
 
 _DEVICE = re.compile(r"(?m)^[ \t]*Device: (\d{1,4}),  ?([^,\n]{1,120})(,.*)?$")  # a GPU has a bus address behind
 _TITLE = re.compile(r"[ \t]{0,40}Unidirectional (?:copy )?peak bandwidth GB/s[ \t]{0,40}$")
@@ -117,7 +119,72 @@ def _transfers(text: str) -> Measured:
     return Measured(version=1, setup=Setup(gpus_per_host=count, hosts=1), figures=sized)
 
 
+_PAIRS = (
+    r"(?m)^[= \t]{0,80}(Link (?:Type|accessibility) between two GPUs|(?:LINK TYPE|ACCESS) TABLE:)[ \t=]{0,80}\r?\n"
+    r"((?:[ \t]{0,40}\S[^\n]*(?:\n|$)){2,66})"
+)
+_LANES = re.compile(r"GPU\[(\d{1,3})\][ \t]*: pcie clock level: \d{1,2}:? \((\d{1,2}\.\d)GT/s,? x(\d{1,2})\)")
+_CAP = re.compile(  # number, device id, watts; the second half of a card with two has 0.0 W
+    r"(?m)^[ \t]*(\d{1,3})[ \t]+\d{1,3}[ \t]+(0x[0-9a-f]{4}),[^\n]{20,160}?[ \t]([1-9]\d{0,3})\.\d{1,3}W[ \t]+"
+    r"(?:N/A|\d{1,3}%)[ \t]+\d{1,3}%[ \t\r]*$"
+)
+
+
+def _manager(text: str) -> Measured:
+    """Read rocm-smi and `amd-smi topology`: links and access between GPUs, lanes, and power limits against each other.
+
+    Sources: ROCm/rocm_smi_lib rocm_smi.py (showTypeTopology, showAccessible, showAllConcise), amd-smi's topology.
+    """
+    seen: dict[str, object] = {}
+    said: dict[str, str] = {}
+    stated: tuple[Stated, ...] = ()
+    count = None
+    for title, body in re.findall(_PAIRS, text):
+        head, *rows = [line.split() for line in body.split("\n")]
+        whole = takewhile(lambda row, head=head: len(row) == len(head) + 1 and row[0] in head, rows)  # type: ignore[misc]
+        cells = {
+            (row[0], name): word for row in whole for name, word in zip(head, row[1:], strict=True) if row[0] != name
+        }
+        count = len(head)
+        if title.upper().startswith("LINK TYPE") and len(cells) == count * (count - 1) > 0:
+            links = {name: sum(cells[name, peer] == "XGMI" for peer in head if peer != name) for name in head}
+            least, most = min(links.values()), max(links.values())
+            if not most or least == count - 1:
+                seen.setdefault("p2p", "nvlink" if most else "pcie")
+            if least < most:
+                few = some([name for name in head if links[name] == least], 4)
+                stated += (Stated(
+                    says="GPUs reach fewer of the others over XGMI than their like do: links are down or missing",
+                    line=f"{few}: XGMI to {least} of {count - 1}, others to {most}",
+                    remedy="read dmesg (amdgpu, XGMI, RAS); reseat board or bridge, and power-cycle the host",
+                    source="ROCm/rocm_smi_lib rocm_smi.py, showTypeTopology",
+                ),)  # fmt: skip
+        elif off := {pair for pair, word in cells.items() if word in ("False", "DISABLED")}:
+            seen["p2p"] = "off" if len(off) == len(cells) else "partly"
+            said["p2p"] = "the tool says that no GPU has access to another" if seen["p2p"] == "off" else named_pairs(
+                (one.lower(), other.lower()) for one, other in off)  # fmt: skip
+    if lanes := sorted((int(width), float(speed), index) for index, speed, width in _LANES.findall(text)):
+        (width, speed, index), (most, top, _) = lanes[0], lanes[-1]
+        seen["link"] = LinkSeen(speed_gts=speed, width=width, max_speed_gts=max(speed, top), max_width=most)
+        said["link"] = f"GPU {index}; others have x{most}"
+    caps = [(int(watts), index, max(int(other) for _, alike, other in _CAP.findall(text) if alike == kind))
+            for index, kind, watts in _CAP.findall(text)]  # fmt: skip
+    watts, index, top = min(caps, key=lambda cap: cap[0] / cap[2], default=(0, "", 0))
+    if watts < top:
+        seen |= {"power_limit_watts": float(watts), "default_power_limit_watts": float(top)}
+        said["power_limit_watts"] = f"GPU {index}; {top} W is the limit of the others"
+    models = set(re.findall(r"Card [Ss]eries:[ \t]+(\S[^\n]{2,60}?)[ \t\r]*$", text, re.MULTILINE))
+    return Measured(
+        version=1,
+        setup=Setup(gpu=models.pop() if len(models) == 1 else None, gpus_per_host=count),
+        observations=Observations(**seen, said=said, stated=stated),  # type: ignore[arg-type]
+    )
+
+
 AMD_LOGS = (
+    LogReader(name="rocm-smi", machine=_manager,
+              sign=r"ROCm System Management Interface|(?m:^)(?:LINK TYPE|ACCESS) TABLE:|between two GPUs ={4}"
+              r"|pcie clock level: \d"),
     LogReader(name="TransferBench", machine=_transfers,
               sign=rf"(?m)^[ \t]*TransferBench v|^{_TRANSFERS.pattern}|{_ONE.pattern[4:]}",
               begin=r"^[ \t]*TransferBench v"),

@@ -13,8 +13,13 @@ Cells = dict[tuple[int, int], float | None]
 
 
 def matrices(text: str, title: re.Pattern[str]) -> Iterator[tuple[re.Match[str], Cells]]:
-    """Yield each title and the cells below it by (row, column), None for N/A. Raises BadInput for rows cut short."""
+    """Yield each title and the cells below it by (row, column), None for N/A.
+
+    A matrix with a row cut short is left out; raises BadInput if that was the only one.
+    """
     match: re.Match[str] | None = None
+    whole = 0
+    cut: BadInput | None = None
     columns: list[int] = []
     cells = Cells()
     for line in text.split("\n"):
@@ -22,6 +27,7 @@ def matrices(text: str, title: re.Pattern[str]) -> Iterator[tuple[re.Match[str],
         if not words:
             continue
         if match and cells and not _is_row(words):
+            whole += 1
             yield match, cells
             match = None
         if found := title.match(line):
@@ -32,15 +38,15 @@ def matrices(text: str, title: re.Pattern[str]) -> Iterator[tuple[re.Match[str],
                 raise BadInput(f"a matrix of {len(columns)} devices", where=match[0].strip(), hint="give one of a host")
         elif match and _is_row(words):
             if len(words) != len(columns) + 1:
-                raise BadInput(
-                    f"a row has {len(words) - 1} cells of {len(columns)}",
-                    where=match[0].strip(),
-                    hint="save its whole output",
-                )
+                what = f"a row has {len(words) - 1} cells of {len(columns)}"
+                cut, match = BadInput(what, where=match[0].strip(), hint="save its whole output"), None
+                continue
             row = zip(columns, words[1:], strict=True)
             cells |= {(int(words[0]), column): None if word == "N/A" else float(word) for column, word in row}
     if match and cells:
         yield match, cells
+    elif cut and not whole:
+        raise cut
 
 
 def _is_row(words: list[str]) -> bool:

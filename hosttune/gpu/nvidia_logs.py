@@ -175,7 +175,8 @@ _PEER_ACCESS = re.compile(r"(?m)^Device=\d{1,3} (CAN|CANNOT) Access Peer Device=
 _SLOWER = 1.3  # copies with peer access are faster on every machine where it works
 _SAME = 0.05  # two runs of a copy differ by less
 _PEER_TITLE = re.compile(
-    r"(Uni|Bi)directional P2P=(Enabled|Disabled) Bandwidth(?: \(P2P (Writes|Reads)\))? Matrix \(GB/s\)"
+    r"(?:P2P Bandwidth Matrix \(GB/s\) - )?(Uni|Bi)directional,? P2P=(Enabled|Disabled)"  # the first: busGrind
+    r"(?: Bandwidth(?: \(P2P (Writes|Reads)\))? Matrix \(GB/s\))?"
 )
 
 
@@ -265,6 +266,9 @@ _DEGREES = r"(?m)^[ \t]*{}[ \t]*: (-?\d{{1,3}}) C\b"
 _NEAR = 1  # degrees: it is held there
 
 
+_SET_CLOCK = r"(?m)^[ \t]*{}Applications Clocks[ \t]*\n[ \t]*Graphics +: (\d{{1,5}}) MHz"
+
+
 def _readings(text: str) -> Measured:
     """Read temperatures and power limits of `nvidia-smi -q`, also of a part of it (nvidia-smi manual page)."""
     stated = []
@@ -291,20 +295,26 @@ def _readings(text: str) -> Measured:
         for name in ("(?:Current )?Power Limit", "Default Power Limit")
     )
     pairs = zip(now, default, strict=True) if len(now) == len(default) else ()
+    clock, usual = ([float(mhz) for mhz in re.findall(_SET_CLOCK.format(name), text)] for name in ("", "Default "))
+    clocks = min(zip(clock, usual, strict=False), default=(None, None), key=lambda pair: pair[0] / max(1.0, pair[1]))
     lowest = min(pairs, default=(None, None), key=lambda pair: pair[0] / max(1.0, pair[1]))
     return Measured(
         version=1,
         observations=Observations(
-            power_limit_watts=lowest[0], default_power_limit_watts=lowest[1], stated=tuple(dict.fromkeys(stated))
+            power_limit_watts=lowest[0],
+            default_power_limit_watts=lowest[1],
+            sm_clock_mhz=clocks[0],
+            max_sm_clock_mhz=max(clocks) if clocks[0] else None,
+            stated=tuple(dict.fromkeys(stated)),
         ),
     )
 
 
 _TABLE_ROW = (
-    r"\|[ \t]+(\d{1,3})[ \t]+([A-Za-z][^|\n]{2,40}?)[ \t]+(?:(?:On|Off|N/A)[ \t]+)?\|["
+    r"\|[ \t]+(\d{1,3})[ \t]+([A-Za-z][^|\n]{2,40}?)[ \t]+(?:(?:On|Off|N/A)[ \t]*)?\|["
     r" \t]*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{7})"
-    r"[ \t]+\w{2,3}[ \t]+\|[ \t]+(\S{1,20})[ \t]+\|[ \t]*\n"
-    r"\|([^|\n]{10,60}?)[ \t](\S{1,8})[ \t]*/[ \t]*(\S{1,8})[ \t]+\|"
+    r"[ \t]+\S{2,3}[ \t]+\|[ \t]+(\S{1,20})[ \t]+\|[ \t]*\n"
+    r"\|([^|\n]{10,60}?)[ \t](\S{1,8})[ \t]*/[ \t]*([^\s|]{1,8})[ \t]*\|"
 )
 
 
@@ -318,7 +328,7 @@ def _table(text: str) -> Measured:
         raise BadInput("no whole row of a GPU in it", where="nvidia-smi", hint="save its whole output")
     models = {model for _, model, *_ in rows}
     stated, limits = [], []
-    for index, model, _, errors, state, now, most in rows:
+    for index, model, _, errors, state, _, most in rows:
         if errors.isdecimal() and int(errors):
             stated.append(Stated(
                 says="a GPU's memory had uncorrectable errors since its driver was loaded", line=f"GPU {index}:"
@@ -326,7 +336,8 @@ def _table(text: str) -> Measured:
                 remedy="reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
                 source="nvidia-smi manual page, Volatile Uncorr. ECC",
             ))  # fmt: skip
-        if "ERR!" in (errors, now, most) or "ERR!" in state:
+        # That of the power drawn alone passes (Azure/azhpc-diagnostics issue 77).
+        if "ERR!" in (errors, most) or "ERR!" in state:
             stated.append(Stated(
                 says="a GPU does not give all of its values", line=f"GPU {index}: ERR!",
                 remedy="read its XIDs in dmesg; power-cycle the host; reseat or replace it if it comes back",
@@ -349,7 +360,35 @@ def _table(text: str) -> Measured:
     )
 
 
+_FAR_BELOW = 1.25  # runs of equal GPUs are nearer to each other
+
+
+def _burn(text: str) -> Measured:
+    """Read gpu-burn and DCGM's ubergemm: GPUs of one model against each other. Raises BadInput."""
+    models = set(re.findall(r"(?m)^[ \t]*GPU \d{1,3}: (\S[^\n(]{0,80}?)[ \t]*\(UUID", text))
+    lines = re.findall(r"proc'd: ([^\n]*Gflop/s\))[^\n]*?(?:temps: ([^\n]*))?$", text, re.MULTILINE)
+    last, heat = lines[-1] if lines else ("", "")
+    adapters = re.findall(r"ADAPTER#(\d{1,3})\)[^\n]{1,40}? ([\d.]{1,15}) GF", text)
+    rates = [(float(rate), int(index)) for index, rate in adapters]
+    rates += [(float(rate), index) for index, rate in enumerate(re.findall(r"\((\d{1,12}) Gflop/s\)", last))]
+    if not rates:
+        raise BadInput("no figures in it", where="gpu-burn", hint="save its whole output")
+    (least, index), *rest = sorted(rates)
+    if len(models) > 1 or not rest or not 0 < least * _FAR_BELOW < rest[0][0]:
+        return Measured(version=1)
+    at = "".join(f" at {degrees}" for degrees in re.findall(r"\d{1,3} C\b", heat)[index : index + 1])
+    slow = Stated(
+        says=f"GPU {index} computes far less than the others of its model",
+        line=f"{least:g} GFLOP/s{at}, the others {rest[0][0]:g} and more",
+        remedy="under load read its clocks' reasons, temperature, power limit and ECC errors (nvidia-smi -q); if"
+        " nothing limits it, reseat it, and then replace it",
+        source="NVIDIA/DCGM issue 122; wilicc/gpu-burn",
+    )
+    return Measured(version=1, observations=Observations(stated=(slow,)))
+
+
 NVIDIA_LOGS = (
+    LogReader(name="gpu-burn", machine=_burn, sign=r"proc'd: -?\d{1,12} \(|ADAPTER#\d{1,3}\)[^\n]{1,40} GFlops"),
     LogReader(name="p2pBandwidthLatencyTest",
               sign=rf"(?m)P2P \(Peer-to-Peer\) GPU Bandwidth|{_PEER_TITLE.pattern}|{_PEER_ACCESS.pattern[4:]}",
               machine=_peers, begin=r"^\[P2P \(Peer-to-Peer\) GPU"),
@@ -367,8 +406,9 @@ NVIDIA_LOGS = (
               sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]{{1,60}}(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),
     LogReader(name="nvidia-smi -q -d", sign=r"(?m)^[ \t]*(?:GPU Current Temp|Default Power Limit)[ \t]*: \d"
               r"|^[ \t]*[HS]W (?:Power Cap|(?:Thermal |Power Brake )?Slowdown)[ \t]*: (?:Not )?Active"
-              r"|^[ \t]*(?:ECC Errors|Remapped Rows|FB Memory Usage|Clocks (?:Throttle|Event) Reasons)[ \t]*$",
+              r"|^[ \t]*(?:ECC Errors|Remapped Rows|FB Memory Usage|Applications Clocks|"
+              r"Clocks (?:Throttle|Event) Reasons)[ \t]*$",
               machine=_readings),
-    LogReader(name="nvidia-smi", sign=rf"(?m)^\|[ \t]+NVIDIA-SMI[ \t]+\d|^{_TABLE_ROW}", machine=_table),
+    LogReader(name="nvidia-smi", sign=rf"(?m)^\|[ \t]+(?:NVIDIA|HL)-SMI\b|^{_TABLE_ROW}", machine=_table),
     LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),
 )  # fmt: skip

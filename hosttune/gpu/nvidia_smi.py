@@ -11,9 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
-from xml.etree import ElementTree
-from xml.etree.ElementTree import Element
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -35,6 +33,9 @@ from hosttune.gpu.vendor import NO_ADDRESS, VendorAnswer, without_conflicting_gp
 from hosttune.model.host import Gpu, Mig, MigInstance, Problem
 from hosttune.model.limits import check_count
 from hosttune.model.values import parse_address
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 Flat = dict[str, list[str]]  # the texts at each path, in the order of the document
 
@@ -194,6 +195,8 @@ def parse_smi_xml(text: str) -> VendorAnswer:
 
     The text is untrusted: an internal DTD subset is refused, and the external one that it names is never fetched.
     """
+    from xml.etree import ElementTree  # here: most hosts answer through NVML
+
     doctype = text[text.find("<!DOCTYPE") :].partition(">")[0] if "<!DOCTYPE" in text else ""
     if "<!ENTITY" in text or "[" in doctype:
         raise BadInput("XML with its own DTD", where="nvidia-smi-q-x", hint="record it without --dtd")

@@ -55,10 +55,17 @@ def choose_cores(
 
 
 def cores_in_groups(node: NodeResources, threads: int, groups: Sequence[int]) -> list[Core]:
-    """Return cores for groups each of which is on a cache of its own (`groupings`); nothing where there are none."""
-    by_cache = list(grouped((core.llc, core) for core in fitting_cores(node, threads)).values())
+    """Return cores for groups each of which is on a cache of its own (`groupings`), isolated ones first.
+
+    Nothing where there are none, or where an isolated core would be left over beside others that are taken.
+    """
+    cores = sorted(fitting_cores(node, threads), key=lambda core: (core.isolation_rank, core.id))
+    most = max(core.isolation_rank for core in cores[: sum(groups)])
+    pool = [core for core in cores if core.isolation_rank <= most]
+    by_cache = list(grouped((core.llc, core) for core in pool).values())
     places = caches_for(groups, [len(part) for part in by_cache])
-    return [core for at, group in zip(places, groups, strict=True) for core in by_cache[at][:group]] if places else []
+    chosen = [core for at, group in zip(places, groups, strict=True) for core in by_cache[at][:group]] if places else []
+    return chosen if all(core in chosen for core in pool if core.isolation_rank < most) else []
 
 
 def _fewest_caches(cores: list[Core], need: int, turns: Mapping[int | str, int]) -> list[Core]:

@@ -112,11 +112,23 @@ class PlanningContext(msgspec.Struct, frozen=True, dict=True):
         whole = {node: [core for core in here if len(core.cpus) == most] for node, here in cores.items()}
         return {node: whole[node] if 4 * len(whole[node]) >= 3 * len(here) else [*here] for node, here in cores.items()}
 
-    def with_like_cores(self, node: int) -> list[list[Core]]:
-        """Return the cores that guests divide of the nodes that are `alike`, unless one lacks a quarter of them."""
-        own = self.dividable[node]
-        others = [self.dividable[other.node] for other in self.alike.get(node, ()) if other.node in self.dividable]
-        return [own, *(cores for cores in others if len(own) - len(cores) <= len(own) // 4)]
+    @cached_property
+    def caches(self) -> Mapping[int, frozenset[tuple[int, ...]]]:
+        """By node, how many of the cores that guests divide are on each last-level cache of it.
+
+        And of each node that is `alike`, unless it lacks a quarter of these cores.
+        """
+        here = {
+            node: tuple(sorted(Counter(core.llc for core in cores).values())) for node, cores in self.dividable.items()
+        }
+        return {
+            node: frozenset(
+                here[other]
+                for other in (node, *(memory.node for memory in self.alike.get(node, ())))
+                if other in here and 4 * (sum(own) - sum(here[other])) <= sum(own)
+            )
+            for node, own in here.items()
+        }
 
     def home(self, address: str) -> int | None:
         """Return the node that a device counts for: its own, or the nearest with CPUs and memory; None = unknown."""
@@ -183,7 +195,7 @@ def auto_share(
     lines = []
     for node, share in shares.items():
         alike = context.alike.get(node, ())
-        have = min(map(len, context.with_like_cores(node)))
+        have = min(map(sum, context.caches[node]))
         lacking = len(context.resources.nodes[node].assignable) - len(context.dividable[node])
         cores_of_nodes.append(int(have * share))
         assignable = min(filter(None, (other.assignable_bytes for other in alike)), default=None)
@@ -212,13 +224,9 @@ def _in_whole_caches(context: PlanningContext, copies: Mapping[int, int], cores:
     """
     if context.resources.sharing is None:
         return cores
-    caches = {
-        node: {tuple(sorted(Counter(core.llc for core in part).values())) for part in context.with_like_cores(node)}
-        for node in copies
-    }
     for fewer in range(cores, cores - cores // MOST_LEFT_OUT - 1, -1):
         for groups in groupings(fewer, len(copies), context.resources.threads_per_core, context.resources.sharing):
-            if all(_holds(free, groups, count) for node, count in copies.items() for free in caches[node]):
+            if all(_holds(free, groups, count) for node, count in copies.items() for free in context.caches[node]):
                 return fewer
     return cores
 

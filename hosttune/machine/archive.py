@@ -1,8 +1,8 @@
-"""Opens a captured host that a user names with `--root`: a directory as it is, a tar archive read into memory.
+"""Reads a captured host in a tar archive into memory.
 
-Between the command line and `system`. Captures are untrusted input: nothing is written, no name leads outside, only
-files, directories and links are accepted, and size is limited while reading, so that an archive bomb is stopped early.
-Every error in an archive is one BadInput that names the archive and the member.
+Captures are untrusted input: nothing is written, no name leads outside, only files, directories and links are accepted,
+and size is limited while reading, so that an archive bomb is stopped early. Every error is one BadInput that names the
+archive and the member.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import gzip
 import io
 import lzma
 import os
-import stat
 import tarfile
 import time
 import zlib
@@ -21,13 +20,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import IO, Protocol, Self
 
-from hosttune.assets import folder
 from hosttune.errors import BadInput
-from hosttune.machine.capture import Archive, Capture
-from hosttune.machine.live import LiveMachine
-from hosttune.machine.replay import OWN
-from hosttune.machine.scratch import Scratch
-from hosttune.machine.system import System, join_link
+from hosttune.machine.capture import Archive
+from hosttune.machine.replay import OWN, TOP
+from hosttune.machine.system import join_link
 from hosttune.model.limits import LIMITS as TABLE
 from hosttune.model.values import Value, format_size
 
@@ -37,8 +33,6 @@ _MAX_DEPTH = 128
 _SETTLED_NS = 1_000_000_000  # a file that is written twice within a tick of the clock has the same times
 _BLOCK = 512
 _SLACK = 64 << 10  # tarfile reads this far ahead
-_TOP = ("sys", "proc", ".hosttune")
-EXAMPLE = "@example"  # in place of a path: the example host that is shipped with hosttune
 
 
 class Limits(Value, frozen=True, kw_only=True):
@@ -52,61 +46,21 @@ class Limits(Value, frozen=True, kw_only=True):
 LIMITS = Limits()
 
 
-def open_system(root: str | None) -> System:
-    """Return this machine, or the captured host of `open_root`. Raises BadInput."""
-    return LiveMachine() if root is None else open_root(root)
+def open_archive(place: str, origin: str, limits: Limits = LIMITS) -> Archive:
+    """Open the tar archive at `place` (plain, gzip, bzip2 or xz, recognized by its first bytes).
 
-
-def open_root(path: str, limits: Limits = LIMITS) -> System:
-    """Open the captured host in a directory or a tar archive (plain, gzip, bzip2 or xz, recognized by its first bytes).
-
-    If everything is in a single directory (`host1/sys`, `host1/proc`), that one is used. `@example` is the example host
-    that is shipped with hosttune (a directory of that name is `./@example`). Raises BadInput.
+    A command asks for its capture several times: it is read once. Raises BadInput and OSError.
     """
-    place = f"{folder('examples')}/hgx-h200-8.tar.xz" if path == EXAMPLE else path
-    try:
-        status = os.stat(place)
-        if stat.S_ISDIR(status.st_mode):
-            capture = Capture(capture_folder(path), origin=path)
-            if not capture.scratch:
-                return capture
-            return Scratch(capture.root, origin=path)
-        if not stat.S_ISREG(status.st_mode):
-            raise BadInput("neither a directory nor an archive", where=path, hint=_HINT)
-        file = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
-        settled = time.time_ns() - status.st_ctime_ns > _SETTLED_NS
-        return (_archive_of if settled else _archive_of.__wrapped__)(place, path, limits, file)
-    except OSError as error:
-        hint = _HINT
-        if path.startswith("@"):
-            from hosttune.model.hints import did_you_mean
-
-            hint = did_you_mean(path, [EXAMPLE], f"the host that comes with hosttune is {EXAMPLE}; or {_HINT}")
-        raise BadInput(f"cannot be read: {error.strerror or error}", where=path, hint=hint) from error
+    status = os.stat(place)
+    file = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+    settled = time.time_ns() - status.st_ctime_ns > _SETTLED_NS
+    return (_archive_of if settled else _archive_of.__wrapped__)(place, origin, limits, file)
 
 
 @lru_cache(maxsize=1)
 def _archive_of(place: str, origin: str, limits: Limits, file: tuple[int, ...]) -> Archive:
-    """Read the archive at `place`. A command asks for its capture several times; `file` tells that it is the same."""
     with open(place, "rb") as stream:
         return _load(stream, origin, limits)
-
-
-_HINT = "give the directory that holds sys/ and proc/, or a tar of it (hosttune capture writes one)"
-
-
-def capture_folder(path: str) -> str:
-    """Return the directory, or, if it does not contain a host, the only directory inside it that does."""
-    names = os.listdir(path)
-    if any(name in names for name in _TOP):
-        return path
-    inner = [entry for entry in map(path.rstrip("/").__add__, (f"/{name}" for name in names)) if _real_directory(entry)]
-    holding = [entry for entry in inner if any(_real_directory(f"{entry}/{name}") for name in ("sys", "proc"))]
-    return holding[0] if len(holding) == 1 else path
-
-
-def _real_directory(path: str) -> bool:
-    return os.path.isdir(path) and not os.path.islink(path)
 
 
 # --- tar -----------------------------------------------------------------------------------------------------
@@ -343,7 +297,7 @@ def _wrapper(contents: _Contents) -> str:
         parts = path.split("/", 3)
         if len(parts) > 1 and parts[1]:
             tops.setdefault(parts[1], set()).update(parts[2:3])
-    if any(name in tops for name in _TOP):
+    if any(name in tops for name in TOP):
         return ""
     holding = [name for name, inner in tops.items() if "sys" in inner or "proc" in inner]
     return f"/{holding[0]}" if len(holding) == 1 else ""

@@ -10,6 +10,7 @@ from hosttune.machine.system import COMPLETE, UNREADABLE, System
 from hosttune.model.limits import LIMITS
 
 OWN = "/.hosttune"  # where a capture has what is not a file of the machine
+TOP = ("sys", "proc", OWN[1:])  # what is at the top of a recorded host
 _AGAIN = "capture the host again"
 _CHANGED = (
     "changed since the capture: its digest differs; capture again, or, if it was changed on purpose, seal the folder"

@@ -7,8 +7,8 @@ from hashlib import file_digest
 
 from hosttune.errors import BadInput
 from hosttune.machine import manifest
-from hosttune.machine.archive import capture_folder
 from hosttune.machine.files import write_whole
+from hosttune.machine.opening import capture_folder
 from hosttune.machine.system import COMPLETE, SCRATCH
 
 

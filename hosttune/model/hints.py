@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 from hosttune.model.text import either
 
@@ -18,6 +17,8 @@ def did_you_mean(word: str, names: Iterable[str], hint: str, *, alike: float = 0
 
     `alike`: the least similarity, from 0 to 1 (difflib's ratio, whose own default is 0.6).
     """
+    from difflib import get_close_matches  # here: only what is wrong needs it
+
     known = {name.casefold(): name for name in names}
     near = [known[close_match] for close_match in get_close_matches(word.casefold()[:_LONGEST], known, cutoff=alike)]
     return f"did you mean {either(near)}? {hint}" if near else hint

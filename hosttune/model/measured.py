@@ -15,7 +15,6 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.model.text import below_root, decoding_fault
 from hosttune.model.values import Part, close_lists, close_mappings, to_json, without_nulls
-from hosttune.model.yamltext import load_versioned
 
 MEASURED_VERSION = 1
 Transport = Literal["ib", "roce", "socket", "shm", "p2p", "nvls", "libfabric"]
@@ -170,6 +169,8 @@ class Measured(Part, frozen=True, kw_only=True):
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "measured") -> Measured:
         """Read the document from YAML or JSON. Raises BadInput with the path of the key that is wrong."""
+        from hosttune.model.yamltext import load_versioned  # PyYAML loads slowly, and most figures are a validation's
+
         document = load_versioned(text, MEASURED_VERSION, "measured figures (docs/diagnose.md)", where)
         try:
             measured = msgspec.convert(without_nulls(document, cls), cls)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace as changed
 
+from hosttune.domain.compare import as_changes, compare_guests
 from hosttune.domain.defined import as_planned
+from hosttune.domain.planned import guest_of
 from hosttune.errors import BadInput
 from hosttune.inventory.bare import bare_host, runs
 from hosttune.inventory.devices import identity, quarantined_devices, read_catalogue, same_device
@@ -24,8 +26,8 @@ from hosttune.model.force import GuestInForce, InForce
 from hosttune.model.host import GuestMemory, Host, RunningGuest, VcpuPin
 from hosttune.model.hostfields import FORCE_UNKNOWN
 from hosttune.model.intent import GpuRequest, GuestIntent, Intent, NicRequest, Reserve
-from hosttune.model.plan import GuestChange, PlanFinding, PlannedGuest, Removal, Source, Unnamed, Unplaced
-from hosttune.model.values import format_size, parse_address, parse_cpus, parse_size, to_json, value_text
+from hosttune.model.plan import PlanFinding, PlannedGuest, Removal, Source, Unnamed, Unplaced
+from hosttune.model.values import parse_address, parse_cpus, parse_size, value_text
 from hosttune.planning.guest.reserve import pins_of
 from hosttune.planning.host.inside import guest_settings
 
@@ -331,13 +333,11 @@ def compared(host: Host, standing: StandingIntent, wanted: GuestIntent, planned:
         planned, was = stays, intent_in_force(force)
         if (was.profile, was.settings) != (standing.intent.profile, standing.intent.settings or {}):
             planned = changed(planned, guest_settings=guest_settings(standing.intent, wanted))
-    when: Literal["now", "next-start"] = "next-start" if resident is not None and runs(resident) else "now"
-    before, after = _elements(old.places), _elements(planned)
-    changes = tuple(
-        GuestChange(element=name, was=was, becomes=after[name], when=when)
-        for name, was in before.items()
-        if was != after[name]
-    )
+    before, after = (guest_of(changed(guest, uuid=planned.uuid)) for guest in (old.places, planned))
+    beside = _beside_guest(old.places)
+    others = ((name, now, beside[name]) for name, now in _beside_guest(planned).items() if now != beside[name])
+    later = resident is not None and runs(resident)
+    changes = as_changes((*compare_guests(after, before), *others), "next-start" if later else "now")
     if resident is None:
         return changed(planned, change="create", changes=changes)
     return changed(
@@ -347,33 +347,14 @@ def compared(host: Host, standing: StandingIntent, wanted: GuestIntent, planned:
     )
 
 
-def _elements(guest: PlannedGuest) -> dict[str, str]:
-    """Return what an operator sees of a guest, by element."""
-    cells = (f"node {cell.host_nodes}: {format_size(cell.memory_bytes)}, vCPUs {cell.vcpus}" for cell in guest.cells)
-    networks = (network.text for network in guest.networks)
-    elements = {
-        "vcpus": str(len(guest.vcpu_pins)),
-        "memory": format_size(sum(cell.memory_bytes for cell in guest.cells)),
-        "cells": "; ".join(cells),
-        "pages": format_size(guest.page_bytes) if guest.page_bytes else "no huge pages",
-        "host CPUs": ",".join(pin.cpus for pin in guest.vcpu_pins),
-        "emulator threads": guest.emulator_cpus,
-        "devices": ", ".join(f"{device.address} at {device.guest_address}" for device in guest.devices),
-        "MIG instances": ", ".join(
-            f"{assignment.profile} at {assignment.start} of {assignment.gpu}" for assignment in guest.mig
-        ),
-        "disk": ", ".join(guest.disks),
-        "image": guest.image or "",
-        "login": ", ".join((*filter(None, (guest.user,)), *guest.ssh_keys)),
-        "networks": ", ".join(networks),
-        "firmware": guest.firmware,
-        "Secure Boot": "on" if guest.secure_boot else "off",
-        "TPM": "2.0" if guest.tpm else "",
-        "watchdog": "on" if guest.watchdog else "",
-        "autostart": {None: "as it is", True: "on", False: "off"}[guest.autostart],
-        "accelerator": guest.accelerator,
-        "boot": to_json(guest.boot).strip() if guest.boot else "",
-        "settings inside": value_text(guest.guest_settings, nothing=""),
-        "seed": guest.seed or "",
+def _beside_guest(guest: PlannedGuest) -> dict[str, object]:
+    """Return what is planned of a guest and is not in its XML, by name."""
+    ports = (changed(network, mac=None, vlan=None).text for network in guest.networks if network.vf_of)
+    return {
+        "MIG instances": tuple(f"{part.profile} at {part.start} of {part.gpu}" for part in guest.mig),
+        "image": guest.image,
+        "login": (*filter(None, (guest.user,)), *guest.ssh_keys),
+        "virtual functions": "; ".join(ports) or None,
+        "autostart": "as it is" if guest.autostart is None else guest.autostart,
+        "settings inside": value_text(guest.guest_settings, nothing="") or None,
     }
-    return {name: value or "none" for name, value in elements.items()}

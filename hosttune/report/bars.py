@@ -66,7 +66,7 @@ def _chart(title: str, unit: str, members: Sequence[Measure]) -> Chart:
     floors = [scale.floor for scale in scales if scale.floor]
     usual = [scale.typical for scale in scales if scale.typical]
     axis = max((*peaks, *known, *floors, *usual), default=0.0)
-    texts: dict[str, None] = {}
+    texts: dict[tuple[str, ...], None] = {}
     for measure in members:
         scale = measure.scale
         if scale is None:
@@ -76,14 +76,15 @@ def _chart(title: str, unit: str, members: Sequence[Measure]) -> Chart:
         facts += [f"{scale.typical_is}: {number(scale.typical)} {measure.unit}"] if scale.typical is not None else []
         facts += [f"peak: {number(scale.peak)} {measure.unit}"] if scale.peak is not None else []
         facts += [f"source: {scale.source}"] if scale.source else []
-        texts[", ".join(facts)] = None
+        texts[tuple(facts)] = None
+    notes = [facts for facts in texts if not any(set(facts) < set(more) for more in texts)]
     return Chart(
         title=title,
         words=title_of(members[0].metric),
         unit=unit,
         axis=number(axis),
         bars=tuple(_bar(measure, axis) for measure in members),
-        notes=tuple(texts) if len(texts) <= 3 else (),
+        notes=tuple(map(", ".join, notes)) if len(notes) <= 3 else (),
         lower_is_better=members[0].lower_is_better,
     )
 

@@ -33,8 +33,8 @@ from hosttune.journal.force import (
 from hosttune.journal.state import AT_START, HOLDERS, mode_of, save, unseen_journals
 from hosttune.linux.hugetlbfs import PLACES, unit_path
 from hosttune.linux.irqbalance import IRQBALANCE_OURS
-from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Archive
+from hosttune.machine.opening import open_system
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, System, state_directory
 from hosttune.model import sysfs

@@ -20,9 +20,9 @@ import msgspec
 
 from hosttune.discovery.processes import pid_of
 from hosttune.errors import HosttuneError, Stuck, Unreadable
-from hosttune.machine.archive import open_system
 from hosttune.machine.child import in_child
 from hosttune.machine.live import LiveMachine
+from hosttune.machine.opening import open_system
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.metrics import CommandRun, Observed, exposition

@@ -6,6 +6,9 @@ import json
 import os
 from typing import Any, NamedTuple
 
+from xmledits import with_edits
+
+from hosttune.domain.reader import read_domain
 from lab import facts
 from lab.machine import LabMachine
 from lab.product import STATE, Ran, run
@@ -122,7 +125,8 @@ def digest(host: LabMachine, path: str) -> str:
 
 def edited_by_hand(definition: str) -> str:
     """A vCPU is on another CPU, which the intent decides; a title and a disk, which it does not."""
-    pinned = definition.replace("<vcpupin vcpu='0' cpuset='", "<vcpupin vcpu='0' cpuset='11,", 1)
-    assert pinned != definition
+    pinned = {"cpuset": f"11,{read_domain(definition).vcpu_pins[0].cpus}"}
     disk = f"<disk type='file' device='disk'><source file='{DISK}'/><target dev='vdz' bus='virtio'/></disk>"
-    return pinned.replace("</uuid>", "</uuid><title>theirs</title>", 1).replace("</devices>", f"{disk}</devices>")
+    return with_edits(
+        definition, ("cputune/vcpupin[@vcpu='0']", pinned), (".", "<title>theirs</title>"), ("devices", disk)
+    )

@@ -10,7 +10,7 @@ from validations import figures
 
 from hosttune.cli.validate import certificate_of, report_of
 from hosttune.discovery.evidence import gather
-from hosttune.machine.archive import open_root
+from hosttune.machine.opening import open_root
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import Acceptance, CheckResult, Validation, verdict_of
 from hosttune.model.verification import Verification

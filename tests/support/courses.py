@@ -13,7 +13,7 @@ from hosttune.handover.cleaning import Cleaning, Erasure, Work
 from hosttune.handover.running import Handed, HandoverOptions, hand_over
 from hosttune.handover.targets import Asked, Target
 from hosttune.journal.register import read_register
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, Validation, verdict_of

@@ -20,8 +20,8 @@ from posixpath import split
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.recording import Recording
 from hosttune.machine import manifest
-from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive
+from hosttune.machine.opening import open_root
 from hosttune.machine.replay import OWN as OWN_FOLDER
 from hosttune.machine.replay import Recorded
 from hosttune.machine.system import COMMANDS, COMPLETE, UNREADABLE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from domain_shapes import GIB, SHAPES, changed, plan_of
+from xmledits import Edit, with_edits
 
 from hosttune.domain.writer import domain_xml
 from hosttune.model.gpu import Gpu
@@ -37,13 +38,9 @@ def host_of(**fields: object) -> Host:
     return changed(Host(cpus=cpus, numa_nodes=nodes, pci=pci, gpus=gpus), **fields)
 
 
-def xml_of(guest: PlannedGuest, *edits: tuple[str, str]) -> str:
-    """The guest's XML with some text replaced; every text must be there."""
-    xml = domain_xml(plan_of(guest), guest.name)
-    for old, new in edits:
-        assert old in xml, old
-        xml = xml.replace(old, new)
-    return xml
+def xml_of(guest: PlannedGuest, *edits: tuple[str, Edit]) -> str:
+    """The guest's XML with some elements changed."""
+    return with_edits(domain_xml(plan_of(guest), guest.name), *edits)
 
 
 def criticise(host: Host, xml: str | bytes, *, where: str) -> tuple[LintFinding, ...]:
@@ -51,11 +48,11 @@ def criticise(host: Host, xml: str | bytes, *, where: str) -> tuple[LintFinding,
     return lint(host, (LintedDefinition(where, xml),))
 
 
-def findings(guest: PlannedGuest, *edits: tuple[str, str], host: Host | None = None) -> tuple[LintFinding, ...]:
+def findings(guest: PlannedGuest, *edits: tuple[str, Edit], host: Host | None = None) -> tuple[LintFinding, ...]:
     return criticise(host or host_of(), xml_of(guest, *edits), where="vm.xml")
 
 
-def faults(guest: PlannedGuest, *edits: tuple[str, str], host: Host | None = None) -> tuple[LintFinding, ...]:
+def faults(guest: PlannedGuest, *edits: tuple[str, Edit], host: Host | None = None) -> tuple[LintFinding, ...]:
     """Without the rules that this bare host leaves unjudged, and without what only the host lacks."""
     only_host = ("host-driver", "hugetlbfs-mount")
     return tuple(one for one in findings(guest, *edits, host=host) if one.judged and one.rule not in only_host)

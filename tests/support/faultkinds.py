@@ -358,9 +358,8 @@ BOOT = (
 # --- guests --------------------------------------------------------------------------------------------------
 
 _NO_GUESTS = {".hosttune/commands/virsh-list": " Id   Name   State\n--------------------\n"}
-_OLD_XML = domain_xml(
-    Example("old", {}, guests=(changed(VM, emulator_cpus="0", disk="/srv/old.qcow2"),)).plan, "vm"
-).replace("<name>vm</name>", "<name>vm</name>\n  <uuid>11111111-2222-4333-8444-555555555555</uuid>")
+_OLD = changed(VM, emulator_cpus="0", disk="/srv/old.qcow2", uuid="11111111-2222-4333-8444-555555555555")
+_OLD_XML = domain_xml(Example("old", {}, guests=(_OLD,)).plan, "vm")
 _DEFINED = {
     ".hosttune/commands/virsh-list": " Id   Name   State\n--------------------\n -    vm     shut off\n",
     ".hosttune/commands/virsh-dumpxml-vm": _OLD_XML,

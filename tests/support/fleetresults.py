@@ -111,7 +111,7 @@ def formats(report: FleetReport) -> list[str]:
 @cache
 def example() -> tuple[Host, tuple[CheckResult, ...]]:
     """The bundled host and what the checks find on it."""
-    from hosttune.machine.archive import open_root
+    from hosttune.machine.opening import open_root
 
     evidence = gather(open_root(str(EXAMPLE)))
     return evidence.host, tuple(judge(evidence))

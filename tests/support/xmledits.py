@@ -9,31 +9,32 @@ from lxml import etree
 Edit = Mapping[str, str | None] | str | None
 
 
-def edited(xml: str, path: str, edit: Edit) -> str:
-    """The XML with the first element of `path` (below <domain>; "." is <domain>) changed.
+def edited(xml: str | bytes, path: str, edit: Edit, *, each: bool = False) -> str:
+    """The XML with the first element of `path` (below <domain>; "." is <domain>) changed; `each`: every one, if any.
 
     A mapping sets attributes, or takes those that are None out; a text in angle brackets becomes another child, any
     other text its text; None takes the element out.
     """
     root = etree.fromstring(xml)
-    element = root.find(path)
-    assert element is not None, path
-    if edit is None:
-        parent = element.getparent()
-        assert parent is not None, path
-        parent.remove(element)
-    elif not isinstance(edit, str):
-        for name, value in edit.items():
-            if value is None:
-                del element.attrib[name]
-            else:
-                element.set(name, value)
-    elif edit.startswith("<"):
-        element.append(etree.fromstring(edit))
-    else:
-        element.text = edit
+    elements = root.findall(path)
+    assert each or elements, path
+    for element in elements if each else elements[:1]:
+        if edit is None:
+            parent = element.getparent()
+            assert parent is not None, path
+            parent.remove(element)
+        elif not isinstance(edit, str):
+            for name, value in edit.items():
+                if value is None:
+                    del element.attrib[name]
+                else:
+                    element.set(name, value)
+        elif edit.startswith("<"):
+            element.append(etree.fromstring(edit))
+        else:
+            element.text = edit
     changed = etree.tostring(root, encoding="unicode")
-    assert changed != etree.tostring(etree.fromstring(xml), encoding="unicode"), path
+    assert each or changed != etree.tostring(etree.fromstring(xml), encoding="unicode"), path
     return changed
 
 

@@ -13,6 +13,7 @@ from libvirtd import Libvirtd, libvirtd
 from lxml import etree
 from msgspec.structs import replace
 from system.test_hypervisor_libvirt import machine, running_guest
+from xmledits import edited, with_edits
 
 from hosttune.domain.definitions import digest_of
 from hosttune.errors import Refused
@@ -35,12 +36,13 @@ NAME = "byhand"
 def by_hand(folder: Path, *, firmware: bool) -> str:
     """A definition with comments, a password, metadata of other programs, UEFI variables; small enough to run here."""
     listen = f"<listen type='socket' socket='{folder}/vnc'/>"
-    graphics = f"<graphics type='vnc' passwd='geheim&lt;7'>{listen}</graphics>"
-    lines = BY_HAND.replace("type='kvm'", "type='qemu'").split("\n")
-    at = next(n for n, line in enumerate(lines) if "<graphics" in line)
-    lines[at] = f"    <!-- the console -->\n    {graphics}\n    <video><model type='none'/></video>"
-    loader = f"<loader readonly='yes' type='pflash'>/code.fd</loader><nvram>{folder}/vars.fd</nvram>"
-    return "\n".join(lines).replace("</type>", f"</type>{loader if firmware else ''}")
+    graphics = f"<graphics type='vnc' passwd='geheim&lt;7'><!-- the console -->{listen}</graphics>"
+    devices = (("devices/graphics", None), ("devices", graphics), ("devices", "<video><model type='none'/></video>"))
+    loader = (
+        ("os", "<loader readonly='yes' type='pflash'>/code.fd</loader>"),
+        ("os", f"<nvram>{folder}/vars.fd</nvram>"),
+    )
+    return with_edits(BY_HAND, (".", {"type": "qemu"}), *devices, *(loader if firmware else ()))
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_a_guest_that_a_planned_one_replaces_comes_back_whole(
 ) -> None:
     """An intent can name a guest that exists. libvirt takes a relative path, and its own schema refuses it."""
     disk = "<disk type='file'><source file='a.img'/><target dev='vda' bus='virtio'/></disk>"
-    text = by_hand(folder, firmware=True).replace("  </devices>", f"{disk}</devices>")
+    text = edited(by_hand(folder, firmware=True), "devices", disk)
     libvirtd.virsh("define", libvirtd.file("byhand.xml", text))
     libvirtd.virsh("autostart", NAME)
     before = secure(libvirtd)
@@ -158,8 +160,9 @@ def test_a_running_guest_is_not_disturbed(site: Site, machine: LiveMachine, libv
 
 def test_libvirt_keeps_each_change_as_it_is_written(site: Site, machine: LiveMachine, libvirtd: Libvirtd) -> None:
     """Huge pages, two cells, a topology, placement: what a guest that was never tuned gets."""
-    text = BY_HAND.replace("<vcpu placement='static'>2<", "<vcpu placement='auto'>4<").replace("131072", "262144")
-    text = text.replace("type='kvm'", "type='qemu'").replace("<os>", "<iothreads>1</iothreads><os>")
+    memory = ("memory", "262144"), ("currentMemory", "262144")
+    vcpus = ("vcpu", "4"), ("vcpu", {"placement": "auto"}), (".", "<iothreads>1</iothreads>")
+    text = with_edits(BY_HAND, (".", {"type": "qemu"}), *memory, *vcpus)
     libvirtd.virsh("define", libvirtd.file("byhand.xml", text))
     plain = read_definition(machine, NAME)
     assert plain is not None

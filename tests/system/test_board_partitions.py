@@ -20,6 +20,7 @@ from boardtrace import trace_of
 from courses import handed, passing
 from fabrichosts import H200
 from sweeps import sample
+from xmledits import edited
 
 from hosttune.cli.plan import intent_of_file
 from hosttune.cli.transaction import place
@@ -413,9 +414,8 @@ def test_starts_by_others(cli: Cli, board: Board, tmp_path: Path) -> None:
     assert started_by_others(board, "a") == ""
     definition = f".hosttune/commands/virsh-dumpxml-{'b'}"
     other = next(gpu for gpu in devices_of(board.root, "b"))
-    bus = f"bus='0x{other[5:7]}'"
-    assert bus in cli.root.get(definition)
-    cli.root.put(definition, cli.root.get(definition).replace(bus, "bus='0xda'"))
+    address = f"devices/hostdev/source/address[@bus='0x{other[5:7]}']"
+    cli.root.put(definition, edited(cli.root.get(definition), address, {"bus": "0xda"}))
     assert "partition" in started_by_others(board, "b")
     clean(cli.root, order=False)  # vfio-pci has the GPUs when a guest starts
     assert {*board.guests} == {"a"}

@@ -24,8 +24,8 @@ from hosttune.discovery import discover
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
 from hosttune.handover.signing import signature_reasons
-from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive, Capture
+from hosttune.machine.opening import open_root
 from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import LIMITS, limit
 from hosttune.model.yamltext import load_yaml

@@ -16,7 +16,7 @@ from hosttune.cluster.collective.listing import listed
 from hosttune.cluster.collectiveanswers import machines
 from hosttune.discovery import discover
 from hosttune.errors import Refused
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.model.collective import CollectiveJob, Member
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/hgx-h200-8.tar.xz"

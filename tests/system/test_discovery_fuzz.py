@@ -14,8 +14,8 @@ from sweeps import sample
 from hosttune.discovery import discover
 from hosttune.discovery.recording import Recording
 from hosttune.errors import BadInput
-from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive
+from hosttune.machine.opening import open_root
 from hosttune.model.host import Host
 from hosttune.report.text import print_host
 

@@ -12,7 +12,7 @@ import pytest
 
 import hosttune
 from hosttune.discovery.evidence import gather
-from hosttune.machine.archive import open_root
+from hosttune.machine.opening import open_root
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import CpuSet

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, event, given, reject, settings
 from hypothesis import strategies as st
 from libvirtd import Libvirtd, libvirtd
 from sweeps import examples
+from xmledits import edited
 
 from hosttune.domain.writer import domain_xml
 from hosttune.guest import guest_files
@@ -25,7 +26,6 @@ from hosttune.guest.nccl import FILE
 from hosttune.inventory.devices import read_catalogue
 from hosttune.model.host import Host
 from hosttune.model.plan import Device, Plan
-from hosttune.model.values import parse_cpus
 from hosttune.planning.pcie.tree import LAST_BUS, NoRoomOnBus, with_host_places
 
 __all__ = ["libvirtd"]
@@ -320,11 +320,7 @@ def test_libvirt_takes_every_tree(libvirtd: Libvirtd, name: str) -> None:
 
 
 def _on_this_machine(plan: Plan) -> str:
-    xml = domain_xml(plan, only(plan).name)
-    for cell in only(plan).cells:
-        xml = xml.replace(f"nodeset='{cell.host_nodes}'", "nodeset='0'")
-    nodes = str(parse_cpus(",".join(cell.host_nodes for cell in only(plan).cells)))
-    return xml.replace(f"nodeset='{nodes}'", "nodeset='0'")
+    return edited(domain_xml(plan, only(plan).name), "numatune/*", {"nodeset": "0"}, each=True)
 
 
 def test_an_annotated_switch_says_whose_it_is() -> None:
@@ -351,7 +347,7 @@ def test_the_critic_finds_ports_that_have_no_bus_number() -> None:
         f"<controller type='pci' index='{last + 1}' model='pcie-root-port'><target chassis='99' port='0x99'/>"
         "<address type='pci' domain='0x0000' bus='0x00' slot='0x10' function='0x0'/></controller>"
     )
-    found = criticise(host, xml.replace("<serial ", f"{more}<serial ", 1), where="g.xml")
+    found = criticise(host, edited(xml, "devices", more), where="g.xml")
     first = next(c.bus_nr for c in only(plan).controllers if c.bus_nr is not None)
     assert [(f.level, f.text) for f in found if "bus numbers" in f.text] == [
         (

@@ -25,7 +25,7 @@ from hosttune.handover.statement import handed_device, read_firmware, statement_
 from hosttune.inventory.devices import identity, read_catalogue
 from hosttune.journal import Header, Record, Store, Transaction
 from hosttune.journal.register import read_register, record_devices
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.model.clock import now_text
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.model.starts import REGISTER_ANSWER

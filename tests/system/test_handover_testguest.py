@@ -22,6 +22,7 @@ from faultkills import memory_folder
 from lxml import etree
 from sweeps import FULL, sample
 from testguests import GPU, MEMORY, GuestHost, good, place, qcow2, root_of, tried
+from xmledits import edited
 
 from hosttune.cli import run
 from hosttune.errors import BadInput, Refused
@@ -359,12 +360,13 @@ def test_the_hook_lets_no_other_guest_have_the_device(root: Path, image: Path) -
     def says(order: dict[str, Any]) -> dict[str, Any]:
         xml = system.made[-1]
         own = etree.fromstring(xml).findtext("uuid") or ""
-        for name, text in ((NAME, xml.replace(own, own[::-1])), ("vm", xml), (NAME, xml.replace("0x41", "0x42"))):
+        other = edited(xml, "devices/hostdev/source/address", {"bus": "0x42"})
+        for name, text in ((NAME, edited(xml, "uuid", own[::-1])), ("vm", xml), (NAME, other)):
             script = (root / "etc/libvirt/hooks/qemu.d/hosttune").read_text()
             script = script.replace(STATE_INSIDE, f"{root}{STATE_INSIDE}")
-            if name == NAME and "0x42" in text:
-                other = DeviceRecord(address="0000:42:00.0", identity="i", state="quarantined", since="x", why="y")
-                record_devices(f"{root}{STATE_INSIDE}", (other,))
+            if text == other:
+                record = DeviceRecord(address="0000:42:00.0", identity="i", state="quarantined", since="x", why="y")
+                record_devices(f"{root}{STATE_INSIDE}", (record,))
             argv = ["sh", "-c", script, "hook", name, "prepare", "begin", "-"]
             refused.append(subprocess.run(argv, input=text, capture_output=True, text=True, check=False).stderr)
         return good(order)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import socket
@@ -19,6 +18,7 @@ import msgspec
 import pytest
 from examplehosts import discovered
 from libvirtd import Libvirtd, libvirtd
+from xmledits import edited
 
 from hosttune.discovery.running import read_running
 from hosttune.domain.guest import Guest
@@ -174,12 +174,12 @@ GUEST = Path(__file__).parents[1] / "cases/lint"
 
 @pytest.mark.parametrize("name", ["virt-install-gpu", "virt-install-two", "by-hand"])
 def test_a_guest_of_libvirt_is_judged_equally_both_ways(libvirtd: Libvirtd, name: str) -> None:
-    xml = re.sub("type=['\"]kvm['\"]", "type='qemu'", (GUEST / f"{name}.xml").read_text(), count=1)
-    xml = re.sub("mode=['\"]host-passthrough['\"]", "mode='maximum'", xml)  # the daemon has no KVM here
-    xml = re.sub("<interface.*?</interface>", "", xml, flags=re.DOTALL)  # virsh would open /dev/net/tun
-    xml = re.sub("(<hostdev[^>]*type=['\"]pci['\"][^>]*>)", r"\1<driver name='vfio'/>", xml)
+    xml = edited((GUEST / f"{name}.xml").read_bytes(), ".", {"type": "qemu"}, each=True)
+    xml = edited(xml, "cpu[@mode='host-passthrough']", {"mode": "maximum"}, each=True)  # the daemon has no KVM here
+    xml = edited(xml, "devices/interface", None, each=True)  # virsh would open /dev/net/tun
+    xml = edited(xml, "devices/hostdev[@type='pci']", "<driver name='vfio'/>", each=True)
     host = discovered()
-    here = re.sub("(cpuset=['\"])[^'\"]*", r"\g<1>0", xml)  # pins are not on the command line
+    here = edited(xml, ".//*[@cpuset]", {"cpuset": "0"}, each=True)  # pins are not on the command line
     words = shlex.split(libvirtd.virsh("domxml-to-native", "qemu-argv", libvirtd.file("running.xml", here)))
     first = next(n for n, word in enumerate(words) if word.endswith(PROGRAM))
     options, unread = read_options(words[first + 1 :], lambda path: None)

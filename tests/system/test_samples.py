@@ -13,7 +13,7 @@ from fleetresults import LOST, RUN, html, names, validation, write_discovered, w
 from hosttune.cli.validate import report_of as validation_of
 from hosttune.discovery.evidence import gather
 from hosttune.fleet.overview import RunContext, report_of
-from hosttune.machine.archive import open_root
+from hosttune.machine.opening import open_root
 from hosttune.model.validation import Validation
 from hosttune.report.draw.html import page
 from hosttune.validating import Validated

@@ -20,7 +20,7 @@ from sweeps import sample
 from xmledits import edited
 
 from hosttune.errors import WriteFailed
-from hosttune.machine import archive
+from hosttune.machine import opening
 from hosttune.machine.scratch import Scratch
 
 pristine = boardroots.half_host
@@ -155,6 +155,7 @@ def test_the_plan_says_what_of_a_definition_by_hand_goes_back(three: Day, memory
     changes = {one["element"]: (one["was"], one["becomes"], one["when"]) for one in guest["changes"]}
     assert changes["vcpupin of vCPU 0"] == ("host CPUs 0", f"host CPUs {cpu}", "now")
     assert ("memory" in changes) == (memory == "32GiB")
+    assert len(changes) == len(guest["changes"])  # each element once
     three.apply().ended()
     assert (three.places()["a"].cpus[0], "/more.img" in three.definitions()["a"]) == (cpu, True)
     assert three.plan("--check").code == 0
@@ -355,7 +356,7 @@ class WithoutPages(Scratch):
 def test_a_plan_whose_apply_was_rolled_back_is_applied(three: Day, monkeypatch: pytest.MonkeyPatch) -> None:
     asked(three, {**A, "memory": "32GiB"}, B, C)
     with monkeypatch.context() as patch:
-        patch.setattr(archive, "Scratch", WithoutPages)
+        patch.setattr(opening, "Scratch", WithoutPages)
         three.apply().ended(1)
     three.plan().ended()
     assert three("apply", "--yes", "-o", "json").ended()["changed"] is True

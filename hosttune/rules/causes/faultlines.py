@@ -21,11 +21,14 @@ _GUIDE = "NCCL user guide, Troubleshooting"
 _VARIABLES = "NCCL user guide, Environment Variables"
 _VERBS = "rdma-core, libibverbs/man/ibv_poll_cq.3 and enum ibv_wc_status; NVIDIA/nccl src/transport/net_ib.cc"
 _SMI = "nvidia-smi manual page"
+_DCGM = "NVIDIA/DCGM dcgmlib/dcgm_errors.h"
+_MPS = "CUDA runtime API, cudaErrorMps…; CUDA MPS documentation"
 # NVIDIA/nccl net_ib.cc, of old and new versions; perftest's perftest_communication.c; UCX's ib_mlx5_log.c has words.
 _COMPLETION = (
     r"Got completion [^\n]{{0,160}}?with (?:error |status=(?:\w{{1,40}}\()?){0}\b|Failed status {0}: wr_id"
     r"|{1}(?: error)? on mlx5"
 )
+_EVENTS = (r"Got async (?:error )?event ?: ", r"async fatal event(?: on QP [^\n]{0,200})?: ", "non-fatal async event: ")
 
 
 def _status(number: str, words: str) -> str:
@@ -56,48 +59,148 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "give the container /dev/infiniband and locked memory (docker run --device=/dev/infiniband"
               " --cap-add=IPC_LOCK --ulimit memlock=-1; in Kubernetes the RDMA device plugin's resource)",
               "NVIDIA/nccl src/misc/ibvwrap.cc; NVIDIA/nccl issue 451"),
-    FaultLine(r"(?:ibv_(?:reg_mr|reg_dmabuf_mr|create_cq|create_qp)\w{0,10}[^\n]{0,80}|register user memory[^\n]{0,40})"
-              r"Cannot allocate memory|Please set max locked memory"
+    FaultLine(r"does not support the kernel ABI of \d{1,3}[^\n]{0,60}"
+              r"|no userspace device-specific driver found for[^\n]{0,80}"
+              r"(?=[\s\S]{0,2000}?(?i:No (?:IB )?devices? (?:were )?found))",
+              "the RDMA library of this system or image does not fit the kernel's driver of the NIC",
+              "install in the image the libraries of the RDMA stack that the host runs (rdma-core, or the NIC maker's"
+              " package of the same release)",
+              "rdma-core, libibverbs/init.c, match_device and try_driver"),
+    FaultLine(r"ibv_reg_(?:dmabuf_)?mr\w{0,10}[^\n]{0,80}(?:Bad address|Invalid argument|(?:Operation|Protocol) not"
+              r" supported)|GPU buffer address at [^\n]{0,120}\n(?:[^\n]{0,160}\n){0,6}?Couldn't allocate MR\b"
+              r"|Couldn't allocate MR\b(?: with error=(?:14|22|93|95)\b|(?=[\s\S]{0,400}Bad address))"
+              r"|Failed to register memory 0x[0-9a-f]{1,16}: Bad address|DMA BUF supported required for GPU RDMA"
+              r"|neither nv_peer_mem, or nvidia_peermem detected",
+              "GPU memory cannot be registered with the NIC",
+              "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules,"
+              " Linux 5.12 or later and a NIC driver that has it (else NCCL_DMABUF_ENABLE=0)",
+              "NVIDIA GPUDirect RDMA documentation, nvidia-peermem; ibv_reg_dmabuf_mr(3); NVIDIA/nccl issue 778;"
+              " linux-rdma/perftest issues 31 and 280"),
+    FaultLine(r"(?:(?:ibv|mlx5dv)_(?:exp_)?(?:reg_mr|reg_dmabuf_mr|create_)\w{0,20}[^\n]{0,80}|register user"
+              r" memory[^\n]{0,40})Cannot allocate memory|Please set max locked memory"
+              r"|RLIMIT_MEMLOCK is \d{1,20} bytes|memlock limits are set too low"
+              r"|map_hfi_mem: mmap of [^\n]{1,80} failed: Resource temporarily unavailable"
+              r"|EFA internal error: \(\d{1,6}\) Failure to post internal receive buffers"
               r"|Couldn't allocate MR\b(?![\s\S]{0,400}Bad address)",
               "the limit of locked memory is too small for RDMA",
               "ulimit -l unlimited: LimitMEMLOCK=infinity in the service that starts the job, docker run --ulimit"
               " memlock=-1, or memlock in /etc/security/limits.conf",
-              f"{_GUIDE}, Shared memory (ulimit memlock); rdma-core, ibv_reg_mr(3): ENOMEM"),
+              f"{_GUIDE}, Shared memory (ulimit memlock); rdma-core, ibv_reg_mr(3): ENOMEM; libibverbs/init.c;"
+              " awsome-distributed-ai issue 647"),
+    FaultLine(r"mlx5dv_devx_\w{1,20}\([^)\n]{0,40}\)[^\n]{0,60}Cannot allocate memory|Call to ibv_create_(?:qp|cq)"
+              r" failed[^\n]{0,80}|failed to create \w{0,4} ?(?:qp|QP)\b[^\n]{0,80}",
+              "the NIC gave no further queue: the limit of locked memory or its own resources are used up",
+              "ulimit -l unlimited; start fewer processes a host, or let UCX share queues (UCX_TLS with dc or ud);"
+              " irdma: a larger limits_sel",
+              "openucx/ucx src/uct/ib; its issue 7978; NVIDIA/nccl issue 622"),
+    FaultLine(r"GPU cannot map UAR of device|ibgda_nic_mem_gpu_map failed|cudaHostRegister with IoMemory failed",
+              "the GPU cannot reach the NIC's own registers: NVSHMEM goes without IBGDA",
+              "options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in"
+              " /etc/modprobe.d, then reboot; the container needs the same right",
+              "NVSHMEM installation guide, IBGDA; deepseek-ai/DeepEP issue 163"),
+    FaultLine(r"Couldn't enable GPUDirect RDMA",
+              "UCX cannot register GPU memory with the NIC: no peer-memory module is loaded",
+              "load nvidia_peermem (AMD: the amdgpu driver of ROCm), or use DMA-BUF: Linux 5.12 or later",
+              "openucx/ucx src/uct/ib/base/ib_md.c"),
     FaultLine(r"ibv_reg_mr\w{0,10}[^\n]{0,80}Bad address|Couldn't allocate MR\b(?=[\s\S]{0,400}Bad address)",
               "GPU memory cannot be registered with the NIC",
               "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
               "NVIDIA GPUDirect RDMA documentation, nvidia-peermem"),
-    FaultLine(r"could not insert '?nvidia[_-]peermem|nvidia[_-]peermem: (?:disagrees about|Unknown symbol)",
+    FaultLine(r"could not insert '?nv(?:idia)?[_-]peer_?mem\b"
+              r"|nv(?:idia)?[_-]peer_?mem: (?:disagrees about|Unknown symbol)",
               "nvidia_peermem cannot be loaded: it was built without the RDMA stack that runs",
               "install the NIC's RDMA stack first, then the GPU's driver anew; or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
               "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"),
+    FaultLine(r"Unresponsive receiver[^\n]{0,80}|Unreachable remote[^\n]{0,60}|Unresponsive remote[^\n]{0,60}",
+              "an EFA peer does not answer",
+              "let all traffic pass between the hosts (the security group must allow itself, in and out), put them into"
+              " one subnet, and see whether the peer's process ended: its log comes first",
+              "ofiwg/libfabric prov/efa/src/efa_errno.h and efa_strerror.c, efa_show_help"),
+    FaultLine(r"gdrdrv:nvidia_p2p_get_pages\([^\n]{1,90}\) failed|could not load module \S{0,80}gdrdrv\.ko",
+              "GDRCopy's module does not work with the GPU's driver that runs",
+              "build and install gdrdrv anew for this kernel and driver (DKMS package), and load it",
+              "NVIDIA/gdrcopy README and issue 30"),
     FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)|NET/OFI Only EFA provider is supported"
+              r"|NET/OFI Couldn't find any optimal provider|NET/OFI Unable to find a protocol that worked"
               r"|provider efa output empty list|NET/OFI [^\n]{0,40}fi_getinfo\(\) call failed[^\n]{0,60}",
               "libfabric did not take the NIC's own provider",
               "install libfabric with that provider (`fi_info -p efa` must list it), give the container"
               " /dev/infiniband, and set FI_PROVIDER=efa",
               "NVIDIA/nccl issue 229; aws-ofi-nccl README"),
-    FaultLine(r"ibv_modify_qp failed with (?:error )?(?:\d{1,3} )?(?:Connection timed out|No route to host|"
-              r"Network is unreachable|Invalid argument|No data available)|[Ff]ailed to modify QP (?:\d{1,8} )?to RTR"
-              r"[^\n]{0,80}|Unable to Connect the HCA's through the link",
+    FaultLine(r"Attempted to (?:connect|merge) incompatible devices[^\n]{0,120}|NET/IB : Remote \w{1,12} device is"
+              r" incompatible[^\n]{0,80}",
+              "ports of InfiniBand and of Ethernet are mixed: they cannot be connected with each other",
+              "name those of one link layer in NCCL_IB_HCA, the same on all hosts (ibv_devinfo shows link_layer)",
+              "NVIDIA/nccl src/transport/net_ib/connect.cc and init.cc"),
+    FaultLine("|".join(rf"{event}(?:port error|device fatal|local catastrophic)[^\n]{{0,40}}" for event in _EVENTS),
+              "a port lost its link or its device during the run",
+              "read dmesg and the port's counters (link_downed); reseat or replace cable and module",
+              "NVIDIA/nccl src/transport/net_ib.cc, ncclIbAsyncThreadMain; NVIDIA/nccl issue"
+              " 905; rdma-core, ibv_get_async_event(3)"),
+    FaultLine(r"ibv_modify_qp\b[^\n]{0,40}(?:(?:Connection|Operation) timed out|No route to host|Network is unreachable"
+              r"|Invalid argument|No data available|No such device|Remote I/O error)"
+              r"|ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
+              r"[^\n]{0,80}|(?<!to RTS\n )Unable to Connect the HCA's through the link"
+              r"|Found Incompatibility issue with GID types"
+              r"|[Ii]nvalid (?:gid|GID)\[\d{1,4}\][^\n]{0,40}",
               "two ports cannot be connected: their GIDs do not reach each other",
               "show_gids: take a RoCE v2 GID of the same kind on all hosts (NCCL_IB_GID_INDEX), leave ports out that do"
               " not reach the peer (NCCL_IB_HCA), and give each port of a host a subnet of its own",
               f"{_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_HCA); rdma-core, ibv_modify_qp(3)"),
-    FaultLine(_status("12", "Transport retry count exceeded"),
+    FaultLine(r"read failed in ncclIbRoceGetVersionNum: [^\n]{4,40}",
+              "a GID index of the port is not there, so its version of RoCE cannot be read",
+              "set NCCL_IB_GID_INDEX to a RoCE v2 GID that show_gids lists on this host or in this container",
+              f"NVIDIA/nccl issue 1573; {_VARIABLES} (NCCL_IB_GID_INDEX)"),
+    FaultLine(r"Failed to modify QP (?:\d{1,8} )?to RTS\b",
+              "the NIC did not start the queue pair of the test",
+              "ip neigh must have the address of the other side; dmesg has the driver's words; try it without -R",
+              "linux-rdma/perftest perftest_resources.c; its issue 132"),
+    FaultLine(r"Trying to connect from \S{1,40} port \d{1,3} \(subnet [^\n]{1,200} on a different subnet [^\n]{1,60}",
+              "the ranks' NICs are on different subnets, which libfabric's PSM3 does not connect",
+              "PSM3_ALLOW_ROUTERS=1 where a router connects them; else take TCP (mpirun --mca pml ob1 --mca btl"
+              " tcp,self)",
+              "ofiwg/libfabric prov/psm3, PSM3_ALLOW_ROUTERS; open-mpi/ompi issue 12520"),
+    FaultLine(r"failed to create macvlan: invalid argument",
+              "macvlan does not fit this interface: it is InfiniBand, or its MTU is smaller than the one asked for",
+              "on InfiniBand use the IPoIB CNI plugin; else lower the network's mtu to that of the interface below",
+              "Linux drivers/net/macvlan.c, macvlan_port_create and macvlan_common_newlink"),
+    FaultLine(r"no valid pkey (?:with full membership |to use )?on[^\n]{0,40}|nable to find specified pkey[^\n]{0,40}"
+              r"|multicast join failed for ff12:401b:[^\n]{0,60}",
+              "the port is not a full member of its InfiniBand partition, or its group is set up otherwise",
+              "cat /sys/class/infiniband/*/ports/*/pkeys/0: full members have 0x8000 set; correct the subnet manager's"
+              " partitions.conf (membership, rate and MTU of the group), or choose the key (UCX_IB_PKEY, NCCL_IB_PKEY)",
+              "openucx/ucx uct/ib/base/ib_iface.c; Linux drivers/infiniband/ulp/ipoib/ipoib_multicast.c"),
+    FaultLine(_status("1", "Local length") + r"|bad completion with status: 0x1\b|\blocal length error",
+              "a message is longer than the receiver takes (status 1): the two ports have different MTUs",
+              "give the ports of all hosts one MTU (ibv_devinfo, active_mtu: of the interface with RoCE, of the switch"
+              " too) and all hosts one version of the library",
+              f"{_VERBS}; NVIDIA/nccl pull request 2135 and issue 1524"),
+    FaultLine("|".join(rf"{event}(?:local access violation|invalid request local)[^\n]{{0,40}}" for event in _EVENTS),
+              "a port refused a request of its peer",
+              "compare the ports' MTU on all hosts (ibv_devinfo, active_mtu): NCCL from 2.20 does not take the smaller"
+              " one; then versions of driver, peer-memory module and library",
+              "rdma-core, ibv_get_async_event(3); NVIDIA/nccl issue 1524"),
+    FaultLine(_status("12", "[Tt]ransport retry count(?:er)? exceeded") + r"|transport retry counter exceeded"
+              r"|bad completion with status: 0xc\b"
+              r"|IBV_WC_RETRY_EXC_ERR|EXCEEDED ERROR status number 12|InfiniBand retry count between two MPI processes"
+              r"|Timed out RDMA with \S{1,40}@o2ib"
+              r"|unhandled timeout error",
               "the peer's port did not answer: the retries of RDMA ran out (status 12)",
               "on both hosts compare GID (show_gids; RoCE: NCCL_IB_GID_INDEX), MTU, PFC and state of the ports, and run"
               " ib_write_bw between the same two; only then raise NCCL_IB_TIMEOUT",
               f"{_VERBS}; {_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT); NVIDIA/nccl issue 426"),
-    FaultLine(_status("13", "RNR retry count exceeded"),
+    FaultLine(_status("13", "(?:RNR|Receive-no-ready) retry count(?:er)? exceeded")
+              + r"|bad completion with status: 0xd\b|RNR retry counter exceeded"
+              r"|IBV_WC_RNR_RETRY_EXC_ERR|EXCEEDED ERROR status number 13",
               "the peer had no buffer ready (status 13): its process hangs or is gone",
               "read the log of the peer's rank: it failed first",
               _VERBS),
-    FaultLine(_status("(?:[24689]|10|11)", "(?:Local (?:protection|QP operation)|Remote access|Remote operation|Remote"
-                      " invalid request)") + r"|Got async event : (?:local access violation|invalid request "
-                      "local)[^\n]{0,40}",
+    FaultLine(_status("(?:[24689]|10|11)", "(?:Local (?:protection|access|QP operation)|Remote access|Remote operation"
+                      "|(?:Remote i|I)nvalid request)")
+              + r"|\bremote (?:access|operation|invalid request) error|\blocal protection error"
+              r"|bad completion with status: 0x[24689ab]\b",
               "an RDMA access was refused (protection or remote access error)",
               "check that all hosts have the same GPU driver, peer-memory module and library; try"
               " NCCL_NET_GDR_LEVEL=LOC: if that works, GPU memory is what cannot be reached (ACS, IOMMU)",
@@ -106,10 +209,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "CUDA lets a GPU have at most eight peers, and more GPUs are in one process",
               "show a process at most nine GPUs (CUDA_VISIBLE_DEVICES), or run a process for each GPU with NCCL",
               "CUDA programming guide, Peer-to-Peer Memory Access; CUDA_ERROR_TOO_MANY_PEERS"),
-    FaultLine(r"peer access is not supported between these two devices|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+    FaultLine(r"peer access is not supported between these two devices|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+              r"|(?:cuda|hip)ErrorPeerAccessUnsupported",
               "two GPUs of the process have no peer access",
               "nvidia-smi topo -p2p r shows which; NCCL_P2P_DISABLE=1 lets NCCL go through host memory",
               "CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
+    FaultLine(r"cudaErrorMapBufferObjectFailed[^\n]{0,40}PeerAccess"
+              r"|PeerAccess[^\n]{0,60}mapping of buffer object failed",
+              "the memory of a GPU could not be mapped for another one",
+              "make BAR1 hold the whole memory (Resizable BAR; nvidia-smi -q -d MEMORY), and boot with iommu=pt or the"
+              " IOMMU off; until then NCCL_P2P_DISABLE=1",
+              "CUDA runtime API, cudaErrorMapBufferObjectFailed (205); tinygrad/open-gpu-kernel-modules issue 44"),
     FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
               r"failed[^\n]{0,60}|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
               r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))",
@@ -117,17 +227,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "run all ranks of a host in one IPC and PID namespace; NCCL_CUMEM_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0"
               " take the older way; with NVLink between hosts, IMEX must run (nvidia-imex)",
               f"{_VARIABLES} (NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE)"),
-    FaultLine(r"Got async event : (?:port error|device fatal|local catastrophic)[^\n]{0,40}",
-              "a port lost its link or its device during the run",
-              "read dmesg and the port's counters (link_downed); reseat or replace cable and module",
-              "NVIDIA/nccl src/transport/net_ib.cc, ncclIbAsyncThreadMain; rdma-core, ibv_get_async_event(3)"),
     FaultLine(r"enqueue\.cc:\d{1,5} NCCL WARN Cuda failure (?:\d{1,4} )?'(?:invalid argument|invalid device function"
               r"|no kernel image)[^\n]{0,40}",
               "a kernel of NCCL cannot be started on this GPU",
               "take a newer NCCL, built for this GPU: NCCL INFO `ncclMaxSharedMem … exceeds` says that one asks for"
               " more shared memory than the GPU gives (RTX 50: 2.26.2 or later)",
               "NVIDIA/nccl src/enqueue.cc, ncclLaunchKernel; nccl-tests issue 287"),
-    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}",
+    FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}"
+              r"|(?:CUDA|HIP) error:? (?:2:? )?out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+              r"|hipErrorOutOfMemory",
               "the GPU's memory is full",
               "see who holds it (nvidia-smi); leave room for the library's buffers (NCCL_BUFFSIZE, fewer channels)"
               " or stop the framework's own pool from taking all",
@@ -136,22 +244,130 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "two ranks were given the same GPU",
               "set the device by the local rank, and give each host as many ranks as it has GPUs",
               "NVIDIA/nccl src/init.cc"),
-    FaultLine(r"Bootstrap : no socket interface found|no socket interface found",
+    FaultLine(r"Bootstrap : no socket interface found|no socket interface found|NET/IB : No IP interface found"
+              r"|NET/Socket : no interface found|No usable listening interface found"
+              r"|No interface found in the same subnet"
+              r"|no device found (?:matching|after excluding)[^\n]{0,60}NCCL_OOB_NET_IFNAME",
               "NCCL_SOCKET_IFNAME names no interface that is up",
               "correct or unset NCCL_SOCKET_IFNAME (ip -br addr shows the names)",
               f"{_VARIABLES} (NCCL_SOCKET_IFNAME)"),
-    FaultLine(r"(?:Call to connect|[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
+    FaultLine(r"unable to connect to server[^\n]{0,100}: Connection refused|client failed\. connect\(\) failed:"
+              r" Connection refused",
+              "no server of the test listens at that address and port",
+              "start it there first (iperf3 -s, ucx_perftest without a host), with the same port (-p), and open it in"
+              " the firewall",
+              "esnet/iperf src/iperf_error.c; openucx/ucx src/tools/perf; connect(2): ECONNREFUSED"),
+    FaultLine(r"Host key verification failed|Permission denied \(publickey[^\n]{0,60}|was not reachable via ssh"
+              r"|ssh exited with exit code 255|unable to run (?:bstrap_)?proxy on \S{1,80}"
+              r"|connect to host \S{1,80} port \d{1,5}: "
+              r"|\borted: (?:command not found|No such file)|\bprted: (?:command not found|No such file)",
+              "the launcher cannot log in on a host, or start its daemon there",
+              "ssh HOST true must work without a question from the first host, in a container with its own keys and"
+              " port; mpirun: ssh HOST orted --version (Open MPI 5: prted), PATH and LD_LIBRARY_PATH (--prefix DIR)",
+              "Open MPI documentation, Launching with SSH; deepspeedai/DeepSpeed issue 4907"),
+    FaultLine(r"unable to connect to server[^\n]{0,100}: (?:No route to host|Connection timed out|Operation timed out"
+              r"|Network is unreachable)",
+              "the other host is not reached over the network",
+              "ip route get ADDRESS shows the interface that is used; see that it is up at both ends, and open the port"
+              " in the firewall (one that rejects answers: No route to host)",
+              "esnet/iperf src/iperf_error.c; connect(2)"),
+    FaultLine(r"pmixp_\w{1,20}\.[ch]:\d{1,5}: (?:send failed, rc=\d{1,5}|Cannot establish the connection)[^\n]{0,60}",
+              "Slurm's daemons on the hosts of the job do not reach each other",
+              "open the firewall between the hosts that compute; SLURM_PMIX_DIRECT_CONN=false sends over slurmd's port",
+              "Slurm, MPI Users Guide, PMIx (SLURM_PMIX_DIRECT_CONN); openpmix issues 3098 and 3559"),
+    FaultLine(r"the server is busy running a test",
+              "the server of iperf3 runs another test",
+              "wait until it ends, or give each test a server and a port of its own (iperf3 -s -p PORT)",
+              "esnet/iperf src/iperf_error.c"),
+    FaultLine(r"mca_btl_tcp_endpoint_\w{1,40}\] (?:\S{1,60} )?(?:connect\(\) to |received unexpected process)"
+              r"[^\n]{0,100}|Message: {1,8}connect\(\) to [^\n]{1,60} failed|failed to TCP connect to a peer MPI"
+              r"|HYDU_sock_connect[^\n]{0,80}unable to connect from[^\n]{0,80}|unable to complete a TCP connection"
+              r"|MPI process(?:es)? (?:is|are) un(?:able to reach|reachable)",
+              "MPI's processes do not reach each other over the interface that MPI chose",
+              "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, where NET is the network of the hosts"
+              " (10.0.0.0/24 or a name): docker0 and virbr0 have one address on all hosts; open the firewall",
+              "open-mpi/ompi opal/mca/btl/tcp/help-mpi-btl-tcp.txt; horovod issue 310"),
+    FaultLine(r"(?:Call to connect|(?<!failed to )[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
               r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable"
-              r"|Software caused connection abort|Connection reset by peer)",
+              r"|Software caused connection abort|Connection reset by peer)"
+              r"|socket(?:Start|Poll)Connect[^\n]{0,80}exceeded (?:retries|timeouts|error retry count)",
               "the hosts do not reach each other over the interface that the library chose",
               "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (not docker0 or virbr0); open the firewall"
               " between them",
               f"{_GUIDE}, Networking issues (IP network interfaces, IP ports)"),
+    FaultLine(r"Could not resolve hostname \S{1,120}|[Uu]nable to get host (?:address|entry)\b[^\n]{0,80}"
+              r"|ping: \S{1,80}: (?:Name or service not known|Temporary failure in name resolution)"
+              r"|unable to connect to server[^\n]{0,100}: (?:Name or service|Temporary failure)"
+              r"|Name or service not known for \S{1,80}:\d|Can't find address for host \S{1,80}, check slurm\.conf"
+              r"|error encountered when getting address info",
+              "the name of a host is not resolved",
+              "getent hosts NAME on the host that asks; correct the list of hosts or /etc/hosts; in Kubernetes wait"
+              " until the workers run, and give them a headless service",
+              "getaddrinfo(3): EAI_NONAME, EAI_AGAIN; awsome-distributed-ai issue 868"),
+    FaultLine(r"[Tt]oo many open files",
+              "the limit of open files is too small",
+              "raise it where the job starts (ulimit -n 65536; LimitNOFILE of its service, docker run --ulimit nofile)",
+              "accept(2), open(2): EMFILE"),
+    FaultLine(r"Address already in use|EADDRINUSE",
+              "the port that the job wants is taken: most often an earlier run still holds it",
+              "end it (ss -ltnp shows who), or give another one (MASTER_PORT, -p)",
+              "bind(2): EADDRINUSE"),
+    FaultLine(r"error while loading shared libraries: \S{1,80}",
+              "a library of the program is not found on a host",
+              "install it there, or hand on the path: mpirun -x LD_LIBRARY_PATH; ldd PROGRAM shows which are missing",
+              "ld.so(8)"),
+    FaultLine(r"has detected an attempt to run as root",
+              "mpirun refuses to run as root",
+              "mpirun --allow-run-as-root in a container, or another user",
+              "Open MPI documentation, mpirun(1)"),
+    FaultLine(r"There are not enough slots available in the system",
+              "mpirun was asked for more processes than its list of hosts has slots",
+              "name the hosts with their slots (-H host1:8,host2:8, or slots=8 in the hostfile)",
+              "Open MPI documentation, Scheduling processes across hosts"),
+    FaultLine(r"not built with SLURM's PMI|No PMIx server was reachable, but a PMI1/2 was detected|PMI2?_Init failed"
+              r"|OPAL ERROR: Unreachable in file \S{0,20}pmix|PMI2 init failed",
+              "the launcher and the MPI library speak different versions of PMI: each process is alone",
+              "srun --mpi=pmix (srun --mpi=list shows what there is), or an MPI built with Slurm's PMI; mpirun within"
+              " the allocation works too",
+              "open-mpi/ompi ompi/runtime/help-mpi-runtime.txt; Slurm MPI guide"),
+    FaultLine(r"Insufficient (?:rdma|nvidia\.com|amd\.com|openshift\.io|mellanox\.com|vpc\.amazonaws\.com)/\S{1,60}",
+              "no node of the cluster has the resource free that the pod asks for",
+              "kubectl describe node: Allocatable and Allocated; see that the device plugin runs and that the name of"
+              " the resource is its own",
+              "Kubernetes documentation, Device Plugins"),
+    FaultLine(r"Unable to resolve hostname to a \(local\) address|unsupported gloo device",
+              "gloo found no address of this host: its own name leads to none of its interfaces",
+              "GLOO_SOCKET_IFNAME=the interface that reaches the other hosts, or the host's address in /etc/hosts (not"
+              " 127.0.1.1)",
+              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"),
+    FaultLine(r"Gloo connectFullMesh failed with[^\n]{0,160}",
+              "the hosts do not reach each other over the interface that gloo chose",
+              "GLOO_SOCKET_IFNAME=the interface that reaches the other hosts (ip -br addr), on each host its own name;"
+              " no 127.0.1.1 for the host's name in /etc/hosts; open the firewall",
+              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"),
+    FaultLine(r"network \S{1,40} not found\.|Failed to initialize any NET plugin",
+              "NCCL has no network of the name that NCCL_NET or NCCL_NET_PLUGIN asks for",
+              "unset them, or install the plugin and put its folder into LD_LIBRARY_PATH (NCCL_DEBUG=INFO: NET/Plugin)",
+              f"{_VARIABLES} (NCCL_NET, NCCL_NET_PLUGIN)"),
+    FaultLine(r"Detected mixed local (?:Net|CollNet) device counts across ranks[^\n]{0,60}",
+              "hosts of the run have different numbers of network devices",
+              "compare ibv_devinfo on all hosts: bring the missing ports up, or name the same in NCCL_IB_HCA",
+              "NVIDIA/nccl src/init.cc"),
+    FaultLine(r"network devices? '[^\n]{1,80}' (?:is|are) not available[^\n]{0,80}",
+              "UCX_NET_DEVICES names a device that is not on this host",
+              "ucx_info -d lists the names (mlx5_0:1), which can differ from host to host; unset UCX_NET_DEVICES",
+              "openucx/ucx src/ucp/core/ucp_context.c"),
     FaultLine(r"transport '\w{1,20}' is not available, please use one or more of|no usable transports/devices",
               "UCX lacks a transport that UCX_TLS asks for: its library or device is missing",
               "ucx_info -d lists what is there; give the container /dev/infiniband, install UCX with that transport, or"
               " unset UCX_TLS",
               "UCX FAQ; openucx/ucx src/ucp/core/ucp_context.c"),
+    FaultLine(r"no [\w /]{1,40} transport to [^\n]{1,80}: (?:Unsupported|Destination|Endpoint|Unreachable)[^\n]{0,40}"
+              r"|ucp_ep_create\(proc=\d{1,8}\) failed: Destination is unreachable",
+              "two processes have no transport of UCX in common",
+              "UCX_TLS must hold one for between hosts (rc, dc, ud or tcp) and UCX_NET_DEVICES ports that reach each"
+              " other: compare ucx_info -d of both hosts",
+              "openucx/ucx src/ucp/wireup/select.c"),
     # The GPUs' drivers, of which a line says more than the one with which they give up
     FaultLine(r"GPU does not have the necessary power cables connected|RmInitAdapter failed! \(0x[0-9a-f]{1,4}:0x1c:",
               "a GPU's own power cables are not connected",
@@ -167,11 +383,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host (a reboot may not be enough); check the card's power; replace it if it comes back",
               "NVIDIA/open-gpu-kernel-modules kernel_gsp_tu102.c; its issue 789"),
     FaultLine(r"RmFetchGspRmImages: [^\n]{0,80}|Direct firmware load for nvidia/[^\n]{0,60}gsp[^\n]{0,40}failed"
-              r"|RmInitAdapter failed! \(0x61:",
+              r"|RmInitAdapter failed! \(0x61:|version mismatch: got version [\w.]{1,20}, expected version",
               "the firmware file of the GPU's system processor is missing or of another version",
               "install the driver's firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin) of the version of its module",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x61, RM_INIT_FIRMWARE_FETCH_FAILED"),
-    FaultLine(r"Key was rejected by service|Loading of unsigned module is rejected|Required key not available",
+    FaultLine(r"Key was rejected by service|Loading of unsigned module is rejected|Required key not available"
+              r"|unsigned module loading is restricted",
               "Secure Boot refuses a kernel module that is not signed",
               "sign it and enroll the key (mokutil --import), install the distribution's signed build, or switch Secure"
               " Boot off",
@@ -186,12 +403,21 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "Fabric Manager and the driver have different versions: the switches are not set up",
               "install nvidia-fabricmanager of exactly the driver's version (pin both), then start it",
               "Fabric Manager user guide; NVIDIA/gpu-operator issue 544"),
+    FaultLine(r"is ib_umad module loaded\?|can't read ABI version from /sys/class/infiniband_mad[^\n]{0,40}",
+              "the module ib_umad is not loaded, through which NVLink's and InfiniBand's subnet managers and tools"
+              " talk",
+              "modprobe ib_umad (and mlx5_ib), and load both at boot; a container needs /dev/infiniband",
+              "rdma-core libibumad, umad_init; NVIDIA/gpu-operator issue 2781"),
+    FaultLine(r"fabric manager config file item: \w{1,60} has an invalid value",
+              "Fabric Manager's configuration has a value that it does not take",
+              "correct fabricmanager.cfg, or take the one of the installed package and its topology files",
+              "Fabric Manager user guide, Config File; siderolabs/extensions issue 511"),
     FaultLine(r"query NVSwitch device information from NVSwitch driver failed[^\n]{0,80}",
               "Fabric Manager sees no NVSwitch here",
               "without NVSwitches it is not needed: disable it; on a board with them see lspci and dmesg"
               " (nvidia-nvswitch), boards with NVLink 5 need nvlsm and ib_umad, and guests have none of their own",
               "NVIDIA/gpu-operator issues 610 and 2781"),
-    FaultLine(r"forward compatibility was attempted on non supported HW",
+    FaultLine(r"forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
               "the container's CUDA compatibility library does not fit this GPU or driver",
               "take the image's cuda-compat out of LD_LIBRARY_PATH, or update the host's driver",
               "CUDA compatibility guide; CUDA error 804"),
@@ -199,6 +425,148 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the program was not built for this GPU",
               "take a build that has the GPU's compute capability (newer PyTorch, CUDA or NCCL)",
               "CUDA runtime API, cudaErrorNoKernelImageForDevice"),
+    FaultLine(r"row remapping failed|Found \d{1,9} (?:faulty|NaN-value) memory elements on GPU"
+              r"|A memory mismatch was detected on GPU|Detected a miscompare failure in the L1 cache",
+              "a GPU's memory gives wrong data, or could not be repaired",
+              "take the GPU out of use, run its field diagnostic, and replace it",
+              _DCGM),
+    FaultLine(r"Detected \d{1,9} volatile double-bit ECC error|a double-bit ECC error has occurr?ed on GPU"
+              r"|GPU had an uncontained error \(XID 95\)",
+              "a GPU's memory had uncorrectable errors",
+              "drain and reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
+              _DCGM),
+    FaultLine(r"had memory errors and row remappings are pending|[Pp]ending (?:retired page|page retirement)[^\n]{0,60}"
+              r"detected",
+              "a GPU has memory that waits to be replaced after errors",
+              "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
+              _DCGM),
+    FaultLine(r"[Ii]nfo[Rr][Oo][Mm] is corrupted at gpu[^\n]{0,20}|A corrupt InfoROM has been detected in GPU \d{1,3}",
+              "a GPU's InfoROM is damaged: its counters and its identity are not reliable",
+              "power-cycle the host; if it stays, have the maker restore the InfoROM or replace the GPU",
+              f"{_SMI}; {_DCGM}"),
+    FaultLine(r"GPU \d{1,3} is running at PCI link width \d{1,2}X, which is below[^\n]{0,60}",
+              "a GPU's PCIe link has fewer lanes than the test asks for",
+              "reseat the card or riser, and see how many lanes the slot has; where fewer are by design lower the"
+              " test's min_pci_width",
+              _DCGM),
+    FaultLine(r"GPU \d{1,3} is running at PCI link generation \d, which is below[^\n]{0,60}",
+              "a GPU's PCIe link is slower than the test asks for",
+              "reseat the card or riser, and set the slot's speed in the firmware to Auto; where it is by design"
+              " lower the test's min_pci_generation",
+              _DCGM),
+    FaultLine(r"Bandwidth of GPU \d{1,3} in direction \S{1,20} of [\d.]{1,12} did not exceed minimum",
+              "copies of a GPU are slower than the test asks for",
+              "compare with the other GPUs; lspci -vv (LnkSta) under load shows its link, nvidia-smi nvlink -s the"
+              " links",
+              _DCGM),
+    FaultLine(r"Detected more than \d{1,6} PCIe replays per minute|host-side PCIe replay violation"
+              r"|Detected \d{1,9} \w{0,20}pcie_replay\w{0,20} for GPU",
+              "a GPU's PCIe link repeats packets: its signal is bad",
+              "reseat the card, its riser and cables; the AER lines in dmesg say which port counts",
+              _DCGM),
+    FaultLine(r"(?:clock throttling|clocks event) due to thermal violation|[Tt]hermal violations totaling [\d.]{1,9}"
+              r" seconds",
+              "heat lowered a GPU's clocks during the test",
+              "check fans, air flow and water, and the GPU's temperature against its neighbours'",
+              _DCGM),
+    FaultLine(r"Clocks are being (?:throttled|optimized) for GPU \d{1,3} because of[^\n]{0,80}",
+              "a GPU's clocks were lowered by its hardware during the test",
+              "nvidia-smi -q -d PERFORMANCE under load says why: power brake (supply, cables) or heat",
+              _DCGM),
+    FaultLine(r"(?:clock throttling|clocks event) due to power violation[^\n]{0,20}",
+              "power limits a GPU's clocks",
+              "under load at the board's own limit that is its design; else set the board's default limit, and check"
+              " its supply and cables (nvidia-smi -q -d POWER,PERFORMANCE)",
+              _DCGM),
+    FaultLine(r"Enforced power limit on GPU \d{1,3} set to [\d.]{1,9}, which is too low",
+              "a GPU's power limit is lower than the test needs",
+              "set the board's default limit (hosttune plan, settings.power_limit_watts), or leave this test out",
+              _DCGM),
+    FaultLine(r"memory copy utilization for the GPU: \d{1,3} is greater than 10%",
+              "other work uses the GPU: the test's figures would be too low",
+              "end what runs on it (nvidia-smi shows it), wait until it is idle, and run this test alone; after another"
+              " test DCGM 4.5.0 says it of idle GPUs, too",
+              "NVIDIA/DCGM issue 272, NVBandwidthPlugin.cpp"),
+    FaultLine(r"Detected [\d.]{1,12} \w{1,12} for GPU \d{1,3} which is below the threshold|Max stress level of "
+              r"[\d.]{1,12} did not reach desired stress level|Max power of [\d.]{1,9} did not reach desired power "
+              r"minimum|only achieved a memory bandwidth of [\d.]{1,12} GB/s",
+              "a GPU is slower than the test asks for",
+              "compare with the other GPUs; read its clocks' reasons, temperature and power limit under load"
+              " (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE); if nothing limits it, replace it",
+              f"{_DCGM}; NVIDIA/DCGM issue 122"),
+    FaultLine(r"GPU \d{1,3} (?:was unsuccessfully written to|unsuccessfully wrote data) in a peer-to-peer test"
+              r"|Invalid value when checking the pattern at \S{1,30}|Out of bounds values : [1-9]\d{0,9} FAILED"
+              r"|Verification error @ element \d{1,9}: val = \S{1,20}, ref = \S{1,20}"
+              r"|Data Path Validation\s(?:[^\n]{0,200}\n){1,40}?[^\n]{0,200}\bFAIL\b",
+              "copies to or between GPUs do not arrive as they were sent",
+              "boot with iommu=pt, or with the IOMMU off (dmesg shows IO_PAGE_FAULT or DMAR); see that BARs hold the"
+              " whole memory (Resizable BAR), that no riser is bad, and that a guest's GPUs are of one NVSwitch"
+              " partition; until then NCCL_P2P_DISABLE=1",
+              "NVIDIA/cuda-samples simpleP2P.cu and issue 48; NVIDIA/nvbandwidth issue 34; NVIDIA/nccl-tests common.cu;"
+              f" rocm_bandwidth_test; {_DCGM}"),
+    FaultLine(r"Found driver on the denylist: \w{1,20}",
+              "another driver than NVIDIA's has the GPU",
+              "blacklist it (nouveau), rebuild the initramfs and reboot",
+              _DCGM),
+    FaultLine(r"number of devices NVML returns is different than the number of devices in /dev",
+              "the driver and /dev do not show the same GPUs",
+              "lspci shows those that are there; dmesg says why one did not start; a container has those that it was"
+              " given",
+              _DCGM),
+    FaultLine(r"Detected fatal NvSwitch SXID \d{1,6}|Detected fatal errors on NvSwitch \d{1,3} link \d{1,3}",
+              "a switch between the GPUs reports a fatal error",
+              "read the SXIDs in dmesg and Fabric Manager's log; reset GPUs and switches or reboot; if it comes back,"
+              " the board goes back",
+              _DCGM),
+    FaultLine(r"Detected XID \d{1,4} for GPU \d{1,3}",
+              "a GPU reported an XID",
+              "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
+              _DCGM),
+    # gpu-burn
+    FaultLine(r"GPU \d{1,3}: FAULTY|errors: [^\n]{0,200}?-?\d{1,12} {1,2}\(WARNING!\)",
+              "a GPU computed wrong results under load",
+              "run gpu-burn on it alone, at the clocks and limits of the board; check power and heat; replace it if it"
+              " comes back",
+              "wilicc/gpu-burn gpu_burn-drv.cpp, compare"),
+    FaultLine(r"Couldn't init a GPU test: Error in \"load module\"",
+              "gpu-burn was not built for this GPU",
+              "build it with the GPU's compute capability (make COMPUTE=75)",
+              "wilicc/gpu-burn README.md"),
+    # CUDA's and HIP's errors
+    FaultLine(r"unsupported display driver / cuda driver combination|cudaErrorSystemDriverMismatch"
+              r"|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+              "CUDA's driver library (libcuda) and the kernel's module are of two versions",
+              "after an update of the driver reboot; in a container take cuda-compat and copies of libcuda out of"
+              " LD_LIBRARY_PATH, so that the host's library is used",
+              "CUDA runtime API, cudaErrorSystemDriverMismatch (803)"),
+    FaultLine(r"MPS client failed to connect|(?:cudaErrorMps|CUDA_ERROR_MPS_)\w{4,40}"
+              r"|remote procedural call between the MPS server and the MPS client failed"
+              r"|MPS server is not ready to accept new MPS client requests|required to (?:create MPS client|support"
+              r" device connections) have been exhausted",
+              "the process cannot use the MPS server",
+              "start nvidia-cuda-mps-control as the same user, and give client and container its pipe directory"
+              " (CUDA_MPS_PIPE_DIRECTORY) and the host's IPC; without MPS unset that variable",
+              _MPS),
+    FaultLine(r"CUDA_ERROR_CONTAINED|Invalid access of peer GPU memory over nvlink or a hardware error"
+              r"|cudaErrorNvlinkUncorrectable|CUDA_ERROR_NVLINK_UNCORRECTABLE|uncorrectable NVLink error detected",
+              "an access to another GPU over NVLink failed",
+              "read the XIDs (74, 144 to 150) and SXIDs in dmesg on each host of the links; nvidia-smi nvlink -e; reset"
+              " the GPUs",
+              "CUDA runtime API, cudaErrorContained (721), cudaErrorNvlinkUncorrectable (220)"),
+    FaultLine(r"the launch timed out and was terminated|cudaErrorLaunchTimeout|CUDA_ERROR_LAUNCH_TIMEOUT",
+              "a kernel ran longer than the display's watchdog allows",
+              "run it on a GPU without a display, or stop the desktop on this one",
+              "CUDA runtime API, cudaErrorLaunchTimeout (702)"),
+    FaultLine(r"PTX was compiled with an unsupported toolchain",
+              "the driver is older than the tools that built the program",
+              "install a newer driver, or a build for the driver's CUDA (nvidia-smi shows it)",
+              "CUDA runtime API, cudaErrorUnsupportedPtxVersion (222)"),
+    FaultLine(r"Unable to find code object for all current devices|hipErrorNoBinaryForGpu|HSA_STATUS_ERROR_INVALID_ISA"
+              r"|(?:CUDA|HIP) error: invalid device function|Tensile\w{0,20}[^\n]{0,120} for GPU arch|device kernel"
+              r" image is invalid",
+              "the program was not built for this GPU",
+              "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
+              "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
     FaultLine(r"could not select device driver \"\"? ?\"? ?with capabilities: \[\[gpu\]\]|nvidia-container-cli: "
               r"[^\n]{1,120}"
               r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}",
@@ -211,12 +579,31 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "use a slot at the CPU, or a switch that routes atomics; in a guest an emulated root port must offer "
               "them",
               "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
-    FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded",
+    FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
+              r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices"
+              r"|/dev/kfd\"?: [Nn]o such file",
               "the process cannot open the GPUs' compute driver (/dev/kfd)",
               "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
               " --device=/dev/dri",
               "ROCm installation guide, group permissions; rocminfo.cc"),
-    FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}",
+    FaultLine(r"amdgpu [0-9a-f:.]{7,16}: (?:amdgpu: )?device lost from bus!",
+              "a GPU was lost from the PCIe bus",
+              "read the lines before it (AER, link down, heat); power-cycle the host; reseat the card, its riser and"
+              " its power cables, and replace it if it comes back",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c"),
+    FaultLine(r"uncorrectable hardware error\(ERREVENT_ATHUB_INTERRUPT\) detected|RAS records:\d{1,9} exceed threshold"
+              r"|GPU will not be initialized\. Replace this GPU|[Ee]xceed(?:s|ing) the bad_page_threshold",
+              "a GPU's memory or engines had uncorrectable errors",
+              "power-cycle the host and see amd-smi bad-pages; replace the GPU if they come back, or if too many"
+              " pages are bad",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c"),
+    FaultLine(r"MES failed to respon(?:d to|se) msg=\w{1,24}|MES might be in unrecoverable state[^\n]{0,40}",
+              "a GPU hung: its scheduler's firmware does not answer",
+              "read whether the reset below it worked, else power-cycle the host; update firmware (linux-firmware) and"
+              " driver if it comes back",
+              "Linux drivers/gpu/drm/amd/amdgpu/mes_v11_0.c; ROCm/legacy-rocm-build issue 5724"),
+    FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}"
+              r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*",
               "a GPU hung: one of its engines did not answer in time",
               "read the lines below it (reset, RAS, page faults); if the reset fails, power-cycle the host; update "
               "driver"
@@ -227,8 +614,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host; install firmware and driver of one release (hl-fw-loader); replace it if it comes"
               " back",
               "Linux drivers/accel/habanalabs/common/device.c; HabanaAI/Setup_and_Install issue 1"),
-    FaultLine(r"synStatus=\d{1,3} \[Device already acquired\][^\n]{0,40}",
-              "no accelerator is free: other processes have them",
+    FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}",
+              "no accelerator is free: other processes have them, or a container was not given them",
               "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES)",
               "huggingface/tgi-gaudi issue 93"),
     # NICs and networks
@@ -250,13 +637,92 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "if it"
               " comes back",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, hsynd_str"),
-    FaultLine(r"IP truncated-ip - \d{1,6} bytes missing!|Frag(?:mentation)? needed and DF set[^\n]{0,40}"
+    FaultLine(r"bnxt_en [0-9a-f:.]{7,16} \S{1,16}: (?:Error \(timeout: |Firmware (?:(?:non-)?fatal reset event|not"
+              r" responding))[^\n]{0,80}"
+              r"|infiniband efa_\d{1,3}: Failed to (?:process command|allocate|submit)[^\n]{0,80}",
+              "a NIC's firmware refused a command, did not answer it or reset itself",
+              "read the lines around it in dmesg; update the NIC's firmware and driver; of EFA fewer processes can be"
+              " the answer (its limits are those of the instance)",
+              "Linux drivers/net/ethernet/broadcom/bnxt/bnxt.c and bnxt_hwrm.c; drivers/infiniband/hw/efa/efa_com.c"),
+    FaultLine(r"==\([^\n]{0,80}\)==>[^\n]{0,160}\([^\n]{0,24}Could be [^\n)]{1,40}",
+              "a link of the fabric runs narrower or slower than both of its ends can",
+              "reseat or replace its cable and modules; ibportstate LID PORT reset trains it again",
+              "rdma-core, iblinkinfo(8); infiniband-diags/ibdiag_common.c, get_max_msg"),
+    FaultLine(r"LinkState:\.{3,60}(?:Down|Initialize)\s{1,8}PhysLinkState:\.{3,60}\w{1,30}",
+              "a port of the fabric is not up",
+              "Disabled: somebody or the switch's error policy switched it off (ibportstate LID PORT enable); Polling:"
+              " no signal, cable or its other end; LinkUp and Initialize: no subnet manager has set it up",
+              "rdma-core, ibportstate(8)"),
+    FaultLine(r"Status Opcode[ \t]{0,40}: [1-9]\d{0,4}\s[\s\S]{0,200}?Recommendation[ \t]{0,40}: (?!No issue)"
+              r"[^\n]{1,100}",
+              "the port's own firmware reports a fault of the link",
+              "unplugged or closed: plug the cable or switch the port on; signal or negotiation: the same speed, FEC"
+              " and kind of cable at both ends, then reseat or replace cable and module",
+              "mlxlink (Mellanox/mstflint), Troubleshooting Info"),
+    FaultLine(r"Is an SM running\?|Local lid 0x0 detected|Couldn't get local LID",
+              "the port has no address in the fabric: no subnet manager has set it up",
+              "run opensm on one host, or the switch's own; ibstat must then show Active and an SM lid",
+              "linux-rdma/perftest perftest_resources.c; rdma-core, opensm"),
+    FaultLine(r"Port number \d{1,3} state is (?!Active)\w{1,16}|Link layer on port \d{1,3} is Unknown",
+              "the port of the test is not up",
+              "ibstat: Polling is no signal (cable, its other end), Initializing no subnet manager; give another device"
+              " (-d) or port (-i)",
+              "linux-rdma/perftest perftest_resources.c"),
+    FaultLine(r"n_gids_found=0\b",
+              "the RDMA ports have no GID here: no network interface of theirs is in this container or has an address",
+              "give the container the NIC's interface too (host network, or SR-IOV with the RDMA CNI), and see the mode"
+              " of namespaces: rdma system show",
+              "Mellanox/mlnx-tools show_gids; rdma-system(8); k8s-rdma-sriov-dev-plugin issue 33"),
+    FaultLine(r"times ADDR_ERROR|rdma_resolve_(?:addr|route)(?:\(\))? [^\n]{0,60}failed|rdma_resolve_addr failed"
+              r"|rdma_resolve_route failed|rdma_create_ep: No such device"
+              r"|RDMA_CM_EVENT_(?:ADDR_ERROR|ROUTE_ERROR|UNREACHABLE|CONNECT_ERROR)[^\n]{0,60}",
+              "no RDMA device leads to that address",
+              "give the addresses of the RDMA interfaces of both sides (rdma link shows netdev, ip -br addr the"
+              " address); on InfiniBand bring up IPoIB on both hosts",
+              "rdma-core, rdma_resolve_addr(3), rdma_get_cm_event(3)"),
+    FaultLine(r"RDMA_CM_EVENT_REJECTED[^\n]{0,60}|nvme nvme\d{1,3}: Connect rejected: status [^\n]{1,60}",
+              "the other side refused the RDMA connection",
+              "see that its server listens with RDMA at that address and port, and read its log; names, sizes and"
+              " security must be alike",
+              "rdma-core, rdma_get_cm_event(3)"),
+    FaultLine(r"Laser rx power low alarm[^:\n]{0,40}: On\b|Module temperature high alarm[^:\n]{0,40}: On\b",
+              "the module of a port reports an alarm: no light arrives, or it is too hot",
+              "no light: see the other end, clean and reseat fiber and module; too hot: the air flow; else exchange it",
+              "ethtool(8), -m; SFF-8472, alarm flags"),
+    FaultLine(r"can't open UMAD port|umad_init[^\n]{0,40}failed|Failed to open '/dev/infiniband/umad",
+              "the management device of InfiniBand is missing",
+              "modprobe ib_umad, and run the tool as root; a container needs /dev/infiniband/umad*",
+              "rdma-core, libibumad/umad.c"),
+    FaultLine(r"OFI (?:addrinfo|get_info|fi_getinfo)\(?\)? failed[^\n]{0,80}|OFI endpoint open failed[^\n]{0,80}"
+              r"|failed an OFI Libfabric library call \(fi_(?:getinfo|fabric|domain|endpoint)\)",
+              "MPI found no provider of libfabric that it can use",
+              "fi_info lists those that are there; FI_PROVIDER (Intel MPI: I_MPI_OFI_PROVIDER) names one, and the"
+              " container needs its device",
+              "ofiwg/libfabric fi_getinfo(3); pmodels/mpich src/mpid/ch4/netmod/ofi"),
+    FaultLine(r"PSM2? (?:no hfi units are active|can't open hfi unit)[^\n]{0,60}",
+              "no Omni-Path port is up",
+              "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm)",
+              "cornelisnetworks/opa-psm2 psm_ep.c"),
+    FaultLine(r"\[(?:SymbolErrorCounter|LinkErrorRecoveryCounter|PortRcvErrors|LocalLinkIntegrityErrors) =="
+              r" (?:255|65535|\d{5,20})\][^\n]{0,60}",
+              "a port of the fabric counts errors of its link",
+              "clear the counters (ibqueryerrors -k), run, and read them again: where they grow, clean, reseat or"
+              " replace cable and module",
+              "rdma-core, ibqueryerrors(8); 255 and 65535 are the largest that the counters hold"),
+    FaultLine(r"sriov_numvfs[^\n]{0,80}(?:\n[^\n]{0,120})?write error: [^\n]{1,60}|can't enable \d{1,4} VFs[^\n]{0,60}",
+              "the kernel refused this number of virtual functions",
+              "busy: write 0 first; out of range: the firmware's limit is lower (sriov_totalvfs; mlxconfig NUM_OF_VFS,"
+              " SRIOV_EN); no memory or bus: SR-IOV and Above 4G Decoding in the firmware, or boot with pci=realloc",
+              "Linux drivers/pci/iov.c and pci-sysfs.c, sriov_numvfs_store"),
+    FaultLine(r"(?:-M do\b|-s (?:[89]\d{3}|4\d{3}|1472)\b)[\s\S]{0,900}?, 0 (?:packets )?received|IP truncated-ip -"
+              r" \d{1,6} bytes missing!|Frag(?:mentation)? needed and DF set[^\n]{0,40}"
               r"|[Mm]essage too long,? ?\(?mtu ?= ?\d{2,5}",
               "the path does not carry packets of this size: an MTU on the way is smaller than that of the hosts",
               "set one MTU on NICs, bridges, VFs and switch ports, and test it: ping -M do -s 8972 (for 9000)",
               "tcpdump print-ip.c; ping(8), -M do; RFC 1191"),
     FaultLine(r"Unable to find the Infiniband/RoCE device|No IB devices found|IB device \S{1,40} not found"
-              r"|Failed to get IB devices list",
+              r"|Failed to get IB devices list|Did not detect devices|: sys files not found \(/sys/class/infiniband"
+              r"|Fatal error: {1,3}No devices|RdmaTransport: No available RNIC|stat of IB device '\S{1,40}' failed",
               "no RDMA device is there, or none of this name",
               "load the NIC's RDMA driver (mlx5_ib), give a guest the function and a container /dev/infiniband;"
               " ibv_devices lists the names",
@@ -271,13 +737,28 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the"
               " server's own interface",
               "linux-rdma/perftest perftest_communication.c, ethernet_client_connect"),
+    FaultLine(r"XML Import Channel : dev \S{1,20} not found|Could not open XML (?:graph|topology) file[^\n]{0,100}"
+              r"|NCCL WARN XML (?:Parse|Mismatch|Graph has wrong version)[^\n]{0,80}",
+              "a graph or topology file of NCCL does not fit this machine",
+              "unset NCCL_GRAPH_FILE and NCCL_TOPO_FILE, also in /etc/nccl.conf and ~/.nccl.conf; in a guest give it"
+              " the file that hosttune plan writes",
+              f"{_VARIABLES} (NCCL_TOPO_FILE, NCCL_GRAPH_FILE); NVIDIA/nccl issue 1240"),
+    FaultLine(r"failed to connect to all addresses[^\n]{0,160}|DEADLINE_EXCEEDED[^\n]{0,80}(?:[Bb]arrier|coordination)"
+              r"[^\n]{0,60}|(?:Failed|Unable) to connect to GCS[^\n]{0,100}",
+              "processes do not reach the one that coordinates them",
+              "its address must be one that all hosts reach, its port open between them (JAX coordinator_address, Ray"
+              " --address and --node-ip-address), and it must run: read its log",
+              "gRPC status codes, UNAVAILABLE, DEADLINE_EXCEEDED; Ray documentation, Launching an on-premise cluster"),
     FaultLine(r"timed out after \d{1,7}m?s while trying to connect to[^\n]{0,60}|DistStoreError[^\n]{0,120}"
-              r"|Timed out after \d{1,6} seconds waiting for clients",
+              r"|Timed out after \d{1,6} seconds waiting for clients|Rendezvous(?:Connection|Timeout)Error[^\n]{0,100}",
               "ranks do not reach the first one, at which they meet",
               "MASTER_ADDR must be an address that all hosts reach, MASTER_PORT open between them, and as many ranks"
               " started as the job counts",
               "PyTorch, torch/csrc/distributed/c10d/socket.cpp, TCPStore.cpp"),
-    FaultLine(r"Mismatched NCCL version detected[^\n]{0,80}|[Mm]essage truncated ?: received \d{1,12} bytes instead of",
+    FaultLine(r"Mismatched NCCL version detected[^\n]{0,80}|[Mm]essage truncated ?: receiv(?:ed|ing) \d{1,12} bytes"
+              r"|socketFinalizeAccept: wrong (?:type|magic)[^\n]{0,40}"
+              r"|NCCL version mismatch with remote peer[^\n]{0,60}"
+              r"|Bootstrap Root : (?:mismatch in info|rank \d)[^\n]{0,80}",
               "the ranks do not agree: they run different versions, variables or collectives",
               "use one image and one environment on all hosts; no other program may use the ranks' ports",
               "NVIDIA/nccl src/transport/net_socket.cc, src/bootstrap.cc"),
@@ -286,10 +767,24 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "let all traffic pass between the hosts (the security group must allow itself, both ways), and use one"
               " version of libfabric and of the plugin on all",
               "aws-ofi-nccl; AWS, Get started with EFA: security group"),
-    FaultLine(r"Failed to initialize NVML: Driver/library version mismatch|API mismatch: the client has the version",
+    FaultLine(r"GPU [0-9A-Fa-f:.]{7,16}(?:: ?In use by another client| is currently in use by another process)",
+              "a GPU cannot be reset: something uses it",
+              "fuser -v /dev/nvidia*: end jobs, DCGM, Fabric Manager and nvidia-persistenced (nvidia-smi -pm 0), and"
+              " unload nvidia_drm; then reset it",
+              f"{_SMI}, --gpu-reset; NVIDIA/NVSentinel issue 1690"),
+    FaultLine(r"Failed to initialize NVML: (?:Driver/library version mismatch|RM has detected an NVML/RM version"
+              r" mismatch|Function Not Found)|API mismatch: the client has the version",
               "the driver's library is of another version than its module that is loaded",
               "reboot, or unload and load the module once nothing uses the GPUs",
               "NVIDIA driver README, common problems"),
+    FaultLine(r"Failed to display (?:compute|GPU) instances: Insufficient Permissions",
+              "instances of MIG cannot be listed: the user is not root, or MIG is on for no GPU",
+              "run it as root; nvidia-smi -mig 1, then reset the GPU once nothing uses it",
+              f"{_SMI}, mig; Project-HAMi/HAMi issue 1044"),
+    FaultLine(r"Failed to initialize NVML: (?:GPU access blocked by the operating system|Insufficient Permissions)",
+              "the process may not use the GPUs' device nodes",
+              "give the user, or the container's cgroup, /dev/nvidiactl and /dev/nvidiaN (--gpus, or --device)",
+              "nvml.h, nvmlReturn_t"),
     FaultLine(r"Failed to initialize NVML: Unknown Error",
               "the container has lost its right to the GPUs' device nodes",
               "start the container again; then cgroup driver cgroupfs, or name the nodes with --device",
@@ -320,12 +815,33 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "start nvidia-fabricmanager of the driver's version (boards with NVLink 5 also need nvlsm), and read"
               " its log; of a guest, activate its partition (hosttune plan, fabric_partition)",
               f"{_SMI}, Fabric; Fabric Manager user guide"),
+    FaultLine(r"Fabric[ \t]{0,20}\n[ \t]{0,40}State[ \t]{0,60}: \w[\w ]{0,20}\n[ \t]{0,40}Status[ \t]{0,60}:"
+              r" (?!Success|N/A)[A-Z][\w ]{2,40}",
+              "a GPU's registration with the fabric failed",
+              "read Fabric Manager's log of that time (with NVLink between hosts also the switches' and IMEX),"
+              " restart it, and reset the GPUs",
+              f"{_SMI}, Fabric; Azure/azhpc-images pull request 506"),
+    FaultLine(r"Health[ \t]{0,20}\n[ \t]{0,40}Summary[ \t]{0,60}: (?:Unhealthy|Limited Capacity)"
+              r"|Health[ \t]{0,20}\n(?:[ \t]{1,40}[A-Z][^\n]{0,80}\n){0,4}?[ \t]{1,40}(?:Bandwidth[ \t]{0,60}: Degraded"
+              r"|Route Unhealthy[ \t]{0,60}: True|Access Timeout Recovery[ \t]{0,60}: True)",
+              "the fabric of a GPU is not healthy",
+              "read Fabric Manager's log and the SXIDs; links that are down take bandwidth: reset the GPUs, and send"
+              " the board or tray back if it stays so",
+              f"{_SMI}, Fabric, Health; nvml.h, NVML_GPU_FABRIC_HEALTH_MASK"),
+    FaultLine(r"detected number of NVSwitches don't match with any supported system topology"
+              r"|failed to find the GPU handle \d{1,24} in the multicast team",
+              "Fabric Manager does not find all switches, or a GPU of a team: one is missing or failed",
+              "lspci and dmesg (nvidia-nvswitch, SXid) show which; power-cycle the host; if it stays away, the board"
+              " goes back",
+              "Fabric Manager's log, as in leptonai/gpud components/accelerator/nvidia/fabric-manager"),
     FaultLine(r"no (?:habanalabs network )?interfaces were detected",
               "the accelerators' own network ports are missing",
               "load the driver's network modules (habanalabs_cn, habanalabs_en) of the same version as habanalabs, and"
               " bring the ports up (manage_network_ifs.sh --up); hl-smi -Q shows the links",
               "Intel Gaudi documentation, manage_network_ifs.sh"),
-    FaultLine(r"CUDA driver version is insufficient for CUDA runtime version",
+    FaultLine(r"CUDA driver version is insufficient for CUDA runtime version|(?:cuda|hip)ErrorInsufficientDriver"
+              r"|API call is not supported in the installed CUDA driver|requirement error: unsatisfied condition: cuda"
+              r" ?>= ?\d{1,3}",
               "the GPU driver is older than the CUDA runtime needs",
               "install a newer driver, or a program built for the older CUDA",
               "CUDA compatibility guide"),
@@ -339,121 +855,44 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
               "NVIDIA GPU memory error management guide, row remapping and page retirement"),
     FaultLine(r"Volatile[ \t]{0,40}\n(?:[ \t](?![ \t]{0,40}Aggregate)[^\n]{0,80}\n){0,6}?[ \t]{1,40}[SD]RAM "
-              r"Uncorrectable(?: \w{1,8})?"
+              r"Uncorrectable(?: [\w-]{1,8})?"
               r"[ \t]{0,40}: [1-9]",
               "a GPU's memory had uncorrectable errors since its driver was loaded",
               "reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
               "NVIDIA GPU memory error management guide"),
-    FaultLine(r"GPU Recovery Action[ \t]{0,40}: (?:GPU )?(?:Reset|Reboot|Drain)",
+    FaultLine(r"SRAM Threshold Exceeded[ \t]{0,40}: Yes",
+              "a GPU's on-chip memory had more uncorrectable errors than its maker allows",
+              "replace the GPU (hosttune validate, ecc-errors)",
+              f"{_SMI}, SRAM Threshold Exceeded"),
+    FaultLine(r"(?:Channel|TPC) Repair Pending[ \t]{0,40}: Yes",
+              "a part of a GPU waits to be repaired",
+              "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
+              f"{_SMI}, Channel Repair Pending and TPC Repair Pending"),
+    FaultLine(r"Compute Mode[ \t]{0,40}: Prohibited",
+              "no program may compute on a GPU: its compute mode is Prohibited",
+              "nvidia-smi -c DEFAULT",
+              f"{_SMI}, Compute Mode"),
+    FaultLine(r"None[ \t]{1,40}: [1-9]\d{0,5} bank",
+              "banks of a GPU's memory have no spare rows left",
+              "replace the GPU before the next error in them (hosttune validate, row-remap)",
+              "NVIDIA GPU memory error management guide, row remapping availability"),
+    FaultLine(r"GPU Recovery Action[ \t]{0,40}: (?:GPU )?(?:Reset|Reboot|Drain)|\[?GPU requires reset\]?"
+              r"|NV(?:ML)?_ERR(?:OR)?_RESET_REQUIRED"
+              r"|(?:Reset Required|Drain and Reset Recommended)[ \t]{0,40}: Yes",
               "the driver asks for a recovery of the GPU",
               "stop what uses it, and do what the line asks for: reset, reboot, or drain and reset",
               f"{_SMI}, GPU Recovery Action"),
-    FaultLine(r"(?i:RX negotiated:?[ \t]{0,20}off[ \t]{0,20}\n[ \t]{0,20}TX negotiated:?[ \t]{0,20}off)",
+    FaultLine(r"(?:RX negotiated|rx negotiated):?[ \t]{0,20}"
+              r"(?i:off[ \t]{0,20}\n[ \t]{0,20}TX negotiated:?[ \t]{0,20}off)",
               "pause frames are not in force: the other end of the link has them off",
               "turn flow control on at the switch port, or PFC at both ends (RoCE)",
               "ethtool(8), -a"),
-    # QEMU and libvirt
-    FaultLine(r"vGPU is supported only on VGX capable boards|vGPU validation of the GPU failed",
-              "this GPU has no vGPU: its driver gives that to data-center and some workstation models alone",
-              "pass the whole GPU through (vfio-pci), or take a model of NVIDIA's list of GPUs with vGPU",
-              "NVIDIA vGPU documentation, supported products"),
     SOFTWARE_RDMA,
-    FaultLine(r"group \d{1,5} is not viable",
-              "another device of the same IOMMU group is still with a driver of the host",
-              "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
-              " function), or use a slot whose group is smaller",
-              "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
-    FaultLine(r"no iommu_group found|IOMMU not present|Cannot open iommu_group: No such file|host doesn't support "
-              r"(?:VFIO PCI interface|passthrough of host PCI devices)",
-              "the device has no IOMMU group: the IOMMU is off",
-              "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
-              " load vfio-pci",
-              "QEMU hw/vfio/pci.c; libvirt src/hypervisor/domain_driver.c"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Bad address|= -14\b)",
-              "memory of the guest cannot be pinned for the device: what backs it cannot",
-              "back the guest's memory with memfd or huge pages; see whether a file, a pool or virtiofs backs it",
-              "Linux drivers/vfio/vfio_iommu_type1.c, vaddr_get_pfns: EFAULT"),
-    FaultLine(r"No interrupt remapping (?:support|for this platform)[^\n]{0,80}|Interrupt Remapping hardware not found"
-              r"|[Ff]ailed to set iommu for container: Operation not permitted",
-              "the IOMMU does not remap interrupts, without which devices are not given to guests",
-              "switch interrupt remapping (x2APIC, VT-d) on in the firmware and update it;"
-              " allow_unsafe_interrupts takes the guests' separation away",
-              "Linux drivers/vfio/vfio_iommu_type1.c, vfio_iommu_type1_attach_group"),
-    FaultLine(r"Unable to power on device, stuck in D\d",
-              "the device does not wake: it stays in a sleep state",
-              "power-cycle the host, then keep it awake (disable_idle_d3=1 of vfio-pci); if it comes back, its reset "
-              "does"
-              " not work: update its firmware",
-              "QEMU hw/vfio/pci.c, vfio_pci_pre_reset"),
-    # Once is a guest that reset its device; the kernel has then put all back.
-    FaultLine(r"vfio_bar_restore: (?:[0-9a-f:.]{7,16} )?reset recovery[^\n]{0,30}"
-              r"(?=(?:[\s\S]{0,4000}?reset recovery){2})",
-              "a passed device loses its settings again and again: it does not come back from a reset",
-              "read the lines before it (AER, link down, not ready after FLR); power-cycle the host if it stays so",
-              "Linux drivers/vfio/pci/vfio_pci_config.c, vfio_bar_restore"),
-    FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
-              r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found",
-              "the device that the guest asks for is not on the host",
-              "lspci -D shows the addresses that are there: they change with slots and firmware; a device that is gone"
-              " is lost (dmesg)",
-              "QEMU hw/vfio/pci.c, vfio_realize; libvirt src/util/virpci.c"),
-    FaultLine(r"Non-endpoint PCI devices cannot be assigned",
-              "a bridge was given to the guest, and only devices can be",
-              "give it the functions below the bridge; the bridge stays with the host",
-              "libvirt src/hypervisor/virhostdev.c"),
-    FaultLine(r"cannot set up guest memory '[^'\n]{1,40}': Cannot allocate memory|ioctl\(KVM_CREATE_VM\) failed: 12\b",
-              "the host has not enough free memory for the guest",
-              "free memory or make the guest smaller: huge pages that are reserved are not free for it (hosttune plan)",
-              "QEMU system/physmem.c, ram_block_add"),
-    FaultLine(r"Could not access KVM kernel module: [^\n]{1,40}|KVM: (?:disabled by BIOS|VMX not (?:enabled|supported))"
-              r"|kvm: (?:disabled by bios|no hardware support)",
-              "KVM cannot be used: virtualization is off, or its module is not loaded",
-              "switch VT-x or SVM on in the firmware, load kvm_intel or kvm_amd, and give QEMU /dev/kvm",
-              "QEMU accel/kvm/kvm-all.c; Linux arch/x86/kvm/x86.c"),
-    FaultLine(r"BAR [0-5]: failed to assign \[mem size 0x[0-9a-f]{9,16} 64bit pref\]"
-              r"|BAR [0-5] \[mem size 0x[0-9a-f]{9,16} 64bit pref\]: failed to assign|not enough MMIO resources for "
-              r"SR-IOV",
-              "a BAR found no address: the window for PCI memory is too small",
-              "host: Above 4G Decoding, Resizable BAR and SR-IOV in the firmware, or pci=realloc; guest: UEFI "
-              "firmware and"
-              " a 64-bit window that holds its BARs (hosttune plan computes it)",
-              "Linux drivers/pci/setup-res.c, pci_assign_resource; drivers/pci/iov.c"),
-    FaultLine(r"RLIMIT_MEMLOCK \(\d{1,20}\) exceeded|cannot limit locked memory of process[^\n]{0,60}"
-              r"|(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)",
-              "the guest's memory may not be locked",
-              "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory of"
-              " what starts QEMU (LimitMEMLOCK=infinity, ulimit -l; of a container its runtime's)",
-              "QEMU hw/vfio/container.c; libvirt, formatdomain: memtune; Linux drivers/vfio/vfio_iommu_type1.c;"
-              " kubevirt issue 8472"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Invalid argument|= -22\b)",
-              "the IOMMU cannot map an address of the guest",
-              "keep memory and the PCI window of the guest within the IOMMU's address width (<maxphysaddr"
-              " mode='emulate' bits='…'/>, or fewer bits of the window), and out of its reserved regions",
-              "Linux drivers/vfio/vfio_iommu_type1.c, vfio_iommu_iova_dma_valid"),
-    FaultLine(r"(?:failed to open |open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:No such file"
-              r"|Device or resource busy|Permission denied)",
-              "QEMU could not open the device's VFIO group",
-              "No such file: bind the device to vfio-pci; busy: another guest or process has the group (fuser -v"
-              " /dev/vfio/*); denied: give QEMU's user the file, also in its cgroup and its security profile",
-              "QEMU hw/vfio/container.c, vfio_group_get"),
-    FaultLine(r"unable to map backing store for guest RAM[^\n]{0,60}|can't open backing store[^\n]{0,100}",
-              "the huge pages that the guest's memory needs are not free",
-              "reserve them at boot, on the guest's nodes (hosttune plan), and see what holds them:"
-              " /sys/devices/system/node/node*/hugepages/*/free_hugepages",
-              "QEMU system/physmem.c, file_ram_alloc"),
-    FaultLine(r"PCI device [0-9a-f:.]{7,16} is in use by driver \w{1,20}, domain [^\n']{1,60}",
-              "another guest has the device",
-              "stop that guest, or give this one another device (hosttune plan knows which are free)",
-              "libvirt src/hypervisor/virhostdev.c"),
-    FaultLine(r"Unknown PCI header type '?(?:127|0x7f)",
-              "the device no longer answers: its configuration space reads as ones",
-              "power-cycle the host; if it comes back, keep the device out of D3cold (disable_idle_d3=1 of vfio-pci)"
-              " and update its firmware",
-              "libvirt src/util/virpci.c, virPCIDeviceGetHeaderType"),
-    FaultLine(r"[Ff]ailed (?:moving device BAR|allocating new MMIO range)[^\n]{0,80}",
-              "the guest's window for PCI memory is too small for the device",
-              "give the guest a 64-bit window that holds its BARs (hosttune plan computes it)",
-              "cloud-hypervisor pci/src/configuration.rs; issue 6147"),
+    FaultLine(r"Region [0-5]: Memory at <unassigned>[^\n]{0,60}",
+              "a BAR of a device has no address",
+              "host: Above 4G Decoding and Resizable BAR in the firmware, or pci=realloc; guest: UEFI firmware and a"
+              " 64-bit window that holds its BARs (hosttune plan computes it)",
+              "pciutils lspci.c, show_bases; Linux drivers/pci/setup-res.c"),
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
@@ -473,22 +912,28 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "of cards that a bridge joins: seat it, without one that is no fault; of a board: read the XIDs in dmesg"
               " and the fabric's log, restart the fabric's service, then reset the GPUs",
               "DCGM user guide, dcgmi nvlink --link-status: D is down"),
+    FaultLine(r"(?:CUDA|Cuda|cuda)[^\n]{0,60}(?:\b801\b[^\n]{0,40}|operation not supported)",
+              "this GPU or its driver lacks an operation that the program uses",
+              "in a guest with a vGPU or a MIG slice unified memory, peer access and IPC can be missing: switch them"
+              " on in the vGPU's settings, or off in the program; else update the driver",
+              "CUDA runtime API, cudaErrorNotSupported (801)"),
     FaultLine(r"CUDA-capable device(?:\(s\))?s? (?:is/)?are busy or unavailable",
               "the GPUs take no new process: exclusive mode, MIG without an instance, or an MPS server of another user",
               "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"
               " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
               "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
-    FaultLine(r"invalid device ordinal|no CUDA-capable device is detected|No HIP GPUs are available"
-              r"|No CUDA GPUs are available",
+    FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
+              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b",
               "the process asks for a GPU that it does not see",
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
               " shows what the driver has",
               "CUDA runtime API, cudaErrorInvalidDevice, cudaErrorNoDevice"),
-    FaultLine(r"hw_init of IP block <\w{1,24}> failed[^\n]{0,20}|PSP firmware loading failed",
+    FaultLine(r"hw_init of IP block <\w{1,24}> failed[^\n]{0,20}|PSP firmware loading failed"
+              r"|PSP (?:load [\w ]{2,12}|create ring|tmr init|resume) failed",
               "a GPU's driver could not start it",
               "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
-              " been reset by the host",
-              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_psp.c"),
+              " been reset by the host; a bridge between GPUs can be defective: start it without",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_psp.c; ROCm/legacy-rocm-build issue 2747"),
     FaultLine(r"Unable to locate a BIOS ROM",
               "the driver found no ROM of the GPU",
               "give the guest a dump of it (<rom file='…'/>), or make another GPU the boot display of the host",
@@ -502,13 +947,14 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the NVRM lines before it say why; reset the GPU or power-cycle the host; firmware and modules must be of"
               " one version",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x62, RM_INIT_FIRMWARE_INIT_FAILED"),
-    FaultLine(r"Invalid PCI ROM header signature: expecting 0xaa55, got 0xffff",
+    FaultLine(r"(?<!amdgpu \S{12}: )Invalid PCI ROM header signature: expecting 0xaa55, got 0xffff",  # it tries others
               "the device's option ROM cannot be read",
               "give the guest a dump of it (<rom file='…'/>) or none (<rom bar='off'/>); that of the boot display "
               "was used"
               " up by the firmware: make another GPU the boot display",
               "Linux drivers/pci/rom.c, pci_get_rom_size"),
-    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready \d{5,7}ms after [\w -]{1,32}; waiting",
+    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready (?:[4-9]\d{3}|\d{5,7})ms after [\w -]{1,32}; waiting"
+              r"(?![\s\S]{0,4000}?: ready \d{4,6}ms after)",
               "does not answer after a reset",
               "power-cycle the host if it gives up; update the firmware of device and board",
               "Linux drivers/pci/pci.c, pci_dev_wait"),
@@ -523,7 +969,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " reserve)",
               "Linux mm/oom_kill.c; systemd.service(5), OOMPolicy"),
     FaultLine(r"nvidia-fabricmanager\.service: (?:Main|Control) process exited[^\n]{0,40}|Failed to start[^\n]{0,40}"
-              r"[Ff]abric ?[Mm]anager",
+              r"[Ff]abric ?[Mm]anager|Job for nvidia-fabricmanager\.service failed"
+              r"|nvidia-fabricmanager\.service: Start request repeated too quickly",
               "Fabric Manager did not start",
               "journalctl -u nvidia-fabricmanager says why; its version must be the driver's",
               "Fabric Manager user guide"),
@@ -535,7 +982,53 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the process sees no GPU driver",
               "a container: start it with the GPUs (--gpus all); else nvidia-smi says whether the driver is loaded",
               "PyTorch, torch/csrc/cuda"),
-    FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment",
+    FaultLine(r"No MIG devices found",
+              "MIG is on, and the GPU has no instance: no program can use it",
+              "create instances (nvidia-smi mig -cgi PROFILE -C), or switch MIG off (nvidia-smi -mig 0)",
+              "MIG user guide, Creating GPU Instances"),
+    FaultLine(r"No AMD GPUs specified",
+              "the driver shows no GPU",
+              "lspci shows whether it is there, and its driver (amdgpu, not vfio-pci); dmesg | grep amdgpu says why"
+              " it did not start",
+              "ROCm/rocm_smi_lib rocm_smi.py"),
+    FaultLine(r"SMU: I'm not done with your previous command|SMU: (?:bus error|response:0xFFFFFFFF)",
+              "a GPU's own controller (SMU) does not answer",
+              "read the lines before it; power-cycle the host; update the firmware if it comes back",
+              "Linux drivers/gpu/drm/amd/pm/swsmu/smu_cmn.c"),
+    FaultLine(r"(?:habanalabs|accel) \w{0,12}\d{1,4}: (?:[^\n]{0,60}is unusable|Going to reset devices?)[^\n]{0,40}",
+              "an accelerator's driver resets it, or gave it up",
+              "read the lines before it in dmesg (ECC, heartbeat, timeout); hl-smi shows its state; power-cycle the"
+              " host if it stays so",
+              "Linux drivers/accel/habanalabs/common/device.c"),
+    FaultLine(r"Call returned (?:HSA_STATUS_ERROR_OUT_OF_RESOURCES|4104\b)",
+              "the runtime cannot use the GPUs' compute driver (/dev/kfd)",
+              "run rocminfo as root: if that works, add the user to the groups render and video; else dmesg (amdgpu,"
+              " kfd) says why, or the GPU sleeps (echo on to its power/control), or the model is not supported",
+              "ROCm/legacy-rocm-build issues 1088 and 4878; rocminfo.cc"),
+    FaultLine(r"Expected integer value from monitor, but got \"\"|GPU\[\d{1,3}\][^\n]{0,40}Data \(usually from"
+              r" reading a file\) was not of the type that was expected",
+              "a GPU gives no readings: it is asleep, or its driver has lost it",
+              "cat /sys/class/drm/card*/device/power/runtime_status; echo on to power/control of its PCI device wakes"
+              " it; if it stays so, dmesg (amdgpu) says why",
+              "ROCm/rocm_smi_lib issue 217; ROCm/legacy-rocm-build issue 4878"),
+    FaultLine(r"(?:3D|VGA|Display|Infiniband|Ethernet|Processing|Non-Volatile|Network)[^\n]{4,160}\(rev ff\)",
+              "a device does not answer: its configuration space reads as ones",
+              "read dmesg (fallen off the bus, AER); power-cycle the host; reseat or replace it if it comes back",
+              "pciutils lspci.c; Linux drivers/pci/pci.h, PCI_POSSIBLE_ERROR"),
+    FaultLine(r"an illegal (?:memory access|instruction) was encountered|(?:CUDA|Cuda) [^\n]{0,60}misaligned address"
+              r"|invalid program counter|hardware stack error|unspecified launch failure|device-side assert triggered"
+              r"|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION)\b"
+              r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure|LAUNCH_FAILED)",
+              "work of the program on the GPU ended with an error",
+              "most often the program's own fault (compute-sanitizer shows where; CUDA_LAUNCH_BLOCKING=1 the call); the"
+              " XIDs of that time in dmesg say whether it was the GPU; run the same on another one",
+              "CUDA runtime API, cudaErrorIllegalAddress (700), cudaErrorLaunchFailure (719)"),
+    FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment"
+              r"|CUDA error(?: 999\b|: unknown error)"
+              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR)|failed to initialize CUDA: unknown"
+              r" error|-> CUDA_ERROR_UNKNOWN"
+              r"|cuInit[^\n]{0,60}\b999\b|-> (?:unknown|initialization) error|vram init failure:"
+              r" 999|code=(?:30|999)\(cudaErrorUnknown\)",
               "CUDA could not start",
               "load nvidia_uvm (modprobe nvidia_uvm; after a sleep unload it first); on boards with NVSwitches start"
               " Fabric Manager; a container needs /dev/nvidia-uvm",
@@ -544,33 +1037,144 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),
-    FaultLine(r"No devices were found",
+    FaultLine(r"No devices were found|Failed to initialize NVML: No supported GPUs were found"
+              r"|could not insert '(?:nvidia|amdgpu|habanalabs)': No such device",
               "the driver runs, and finds no GPU that it can start",
               "dmesg says why (NVRM: RmInitAdapter, BAR, GSP firmware; another driver such as nouveau or vfio-pci"
               " has it)",
               _SMI),
-    FaultLine(r"couldn't communicate with the NVIDIA driver",
+    FaultLine(r"couldn't communicate with the NVIDIA driver|Failed to initialize NVML: (?:Driver Not Loaded|Not Found)"
+              r"|Please ensure that the NVIDIA device files \(/dev/nvidia\*\) exist|HLML_ERROR_DRIVER_NOT_LOADED"
+              r"|nvml error: driver not loaded|NVIDIA driver is not loaded",
               "the GPU driver is not loaded",
               "dmesg says why (NVRM, nouveau, module signatures); after a new kernel build the module again (DKMS)",
               _SMI),
-    FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)",
+    FaultLine(r"could not insert '(?:nvidia|amdgpu|habanalabs)\w{0,12}': (?:Unknown symbol|Exec format error"
+              r"|Invalid argument)|Unable to load the kernel module '\w{1,24}\.ko'|dkms autoinstall on \S{1,60}"
+              r" failed for",
+              "a driver's kernel module is not built for the kernel that runs",
+              "install the kernel's headers and build it again (dkms autoinstall; its make.log says what failed), or"
+              " install the distribution's signed build; dmesg names symbols that do not fit",
+              "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
+    FaultLine(r"couldn't find libnvidia-ml\.so",
+              "the driver's library is not where programs look for it",
+              "install the driver's libraries of the module's version, and run ldconfig; in a container give it the GPU"
+              " through the container toolkit",
+              "nvidia-smi; NVIDIA container toolkit, Troubleshooting"),
+    FaultLine(r"unable to establish a connection to the specified host: \S{1,80}",
+              "DCGM's service does not run, or is not reachable",
+              "systemctl enable --now nvidia-dcgm (nv-hostengine); from a container name its host and port 5555",
+              "NVIDIA/DCGM dcgmi, Command.cpp"),
+    FaultLine(r"The third-party Profiling module returned an unrecoverable error",
+              "DCGM cannot read the GPUs' profiling counters",
+              "let one tool at a time use them (Nsight, CUPTI, a second exporter), run it as root or permit it to all"
+              " (NVreg_RestrictProfilingToAdminUsers=0), and see that DCGM knows the GPU",
+              "NVIDIA/dcgm-exporter README; DCGM user guide, Profiling Metrics"),
+    FaultLine(r"NVRM: GPU \S{1,20} is already bound to (?!vfio-pci)[\w-]{1,40}|Kernel driver in use: nouveau"
+              r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b",
+              "another driver than NVIDIA's has a GPU",
+              "blacklist it (nouveau), rebuild the initramfs and reboot; vfio-pci is right for a GPU that guests get",
+              "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
+    FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)"
+              r"|\bGPU is lost\b|\bGPUIsLost\b|ERROR_GPU_IS_LOST",
               "a GPU does not answer",
               "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
               _SMI),
-    FaultLine(_status("5", "Work Request Flushed"),
+    FaultLine(_status("5", "Work Request Flushed") + r"|bad completion with status: 0x5\b",
               "requests were flushed (status 5) after an earlier error of the same connection",
               "look for the first error, often on another host",
               _VERBS),
-    FaultLine(r"\|[ \t]{0,4}PCIe[ \t]{1,30}\|[ \t]{0,4}Fail[^\n]{0,80}\n\|[^\n]{0,60}Nv[Ll]ink link \d{1,2}",
-              "DCGM's diagnostic counts links between GPUs as down: on a card without NVLink bridge that is no fault",
-              "nvidia-smi nvlink -s shows the links that there should be; a newer DCGM leaves out those that are not"
-              " there",
-              "NVIDIA/DCGM issue 49"),
+    FaultLine(r"Nv[Ll]ink link \d{1,2} is currently down|Only \d{1,3} Nv[Ll]inks are up out of the expected \d{1,3}"
+              r"|N[Vv]Switch (?:physical ID )?\d{1,3}'s Nv[Ll]ink (?:port )?\d{1,3} is (?:currently )?down",
+              "DCGM counts links between GPUs as down: on a card without NVLink bridge that is no fault",
+              "nvidia-smi nvlink -s shows the links that there should be: where one of those is down read the XIDs and"
+              " Fabric Manager's log, and reset the GPU",
+              f"NVIDIA/DCGM issue 49; {_DCGM}"),
+    FaultLine(r"errors: [^\n]{0,200}?-?\d{1,12} {1,2}\(DIED!\)|No clients are alive!  Aborting",
+              "gpu-burn's process on a GPU ended with an error",
+              "read dmesg of that time (XIDs): without one it is the program (memory, its build)",
+              "wilicc/gpu-burn gpu_burn-drv.cpp; its issue 69"),
     FaultLine(r"\|[ \t]{0,4}[A-Z][\w ]{1,30}\|[ \t]{0,4}Fail\b[^\n|]{0,60}",
               "a test of DCGM's diagnostic failed",
               "its Warning row names GPU and figure; read the GPU's XIDs, link and temperature, and run the test alone",
               "DCGM user guide, Diagnostics (dcgmi diag)"),
-    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer",
+    FaultLine(r"Couldn't read remote address|Failed to exchange data between server and clients"
+              r"|Unable to (?:read|write) (?:to|from) socket/rdma_cm",
+              "the other side of the test ended first",
+              "read its output: the error there is the cause; both sides need the same options and version",
+              "linux-rdma/perftest perftest_communication.c"),
+    FaultLine(r"\[c10d\] The IPv[46] network addresses of \([^\n]{1,120}? cannot be retrieved[^\n]{0,80}"
+              r"(?![\s\S]{0,9000}?(?:Init COMPLETE|has connected to))",
+              "the name of the host at which the ranks meet is not resolved (of IPv6 alone that is harmless)",
+              "MASTER_ADDR as an address, or the name in /etc/hosts of all hosts; getent hosts NAME shows what it"
+              " gives",
+              "PyTorch, torch/csrc/distributed/c10d/socket.cpp; meta-pytorch/monarch pull request 1571"),
+    FaultLine(r"client socket has failed to connect to [^\n]{1,120}"
+              r"(?![\s\S]{0,9000}?(?:Init COMPLETE|has connected to|busbw))",
+              "ranks do not reach the first one, at which they meet",
+              "MASTER_ADDR must be an address that all hosts reach, MASTER_PORT open between them, and the first rank"
+              " must run",
+              "PyTorch, torch/csrc/distributed/c10d/socket.cpp"),
+    FaultLine(r"retrieving ncclUniqueId from \[0\][^\n]{0,160}got error: [^\n]{1,60}",
+              "the first rank did not give the others NCCL's id: it has not come so far, or ended",
+              "read its log first; then MASTER_ADDR and MASTER_PORT",
+              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID"),
+    FaultLine(r"ORTE was unable to reliably start one or more daemons|(?:ORTE|PRR?TE) daemon has unexpectedly failed"
+              r"|has lost communication with a remote daemon|A daemon \(pid[^\n]{1,60} died unexpectedly"
+              r"|timeout waiting for task launch|mpi/pmix\w{0,4}: [^\n]{0,100}collective timeout",
+              "the launcher could not start its daemons on all hosts, or lost them",
+              "name resolution, login without a question (ssh HOST true) and TCP between all hosts, not only from the"
+              " first; oob_tcp_if_include names the interface (Slurm: the logs of slurmd)",
+              "open-mpi/ompi orte/mca/plm/base/help-plm-base.txt; openpmix issue 2031"),
+    FaultLine(r"packets transmitted, 0 (?:packets )?received[^\n]{0,40}|Destination Host Unreachable",
+              "the other host does not answer",
+              "ip route get ADDRESS and ip neigh: interface, VLAN and address; see whether it is up, and the firewall",
+              "ping(8)"),
+    FaultLine(r"ibwarn: \[\d{1,10}\] (?:_do_madrpc|mad_rpc)[^\n]{0,80}",
+              "a port of the fabric did not answer the subnet's requests",
+              "ibstat at both ends: Active, and the same SM lid; ibtracert shows where the way ends",
+              "rdma-core, libibmad/rpc.c"),
+    FaultLine(r"iavf [0-9a-f:.]{7,16}[^\n]{0,20}: (?:PF returned error -\d{1,3} [^\n]{1,80}"
+              r"|Reset indication received from the PF(?=(?:[\s\S]{0,4000}?Reset indication){2}))",
+              "the host's physical function refuses requests of the virtual function, or resets it again and again",
+              "dmesg of the host says why (ice, i40e); ip link set PF vf N trust on, its MAC and VLAN; drivers of host"
+              " and guest of one release",
+              "Linux drivers/net/ethernet/intel/iavf/iavf_virtchnl.c"),
+    FaultLine(r"DEV[ \t]+PORT[ \t]+INDEX[ \t]+GID[^\n]{0,80}\n[- \t]{9,120}\n(?=(?:[^\n]{1,160}\n){0,99}?[^\n]{1,140}"
+              r"\bv2\b)(?:\w\S{0,20}[ \t]+\d+[ \t]+\d+[ \t]+fe80:[^\n]{1,120}\n){1,99}n_gids_found",
+              "the RoCE ports have no address: all GIDs are link-local, which reach no other subnet",
+              "give each RDMA interface an IP address (ip addr add); its GIDs of kind v2 come with it",
+              "Linux Documentation/infiniband; NVIDIA/nccl issue 426"),
+    FaultLine(r"NET/IB : \S{1,40} GID table changed",
+              "an address of an RDMA port changed during the run",
+              "keep DHCP and NetworkManager from changing the addresses of the RDMA interfaces",
+              "NVIDIA/nccl src/transport/net_ib/common.cc; rdma-core, ibv_get_async_event(3): GID_CHANGE"),
+    FaultLine(r"\bnode_guid:\s{1,40}0000:0000:0000:0000",
+              "a virtual function has no GUID",
+              "ip link set PF vf N node_guid GUID port_guid GUID on the host, then bind it again; with InfiniBand the"
+              " subnet manager needs virt_enabled 2",
+              "Linux Documentation/networking/devlink; ip-link(8), vf node_guid"),
+    FaultLine(r"reached maximum number of connection retries|try to increase \"net\.core\.somaxconn\"",
+              "a host did not take all connections of UCX: too many came at once, or it is not reached",
+              "raise net.core.somaxconn on all hosts; UCX_NET_DEVICES with an interface that reaches the others",
+              "openucx/ucx src/uct/tcp/tcp_ep.c"),
+    FaultLine(r"mlx5: \S{1,80}: got completion with error|Error cqe on cqn 0x[0-9a-f]{1,8}[^\n]{0,120}"
+              r"|dump_cqe:\d{1,5}:\(pid \d{1,10}\): dump error cqe"
+              r"|mlx5_poll_one:\d{1,5}:\(pid \d{1,10}\): \w{1,12} error cqe[^\n]{0,40}",
+              "an RDMA request ended with an error",
+              "the first one and its syndrome in dmesg: 0x5 only follows another, 0x15 is a peer that does not answer",
+              "Linux drivers/infiniband/hw/mlx5/cq.c, mlx5_handle_error_cqe"),
+    FaultLine(r"watchdog got stuck for \d{1,6} ?seconds without making progress",
+              "a rank hangs in a call of the GPU's runtime or of NCCL",
+              "its stack (py-spy dump, gdb) shows where; dmesg of its host for XIDs; NCCL_DEBUG=INFO for the network",
+              "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
+    FaultLine(r"SRIOV-CNI failed to [^\n]{1,120}|failed to (?:move|set) RDMA (?:device|subsystem)[^\n]{1,100}",
+              "the cluster's network could not give the pod its virtual function",
+              "its words say why; the function must be free and, for RDMA, the host in exclusive mode (rdma system"
+              " show)",
+              "k8snetworkplumbingwg/sriov-cni; rdma-cni"),
+    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer"
+              r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)",
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),
@@ -601,11 +1205,58 @@ FAILURES: tuple[FaultLine, ...] = (
               "a system call of the library failed, and the run ended there",
               "the error's words say why: a file, an address or a right that is missing",
               f"{_GUIDE}, Errors (ncclSystemError)"),
+    FaultLine(r"Couldn't get device attributes|(?:Unable|Failed) to create QP\.",
+              "the test could not make its queue pair on this device",
+              "dmesg has the driver's words; ulimit -l must be unlimited (a container: IPC_LOCK), and ibv_devinfo -v"
+              " must show the device there",
+              "linux-rdma/perftest perftest_resources.c; Mellanox/k8s-rdma-sriov-dev-plugin issue 29"),
+    FaultLine(r"Parser function exited with Error",
+              "the test refused its options",
+              "the line before it says which; --use_cuda comes before --use_cuda_dmabuf",
+              "linux-rdma/perftest perftest_parameters.c; its issue 336"),
+    FaultLine(r"NCCL WARN NET/OFI [^\n]{4,140}",
+              "the libfabric plugin ended with an error",
+              "its words say why; FI_LOG_LEVEL=warn shows what libfabric says itself",
+              "aws/aws-ofi-nccl src"),
+    FaultLine(r"NCCL WARN Call to ibv_(?:alloc_pd|post_\w{4}|poll_cq|(?:reg|create|modify)_\w{1,20}) failed"
+              r"[^\n]{0,80}",
+              "a call of the RDMA library failed, and the run ended there",
+              "the error's words say why; dmesg of the same time, ibv_devinfo and ulimit -l on that host",
+              "NVIDIA/nccl src/misc/ibvwrap.cc"),
+    FaultLine(r"(?m:^)-E- [^\n]{4,140}",
+              "a tool of the NIC's maker reports an error",
+              "its words say which; of ibdiagnet the lines with -E- in its log name port and counter",
+              "ibdiagnet, mlxlink, mlxconfig: -E- begins an error"),
+    FaultLine(r"iperf3: error - [^\n]{1,120}",
+              "iperf3 ended with an error",
+              "its words say why; the output of the other side, too",
+              "esnet/iperf src/iperf_error.c"),
+    FaultLine(r"\[ERROR\] \[tid \d{1,10}\] [^\n]{1,140}",
+              "Fabric Manager reports an error",
+              "its words say what; read the lines before it, dmesg (SXid, XID) and nvidia-smi -q (Fabric)",
+              "Fabric Manager user guide"),
+    FaultLine(r"\b(?:Xid |XID |xid )\d{1,4} ?(?:\(|- )[A-Z][\w ]{4,60}",
+              "a GPU reported an XID",
+              "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
+              "NVIDIA XID Errors; leptonai/gpud, NVIDIA/NVSentinel"),
+    FaultLine(r"(?:CUDA_ERROR_|HSA_STATUS_ERROR_|NVML_ERROR_|[A-Z]{1,4}SMI_STATUS_)(?!SUCCESS"
+              r"|NOT_SUPPORTED)[A-Z_]{4,40}|(?:cudaError|hipError)(?!NotReady|PeerAccessAlready)[A-Z]\w{3,40}",
+              "a call of the GPU's runtime or library failed",
+              "its code says why in the maker's list of errors; read dmesg for XIDs or amdgpu's lines of the same time",
+              "CUDA runtime API, HIP and ROCr documentation: error codes"),
+    FaultLine(r"Failed to initialize NVML: [A-Z][^\n]{2,60}|nvidia-container-cli: \w{1,20} error: [^\n]{1,120}",
+              "the GPUs' management library, or the container toolkit, could not use the driver",
+              "its words say why; nvidia-smi on the host, and dmesg of the time, show whether the driver runs",
+              "nvml.h, nvmlReturn_t; NVIDIA/libnvidia-container"),
+    FaultLine(r"syn[A-Z]\w{2,40}\([^\n]{0,80}\) failed with synapse error: \d{1,4}|synStatus=\d{1,3} \[[^\]\n]{1,60}\]",
+              "a call of the GPU's runtime or library failed",
+              "the lines before it say why; hl-smi shows whether a process has the device, dmesg whether it started",
+              "HabanaAI/hccl_demo, its check of calls; docs.habana.ai, SynapseAI"),
     FaultLine(r"UCX {1,4}(?:ERROR|FATAL) [^\n]{1,140}",
               "UCX ended with an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
               "UCX FAQ; openucx/ucx"),
-    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}"
+    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL|CUDA|HIP) failure \S{1,80}:\d{1,6} '[^'\n]{1,80}'"
               r"|(?:NCCL|RCCL) [Ee]rror[^\n]{0,160}?(?:unhandled (?:cuda|hip|system) error|invalid usage|internal"
               r" error)",
               "the run ended with an error, and no line says why",

@@ -136,7 +136,13 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
         )
     )  # fmt: skip
     better = [pair for pair in ranked if pair[1].outcome != "possible"]
-    possible = [pair for pair in ranked if pair[1].outcome == "possible"]
+    explained = {figure.name for _, finding in better if finding.outcome == "proven" for figure in finding.explains}
+    possible = [
+        pair
+        for pair in ranked
+        if pair[1].outcome == "possible"
+        and (not pair[1].explains or {figure.name for figure in pair[1].explains} - explained)
+    ]
     return [*better[:_MOST_CAUSES], *possible[: max(0, _ENOUGH - len(better))]]
 
 

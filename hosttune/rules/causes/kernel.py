@@ -105,7 +105,9 @@ def _failing(told: Iterable[KernelEvent], judged: Sequence[_Judged]) -> list[_Ju
         rows.append((event, outcome, f"the GPU itself is failing: XID {codes}, and it was lost or did not start",
                      "power-cycle the host and try it in another slot with other power cables; if the XIDs come back,"
                      " replace it", source))  # fmt: skip
-    return [*rows, *(row for row in judged if row[0].address not in dying or row[0].kind not in ("xid", "lost"))]
+    why = {row[0].address for row in judged if row[0].kind == "xid" and row[1] != "warn"}  # it was lost after that
+    left = (row for row in judged if row[0].kind != "lost" or row[0].address not in why)
+    return [*rows, *(row for row in left if row[0].address not in dying or row[0].kind not in ("xid", "lost"))]
 
 
 def _fault_of(event: KernelEvent) -> tuple[str, str, str, str] | None:

@@ -7,6 +7,7 @@ import re
 _MOST = 4  # labels in front of each other: time, pod, rank
 _SAMPLE = 4000  # lines that decide whether a label is there
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+_QUOTES = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")  # those of pages, which no program prints
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 # A pattern, and the part of the lines that must have it: some can also begin a line of a tool. What its group holds
 # tells the lines of one rank, pod or host from those of another.
@@ -28,7 +29,8 @@ _LABELS = tuple(
         (r" {0,6}(\d{1,6}):(?![0-9a-f]{2}:) ?", 0.6),  # srun --label
         (r"\[(\d{1,6})\]:? ?", 0.6),
         (
-            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-nvswitch|kernel:)([\w.-]{1,64}): (?!\d+$)",
+            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-nvswitch|kernel:|vfio-pci:|qemu-|kvm:|modprobe:|(?i:error|fatal|warning):)"
+            r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel
         (r"([\w.-]{1,64}) {1,40}\| ?", 0.9),  # docker compose
@@ -47,7 +49,7 @@ def decoded(content: bytes) -> str:
 
 def unlabelled(text: str) -> list[tuple[str, str]]:
     """Return each line with who wrote it ("" if that is not said), without what stands in front of all of them."""
-    plain = [line.removesuffix("\r") for line in _ANSI.sub("", text).split("\n")]
+    plain = [line.removesuffix("\r") for line in _ANSI.sub("", text).translate(_QUOTES).split("\n")]
     margin = min((len(line) - len(line.lstrip(" ")) for line in plain if line.strip()), default=0)
     lines = [("", line[margin:]) for line in plain]  # a page indents what it quotes
     for _ in range(_MOST):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, dropwhile, takewhile
+from itertools import accumulate, dropwhile, islice, takewhile
 from typing import Any
 
 import msgspec
@@ -27,22 +27,39 @@ from hosttune.rules.causes.labels import unlabelled
 from hosttune.rules.causes.lspci import machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
-from hosttune.rules.causes.ports import counters, ethtool, ibstat, iperf
-from hosttune.rules.causes.search import search
-from hosttune.rules.causes.stated import SPOKEN, lines_of, stated
+from hosttune.rules.causes.pairs import PAIRS, pairs
+from hosttune.rules.causes.ports import counters, ethtool, interfaces, iperf, rdma_ports
+from hosttune.rules.causes.search import distinct, search
+from hosttune.rules.causes.stated import SPOKEN, lines_of, spoken, stated
 
 _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
 _FORMS, _LINE = 3, 160  # of lines that name no cause; characters of each
+# QEMU's lines, but for warnings and the end that it was told.
+_UNRULED = "an error that no rule knows"
+_TOLD = r"(?!warning:|[^\n]{0,400}(?:: warning: |terminating on signal))"
+_QEMU = rf"qemu-system-\w{{1,16}}: {_TOLD}|qemu-kvm: {_TOLD}|(?m:^)kvm: {_TOLD}"
+_MANAGERS = (
+    r"TASK ERROR: |(?m:^)error: (?:Failed to|internal error|unsupported conf|operation failed|Requested op|XML error)"
+)
 _TROUBLE = (
     ("NCCL WARN ", r"NCCL WARN [^\n]{1,200}", "a warning of the library that no rule knows"),
     ("AER: ", r"AER: [^\n]{0,60}(?:received|Multiple)[^\n]{0,80}",
      "PCIe errors were reported; the lines with severity and type (PCIe Bus Error, in dmesg) say which"),
+    ("failed, status ", r"\b[A-Za-z]\w{3,40}\(0x[0-9a-f]{1,4}\)[^\n]{0,40} failed, status [^\n]{1,60}",
+     "the NIC's firmware refused a command of its driver"),
     ("Xid (", r"Xid \([^()\n]{1,40}\): 45\b(?![^\n]{0,200}previous Xid)[^\n]{0,120}",
      "work on the GPU was ended, after another error or with its process; no other XID is here"),
+    ("No irq handler", r"No irq handler for vector", "an interrupt without a handler: seldom a fault"),
+    ("qemu-", rf"qemu-(?:system-\w{{1,16}}|kvm): {_TOLD}[^\n]{{1,200}}", _UNRULED),
+    ("kvm: ", rf"(?m:^)kvm: {_TOLD}[^\n]{{1,200}}", _UNRULED),
+    ("TASK ERROR: ", r"TASK ERROR: (?!start failed: QEMU exited)[^\n]{1,200}", _UNRULED),
+    ("error: ", r"(?m:^)error: (?!Failed to (?:start|define|create) domain|[^\n]{1,300}(?:qemu-|kvm: ))[^\n]{1,200}",
+     _UNRULED),
 )  # fmt: skip
+_BAD = re.compile(r"(?i)\b(?:error|failed|failure|fatal|cannot|could not|unable to|refused|denied|timed out|no such)\b")
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
 # Lines that set variables: assignments alone or before a command, options of launchers; not what a text says of them.
@@ -83,7 +100,9 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     lines = unlabelled(text)
     del text  # with those of other alphabets a log takes several times its size
     whole = "\n".join(line for _, line in lines)
-    tools = [log for log in logs() if log.is_in(whole)]
+    tools = [log for log in logs() if log.is_in(distinct(whole) if log.everyone else whole)]
+    if not tools and (told := [*islice(_trouble(whole, where), _FORMS)]):
+        return Measured(version=1), "no tool that hosttune reads", tuple(told)
     if not tools:
         known = ", ".join(log.name for log in logs())
         raise BadInput("not the output of a tool that hosttune reads", where=where, hint=f"give that of {known}")
@@ -134,16 +153,22 @@ def _runs(log: Log, output: str) -> list[str]:
     return [run for start, end in bounds if re.search(log.sign, run := output[start:end])]
 
 
+def _trouble(text: str, where: str) -> Iterator[Doubt]:
+    """Yield the lines of a text that tell of trouble, for people to read: nothing says what wrote them."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if _BAD.search(line):
+            yield Doubt(what="tells of trouble that no rule knows", where=f"{where}:{number}", why=repr(line[:_LINE]))
+
+
 def _noted(text: str, where: str) -> Iterator[Doubt]:
     """Yield lines that tell of trouble and name no cause: of each kind the first of its forms."""
-    spoken = re.compile("|".join(SPOKEN))
     xids = set(re.findall(r"Xid \([^()\n]{1,40}\): (\d{1,4})\b", text)) if "Xid (" in text else set()
     for word, pattern, why in _TROUBLE:
         forms: set[str] = set()
         for match in re.finditer(pattern, text) if word in text else ():
             line = text[text.rfind("\n", 0, match.start()) + 1 : match.end()]
             form = re.sub(r"\d+", "", match[0])
-            if len(forms) == _FORMS or form in forms or spoken.search(line):
+            if len(forms) == _FORMS or form in forms or spoken(line):
                 continue
             if (word == "AER: " and "PCIe Bus Error" in text) or (word == "Xid (" and xids != {"45"}):
                 continue
@@ -155,7 +180,6 @@ def _noted(text: str, where: str) -> Iterator[Doubt]:
 def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Doubt]:
     """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
     mixed = re.compile("|".join(log.lines for log in logs() if log.lines))
-    spoken = re.compile("|".join(SPOKEN))
     lines = text.split("\n")
     ends = list(accumulate(len(line) + 1 for line in lines))
     signs = (match.start() for log in tools if not log.lines for match in re.finditer(log.sign, text))
@@ -164,7 +188,7 @@ def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Dou
     for number, line in enumerate(lines, 1):
         if _PROMPT.match(line) and number - 1 not in starts:
             inside = False
-        elif not inside and not mixed.match(line) and not spoken.search(line):
+        elif not inside and not mixed.match(line) and not spoken(line):
             inside = number - 1 in starts
             if re.search(r"\w", line) and not inside:
                 count += 1
@@ -182,7 +206,7 @@ def logs() -> tuple[Log, ...]:
     own = (
         Log("nccl-tests", rf"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*device|^#?.*\balgbw\b.*\bbusbw\b|^{_NCCL_ROW}",
             _nccl_tests, begin=r"^#? *nThread:? +\d",
-            lines=r"#|\s*\d{1,15}\s+\d{1,15}\s+\w+\s|\s*(?:Rank +\d|Using devices)"),
+            lines=r"#|\s*\d{1,15}\s+\d{1,15}\s+\w+\s|\s*\d+\.\d+(?:\s+\d+\.\d\d){2}\s|\s*(?:Rank +\d|Using devices)"),
         Log("NCCL_DEBUG=INFO", r"(?m)\bNCCL (?:INFO (?!Launch mode)|WARN )", _nccl_debug,
             lines=r".*\bNCCL (?:INFO|WARN|TRACE|version)\b", everyone=True),
         Log("environment variables", rf"(?m)^(?:{_SETS})", _variables, lines=_SETS, everyone=True),
@@ -190,17 +214,31 @@ def logs() -> tuple[Log, ...]:
             begin=rf"^(?:.*device name = \[(?:.*\n){{1,12}}?)?.*{_PORT_TEST}"),
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
-        Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True, also=(*WITHIN, *SPOKEN),
-            lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )"),
-        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d", ibstat),
-        Log("ethtool -S", r"(?m)^[ \t]*rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d", counters),
-        Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", lambda text: Measured(version=1)),
+        Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True,
+            also=(*WITHIN, *SPOKEN, _QEMU, _MANAGERS,
+                  r"\|[ \t]{0,4}(?:Overall Health|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
+            lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )|[|+][ =|+-]"),
+        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
+            r"|^[ \t]*hca_id:|^[ \t]*(?:\d+/\d+: |link )[\w.-]{1,64}/\d{1,3}:? [^\n]{0,160}physical_state "
+            r"|^[ \t]*[\w.-]{1,64} port \d{1,3} ==> (?!ib)",
+            rdma_ports),
+        Log("ip link", r"(?m)^[ \t]*\d{1,4}: [\w.@-]{1,32}: <[A-Z0-9_,-]{2,120}> mtu \d", interfaces),
+        Log("a table of pairs of hosts", PAIRS, pairs),
+        # Their faults are lines of `faultlines`.
+        Log("iblinkinfo", r"==\([^)\n]{0,80}/[^)\n]{0,20}\)==>", nothing_more,
+            lines=r"Switch: 0x|CA: \S|[^\n]{1,60}==\("),
+        Log("mlxlink", r"(?m)^[ \t]*Operational Info[ \t]*$", nothing_more),
+        Log("show_gids", r"(?m)^[ \t]*DEV[ \t]+PORT[ \t]+INDEX[ \t]+GID", nothing_more),
+        Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
+            r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
+        Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
         Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\."
             r"|^memcpy CE [CG]PU\(row\) ", _nvbandwidth, begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
+        Log("numactl --hardware", r"(?m)^available: \d{1,4} nodes? \(|^[ \t]*NUMA node\(s\): ", _nodes),
         Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed"
             r" |LnkSta:.{0,80}\(downgraded\)|ACSCtl:",
             machine_of),
@@ -212,6 +250,11 @@ def logs() -> tuple[Log, ...]:
     return (*own, *makers)
 
 
+def nothing_more(text: str) -> Measured:
+    """Read output whose faults are lines that other readers know."""
+    return Measured(version=1)
+
+
 # --- readers -----------------------------------------------------------------------------------------------------
 
 _NCCL_ROW = (  # size, count, type, (redop, (root,)) time, algbw, busbw, errors
@@ -219,6 +262,8 @@ _NCCL_ROW = (  # size, count, type, (redop, (root,)) time, algbw, busbw, errors
     r"[ \t]+\d{1,9}(?:\.\d{1,3})?"
     r"[ \t]+(\d{1,5}\.\d\d)[ \t]+(\d{1,5}\.\d\d)[ \t]+\S{1,8}[ \t]+\d"
 )
+# Lines of the library between the halves of a row, and glued to them: rows are printed in parts.
+_LOGGED = re.compile(r"[A-Za-z][\w.-]{0,200}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL [^\n]*\n")
 _ALONE = Stated(
     says="each process ran alone: of one rank the bus bandwidth is 0 by its definition", line="busbw 0.00 in every row",
     remedy="build nccl-tests with MPI=1 and start it by mpirun, or give one process several GPUs (-g); its lines must"
@@ -236,6 +281,7 @@ def _variables(text: str) -> Measured:
 
 
 def _nccl_tests(text: str) -> Measured:
+    text = _LOGGED.sub("", text)
     rates = [(float(busbw), float(algbw)) for algbw, busbw in re.findall(rf"(?m)^{_NCCL_ROW}", text)]
     if rates and not max(rates)[0] and max(rates)[1] >= 1:
         return Measured(version=1, observations=Observations(stated=(_ALONE,)))
@@ -356,8 +402,9 @@ def _nvbandwidth(text: str) -> Measured:
     form = r'Waiving device_to_device\w+|device_to_device\w+",\s*"status": "Waived'
     waived = re.search(form, text) if len(named) > 1 else None
     figures = () if waived and "SUM " not in text and "{" not in text else _figures(nvbandwidth.parse(text))
-    if not figures and not waived:
-        raise NotUnderstood("nvbandwidth", "copies by kernels (SM) are not compared: give those of copy engines (…_ce)")
+    between = r"(device_to_device_memcpy_(?:read|write))_sm"
+    if not figures and not waived and re.search(between, text):  # alone they are compared; to hosts SMs are slower
+        return _nvbandwidth(re.sub(between, r"\1_ce", text))
     seen = Observations(p2p="off", said={"p2p": waived[0]}) if waived else Observations()
     return Measured(version=1, setup=setup, figures=figures, observations=seen)
 
@@ -371,6 +418,20 @@ def _fio(text: str) -> Measured:
         msgspec.structs.replace(sample, metric="disk-read", subject=sample.metric) for sample in answer.samples
     )
     return Measured(version=1, figures=tuple(figures_of(samples)))
+
+
+def _nodes(text: str) -> Measured:
+    """Read `numactl --hardware` and lscpu: whether memory can be far, and CPUs without memory of their own."""
+    several = re.search(r"(?m)^available: (?!1 )\d|NUMA node\(s\): +(?!1[ \t\r]*$)\d", text)
+    empty = re.findall(r"(?m)^node (\d{1,4}) cpus: \d[^\n]*\nnode \1 size: 0 MB", text)
+    line, says = f"nodes {', '.join(empty)}: size 0 MB", "CPUs of a NUMA node have no memory of their own: all is far"
+    remedy = "put modules into the channels of each node, or let the firmware make fewer nodes (NPS1, SNC off)"
+    stated = (Stated(says=says, line=line, remedy=remedy, source="numactl(8), --hardware"),) if empty else ()
+    return Measured(
+        version=1,
+        setup=Setup(virtual=True if "Hypervisor vendor:" in text else None),
+        observations=Observations(memory_node=None if several else "near", stated=stated),
+    )
 
 
 _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,64}) set (?:by environment )?to (.{0,200}?)\.?\s*$", re.MULTILINE)
@@ -388,6 +449,8 @@ def _nccl_debug(text: str) -> Measured:
     names = re.findall(r"\[[0-9]+\]\S+?:[0-9]+/(\S+)", ports[1]) if ports else []
     comm = _COMM.search(text)
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
+    if hosts and len(set(_HOST.findall(text))) == 1 and _all_here(text):
+        hosts = 1  # it counts GPUs of one host that it may not connect as of several
     seen: dict[str, Any] = {"transport": _transport(vias, names, text, hosts), "said": {}}
     if seen["transport"] is None and (lacking := re.search(r"NET/IB : No device found", text)):
         seen["said"]["transport"] = lacking[0]  # of one host that is no fault, and of several it is

@@ -1,26 +1,45 @@
-"""What ibstat and ethtool show of a host's ports: rates and states, compared with what the ports could have."""
+"""What tools show of ports: rates, states and counters, compared with what the ports could have and with each other."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from hosttune.errors import BadInput
 from hosttune.model.listing import some
 from hosttune.model.measured import Figure, Measured, NicLink, Nics, Observations, Setup, Stated
 from hosttune.model.text import count
 
-_PORT = re.compile(
+_IBSTAT = (
     r"Port (\d{1,3}):\s+State: (\w+)\s+Physical state: (\w+)\s+Rate: (\d{1,4})\b[^:]{0,40}"
     r"(?:[^\n]{0,80}\n){0,8}?\s+Link layer: (\w+)"
 )
-
-_STATUS = re.compile(
+_STATUS = (
     r"Infiniband device '([^'\n]{1,64})' port (\d{1,3}) status:\s+(?:[^\n]{0,100}\n){0,4}?\s+state:\s+\d: (\w{1,20})"
     r"\s+phys state:\s+\d: (\w{1,20})\s+rate:\s+(\d{1,4})[^\n]{0,40}\s+link_layer:\s+(\w{1,20})"
+)
+_DEVINFO = (  # ibv_devinfo, -v also
+    r"port:\s+(\d{1,3})\s+state:\s+PORT_(\w{1,20}) \(\d\)(?:(?!\s+port:\s)[\s\S])*?\s+link_layer:\s+(\w{1,20})"
+    r"(?:(?!\s+port:\s)[\s\S])*?"
+    r"(?:active_width:\s+(\d{1,2})X[^\n]*\s+active_speed:\s+([\d.]{1,6}) Gbps|(?=\n\s+port:|\Z))"
+)
+_NETDEV = r"(?m)^[ \t]*([\w.-]{1,64}) port (\d{1,3}) ==> (?!ib)\S{1,16} \((\w{1,8})\)"  # ibdev2netdev
+_RDMA_LINK = (  # iproute2
+    r"(?m)^[ \t]*(?:\d+/\d+: |link )([\w.-]{1,64})/(\d{1,3}):? (?:[^\n]{0,160}? )?state (\w{1,20})"
+    r" physical_state (\w{1,20})"
 )
 # Counters of `ethtool -S` (Linux Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst, and the
 # common rtnl_link_stats64) → what they count, what to do, and the part of the packets from which that is a fault.
 _COUNTERS = (
+    (("SymbolErrorCounter", "PortRcvErrors", "LocalLinkIntegrityErrors"),
+     "packets arrive damaged at a port of the fabric",
+     "clear the counters (perfquery -R), run, and read them again: where they grow, clean, reseat or replace cable and"
+     " module", 1e-6),
+    (("PortXmitDiscards",), "a port of the fabric dropped packets that it could not send on",
+     "the port behind it does not take them: look for a host that hangs, a link that went down, or congestion", 1e-3),
     (("rx_discards_phy", "rx_out_of_buffer", "rx_missed_errors", "rx_no_buffer_count", "rx_fifo_errors"),
      "packets were dropped because buffers were full",
      "see with ethtool -S whether it still grows; RoCE: PFC or ECN alike on NIC and switch; else larger rings"
@@ -31,22 +50,33 @@ _COUNTERS = (
 )  # fmt: skip
 
 
+_COUNTED = "ethtool(8), -S; perfquery(8)"
+_STALLS = 2  # intervals without a byte
 _INTERVALS, _UNSTEADY = 5, 1.25  # of iperf3; greatest by least
 _ONE_CPU = 9.0  # Gb/s: with offloads a stream has more, and 10 Gb/s of a wire are 9.4
 _NEARBY = 2e-3  # seconds; a longer way is limited by windows
 
 
 def counters(text: str) -> Measured:
-    """Read ethtool -S: counters that are a large part of the packets. Small ones may be from long ago."""
-    rows = [(name, int(count)) for name, count in re.findall(r"(?m)^[ \t]*([a-z]\w{1,60}): (\d{1,20})[ \t]*$", text)]
-    packets = max((count for name, count in rows if name in ("rx_packets_phy", "rx_packets")), default=0)
+    """Read ethtool -S and perfquery: counters that are a large part of the packets. Small ones may be from long ago."""
+    form = r"(?m)^[ \t]*([A-Za-z]\w{1,60}):[. ]{1,60}(\d{1,20})[ \t]*$"
+    rows = [(name, int(count)) for name, count in re.findall(form, text)]
+    packets = max((count for name, count in rows if name in ("rx_packets_phy", "rx_packets", "PortRcvPkts")), default=0)
     stated = tuple(
-        Stated(says=says, line=f"{name}: {count:,} of {packets:,} packets", remedy=remedy, source="ethtool(8), -S")
+        Stated(says=says, line=f"{name}: {count:,} of {packets:,} packets", remedy=remedy, source=_COUNTED)
         for names, says, remedy, part in _COUNTERS
         for count, name in [max(((count, name) for name, count in rows if name in names), default=(0, ""))]
         if packets and count > packets * part
     )
     return Measured(version=1, observations=Observations(stated=stated))
+
+
+_STALLED = Stated(
+    says="the connection is made and then carries nothing: packets of full size do not pass, or the way is cut",
+    line="0.00 bits/sec in most intervals", source="RFC 2923, 2.1; esnet/iperf issue 955",
+    remedy="one MTU on interfaces, bridges, VFs and switch ports of the whole way: ping -M do -s 8972 (for 9000) must"
+    " pass; or the smaller MTU at both ends",
+)  # fmt: skip
 
 
 def iperf(text: str) -> Measured:
@@ -56,6 +86,9 @@ def iperf(text: str) -> Measured:
         r"(\d{1,6}(?:\.\d{1,3})?) ([GM])bits/sec",
         text,
     )
+    every = re.findall(r"(?m)^\[[ \d]{2,4}\].* (\d\S*) ([GMK]?)bits/sec[ \t]+\d+[ \t]+\d", text)  # TCP's have a window
+    if every.count(("0.00", "")) >= max(_STALLS, len(every) / 2):
+        return Measured(version=1, observations=Observations(stated=(_STALLED,)))
     if not rows:
         raise BadInput("no line of figures", where="iperf3", hint="save its whole output")
     streams = len({stream for stream, *_ in rows if "SUM" not in stream})
@@ -84,32 +117,60 @@ def iperf(text: str) -> Measured:
     return Measured(version=1, figures=(figure,), observations=Observations(stated=(stated,) if stated else ()))
 
 
-def ibstat(text: str) -> Measured:
-    """Read ibstat (infiniband-diags): cards of one type are each other's measure. Raises BadInput."""
-    text = _STATUS.sub(  # ibstatus
-        lambda port: (
-            f"CA '{port[1]}'\n CA type: {port[1].rstrip('0123456789')}\n Port {port[2]}:\n State: {port[3].title()}\n"
-            f" Physical state: {port[4]}\n Rate: {port[5]}\n Link layer: {port[6]}\n"
-        ),
-        text,
-    )
-    ports = [
-        (f"{name} port {number}", kind, state == "Active", float(rate), layer)
-        for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'\s+CA type: (\S{1,40})((?:(?!CA ')[\s\S])*)", text)
-        for number, state, _, rate, layer in _PORT.findall(rest)
-    ]
+class _PastedPort(NamedTuple):
+    name: str
+    kind: str  # those of one kind are each other's measure
+    state: str  # ACTIVE, INIT …
+    physical: str = ""
+    rate: float | None = None  # Gb/s
+    layer: str = ""
+
+
+def _ports(text: str) -> Iterator[_PastedPort]:
+    for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'\s+CA type: (\S{1,40})((?:(?!CA ')[\s\S])*)", text):
+        for number, state, physical, rate, layer in re.findall(_IBSTAT, rest):
+            yield _PastedPort(f"{name} port {number}", kind, state.upper(), physical, float(rate), layer)
+    for name, number, state, physical, rate, layer in re.findall(_STATUS, text):
+        yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical, float(rate), layer)
+    for name, rest in re.findall(r"hca_id:\s+(\S{1,64})((?:(?!hca_id:)[\s\S])*)", text):
+        kind = re.search(r"vendor_part_id:\s+(\d{1,8})", rest)
+        for number, state, layer, width, speed in re.findall(_DEVINFO, rest):
+            speeds = float(width) * float(speed) if speed else None
+            yield _PastedPort(f"{name} port {number}", kind[1] if kind else "", state, "", speeds, layer)
+    # Of InfiniBand ibdev2netdev tells only whether IPoIB is up.
+    for name, number, state in re.findall(_NETDEV, text):
+        yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), "ACTIVE" if state == "Up" else state)
+    for name, number, state, physical in re.findall(_RDMA_LINK, text):
+        yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical)
+
+
+_WAITING = Stated(
+    says="a port waits for the subnet manager: it has a signal and is not active",
+    line="",
+    source="rdma-core, opensm(8)",
+    remedy="run opensm on one host, or the switch's own; a virtual function also needs its GUID (ip link set PF vf N"
+    " node_guid) and virt_enabled 2 in opensm.conf",
+)  # fmt: skip
+
+
+def rdma_ports(text: str) -> Measured:
+    """Read ibstat, ibstatus, ibv_devinfo and rdma link: ports of one kind are each other's measure. Raises BadInput."""
+    ports = list(dict.fromkeys(_ports(text)))
     if not ports:
         raise BadInput("no whole port in it", where="ibstat", hint="save its whole output")
-    active = [port for port in ports if port[2]]
+    waiting = [port for port in ports if port.state.startswith("INIT") and port.layer != "Ethernet"]
+    ports = [port for port in ports if port not in waiting]
+    active = [port for port in ports if port.state == "ACTIVE"]
     most: dict[str, float] = {}
-    for _, kind, _, rate, _ in active:
-        most[kind] = max(rate, most.get(kind, 0))
-    slow = [(name, rate, most[kind]) for name, kind, _, rate, _ in active if rate < most[kind]]
-    down = [name for name, _, up, *_ in ports if not up]
+    for port in active:
+        most[port.kind] = max(port.rate or 0, most.get(port.kind, 0))
+    slow = [(port.name, port.rate, most[port.kind]) for port in active if port.rate and port.rate < most[port.kind]]
+    words = {port.name: f"{port.name} {port.physical}".removesuffix(" LinkUp").strip() for port in ports}
+    down = [words[port.name] for port in ports if port not in active]
     # The second ports of cards are often left without a cable: a port that is down stands out only among active ones.
     count = len(ports) if not active or len(down) * 3 <= len(ports) else len(active)
-    layers = {layer for *_, layer in ports}
-    rates = {rate for _, _, _, rate, _ in active}
+    layers = {port.layer for port in ports}
+    rates = {port.rate for port in active}
     link = NicLink(
         rate_gbps=slow[0][1] if slow else None,
         max_rate_gbps=slow[0][2] if slow else None,
@@ -117,28 +178,49 @@ def ibstat(text: str) -> Measured:
         ports_active=len(active),
     )
     places = [name for name, *_ in slow] + (down if count == len(ports) else [])
+    stated = (replace(_WAITING, line=some([port.name for port in waiting], 4)),) if waiting else ()
     return Measured(
         version=1,
         setup=Setup(
             nics=Nics(
-                count=count,
+                count=count or None,
                 rate_gbps=rates.pop() if len(rates) == 1 else None,
                 kind="infiniband" if layers == {"InfiniBand"} else "roce" if layers == {"Ethernet"} else None,
             )
         ),
-        observations=Observations(nic_link=link, said={"nic_link": some(places, 4)} if places else {}),
+        observations=Observations(nic_link=link, said={"nic_link": some(places, 4)} if places else {}, stated=stated),
     )
+
+
+_VIRTUAL = r"(?:lo|docker|virbr|veth|br-|cni|flannel|cali|tap|vnet|tun|ovs|bond)"
+
+
+def interfaces(text: str) -> Measured:
+    """Read `ip link` and `ip addr`: of one interface alone whether it has a carrier; of many, unused ones are usual."""
+    found = re.findall(rf"(?m)^\d{{1,4}}: (?!{_VIRTUAL})([\w.@-]{{1,32}}): <([A-Z0-9_,-]{{2,120}})> mtu \d", text)
+    name, flags = found[0] if len(found) == 1 else ("", "UP")
+    words = "no carrier" if "NO-CARRIER" in flags else "" if re.search(r"\bUP\b", flags) else "ip link set … up"
+    return _without_link(f"{name}: {words}") if words else Measured(version=1)
+
+
+def _without_link(words: str) -> Measured:
+    link = NicLink(ports=1, ports_active=0)
+    return Measured(version=1, observations=Observations(nic_link=link, said={"nic_link": words}))
 
 
 def ethtool(text: str) -> Measured:
     """Read ethtool: the interface whose rate is the smallest part of what it supports. Raises BadInput."""
-    found = []
+    found, lost = [], []
     for name, rest in re.findall(r"Settings for ([\w.@-]{1,32}):((?:(?!Settings for )[\s\S])*)", text):
         modes = re.search(r"Supported link modes:((?:\s+\d{1,6}base\S{1,20})+)", rest)
         now = re.search(r"Speed: (\d{1,6})Mb/s", rest)
         if modes and now and int(now[1]):
             most = max(map(int, re.findall(r"(\d{1,6})base", modes[1])))
             found.append((int(now[1]) / most, name, int(now[1]) / 1e3, most / 1e3))
+        elif "Link detected: no" in rest:
+            lost.append(name)
+    if len(lost) == 1 and not found:  # of several, ports without a cable are usual
+        return _without_link(f"{lost[0]}: no link")
     if not found:
         raise BadInput("no speed with the modes that are supported", where="ethtool", hint="save its whole output")
     part, name, rate, top = min(found)

@@ -55,10 +55,11 @@ def _low_pairs(case: Case) -> tuple[Judged, ...]:
 
 
 def _at_pcie(case: Case) -> tuple[Judged, str] | None:
-    """Return a low figure of linked GPUs that is no more than a PCIe slot carries."""
+    """Return a low figure of linked GPUs that is no more than a PCIe slot carries, if none of their copies is more."""
     own = case.shape.generation.pcie_gts if case.shape.generation else None
     rate = case.shape.slot_gb_per_s or (formulas.pcie_gb_per_s(own, 16) if own else None)
-    if rate is None or not _linked(case):
+    fast = any(judged.figure.metric == "p2p" and (judged.value or 0) > (rate or 0) for judged in case.figures)
+    if rate is None or not _linked(case) or fast:
         return None
     low = [verdict for verdict in _low_pairs(case) if verdict.value is not None and verdict.value <= rate]
     return (low[0], f"what a PCIe slot carries at most, {rate:.1f} GB/s") if low else None
@@ -82,7 +83,8 @@ def fabric_manager(case: Case) -> Finding | None:
     kept = _at_pcie(case)
     if kept is None or case.seen.p2p == "nvlink" or case.seen.transport == "nvls":
         return None
-    return supports("fits", (f"{kept[0].name} is below {kept[1]}, on a board with switches",), _pairs(case))
+    words = f"{kept[0].name} is below {kept[1]}, on a board with switches; without it CUDA mostly does not start (802)"
+    return supports("possible", (words,), _pairs(case))
 
 
 def _ring_kept(case: Case) -> tuple[Judged, str] | None:
@@ -100,7 +102,8 @@ def _ring_kept(case: Case) -> tuple[Judged, str] | None:
     unless=("fabric-manager-not-running",),
     source=f"{_GUIDE} (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL); p2pBandwidthLatencyTest of the CUDA samples;"
     " cloud-hypervisor pull request 6235",
-    remedy="unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; in a guest let the planner keep GPUs of one switch together",
+    remedy="unset NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and NCCL_SHM_DISABLE; in a guest let the planner keep GPUs of one"
+    " switch together",
     confirm="p2pBandwidthLatencyTest with and without --p2p_read, or hosttune validate --level 1 (p2p-write-ce)",
 )
 def p2p_disabled(case: Case) -> Finding | None:
@@ -118,11 +121,14 @@ def _lacks_peers(case: Case) -> bool:
 
 def _p2p_disabled(case: Case) -> Finding | None:
     variables = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_P2P_LEVEL=("0", "LOC"))
-    if variables and _set(case, NCCL_SHM_DISABLE=("1",), NCCL_NET=("SOCKET",))[1:]:
+    shared = _set(case, NCCL_SHM_DISABLE=("1",))
+    if variables and shared and _set(case, NCCL_NET=("SOCKET",)):
         return None  # then it is sockets that carry the data
     told = (("p2p", "off", "peer access is off"), ("p2p", "partly", "peer access is off between some of them"),
             ("transport", "shm", "its channels go via SHM"))  # fmt: skip
     words = [*variables, *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value)]
+    if variables and case.seen.transport == "socket" and case.shape.hosts == 1:
+        words += [*shared, "so the library uses sockets within the host"]
     kept = _at_pcie(case)
     if words:
         about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else ())
@@ -159,6 +165,8 @@ def _p2p_disabled(case: Case) -> Finding | None:
         return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
     if not _linked(case) and case.shape.virtual:
         return supports("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
+    if _lacks_peers(case):
+        return supports("default", ("the driver gives these models no peer access over PCIe",), low)
     return (
         supports("possible", ("whether GPUs access each other directly was not read",), low)
         if not _linked(case)

@@ -41,8 +41,10 @@ def socket_transport(case: Case) -> Finding | None:
         *variables,
         *([case.told("transport", "the library uses sockets")] if case.seen.transport == "socket" else []),
     ]
+    alone = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_SHM_DISABLE=("1",))  # of one host, too
+    if case.shape.hosts == 1 and alone and not variables:
+        return None  # its own devices have no other way then
     if words:
-        alone = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_SHM_DISABLE=("1",))  # of one host, too
         about = case.about(COLLECTIVES) if len(alone) == _BOTH else case.networked
         return observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
     host, low = case.shape.host_gb_per_s, case.low_between

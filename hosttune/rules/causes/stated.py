@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
+from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
 from hosttune.rules.causes.kernel import of_kernel
-from hosttune.rules.causes.search import findall, search
+from hosttune.rules.causes.search import distinct, findall, search
 
 NO_FABRIC = "|".join(
     rf"{words}\b[^\n]{{0,60}}"
-    for words in (r"[Ss]ystem not yet initialized", r"[Ee]rror 802", r"[Ee]rror: 802", r"returned 802", r"code=802")
+    for words in (
+        r"[Ss]ystem not yet initialized",
+        r"[Ee]rror 802",
+        r"[Ee]rror: 802",
+        r"returned 802",
+        r"code=802",
+        r"\[802\] Call to cuInit",
+        "CUDA_ERROR_SYSTEM_NOT_READY",
+        "cudaErrorSystemNotReady",
+    )
 )
 # An observation, its value, and the line from its first fixed letters on: those are found fast in long logs.
 _ROWS: tuple[tuple[str, Any, str], ...] = (
@@ -55,7 +65,14 @@ _RESERVED = r"(?m:^)[ \t]*(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) reserved\b"
 _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
-SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*FAULT_LINES, *SYMPTOMS, *FAILURES)))
+_CERTAIN, _SEEN = (*GUEST_LINES, *FAULT_LINES), (*SYMPTOMS, *GUEST_SYMPTOMS)
+_FAILED = (*FAILURES, *GUEST_FAILURES)
+SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *_FAILED)))
+
+
+def spoken(line: str) -> bool:
+    """Return whether a rule knows what a line says."""
+    return any(search(pattern, line) for pattern in SPOKEN)
 
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
@@ -73,11 +90,28 @@ def stated(text: str) -> dict[str, tuple[Any, str]]:
 
 def _told(rows: Iterable[FaultLine], text: str) -> Iterator[Stated]:
     """Yield what lines say; of one line what the first row says that has it."""
-    begins = set()
+    begins: set[int] = set()  # of the first line of a match and of its last
     for row in rows:
-        if (match := search(row.pattern, text)) and (begin := text.rfind("\n", 0, match.start())) not in begins:
-            begins.add(begin)
+        match = search(row.pattern, text)
+        lines = {text.rfind("\n", 0, place) for place in match.span()} if match else set()
+        if match and begins.isdisjoint(lines):
+            begins |= lines
             yield Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
+
+
+def _unwrapped(text: str) -> tuple[str, Callable[[FaultLine], FaultLine]]:
+    """Return the text with each cell of DCGM's tables in one line, and what makes a row fit it.
+
+    DCGM cuts words at the cell's end, and a blank that was there is lost (dcgmi's CommandOutputController).
+    """
+    joined = re.sub(r"[ \t]{0,80}\|[ \t\r]{0,8}\n\|[ \t]{4,60}\|[ \t]?", "", text)
+    if joined == text:
+        return text, lambda row: row
+    # A look-behind has a fixed width.
+    return (
+        joined,
+        lambda row: row if "(?<" in row.pattern else row._replace(pattern=re.sub(r" (?![?*+{\]])", " ?", row.pattern)),
+    )
 
 
 def _overlaps(text: str) -> Iterator[Stated]:
@@ -102,18 +136,21 @@ def _overlaps(text: str) -> Iterator[Stated]:
 
 def lines_of(text: str) -> Measured:
     """Return what such lines show, and the links that the kernel says are narrow."""
+    kernel = list(of_kernel(text))
+    text = distinct(text)
     found = stated(text)
     seen: dict[str, Any] = {name: value for name, (value, _) in found.items()}
     said = {name: words for name, (_, words) in found.items()}
     classes, drivers = dict(findall(_CLASS, text)), {vendor.driver for vendor in VENDORS}
     worst: dict[str, float] = {}
-    told = [*_overlaps(text), *_told(FAULT_LINES, text)]
-    kernel = list(of_kernel(text))
-    symptoms = [] if told else [line for line in _told(SYMPTOMS, text) if not any(line.says in k.says for k in kernel)]
+    joined, fitting = _unwrapped(text)
+    told = [*_overlaps(text), *_told(map(fitting, _CERTAIN), joined)]
+    seen_too = () if told else _told(map(fitting, _SEEN), joined)
+    symptoms = [line for line in seen_too if not any(line.says in other.says for other in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
     told += (line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line))
     told += symptoms
-    told += [] if told or found else list(_told(FAILURES, text))[:1]
+    told += [] if told or found else list(_told(_FAILED, text))[:1]
     for driver, address, speed, width, where, top, most in findall(_NARROW, text):
         # A function without a class here that a driver names is a NIC: only drivers of GPUs and NICs print the line.
         # A chipset's uplink, which holds what is behind it, has four lanes; a wider one is above a card.

@@ -85,7 +85,7 @@ def guest_planned(on: On, planned: _AppliedGuest) -> Finding:
         return on.failed(actual, PLACE.format(on.subject))
     if unread := [row.what for row in rows if row.state == UNKNOWN]:
         on.give_up(f"of its definition was not read: {listed(unread)}")
-    return on.passed(f"as planned: {listed([row.what for row in rows])}")
+    return on.passed(f"as planned: {listed([row.what for row in rows], 8)}")
 
 
 # --- the PCI tree of a guest ----------------------------------------------------------------------------------

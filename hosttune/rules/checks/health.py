@@ -221,7 +221,7 @@ def time_sync(on: On) -> Finding:
     title="The kernel reads the time from the CPU",
     about="host",
     why="without the TSC each reading of the time leaves the CPU, on the host and in every guest",
-    source="Linux kernel/time/clocksource.c (the watchdog rejects a TSC that drifts); kernel-parameters: tsc",
+    source="Linux kernel/time/clocksource.c; kernel-parameters: tsc",
     expected="tsc, or what the hypervisor offers",
     remedy="dmesg | grep -i tsc says why the TSC was rejected; update the firmware, take clocksource= and tsc=unstable"
     " out of the kernel's arguments, then reboot",

@@ -42,7 +42,7 @@ def linked(evidence: Evidence) -> Iterator[tuple[str, PciDevice | None]]:
     about="each GPU, NIC, NVMe drive and NVSwitch",
     why="a link that trained low costs half its bandwidth or more, and nothing else shows it; a GPU at rest can"
     " only be judged under load (level 1)",
-    source="PCI Express Base 5.0, 7.5.3.6 Link Capabilities and 7.5.3.8 Link Status; Linux"
+    source="PCI Express Base 5.0, 7.5.3.6 and 7.5.3.8; Linux"
     " Documentation/ABI/testing/sysfs-bus-pci (current_link_speed); nvidia-smi documentation: lower when the GPU is"
     " not in use",
     expected="the most that both ends can do",

@@ -36,7 +36,7 @@ _Port = RdmaPort | Interface
     about="each NIC, with its ports",
     why="A bad cable shows itself in counters long before it breaks; each retransmission stalls a whole job",
     source=f"{NVSENTINEL}, link counter detection 4.5; Azure/azurehpc-health-checks azure_ib_link_flapping.nhc;"
-    " IEEE 802.3 (bit error rate)",
+    " IEEE 802.3",
     expected="no more errors than the sources of ports.toml allow, since the last look and while benchmarks ran",
     remedy=_WIRE,
     reads=READ,

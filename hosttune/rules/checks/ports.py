@@ -53,7 +53,7 @@ _SLOWER = "look at the cable, the transceiver and the switch's port: one of them
     title="Ports have a link, and InfiniBand ports a subnet manager",
     about="each NIC, with its RDMA ports and network interfaces",
     why="A rail that is down slows or stops every job that spans hosts",
-    source="Linux Documentation/ABI/stable/sysfs-class-infiniband and testing/sysfs-class-net; InfiniBand Architecture"
+    source="Linux Documentation/ABI/stable/sysfs-class-infiniband; InfiniBand Architecture"
     f" volume 1, 14.2 (subnet management); {NVSENTINEL}, link state detection",
     expected="each port that is set up has a link, and on InfiniBand an address from the subnet manager",
     remedy=CABLE,

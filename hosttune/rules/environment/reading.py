@@ -189,7 +189,8 @@ def _line(number: int, line: str, tools: Mapping[str, Mapping[str, str]]) -> lis
         return [VariableSetting(number, pair[1], _unquoted(pair[2]))]
     variable_settings = [setting for words in _commands(line) for setting in _shell(number, words)]
     if pairs := commands(line, tools):
-        before = [setting for setting in variable_settings if setting.name and _OWN.match(setting.name)]
+        own = (setting for setting in variable_settings if setting.name and _OWN.match(setting.name))
+        before = [setting for setting in own if (setting.name, setting.value) not in pairs]  # BOOT_IMAGE is both
         return [*before, *(VariableSetting(number, name, value) for name, value in pairs)]
     if any(setting.name != (setting.name or "").lower() for setting in variable_settings):
         return variable_settings

@@ -25,6 +25,7 @@ _IOMMU = "/domain/devices/iommu"
 _MODEL = "libvirt formatdomain, CPU model and topology"
 _OWN_MODES = ("host-passthrough", "maximum")
 _AMD = "AuthenticAMD"
+_MIGRATABLE = (6, 5)  # libvirt formatdomain: the attribute migratable
 _MOST_WITHOUT_EIM = 255  # vCPUs (libvirt, QEMU_MAX_VCPUS_WITHOUT_EIM)
 _ADDS_IOMMU = (10, 10)  # libvirt's NEWS: Automatically add IOMMU when needed
 _WRITE_EIM = (
@@ -50,11 +51,12 @@ _WRITE_EIM = (
 )
 def cpu_model(scene: GuestOnHost) -> Iterator[Finding]:
     """Find named and default CPU models, and a CPU without its invariant time stamp counter."""
-    cpu = scene.guest.cpu
+    cpu, old = scene.guest.cpu, (scene.facts.libvirt or _MIGRATABLE) < _MIGRATABLE
     if cpu.mode not in _OWN_MODES:
         model = f"mode {cpu.mode}" if cpu.mode else f"model {cpu.model}" if cpu.model else "QEMU's default model"
-        yield Finding(f"the CPU has {model}: the guest does not see this host's CPU", _CPU)
-    elif cpu.migratable is not False and scene.given:
+        remedy = "write <cpu mode='host-passthrough'>" if old else None
+        yield Finding(f"the CPU has {model}: the guest does not see this host's CPU", _CPU, remedy=remedy)
+    elif cpu.migratable is not False and scene.given and not old:
         text = f"mode {cpu.mode} without migratable='off': QEMU hides the invariant TSC from the guest"
         yield Finding(text, _CPU, ADVICE)
 
@@ -166,7 +168,8 @@ def cpu_topoext(scene: GuestOnHost) -> Iterator[Finding]:
     why="it yields and halts as if others waited for its CPUs: each wake-up is an exit",
     source="Linux Documentation/virt/kvm/x86/cpuid (KVM_HINTS_REALTIME); libvirt formatdomain, kvm",
     remedy="write <kvm><hint-dedicated state='on'/><poll-control state='on'/></kvm> in <features>",
-    applies=lambda scene: scene.kvm and scene.x86 and scene.all_pinned,
+    # A guest from which KVM is hidden sees no hint of it.
+    applies=lambda scene: scene.kvm and scene.x86 and scene.all_pinned and "hidden" not in scene.guest.kvm_features,
 )
 def kvm_hints(scene: GuestOnHost) -> Iterator[Finding]:
     """Find pinned guests without KVM's hints, where the installed software has them."""
@@ -296,7 +299,7 @@ def cell_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
         text = f"the cells hold vCPUs {beyond}, but the guest has {scene.guest.vcpus} vCPUs: libvirt refuses"
         yield Finding(text, _CELLS, remedy=f"take them out of the cells, or write <vcpu>{max(beyond) + 1}</vcpu>")
     missing = every - counts
-    if missing:
+    if missing and len(scene.guest.cells) > 1:  # one cell gets them all, as oVirt writes room for vCPUs to plug in
         yield Finding(f"vCPUs {missing} are in no cell: libvirt puts them into cell 0", _CELLS, WARN)
 
 
@@ -343,9 +346,7 @@ def _adds_iommu(scene: GuestOnHost) -> bool:
     """Return whether this libvirt adds what is not written of the IOMMU device and the I/O APIC of a guest with more
     than 255 vCPUs (since 10.10, qemu_postparse.c: qemuDomainNeedsIOMMUWithEIM).
     """
-    stack = scene.host.virtualization
-    version = elements.version_of(stack.libvirt_version if stack else None)
-    return scene.q35 and scene.guest.vcpus > _MOST_WITHOUT_EIM and version is not None and version >= _ADDS_IOMMU
+    return scene.q35 and scene.guest.vcpus > _MOST_WITHOUT_EIM and (scene.facts.libvirt or (0,)) >= _ADDS_IOMMU
 
 
 def _last_apic_id(scene: GuestOnHost) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hosttune.domain.elements import CLIQUE
 from hosttune.domain.guest import HostDevice
+from hosttune.domain.xml import pci_address
 from hosttune.gpu import reads_rom
 from hosttune.gpu.vgpu import stays_with_driver, type_folder
 from hosttune.inventory.cliques import UNKNOWN, apart, clique_gpus, in_words, wrong
@@ -23,6 +24,8 @@ _GROUPS = sysfs.IOMMU_GROUPS
 _SOURCE = "libvirt formatdomain, Host device assignment"
 _VFIO = "Linux Documentation/driver-api/vfio"
 _ELSEWHERE = "use another slot or port, or a virtual function"
+# Devices that the guest boots from, and those with a ROM that somebody chose: their ROM is wanted.
+_ROM_WANTED = ("devices/hostdev[@type='pci'][boot]", "devices/hostdev[@type='pci']/rom[@file]/..")
 _VGPU = Need[GuestOnHost]("the host's vGPUs are unknown", lambda scene: scene.host.vgpu is not None)
 
 
@@ -131,7 +134,7 @@ def boot_display(scene: GuestOnHost) -> Iterator[Finding]:
     why="the guest does not start until it is",
     source=f"{_SOURCE}, managed; {_VFIO}",
     remedy="bind it to vfio-pci, or to its own VFIO driver where the kernel has one (modprobe -c names it beside"
-    " vfio_pci:): hosttune plan and apply do it, and keep it so across reboots",
+    " vfio_pci:): hosttune plan and apply do it",
     needs=(PCI,),
     applies=_passed,
 )
@@ -163,12 +166,13 @@ def host_driver(scene: GuestOnHost) -> Iterator[Finding]:
 )
 def rom_bar(scene: GuestOnHost) -> Iterator[Finding]:
     """Find option ROMs that the guest's firmware sees; libvirt has no such switch for an interface."""
+    boots = {pci_address(e.find("source/address")) for at in _ROM_WANTED for e in scene.root.iterfind(at)}
     for device in each(scene):
         if reads_rom(scene.host.index.gpus.get(device.source or "")):
             if device.rom_bar is False:
                 text = f"{device.source}: its driver reads the option ROM, and may not load without it"
                 yield Finding(text, scene.place_of(device), INFO, remedy="take <rom bar='off'/> out")
-        elif device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
+        elif device.rom_bar is not False and not device.interface and device.source in scene.pci.keys() - boots:
             mend = "<rom bar='off'/> keeps the guest's firmware from running it"
             yield Finding(f"{device.source}: the option ROM is mapped; {mend}", scene.place_of(device))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune.domain import arguments
+from hosttune.domain.elements import ASSUMED_LIBVIRT, ASSUMED_QEMU, Version, version_of
 from hosttune.domain.guest import Controller, Guest, HostDevice
 from hosttune.inventory.devices import Catalogue, read_catalogue
 from hosttune.inventory.width import supported_elements
@@ -110,6 +111,25 @@ class HostFacts(msgspec.Struct, frozen=True, dict=True):
     def catalogue(self) -> Catalogue:
         """Return the host's devices as the planner sees them, with its NVSwitch fabric."""
         return read_catalogue(self.host)
+
+    @cached_property
+    def libvirt(self) -> Version | None:
+        """Return the version of the installed libvirt."""
+        return version_of(self.host.virtualization.libvirt_version if self.host.virtualization else None)
+
+    @cached_property
+    def qemu(self) -> Version | None:
+        """Return the version of the installed QEMU."""
+        return version_of(self.host.virtualization.qemu_version if self.host.virtualization else None)
+
+    @property
+    def json_devices(self) -> bool:
+        """Return whether libvirt gives QEMU each device as JSON, where -set finds none (QEMU_CAPS_DEVICE_JSON).
+
+        libvirt 7.9 took JSON of QEMU 6.2; 8.1 and newer wait for QEMU 7.0, which can unplug such devices.
+        """
+        libvirt, qemu = self.libvirt or ASSUMED_LIBVIRT, self.qemu or ASSUMED_QEMU
+        return qemu >= ((7, 0) if libvirt >= (8, 1) else (6, 2)) and libvirt >= (7, 9)
 
     @cached_property
     def elements(self) -> frozenset[str]:

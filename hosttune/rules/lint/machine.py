@@ -9,11 +9,18 @@ from hosttune.domain import elements
 from hosttune.domain.arguments import passed_functions, values_of
 from hosttune.domain.xml import QEMU
 from hosttune.inventory.window import AMD_HT_START, BELOW_4G, DEFAULT_HOLE
-from hosttune.model.values import format_size
+from hosttune.model.values import format_size, grouped
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import QEMU_ARGUMENTS, GuestOnHost, named
-from hosttune.rules.lint.rule import ADVICE, CPU_VENDOR, ERROR, INFO, PCI, WARN, rule, unknown
+from hosttune.rules.lint.rule import ADVICE, CPU_VENDOR, ERROR, INFO, LIBVIRT, PCI, QEMU_VERSION, WARN, rule, unknown
 
+_SET = re.compile(r"device\.([\w-]+)\.([\w-]+)=(.+)")
+_SWITCH = {"on": "true", "off": "false", "true": "true", "false": "false", "yes": "true", "no": "false"}
+_WORDS = ("display", "enable-migration")  # on, off or auto, which is no bool (QEMU hw/vfio/pci.c)
+_NUMBER = re.compile("0x[0-9a-fA-F]+|[1-9][0-9]*|0")
+_MACHINE = re.compile(r"(pc-q35|pc-i440fx)-([0-9]{1,3})\.([0-9]{1,3})")  # as QEMU names them: hw/i386/pc_q35.c
+_ALIASES = {"pc-q35": "q35", "pc-i440fx": "pc"}
+_OF_PC = ("devices/*[@model='pci-root']", "devices/*/address[@type='pci']", "devices/disk/target[@bus='ide']")
 _TYPE = "/domain/os/type"
 _FIRMWARE = "/domain/os/firmware"
 _OFFER = Need[GuestOnHost](
@@ -39,7 +46,9 @@ _KVM = Need[GuestOnHost](
 def machine_type(scene: GuestOnHost) -> Iterator[Finding]:
     """Find passed devices on a machine without PCIe."""
     if not scene.q35:
-        yield Finding(f"machine {scene.guest.machine or 'not written (libvirt: pc)'}, and not q35", _TYPE)
+        anew = "make it anew with machine='q35' and its disks: q35 takes no pci-root, IDE and PCI addresses of pc"
+        text = f"machine {scene.guest.machine or 'not written (libvirt: pc)'}, and not q35"
+        yield Finding(text, _TYPE, remedy=anew if any(map(scene.written, _OF_PC)) else None)
 
 
 @rule(
@@ -186,13 +195,18 @@ def guest_sleep(scene: GuestOnHost) -> Iterator[Finding]:
     applies=lambda scene: scene.x86 and scene.demanding,
 )
 def hypervisor_offers(scene: GuestOnHost) -> Iterator[Finding]:
-    """Find too many vCPUs; firmware and CPU modes are missing on the host only."""
+    """Find too many vCPUs, machines that QEMU lacks; firmware and CPU modes are missing on the host only."""
     offered = scene.host.virtualization.capabilities if scene.host.virtualization else None
     if offered is None:
         return
     if offered.max_vcpus is not None and scene.guest.vcpus > offered.max_vcpus and scene.q35:
         text = f"{scene.guest.vcpus} vCPUs, this QEMU's machine takes {offered.max_vcpus}"
         yield Finding(text, "/domain/vcpu", remedy=f"write at most <vcpu>{offered.max_vcpus}</vcpu>")
+    machine, qemu = _MACHINE.fullmatch(scene.guest.machine or ""), scene.facts.qemu
+    usual = (scene.root.findtext("devices/emulator") or "/usr/bin/").startswith(("/usr/bin/", "/usr/libexec/"))
+    if machine and qemu and usual and (int(machine[2]), int(machine[3])) > qemu[:2]:
+        remedy = f"update QEMU, or write machine='{_ALIASES[machine[1]]}'"
+        yield Finding(f"machine {machine[0]} is newer than QEMU {'.'.join(map(str, qemu))}", _TYPE, remedy=remedy)
     if scene.guest.firmware == "efi" and offered.firmwares is not None and "efi" not in offered.firmwares:
         yield Finding("libvirt finds no UEFI firmware here", "/domain/os", INFO, remedy="install OVMF (package ovmf)")
     mode = scene.guest.cpu.mode
@@ -224,7 +238,7 @@ def host_kvm(scene: GuestOnHost) -> Iterator[Finding]:
     INFO,
     QEMU_ARGUMENTS,
     right="devices of the host and the CPU are elements of the XML, not arguments to QEMU",
-    why="libvirt does not see them: it prepares no device and raises no limit; most rules look at elements only",
+    why="libvirt does not see them: it prepares no device and raises no limit",
     source="libvirt docs, drvqemu: Pass-through of arbitrary QEMU commands",
     remedy="write a <hostdev> for the device, and <cpu> for the CPU",
     applies=lambda scene: bool(scene.guest.qemu_arguments),
@@ -242,20 +256,56 @@ def qemu_arguments(scene: GuestOnHost) -> Iterator[Finding]:
 
 
 @rule(
+    "qemu-set",
+    ERROR,
+    QEMU_ARGUMENTS,
+    right="-set changes no device of libvirt's",
+    why="libvirt writes devices as JSON, where QEMU's -set finds none: no start",
+    source="libvirt issue 287; QEMU issue 787",
+    remedy="write <qemu:override>",
+    needs=(LIBVIRT, QEMU_VERSION),
+    applies=lambda scene: (
+        any(values_of(scene.guest.qemu_arguments, "set"))
+        and not scene.written(f"{QEMU}capabilities/{QEMU}del")  # a filter that makes libvirt write devices as before
+    ),
+)
+def qemu_set(scene: GuestOnHost) -> Iterator[Finding]:
+    """Find devices whose properties are set by name; devices of other arguments keep theirs."""
+    own = set(re.findall(r"\bid=([^,]+)", " ".join(values_of(scene.guest.qemu_arguments, "device"))))
+    written = map(_SET.fullmatch, values_of(scene.guest.qemu_arguments, "set") if scene.facts.json_devices else ())
+    for alias, matches in grouped((match[1], match) for match in written if match and match[1] not in own).items():
+        properties = "".join(map(_property, matches))
+        remedy = (
+            f"take -set and device.{alias}.… out, and write in <domain> <qemu:override><qemu:device alias='{alias}'>"
+            f"<qemu:frontend>{properties}</qemu:frontend></qemu:device></qemu:override>"
+        )
+        yield Finding(f"-set device.{alias}.…: this QEMU finds no device {alias}", QEMU_ARGUMENTS, remedy=remedy)
+
+
+def _property(match: re.Match[str]) -> str:
+    """Return a property for <qemu:override>, whose type must be QEMU's own."""
+    _, name, value = match.groups()
+    kind = "unsigned" if _NUMBER.fullmatch(value) else "bool" if value in _SWITCH and name not in _WORDS else "string"
+    text = str(int(value, 0)) if kind == "unsigned" else _SWITCH[value] if kind == "bool" else value
+    return f"<qemu:property name='{name}' type='{kind}' value='{text}'/>"
+
+
+@rule(
     "qemu-override",
     WARN,
     "/domain/qemu:override",
     right="libvirt knows <qemu:override>",
-    why="libvirt ignores it, and QEMU gets what the other elements say",
+    why="libvirt ignores it",
     source="libvirt docs, drvqemu: Overriding properties of QEMU devices (since 8.2.0)",
-    remedy="update libvirt, or set the properties with <qemu:arg value='-set'/>"
-    "<qemu:arg value='device.ALIAS.PROPERTY=VALUE'/> in <qemu:commandline>",
+    remedy="update libvirt to 8.2 or newer",
     applies=lambda scene: scene.written(f"{QEMU}override"),
 )
 def qemu_override(scene: GuestOnHost) -> Iterator[Finding]:
     """Find overrides that libvirt ignores, and those that say which device is passed: that is not judged."""
     if elements.CLIQUE not in scene.facts.elements:
-        yield Finding("<qemu:override> needs libvirt 8.2", "/domain/qemu:override")
+        words = "<qemu:arg value='-set'/><qemu:arg value='device.ALIAS.PROPERTY=VALUE'/>"
+        remedy = None if scene.facts.json_devices else f"update libvirt, or write {words} in <qemu:commandline>"
+        yield Finding("<qemu:override> needs libvirt 8.2", "/domain/qemu:override", remedy=remedy)
     names = {str(element.get("name")) for element in scene.root.iterfind(f"{QEMU}override//{QEMU}property")}
     if other := sorted(names & {"host", "sysfsdev", "bus", "addr"}):
         yield unknown(f"what the properties {named(other)} of <qemu:override> change", "/domain/qemu:override")

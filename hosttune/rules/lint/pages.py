@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.domain.elements import version_of
 from hosttune.domain.guest import Pages
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import GuestOnHost
 from hosttune.rules.lint.memory import bound_bytes, page_size
-from hosttune.rules.lint.rule import ADVICE, ERROR, INFO, NODES, TUNING, WARN, rule, unknown
+from hosttune.rules.lint.rule import ADVICE, ERROR, INFO, LIBVIRT, NODES, QEMU_VERSION, TUNING, WARN, rule, unknown
 
 _BACKING = "/domain/memoryBacking"
 _HUGE = f"{_BACKING}/hugepages"
@@ -24,6 +23,7 @@ _MOUNTS = Need[GuestOnHost](
 )
 
 
+_REFUSES = (9, 1)  # QEMU: backends/hostmem: Report error when memory size is unaligned
 _SMALL_BYTES = 4096  # libvirt takes the size of ordinary pages as a size of "huge" ones, too
 
 
@@ -37,11 +37,13 @@ def _offered(scene: GuestOnHost) -> set[int]:
     return {page.size_bytes for node in scene.host.numa_nodes for page in node.hugepages or ()}
 
 
-def _element(scene: GuestOnHost) -> str:
-    """Return the element for the largest pages of this host up to 1 GiB: larger ones are more than a cell's share."""
-    size = max((size for size in _offered(scene) if size <= 1 << 30), default=1 << 30)
-    number, unit = format_size(size).split()
-    return f"<page size='{number}' unit='{unit}' nodeset='…'/>"
+def _write(scene: GuestOnHost, form: str) -> str:
+    """Return the advice to write the largest pages of this host, up to 1 GiB, of which each cell is a whole number."""
+    cells, sizes = scene.guest.cells or (scene.guest,), _offered(scene) or {2 << 20, 1 << 30}
+    fitting = [s for s in sizes if s <= 1 << 30 and not any((cell.memory_bytes or 0) % s for cell in cells)]
+    number, unit = format_size(max(fitting, default=min(sizes))).split()
+    page = f"<page size='{number}' unit='{unit}'" + (" nodeset='…'/>" if scene.guest.cells else "/>")
+    return f"write {form.format(page)}" + ("" if fitting else ", and round the memory up to whole pages")
 
 
 def _has_pages(scene: GuestOnHost) -> bool:
@@ -63,7 +65,7 @@ def huge_pages(scene: GuestOnHost) -> Iterator[Finding]:
     pages = _pages(scene)
     if not pages:
         text = "no huge pages: the IOMMU and the guest walk 4 KiB pages, and starting takes longer"
-        yield Finding(text, _BACKING, remedy=f"write <hugepages>{_element(scene)}</hugepages> for all cells")
+        yield Finding(text, _BACKING, remedy=_write(scene, "<hugepages>{}</hugepages> for all cells"))
         return
     covered = CpuSet().union(*(parse_cpus(page.cells) for page in pages))
     left = CpuSet(cell.id for cell in scene.guest.cells) - covered
@@ -90,14 +92,14 @@ def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
         settings = scene.host.memory_settings
         now = settings.default_hugepage_bytes if settings else None
         text = f"huge pages without a size: it is the host's default, {format_size(now) if now else 'unknown here'}"
-        yield Finding(text, _HUGE, TUNING, remedy=f"write the size: {_element(scene)}")
+        yield Finding(text, _HUGE, TUNING, remedy=_write(scene, "the size: {}"))
     if not offered:
         yield unknown("which sizes of huge pages the host has is unknown", _HUGE)
     for page in pages:
         if page.size_bytes and offered and page.size_bytes not in offered:
             sizes = " and ".join(format_size(size) for size in sorted(offered))
             text = f"pages of {format_size(page.size_bytes)}: this host has {sizes} ({_NODES}/node*/hugepages)"
-            yield Finding(text, _HUGE, remedy=f"write {_element(scene)}")
+            yield Finding(text, _HUGE, remedy=_write(scene, "{}"))
 
 
 @rule(
@@ -105,8 +107,8 @@ def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
     ERROR,
     "/domain/memory",
     right="the memory of each cell is a whole number of its pages",
-    why="the guest does not start: free pages are per node",
-    source=f"{_SOURCE}, hugepages; QEMU hostmem-file",
+    why="the guest does not start",
+    source=f"{_SOURCE}, hugepages; QEMU backends/hostmem.c",
     remedy="round the memory of the cell to its page size",
     applies=_has_pages,
 )
@@ -116,11 +118,21 @@ def page_alignment(scene: GuestOnHost) -> Iterator[Finding]:
         size = page_size(scene, cell.id)
         if size and cell.memory_bytes is not None and cell.memory_bytes % size:
             text = f"cell {cell.id}: {cell.memory_bytes} bytes is not a whole number of {format_size(size)} pages"
-            yield Finding(text, "/domain/cpu/numa/cell")
+            yield _unaligned(scene, text, "/domain/cpu/numa/cell", cell.memory_bytes, size)
     total = scene.guest.memory_bytes
     size = page_size(scene, None)
     if not scene.guest.cells and size and total is not None and total % size:
-        yield Finding(f"{total} bytes is not a whole number of {format_size(size)} pages", "/domain/memory")
+        text = f"{total} bytes is not a whole number of {format_size(size)} pages"
+        yield _unaligned(scene, text, "/domain/memory", total, size)
+
+
+def _unaligned(scene: GuestOnHost, text: str, where: str, memory: int, page: int) -> Finding:
+    """Judge memory that ends within a page. Before 9.1 QEMU takes a whole page of a hugetlbfs, but of no memfd."""
+    file_backed = not scene.written("memoryBacking/source[@type='memfd']") and not scene.guest.policies  # no mbind
+    rounds = file_backed and (scene.facts.qemu or _REFUSES) < _REFUSES
+    more = ": this QEMU takes a whole last page, QEMU 9.1 refuses" if rounds else ""
+    remedy = f"write {-(-memory // page) * page // 1024} KiB of memory"
+    return Finding(f"{text}{more}", where, WARN if rounds else "", remedy=remedy)
 
 
 @rule(
@@ -190,8 +202,11 @@ def memory_locking(scene: GuestOnHost) -> Iterator[Finding]:
     """Find unlimited locking, and limits below what VFIO locks."""
     guest = scene.guest
     if guest.backing.locked and guest.hard_limit_bytes is None:
-        text = "<locked/> without a hard_limit: the guest may lock all memory of the host"
-        yield Finding(text, f"{_BACKING}/locked", WARN)
+        text, remedy = "<locked/> without a hard_limit: the guest may lock all memory of the host", None
+        if not scene.given and guest.memory_bytes is not None:  # libvirt raises no limit by itself
+            size = -(-(guest.memory_bytes + _VFIO_RESERVE) // 1024)
+            remedy = f"write <hard_limit unit='KiB'>{size}</hard_limit> in <memtune>"
+        yield Finding(text, f"{_BACKING}/locked", WARN, remedy=remedy)
     limit = guest.hard_limit_bytes
     if scene.passed and limit is not None and guest.memory_bytes is not None:
         least = guest.memory_bytes + _VFIO_RESERVE
@@ -272,13 +287,7 @@ def confidential_memory(scene: GuestOnHost) -> Iterator[Finding]:
     yield unknown("a confidential guest: rules of memory are not judged", "/domain/launchSecurity")
 
 
-_LIBVIRT = Need[GuestOnHost](
-    "the version of libvirt is unknown",
-    lambda scene: (
-        version_of(scene.host.virtualization.libvirt_version if scene.host.virtualization else None) is not None
-    ),
-)
-_SNP_LIBVIRT = (10, 5)
+_PROTECTED_SINCE = {"sev": (4, 5), "sev-snp": (10, 5), "tdx": (11, 6)}  # libvirt formatdomain, NEWS
 
 
 @rule(
@@ -287,22 +296,19 @@ _SNP_LIBVIRT = (10, 5)
     "/domain/launchSecurity",
     right="libvirt knows the protection that the guest asks for",
     why="libvirt refuses the definition",
-    source="libvirt formatdomain, Launch Security: sev-snp since 10.5.0",
-    remedy="install libvirt 10.5 or newer",
-    needs=(_LIBVIRT,),
-    applies=lambda scene: scene.written("launchSecurity[@type='sev-snp']"),
+    source="libvirt NEWS 10.5.0 (sev-snp), 11.6.0 (tdx)",
+    remedy="install that libvirt or newer",
+    needs=(LIBVIRT,),
+    applies=lambda scene: any(scene.written(f"launchSecurity[@type='{kind}']") for kind in _PROTECTED_SINCE),
 )
 def confidential_type(scene: GuestOnHost) -> Iterator[Finding]:
-    """Find SNP guests of a libvirt that has no SNP, unless its builder has added it."""
-    said = scene.host.virtualization.libvirt_version if scene.host.virtualization else None
-    if (version_of(said) or _SNP_LIBVIRT) < _SNP_LIBVIRT:
-        yield unknown(f"whether libvirt {said}, which has SNP only by patches, takes it", "/domain/launchSecurity")
+    """Find protected guests of a libvirt that has no such protection, unless its builder has added it."""
+    for kind, since in _PROTECTED_SINCE.items():
+        if scene.written(f"launchSecurity[@type='{kind}']") and (scene.facts.libvirt or since) < since:
+            text = f"whether this libvirt, older than {'.'.join(map(str, since))}, has {kind} by patches"
+            yield unknown(text, "/domain/launchSecurity")
 
 
-_QEMU = Need[GuestOnHost](
-    "the version of QEMU is unknown",
-    lambda scene: version_of(scene.host.virtualization.qemu_version if scene.host.virtualization else None) is not None,
-)
 _SNP, _SNP_VFIO = (9, 1), (9, 2)
 
 
@@ -314,13 +320,13 @@ _SNP, _SNP_VFIO = (9, 1), (9, 2)
     why="QEMU refuses: Cannot set discarding of RAM broken: Device or resource busy",
     source="QEMU ChangeLog/9.2, VFIO; kubevirt/kubevirt issue 16407",
     remedy="install QEMU 9.2 or newer, or take the devices out",
-    needs=(_QEMU,),
+    needs=(QEMU_VERSION,),
     applies=lambda scene: scene.written("launchSecurity[@type='sev-snp']") and bool(scene.taken or scene.given),
 )
 def confidential_devices(scene: GuestOnHost) -> Iterator[Finding]:
     """Find the QEMU that has SNP and cannot pass devices to it; an older one has SNP only as its builder made it."""
     said = scene.host.virtualization.qemu_version if scene.host.virtualization else None
-    version = version_of(said) or _SNP_VFIO
+    version = scene.facts.qemu or _SNP_VFIO
     if version < _SNP:
         yield unknown(f"whether QEMU {said}, which has SNP only by patches, passes devices", "/domain/launchSecurity")
     elif version < _SNP_VFIO:

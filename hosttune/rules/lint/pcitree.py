@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hosttune.domain import elements
 from hosttune.domain.arguments import WINDOW, values_of
-from hosttune.domain.guest import Controller
+from hosttune.domain.guest import Controller, HostDevice
 from hosttune.domain.xml import Malformed, pci_address
 from hosttune.inventory.width import AddressBits, address_width
 from hosttune.inventory.window import (
@@ -164,25 +164,29 @@ def address_slot(scene: GuestOnHost) -> Iterator[Finding]:
     right="each PCIe device has a port of its own",
     why="on the root bus it is an integrated endpoint: on SXM boards CUDA then fails (error 3)",
     source=f"{_PCIE}, 2; Ubicloud, Virtualizing NVIDIA HGX B200 GPUs",
-    remedy="put the device behind a pcie-root-port of its own",
+    remedy="put each device behind a pcie-root-port of its own",
     needs=(PCI,),
     applies=lambda scene: bool(scene.passed) and scene.q35,
 )
 def root_port(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices that are behind no port. A GPU of an NVSwitch board does not work there."""
+    known = any(function.parent for function in scene.host.pci)
+    loose: dict[tuple[str, str], list[HostDevice]] = {}
     for device in each(scene):
-        gpu = device.source in scene.facts.catalogue.fabric.members
+        function = scene.pci.get(device.source or "")
+        if known and function is not None and function.parent is None:
+            continue  # it is an integrated endpoint of the host, too (an IGD must be one), or conventional PCI
         chain = scene.above(device)
         on_root = device.guest_address is not None and bus_of(device.guest_address) == 0
         if on_root or (chain and chain[0].model == "pcie-root"):
-            text = (
-                f"{device.source} sits directly on pcie.0 ({device.guest_address}), without a root port: to the guest"
-                " it is an integrated endpoint, where CUDA initialisation fails on SXM boards"
-            )
-            yield Finding(text, scene.place_of(device), ERROR if gpu else WARN)
+            gpu = device.source in scene.facts.catalogue.fabric.members
+            seat = f"directly on pcie.0, without a root port{': there CUDA fails on SXM boards' if gpu else ''}"
+            loose.setdefault((ERROR if gpu else WARN, seat), []).append(device)
         elif chain and chain[0].model not in _PORTS:
-            text = f"{device.source} sits on a {chain[0].model} ({device.guest_address}), not behind a root port"
-            yield Finding(text, scene.place_of(device), WARN)
+            loose.setdefault((WARN, f"on a {chain[0].model}, not behind a root port"), []).append(device)
+    for (level, seat), devices in loose.items():
+        text = f"{named(device.source for device in devices)} {'sits' if len(devices) == 1 else 'sit'} {seat}"
+        yield Finding(text, scene.place_of(devices[0]), level)
 
 
 @rule(

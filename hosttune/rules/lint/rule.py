@@ -30,6 +30,9 @@ PCI = Need[GuestOnHost]("the host's PCI functions are unknown", lambda scene: bo
 GUESTS = Need[GuestOnHost]("the other guests of the host are unknown", lambda scene: scene.host.guests is not None)
 CPU_VENDOR = Need[GuestOnHost]("the maker of the host's CPUs is unknown", lambda scene: scene.cpu_vendor is not None)
 
+LIBVIRT = Need[GuestOnHost]("the version of libvirt is unknown", lambda scene: scene.facts.libvirt is not None)
+QEMU_VERSION = Need[GuestOnHost]("the version of QEMU is unknown", lambda scene: scene.facts.qemu is not None)
+
 
 class LintRule(Rule[GuestOnHost], frozen=True, kw_only=True):
     """A rule about a definition. `about` is the path of the XML element, and the subject of a finding is one, too."""

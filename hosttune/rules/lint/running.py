@@ -16,7 +16,9 @@ from hosttune.rules.lint.guest_on_host import GuestOnHost
 from hosttune.rules.lint.rule import INFO, rule, unknown
 
 # They ask for what is libvirt's alone, or for what neither an option nor /proc says.
-NOT_ASKED = ("managed", "hugetlbfs-mount", "memory-locking", "secure-boot", "qemu-arguments", "confidential-type")
+NOT_ASKED = (
+    *("managed", "hugetlbfs-mount", "memory-locking", "secure-boot", "qemu-arguments", "qemu-set", "confidential-type"),
+)
 BY_HAND = "started by hand"
 RUNNING_READ = "running-read"
 _METADATA = "/domain/metadata"

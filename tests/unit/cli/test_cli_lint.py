@@ -12,6 +12,7 @@ import pytest
 from domain_faults import host_of
 from domain_shapes import ONE_GPU, TWO_CELLS, plan_of
 from jsonschema import Draft4Validator
+from xmledits import edited
 
 from hosttune.cli import run
 from hosttune.domain.writer import domain_xml
@@ -21,8 +22,10 @@ from hosttune.rules.lint import rules
 SARIF = Path(__file__).parents[2] / "cases" / "sarif" / "sarif-2.1.0-rtm.5.json"
 Cli = Callable[..., tuple[int, str, str]]
 CLEAN = domain_xml(plan_of(ONE_GPU), "one-gpu")
-MISSING = CLEAN.replace("bus='0x41'", "bus='0x99'")  # a device that the host does not have: an error
-LOOSE = CLEAN.replace("    <emulatorpin cpuset='0-1'/>\n", "")  # a warning, and no more
+MISSING = edited(
+    CLEAN, "devices/hostdev/source/address", {"bus": "0x99"}
+)  # a device that the host does not have: an error
+LOOSE = edited(CLEAN, "cputune/emulatorpin", None)  # a warning, and no more
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from hosttune.cli import run
 from hosttune.cli.validate import report_of
 from hosttune.discovery.evidence import IRQBALANCE_UNIT, gather, read_irqbalance
 from hosttune.discovery.recording import write_capture
-from hosttune.machine.archive import open_root
 from hosttune.machine.live import LiveMachine
+from hosttune.machine.opening import open_root
 from hosttune.machine.reader import Reader
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu

@@ -32,8 +32,8 @@ from hosttune.cluster.pairs.ports import survey
 from hosttune.cluster.pairs.programs import Run
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Capture
+from hosttune.machine.opening import open_system
 from hosttune.machine.reader import Reader
 from hosttune.model.pairs import End, EndResult, Job, Pair, PairsReport, PathMtu, Port
 from hosttune.report.pairs import counted

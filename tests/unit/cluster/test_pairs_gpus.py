@@ -23,7 +23,7 @@ from hosttune.cluster.pairs.ports import survey
 from hosttune.cluster.pairs.programs import Run
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.model.host import Host
 from hosttune.model.pairs import End, GpuMemory, Job, Pair, Port
 

@@ -21,8 +21,8 @@ from hosttune.discovery.recording import Recording, write_capture
 from hosttune.discovery.roce import strip_devinfo
 from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput, Unreadable
-from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive, Capture
+from hosttune.machine.opening import open_root
 from hosttune.machine.reader import Reader
 from hosttune.model.host import Host
 from hosttune.model.values import to_builtins

@@ -14,8 +14,8 @@ import pytest
 from hosttune.discovery.configuration import configuration_of, modules_of, read_driver_info
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.recording import Recording
-from hosttune.machine.archive import open_root
 from hosttune.machine.live import LiveMachine
+from hosttune.machine.opening import open_root
 from hosttune.machine.reader import Reader
 from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, argument_difference, normal_value, sort_key
 from hosttune.model.evidence import Evidence

@@ -150,7 +150,7 @@ def test_pages_of_the_default_size_are_the_hosts() -> None:
         (None, "tenant a"),
         ("<domain", "guest tenant a"),
         ("<network><name>x</name></network>", "guest tenant a"),
-        (PINNED.replace("cpuset='2'", "cpuset='two'"), "guest tenant a: line 7, <vcpupin>"),
+        (edited(PINNED, "cputune/vcpupin", {"cpuset": "two"}), "guest tenant a: line 7, <vcpupin>"),
         ("<!DOCTYPE domain [<!ENTITY x 'y'>]>" + PINNED, "guest tenant a"),
     ],
 )
@@ -449,9 +449,9 @@ def test_a_guest_that_is_shut_off_and_runs_is_in_no_known_state() -> None:
     assert found == ["tenant a"]
 
 
-@pytest.mark.parametrize("named", ["<name>b</name>", "", "<name>Tenant a</name>"])
-def test_a_definition_of_another_guest_is_none_of_this_one(named: str) -> None:
-    reader = recorded(facts_of(domains=[one("tenant a", PINNED.replace("<name>tenant a</name>", named))]))
+@pytest.mark.parametrize("named", ["b", None, "Tenant a"])
+def test_a_definition_of_another_guest_is_none_of_this_one(named: str | None) -> None:
+    reader = recorded(facts_of(domains=[one("tenant a", edited(PINNED, "name", named))]))
     guests, _ = read_guests(reader)
     assert guests == (RunningGuest(name="tenant a", state="running"),)
     assert [(problem.what, problem.where) for problem in reader.problems] == [("no definition", "tenant a")]

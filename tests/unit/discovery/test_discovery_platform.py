@@ -13,8 +13,8 @@ from hosttune.discovery.platform import read_digest, read_identity, read_iommu, 
 from hosttune.discovery.settings import read_settings
 from hosttune.errors import BadInput, Unreadable
 from hosttune.machine import manifest
-from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive, Capture
+from hosttune.machine.opening import open_root
 from hosttune.machine.reader import Reader
 from hosttune.model.commandline import split
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice

@@ -11,7 +11,7 @@ from hosttune.discovery.evidence import FACTS, gather
 from hosttune.discovery.kernellog import parse_events
 from hosttune.discovery.recording import write_capture
 from hosttune.machine import manifest
-from hosttune.machine.archive import open_root
+from hosttune.machine.opening import open_root
 from hosttune.machine.sealing import seal
 from hosttune.machine.system import COMPLETE
 from hosttune.model.evidence import Health

@@ -197,6 +197,7 @@ def test_a_difference_too_small_for_words_is_told_in_bytes_and_a_device_by_its_n
     )
     (gone,) = same_guest(edited(xml, "devices/hostdev", None), xml)
     assert gone == f"hostdev pci {TWO_CELLS.devices[0].address}: missing"
+    assert [len(same_guest(edited(xml, f"devices/{tag}", None), xml)) for tag in ("rng", "panic", "channel")] == [1] * 3
 
 
 def test_a_guest_without_a_serial_port_is_another_guest() -> None:

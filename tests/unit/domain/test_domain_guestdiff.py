@@ -62,17 +62,17 @@ def test_a_guest_runs_as_planned_and_as_defined(guest: PlannedGuest) -> None:
 
 PINS = as_planned(SHAPES["one-gpu"]).vcpu_pins or ()
 SPOILT: dict[str, tuple[dict[str, object], str, str]] = {
-    "a pin": ({"vcpu_pins": PINS[:-1]}, "vCPUs", DIFFERENT),
-    "a vCPU more": ({"vcpus": 17}, "vCPUs", DIFFERENT),
-    "no emulator pin": ({"emulator_cpus": None}, "emulator threads", DIFFERENT),
-    "no I/O thread": ({"iothread_cpus": ()}, "I/O threads", DIFFERENT),
-    "I/O threads not read": ({"iothread_cpus": None}, "I/O threads", UNKNOWN),
+    "a pin": ({"vcpu_pins": PINS[:-1]}, "vcpupin of vCPU 15", DIFFERENT),
+    "a vCPU more": ({"vcpus": 17}, "vcpus", DIFFERENT),
+    "no emulator pin": ({"emulator_cpus": None}, "emulatorpin", DIFFERENT),
+    "no I/O thread": ({"iothread_cpus": ()}, "iothreadpin of I/O thread 1", DIFFERENT),
+    "I/O threads not read": ({"iothread_cpus": None}, "iothreadpin of I/O thread 1", UNKNOWN),
     "all memory": ({"memory_bytes": GIB}, "memory", DIFFERENT),
-    "memory not read": ({"memory": None}, "memory", UNKNOWN),
-    "pages": ({"page_bytes": 2 << 20}, "page size", DIFFERENT),
-    "pages not known": ({"page_bytes": None}, "page size", UNKNOWN),
-    "a device more": ({"devices": ("0000:41:00.0", "0000:42:00.0")}, "devices", DIFFERENT),
-    "a mediated device more": ({"mdevs": ("aa618089-8b16-5d01-a136-25a0f3c73123",)}, "devices", DIFFERENT),
+    "memory not read": ({"memory": None}, "memory on node 0", UNKNOWN),
+    "pages": ({"page_bytes": 2 << 20}, "memoryBacking", DIFFERENT),
+    "pages not known": ({"page_bytes": None}, "memoryBacking", UNKNOWN),
+    "a device more": ({"devices": ("0000:41:00.0", "0000:42:00.0")}, "hostdev", DIFFERENT),
+    "a mediated device more": ({"mdevs": ("aa618089-8b16-5d01-a136-25a0f3c73123",)}, "hostdev", DIFFERENT),
 }
 
 
@@ -93,7 +93,12 @@ def test_huge_pages_that_were_not_planned_are_a_difference() -> None:
     plain = changed(SHAPES["one-gpu"], page_bytes=None)
     rows = compare_definition(as_planned(plain), as_planned(SHAPES["one-gpu"]))
     (row,) = [row for row in rows if row.state != SAME]
-    assert (row.what, row.planned, row.actual, row.state) == ("page size", "ordinary pages", "1 GiB", DIFFERENT)
+    assert (row.what, row.planned, row.actual, row.state) == (
+        "memoryBacking",
+        "ordinary pages",
+        "pages of 1 GiB",
+        DIFFERENT,
+    )
 
 
 # --- processes -----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from examplehosts import discovered
+from xmledits import edited
 
 import hosttune
 from hosttune.domain.guest import Memnode
@@ -190,8 +191,8 @@ NOVA = '<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1"/
 )
 def test_the_remedy_of_a_definition_is_its_writers(metadata: str, rule: str, remedy: str) -> None:
     xml = made(f"{Q35} -smp 2 -device virtio-balloon-pci -device vfio-pci,host=0000:1b:00.0")
-    xml = xml.replace("<metadata/>", "").replace("</domain>", f"<metadata>{metadata}</metadata></domain>")
-    found = {one.rule: one.remedy for one in lint(host(), [LintedDefinition("a.xml", xml)])}
+    definition = LintedDefinition("a.xml", edited(xml, "metadata", metadata))
+    found = {one.rule: one.remedy for one in lint(host(), [definition])}
     assert found[rule].startswith(remedy)
 
 

@@ -17,7 +17,7 @@ from hosttune.fleet.medians import Hardware
 from hosttune.fleet.overview import RunContext, report_of
 from hosttune.fleet.results import answer_path
 from hosttune.fleet.uniformity import MOST_FACTS, MOST_SUBJECTS, MOST_VALUES, Gathering
-from hosttune.machine.archive import open_root
+from hosttune.machine.opening import open_root
 from hosttune.model.configuration import FACT_KINDS, Fact
 from hosttune.model.fleet import FleetReport, Holder, Spread
 from hosttune.validating import ValidationRequest, validate

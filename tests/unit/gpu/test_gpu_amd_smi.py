@@ -18,8 +18,8 @@ from hosttune.discovery import discover
 from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.gpu import read_gpus
 from hosttune.gpu.amd_smi import COMMAND, NOT_UNDERSTOOD, QUERY, parse_amd_smi
-from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive
+from hosttune.machine.opening import open_root
 from hosttune.machine.reader import Reader
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice

@@ -17,6 +17,7 @@ from coursekills import ASKED, DRIVE, NIC, config, passing_all, root_of
 from courses import Wiped, handed, here, passing, states, steps, with_guest
 from cutshort import put
 from handovers import SIGNER, Keys
+from xmledits import edited
 
 from hosttune.cli import run
 from hosttune.discovery import discover
@@ -33,7 +34,7 @@ from hosttune.handover.testing import tested as judged
 from hosttune.handover.verify import live_of, verification
 from hosttune.journal import Store
 from hosttune.journal.register import read_register, record_devices, release
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
 from hosttune.model.starts import REGISTER, STARTS
@@ -529,7 +530,7 @@ def test_a_guest_with_a_mediated_device_is_not_handed_over_in_part(small: Path) 
     mdev = "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{}'/></source></hostdev>"
     xml = (small / ".hosttune/commands/virsh-dumpxml-vm").read_text()
     known = mdev.format("c2177883-f1bb-47f0-914d-32a22e3a8804")
-    put(small, "/.hosttune/commands/virsh-dumpxml-vm", xml.replace("</devices>", f"{known}</devices>"))
+    put(small, "/.hosttune/commands/virsh-dumpxml-vm", edited(xml, "devices", known))
     with pytest.raises(Refused, match="guest vm has mediated devices, which cannot be handed over: c2177883"):
         handed(small, ASKED)
     assert states(small) == {}
@@ -538,7 +539,7 @@ def test_a_guest_with_a_mediated_device_is_not_handed_over_in_part(small: Path) 
 
 def test_a_drive_that_another_guest_shares(small: Path) -> None:
     xml = (small / ".hosttune/commands/virsh-dumpxml-vm").read_text()
-    put(small, "/.hosttune/commands/virsh-dumpxml-other", xml.replace("<name>vm<", "<name>other<"))
+    put(small, "/.hosttune/commands/virsh-dumpxml-other", edited(xml, "name", "other"))
     put(small, "/.hosttune/commands/virsh-list", " Id Name State\n---\n - vm shut off\n - other shut off\n")
     with pytest.raises(Refused, match="that a stopped guest had it is not known"):
         handed(small, ASKED)

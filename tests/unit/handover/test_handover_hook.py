@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xmledits import edited
 
 from hosttune.errors import CommandFailed, Refused, Unreadable
 from hosttune.journal.register import read_register, record_devices
@@ -100,7 +101,7 @@ def test_the_first_start_makes_the_folder(state: Path, call: Call) -> None:
 
 def test_a_function_of_a_pool_is_known_at_the_start(state: Path, call: Call) -> None:
     """libvirt chooses it after "prepare"; the definition then has it, as one of an interface of the type hostdev."""
-    pool = PLAIN.replace("</devices>", "<interface type='network'><source network='vfs'/></interface></devices>")
+    pool = edited(PLAIN, "devices", "<interface type='network'><source network='vfs'/></interface>")
     assert (call(pool).returncode, call(pool, "start").returncode, recorded(state)) == (0, 0, [])
     assert call(XML, "start").returncode == 0
     assert [row[:2] for row in recorded(state)] == [[OTHER, "guest"]]
@@ -228,11 +229,12 @@ LIST = quarantine_list([VF, OTHER])
 def test_a_list_that_is_cut_or_differs_from_the_register_refuses(text: str, why: str, state: Path, call: Call) -> None:
     quarantine(state, [VF, OTHER])
     (state / QUARANTINED).write_text(text)
-    done = call(UNCLEAR.replace("bus='0x41'", "bus='0x55' slot='0x00' function='0x0'"))
+    free = edited(UNCLEAR, ".//address", {"bus": "0x55", "slot": "0x00", "function": "0x0"})
+    done = call(free)
     assert (done.returncode, why in done.stderr, recorded(state)) == (1, True, [])
     assert call(PLAIN).returncode == 0
     quarantine(state, [VF, OTHER])
-    assert call(UNCLEAR.replace("bus='0x41'", "bus='0x55' slot='0x00' function='0x0'")).returncode == 0
+    assert call(free).returncode == 0
 
 
 @pytest.mark.parametrize("left", ["list", "starts", "journal", "statement"])

@@ -19,7 +19,7 @@ from hosttune.errors import Refused
 from hosttune.handover.targets import Asked, Target, joined
 from hosttune.inventory.devices import quarantined_devices
 from hosttune.journal.register import read_register
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.model.quarantine import drive_mark
 from hosttune.transaction.site import Site
 

@@ -40,7 +40,7 @@ from hosttune.handover.network.known import Before, FunctionFacts, KnownFunction
 from hosttune.handover.running import Handed, HandoverOptions, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
 from hosttune.model.starts import GUEST, start_line

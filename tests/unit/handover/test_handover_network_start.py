@@ -28,6 +28,7 @@ from networkroots import (
     virtual_root,
 )
 from unit.handover.test_handover_network import PXE, erased, hand, run
+from xmledits import with_edits
 
 from hosttune.errors import CommandFailed
 from hosttune.handover import calls
@@ -36,7 +37,7 @@ from hosttune.handover.network.known import known
 from hosttune.handover.running import lines_of
 from hosttune.handover.targets import Target
 from hosttune.hypervisor.ownstarts import record_start
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.machine.scratch import Scratch
 from hosttune.model.starts import FUNCTION, GUEST, HANDOVER, no_start_before, start_line
 from hosttune.settings.hook import hook_text
@@ -287,7 +288,9 @@ def test_a_quarantined_function_is_not_looked_at(virtual: Path) -> None:
 def test_a_function_that_libvirt_has_already_set_is_not_looked_at(virtual: Path) -> None:
     """A function of a network's pool is known at "start", after libvirt gave it the guest's address."""
     path = virtual / ".hosttune/commands/virsh-dumpxml-vm"
-    path.write_text(path.read_text().replace("<hostdev", "<interface").replace("</hostdev", "</interface"))
+    address = "<address domain='0x0000' bus='0xc3' slot='0x00' function='0x1'/>"
+    interface = f"<interface type='hostdev'><source>{address}</source></interface>"
+    path.write_text(with_edits(path.read_text(), ("devices/hostdev[2]", None), ("devices", interface)))
     start_guest(virtual, "start")
     assert not record(virtual).exists()
     assert f"{VIRTUAL} guest" in (virtual / STATE / "handover/starts").read_text()

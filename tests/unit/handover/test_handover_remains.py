@@ -12,7 +12,7 @@ from handovers import DRIVE, GPU, host
 from hosttune.errors import Unreadable
 from hosttune.handover.remains import memory_left, parts_left
 from hosttune.handover.targets import Target
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.machine.system import System
 from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import Host

@@ -11,7 +11,7 @@ import pytest
 from domain_shapes import GIB, SHAPES, changed, emulated, plan_of
 from hypothesis import given
 from hypothesis import strategies as st
-from xmledits import Edit, edited
+from xmledits import Edit, edited, with_edits
 
 from hosttune.discovery import discover
 from hosttune.domain.compare import same_guest
@@ -171,7 +171,7 @@ def commandline(*words: str) -> Callable[[str], str]:
     """The XML with an element of QEMU's own namespace."""
     space = "http://libvirt.org/schemas/domain/qemu/1.0"
     inner = "".join(f"<q:{word}/>" for word in words)
-    return lambda xml: xml.replace("</domain>", f"<q:commandline xmlns:q='{space}'>{inner}</q:commandline></domain>")
+    return lambda xml: edited(xml, ".", f"<q:commandline xmlns:q='{space}'>{inner}</q:commandline>")
 
 
 def put(path: str, edit: Edit) -> Callable[[str], str]:
@@ -184,8 +184,8 @@ def override(*names: str) -> Callable[[str], str]:
     inner = "".join(f"<q:property name='{name}' type='unsigned' value='0'/>" for name in names)
     device = f"<q:device alias='ua-a'><q:frontend>{inner}</q:frontend></q:device>"
     space = "http://libvirt.org/schemas/domain/qemu/1.0"
-    end = f"<q:override xmlns:q='{space}'>{device}</q:override></domain>"
-    return lambda xml: edited(xml, "devices/hostdev", "<alias name='ua-a'/>").replace("</domain>", end)
+    edits = ("devices/hostdev", "<alias name='ua-a'/>"), (".", f"<q:override xmlns:q='{space}'>{device}</q:override>")
+    return lambda xml: with_edits(xml, *edits)
 
 
 HOSTILE: dict[str, tuple[Callable[[str], object], str]] = {

@@ -19,7 +19,7 @@ from hosttune.discovery import discover
 from hosttune.discovery.recording import write_capture
 from hosttune.inventory.devices import identity, read_catalogue
 from hosttune.journal.register import record_devices
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.model.clock import now_text
 from hosttune.model.quarantine import DeviceRecord
 

@@ -17,8 +17,9 @@ import pytest
 from sweeps import sample
 
 from hosttune.errors import BadInput
-from hosttune.machine.archive import Limits, open_root
+from hosttune.machine.archive import Limits, open_archive
 from hosttune.machine.capture import Archive, Capture
+from hosttune.machine.opening import open_root
 
 HOSTS = Path(__file__).parents[2] / "hosts"
 XE9680 = HOSTS / "derived/xe9680-8xh100-lspci.tar.xz"
@@ -264,11 +265,11 @@ def test_too_much_altogether_stops_early(tmp_path: Path) -> None:
     path = tmp_path / "bomb.tar.gz"
     path.write_bytes(gzip.compress(packed([(member(f"sys/{i}", size=9000), bytes(9000)) for i in range(9)])))
     with pytest.raises(BadInput, match="larger than 50 KiB when unpacked"):
-        open_root(str(path), Limits(total_bytes=50 << 10))
+        open_archive(str(path), str(path), Limits(total_bytes=50 << 10))
     with pytest.raises(BadInput, match="a file larger than 8 KiB") as caught:
-        open_root(str(path), Limits(file_bytes=8 << 10))
+        open_archive(str(path), str(path), Limits(file_bytes=8 << 10))
     assert caught.value.where == f"{path}: sys/0"
-    assert open_root(str(path), Limits(total_bytes=200 << 10)).list("/sys") == [str(i) for i in range(9)]
+    assert open_archive(str(path), str(path), Limits(total_bytes=200 << 10)).list("/sys") == [str(i) for i in range(9)]
 
 
 def test_sizes_that_are_only_claimed_count_as_well(tmp_path: Path) -> None:
@@ -280,15 +281,15 @@ def test_sizes_that_are_only_claimed_count_as_well(tmp_path: Path) -> None:
         os.truncate(tmp_path / f"sys/sparse{i}", 9000)
     subprocess.run(["tar", "-C", str(tmp_path), "--sparse", "-cf", str(tmp_path / "x.tar"), "sys"], check=True)
     with pytest.raises(BadInput, match="larger than 50 KiB when unpacked"):
-        open_root(str(tmp_path / "x.tar"), Limits(total_bytes=50 << 10))
+        open_archive(str(tmp_path / "x.tar"), str(tmp_path / "x.tar"), Limits(total_bytes=50 << 10))
 
 
 def test_too_many_members_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "many.tar"
     path.write_bytes(packed([(member(f"sys/{i}"), b"") for i in range(11)]))
     with pytest.raises(BadInput, match="more than 10 members"):
-        open_root(str(path), Limits(members=10))
-    assert len(open_root(str(path), Limits(members=11)).list("/sys")) == 11
+        open_archive(str(path), str(path), Limits(members=10))
+    assert len(open_archive(str(path), str(path), Limits(members=11)).list("/sys")) == 11
 
 
 def test_the_limits_are_those_of_the_documentation() -> None:
@@ -400,7 +401,7 @@ def test_an_archive_and_its_unpacked_directory_say_the_same(path: Path, host_roo
 def test_a_large_capture_is_read_in_little_memory() -> None:
     code = (
         "import sys\n"
-        "from hosttune.machine.archive import open_root\n"
+        "from hosttune.machine.opening import open_root\n"
         "from hosttune.discovery import discover\n"
         "assert len(discover(open_root(sys.argv[1])).pci) == 517\n"
         # Not getrusage: its maximum is inherited from the test's own process.

@@ -15,9 +15,9 @@ from hosttune.discovery import discover
 from hosttune.discovery.recording import write_capture
 from hosttune.errors import BadInput, Unreadable
 from hosttune.machine import manifest
-from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive
 from hosttune.machine.live import LiveMachine
+from hosttune.machine.opening import open_root
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import COMPLETE
 

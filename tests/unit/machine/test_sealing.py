@@ -13,8 +13,8 @@ from hosttune.discovery import discover
 from hosttune.discovery.recording import write_capture
 from hosttune.errors import Unreadable
 from hosttune.machine import manifest
-from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive
+from hosttune.machine.opening import open_root
 from hosttune.machine.sealing import seal
 from hosttune.machine.system import COMPLETE, SCRATCH, System
 from hosttune.model.host import Problem

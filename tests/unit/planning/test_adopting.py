@@ -216,17 +216,17 @@ def adopt_on(root: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
 
 
 def test_a_guest_of_another_manager_is_named() -> None:
-    text = FLOATING.replace("urn:own", "http://openstack.org/xmlns/libvirt/nova/1.1")
+    text = edited(FLOATING, "metadata", "<n:instance xmlns:n='http://openstack.org/xmlns/libvirt/nova/1.1'/>")
     assert any("OpenStack Nova manages this guest" in finding.text for finding in adopted(text).findings)
 
 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda text: text.replace('"kvm"', '"xen"'), "hypervisor 'xen'"),
-        (lambda text: text.replace('"x86_64"', '"aarch64"'), "architecture 'aarch64'"),
-        (lambda text: text.replace('"0xc1"', '"0xc9"'), "no device 0000:c9:00.0"),
-        (lambda text: text.replace("<name>old</name>", ""), "no name"),
+        (lambda text: edited(text, ".", {"type": "xen"}), "hypervisor 'xen'"),
+        (lambda text: edited(text, "os/type", {"arch": "aarch64"}), "architecture 'aarch64'"),
+        (lambda text: edited(text, "devices/hostdev/source/address", {"bus": "0xc9"}), "no device 0000:c9:00.0"),
+        (lambda text: edited(text, "name", None), "no name"),
         (lambda text: f"<!DOCTYPE domain [<!ENTITY a 'b'>]>{text}", "document type"),
         (lambda text: text.replace("</vcpu>", ""), "not an XML document"),
     ],

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from lxml import etree
 from planhosts import Card, Shape, cores_of
 from sweeps import examples
+from xmledits import edited
 
 import hosttune
 from hosttune.cli.process import run
@@ -254,7 +255,7 @@ def test_a_running_guest_that_left_its_definition_is_put_back() -> None:
     right = Guest(devices=(NEAR,), pins=on(cores_of(SHAPE, 1)[1:3]), emulator="8,24", runs=True)
     document = host_with(SHAPE, (replace(right, pins=on(cores_of(SHAPE, 1)[4:6])),))
     right = replace(right, node=1, huge=True)
-    text = right.xml.replace("'preferred'", "'strict'")
+    text = edited(right.xml, "numatune/memory", {"mode": "strict"})
     found = adopt(Host.from_json(json.dumps(document)), [Definition(text.encode())])
     assert found.guests[0].changes == ()
     assert found.guests[0].affinity is not None
@@ -291,7 +292,7 @@ def test_a_device_that_must_go_along_is_not_given_away() -> None:
 def test_bad_definitions_are_refused_or_raised() -> None:
     good = Definition(Guest("good").xml.encode(), "guest good", "good")
     bad = {
-        "alien": (Guest("alien").xml.replace("'kvm'", "'xen'"), "hypervisor 'xen'"),
+        "alien": (edited(Guest("alien").xml, ".", {"type": "xen"}), "hypervisor 'xen'"),
         "gone": (Guest("gone", devices=("0000:99:00.0",)).xml, "no device 0000:99:00.0"),
         "entity": (f"<!DOCTYPE domain [<!ENTITY a 'b'>]>{Guest('entity').xml}", "document type"),
         "renamed": (Guest("other").xml, "that of guest 'other'"),
@@ -312,7 +313,7 @@ def test_a_guest_that_is_given_twice_is_refused() -> None:
     first, second = Guest("a"), Guest("b")
     with pytest.raises(BadInput, match="guest 'a' is given twice"):
         together(host_of(), (first, first))
-    same = Definition(second.xml.replace(second.uuid, first.uuid).encode())
+    same = Definition(edited(second.xml, "uuid", first.uuid).encode())
     with pytest.raises(BadInput, match="have the same UUID"):
         adopt(host_of(), [Definition(first.xml.encode()), same])
 
@@ -331,10 +332,8 @@ def root(tmp_path: Path, pristine: Path) -> Iterable[Path]:
         planned = plan(host, Intent.from_json(json.dumps({"version": 1, "guests": wanted})))
         for name in ("one", "two", "nova"):
             text = "".join(x for x in domain_xml(planned, name).splitlines(keepends=True) if "pin " not in x)
-            mark = '<metadata><n:instance xmlns:n="http://openstack.org/xmlns/libvirt/nova/1.1"/></metadata><memory '
-            (commands / f"virsh-dumpxml-{name}").write_text(
-                text.replace("<memory ", mark, 1) if name == "nova" else text
-            )
+            mark = '<metadata><n:instance xmlns:n="http://openstack.org/xmlns/libvirt/nova/1.1"/></metadata>'
+            (commands / f"virsh-dumpxml-{name}").write_text(edited(text, ".", mark) if name == "nova" else text)
         yield copy.path
 
 

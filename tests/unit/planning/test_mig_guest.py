@@ -9,6 +9,7 @@ import pytest
 from domain_faults import criticise
 from domain_shapes import plan_of
 from mighosts import A, B, field_of, functions_of, gpu_row, guest_of, mig_host, parts_of, pci_row, planned, vgpu_row
+from xmledits import edited
 
 from hosttune.domain.reader import read_domain
 from hosttune.domain.writer import domain_xml
@@ -256,7 +257,7 @@ def test_an_existing_xml_that_rebinds_a_vgpu_is_criticised() -> None:
     field = field_of(mig_host(A))
     xml = domain_xml(plan_of(planned(parts_of(field, guest_of()))), "g")
     assert not [one for one in criticise(field.host, xml, where="x") if "managed" in one.text]
-    rebound = xml.replace("managed='no'", "managed='yes'")
+    rebound = edited(xml, "devices/hostdev", {"managed": "yes"})
     (finding,) = [one for one in criticise(field.host, rebound, where="x") if "managed" in one.text]
     assert finding.level == "error"
     assert "rebinds it to vfio-pci, which breaks it" in finding.text

@@ -106,9 +106,9 @@ def test_a_further_disk_is_an_update_and_one_disk_in_a_list_is_not() -> None:
     assert plan(host, asked({**A, "disks": ["/img/a"]})).guests[0].change == "keep"
     (guest,) = plan(host, asked({**A, "disks": ["/img/a", "/img/b"]})).guests
     assert (guest.change, guest.disks) == ("update", ("/img/a", "/img/b"))
-    assert ("disk", "/img/a", "/img/a, /img/b") in [(one.element, one.was, one.becomes) for one in guest.changes]
+    assert ("disk /img/b", "none") in [(one.element, one.was) for one in guest.changes]
     (fewer,) = plan(applied(host, plan(host, asked({**A, "disks": ["/img/a", "/img/b"]}))), asked(A)).guests
-    assert ("disk", "none") in [(one.element, one.becomes) for one in fewer.changes]
+    assert ("disk /img/b", "none") in [(one.element, one.becomes) for one in fewer.changes]
 
 
 @pytest.mark.parametrize("running", [(), ("a",)])
@@ -118,11 +118,20 @@ def test_less_memory_keeps_devices_and_cpus_in_their_order(running: tuple[str, .
     (guest,) = found.guests
     before = host.in_force.guests[0].places  # type: ignore[union-attr]
     assert guest.change == "update"
-    assert {change.element for change in guest.changes} == {"memory", "cells"}
+    assert {change.element for change in guest.changes} == {"memory", "cell 0 memory"}
     assert guest.vcpu_pins == before.vcpu_pins
     assert guest.changes[0].when == ("next-start" if running else "now")
     (pool,) = found.actions
     assert (pool.kind, pool.current, pool.want, pool.when) == ("hugepages", 64, 32, "after-stop" if running else "now")
+
+
+def test_a_smaller_guest_and_a_larger_one_are_told_in_few_words() -> None:
+    host = after(A, B)
+    less = plan(host, asked({**A, "gpus": 1, "vcpus": 8}, B)).guest("a").changes
+    told = {change.element: change.becomes for change in less}
+    assert told["vcpupin of vCPUs 8-15"] == "none"  # not: not pinned
+    assert not [name for name in told if name.startswith("controller") and " pcihole64" not in name]
+    assert [told[name] for name in told if name.startswith("hostdev pci")] == ["none"]
 
 
 @pytest.mark.parametrize("vcpus", [8, 24])
@@ -459,7 +468,7 @@ def test_the_text_says_what_changes_and_ends_with_the_next_command() -> None:
     host = after(A, B, running=("a", "b"))
     found = plan(host, asked({**A, "memory": "32GiB"}, {"name": "b", "state": "absent"}, {**B, "name": "c"}))
     text = plan_text(found, host, "text", None, False)
-    assert "~ guest a (from its next start) memory: 64 GiB -> 32 GiB cells: " in " ".join(text.split())
+    assert "~ guest a (from its next start) memory: 64 GiB -> 32 GiB cell 0 memory: " in " ".join(text.split())
     assert "- guest b once it has stopped: virsh shutdown b" in text
     assert "+ guest c: " in text
     assert "0 free" not in text

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from hosttune.discovery.evidence import gather
-from hosttune.machine.archive import open_root
+from hosttune.machine.opening import open_root
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, verdict_of

@@ -347,22 +347,29 @@ def applied(plan: PlannedGuest, *guests: RunningGuest, **more: Any) -> CheckResu
     return judged("guest-planned", found)["a"]
 
 
+MOVED = "vcpupin of vCPU 1: host CPUs 2, planned host CPUs 5"
 PLANNED = {
-    "as planned": ({}, "pass", "as planned: vCPUs, emulator threads, I/O threads, memory, page size, devices"),
-    "other pins": ({"pins": (1, 2)}, "fail", "vCPU 1 on 2, not 5"),
-    "fewer pins": ({"pins": (1,)}, "fail", "vCPU 1 on no pin, not 5"),
-    "more pins": ({"pins": (1, 5, 6)}, "fail", "vCPU 2 on 6, not planned"),
-    "more vCPUs": ({"vcpus": 3}, "fail", "3 vCPUs in all, not 2"),
-    "no emulator pin": ({"emulator_cpus": None}, "fail", "emulator threads: any CPU, planned host CPUs 0"),
-    "other I/O threads": ({"iothread_cpus": ("2",)}, "fail", "I/O threads: 1 on host CPUs 2, planned 1 on host CPUs 4"),
-    "I/O threads not known": ({"iothread_cpus": None}, "unknown", "I/O threads"),
-    "other memory": ({"memory_bytes": GIB}, "fail", "memory: 1 GiB in all; 4 GiB on node 0, planned 4 GiB on node 0"),
-    "memory elsewhere": ({"memory": (FAR,)}, "fail", "memory: 4 GiB on node 1, planned 4 GiB on node 0"),
-    "its node not known": ({"memory": None}, "unknown", "memory"),
-    "other pages": ({"page_bytes": 2 << 20}, "fail", "page size: 2 MiB, planned 1 GiB"),
-    "pages not known": ({"page_bytes": None}, "unknown", "page size"),
-    "no device": ({"devices": ()}, "fail", f"missing {GPU}"),
-    "another device": ({"devices": (GPU, "0000:19:00.0")}, "fail", "not planned 0000:19:00.0"),
+    "as planned": (
+        {},
+        "pass",
+        "vcpus, vcpupin of vCPUs 0-1, emulatorpin, iothreadpin of I/O thread 1, memory, memory on "
+        "node 0, memoryBacking, hostdev",
+    ),
+    "other pins": ({"pins": (1, 2)}, "fail", MOVED),
+    "swapped pins": ({"pins": (5, 1)}, "fail", "host CPUs 5 1 in this order, planned host CPUs 1 5 in this order"),
+    "fewer pins": ({"pins": (1,)}, "fail", "vcpupin of vCPU 1: not pinned, planned host CPUs 5"),
+    "more pins": ({"pins": (1, 5, 6)}, "fail", "vcpupin of vCPU 2: host CPUs 6, planned not pinned"),
+    "more vCPUs": ({"vcpus": 3}, "fail", "vcpus: 3, planned 2"),
+    "no emulator pin": ({"emulator_cpus": None}, "fail", "emulatorpin: not pinned, planned host CPUs 0"),
+    "other I/O threads": ({"iothread_cpus": ("2",)}, "fail", "I/O thread 1: host CPUs 2, planned host CPUs 4"),
+    "I/O threads not known": ({"iothread_cpus": None}, "unknown", "iothreadpin of I/O thread 1"),
+    "other memory": ({"memory_bytes": GIB}, "fail", "memory: 1 GiB, planned 4 GiB"),
+    "memory elsewhere": ({"memory": (FAR,)}, "fail", "memory on node 1: 4 GiB, planned none"),
+    "its node not known": ({"memory": None}, "unknown", "memory on node 0"),
+    "other pages": ({"page_bytes": 2 << 20}, "fail", "memoryBacking: pages of 2 MiB, planned pages of 1 GiB"),
+    "pages not known": ({"page_bytes": None}, "unknown", "memoryBacking"),
+    "no device": ({"devices": ()}, "fail", f"hostdev: none, planned {GPU}"),
+    "another device": ({"devices": (GPU, "0000:19:00.0")}, "fail", f"hostdev: {GPU} 0000:19:00.0, planned {GPU}"),
 }
 
 
@@ -388,10 +395,10 @@ def test_a_planned_guest_that_is_not_defined_or_not_readable() -> None:
 
 
 ADOPTED = {
-    "as planned": ({}, "pass", "as planned: vCPUs, memory, page size"),
-    "other pins": ({"pins": (1, 2)}, "fail", "vCPU 1 on 2, not 5"),
-    "memory elsewhere": ({"memory": (FAR,)}, "fail", "memory: 4 GiB on node 1, planned 4 GiB on node 0"),
-    "its own threads and devices": ({"emulator_cpus": "3", "iothread_cpus": ("2",), "devices": ()}, "pass", "vCPUs"),
+    "as planned": ({}, "pass", "as planned: vcpus, vcpupin of vCPUs 0-1, memory, memory on node 0, memoryBacking"),
+    "other pins": ({"pins": (1, 2)}, "fail", MOVED),
+    "memory elsewhere": ({"memory": (FAR,)}, "fail", "memory on node 0: none, planned 4 GiB"),
+    "its own threads and devices": ({"emulator_cpus": "3", "iothread_cpus": ("2",), "devices": ()}, "pass", "vcpus"),
 }
 
 

@@ -22,8 +22,8 @@ from hosttune import discover
 from hosttune.cli import run
 from hosttune.discovery.evidence import gather
 from hosttune.errors import BadInput
-from hosttune.machine.archive import open_root
 from hosttune.machine.capture import Archive
+from hosttune.machine.opening import open_root
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import DeviceSource, Host, NvSwitch, PciDevice, SeenDevice

@@ -15,7 +15,7 @@ from hosttune.discovery.configuration import configuration_of
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.recording import write_capture
 from hosttune.discovery.security import read_security
-from hosttune.machine.archive import open_root
+from hosttune.machine.opening import open_root
 from hosttune.machine.reader import Reader
 from hosttune.model.evidence import SECURE_BOOT, Evidence, Security
 from hosttune.model.host import CpuModel, Iommu, Platform

@@ -231,7 +231,7 @@ def test_nvbandwidth_without_the_sum_of_its_last_test_is_refused() -> None:
     [
         "sockperf: Summary: Latency is 11.012 usec\n",
         "STREAM version $Revision: 5.10 $\nCopy: 300000.0 0.01\n",
-        "<html><body>error 404</body></html>",
+        "<html><body>a page</body></html>",
         '{"a": 1}',
         "",
         "\x00\x01\x02",
@@ -241,3 +241,20 @@ def test_output_of_other_tools_is_refused_with_the_tools_that_are_read(text: str
     with pytest.raises(BadInput, match="not the output of a tool that hosttune reads") as error:
         read(text)
     assert "nvbandwidth" in error.value.hint
+
+
+def test_a_fault_within_many_lines_that_are_alike() -> None:
+    noise = "".join(f"[{n}.000001] usb 1-1: new device {n:x}\n" for n in range(200_000))
+    fault = "[  9.000001] vfio-pci 0000:3b:00.0: Unable to power on device, stuck in D3\n"
+    start = time.process_time()
+    (stated,) = read(noise + fault).observations.stated
+    assert "D3" in stated.line
+    assert time.process_time() - start < 20
+
+
+def test_lines_of_trouble_of_a_tool_that_is_not_read_are_quoted() -> None:
+    measured, _, doubts = read_log("checking\nflux: FAILED to claim the lane\nflux: retry\n", "a.log")
+    assert (measured, [(doubt.where, doubt.why) for doubt in doubts]) == (
+        Measured(version=1),
+        [("a.log:2", "'flux: FAILED to claim the lane'")],
+    )

@@ -15,8 +15,10 @@ from hosttune.gpu import KERNEL_LINES
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.measured import Measured
 from hosttune.rules.causes import diagnose
+from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
 from hosttune.rules.causes.labels import decoded
 from hosttune.rules.causes.logs import read_log
+from hosttune.rules.causes.search import search
 from hosttune.rules.checks.kernelevents import JUDGED
 
 ROOT = Path(__file__).parents[2]
@@ -48,9 +50,11 @@ def test_pasted_reports(case: dict[str, Any]) -> None:
             read(case["log"])
         return
     measured = read(case["log"]) if "log" in case else Measured.from_yaml(json.dumps(case["measured"]))
-    found = names(diagnose(measured))
+    diagnosis = diagnose(measured)
+    found = names(diagnosis)
     first = found[: 3 if case.get("three") else 1]
     assert set(first) & set(case["causes"]) if case["causes"] else not found
+    assert case.get("says", "") in " ".join(line for cause in diagnosis.causes[:1] for line in cause.evidence)
 
 
 def test_a_port_held_by_all_the_lanes_of_its_card() -> None:
@@ -674,6 +678,67 @@ def test_wordings_of_faults(line: str, words: str) -> None:
 )
 def test_healthy_fragments_name_nothing(text: str) -> None:
     assert not diagnose(read(text)).causes
+
+
+GUESTS = tomllib.loads((ROOT / "cases/diagnosis/guests.toml").read_text())
+
+
+@pytest.mark.parametrize(("words", "text"), GUESTS["told"], ids=lambda part: part[:40])
+def test_what_is_said_of_guests_and_their_devices(words: str, text: str) -> None:
+    first, *_ = read(f"{text}\n").observations.stated
+    assert words in first.says
+
+
+def test_every_row_about_guests_has_a_line() -> None:
+    told = [text for _, text in GUESTS["told"]]
+    rows = (*GUEST_LINES, *GUEST_SYMPTOMS, *GUEST_FAILURES)
+    assert [row.says for row in rows if not any(search(row.pattern, text) for text in told)] == []
+
+
+@pytest.mark.parametrize("text", GUESTS["quiet"], ids=lambda text: text[:40])
+def test_healthy_hosts_and_guests_name_nothing(text: str) -> None:
+    assert not diagnose(read(f"[    0.000000] Linux version 6.8.0\n{text}")).causes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "qemu-system-x86_64: something new went wrong",
+        "error: internal error: something new went wrong",
+        "[    1.234567] __common_interrupt: 4.55 No irq handler for vector",
+    ],
+)
+def test_a_line_without_a_rule_is_quoted_and_no_alarm(text: str) -> None:
+    measured, _, doubts = read_log(f"{text}\n", "a.log")
+    assert not diagnose(measured).causes
+    assert doubts[0].where == f"a.log:{text.count(chr(10)) + 1}"
+    assert text.rpartition("\n")[2] in doubts[0].why
+
+
+def test_quotation_marks_of_pages_are_those_of_programs() -> None:
+    """harvester/pcidevices issue 81."""
+    line = "[12.1] vfio-pci 0000:b3:00.0: BAR 1: can\u2019t reserve [mem 0xe0000000-0xefffffff 64bit pref]\n"
+    assert [one.says for one in read(line).observations.stated] == [
+        "0000:b3:00.0: something else holds a BAR that VFIO needs"
+    ]
+
+
+def test_memory_of_another_node_is_no_cause_for_one_gpu_of_four() -> None:
+    """NVIDIA/nvbandwidth issue 6: all four copy from the same memory."""
+    figures = [{"metric": "h2d", "subject": f"gpu{n}", "value": rate, "unit": "GB/s"}
+               for n, rate in enumerate((14.2, 57.06, 56.68, 57.07))]  # fmt: skip
+    document = {"version": 1, "setup": {"gpu": "NVIDIA H100 80GB HBM3", "hosts": 1}, "figures": figures}
+    assert names(diagnose(Measured.from_yaml(json.dumps(document)))) == ["pcie-link-degraded"]
+
+
+def test_that_a_gpu_did_not_start_is_left_to_its_xid() -> None:
+    """Start9Labs/start-technologies pull request 3693; an application's own XID of before says nothing of it."""
+    text = "NVRM: Xid (PCI:0000:02:00): {}, pid=1\nNVRM: GPU 0000:02:00.0: RmInitAdapter failed! (0x62:0x1a:2631)\n"
+    assert [one.says for one in read(text.format(169)).observations.stated] == [
+        "0000:02:00.0: the driver reports XID 169 (internal microcontroller halt)"
+    ]
+    first, second = read(text.format(31)).observations.stated
+    assert ("did not start" in first.says, "XID 31" in second.says) == (True, True)
 
 
 def test_without_peer_access_redirection_is_no_cause() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from domain_faults import faults, findings, host_of
 from domain_shapes import GIB, ONE_GPU, changed
+from xmledits import Edit, edited
 
 from hosttune.model.host import Bar, CpuModel, Host, Nic, Nvme, PciDevice, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.lint import LintFinding
@@ -23,9 +24,10 @@ def with_bars(bits: int | None = 46, bar_bytes: int = 2048 * GIB) -> Host:
     return host_of(pci=pci, cpu_model=CpuModel(vendor="GenuineIntel", physical_address_bits=bits))
 
 
-SMALL_HOLE = ("<pcihole64 unit='KiB'>536870912<", "<pcihole64 unit='KiB'>67108864<")
-EMULATE_40 = ("<maxphysaddr mode='passthrough'/>", "<maxphysaddr mode='emulate' bits='40'/>")
-CUSTOM = ("mode='host-passthrough'", "mode='custom'")
+HOLE, WIDTH = "devices/controller/pcihole64", "cpu/maxphysaddr"
+SMALL_HOLE = (HOLE, "67108864")
+EMULATE_40 = (WIDTH, {"mode": "emulate", "bits": "40"})
+CUSTOM = ("cpu", {"mode": "custom"})
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ CUSTOM = ("mode='host-passthrough'", "mode='custom'")
         ),
         (
             with_bars(bar_bytes=256 * GIB),
-            [("<maxphysaddr mode='passthrough'/>", "<maxphysaddr mode='passthrough' limit='39'/>")],
+            [(WIDTH, {"limit": "39"})],
             "error",
             "39 address bits (maxphysaddr limit='39')",
             "/domain/cpu/maxphysaddr",
@@ -71,7 +73,7 @@ CUSTOM = ("mode='host-passthrough'", "mode='custom'")
     ],
 )
 def test_windows_too_small_for_the_bars(
-    host: Host, edits: list[tuple[str, str]], level: str, text: str, where: str
+    host: Host, edits: list[tuple[str, Edit]], level: str, text: str, where: str
 ) -> None:
     found = [finding for finding in faults(ONE_GPU, *edits, host=host) if text in finding.text]
     assert [(finding.level, finding.where) for finding in found] == [(level, f"vm.xml: {where}")]
@@ -80,8 +82,8 @@ def test_windows_too_small_for_the_bars(
 def test_windows_that_fit_exactly_are_right() -> None:
     """The hole is 512 GiB; of 64 GiB of memory 62 are above 4 GiB, which leaves 958 GiB of 40 bits."""
     host = with_bars(bar_bytes=512 * GIB)
-    less = ("<memory unit='KiB'>67108864", "<memory unit='KiB'>33554432")  # the cells say otherwise
-    fits, exceeds = ((SMALL_HOLE[0], f"<pcihole64 unit='GiB'>{size}<") for size in (958, 959))
+    less = ("memory", "33554432")  # the cells say otherwise
+    fits, exceeds = ((HOLE, str(gib << 20)) for gib in (958, 959))
     for edits, levels in (((), []), ((fits,), []), ((exceeds,), ["error"]), ((exceeds, less), ["error"])):
         found = [f for f in faults(ONE_GPU, EMULATE_40, CUSTOM, *edits, host=host) if f.rule == "address-width"]
         assert [f.level for f in found] == levels
@@ -91,9 +93,8 @@ def test_windows_of_unknown_needs_are_no_fault() -> None:
     unknown = with_bars(bits=None, bar_bytes=256 * GIB)
     assert faults(ONE_GPU, host=unknown) == faults(ONE_GPU)
     assert faults(ONE_GPU, SMALL_HOLE) == faults(ONE_GPU)
-    assert faults(ONE_GPU, CUSTOM, ("<maxphysaddr mode='passthrough'/>", ""), host=with_bars(bits=36, bar_bytes=1)) == (
-        faults(ONE_GPU, CUSTOM, ("<maxphysaddr mode='passthrough'/>", ""))
-    )
+    edits = CUSTOM, (WIDTH, None)
+    assert faults(ONE_GPU, *edits, host=with_bars(bits=36, bar_bytes=1)) == faults(ONE_GPU, *edits)
 
 
 def pages_of(*, host: bool | None) -> Host:
@@ -105,19 +106,15 @@ def pages_of(*, host: bool | None) -> Host:
 
 
 def feature(policy: str) -> tuple[str, str]:
-    return (
-        "<maxphysaddr mode='passthrough'/>",
-        f"<maxphysaddr mode='passthrough'/><feature policy='{policy}' name='pdpe1gb'/>",
-    )
+    return "cpu", f"<feature policy='{policy}' name='pdpe1gb'/>"
 
 
-HOST_MODEL = ("<cpu mode='host-passthrough'", "<cpu mode='host-model'")
-NAMED = ("<cpu mode='host-passthrough'", "<cpu mode='custom'")
+HOST_MODEL = ("cpu", {"mode": "host-model"})
 WITHOUT = "40 address bits (the most that the firmware uses) reach only 1 TiB"
 UNSURE = "whether the CPU has 1 GiB pages is unknown"
 ASKED = (
-    "</devices>",
-    "</devices><commandline xmlns='http://libvirt.org/schemas/domain/qemu/1.0'><arg value='-fw_cfg'/>"
+    ".",
+    "<commandline xmlns='http://libvirt.org/schemas/domain/qemu/1.0'><arg value='-fw_cfg'/>"
     "<arg value='name=opt/ovmf/X-PciMmio64Mb,string=1048576'/></commandline>",
 )
 
@@ -135,17 +132,17 @@ ASKED = (
         (True, [feature("require")], None),
         (False, [feature("force")], ("warn", WITHOUT)),
         (True, [HOST_MODEL], ("info", UNSURE)),
-        (True, [NAMED], ("info", UNSURE)),
-        (True, [NAMED, ASKED], ("info", "1 GiB pages (pdpe1gb) is unknown; without: BARs of 512.00 GiB need")),
+        (True, [CUSTOM], ("info", UNSURE)),
+        (True, [CUSTOM, ASKED], ("info", "1 GiB pages (pdpe1gb) is unknown; without: BARs of 512.00 GiB need")),
         (True, [ASKED], None),
         (False, [HOST_MODEL], ("warn", WITHOUT)),
-        (True, [NAMED, feature("require")], None),
-        (True, [NAMED, feature("force")], None),
-        (True, [NAMED, feature("disable")], ("warn", WITHOUT)),
+        (True, [CUSTOM, feature("require")], None),
+        (True, [CUSTOM, feature("force")], None),
+        (True, [CUSTOM, feature("disable")], ("warn", WITHOUT)),
     ],
 )
 def test_the_firmware_uses_fewer_bits_if_the_guests_cpu_has_no_1_gib_pages(
-    host: bool | None, edits: list[tuple[str, str]], expected: tuple[str, str] | None
+    host: bool | None, edits: list[tuple[str, Edit]], expected: tuple[str, str] | None
 ) -> None:
     found = [f for f in findings(ONE_GPU, *edits, host=pages_of(host=host)) if f.rule == "firmware-window"]
     assert [f.level for f in found] == ([expected[0]] if expected else [])
@@ -298,7 +295,7 @@ def with_disk(disk: str, **fields: object) -> tuple[LintFinding, ...]:
     function = PciDevice(address=ROOT_DRIVE, class_code="010802", iommu_group=90)
     usb = changed(function, address="0000:01:00.1", class_code="0c0330", driver="xhci_hcd")
     pci = (*host_of().pci, function, usb)
-    return findings(ONE_GPU, ("</devices>", f"{disk}</devices>"), host=host_of(pci=pci, nvme=DRIVES, **fields))
+    return findings(ONE_GPU, ("devices", disk), host=host_of(pci=pci, nvme=DRIVES, **fields))
 
 
 def about(found: tuple[LintFinding, ...], rule: str) -> list[tuple[str, str, str]]:
@@ -313,7 +310,7 @@ def test_an_nvme_disk_takes_the_drive_as_a_passed_device_does() -> None:
     ]
     assert about(found, "device-shared") == [("error", f"{ROOT_DRIVE} belongs to guest other (running)", path)]
     assert any("0000:01:00.0 cannot be passed: 0000:01:00.1, which driver xhci_hcd holds" in one.text for one in found)
-    assert about(with_disk(NVME_DISK.replace("bus='0x01'", "bus='0x77'")), "device-missing") == [
+    assert about(with_disk(edited(NVME_DISK, "source/address", {"bus": "0x77"})), "device-missing") == [
         ("error", "0000:77:00.0 does not exist on this host (/sys/bus/pci/devices)", path)
     ]
 

@@ -281,6 +281,11 @@ def test_calls_of_python(text: str) -> None:
     assert set_by(text) == [(1, "NCCL_ALGO", "Ring")]
 
 
+def test_the_first_device_is_no_prefix_of_others() -> None:
+    assert "this device alone" in one("NCCL_IB_HCA=mlx5_0").why
+    assert "prefix takes every device" in one("NCCL_IB_HCA=mlx5").why
+
+
 def test_a_list_of_slurm_has_no_comma_in_a_value() -> None:
     assert set_by("#SBATCH --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1") == [(1, "NCCL_IB_HCA", "mlx5_0")]
 
@@ -470,6 +475,9 @@ def test_a_line_sets_several_things_and_variables_beside_them() -> None:
     assert set_by(f"{taken_out}\nA=b\n") == [(1, None, taken_out), (2, "A", "b")]
     assert set_by('GRUB_CMDLINE_LINUX="intel_iommu=on iommu=pt vfio-pci.ids=10de:2330 nosmt"\n') == [
         (1, "intel_iommu", "on"), (1, "iommu", "pt"), (1, "vfio_pci.ids", "10de:2330"), (1, "nosmt", ""),
+    ]  # fmt: skip
+    assert set_by("BOOT_IMAGE=/vmlinuz root=/dev/sda ro\n") == [  # /proc/cmdline
+        (1, "BOOT_IMAGE", "/vmlinuz"), (1, "root", "/dev/sda"), (1, "ro", ""),
     ]  # fmt: skip
     assert set_by("modprobe -a gdrdrv nvidia-peermem\n") == [
         (1, "modprobe gdrdrv", ""), (1, "modprobe nvidia_peermem", ""),

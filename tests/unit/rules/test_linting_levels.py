@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from domain_faults import criticise, host_of
 from domain_shapes import changed
-from xmledits import edited
+from xmledits import edited, with_edits
 
 from hosttune.domain.arguments import WINDOW
 from hosttune.model.host import Host, PciDevice, Virtualization
 from hosttune.model.lint import LintFinding
+from hosttune.model.platform import DomainCapabilities
 from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu
 
 GPU, VF, NIC = "0000:41:00.0", "0000:41:00.4", "0000:99:00.0"
@@ -226,10 +227,11 @@ def test_a_guest_that_floats_over_both_nodes_is_told_so_once() -> None:
     assert told == TUNING
 
 
-@pytest.mark.parametrize(("loader", "unknown"), [(" type='pflash'>/x.fd", False), (">/usr/share/qemu/edk2.fd", False),
-                                                 (">/opt/fw.bin", True)])  # fmt: skip
+@pytest.mark.parametrize(("loader", "unknown"), [("<loader type='pflash'>/x.fd</loader>", False),
+                                                 ("<loader>/usr/share/qemu/edk2.fd</loader>", False),
+                                                 ("<loader>/opt/fw.bin</loader>", True)])  # fmt: skip
 def test_a_guest_without_an_architecture_has_the_hosts(loader: str, unknown: bool) -> None:
-    xml = domain(hostdev(GPU)).replace(" arch='x86_64'", "").replace(" type='pflash'>/OVMF.fd", loader)
+    xml = with_edits(domain(hostdev(GPU)), ("os/type", {"arch": None}), ("os/loader", None), ("os", loader))
     texts = [one.text for one in criticise(host(arch="x86_64"), xml, where="a.xml") if one.rule == "firmware-window"]
     assert any("which firmware" in text for text in texts) is unknown
 
@@ -253,3 +255,179 @@ def test_the_cpu_of_the_command_line_takes_the_place_of_the_element(rest: str, l
     found = criticise(host(), domain(hostdev(GPU), f"<cpu mode='host-model'/>{rest}"), where="a.xml")
     assert levels(found, "cpu-model").get("cpu-model") == level
     assert any(one.rule == "qemu-arguments" and not one.judged for one in found) is (level is None)
+
+
+# What people published (tests/cases/lint/FINDINGS.md, "Published guests"), values changed.
+
+
+@pytest.mark.parametrize(
+    ("libvirt", "qemu", "told"),
+    [
+        ("8.1.0", "7.0.0", True),
+        ("9.0.0", "7.2.9", True),
+        ("8.1.0", "6.2.0", False),  # hot plug of JSON devices is broken there: libvirt writes them as before
+        ("8.0.0", "6.2.0", True),
+        ("7.8.0", "6.2.0", False),
+        ("8.0.0", "6.1.0", False),
+    ],
+)
+def test_set_finds_no_device_that_is_json(libvirt: str, qemu: str, told: bool) -> None:
+    there = host(virtualization=Virtualization(libvirt_version=libvirt, qemu_version=qemu))
+    words = ("-set", "device.hostdev0.x-vga=on", "-set", "device.hostdev0.x-pci-sub-vendor-id=0x17aa")
+    found = criticise(
+        there, domain(hostdev(GPU), argument(*words, "-set", "device.hostdev0.display=on")), where="a.xml"
+    )
+    remedies = {one.level: str(one.remedy) for one in found if one.rule == "qemu-set"}
+    assert remedies.keys() == ({"error"} if told else set())
+    for name, kind, value in (("x-vga", "bool", "true"), ("x-pci-sub-vendor-id", "unsigned", "6058"),
+                              ("display", "string", "on")):  # fmt: skip
+        assert all(f"name='{name}' type='{kind}' value='{value}'" in remedy for remedy in remedies.values())
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        argument("-device", "ich9-intel-hda,id=hda", "-set", "device.hda.msi=on"),
+        argument("-set", "drive.disk.cache=none"),
+        argument("-set", "device.hostdev0.x-vga=on")
+        + "<qemu:capabilities><qemu:del capability='device.json+hotplug'/></qemu:capabilities>",
+    ],
+)
+def test_set_may_change_what_is_no_json(rest: str) -> None:
+    there = host(virtualization=Virtualization(libvirt_version="10.0.0", qemu_version="8.2.2"))
+    assert "qemu-set" not in {one.rule for one in criticise(there, domain(hostdev(GPU), rest), where="a.xml")}
+
+
+@pytest.mark.parametrize(("libvirt", "remedy"), [("8.1.0", "update libvirt to 8.2"), ("7.0.0", "-set")])
+def test_before_overrides_set_is_advised_where_it_works(libvirt: str, remedy: str) -> None:
+    there = host(virtualization=Virtualization(libvirt_version=libvirt, qemu_version="7.0.0"))
+    xml = domain(hostdev(NIC), override(("rombar", "0")))
+    (found,) = (one for one in criticise(there, xml, where="a.xml") if one.rule == "qemu-override")
+    assert remedy in str(found.remedy)
+
+
+@pytest.mark.parametrize(
+    ("machine", "emulator", "level"),
+    [
+        ("pc-q35-9.2", "", "error"),
+        ("pc-i440fx-10.0", "<emulator>/usr/libexec/qemu-kvm</emulator>", "error"),
+        ("pc-q35-9.2", "<emulator>/opt/qemu/bin/qemu-system-x86_64</emulator>", None),
+        ("pc-q35-8.2", "", None),
+        ("pc-q35-rhel9.6.0", "", None),
+        ("q35", "", None),
+    ],
+)
+def test_a_machine_that_is_newer_than_qemu_does_not_start(machine: str, emulator: str, level: str | None) -> None:
+    offered = DomainCapabilities(machine="pc-q35-8.2", max_vcpus=1024)
+    there = host(virtualization=Virtualization(qemu_version="8.2.2", capabilities=offered))
+    xml = domain(hostdev(NIC) + emulator).replace("machine='q35'", f"machine='{machine}'")
+    assert levels(criticise(there, xml, where="a.xml"), "hypervisor-offers").get("hypervisor-offers") == level
+
+
+@pytest.mark.parametrize(
+    ("memory", "cells", "page"),
+    [
+        (67108864, "", "<page size='1' unit='GiB'/>"),
+        (65904640, "", "<page size='2' unit='MiB'/>"),  # 62.85 GiB: pages of 1 GiB would be the next fault
+        (3906250, "", ", and round the memory up to whole pages"),  # 4 GB
+        (2097152, "<cell id='0' cpus='0' memory='1048576'/><cell id='1' cpus='1' memory='1048576'/>",
+         "<page size='1' unit='GiB' nodeset='…'/>"),
+    ],
+)  # fmt: skip
+def test_the_pages_that_are_advised_hold_the_memory(memory: int, cells: str, page: str) -> None:
+    cpu = f"<cpu><numa>{cells}</numa></cpu>" if cells else ""
+    for backing in ("", "<memoryBacking><hugepages/></memoryBacking>"):
+        xml = domain(hostdev(GPU), cpu + backing).replace("1048576</memory>", f"{memory}</memory>")
+        found = criticise(host(), xml, where="a.xml")
+        assert [page in str(one.remedy) for one in found if one.rule in ("huge-pages", "page-size")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("qemu", "more", "tune", "level"),
+    [
+        ("8.2.2", "", "", "warn"),  # QEMU takes a whole last page of a hugetlbfs
+        ("9.1.0", "", "", "error"),
+        (None, "", "", "error"),
+        ("8.2.2", "<source type='memfd'/>", "", "error"),
+        ("8.2.2", "", "<numatune><memory mode='strict' nodeset='0'/></numatune>", "error"),
+    ],
+)
+def test_memory_that_ends_within_a_page(qemu: str | None, more: str, tune: str, level: str) -> None:
+    pages = f"<memoryBacking><hugepages><page size='2' unit='MiB'/></hugepages>{more}</memoryBacking>"
+    xml = domain("", pages + tune).replace("1048576</memory>", "15625000</memory>")
+    (found,) = (
+        one
+        for one in criticise(host(virtualization=Virtualization(qemu_version=qemu)), xml, where="a.xml")
+        if one.rule == "page-alignment"
+    )
+    assert (found.level, found.remedy) == (level, "write 15626240 KiB of memory")
+
+
+@pytest.mark.parametrize(("parent", "level"), [(None, None), ("0000:00:01.1", "warn")])
+def test_an_integrated_endpoint_of_the_host_needs_no_port(parent: str | None, level: str | None) -> None:
+    """The USB controller of a chipset behind libvirt's bridge, and an IGD at its place on the root bus."""
+    known = host()
+    pci = (*(changed(one, parent="0000:00:01.1") for one in known.pci),
+           PciDevice(address="0000:00:14.0", class_code="0c0330", iommu_group=5, parent=parent))  # fmt: skip
+    place = "<address type='pci' domain='0x0000' bus='0x00' slot='0x07' function='0x0'/>"
+    xml = domain(hostdev("0000:00:14.0", place).replace("slot='0x00' function", "slot='0x14' function"))
+    assert levels(criticise(changed(known, pci=pci), xml, where="a.xml"), "root-port").get("root-port") == level
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [("", True), ("<rom bar='on'/>", True), ("<rom file='/x.rom'/>", False), ("<boot order='1'/>", False)],
+)
+def test_a_rom_that_is_wanted_is_not_advised_away(more: str, said: bool) -> None:
+    found = criticise(host(), domain(hostdev(NIC, more)), where="a.xml")
+    assert ("rom-bar" in {one.rule for one in found}) is said
+
+
+def test_vcpus_that_no_cell_has_are_the_first_cells() -> None:
+    """oVirt writes room for vCPUs to plug in, and one cell with those of the start."""
+    one, two = "<cell id='0' cpus='0' memory='1048576'/>", "<cell id='1' cpus='1' memory='1048576'/>"
+    for cells, level in ((one, None), (one + two, "warn")):
+        xml = domain("", f"<cpu><numa>{cells}</numa></cpu>").replace("<vcpu>2", "<vcpu>4")
+        assert levels(criticise(host(), xml, where="a.xml"), "cell-vcpus").get("cell-vcpus") == level
+
+
+@pytest.mark.parametrize(
+    ("kind", "libvirt", "asked"), [("tdx", "10.0.0", True), ("tdx", "11.6.0", False), ("sev", "4.4.0", True)]
+)
+def test_each_protection_needs_its_libvirt(kind: str, libvirt: str, asked: bool) -> None:
+    there = host(virtualization=Virtualization(libvirt_version=libvirt))
+    found = criticise(there, domain("", f"<launchSecurity type='{kind}'/>"), where="a.xml")
+    assert [one.judged for one in found if one.rule == "confidential-type"] == ([False] if asked else [])
+
+
+def test_a_guest_that_sees_no_kvm_gets_no_hints_of_it() -> None:
+    pins = "<cputune><vcpupin vcpu='0' cpuset='2'/><vcpupin vcpu='1' cpuset='3'/></cputune>"
+    for state, said in (("off", True), ("on", False)):
+        xml = domain(hostdev(GPU), pins).replace("<acpi/>", f"<acpi/><kvm><hidden state='{state}'/></kvm>")
+        assert ("kvm-hints" in {one.rule for one in criticise(host(), xml, where="a.xml")}) is said
+
+
+def test_locked_memory_that_libvirt_does_not_limit_gets_a_limit() -> None:
+    """For passed devices libvirt raises the limit by itself; else <locked/> raises it."""
+    limit, locked = "<hard_limit unit='KiB'>2097152</hard_limit>", "<memoryBacking><locked/></memoryBacking>"
+    mdev = argument("-device", "vfio-pci,sysfsdev=/sys/class/mdev_bus/0000:00:02.0/fc444019,rombar=0")
+    for devices, rest, remedy in ((hostdev(NIC), "", "take <locked/> out"), ("", mdev, limit), ("", "", limit)):
+        found = criticise(host(), domain(devices, locked + rest), where="a.xml")
+        assert [remedy in str(one.remedy) for one in found if one.rule == "memory-locking"] == [True]
+
+
+@pytest.mark.parametrize(("libvirt", "known"), [("6.0.0", False), ("6.5.0", True), (None, True)])
+def test_migratable_is_advised_to_a_libvirt_that_has_it(libvirt: str | None, known: bool) -> None:
+    there = host(virtualization=Virtualization(libvirt_version=libvirt))
+    for mode, count in (("host-model", 1), ("host-passthrough", int(known))):
+        found = criticise(there, domain(hostdev(GPU), f"<cpu mode='{mode}'/>"), where="a.xml")
+        assert ["migratable" in str(one.remedy) for one in found if one.rule == "cpu-model"] == [known] * count
+
+
+@pytest.mark.parametrize(
+    ("devices", "anew"), [("", False), ("<controller type='pci' index='0' model='pci-root'/>", True)]
+)
+def test_a_machine_with_addresses_of_its_own_is_left_by_a_new_guest(devices: str, anew: bool) -> None:
+    xml = domain(hostdev(NIC) + devices).replace("machine='q35'", "machine='pc-i440fx-7.2'")
+    (found,) = (one for one in criticise(host(), xml, where="a.xml") if one.rule == "machine-type")
+    assert ("make it anew" in str(found.remedy)) is anew

@@ -16,7 +16,7 @@ from fabricroots import CONFIG, activate, with_mode
 from hosttune.cli import run
 from hosttune.discovery.looks import LOGS
 from hosttune.discovery.recording import write_capture
-from hosttune.machine.archive import open_root
+from hosttune.machine.opening import open_root
 from hosttune.machine.scratch import Scratch
 from hosttune.model.validation import Validation, verdict_of
 from hosttune.settings.drivers import Driver

@@ -18,7 +18,7 @@ from faultlab import fresh_root, quiet, site_on
 from faultplans import mutant
 from msgspec.structs import replace
 from sweeps import sample
-from xmledits import edited
+from xmledits import Edit, edited, with_edits
 
 import hosttune
 from hosttune.cli.process import run
@@ -167,7 +167,8 @@ class Forgetful(Scratch):
     """A libvirt that does not know an element."""
 
     def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
-        super().tell(name, value.replace("<emulatorpin cpuset='0-1'/>", ""), live)
+        forgotten = edited(value, "cputune/emulatorpin", None) if "emulatorpin" in value else value
+        super().tell(name, forgotten, live)
 
 
 def test_what_libvirt_drops_ends_the_apply(root: Path) -> None:
@@ -185,26 +186,26 @@ def test_without_guests_nothing_is_asked(root: Path) -> None:
     assert (code, result.entries) == (0, ())
 
 
+NOTE, OTHER_UUID = "metadata/{urn:own}note", "00000000-edaf-9455-926a-d65c16db1809"
 DISK = "<disk type='file' device='disk'><source file='/more.img'/><target dev='vdz' bus='virtio'/></disk>"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "drift"),
+    ("path", "edit", "drift"),
     [
-        ("at='7'", "at='8'", None),
-        ("</devices>", f"{DISK}</devices>", None),
-        ("cpuset='4'", "cpuset='2'", "vcpupin of vCPU 0: wanted host CPUs 4, found host CPUs 2"),
-        (">2<", ">3<", "vcpus"),
-        (">131072<", ">262144<", "memory"),
-        ("c7a5fdbd", "00000000", "uuid"),
+        (NOTE, {"at": "8"}, None),
+        ("devices", DISK, None),
+        ("cputune/vcpupin", {"cpuset": "2"}, "vcpupin of vCPU 0: wanted host CPUs 4, found host CPUs 2"),
+        ("vcpu", "3", "vcpus"),
+        ("memory", "262144", "memory"),
+        ("uuid", OTHER_UUID, "uuid"),
     ],
 )
 def test_an_edit_is_a_conflict_and_drift_if_the_adoption_decides_it(
-    old: str, new: str, drift: str | None, root: Path
+    path: str, edit: Edit, drift: str | None, root: Path
 ) -> None:
     applied(root, plan_of(ADOPTED))
-    by_hand = defined(root).replace(old, new, 1)
-    assert by_hand != defined(root)
+    by_hand = edited(defined(root), path, edit)
     (root / DEFINED).write_text(by_hand)
     found, code = status(site_on(root))
     assert (code, len(found.drift)) == ((0, 0) if drift is None else (1, 1))
@@ -228,8 +229,8 @@ def test_a_guest_that_is_gone_is_a_conflict_and_never_undefined(root: Path) -> N
 
 STALE: dict[str, tuple[str | None, str]] = {
     "gone": (None, "not defined any more"),
-    "another guest": (BY_HAND.replace("c7a5fdbd", "00000000"), "00000000-edaf.* now, and c7a5fdbd.*another guest"),
-    "a note": (BY_HAND.replace("kept", "changed"), "something that the plan does not change"),
+    "another guest": (edited(BY_HAND, "uuid", OTHER_UUID), "00000000-edaf.* now, and c7a5fdbd.*another guest"),
+    "a note": (edited(BY_HAND, NOTE, "changed"), "something that the plan does not change"),
     "pins": (
         edited(BY_HAND, ".", "<cputune><vcpupin vcpu='1' cpuset='3'/></cputune>"),
         "vcpupin of vCPUs 0-1: planned from not pinned, now host CPUs 3",
@@ -274,7 +275,7 @@ def test_a_managed_save_is_refused(root: Path) -> None:
 
 
 def test_another_manager_needs_consent(root: Path) -> None:
-    nova = BY_HAND.replace("urn:own", "http://openstack.org/xmlns/libvirt/nova/1.1")
+    nova = edited(BY_HAND, "metadata", "<n:instance xmlns:n='http://openstack.org/xmlns/libvirt/nova/1.1'/>")
     (root / DEFINED).write_text(nova)
     assert managers_of(XmlText(nova.encode())) == ("OpenStack Nova",)
     with pytest.raises(Refused, match="OpenStack Nova manages guest 'byhand'"):
@@ -287,7 +288,7 @@ def test_another_manager_needs_consent(root: Path) -> None:
 def test_more_than_a_journal_can_hold_is_refused(root: Path) -> None:
     guests = []
     for n in range(3):
-        large = BY_HAND.replace(">byhand<", f">g{n}<").replace("kept", "x" * (3 << 20))
+        large = with_edits(BY_HAND, ("name", f"g{n}"), (NOTE, "x" * (3 << 20)))
         (root / DEFINED).with_name(f"virsh-dumpxml-g{n}").write_text(large)
         guests.append(adopted_by_hand(large, cpus=(2 + 2 * n, 3 + 2 * n)))
     with pytest.raises(Refused, match="too large for one journal"):
@@ -436,7 +437,7 @@ def test_the_password_is_in_the_journal_alone(root: Path) -> None:
 
 
 def test_a_difference_beside_the_password_does_not_show_it() -> None:
-    want = BY_HAND.replace("  <devices>", "  <devices>\n    <input type='tablet'/>")
+    want = edited(BY_HAND, "devices", "<input type='tablet'/>")
     step = SettingStep(AdoptedDefinition.of(NAME), want, (), {})
     shown = definition_change(Prepared(step, TODO, BY_HAND, BY_HAND))
     assert shown
@@ -497,16 +498,16 @@ def test_secrets_leave_every_other_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("path", "edit", "what"),
     [
-        (("kept", "lost"), "'kept': missing"),
-        (("  <devices>", "  <devices>\n    <input type='tablet'/>"), "domain/devices/input type='tablet': not wanted"),
-        ((">131072</memory>", ">262144</memory>"), "memory: wanted"),
-        (("geheim", "anders"), "the password of a graphics device differs"),
-        (("</domain>", ""), "not an XML document"),
+        (NOTE, "lost", "'kept': missing"),
+        ("devices", "<input type='tablet'/>", "domain/devices/input type='tablet': not wanted"),
+        ("memory", "262144", "memory: wanted"),
+        ("devices/graphics", {"passwd": "anders"}, "the password of a graphics device differs"),
     ],
 )
-def test_definitions_are_compared_by_all_elements(change: tuple[str, str], what: str) -> None:
+def test_definitions_are_compared_by_all_elements(path: str, edit: Edit, what: str) -> None:
     assert same_guest(BY_HAND, BY_HAND, whole=True) == ()
     assert same_guest(BY_HAND.replace("  ", ""), BY_HAND, whole=True) == ()
-    assert what in " ".join(same_guest(BY_HAND.replace(*change), BY_HAND, whole=True))
+    assert what in " ".join(same_guest(edited(BY_HAND, path, edit), BY_HAND, whole=True))
+    assert "not an XML document" in " ".join(same_guest(BY_HAND[:-12], BY_HAND, whole=True))

@@ -15,7 +15,7 @@ import pytest
 from hosttune.cli import run
 from hosttune.errors import BadInput
 from hosttune.fleet.overview import _counts
-from hosttune.machine.archive import open_root
+from hosttune.machine.opening import open_root
 from hosttune.model.evidence import Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice

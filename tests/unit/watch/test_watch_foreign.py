@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.watch.footprint import ProcessUse, footprint, processes, suspects
 from hosttune.watch.foreign import Counter, ProcSample, Watched, advance, sample
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from hosttune.errors import BadInput
-from hosttune.machine.archive import open_system
+from hosttune.machine.opening import open_system
 from hosttune.watch.core import LOST, Event
 from hosttune.watch.guests import _until_closed
 from hosttune.watch.guests import event_of_line as libvirt_event

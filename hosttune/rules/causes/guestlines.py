@@ -1,0 +1,694 @@
+"""Lines of QEMU, libvirt and what starts guests with them, of vGPUs, and of drivers that do not load.
+
+They are rows as in `faultlines`, after which they come. What the kernel writes of resets, BARs and the IOMMU is in
+`hosttune.linux.kernellines`.
+"""
+
+from __future__ import annotations
+
+from hosttune.gpu import VENDORS
+from hosttune.rules.causes.faultlines import FaultLine
+
+_SEV = "Linux arch/x86/virt/svm/sev.c, drivers/crypto/ccp/sev-dev.c, drivers/iommu/amd/init.c"
+_TDX = "Linux arch/x86/virt/vmx/tdx/tdx.c"
+_VFIO = "QEMU hw/vfio/pci.c"
+_NVRM = "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c, nv.c"
+_OSINIT = "NVIDIA/open-gpu-kernel-modules osinit.c, RM_INIT_STATUS; nvstatuscodes.h"
+_IN_USE = (
+    "stop it first (lsof /dev/nvidia* /dev/dri/* /dev/kfd: desktop, nvidia-persistenced, DCGM, containers), then unbind"
+)
+_DRIVERS = "|".join(vendor.driver for vendor in VENDORS if vendor.driver)
+_MODULES = rf"(?:{_DRIVERS}|nouveau|i915|vfio|kvm|mlx5|ib)[\w-]{{0,24}}"
+# The root first.
+GUEST_LINES: tuple[FaultLine, ...] = (
+    # Confidential guests
+    FaultLine(r"SNP: IOMMU (?:is )?(?:disabled|either disabled|configured"
+              r"|is configured)[^\n]{1,80}SNP cannot be supported",
+              "SEV-SNP is off: it needs the IOMMU in use, and not in passthrough mode",
+              "boot without iommu=pt, iommu.passthrough=1, amd_iommu=off and amd_iommu=pgtbl_v2",
+              _SEV),
+    FaultLine(r"Memory for the RMP table has not been reserved|RMP configuration not valid|Memory reserved for the RMP"
+              r" table does not cover|RMP initialization failed",
+              "SEV-SNP is off: the firmware reserved no memory for its table (RMP), or not enough",
+              "firmware: SEV-SNP on, SNP memory coverage on for all memory; then power-cycle the host",
+              _SEV),
+    FaultLine(r"SEV(?:-SNP)?: failed to INIT(?:_EX)? error 0x[0-9a-f]{1,8}[^\n]{0,40}",
+              "the host's SEV firmware did not start",
+              "update the firmware of the board (it brings SEV's own) and /lib/firmware/amd; in it SMEE, SEV-SNP and"
+              " the ASIDs on, and no CPU taken off (nosmt, maxcpus)",
+              f"{_SEV}; include/uapi/linux/psp-sev.h has the codes (0x1 platform state, 0x3 configuration)"),
+    FaultLine(r"SNP_LAUNCH_START ret=-25|KVM_TDX_CAPABILITIES failed: (?:Inappropriate ioctl|Argument list too long)"
+              r"[^\n]{0,40}|KVM_(?:SEV|TDX)_\w{2,30}[^\n]{0,40}(?:ret=-25|Inappropriate ioctl)[^\n]{0,20}",
+              "QEMU and the kernel speak different versions of the interface for confidential guests",
+              "take QEMU and kernel of one release: both from the distribution, or both from the vendor's tree",
+              "Linux Documentation/virt/kvm/x86/{amd-memory-encryption,intel-tdx}.rst: ENOTTY; AMDESE/AMDSEV issue"
+              " 216"),
+    FaultLine(r"SNP_LAUNCH_START ret=-22 fw_error=0",
+              "KVM refuses the start of the SEV-SNP guest: QEMU's options do not fit it",
+              "give the firmware with -bios (libvirt: a stateless loader, type rom), not as pflash; policy 0x30000;"
+              " cbitpos and reduced-phys-bits as the host's; guest memory from memfd",
+              "AMDESE/AMDSEV issue 223; QEMU docs/system/i386/amd-memory-encryption.rst"),
+    FaultLine(r"(?:SNP|SEV|LAUNCH)_\w{2,30}[^\n]{0,20} ret=-\d{1,3},? fw_error=(?:0x)?0{0,7}[1-9a-f][^\n]{0,60}",
+              "the SEV firmware refuses the guest",
+              "the error's words say why; dmesg of the host (ccp, SEV) shows whether its SEV firmware started: update"
+              " the board's firmware",
+              "QEMU target/i386/sev.c; Linux include/uapi/linux/psp-sev.h"),
+    FaultLine(r"tdx: not enabled by BIOS|tdx: module initialization failed[^\n]{0,60}"
+              r"|tdx: initialization failed[^\n]{0,60}|SEAMCALL failed: TDX (?:[Mm]odule not loaded|disabled by BIOS)"
+              r"|TDX not enabled by BIOS|SEAMCALL \(0x[0-9a-f]{1,16}\) failed: 0x[0-9a-f]{1,16}",
+              "TDX did not start on the host",
+              "firmware: TME, TME-MT (bypass off), SGX, TDX and its SEAM loader on, keys for TDX split off; update it"
+              " (the TDX module is part of it), and boot with kvm_intel.tdx=1",
+              f"{_TDX}; canonical/tdx issue 102"),
+    FaultLine(r"(?:vm|kvm)-type \w{0,8}(?:tdx|TDX)\w{0,8} not supported by KVM|KVM doesn.?t support TDX"
+              r"|TDX is not supported by KVM",
+              "this host's KVM has no TDX: not in its CPU, its firmware, its kernel or kvm_intel's parameter",
+              "dmesg | grep -i tdx says where it ended (BIOS enabled, module initialized); boot with kvm_intel.tdx=1;"
+              " TDX needs Linux 6.16 or a vendor's kernel",
+              "QEMU target/i386/kvm; Linux Documentation/arch/x86/tdx.rst"),
+    FaultLine(r"GPU confidential compute capability is not enabled|GPU does not support confidential compute",
+              "the guest is confidential, and the GPU's confidential mode is off, or it has none",
+              "set it on the host before the guest starts (nvidia_gpu_tools.py --set-cc-mode=on"
+              " --reset-after-cc-mode-switch; of several GPUs with switches the protected PCIe mode on all), or start"
+              " an ordinary guest",
+              "NVIDIA/open-gpu-kernel-modules conf_compute.c; NVIDIA/nvtrust issue 124"),
+    FaultLine(r"ConfCompute: Fatal error hit|Fatal error detected in GSP-DMA (?:de|en)crypt[^\n]{0,20}"
+              r"|SPDM[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}|spdm[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}",
+              "the encrypted channel between the confidential guest's driver and the GPU failed",
+              "load ecdsa_generic and ecdh before the driver (softdep), take a driver release that NVIDIA names for"
+              " confidential computing, update the GPU's VBIOS, and reset the GPU on the host",
+              "NVIDIA/open-gpu-kernel-modules conf_compute.c, spdm.c; NVIDIA/nvtrust issue 54"),
+    # Drivers of the host and the guest that do not load, or do not let go
+    FaultLine(r"\[NV_ERR_RESET_REQUIRED\]|GPU is likely in a bad state and may need to be reset"
+              r"|RmInitAdapter failed! \(0x\w{1,2}:0x62:",
+              "a GPU must be reset before it works again",
+              "stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the guest or host; if it comes back,"
+              " read its XIDs",
+              f"{_OSINIT}: 0x62, reset required; kubernetes-sigs/dra-driver-nvidia-gpu issue 982"),
+    FaultLine(r"No interrupts of any type are available|Can't find an IRQ for your NVIDIA card",
+              "a GPU has no interrupt, so its driver does not start it",
+              "a guest needs MSI: keep its interrupt remapping and x2APIC as the host's; on the host see whether"
+              " vectors ran out (/proc/interrupts), and leave out pci=nomsi",
+              f"{_NVRM}, nvidia_open_device"),
+    FaultLine(r"Aborting probe for VF [0-9a-f:.]{7,16} since IOMMU is not present",
+              "the driver takes no virtual function, because the IOMMU is off",
+              "switch VT-d or AMD-Vi on in the firmware (intel_iommu=on where the kernel asks for it)",
+              _NVRM),
+    FaultLine(r"FATAL: Failed to re-allocate BAR1|No address space to allocate resized BAR1"
+              r"|Fatal Error while attempting to resize PCIe BARs",
+              "the GPU's driver found no address for the larger BAR that it wanted",
+              "firmware: Above 4G Decoding and Resizable BAR on, or boot with pci=realloc; or leave"
+              " NVreg_EnableResizableBar off",
+              _NVRM),
+    FaultLine(r"Open nvidia\.ko is only ready for use on Data Center GPUs",
+              "the open driver of this release does not take this GPU",
+              "take a newer release (560 or later), or the proprietary modules",
+              _NVRM),
+    FaultLine(r"Doesn't get (?:msg|ack|event)[^\n]{0,40}from pf[^\n]{0,30}",
+              "a virtual function gets no answer from the GPU's driver on the host",
+              "on the host look at the driver of the physical function (GIM) and its log; its release must fit the"
+              " guest's",
+              "Linux drivers/gpu/drm/amd/amdgpu/mxgpu_nv.c, xgpu_nv_poll_msg"),
+    FaultLine(r"Device boot error - [^\n]{1,80}|Device boot progress - Stuck in[^\n]{0,30}",
+              "an accelerator did not start: its own boot says where it ended",
+              "power-cycle the host; install firmware and driver of one release; replace it if it comes back",
+              "Linux drivers/accel/habanalabs/common/firmware_if.c"),
+    FaultLine(r"Your BIOS is broken; DMAR reported[^\n]{0,80}",
+              "the firmware's table of the IOMMU is broken, so the kernel leaves it off",
+              "update the firmware; load its defaults, then switch VT-d on",
+              "Linux drivers/iommu/intel/dmar.c, warn_invalid_dmar"),
+    FaultLine(r"NVRM: Attempting to remove device [0-9a-f:.]{7,16} with non-zero usage count"
+              r"|failed to clear page tables on GEM object close|amdgpu: leaking bo va"
+              rf"|Module {_MODULES} is in use[^\n]{{0,60}}",
+              "something on the host still uses the GPU that its driver is to give up",
+              _IN_USE,
+              f"{_NVRM}; kmod modprobe(8), rmmod(8)"),
+    FaultLine(r"NVRM: GPU [0-9a-f:.]{7,16} is already bound to (?:nouveau|nvidiafb|rivafb|rivatv)"
+              r"|NVRM: request_mem_region failed for[^\n]{0,60}",
+              "another driver of the host has the GPU",
+              "keep it from loading (blacklist nouveau and nvidiafb, options nouveau modeset=0, then update-initramfs"
+              " -u or dracut -f), and reboot",
+              _NVRM),
+    FaultLine(rf"Module {_MODULES} not found in directory /lib/modules/\S{{1,60}}|Module {_MODULES} not found\."
+              rf"|ould not load module {_MODULES}: No such file",
+              "the kernel that runs has no such module",
+              "build or install it for this kernel (dkms autoinstall with its headers; the distribution's package for"
+              " this kernel), or boot the kernel that has it",
+              "kmod, modprobe(8)"),
+    FaultLine(r"Bad return status for module build on kernel[^\n]{0,60}|DKMS: build failed"
+              r"|Failed to build the NVIDIA kernel module|kernel module was not created"
+              r"|modpost: [^\n]{1,40}(?:uses GPL-only symbol|undefined!)[^\n]{0,60}"
+              r"|/var/lib/dkms/[^\n]{1,160}\.o\] Error \d",
+              "a kernel module could not be built for this kernel",
+              "its make.log has the first error: take a driver release that knows this kernel, or an older kernel;"
+              " headers and compiler must be those of the kernel",
+              "dkms(8); NVIDIA driver README, installing"),
+    FaultLine(r"\w{1,12}: Failed to load firmware \"[^\"\n]{1,60}\"|Failed to load \w{1,8} firmware!"
+              r"|failed to load ucode \w{1,24}",
+              "a firmware file that the GPU's driver needs is missing",
+              "install linux-firmware (or the driver's firmware package) of the driver's age, and update the initramfs",
+              "Linux drivers/gpu/drm/amd/amdgpu/gfx_v9_0.c and its like; ROCm/amdgpu pull request 113"),
+    FaultLine(r"RmInitAdapter failed! \(0x3[01]:|failed to (?:extract VBIOS image from ROM"
+              r"|parse FWSEC ucode from VBIOS image)",
+              "a GPU's driver cannot read or run the GPU's VBIOS",
+              "give the guest a dump of it (<rom file='…'/>) and UEFI firmware; on the host power-cycle it, and reseat"
+              " or replace it if that does not help",
+              f"{_OSINIT}: 0x30 VBIOS, 0x31 VBIOS POST"),
+    FaultLine(r"RmInitAdapter failed! \(0x\w{1,2}:0x(?:1|b|47):",
+              "a GPU's memory does not work (broken, ECC error or not trained)",
+              "power-cycle the host; if it comes back, replace the GPU",
+              f"{_OSINIT}: 0x1 broken memory, 0xb ECC error, 0x47 memory training"),
+    FaultLine(r"RmInitAdapter failed! \(0x\w{1,2}:0xf:",
+              "a GPU does not answer over PCIe",
+              "power-cycle the host; if it comes back, reseat it, check its power and riser, or replace it; a passed"
+              " GPU: see the host's dmesg (reset, AER)",
+              f"{_OSINIT}: 0xf, GPU is lost"),
+    # vGPU, MIG, virtual functions
+    FaultLine(r"vGPU is supported only on VGX capable boards|vGPU validation of the GPU failed",
+              "this GPU has no vGPU: its driver gives that to data-center and some workstation models alone",
+              "pass the whole GPU through (vfio-pci), or take a model of NVIDIA's list of GPUs with vGPU",
+              "NVIDIA vGPU documentation, supported products"),
+    FaultLine(r"Incompatible Guest/Host drivers[^\n]{0,120}|Guest VGX version is (?:older|newer)[^\n]{0,80}",
+              "the guest's vGPU driver and the host's are of releases that do not go together",
+              "install in the guest the driver of the same vGPU release as the host's (of its branch, or the one"
+              " before)",
+              "NVIDIA vGPU documentation, Compatibility of vGPU manager and guest driver"),
+    FaultLine(r"Failed to acquire license from[^\n]{0,100}|Valid GRID license not found"
+              r"|License Status[ \t]{0,40}: Unlicensed \(Restricted\)",
+              "the vGPU has no license: it is slow, or stops",
+              "put a client token of the license server into /etc/nvidia/ClientConfigToken, restart nvidia-gridd, and"
+              " let the guest reach the server (port 443); nvidia-smi -q shows the status",
+              "NVIDIA license system, client configuration"),
+    FaultLine(r"mdev_supported_types/[^\n]{1,60}/create[\s\S]{0,300}?(?:write error|tee): [^\n]{1,60}"
+              r"|current_vgpu_type[\s\S]{0,300}?(?:write error|tee): [^\n]{1,60}"
+              r"|write error: (?:No space left on device|Input/output error)(?=[\s\S]{0,200}(?:mdev_supported_types"
+              r"|current_vgpu_type))|ailed to create mdev|error creating mdev[^\n]{0,80}",
+              "the host makes no further vGPU (mediated device) of this type",
+              "available_instances of the type says how many are left; all of one GPU have one size unless it is in"
+              " mixed mode; of a GPU with SR-IOV make the virtual functions first (sriov-manage -e)",
+              "Linux Documentation/driver-api/vfio-mediated-device.rst; NVIDIA vGPU documentation"),
+    FaultLine(r"MIG mode is in pending (?:en|dis)able state for GPU [0-9A-Fa-f:.]{7,16}: ?(?:In use by another client"
+              r"|Not Suppor ?ted)|[0-9A-Fa-f:.]{7,16} is currently being used by one or more other processes",
+              "the change (MIG, reset) waits: the GPU is in use, or may not be reset from here",
+              "stop what uses the GPU (nvidia-smi, lsof /dev/nvidia*; DCGM, nvidia-persistenced, the device plugin),"
+              " then nvidia-smi --gpu-reset; in a guest that may not reset it reboot the guest",
+              "NVIDIA MIG user guide, Enable MIG mode"),
+    FaultLine(r"Unable to create a (?:GPU|compute) instance on GPU[^\n]{1,80}: (?:In use|Insufficient|Invalid|Not"
+              r"|No)[^\n]{0,40}",
+              "a MIG instance could not be made: its place is taken, or the GPU does not have this profile",
+              "nvidia-smi mig -lgip lists profiles with what is free, -lgipp their places: make the largest first, or"
+              " destroy instances (-dci, then -dgi)",
+              "NVIDIA MIG user guide, Creating GPU instances"),
+    FaultLine(r"Failed to display (?:compute|GPU) instances[^\n]{0,40}: Insufficient Permissions"
+              r"|mig[^\n]{0,80}\n[^\n]{0,80}: Insufficient Permissions",
+              "the command may not manage MIG here",
+              "run it as root on the host; a container needs NVIDIA_MIG_CONFIG_DEVICES=all and the capability file of"
+              " MIG",
+              "NVIDIA MIG user guide, Device nodes and capabilities"),
+    FaultLine(r"apply MIG config with MIG mode disabled",
+              "MIG mode is not on, so no instances can be made",
+              "nvidia-smi -mig 1 and reset the GPU (nothing may use it); a guest reboots",
+              "NVIDIA/mig-parted; MIG user guide"),
+    FaultLine(r"Fail to enable sriov[^\n]{0,40}|asic does not support SRIOV|Failed to properly enable SRIOV",
+              "the GPU's driver on the host could not make its virtual functions",
+              "firmware: SR-IOV, ARI and Above 4G Decoding on; the GPU must have SR-IOV; load the driver (GIM) once"
+              " after a cold boot",
+              "GPUOpen-LibrariesAndSDKs/MxGPU-Virtualization issues 3 and 18"),
+    FaultLine(r"mediated device '[^'\n]{1,60}' not found|/sys/class/mdev_bus/[0-9a-f:.]{7,16}' does not exist",
+              "the mediated device (vGPU) that the guest asks for is not there",
+              "they are gone after a boot: let libvirt make it (virsh nodedev-define, nodedev-autostart), or mdevctl;"
+              " the host needs the vGPU driver; a whole GPU is a hostdev of type pci",
+              "libvirt src/util/virmdev.c; OpenNebula/one issue 5968"),
+    FaultLine(r"Only \d{1,5} MSI-X interrupts available for SR-IOV[^\n]{0,100}",
+              "the NIC has no interrupt vectors left for virtual functions: its own driver took them",
+              "fewer queues or no RDMA on the physical function (blacklist irdma, ethtool -L, devlink"
+              " msix_vec_per_pf_max), then make the virtual functions",
+              "Linux drivers/net/ethernet/intel/ice/ice_sriov.c; openshift/sriov-network-operator pull request 1185"),
+    FaultLine(r"SR-IOV: bus number out of range|can.?t enable \d{1,5} VFs \(bus [0-9a-f]{2} out of range[^\n]{0,40}"
+              r"|pci_enable_sriov failed ?: -12|sriov_numvfs: cannot allocate memory"
+              r"|sriov_numvfs[^\n]{0,40}\n[^\n]{0,60}(?:write error|tee: [^\n]{1,80}): Cannot allocate memory",
+              "the virtual functions found no addresses or bus numbers",
+              "firmware: SR-IOV, Above 4G Decoding and ARI on; or boot with pci=realloc, of bus numbers"
+              " pci=assign-busses; dmesg says which",
+              "Linux drivers/pci/iov.c, sriov_enable; openshift-docs pull request 32619"),
+    FaultLine(r"sriov_numvfs[^\n]{0,40}\n[^\n]{0,60}(?:write error|tee: [^\n]{1,80}): Numerical result out of range",
+              "more virtual functions were asked for than the device has",
+              "sriov_totalvfs says how many; a NIC's firmware setting raises it (mlxconfig NUM_OF_VFS, SRIOV_EN), of a"
+              " GPU its driver's",
+              "Linux drivers/pci/pci-sysfs.c, sriov_numvfs_store"),
+    FaultLine(r"sriov_numvfs[^\n]{0,40}\n[^\n]{0,60}(?:write error|tee: [^\n]{1,80}): Device or resource busy"
+              r"|\d{1,5} VFs already enabled\. Disable before enabling|VFs (?:are )?(?:still )?assigned",
+              "the number of virtual functions cannot be changed while there are some, or a guest has one",
+              "stop the guests that have them, write 0 to sriov_numvfs, then the new number",
+              "Linux drivers/pci/pci-sysfs.c, sriov_numvfs_store"),
+    FaultLine(r"[Dd]river (?:\w{1,32} )?does not support SR-IOV configuration via sysfs",
+              "the device's driver makes no virtual functions",
+              "bind it to the driver that does (NVIDIA's vGPU driver, the NIC's own; of vfio-pci enable_sriov=1)",
+              "Linux drivers/pci/pci-sysfs.c, sriov_numvfs_store"),
+    # The guest's memory
+    FaultLine(r"[Hh]uge[Tt][Ll][Bb]: allocating \d{1,9} of page size [^\n]{1,20} failed[^\n]{0,60}"
+              r"|hugepage allocation failed at /usr/share/perl5/PVE",
+              "the kernel could not reserve all the huge pages that were asked for",
+              "ask for fewer, or for each node (hugepages=NODE:COUNT,…); 1 GiB pages only at boot; take other uses of"
+              " memory away (crashkernel, other page sizes)",
+              "Linux mm/hugetlb.c; Documentation/admin-guide/kernel-parameters.txt, hugepages="),
+    FaultLine(r"unable to map backing store for guest RAM[^\n]{0,60}|can't open backing store[^\n]{0,80}for guest RAM:"
+              r" (?!Permission)[^\n]{1,40}|Insufficient free host memory pages available to allocate guest RAM"
+              r"|Unable to find any usable hugetlbfs mount[^\n]{0,40}|hugetlbfs filesystem is not mounted"
+              r"|hugepages: node \d{1,4} not found|Page size \d{1,9} is not supported by the host",
+              "the huge pages that the guest's memory needs are not free",
+              "reserve them at boot, on the guest's nodes (hosttune plan), and see what holds them:"
+              " /sys/devices/system/node/node*/hugepages/*/free_hugepages",
+              "QEMU system/physmem.c, file_ram_alloc; libvirt src/qemu/qemu_conf.c"),
+    FaultLine(r"cannot set up guest memory '[^'\n]{1,40}': Cannot allocate memory|ioctl\(KVM_CREATE_VM\) failed: 12\b",
+              "the host has not enough free memory for the guest",
+              "free memory or make the guest smaller: huge pages that are reserved are not free for it (hosttune plan)",
+              "QEMU system/physmem.c, ram_block_add"),
+    FaultLine(r"RLIMIT_MEMLOCK \(\d{1,20}\) exceeded|cannot limit locked memory of process[^\n]{0,60}"
+              r"|(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)",
+              "the guest's memory may not be locked",
+              "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory of"
+              " what starts QEMU (LimitMEMLOCK=infinity, ulimit -l; of a container its runtime's)",
+              "QEMU hw/vfio/container.c; libvirt, formatdomain: memtune; Linux drivers/vfio/vfio_iommu_type1.c;"
+              " kubevirt issue 8472"),
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:No space left on device|= -28\b)",
+              "the guest has more mappings than VFIO allows",
+              "raise dma_entry_limit of vfio_iommu_type1, or back the guest's memory with huge pages",
+              "Linux drivers/vfio/vfio_iommu_type1.c, dma_entry_limit"),
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Bad address|= -14\b)",
+              "memory of the guest cannot be pinned for the device: what backs it cannot",
+              "back the guest's memory with memfd or huge pages; see whether a file, a pool or virtiofs backs it",
+              "Linux drivers/vfio/vfio_iommu_type1.c, vaddr_get_pfns: EFAULT"),
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Invalid argument|= -22\b)",
+              "the IOMMU cannot map an address of the guest",
+              "keep memory and the PCI window of the guest within the IOMMU's address width (<maxphysaddr"
+              " mode='emulate' bits='…'/>, or fewer bits of the window), and out of its reserved regions",
+              "Linux drivers/vfio/vfio_iommu_type1.c, vfio_iommu_iova_dma_valid"),
+    FaultLine(r"aw-bits \d{1,3} > host aw-bits (?:0x)?\w{1,4}",
+              "the guest's IOMMU has wider addresses than the host's",
+              "give the guest's IOMMU fewer bits (<driver aw_bits='39'/>), or none",
+              "QEMU hw/i386/intel_iommu.c, vtd_check_hdev"),
+    FaultLine(r"set caching-mode=on for intel-iommu|requires (?:iommu notifier"
+              r"|iommu MAP notifier) which is not[^\n]{0,40}",
+              "the guest's IOMMU cannot serve passed devices as it is set",
+              "<iommu model='intel'><driver intremap='on' caching_mode='on'/></iommu>, or no IOMMU in the guest",
+              "QEMU hw/i386/{intel_iommu,amd_iommu}.c"),
+    # The device
+    FaultLine(r"group \d{1,5} is not viable|\bGroupViable\b",
+              "another device of the same IOMMU group is still with a driver of the host",
+              "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
+              " function), or use a slot whose group is smaller",
+              "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
+    FaultLine(r"no iommu_group found|missing group for address: [0-9a-f:.]{7,16}"
+              r"|cannot access '/sys/kernel/iommu_groups|IOMMU not present|Cannot open iommu_group: No such file"
+              r"|host doesn't support (?:VFIO PCI interface|passthrough of host PCI devices)",
+              "the device has no IOMMU group: the IOMMU is off, or VFIO is not there",
+              "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
+              " load vfio-pci (in a container also /dev/vfio/vfio must be there)",
+              "QEMU hw/vfio/pci.c; libvirt src/hypervisor/domain_driver.c"),
+    FaultLine(r"probe of [0-9a-f:.]{7,16} with driver vfio-pci failed with error -22"
+              r"|vfio-pci: probe of [0-9a-f:.]{7,16} failed with error -22"
+              r"|vfio-pci [0-9a-f:.]{7,16}: probe with driver vfio-pci failed with error -22|No available IOMMU models",
+              "VFIO refuses the device: it has no IOMMU group, or the IOMMU's part of VFIO is not loaded",
+              "switch VT-d or AMD-Vi on in the firmware, load vfio_iommu_type1; a bridge cannot be passed",
+              "Linux drivers/vfio/pci/vfio_pci_core.c; QEMU hw/vfio/container.c"),
+    FaultLine(r"No interrupt remapping (?:support|for this platform)[^\n]{0,80}|Interrupt Remapping hardware not found"
+              r"|[Ff]ailed to set iommu for container: Operation not permitted",
+              "the IOMMU does not remap interrupts, without which devices are not given to guests",
+              "switch interrupt remapping (x2APIC, VT-d) on in the firmware and update it;"
+              " allow_unsafe_interrupts takes the guests' separation away",
+              "Linux drivers/vfio/vfio_iommu_type1.c, vfio_iommu_type1_attach_group"),
+    FaultLine(r"Flags mismatch irq \d{1,5}\.[^\n]{0,40}vfio[^\n]{0,60}",
+              "the device's interrupt line is shared with a driver of the host that does not share it",
+              "let the guest's driver use MSI, or take the other device's driver away (/proc/interrupts shows it), or"
+              " use another slot",
+              "Linux kernel/irq/manage.c; drivers/vfio/pci/vfio_pci_intrs.c"),
+    FaultLine(r"vfio_err_notifier_handler\([0-9a-f:.]{7,16}\) Unrecoverable error detected",
+              "a passed device had an uncorrected PCIe error, and QEMU stopped the guest",
+              "dmesg of the host has the error (AER): reseat the device or its riser, check its power, update its"
+              " firmware",
+              f"{_VFIO}, vfio_err_notifier_handler"),
+    FaultLine(r"Unable to power on device, stuck in D\d",
+              "the device does not wake: it stays in a sleep state",
+              "power-cycle the host, then keep it awake (disable_idle_d3=1 of vfio-pci); if it comes back, its reset "
+              "does"
+              " not work: update its firmware",
+              "QEMU hw/vfio/pci.c, vfio_pci_pre_reset"),
+    # Once is a guest that reset its device; the kernel has then put all back.
+    FaultLine(r"vfio_bar_restore: (?:[0-9a-f:.]{7,16} )?reset recovery[^\n]{0,30}"
+              r"(?=(?:[\s\S]{0,4000}?reset recovery){2})",
+              "a passed device loses its settings again and again: it does not come back from a reset",
+              "read the lines before it (AER, link down, not ready after FLR); power-cycle the host if it stays so",
+              "Linux drivers/vfio/pci/vfio_pci_config.c, vfio_bar_restore"),
+    FaultLine(r"no FLR, PM reset or bus reset available|Active [0-9a-f:.]{7,16} devices on bus with [0-9a-f:.]{7,16},"
+              r" not doing bus reset",
+              "the device cannot be reset alone: it has no reset of its own, or others on its bus are in use",
+              "give the guest all functions of its bus, or none; cat /sys/bus/pci/devices/ADDRESS/reset_method shows"
+              " what it has; a newer kernel or firmware may add one",
+              "libvirt src/util/virpci.c, virPCIDeviceReset"),
+    FaultLine(r"Unknown PCI header type '?(?:127|0x7f)",
+              "the device no longer answers: its configuration space reads as ones",
+              "power-cycle the host; if it comes back, keep the device out of D3cold (disable_idle_d3=1 of vfio-pci)"
+              " and update its firmware",
+              "libvirt src/util/virpci.c, virPCIDeviceGetHeaderType"),
+    FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
+              r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found",
+              "the device that the guest asks for is not on the host",
+              "lspci -D shows the addresses that are there: they change with slots and firmware; a device that is gone"
+              " is lost (dmesg)",
+              "QEMU hw/vfio/pci.c, vfio_realize; libvirt src/util/virpci.c"),
+    FaultLine(r"Non-endpoint PCI devices cannot be assigned",
+              "a bridge was given to the guest, and only devices can be",
+              "give it the functions below the bridge; the bridge stays with the host",
+              "libvirt src/hypervisor/virhostdev.c"),
+    FaultLine(r"PCI device [0-9a-f:.]{7,16} is in use by driver \w{1,20}, domain [^\n']{1,60}"
+              r"|PCI device '?[0-9a-f:.]{7,16}'? (?:is )?already in use by VMID '?\d{1,9}"
+              r"|vfio [0-9a-f:.]{7,16}: device is already attached",
+              "another guest has the device",
+              "stop that guest, or give this one another device (hosttune plan knows which are free)",
+              "libvirt src/hypervisor/virhostdev.c; Proxmox qemu-server PCI.pm"),
+    FaultLine(r"Failed to bind PCI device '?[0-9a-f:.]{7,16}'? to vfio-pci[^\n]{0,60}|PciDevicePrepareFailed[^\n]{0,80}"
+              r"|Failed to prepare PCI device \S{4,60}",
+              "the device could not be bound to vfio-pci",
+              "dmesg says why: the host's driver does not let it go, it has no IOMMU group, or vfio-pci is not loaded;"
+              " bind it at boot (hosttune plan)",
+              "libvirt src/util/virpci.c, virPCIDeviceBindToStub; OpenStack Nova libvirt driver"),
+    FaultLine(r"Insufficient compute resources: Claim pci failed|PCI device request [^\n]{1,80}failed"
+              r"|PciDeviceRequestFailed",
+              "Nova has no free PCI device that fits the request",
+              "compare [pci] device_spec and alias with lspci -nn (vendor, product, device_type, numa_policy), and what"
+              " other instances have",
+              "OpenStack Nova documentation, PCI passthrough"),
+    FaultLine(r"PCI_RESOURCE_\w{1,80} not set for resource [^\s\"]{1,80}|(?:GPU"
+              r"|HostDevice) \S{1,80} is not permitted in permittedHostDevices"
+              r"|the number of \S{1,12} do not match the number of devices",
+              "KubeVirt does not know the device that the guest asks for",
+              "name it in permittedHostDevices of the KubeVirt resource exactly as kubectl describe node shows it"
+              " (externalResourceProvider with a device plugin of its own), and see that the plugin has it",
+              "KubeVirt user guide, Host devices; kubevirt issue 11135"),
+    FaultLine(r"(?:hot|cold)_plug_vfio= port is not set|cold_plug_vfio= or hot_plug_vfio=",
+              "Kata has no port for the device",
+              "set cold_plug_vfio = \"root-port\" (hot_plug_vfio then \"no-port\") and pcie_root_port in the"
+              " configuration.toml that the runtime class really uses",
+              "Kata containers documentation, VFIO; its issue 9014"),
+    # What the guest's definition asks for
+    FaultLine(r"Could not open VFIO Container|VfioCreate\(Open(?:Group|Container)[^\n]{0,60}|(?:failed to open "
+              r"|open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:No such file"
+              r"|Device or resource busy|Permission denied)",
+              "QEMU could not open the device's VFIO group",
+              "No such file: bind the device to vfio-pci; busy: another guest or process has the group (fuser -v"
+              " /dev/vfio/*); denied: give QEMU's user the file, also in its cgroup and its security profile",
+              "QEMU hw/vfio/container.c, vfio_group_get"),
+    FaultLine(r"apparmor=\"DENIED\"[^\n]{1,80}profile=\"libvirt-[^\"\n]{1,60}\" name=\"(?:/dev/(?:vfio|hugepages|kvm"
+              r"|iommu|infiniband|shm)|[^\"\n]{1,200}\.(?:rom|bin|qcow2|img|fd)\")[^\n]{0,40}"
+              r"|avc: {1,2}denied[^\n]{1,300}svirt[^\n]{1,120}(?:vfio_device_t|hugetlbfs_t|sysfs_t)[^\n]{0,40}"
+              r"|backing store[^\n]{0,100}: Permission denied|cannot load AppArmor profile[^\n]{0,80}",
+              "the guest's security profile or the file's rights keep QEMU from a file that it needs",
+              "name the file in the guest's XML, so that libvirt allows it; of others a rule in"
+              " /etc/apparmor.d/abstractions/libvirt-qemu, or the label (ls -Z, restorecon) and the owner of QEMU's"
+              " user",
+              "libvirt documentation, AppArmor and SELinux drivers"),
+    FaultLine(r"failed to find romfile[^\n]{0,100}|Cannot read device rom at[^\n]{0,60}"
+              r"|romfile[^\n]{0,100}: Permission denied",
+              "QEMU cannot read the ROM that the guest is given",
+              "the file must be there and readable by QEMU's user, in every folder above it; put it under"
+              " /usr/share/qemu or /usr/share/vgabios (AppArmor), or leave it out",
+              "QEMU hw/pci/pci.c, pci_add_option_rom; hw/vfio/pci.c"),
+    FaultLine(r"Could not open '/[^'\n]{1,200}': (?:Permission denied|No such file or directory)"
+              r"|Cannot access storage file '[^'\n]{1,200}'[^\n]{0,80}|Failed to create file '[^'\n]{1,200}':"
+              r" [^\n]{1,60}",
+              "a file of the guest cannot be opened or written",
+              "Permission denied: QEMU's user must be able to enter each folder and read the file; Input/output error,"
+              " No space: the file system (dmesg, df)",
+              "QEMU block/file-posix.c; libvirt src/storage_file"),
+    FaultLine(r"Failed to get (?:shared )?\"(?:write|consistent read)\" lock",
+              "another process has the guest's disk image open",
+              "stop the other guest or the tool (lsof on the image); one image is for one guest, unless it is"
+              " shareable",
+              "QEMU block/file-posix.c, image locking"),
+    FaultLine(r"(?:Unable to write to|[Cc]annot write)[^\n]{0,140}cpuset\.(?:cpus|mems)[^\n]{0,80}"
+              r"|Invalid value '[^'\n]{1,80}' for 'cpuset\.(?:cpus|mems)'|NUMA node \d{1,4} is unavailable"
+              r"|cannot set CPU affinity on process \d{1,10}[^\n]{0,40}|cannot bind memory to host NUMA nodes:"
+              r" (?:Invalid|Operation)[^\n]{0,30}",
+              "the guest is pinned to CPUs or to a node's memory that QEMU may not use",
+              "compare the pins with lscpu and with cpuset.cpus.effective and cpuset.mems.effective of the slice or"
+              " container that starts QEMU; a node without memory is none; offline CPUs count as missing",
+              "libvirt src/util/vircgroup*.c, virnuma.c; Linux Documentation/admin-guide/cgroup-v2.rst, cpuset"),
+    FaultLine(r"more than 255 v[Cc][Pp][Uu]s (?:require|are only)[^\n]{0,80}"
+              r"|current -smp configuration requires[^\n]{0,60}|Number of SMP cpus requested \(\d{1,5}\)"
+              r" exceeds[^\n]{0,80}|Invalid SMP CPUs \d{1,5}[^\n]{0,80}|MAX \d{1,4} vcpus allowed",
+              "the guest has more CPUs than its machine type allows as it is set",
+              "above 255: machine type q35, <iommu model='intel'><driver intremap='on' eim='on'/></iommu>, IOAPIC"
+              " split; at most as many as the machine type's limit (newer types have more)",
+              "QEMU hw/i386/x86.c; libvirt src/qemu/qemu_validate.c"),
+    FaultLine(r"unsupported machine type '[^'\n]{1,60}'|does not support machine type[^\n]{0,60}",
+              "this QEMU does not have the guest's machine type: it comes from a newer or another QEMU",
+              "take one that -machine help lists (virsh edit), or update QEMU",
+              "QEMU system/vl.c; libvirt src/qemu/qemu_capabilities.c"),
+    FaultLine(r"does not accept value '(?:tdx|sev|sev-snp|snp)-guest'|(?:launch security|is|are) not supported (?:with"
+              r"|by) this QEMU(?: binary)?|unsupported configuration: [^\n]{1,100}not supported (?:with"
+              r"|by) this QEMU[^\n]{0,20}"
+              r"|is not a valid (?:device model|object type) name|[Pp]roperty '[\w.-]{1,60}' not found",
+              "this QEMU lacks something that the guest's definition asks for",
+              "install the QEMU that has it (a distribution's own build for TDX or SEV-SNP; an update may have replaced"
+              " it), or leave it out of the definition",
+              "QEMU qom/object_interfaces.c; libvirt src/qemu/qemu_validate.c; canonical/tdx issue 46"),
+    FaultLine(r"guest and host CPU are not compatible[^\n]{0,120}|Host doesn't support requested features"
+              r"|error: failed to set MSR 0x[0-9a-f]{1,8}",
+              "the guest's CPU asks for something that the host's CPU does not have",
+              "<cpu mode='host-passthrough'/> or host-model; after a migration the model of the older host",
+              "libvirt src/qemu/qemu_process.c; QEMU target/i386"),
+    FaultLine(r"No '[\w.-]{1,20}' bus found for device|Bus '[\w.-]{1,40}' not found|Invalid PCI address [^\n]{1,60}"
+              r"|Single function device addresses with function=0 expected"
+              r"|Attempted double use of PCI Address[^\n]{0,60}|No more available PCI (?:slots|addresses)"
+              r"|PCI: no slot/function available for[^\n]{0,60}|PCI: slot \d{1,3} function \d (?:not available"
+              r"|already occupied)[^\n]{0,60}|PCI: [0-9a-f.]{1,6} indicates single function[^\n]{0,60}",
+              "the place on the guest's PCI bus is not there or taken",
+              "leave the addresses to libvirt (delete <address type='pci'…/> of the new device), and add pcie-root-port"
+              " controllers; of Kata pcie_root_port",
+              "QEMU hw/pci/pci.c; libvirt src/conf/domain_addr.c"),
+    FaultLine(r"Unable to find (?:'efi'|any (?:master var store|firmware))[^\n]{0,80}"
+              r"|unable to find any master var store[^\n]{0,60}",
+              "libvirt finds no UEFI firmware that fits the guest's definition",
+              "install the firmware (ovmf, edk2-ovmf); compare what <firmware> and <loader> ask for (secure boot,"
+              " stateless) with /usr/share/qemu/firmware/*.json",
+              "libvirt src/qemu/qemu_firmware.c"),
+    FaultLine(r"Hook script execution failed[^\n]{0,160}",
+              "a hook script of libvirt failed, so the guest was not started",
+              "run /etc/libvirt/hooks/qemu GUEST prepare begin - by hand and mend what it reports; it must be"
+              " executable",
+              "libvirt documentation, Hooks for specific system management"),
+    FaultLine(r"network '[^'\n]{1,60}' is not active|Cannot get interface MTU on '[^'\n]{1,20}'[^\n]{0,30}"
+              r"|Unable to get index for interface [^\n]{1,40}",
+              "the guest's network or bridge is not there",
+              "virsh net-start NAME and net-autostart, or make the bridge (ip -br link)",
+              "libvirt src/network/bridge_driver.c, src/util/virnetdev.c"),
+    FaultLine(r"Could not access KVM kernel module: [^\n]{1,40}|KVM: (?:disabled by BIOS|VMX not (?:enabled|supported))"
+              r"|kvm: (?:disabled by bios|no hardware support)",
+              "KVM cannot be used: virtualization is off, or its module is not loaded",
+              "switch VT-x or SVM on in the firmware, load kvm_intel or kvm_amd, and give QEMU /dev/kvm",
+              "QEMU accel/kvm/kvm-all.c; Linux arch/x86/kvm/x86.c"),
+    FaultLine(r"ioctl\(KVM_CREATE_VM\) failed: 16\b|kvm: enabling virtualization on CPU\d{1,5} failed",
+              "another hypervisor of this host has the CPU's virtualization",
+              "stop it (VirtualBox, VMware, a debugger), then start the guest",
+              "Linux virt/kvm/kvm_main.c; QEMU accel/kvm/kvm-all.c"),
+    FaultLine(r"start failed: command '[^'\n]{0,4000}[^\n]{0,4000}failed: got timeout"
+              r"|qmp command 'query-\w{1,20}[^\n]{0,80}timeout after \d{1,4} retries",
+              "starting the guest takes longer than Proxmox waits: all its memory is pinned for the passed device",
+              "back it with 1 GiB huge pages (hugepages: 1024), or start it with qm start VMID --timeout 600; it often"
+              " runs in the end",
+              "Proxmox qemu-server QemuServer/Helpers.pm, config_aware_timeout; bpg/terraform-provider-proxmox issue"
+              " 1353"),
+    FaultLine(r"BAR [0-5]: failed to assign \[mem size 0x[0-9a-f]{9,16} 64bit pref\]"
+              r"|BAR [0-5] \[mem size 0x[0-9a-f]{9,16} 64bit pref\]: failed to assign|not enough MMIO resources for "
+              r"SR-IOV",
+              "a BAR found no address: the window for PCI memory is too small",
+              "host: Above 4G Decoding, Resizable BAR and SR-IOV in the firmware, or pci=realloc; guest: UEFI "
+              "firmware and"
+              " a 64-bit window that holds its BARs (hosttune plan computes it)",
+              "Linux drivers/pci/setup-res.c, pci_assign_resource; drivers/pci/iov.c"),
+    FaultLine(r"[Ff]ailed (?:moving device BAR|allocating new MMIO range)[^\n]{0,80}",
+              "the guest's window for PCI memory is too small for the device",
+              "give the guest a 64-bit window that holds its BARs (hosttune plan computes it)",
+              "cloud-hypervisor pci/src/configuration.rs; issue 6147"),
+    FaultLine(r"Checking (?:for device assignment IOMMU support|if IOMMU is enabled by kernel"
+              r"|for hardware virtualization|if device /dev/kvm)[^\n]{0,60}: (?:FAIL|WARN) \([^\n]{1,160}",
+              "the IOMMU or the CPU's virtualization is off, or not seen from here",
+              "switch VT-x and VT-d or SVM and AMD-Vi on in the firmware; a container sees the host's tables only if it"
+              " is given them: run virt-host-validate on the host",
+              "libvirt tools/virt-host-validate-qemu.c"),
+    FaultLine(r"Parameter '[\w.-]{1,40}' (?:expects|is missing|does not accept)[^\n]{0,60}"
+              r"|Invalid parameter '[^'\n]{1,40}'",
+              "QEMU refuses a value of the guest's definition",
+              "correct it (virsh edit GUEST, also <qemu:commandline> and <qemu:override>), in the form that the error"
+              " names",
+              "QEMU qapi/qmp/qerror.h; qapi/qobject-input-visitor.c"),
+    # Of libvirt what no row above knows
+    FaultLine(r"XML error: [^\n]{1,160}|unsupported configuration: [^\n]{1,160}",
+              "libvirt refuses the guest's definition, and says what does not fit",
+              "correct it (virsh edit GUEST), or let hosttune plan write it; virt-xml-validate finds misplaced"
+              " elements",
+              "libvirt, virErrorNumber: VIR_ERR_XML_ERROR, VIR_ERR_CONFIG_UNSUPPORTED"),
+)  # fmt: skip
+# What is seen of a fault whose cause another line may say.
+GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"vfio [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}: error getting device from group \d{1,5}: [^\n]{1,40}",
+              "a vGPU (mediated device) did not start: its driver refused it",
+              "journalctl -u nvidia-vgpu-mgr says why; its UUID must be of this guest alone (a cloned guest has the"
+              " same), and all vGPUs of a GPU of one type unless it is in mixed mode",
+              "Linux Documentation/driver-api/vfio-mediated-device.rst; anomixer/proxmox-vgpu-installer issue 22"),
+    FaultLine(r"vfio_region_write\([^\n]{1,80}failed: Device or resource busy",
+              "something else holds a BAR that VFIO needs",
+              "see what holds it in /proc/iomem; a console of the firmware (BOOTFB, simple-framebuffer) goes with"
+              " initcall_blacklist=sysfb_init, or by making another GPU the boot display",
+              "QEMU hw/vfio/region.c; Linux drivers/vfio/pci/vfio_pci_rdwr.c"),
+    FaultLine(r"error: vmiop_(?:env_)?log: [^\n]{1,140}|\[nvidia-vgpu-vfio\][^\n]{1,80}start failed[^\n]{0,60}"
+              r"|error: Failed to initialize RM client[^\n]{0,40}",
+              "the host's vGPU manager could not start the vGPU",
+              "its first error line says why: journalctl -u nvidia-vgpu-mgr; the host needs the vGPU driver of the"
+              " hypervisor's kernel, a GPU of its list, and ECC or MIG as the type wants",
+              "NVIDIA vGPU documentation, troubleshooting"),
+    FaultLine(r"Cannot reset device [0-9a-f:.]{7,16}, (?:no available reset mechanism"
+              r"|depends on group \d{1,5} which is not owned)",
+              "QEMU cannot reset the device: its next start in a guest may fail",
+              "give the guest all functions of the device (group and bus); cat"
+              " /sys/bus/pci/devices/ADDRESS/reset_method; of AMD GPUs without FLR vendor-reset",
+              f"{_VFIO}, vfio_pci_reset; gnif/vendor-reset issue 29"),
+    FaultLine(r"Failed to (?:setup MSI fds|enable (?:\d{1,4} )?MSI)[^\n]{0,60}"
+              r"|Failed to set up \w{4,12} eventfd signaling for interrupt[^\n]{0,100}",
+              "VFIO could not set up the device's interrupts",
+              "dmesg of the host says why (genirq, vectors, a device that no longer answers); reset the device or"
+              " power-cycle the host",
+              f"{_VFIO}, vfio_enable_vectors, vfio_set_irq_signaling"),
+    FaultLine(r"pci_irq_handler: Assertion [^\n]{1,80}",
+              "QEMU ended: the device answered with ones instead of its settings",
+              "the device did not come back from a reset: power-cycle the host; then keep it awake (disable_idle_d3=1"
+              " of vfio-pci)",
+              "QEMU hw/pci/pci.c, pci_irq_handler; gnif/vendor-reset issue 76"),
+    FaultLine(r"KVM internal error\. Suberror: \d{1,3}|error: kvm run failed [A-Z][^\n]{1,40}"
+              r"|KVM: entry failed, hardware error 0x[0-9a-f]{1,8}|KVM_TDX_INIT_MEM_REGION failed[^\n]{0,40}"
+              r"|hardware error: vfio: DMA mapping failed[^\n]{0,40}",
+              "KVM stopped the guest",
+              "dmesg of the host at that time; QEMU, firmware (OVMF) and kernel of one release; a confidential guest"
+              " needs a firmware built for it",
+              "QEMU accel/kvm/kvm-all.c, kvm_cpu_exec; Linux Documentation/virt/kvm/api.rst, KVM_RUN"),
+    FaultLine(r"cannot acquire state change lock[^\n]{0,80}|monitor socket did not show up[^\n]{0,60}",
+              "libvirt still waits for an earlier operation on this guest",
+              "see whether QEMU hangs in the kernel (state D: dmesg, a device that does not come back from a reset);"
+              " then restart libvirtd, or the host",
+              "libvirt src/conf/virdomainjob.c"),
+    FaultLine(rf"could not insert '?{_MODULES}'?: [^\n]{{1,60}}|NVRM: No NVIDIA (?:graphics adapter|GPU"
+              rf"|(?:PCI )?devices?)"
+              r"(?: \w{1,8})? (?:probed|found)|Unable to load the (?:kernel module '[\w.-]{1,40}'"
+              r"|'[\w-]{1,40}' kernel module)",
+              "the driver could not be loaded, or finds no GPU that it may take",
+              "lspci -nnk shows who has the GPU (nouveau, vfio-pci) and whether it is there; dmesg says why",
+              f"{_NVRM}; kmod, modprobe(8)"),
+    FaultLine(r"cannot create duplicate filename '/devices/pci[^\n]{1,160}",
+              "a driver left something of the last time behind, and cannot take the device again",
+              "reboot the host; keep the device with one driver, or update the driver",
+              "Linux fs/sysfs/dir.c; gnif/vendor-reset issue 21"),
+    FaultLine(r"amdgpu_device_ip_init failed|amdgpu_discovery_init failed|get invalid ip discovery binary signature"
+              r"|SMU is in hanged state|PSP tmr init failed",
+              "a GPU's driver could not start it",
+              "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
+              " been reset by the host",
+              "Linux drivers/gpu/drm/amd/amdgpu/{amdgpu_device,amdgpu_discovery,amdgpu_psp}.c"),
+    FaultLine(r"irq \d{1,5}: nobody cared",
+              "an interrupt line was switched off: no driver took its interrupts",
+              "/proc/interrupts shows who shares it: a passed device that uses INTx (let it use MSI), or a device that"
+              " hangs; update the firmware",
+              "Linux kernel/irq/spurious.c, __report_bad_irq"),
+    FaultLine(r"Marking clocksource 'tsc(?:-early)?' as unstable[^\n]{0,60}|Marking TSC unstable due to [^\n]{1,60}",
+              "the kernel does not trust the CPU's time stamp counter (TSC): reading the time is slow now",
+              "update the firmware; on a host look for SMIs and stalls; a guest: <timer name='kvmclock'/> or kvm-clock"
+              " as its clock source, and host CPUs of its own (cat /sys/devices/system/clocksource/clocksource0/current"
+              "_clocksource)",
+              "Linux kernel/time/clocksource.c, arch/x86/kernel/tsc.c"),
+    FaultLine(r"(?:arm-smmu-v3|arm-smmu) [\w.:-]{1,40}: (?:event: [A-Z]_\w{3,30}|event 0x[0-9a-f]{2} received"
+              r"|Unhandled context fault)[^\n]{0,80}",
+              "the IOMMU (SMMU) refused a device's memory access",
+              "of a passed device: its guest's driver used memory that it does not have; else update driver and"
+              " firmware",
+              "Linux drivers/iommu/arm/arm-smmu-v3/arm-smmu-v3.c, arm-smmu/arm-smmu.c"),
+    FaultLine(r"timed out waiting for pending transaction; \w{4,12} [\w ]{4,30} reset anyway"
+              r"|timed out waiting for pending transaction:[^\n]{0,60}",
+              "a device did not finish its transfers before a reset",
+              "if it does not work afterwards, power-cycle the host; end what uses it before it is given away",
+              "Linux drivers/pci/pci.c, pcie_flr"),
+    FaultLine(r"Kernel panic - not syncing: [^\n]{1,100}",
+              "the kernel stopped (panic)",
+              "the lines before it say why: machine check, no root file system, an oops, out of memory",
+              "Linux kernel/panic.c"),
+    FaultLine(r"PCI system error \(SERR\) for reason[^\n]{0,40}|NMI: IOCK error[^\n]{0,60}"
+              r"|Uhhuh\. NMI received for unknown reason[^\n]{0,40}",
+              "the hardware reported an error to the CPU (NMI)",
+              "the BMC's event log names the part; PCIe: AER lines in dmesg",
+              "Linux arch/x86/kernel/nmi.c"),
+    FaultLine(r"\w[\w/:.-]{0,30}: page allocation failure: order:\d{1,2}[^\n]{0,60}",
+              "the kernel found no free memory in one piece",
+              "leave the host more memory (fewer huge pages), raise vm.min_free_kbytes; see which driver asked, below"
+              " it",
+              "Linux mm/page_alloc.c, warn_alloc"),
+    FaultLine(r"FSP boot cmds failed|FSP secure boot (?:GSP prechecks failed|partition timed out)"
+              r"|FSP (?:async )?command timed out|GSP-FMC reported an error[^\n]{0,60}"
+              r"|failed to wait for bar firewall to lower|GSP-RM boot attempts exceeded",
+              "a GPU's own processor does not start the driver's firmware",
+              "reset it or power-cycle the host; its confidential mode must fit the guest; update its VBIOS; an"
+              " external box or a riser may be too slow",
+              "NVIDIA/open-gpu-kernel-modules kern_fsp_gh100.c, kernel_gsp.c; its issue 974"),
+    FaultLine(r"CORB reset timeout#\d, CORBRP = 65535",
+              "a GPU's audio function answers with ones: the GPU sleeps, is off or lost",
+              "dmesg says what became of the GPU (D3cold, AER, reset); bind both functions to vfio-pci if they go to a"
+              " guest",
+              "Linux sound/hda/hdac_controller.c"),
+    FaultLine(r"(?:enable hca|mlx5_init_one|init_one|mlx5_function_setup|mlx5_function_enable)[^\n]{0,60}"
+              r" failed[^\n]{0,40}",
+              "the NIC's driver could not start it",
+              "update its firmware, or the driver; in a guest see that the host has not kept the function",
+              "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c"),
+    FaultLine(r"Process \d{1,10} \((?:qemu|kvm)[^)\n]{0,20}\) of user \d{1,10} dumped core|(?:qemu-system|qemu-kvm"
+              r"|kvm)[\w-]{0,12}\[\d{1,10}\]: segfault at [^\n]{1,80}|End of file from qemu monitor",
+              "QEMU crashed or was killed",
+              "coredumpctl info and the guest's log (/var/log/libvirt/qemu) say where; dmesg whether memory ran out;"
+              " update QEMU",
+              "systemd-coredump(8); libvirt src/qemu/qemu_monitor.c"),
+    FaultLine(r"No valid host was found[^\n]{0,80}|nodes are available:[^\n]{0,200}Insufficient"
+              r" [\w.-]{1,60}/[\w.-]{1,60}",
+              "no host has what the guest or pod asks for free",
+              "see what the hosts offer and what is taken (openstack allocation candidate list; kubectl describe node),"
+              " and whether the device's plugin runs",
+              "OpenStack Nova scheduler; Kubernetes scheduler, NodeResourcesFit"),
+)  # fmt: skip
+_REFUSED = (
+    r"-(?:device|object|machine|M|cpu|smp|m|numa|drive|blockdev|netdev|accel|global) (?![^\n]{0,2000}(?:: warning: "
+    r"|: info: |redirected to|Performance may be slow))[^\n]{1,2000}: [^\n]{1,160}"
+)
+# That a guest or a driver did not start, where no line above says why: the program's own words.
+GUEST_FAILURES: tuple[FaultLine, ...] = (
+    FaultLine(r"(?:closed the monitor|connecting to monitor)[^\n]{0,60}?: [^\n]{1,200}",
+              "QEMU ended when the guest was to start; its words say why",
+              "read the rest in /var/log/libvirt/qemu/GUEST.log, and dmesg of that time",
+              "libvirt src/qemu/qemu_process.c"),
+    FaultLine(r"Failed to start domain[^\n]{0,200}(?:\nerror: [^\n]{1,200})?"
+              r"|Failed to create domain[^\n]{0,200}(?:\nerror: [^\n]{1,200})?|Error starting domain[^\n]{0,200}"
+              r"|virDomainCreate[^\n]{0,200}|ibvirtError\W[^\n]{1,200}|ibvirtException\W[^\n]{1,200}"
+              r"|virError\W(?!Code=38\b)[^\n]{1,200}",
+              "libvirt could not start the guest; its words say why",
+              "read journalctl -u libvirtd (virtqemud) and /var/log/libvirt/qemu/GUEST.log of that time",
+              "libvirt, virDomainCreate"),
+    FaultLine(rf"qemu-system-\w{{1,16}}: {_REFUSED}|qemu-kvm: {_REFUSED}|(?m:^)kvm: {_REFUSED}",
+              "QEMU refused an option of the guest; its words say why",
+              "correct what the option names in the guest's definition; an option that is unknown needs another QEMU",
+              "QEMU util/error-report.c, loc_push_restore: an option in front of an error is what was being read"),
+    FaultLine(r"TASK ERROR: [^\n]{1,160}",
+              "Proxmox could not start the guest",
+              "the lines above it say why; qm showcmd VMID --pretty prints the command, which can be run by hand",
+              "Proxmox qemu-server"),
+    FaultLine(rf"(?:{_DRIVERS}|mlx5_core|i915|xe|ice|bnxt_en)[^\n]{{0,30}}: probe (?:of [0-9a-f:.]{{7,16}}"
+              rf"|with driver \w{{2,20}}) failed with error -\d{{1,3}}",
+              "a driver could not take its device",
+              "the lines before it say why: -12 no memory or no address for a BAR, -5 and -110 the device does not"
+              " answer, -22 and -95 the driver does not know it",
+              "Linux drivers/base/dd.c, really_probe"),
+)  # fmt: skip
