@@ -195,12 +195,6 @@ def lean_host(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _LEAN[pristine]
 
 
-@pytest.fixture(scope="module")
-def half_host(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example with half its cores, to be copied."""
-    return with_cores(pristine, tmp_path_factory.mktemp("half") / "root", 24)
-
-
 @pytest.fixture
 def root(lean_host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
     """Such a host; scratch roots that the command line opens are boards."""

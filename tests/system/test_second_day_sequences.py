@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import applyroots
-import boardroots
 import pytest
 from applyroots import PREFERENCE, STATE, Root, copied
 from secondday import THP, Answer, Day, Walk, check_again, check_back, check_settings
@@ -22,8 +21,6 @@ from xmledits import edited
 from hosttune.errors import WriteFailed
 from hosttune.machine import opening
 from hosttune.machine.scratch import Scratch
-
-pristine = boardroots.half_host
 
 
 @pytest.fixture
