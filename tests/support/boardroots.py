@@ -84,24 +84,15 @@ class BoardRoot(Scratch):
         self.forget()
 
 
-KEPT = (*range(8), *range(48, 56), *range(96, 104), *range(144, 152))  # CPUs: eight cores of each node
-
-
-def lean(pristine: Path, root: Path) -> Path:
-    """The example with a sixth of its CPUs, and without NICs and drives: most files are theirs, and no story is about
-    them."""
+def with_cores(pristine: Path, root: Path, cores: int) -> Path:
+    """The example with so many of the 48 cores of each node: most files are theirs."""
+    kept = {first + core for first in (0, 48, 96, 144) for core in range(cores)}
     subprocess.run(["cp", "-al", str(pristine), str(root)], check=True)
     cpus = root / "sys/devices/system/cpu"
     for folder in (*cpus.glob("cpu[0-9]*"), *cpus.glob("cpufreq/policy*")):
-        if int(folder.name.strip("cpuoliy")) not in KEPT:
+        if int(folder.name.strip("cpuoliy")) not in kept:
             shutil.rmtree(folder)
     for folder in (*cpus.glob("cpu*/cpuidle"), *cpus.glob("cpu*/power"), *cpus.glob("cpu*/cache/index[01]")):
-        shutil.rmtree(folder)
-    for link in (root / PCI).iterdir():
-        if (link / "class").read_text().startswith(("0x01", "0x02")):
-            shutil.rmtree(link.resolve())
-            link.unlink()
-    for folder in (*(root / "sys/class" / name for name in ("net", "infiniband", "nvme", "block")), root / "proc/irq"):
         shutil.rmtree(folder)
     for mask in ("core_siblings", "package_cpus", "die_cpus"):
         for file in cpus.glob(f"cpu*/topology/{mask}"):
@@ -109,9 +100,22 @@ def lean(pristine: Path, root: Path) -> Path:
     lists = (*cpus.glob("cpu*/topology/*_list"), *cpus.glob("cpu*/cache/index*/shared_cpu_list"))
     nodes = (root / "sys/devices/system/node").glob("node*/cpulist")
     for file in (*lists, *nodes, *(cpus / name for name in ("online", "possible", "present"))):
-        kept = CpuSet.parse(file.read_text().strip()) & KEPT
+        left = CpuSet.parse(file.read_text().strip()) & kept
         file.unlink()  # a hard link
-        file.write_text(f"{kept}\n")
+        file.write_text(f"{left}\n")
+    return root
+
+
+def lean(pristine: Path, root: Path) -> Path:
+    """The example with a sixth of its CPUs, and without NICs and drives: most files are theirs, and no story is about
+    them."""
+    with_cores(pristine, root, 8)
+    for link in (root / PCI).iterdir():
+        if (link / "class").read_text().startswith(("0x01", "0x02")):
+            shutil.rmtree(link.resolve())
+            link.unlink()
+    for folder in (*(root / "sys/class" / name for name in ("net", "infiniband", "nvme", "block")), root / "proc/irq"):
+        shutil.rmtree(folder)
     return root
 
 

@@ -47,7 +47,7 @@ class Played:
 
     def recap(self) -> dict[str, dict[str, int]]:
         """Ansible's own count: host → {ok, changed, unreachable, failed, skipped, rescued, ignored}."""
-        _, _, text = self.out.partition("PLAY RECAP")
+        _, _, text = self.out.rpartition("PLAY RECAP")
         found = {}
         for line in text.splitlines():
             host, colon, counts = line.partition(" : ")

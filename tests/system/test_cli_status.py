@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,19 @@ root = applyroots.root
 cli = applyroots.cli
 
 
+def linked(pristine: Path, folder: Path) -> Root:
+    """A copy by hard links: overlays above it stand no second one below."""
+    subprocess.run(["cp", "-al", str(pristine), str(folder / "root")], check=True)
+    return Root(folder / "root")
+
+
 @pytest.fixture(scope="module")
-def pristine(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def pristine(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example as a scratch root, with a GRUB that reads drop-ins, which nobody writes to."""
-    with copied(pristine, tmp_path_factory.mktemp("grub") / "root") as root:
-        root.put("usr/sbin/grub-mkconfig", 'for x in ${sysconfdir}/default/grub.d/*.cfg ; do . "${x}" ; done\n')
-        root.put("usr/sbin/update-grub", "#!/bin/sh\n")
-        yield root.path
+    root = linked(pristine, tmp_path_factory.mktemp("grub"))
+    root.put("usr/sbin/grub-mkconfig", 'for x in ${sysconfdir}/default/grub.d/*.cfg ; do . "${x}" ; done\n')
+    root.put("usr/sbin/update-grub", "#!/bin/sh\n")
+    return root.path
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +67,19 @@ def plan(pristine: Path) -> Path:
     return planned(pristine, "plan", "--gpu", GPU, "--profile", "host")
 
 
+@pytest.fixture(scope="module")
+def in_force(pristine: Path, plan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root on which the plan is applied, which nobody writes to."""
+    root = linked(pristine, tmp_path_factory.mktemp("applied"))
+    assert run(["apply", str(plan), "--root", str(root.path), "--yes"]) == 0
+    return root.path
+
+
 @pytest.fixture
-def applied(cli: Cli, plan: Path) -> Cli:
-    """A root on which the plan is applied."""
-    assert cli("apply", str(plan), "--yes")[0] == 0
-    return cli
+def applied(cli: Cli, in_force: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    """A copy of that root."""
+    with copied(in_force, tmp_path / "applied") as root:
+        yield Cli(capsys, root)
 
 
 # --- the document --------------------------------------------------------------------------------------------
@@ -117,18 +132,14 @@ def test_what_is_applied_on_a_capture_is_unknown(
     assert (found["state_known"], found["exit_code"], found["entries"]) == (False, 1, [])
 
 
-def test_status_changes_nothing(applied: Cli) -> None:
+def test_in_force_is_what_was_applied_and_status_changes_nothing(applied: Cli) -> None:
     before = applied.root.tree()
-    applied.json("status")
-    assert applied.root.tree() == before
-
-
-def test_in_force_is_what_was_applied(applied: Cli) -> None:
     applied_state = {entry["action"]: entry for entry in applied.json("status")["entries"]}
     assert (applied_state[f"driver:{GPU}"]["before"], applied_state[f"driver:{GPU}"]["after"]) == ("nvidia", "vfio-pci")
     assert applied_state[f"hugepages:/{PAGES}"]["want"] == 254
     assert "guest:gpu-guest" in applied_state
     assert f"irq-affinity:{GPU}" not in applied_state  # it still waits
+    assert applied.root.tree() == before
 
 
 @pytest.mark.parametrize(
@@ -220,19 +231,28 @@ def rehearsed_revert(cli: Cli, *options: str) -> dict[str, str]:
     return outcomes(found)
 
 
+@pytest.fixture(scope="module")
+def twice(pristine: Path, plan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root on which two plans are applied, which nobody writes to."""
+    at = linked(pristine, tmp_path_factory.mktemp("twice")).path
+    assert run(["apply", str(plan), "--root", str(at), "--yes", "--no-guests"]) == 0
+    again = planned(at, "again", "--gpu", OTHER_GPU, "--name", "second", "--profile", "host")
+    assert run(["apply", str(again), "--root", str(at), "--yes", "--no-guests"]) == 0
+    return at
+
+
 @pytest.mark.parametrize("changed", [{}, {PAGES: "300\n", PREFERENCE.format(1): "power\n"}], ids=["ours", "others"])
 @pytest.mark.parametrize("options", [(), ("--force",)])
 def test_a_revert_does_what_its_dry_run_says(
-    cli: Cli, plan: Path, pristine: Path, changed: dict[str, str], options: tuple[str, ...]
+    twice: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, str], options: tuple[str, ...]
 ) -> None:
     """Also where a second apply changed some of the same CPUs: each value is what the revert before it would leave."""
-    assert cli("apply", str(plan), "--yes", "--no-guests")[0] == 0
-    again = planned(cli.root.path, "again", "--gpu", OTHER_GPU, "--name", "second", "--profile", "host")
-    assert cli("apply", str(again), "--yes", "--no-guests")[0] == 0
-    for name, text in changed.items():
-        cli.root.put(name, text)
-    said = rehearsed_revert(cli, *options)
-    done = outcomes(cli.json("revert", "--yes", *options, code=1 if changed and not options else 0))
+    with copied(twice, tmp_path / "root") as root:
+        cli = Cli(capsys, root)
+        for name, text in changed.items():
+            root.put(name, text)
+        said = rehearsed_revert(cli, *options)
+        done = outcomes(cli.json("revert", "--yes", *options, code=1 if changed and not options else 0))
     assert set(said.values()) >= {"planned"}
     foretold = {"planned": {"reverted", "already"}, "already": {"already"}, "conflict": {"conflict"}}
     assert said.keys() == done.keys()
@@ -241,10 +261,9 @@ def test_a_revert_does_what_its_dry_run_says(
     assert kept <= {name for name, outcome in said.items() if outcome in ("planned", "conflict")}
 
 
-def test_a_dry_run_says_what_a_revert_would_refuse(cli: Cli, plan: Path) -> None:
-    assert cli("apply", str(plan), "--yes")[0] == 0
-    cli.root.put(".hosttune/commands/virsh-domstate-gpu-guest", "running\n")
-    _, out, _ = cli("revert", "--dry-run")
+def test_a_dry_run_says_what_a_revert_would_refuse(applied: Cli) -> None:
+    applied.root.put(".hosttune/commands/virsh-domstate-gpu-guest", "running\n")
+    _, out, _ = applied("revert", "--dry-run")
     assert "revert would be refused: guests that hosttune set up are running: gpu-guest" in " ".join(out.split())
     assert "dry run of revert on example-hgx-h200: nothing was written" in out
 
@@ -273,6 +292,8 @@ def test_a_person_can_read_the_journal(applied: Cli) -> None:
     assert lines[0]["schema"] == "hosttune.journal/v1"
     assert (lines[0]["verb"], lines[0]["host"]) == ("apply", "example-hgx-h200")
     assert lines[-1] == {"event": "closed", "at": lines[-1]["at"], "state": "applied"}
+    assert applied.json("recover")["entries"] == []  # what is finished is left alone
+    assert applied.root.driver(GPU) == "vfio-pci"
     events = [(line["event"], line["step"]) for line in lines[1:-1]]
     assert events == [(event, step) for step in range(1, len(events) // 2 + 1) for event in ("intent", "done")]
 
@@ -295,11 +316,6 @@ def test_a_cut_off_journal_is_settled(applied: Cli, lines: int) -> None:
     assert set(outcomes(found).values()) <= {"reverted"}
     assert applied.json("status")["entries"] == []
     assert all(line["event"] for line in applied.root.journals()[0][1:])  # the torn line is gone
-
-
-def test_recover_leaves_finished_transactions_alone(applied: Cli) -> None:
-    assert applied.json("recover")["entries"] == []
-    assert applied.root.driver(GPU) == "vfio-pci"
 
 
 # --- reboots -------------------------------------------------------------------------------------------------
@@ -438,11 +454,10 @@ def test_texts(cli: Cli, plan: Path, request: pytest.FixtureRequest) -> None:
     read("recover", "recover")
 
 
-def test_a_plan_that_does_not_read_leaves_the_journal_to_tell(cli: Cli, plan: Path) -> None:
-    assert cli("apply", str(plan), "--yes")[0] == 0
-    before = outcomes(cli.json("status"))
-    cli.root.put(f"{STATE}/transactions/000001.plan.json", "{")
-    found = cli.json("status")
+def test_a_plan_that_does_not_read_leaves_the_journal_to_tell(applied: Cli) -> None:
+    before = outcomes(applied.json("status"))
+    applied.root.put(f"{STATE}/transactions/000001.plan.json", "{")
+    found = applied.json("status")
     assert outcomes(found) == before
     assert any(
         "000001.jsonl cannot be read: what it stages for the next boot is unknown" in note for note in found["notes"]

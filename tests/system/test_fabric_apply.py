@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import applyroots
+import boardroots
 import pytest
 from applyroots import BOOT_ID, GPU, Cli, outcomes
 from fabricroots import activate, active, exactly_of
 
+pristine = boardroots.lean_host
 KIND = "fabric-partition"
 plan, root, cli = applyroots.plan, applyroots.root, applyroots.cli
 RUNS = {".hosttune/commands/virsh-domstate-a": "running\n", ".hosttune/commands/qemu-processes": "1000 a\n"}

@@ -129,6 +129,7 @@ def with_guests(guests: object) -> Case:
 
 
 OFF = {"name": "off", "state": "shut off"}
+NOT_OFF = ("running", "paused", "unknown")
 # Variables of each host, `hosttune_` left out of their names.
 WELL: dict[str, Case] = {
     "plain": lambda at: {"command": answering(at)},
@@ -159,9 +160,7 @@ NOT_WELL: dict[str, Case] = {
     "no_consent": lambda at: {
         "command": pending(at), "undrain": hook(at, "undrain"), "reboot_with": reboot(at)
     },
-    "running": with_guests([{"name": "train", "state": "running"}, OFF]),
-    "paused": with_guests([{"name": "train", "state": "paused"}]),
-    "of_unknown_state": with_guests([{"name": "train", "state": None}]),
+    "running": with_guests([{"name": name, "state": name if name != "unknown" else None} for name in NOT_OFF] + [OFF]),
     "unknown_guests": with_guests(None),
     "stays_pending": lambda at: {
         "command": pending(at), "reboot": True, "reboot_with": hook(at, "nothing", "[]\n"),
@@ -273,9 +272,7 @@ def test_without_consent_the_host_stays_pending(wave: Wave) -> None:
 @pytest.mark.parametrize(
     ("host", "why"),
     [
-        ("running", "guests are running: train ("),
-        ("paused", "guests are running: train ("),
-        ("of_unknown_state", "guests are running: train ("),
+        ("running", "guests are running: running, paused, unknown ("),
         ("unknown_guests", "its guests are unknown"),
     ],
 )

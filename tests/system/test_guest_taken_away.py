@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import applyroots
+import boardroots
 import pytest
 from applyroots import Cli, Root, applied, copied
 
@@ -17,6 +18,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.result import Entry, Result
 from hosttune.transaction.site import log_line, site_of
 
+pristine = boardroots.lean_host
 plan = applyroots.plan
 cli = applyroots.cli
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import applyroots
+import boardroots
 import msgspec
 import pytest
 from applyroots import GPU, OTHER_GPU, STATE, Cli, Root, action, block, edited, outcomes
@@ -32,6 +33,7 @@ from hosttune.settings.hook import PLACE
 from hosttune.transaction.guards import refuse_between_tenants
 from hosttune.transaction.site import site_of
 
+pristine = boardroots.lean_host
 root = applyroots.root
 cli = applyroots.cli
 plan = applyroots.plan

@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 
 import applyroots
+import boardroots
 import pytest
 from applyroots import EXAMPLE, GPU, OTHER_GPU, PREFERENCE, STATE, Cli, outcomes
 
 from hosttune.cli import run
 
+pristine = boardroots.lean_host
 plan = applyroots.plan
 root = applyroots.root
 cli = applyroots.cli
