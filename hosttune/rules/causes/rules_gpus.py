@@ -27,8 +27,8 @@ _OF_MACHINE = (
     " guest let the planner keep GPUs of one switch together"
 )
 _NVLS_FAILED = (
-    "restart Fabric Manager, then reset all GPUs of the board together (nvidia-smi --gpu-reset) or reboot; in a guest the"
-    " fabric must give it multicast; NCCL_NVLS_ENABLE=0 runs without the switch's help"
+    "restart Fabric Manager, then reset all GPUs of the board together (nvidia-smi --gpu-reset) or reboot; in a guest"
+    " the fabric must give it multicast; NCCL_NVLS_ENABLE=0 runs without the switch's help"
 )
 _BRIDGED = r"\b(?:GeForce|TITAN|Quadro|RTX|PCIe|NVL)\b"
 _BRIDGE = (

@@ -244,7 +244,7 @@ def test_output_of_other_tools_is_refused_with_the_tools_that_are_read(text: str
 
 
 def test_a_list_of_ranks_that_is_cut_is_completed_by_the_factor_of_the_rates() -> None:
-    table = "    67108864      16777216     float     sum      -1    370.6  181.09  316.90      0    369.3  181.71  318.00      0\n"
+    table = " 67108864 16777216 float sum -1 370.6 181.09 316.90 0 369.3 181.71 318.00 0\n"
     head = "#  Rank  {} Group  0 Pid  1 on     hgx-{} device  7 [0x18] NVIDIA H100 80GB HBM3\n"
     whole = read(head.format(7, 4) + table)
     assert (whole.setup.hosts, whole.setup.gpus_per_host, whole.figures[0].subject) == (1, 8, "8 GPUs")
@@ -252,7 +252,8 @@ def test_a_list_of_ranks_that_is_cut_is_completed_by_the_factor_of_the_rates() -
 
 
 def test_one_corrected_error_of_a_whole_log_is_no_fault() -> None:
-    at = "[{0}.118819] pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)\n"
+    error = "PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)"
+    at = f"[{{}}.118819] pcieport 0000:3a:00.0: {error}\n"
     boot = "".join(f"[{second}.1] usb 1-1: new device\n" for second in range(20))
     assert not diagnose(read(boot + at.format(99))).causes
     assert diagnose(read(at.format(99))).causes  # somebody asks about it
