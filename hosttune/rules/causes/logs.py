@@ -286,16 +286,7 @@ def _nccl_tests(text: str) -> Measured:
     rates = [(float(busbw), float(algbw)) for algbw, busbw in re.findall(rf"(?m)^{_NCCL_ROW}", text)]
     if rates and not max(rates)[0] and max(rates)[1] >= 1:
         return Measured(version=1, observations=Observations(stated=(_ALONE,)))
-    listed = len(set(re.findall(r"(?m)^#?[ \t]+Rank[ \t]+(\d{1,6})\b", text)))
-    factor, ran = max(rates)[0] / max(rates)[1] if rates and max(rates)[1] else 0.0, 0
-    fitting = [count * (listed - 1) / listed for count in (1, 2)] if listed > 1 else []
-    if factor and not any(abs(factor - fits) < _NEAR * fits for fits in (*fitting, *([1] if listed else []))):
-        # Without the list of ranks, or with a part of it: all_reduce's factor 2(n-1)/n tells how many ran.
-        ran = round(2 / (2 - factor)) if 1.2 < factor < _MOST_FACTOR else 0
-        ran = round(1 / (1 - factor)) if 0.6 < factor < _MOST_FACTOR - 1 else ran  # all_gather and its like: (n-1)/n
-        if round(factor, 2) == 1 and re.search(r"(?m)^[ \t]*\d+[ \t]+\d+[ \t]+\w+[ \t]+sum[ \t]+-1\b", text):
-            ran = 2  # only all_reduce has an operation and no root
-        text = "".join(f"# Rank {rank} \n" for rank in range(ran)) + text
+    ran, text = _ranks_that_ran(text, rates)
     rows = [row[0].rstrip() for row in re.finditer(rf"(?m)^{_NCCL_ROW}.*", text)]
     if any(row.endswith("N/A") and row.count("N/A") == 1 for row in rows):
         raise NotUnderstood("nccl-tests", "a test that has no runs in place: sendrecv, alltoall or hypercube")
@@ -322,6 +313,23 @@ def _nccl_tests(text: str) -> Measured:
         many = ran // each if each else None
     setup = Setup(gpu=models.pop() if len(models) == 1 else None, hosts=many, gpus_per_host=each)
     return Measured(version=1, setup=setup, figures=_figures(answers[0]))
+
+
+def _ranks_that_ran(text: str, rates: Sequence[tuple[float, float]]) -> tuple[int, str]:
+    """Return how many ranks ran where a text lists none or a part of them, and the text with each; (0, the text) else.
+
+    Of all_reduce bus bandwidth is 2(n-1)/n times the algorithm's, of all_gather and its like (n-1)/n times.
+    """
+    listed = len(set(re.findall(r"(?m)^#?[ \t]+Rank[ \t]+(\d{1,6})\b", text)))
+    factor = max(rates)[0] / max(rates)[1] if rates and max(rates)[1] else 0.0
+    fitting = [1.0, *(count * (listed - 1) / listed for count in (1, 2))] if listed > 1 else []
+    if not factor or any(abs(factor - fits) < _NEAR * fits for fits in fitting):
+        return 0, text
+    ran = round(2 / (2 - factor)) if 1.2 < factor < _MOST_FACTOR else 0
+    ran = round(1 / (1 - factor)) if 0.6 < factor < _MOST_FACTOR - 1 else ran
+    if round(factor, 2) == 1 and re.search(r"(?m)^[ \t]*\d+[ \t]+\d+[ \t]+\w+[ \t]+sum[ \t]+-1\b", text):
+        ran = 2  # only all_reduce has an operation and no root
+    return ran, "".join(f"# Rank {rank} \n" for rank in range(ran)) + text
 
 
 def _figures(answer: ParsedOutput) -> tuple[Any, ...]:
