@@ -155,7 +155,7 @@ def _by_name(values: Iterable[object]) -> dict[str, object]:
 
 def in_words(differences: Iterable[Difference]) -> Iterator[tuple[str, str, str]]:
     """Yield (what it is, wanted, found) for people; the pins of all threads as one."""
-    vcpus: tuple[object, object] = (None, None)  # of both guests, where they differ: a vCPU that is not there has no pin
+    vcpus: tuple[object, object] = (None, None)  # of both, where they differ: a vCPU that is not there has no pin
     for field, alike in groupby(differences, lambda difference: difference[0].partition("[")[0]):
         paths, wants, founds = zip(*alike, strict=True)
         if field == "vcpus":
