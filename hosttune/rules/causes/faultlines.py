@@ -188,6 +188,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "set NCCL_IB_GID_INDEX to a GID of RoCE v2 with an IPv4 address (show_gids), mostly 3; newer NCCL chooses"
               " it by itself",
               f"{_VARIABLES} (NCCL_IB_GID_INDEX); rdma-core, show_gids"),
+    FaultLine(r"iperf 3\.(?:\d|1[0-5])(?:\.\d)?\b"
+              r"(?=[\s\S]{0,20000}?CPU Utilization: local/sender (?:9[5-9]|100)[.\d]{0,4}%)",
+              "one CPU is the limit: before 3.16 iperf3 sends all streams with one thread",
+              "update iperf3 to 3.16 or newer, or run several at once on ports of their own; then MTU 9000",
+              "esnet/iperf release notes 3.16"),
     FaultLine(r"HW Power Brake Slowdown[ \t]{0,40}: Active\b",
               "something outside the GPU slows it: the power brake is on",
               "look at power supplies, their cables and the chassis' or rack's power limit (BMC): the board's own limit"
@@ -217,6 +222,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the peer had no buffer ready (status 13): its process hangs or is gone",
               "read the log of the peer's rank: it failed first",
               _VERBS),
+    FaultLine(r"via NET/IB\w{0,8}/\d{1,2}/GDRDMA"
+              r"(?=[\s\S]{0,40000}?with (?:error |status=\w{1,40}\()4\b)",
+              "the NIC did not reach GPU memory (protection error of a GPUDirect channel)",
+              "try NCCL_NET_GDR_LEVEL=LOC: if that works, take ACS redirection from the way between GPU and NIC or boot"
+              " with iommu=pt, and load the peer-memory module of this driver on all hosts",
+              f"{_VERBS}; NCCL user guide, Troubleshooting, GPU Direct"),
     FaultLine(_status("(?:[24689]|10|11)", "(?:Local (?:protection|access|QP operation)|Remote access|Remote operation"
                       "|(?:Remote i|I)nvalid request)")
               + r"|\bremote (?:access|operation|invalid request) error|\blocal protection error"
@@ -909,6 +920,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"NVRM: GPU \S{1,20} is already bound to (?!vfio-pci)[\w-]{1,40}|Kernel driver in use: nouveau"
+              r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b",
+              "another driver than NVIDIA's has a GPU",
+              "blacklist it (nouveau, nova_core), rebuild the initramfs and reboot; vfio-pci is right for guests",
+              "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
     FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
               r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices"
               r"|/dev/kfd\"?: [Nn]o such file",
@@ -1090,11 +1106,6 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "let one tool at a time use them (Nsight, CUPTI, a second exporter), run it as root or permit it to all"
               " (NVreg_RestrictProfilingToAdminUsers=0), and see that DCGM knows the GPU",
               "NVIDIA/dcgm-exporter README; DCGM user guide, Profiling Metrics"),
-    FaultLine(r"NVRM: GPU \S{1,20} is already bound to (?!vfio-pci)[\w-]{1,40}|Kernel driver in use: nouveau"
-              r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b",
-              "another driver than NVIDIA's has a GPU",
-              "blacklist it (nouveau), rebuild the initramfs and reboot; vfio-pci is right for a GPU that guests get",
-              "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
     FaultLine(r"Unable to determine the device handle for [Gg][Pp][Uu][^\n]{0,80}(?:lost|Unknown Error|Not Found)"
               r"|\bGPU is lost\b|\bGPUIsLost\b|ERROR_GPU_IS_LOST",
               "a GPU does not answer",

@@ -453,6 +453,10 @@ _VIA = re.compile(r"NCCL INFO (?:Channel|Ring) [0-9/]+ ?:.{0,120}? via (direct s
 _COMM = re.compile(r"nRanks ([0-9]{1,6}) nNodes ([0-9]{1,6})\b")
 _HOST = re.compile(r"(?m)^(\S{1,200}?):[0-9]{1,10}:[0-9]{1,10} \[[0-9]{1,4}\] ")
 _MANY_RANKS = r"NCCL INFO Channel [0-9/]{1,9} :(?:[ \t]{1,8}\d){0,16}(?:[ \t]{1,8}\d\d?){0,16}[ \t]{1,8}1[6-9]\b"
+_OVER_RDMA = re.compile(  # the host of a channel over RDMA, and whether it reaches GPU memory
+    r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO Channel [^\n]{1,160}? via NET/IB\S{0,20}?(/GDRDMA)?"
+    r"(?=\s|$|/Shared)"
+)
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
 
 
@@ -471,7 +475,12 @@ def _nccl_debug(text: str) -> Measured:
     if seen["transport"] == "socket" and (lacking := re.search(_NO_VERBS, text)):
         seen["said"]["transport"] = lacking[0]
     if any(via.startswith("NET/IB") for via in vias):
-        seen["gpudirect_rdma"] = any("GDRDMA" in via for via in vias)
+        direct = {
+            host: bool(gdr) for host, gdr in sorted(_OVER_RDMA.findall(text))
+        }  # a host with one such channel has it
+        seen["gpudirect_rdma"] = all(direct.values()) if direct else any("GDRDMA" in via for via in vias)
+        if without := [host for host, gdr in direct.items() if not gdr][: 4 if any(direct.values()) else 0]:
+            seen["said"]["gpudirect_rdma"] = f"no channel of {', '.join(without)} has GDRDMA, those of other hosts have"
     if multicast := re.search(r"NVLS multicast support is (not )?available", text):
         seen["nvls"] = multicast[1] is None
     for observation in stated(text):  # that it failed is said after that it is there

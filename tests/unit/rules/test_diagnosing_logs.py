@@ -251,6 +251,26 @@ def test_a_list_of_ranks_that_is_cut_is_completed_by_the_factor_of_the_rates() -
     assert read(head.format(3, 4) + table).setup.hosts is None  # where the last one is, is not known
 
 
+def test_one_host_of_two_without_gpudirect_is_named() -> None:
+    line = "{}:1:9 [0] NCCL INFO Channel 00/0 : 9[1b000] -> 2[6a000] [{}] via NET/IB/1{}\n"
+    seen = read(line.format("node1", "receive", "") + line.format("node2", "send", "/GDRDMA")).observations
+    assert seen.gpudirect_rdma is False
+    assert "no channel of node1 has GDRDMA" in seen.said["gpudirect_rdma"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("iperf 3.7\n[ ID] Interval\nCPU Utilization: local/sender 99.3% (1.2%u/98.1%s)\n", "one CPU is the limit"),
+        ("a:1:2 [0] NCCL INFO Channel 00/0 : 4[0] -> 0[0] [send] via NET/IB/0/GDRDMA\na:1:2 [0] NCCL WARN NET/IB : Got"
+         " completion from peer 10.0.0.1<1> with error 4, opcode 0, len 0, vendor err 81 (Send)\n",
+         "did not reach GPU memory"),
+    ],
+)  # fmt: skip
+def test_faults_that_two_lines_tell_together(text: str, says: str) -> None:
+    assert says in read(text).observations.stated[0].says
+
+
 def test_one_corrected_error_of_a_whole_log_is_no_fault() -> None:
     error = "PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)"
     at = f"[{{}}.118819] pcieport 0000:3a:00.0: {error}\n"
