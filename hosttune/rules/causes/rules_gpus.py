@@ -27,11 +27,14 @@ _OF_MACHINE = (
     " guest let the planner keep GPUs of one switch together"
 )
 _NVLS_FAILED = (
-    "restart Fabric Manager, then reset all GPUs of the board together or reboot; in a guest"
-    " the fabric must give it multicast; NCCL_NVLS_ENABLE=0 runs without the switch's help"
+    "restart Fabric Manager, then reset all GPUs of the board together or reboot; in a guest the fabric must give it"
+    " multicast; NCCL_NVLS_ENABLE=0 runs without the switch's help"
 )
 _BRIDGED = r"\b(?:GeForce|TITAN|Quadro|RTX|PCIe|NVL)\b"
-_BRIDGE = "reseat or replace the NVLink bridge between the cards, and see in hosttune discover (nvlinks_active) whether its links are up"
+_BRIDGE = (
+    "reseat or replace the NVLink bridge between the cards, and see in hosttune discover (nvlinks_active) whether its"
+    " links are up"
+)
 _THROUGH_HOST_SECONDS = 8e-6
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
