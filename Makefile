@@ -66,7 +66,7 @@ evidence: set-up-test
 
 # At most two workers: each boots an emulated host of its own, some two.
 LAB := tests/lab -m lab -n $(shell echo $$(($(JOBS) < 2 ? $(JOBS) : 2)))
-lab-test: set-up-test $(STAMP)/apt-lab
+lab-test: set-up-test $(STAMP)/apt-lab $(STAMP)/apt-packages
 	$(BIN)/pytest $(LAB) --durations 10
 
 # What the other two take a sample of, whole, in parts (PART=NAME, without it all in this order); CI does not run it.
@@ -91,7 +91,7 @@ $(if $(filter-out $(PARTS),$(PART)),$(error PART is one of: $(PARTS)))
 lab-full: export HOSTTUNE_SWEEP := full
 lab-full: $(addprefix part-,$(or $(PART),$(PARTS)))
 
-part-lab part-machines: $(STAMP)/apt-lab
+part-lab part-machines: $(STAMP)/apt-lab $(STAMP)/apt-packages
 part-%: set-up-test
 	@echo "make lab-full: part $* of $(PARTS) (PART=NAME: one)"
 	$(BIN)/pytest $(ARGS_$*) --durations 10
