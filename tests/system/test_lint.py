@@ -43,6 +43,7 @@ ROOMS = frozenset(
         "scratch.py",
         "scratchfunctions.py",
         "archive.py",
+        "opening.py",
         "sealing.py",
         "recording.py",
         "state.py",
