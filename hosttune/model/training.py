@@ -10,7 +10,6 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.model.text import below_root, decoding_fault
 from hosttune.model.values import Part, Value, close_lists, without_nulls
-from hosttune.model.yamltext import load_versioned
 
 TRAINING_VERSION = 1
 
@@ -72,6 +71,8 @@ class Training(Part, frozen=True, kw_only=True):
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "training") -> Training:
         """Read the document. Raises BadInput with the path of the key that is wrong."""
+        from hosttune.model.yamltext import load_versioned  # PyYAML loads slowly, and `diagnose` imports this
+
         document = load_versioned(text, TRAINING_VERSION, "a training run (docs/models.md)", where)
         try:
             training = msgspec.convert(without_nulls(document, cls), cls)
