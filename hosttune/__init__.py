@@ -597,12 +597,11 @@ def diagnose(
     if validation is not None:
         figures = of_validation(_document(Validation, validation), known)
         sources.append((_name(validation, "validation"), figures))
-    for log in [os.fspath(given) for given in logs]:
-        from hosttune.rules.causes.labels import (
-            decoded,  # here: its hundreds of patterns cost a third of a validation's
-        )
+    if logs:
+        from hosttune.rules.causes.labels import decoded  # here: their patterns would cost a validation a third more
         from hosttune.rules.causes.logs import read_log
 
+    for log in [os.fspath(given) for given in logs]:
         figures, tool, doubts = read_log(decoded(load(log, what="the output of a tool", size="log")), log)
         say(f"{log}: output of {tool}")
         sources.append((log, figures))

@@ -102,11 +102,6 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "UCX cannot register GPU memory with the NIC: no peer-memory module is loaded",
               "load nvidia_peermem (AMD: the amdgpu driver of ROCm), or use DMA-BUF: Linux 5.12 or later",
               "openucx/ucx src/uct/ib/base/ib_md.c"),
-    FaultLine(r"ibv_reg_mr\w{0,10}[^\n]{0,80}Bad address|Couldn't allocate MR\b(?=[\s\S]{0,400}Bad address)",
-              "GPU memory cannot be registered with the NIC",
-              "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules and"
-              " Linux 5.12 or later",
-              "NVIDIA GPUDirect RDMA documentation, nvidia-peermem"),
     FaultLine(r"could not insert '?nv(?:idia)?[_-]peer_?mem\b"
               r"|nv(?:idia)?[_-]peer_?mem: (?:disagrees about|Unknown symbol)",
               "nvidia_peermem cannot be loaded: it was built without the RDMA stack that runs",
