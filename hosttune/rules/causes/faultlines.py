@@ -49,7 +49,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|while creating shared memory segment(?![^\n]{0,160}error: (?!No space))|killed by signal: Bus error"
               r"|Please check that /dev/shm or the directory you specified has more available memory"
               r"|unable to write to file </torch_|out of shared memory\. Please try to raise"
-              r"|insufficient shared memory \(shm\)",
+              r"|insufficient shared memory \(shm\)|Signal 7 \(SIGBUS\) received|exitcode {0,4}: -7\b",
               "/dev/shm of the container is too small",
               "docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium Memory there",
               f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
@@ -81,6 +81,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|RLIMIT_MEMLOCK is \d{1,20} bytes|memlock limits are set too low"
               r"|map_hfi_mem: mmap of [^\n]{1,80} failed: Resource temporarily unavailable"
               r"|EFA internal error: \(\d{1,6}\) Failure to post internal receive buffers"
+              r"|NET/OFI Couldn't enable endpoint\. RC: -12[^\n]{0,40}"
               r"|Couldn't allocate MR\b(?![\s\S]{0,400}Bad address)",
               "the limit of locked memory is too small for RDMA",
               "ulimit -l unlimited: LimitMEMLOCK=infinity in the service that starts the job, docker run --ulimit"
@@ -103,7 +104,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load nvidia_peermem (AMD: the amdgpu driver of ROCm), or use DMA-BUF: Linux 5.12 or later",
               "openucx/ucx src/uct/ib/base/ib_md.c"),
     FaultLine(r"could not insert '?nv(?:idia)?[_-]peer_?mem\b"
-              r"|nv(?:idia)?[_-]peer_?mem: (?:disagrees about|Unknown symbol)",
+              r"|nv(?:idia)?[_-]peer_?mem: (?:disagrees about|Unknown symbol)|failed to load nvidia-peermem module",
               "nvidia_peermem cannot be loaded: it was built without the RDMA stack that runs",
               "install the NIC's RDMA stack first, then the GPU's driver anew; or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
@@ -119,7 +120,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NVIDIA/gdrcopy README and issue 30"),
     FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)|NET/OFI Only EFA provider is supported"
               r"|NET/OFI Couldn't find any optimal provider|NET/OFI Unable to find a protocol that worked"
-              r"|provider efa output empty list|NET/OFI [^\n]{0,40}fi_getinfo\(\) call failed[^\n]{0,60}",
+              r"|provider efa output empty list|fi_getinfo: -61 \([^)\n]{1,40}\)"
+              r"|NET/OFI [^\n]{0,40}fi_getinfo\(\) call failed[^\n]{0,60}",
               "libfabric did not take the NIC's own provider",
               "install libfabric with that provider (`fi_info -p efa` must list it), give the container"
               " /dev/infiniband, and set FI_PROVIDER=efa",
@@ -351,7 +353,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "name the hosts with their slots (-H host1:8,host2:8, or slots=8 in the hostfile)",
               "Open MPI documentation, Scheduling processes across hosts"),
     FaultLine(r"not built with SLURM's PMI|No PMIx server was reachable, but a PMI1/2 was detected|PMI2?_Init failed"
-              r"|OPAL ERROR: Unreachable in file \S{0,20}pmix|PMI2 init failed",
+              r"|OPAL ERROR: Unreachable in file \S{0,20}pmix|PMI2 init failed|mpi/pmix\w{0,4}: ERROR: Bad request",
               "the launcher and the MPI library speak different versions of PMI: each process is alone",
               "srun --mpi=pmix (srun --mpi=list shows what there is), or an MPI built with Slurm's PMI; mpirun within"
               " the allocation works too",
@@ -361,7 +363,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "kubectl describe node: Allocatable and Allocated; see that the device plugin runs and that the name of"
               " the resource is its own",
               "Kubernetes documentation, Device Plugins"),
-    FaultLine(r"Unable to resolve hostname to a \(local\) address|unsupported gloo device",
+    FaultLine(r"Unable to resolve hostname to a \(local\) address"
+              r"(?=[\s\S]{0,20000}?(?:connectFullMesh|[Tt]ime ?d? ?out|refused|Error))|unsupported gloo device"
+              r"|Unable to find address for: \S{1,20}",
               "gloo found no address of this host: its own name leads to none of its interfaces",
               "GLOO_SOCKET_IFNAME=the interface that reaches the other hosts, or the host's address in /etc/hosts (not"
               " 127.0.1.1)",
@@ -413,7 +417,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the firmware file of the GPU's system processor is missing or of another version",
               "install the driver's firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin) of the version of its module",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x61, RM_INIT_FIRMWARE_FETCH_FAILED"),
-    FaultLine(r"Key was rejected by service|Loading of unsigned module is rejected|Required key not available"
+    FaultLine(r"not signed by a key that is trusted|Key was rejected by service|Loading of unsigned module is rejected"
+              r"|Required key not available"
               r"|unsigned module loading is restricted",
               "Secure Boot refuses a kernel module that is not signed",
               "sign it and enroll the key (mokutil --import), install the distribution's signed build, or switch Secure"
@@ -447,7 +452,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the container's CUDA compatibility library does not fit this GPU or driver",
               "take the image's cuda-compat out of LD_LIBRARY_PATH, or update the host's driver",
               "CUDA compatibility guide; CUDA error 804"),
-    FaultLine(r"no kernel image is available for execution",
+    FaultLine(r"no kernel image is available for execution"
+              r"|is not compatible with the current PyTorch installation",
               "the program was not built for this GPU",
               "take a build that has the GPU's compute capability (newer PyTorch, CUDA or NCCL)",
               "CUDA runtime API, cudaErrorNoKernelImageForDevice"),
@@ -567,6 +573,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "CUDA runtime API, cudaErrorSystemDriverMismatch (803)"),
     FaultLine(r"MPS client failed to connect|(?:cudaErrorMps|CUDA_ERROR_MPS_)\w{4,40}"
               r"|remote procedural call between the MPS server and the MPS client failed"
+              r"|Server encountered a fatal exception\. Shutting down"
               r"|MPS server is not ready to accept new MPS client requests|required to (?:create MPS client|support"
               r" device connections) have been exhausted",
               "the process cannot use the MPS server",
@@ -633,7 +640,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host; install firmware and driver of one release (hl-fw-loader); replace it if it comes"
               " back",
               "Linux drivers/accel/habanalabs/common/device.c; HabanaAI/Setup_and_Install issue 1"),
-    FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}",
+    FaultLine(r"synStatus=\d{1,3} \[(?:Device (?:already acquired|not found)\][^\n]{0,40}"
+              r"|[^\]\n]{1,40}\] Device acquire failed)",
               "no accelerator is free: other processes have them, or a container was not given them",
               "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES)",
               "huggingface/tgi-gaudi issue 93"),
@@ -858,7 +866,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load the driver's network modules (habanalabs_cn, habanalabs_en) of the same version as habanalabs, and"
               " bring the ports up (manage_network_ifs.sh --up); hl-smi -Q shows the links",
               "Intel Gaudi documentation, manage_network_ifs.sh"),
-    FaultLine(r"CUDA driver version is insufficient for CUDA runtime version|(?:cuda|hip)ErrorInsufficientDriver"
+    FaultLine(r"NVIDIA driver on your system is too old|unsupported CUDA version: driver [\d.]{1,6} < image|"
+              r"CUDA driver version is insufficient for CUDA runtime version|(?:cuda|hip)ErrorInsufficientDriver"
               r"|API call is not supported in the installed CUDA driver|requirement error: unsatisfied condition: cuda"
               r" ?>= ?\d{1,3}",
               "the GPU driver is older than the CUDA runtime needs",
@@ -954,7 +963,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
               "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
     FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
-              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b",
+              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b|cuInit failed: ?100\b",
               "the process asks for a GPU that it does not see",
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
               " shows what the driver has",
@@ -1001,7 +1010,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "Linux mm/oom_kill.c; systemd.service(5), OOMPolicy"),
     FaultLine(r"nvidia-fabricmanager\.service: (?:Main|Control) process exited[^\n]{0,40}|Failed to start[^\n]{0,40}"
               r"[Ff]abric ?[Mm]anager|Job for nvidia-fabricmanager\.service failed"
-              r"|nvidia-fabricmanager\.service: Start request repeated too quickly",
+              r"|nvidia-fabricmanager\.service: Start request repeated too quickly"
+              r"|Unknown option: \S{0,80}fabricmanager\.cfg|fabric manager found but not active",
               "Fabric Manager did not start",
               "journalctl -u nvidia-fabricmanager says why; its version must be the driver's",
               "Fabric Manager user guide"),
@@ -1049,7 +1059,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"an illegal (?:memory access|instruction) was encountered|(?:CUDA|Cuda) [^\n]{0,60}misaligned address"
               r"|invalid program counter|hardware stack error|unspecified launch failure|device-side assert triggered"
               r"|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION)\b"
-              r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure|LAUNCH_FAILED)",
+              r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure"
+              r"|LAUNCH_FAILED)",
               "work of the program on the GPU ended with an error",
               "most often the program's own fault (compute-sanitizer shows where; CUDA_LAUNCH_BLOCKING=1 the call); the"
               " XIDs of that time in dmesg say whether it was the GPU; run the same on another one",

@@ -20,6 +20,7 @@ from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
 from hosttune.model.limits import check_count
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated, Transport
+from hosttune.rules.causes.clusterlines import PROGRAMS
 from hosttune.rules.causes.faultlines import SOFTWARE_RDMA
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.kernel import KERNEL, WITHIN
@@ -101,7 +102,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     del text  # with those of other alphabets a log takes several times its size
     whole = "\n".join(line for _, line in lines)
     tools = [log for log in logs() if log.is_in(distinct(whole) if log.everyone else whole)]
-    if not tools and (told := [*islice(_trouble(whole, where), _FORMS)]):
+    if not tools and ((told := [*islice(_trouble(whole, where), _FORMS)]) or re.search(PROGRAMS, whole)):
         return Measured(version=1), "no tool that hosttune reads", tuple(told)
     if not tools:
         known = ", ".join(log.name for log in logs())

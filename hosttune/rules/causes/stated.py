@@ -9,6 +9,7 @@ from typing import Any
 from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
+from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, CLUSTER_SYMPTOMS
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
 from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
 from hosttune.rules.causes.kernel import of_kernel
@@ -64,8 +65,8 @@ _RESERVED = r"(?m:^)[ \t]*(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) reserved\b"
 _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
-_CERTAIN, _SEEN = (*GUEST_LINES, *FAULT_LINES), (*SYMPTOMS, *GUEST_SYMPTOMS)
-_FAILED = (*FAILURES, *GUEST_FAILURES)
+_CERTAIN, _SEEN = (*GUEST_LINES, *CLUSTER_LINES, *FAULT_LINES), (*CLUSTER_SYMPTOMS, *SYMPTOMS, *GUEST_SYMPTOMS)
+_FAILED = (*CLUSTER_FAILURES, *FAILURES, *GUEST_FAILURES)
 SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *_FAILED)))
 
 
