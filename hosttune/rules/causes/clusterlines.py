@@ -11,7 +11,7 @@ _TOOLKIT = "NVIDIA/libnvidia-container src; NVIDIA container toolkit, Troublesho
 _CDI = "NVIDIA container toolkit, Support for Container Device Interface; cncf-tags/container-device-interface"
 _PLUGIN = "NVIDIA/k8s-device-plugin README, internal/plugin/manager/factory.go"
 _SLURM = "Slurm, src/interfaces/gres.c; gres.conf(5)"
-_BRIDGE = r"(?:docker|virbr|lxcbr|lxdbr|podman|cni|br-[0-9a-f]{4})\w{0,12}"
+_BRIDGE = r"(?:docker|virbr|lxcbr|lxdbr|podman|cni|br-[0-9a-f]{4}|ip6tnl|tunl0)\w{0,12}"
 # Programs whose faults are the lines below: a log of one of them without such a line is not decided.
 PROGRAMS = (
     r"(?m:^)[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} |\btime=\"\d{4}-[^\"\n]{1,40}\" level=|\bslurm(?:d|ctld|stepd)\b"
@@ -76,6 +76,32 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " nvidia-smi"
               " runs there",
               "NVIDIA/enroot conf/hooks/98-nvidia.sh; NVIDIA/pyxis issue 110; apptainer pkg/util/gpu"),
+    FaultLine(r"No help topic for \W{1,4}(?:prestart|create-symlinks|update-ldcache|chmod)",
+              "parts of the container toolkit are of different versions",
+              "install nvidia-container-toolkit, its base and libnvidia-container of one release (nvidia-ctk --version,"
+              " nvidia-container-cli -V), then make the CDI description anew",
+              "NVIDIA/nvidia-container-toolkit issue 14; Igalia/webkit-container-sdk issue 72"),
+    FaultLine(r"Unable to find group (?:render|video|\d{1,6}): no matching entries in group file",
+              "the container's image has no group of the name that it is to be added to",
+              "give the number that the host's device has (stat -c %g /dev/kfd /dev/dri/renderD128; --group-add"
+              " NUMBER)",
+              "docker run --group-add; ROCm/ROCm-docker issue 90"),
+    FaultLine(r"\d{1,7} hugepages of size \d{7,10} reserved, but no mounted hugetlbfs found for that size"
+              r"(?=[\s\S]{0,4000}?Cannot get hugepage information)",
+              "huge pages are reserved, and no file system gives them to the program (hugetlbfs)",
+              "mount -t hugetlbfs nodev /dev/hugepages on the host, and give the container that path (docker -v; in"
+              " Kubernetes a volume of medium HugePages with its limits)",
+              "DPDK lib/eal/linux/eal_hugepage_info.c; opiproject/opi-poc issue 224"),
+    FaultLine(r"No free (?:\d{4,8} kB )?hugepages reported[^\n]{0,60}"
+              r"(?=[\s\S]{0,4000}?Cannot get hugepage information)",
+              "no huge pages are free for the program",
+              "reserve them (vm.nr_hugepages, hugepages= at boot), and remove files that ended programs left in"
+              " /dev/hugepages",
+              "DPDK lib/eal/linux/eal_hugepage_info.c; F-Stack/f-stack issue 274"),
+    FaultLine(r"GPU driver auto installation is disabled",
+              "the node's pool was made without a GPU driver",
+              "apply Google's driver installer DaemonSet, or make the pool with gpu-driver-version=default",
+              "Google Cloud, GKE: run GPUs in Standard node pools"),
     FaultLine(r"exposing interfaces: failed [^\n]{1,80}",
               "two containers were given the same accelerators, or their network ports are in use",
               "give each container other devices (HABANA_VISIBLE_DEVICES=0,1 instead of all)",
@@ -207,6 +233,12 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "correct gres.conf: one line for each device file, Cores= in Slurm's own numbers (slurmd -C: cores, not"
               " threads), or AutoDetect alone; slurmd -G shows what is found",
               f"{_SLURM}; NVIDIA/deepops issue 1195"),
+    FaultLine(r"Invalid generic resource \(gres\) specification|Invalid Trackable RESource \(TRES\) specification",
+              "the job asks Slurm for GPUs that it does not know, or its step for more than the job has",
+              "sinfo -o '%N %G' shows names and types: write them so (--gres=gpu:TYPE:N), with GresTypes=gpu in"
+              " slurm.conf"
+              " and AccountingStorageTRES of sites that count them; within a job do not ask anew for other GPUs",
+              f"{_SLURM}; awslabs/awsome-distributed-ai issue 196; mehta-lab/recOrder issue 482"),
     FaultLine(r"gres/\w{1,20} count reported lower than configured \(\d{1,4} < \d{1,4}\)",
               "a host has fewer GPUs than Slurm was told",
               "nvidia-smi -L and slurmd -G there: a GPU is lost (dmesg), the driver is not loaded, or MIG was changed;"
@@ -300,7 +332,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "deepspeedai/DeepSpeed op_builder/builder.py; PyTorch torch/utils/cpp_extension.py"),
     FaultLine(rf"(?:Using|OOB) (?:\[\d\])?{_BRIDGE}[:/][^\n]{{0,60}}"
               r"(?=[\s\S]{0,40000}?(?:Connection refused|No route to host|[Tt]imed out|[Tt]imeout))",
-              "the library took a bridge of this host's containers or guests, which leads to no other host",
+              "the library took a bridge of this host's containers or guests, or a tunnel, which leads to no other"
+              " host",
               "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (also GLOO_SOCKET_IFNAME, and of Open MPI"
               " btl_tcp_if_include)",
               "NCCL user guide, Troubleshooting, Networking issues"),
@@ -391,6 +424,20 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               "kubectl describe podgroup and queue: free GPUs, the queue's capability of each resource, and labels and"
               " taints of the nodes",
               "Volcano documentation, gang and capacity plugins; its issue 3220"),
+    FaultLine(r"dial unix /\S{1,60}(?:containerd|crio|docker)\.sock: connect: (?:connection refused"
+              r"|permission denied)|Cannot connect to the Docker daemon at [^\n]{1,60}",
+              "the container engine does not answer on its socket",
+              "systemctl status containerd (docker, crio) and its journal: an error in its configuration, as of a"
+              " runtime"
+              " that was just registered, keeps it from starting; permission denied: the user is not of its group",
+              "NVIDIA/gpu-operator issue 426; containerd and docker documentation"),
+    FaultLine(r"error executing hook `[^`\n]{0,80}(?:nvidia|amd|habana)[^`\n]{1,60}` \(exit code: \d{1,3}\)",
+              "the container's hook that gives it the GPU failed, and does not say why",
+              "make the CDI description anew with the toolkit that is installed (nvidia-ctk cdi generate"
+              " --output=/etc/cdi/nvidia.yaml; remove older ones of /etc/cdi and /var/run/cdi); rootless: no-cgroups ="
+              " true"
+              " in config.toml; or a newer crun",
+              "Igalia/webkit-container-sdk issue 72; containers/crun issue 665; NVIDIA/gpu-operator issue 1598"),
     FaultLine(r"run_buffer:\d{1,5} - Script exited with status \d{1,3}|Failed to run mount hooks",
               "the container's hook that gives it the GPU failed",
               "run nvidia-container-cli -k -d /dev/tty info on the host: it says why; or set nvidia.runtime=false and"
@@ -408,6 +455,12 @@ CLUSTER_FAILURES: tuple[FaultLine, ...] = (
               "the backtrace below it names the library: UCX and MPI of the image must fit the host's driver; signal 7"
               " (bus error) is a file, /dev/shm or huge pages that ran out",
               "openucx/ucx src/ucs/debug/debug.c"),
+    FaultLine(r"Zero Bytes were transmitted or received",
+              "Slurm's daemon closed the connection: mostly it does not trust the caller",
+              "munge on both hosts (systemctl status munge; munge -n | ssh HOST unmunge: key and clock), Slurm of"
+              " fitting"
+              " versions, and slurmctld's log of that second",
+              "Slurm troubleshooting guide; munge(7)"),
     FaultLine(r"pyxis: couldn't start container|pyxis: \[ERROR\] [^\n]{1,120}",
               "Slurm's container plugin could not start the container",
               "the lines above it say why; enroot start IMAGE on the host shows the same",

@@ -960,8 +960,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"CUDA-capable device(?:\(s\))?s? (?:is/)?are busy or unavailable",
               "the GPUs take no new process: exclusive mode, MIG without an instance, or an MPS server of another user",
               "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"
-              " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
-              "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
+              " a GPU that needs a reset is busy, too (its XIDs in dmesg), and so is a vGPU without a license",
+              "CUDA runtime API, cudaErrorDevicesUnavailable; k8s-device-plugin issue 647; Azure/AKS issue 4870"),
     FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
               r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b|cuInit failed: ?100\b",
               "the process asks for a GPU that it does not see",
