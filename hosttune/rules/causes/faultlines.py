@@ -59,18 +59,24 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "give the container /dev/infiniband and locked memory (docker run --device=/dev/infiniband"
               " --cap-add=IPC_LOCK --ulimit memlock=-1; in Kubernetes the RDMA device plugin's resource)",
               "NVIDIA/nccl src/misc/ibvwrap.cc; NVIDIA/nccl issue 451"),
-    FaultLine(r"does not support the kernel ABI of \d{1,3}[^\n]{0,60}"
+    FaultLine(r"does not support the kernel ABI of \d{1,3}[^\n]{0,60}|version .?IBVERBS_PRIVATE_\d{1,3}.? not found"
               r"|no userspace device-specific driver found for[^\n]{0,80}"
-              r"(?=[\s\S]{0,2000}?(?i:No (?:IB )?devices? (?:were )?found))",
+              r"(?=[\s\S]{0,2000}?(?i:No (?:IB )?devices? (?:were )?found|\b0 HCAs found))",
               "the RDMA library of this system or image does not fit the kernel's driver of the NIC",
               "install in the image the libraries of the RDMA stack that the host runs (rdma-core, or the NIC maker's"
               " package of the same release)",
               "rdma-core, libibverbs/init.c, match_device and try_driver"),
+    FaultLine(r"couldn't stat '/sys/class/infiniband/\w{1,24}'(?=[\s\S]{0,20000}?NET/IB : No device found)",
+              "the RDMA devices that the container was given are in another network namespace",
+              "give the container the host's network (hostNetwork), or move device and interface into it (RDMA CNI, with"
+              " rdma system show: exclusive)",
+              "rdma-core, libibverbs/init.c; rdma-system(8)"),
     FaultLine(r"ibv_reg_(?:dmabuf_)?mr\w{0,10}[^\n]{0,80}(?:Bad address|Invalid argument|(?:Operation|Protocol) not"
               r" supported)|GPU buffer address at [^\n]{0,120}\n(?:[^\n]{0,160}\n){0,6}?Couldn't allocate MR\b"
               r"|Couldn't allocate MR\b(?: with error=(?:14|22|93|95)\b|(?=[\s\S]{0,400}Bad address))"
               r"|Failed to register memory 0x[0-9a-f]{1,16}: Bad address|DMA BUF supported required for GPU RDMA"
-              r"|neither nv_peer_mem, or nvidia_peermem detected",
+              r"|neither nv_peer_mem, or nvidia_peermem detected|cannot allocate buffer on the specified memory type"
+              r"|Peermem is not supported, and device \d{1,3} does not support DMA-BUF",
               "GPU memory cannot be registered with the NIC",
               "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules,"
               " Linux 5.12 or later and a NIC driver that has it (else NCCL_DMABUF_ENABLE=0)",
@@ -87,6 +93,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " memlock=-1, or memlock in /etc/security/limits.conf",
               f"{_GUIDE}, Shared memory (ulimit memlock); rdma-core, ibv_reg_mr(3): ENOMEM; libibverbs/init.c;"
               " awsome-distributed-ai issue 647"),
+    FaultLine(r"(?:mlx5dv_create_qp|mlx5dv_devx_obj_create)\(\w{1,8}\) failed[^\n]{0,60}(?:Invalid argument|Remote I/O"
+              r" error|not supported)|failed to create \w{1,4} QP\b[^\n]{0,80}: (?:Invalid argument|Remote I/O error"
+              r"|Operation not supported)|ibv_cmd_create_qp with 22",
+              "the NIC refused a queue of the kind that the library asked for",
+              "bring the NIC's firmware, driver and rdma-core to one release; UCX: UCX_IB_MLX5_DEVX_OBJECTS= (empty), or"
+              " UCX_TLS without dc and ud; NICs of other makers: MPI over libfabric or TCP",
+              "openucx/ucx src/uct/ib; its issues 5148, 5749 and 10451"),
     FaultLine(r"mlx5dv_devx_\w{1,20}\([^)\n]{0,40}\)[^\n]{0,60}Cannot allocate memory|Call to ibv_create_(?:qp|cq)"
               r" failed[^\n]{0,80}|failed to create \w{0,4} ?(?:qp|QP)\b[^\n]{0,80}",
               "the NIC gave no further queue: the limit of locked memory or its own resources are used up",
@@ -129,7 +142,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ports of InfiniBand and of Ethernet are mixed: they cannot be connected with each other",
               "name those of one link layer in NCCL_IB_HCA, the same on all hosts (ibv_devinfo shows link_layer)",
               "NVIDIA/nccl src/transport/net_ib/connect.cc and init.cc"),
-    FaultLine("|".join(rf"{event}(?:port error|device fatal|local catastrophic)[^\n]{{0,40}}" for event in _EVENTS),
+    FaultLine("|".join(rf"{event}(?:port error|device fatal|local catastrophic)[^\n]{{0,40}}" for event in _EVENTS)
+              + r"|NET/IB: Device \d{1,2} marked as failed|Detected \d{1,2} failed devices out of \d{1,2} devices",
               "a port lost its link or its device during the run",
               "read dmesg and the port's counters (link_downed); reseat or replace cable and module",
               "NVIDIA/nccl src/transport/net_ib.cc, ncclIbAsyncThreadMain; NVIDIA/nccl issue"
@@ -138,13 +152,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|Invalid argument|No data available|No such device|Remote I/O error)"
               r"|ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
               r"[^\n]{0,80}|(?<!to RTS\n )Unable to Connect the HCA's through the link"
-              r"|Found Incompatibility issue with GID types"
+              r"|non-zero status: (?:19|22|101|110|113) ibv_modify_qp failed|Found Incompatibility issue with GID types"
               r"|[Ii]nvalid (?:gid|GID)\[\d{1,4}\][^\n]{0,40}",
               "two ports cannot be connected: their GIDs do not reach each other",
               "show_gids: take a RoCE v2 GID of the same kind on all hosts (NCCL_IB_GID_INDEX), leave ports out that do"
               " not reach the peer (NCCL_IB_HCA), and give each port of a host a subnet of its own",
               f"{_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_HCA); rdma-core, ibv_modify_qp(3)"),
-    FaultLine(r"read failed in ncclIbRoceGetVersionNum: [^\n]{4,40}",
+    FaultLine(r"(?:read|open) failed in ncclIbRoceGetVersionNum: [^\n]{4,40}",
               "a GID index of the port is not there, so its version of RoCE cannot be read",
               "set NCCL_IB_GID_INDEX to a RoCE v2 GID that show_gids lists on this host or in this container",
               f"NVIDIA/nccl issue 1573; {_VARIABLES} (NCCL_IB_GID_INDEX)"),
@@ -193,11 +207,16 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "look at power supplies, their cables and the chassis' or rack's power limit (BMC): the board's own limit"
               " is another reason (SW Power Cap)",
               "nvml.h, nvmlClocksEventReasonHwPowerBrakeSlowdown"),
-    FaultLine(r"(?:out_of_sequence|packet_seq_err|local_ack_timeout_err):[ \t]{0,20}[1-9]\d{3,18}\b",
+    FaultLine(r"(?:out_of_sequence|packet_seq_err|local_ack_timeout_err)[: \t\n]{1,20}[1-9]\d{3,18}\b",
               "RDMA packets were lost and sent again, many times",
               "RoCE: PFC or ECN alike on NIC and switch (mlnx_qos, ethtool -S: discards); InfiniBand: perfquery names"
               " the port whose errors grow",
               "Linux Documentation/ABI/stable/sysfs-class-infiniband, hw_counters"),
+    FaultLine(r"tx_pause_storm_(?:warning|error)_events: [1-9]\d{0,18}",
+              "a NIC paused its sender for so long that it counts as a storm: the host does not take the data",
+              "look at this host, not at the network: the NIC's PCIe link (LnkSta, MaxReadReq), its IOMMU, a GPU or"
+              " process that hangs; then the NIC's firmware",
+              "Linux Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst"),
     FaultLine(r"cannot access '/sys/kernel/mm/memory_peers[^\n]{0,60}",
               "no peer-memory module is loaded on a host: its NICs do not reach GPU memory directly",
               "load nvidia_peermem there, and at each boot, or use DMA-BUF",
@@ -246,6 +265,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "make BAR1 hold the whole memory (Resizable BAR; nvidia-smi -q -d MEMORY), and boot with iommu=pt or the"
               " IOMMU off; until then NCCL_P2P_DISABLE=1",
               "CUDA runtime API, cudaErrorMapBufferObjectFailed (205); tinygrad/open-gpu-kernel-modules issue 44"),
+    FaultLine(r"MNNVL \(cliqueSize \d{1,4}\) is available but not (?:working|supported)[^\n]{0,90}",
+              "hosts are joined by NVLink, and IMEX, through which they share memory, does not work",
+              "run nvidia-imex on all of them with the same list of nodes (nvidia-imex-ctl -N); a container needs a"
+              " channel (/dev/nvidia-caps-imex-channels); NCCL_MNNVL_ENABLE=0 goes over the NICs",
+              "NVIDIA/nccl src/mnnvl.cc; IMEX user guide"),
     FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
               r"failed[^\n]{0,60}|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
               r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))",
@@ -266,7 +290,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "see who holds it (nvidia-smi); leave room for the library's buffers (NCCL_BUFFSIZE, fewer channels)"
               " or stop the framework's own pool from taking all",
               f"{_GUIDE}, Errors; CUDA runtime, cudaErrorMemoryAllocation"),
-    FaultLine(r"Duplicate GPU detected",
+    FaultLine(r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
               "two ranks were given the same GPU",
               "set the device by the local rank, and give each host as many ranks as it has GPUs",
               "NVIDIA/nccl src/init.cc"),
@@ -285,7 +309,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "esnet/iperf src/iperf_error.c; openucx/ucx src/tools/perf; connect(2): ECONNREFUSED"),
     FaultLine(r"Host key verification failed|Permission denied \(publickey[^\n]{0,60}|was not reachable via ssh"
               r"|ssh exited with exit code 255|unable to run (?:bstrap_)?proxy on \S{1,80}"
-              r"|connect to host \S{1,80} port \d{1,5}: "
+              r"|connect to host \S{1,80} port \d{1,5}: |launcher '\w{1,20}' not installed"
               r"|\borted: (?:command not found|No such file)|\bprted: (?:command not found|No such file)",
               "the launcher cannot log in on a host, or start its daemon there",
               "ssh HOST true must work without a question from the first host, in a container with its own keys and"
@@ -324,7 +348,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"Could not resolve hostname \S{1,120}|[Uu]nable to get host (?:address|entry)\b[^\n]{0,80}"
               r"|ping: \S{1,80}: (?:Name or service not known|Temporary failure in name resolution)"
               r"|unable to connect to server[^\n]{0,100}: (?:Name or service|Temporary failure)"
-              r"|Name or service not known for \S{1,80}:\d|Can't find address for host \S{1,80}, check slurm\.conf"
+              r"|Name or service not known for \S{1,80}:\d|The IPv4 network addresses of \([^\n]{1,120}? cannot be"
+              r" retrieved[^\n]{0,60}(?=[\s\S]{0,9000}?(?:timed out after|DistStoreError|failed to connect to))|Can't find address for host \S{1,80}, check slurm\.conf"
               r"|error encountered when getting address info",
               "the name of a host is not resolved",
               "getent hosts NAME on the host that asks; correct the list of hosts or /etc/hosts; in Kubernetes wait"
@@ -350,6 +375,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "mpirun was asked for more processes than its list of hosts has slots",
               "name the hosts with their slots (-H host1:8,host2:8, or slots=8 in the hostfile)",
               "Open MPI documentation, Scheduling processes across hosts"),
+    FaultLine(r"pmix_psec_base_open failed|Framework: psec\nComponent: \w{1,20}",
+              "PMIx of launcher and program do not have the same security component",
+              "PMIX_MCA_psec=native for both, or install the one that is named (munge) in the image; best the same"
+              " release of PMIx",
+              "openpmix, src/mca/psec; NVIDIA/pyxis issue 88"),
+    FaultLine(r"nspace \"[^\"\n]{1,60}\" has only \d{1,7} ranks, asked for -1",
+              "Slurm's PMIx plugin does not know a request of the program's PMIx",
+              "build both with the same release of PMIx (srun --mpi=list), and update Slurm",
+              "openpmix issues 1484 and 3320"),
     FaultLine(r"not built with SLURM's PMI|No PMIx server was reachable, but a PMI1/2 was detected|PMI2?_Init failed"
               r"|OPAL ERROR: Unreachable in file \S{0,20}pmix|PMI2 init failed",
               "the launcher and the MPI library speak different versions of PMI: each process is alone",
@@ -371,6 +405,25 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "GLOO_SOCKET_IFNAME=the interface that reaches the other hosts (ip -br addr), on each host its own name;"
               " no 127.0.1.1 for the host's name in /etc/hosts; open the firewall",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"),
+    FaultLine(r"Every node should have a unique IP address[^\n]{0,80}",
+              "the nodes of the Ray cluster and vLLM see different addresses of the same host",
+              "on each host VLLM_HOST_IP=its own address, the one that ray start --node-ip-address has",
+              "vllm-project/vllm, its Ray executor"),
+    FaultLine(r"Ray does not allocate any GPUs on the driver node|Current node has no GPU available"
+              r"|Cannot provide a placement group of|No available node types can fulfill resource request",
+              "the Ray cluster has not the GPUs where the job asks for them",
+              "ray status on the head: as many GPUs as tensor times pipeline parallel, some on the host that starts"
+              " the job; join missing hosts (ray start --address), end jobs that hold GPUs",
+              "vllm-project/vllm, its Ray executor; Ray documentation, placement groups"),
+    FaultLine(r"Invalid NCCL_COMM_ID[^\n]{0,80}|Net : No valid <IPv4_or_hostname>:<port> pair found",
+              "NCCL_COMM_ID is no address and port",
+              "unset it, or set the first rank's address and port (192.0.2.1:12345), the same for all",
+              f"{_VARIABLES} (NCCL_COMM_ID)"),
+    FaultLine(r"TOPO/NET : (?:Could not force merge NICs|Only matched)[^\n]{0,80}|Specified fused NIC \S{1,60}"
+              r"|Fusing NET devices from different NUMA domains",
+              "NCCL_NET_FORCE_MERGE names ports that NCCL cannot join",
+              "unset it: NCCL joins the ports of one card by itself (NCCL_NET_MERGE_LEVEL)",
+              f"{_VARIABLES} (NCCL_NET_FORCE_MERGE); NVIDIA/nccl src/graph/topo.cc"),
     FaultLine(r"network \S{1,40} not found\.|Failed to initialize any NET plugin",
               "NCCL has no network of the name that NCCL_NET or NCCL_NET_PLUGIN asks for",
               "unset them, or install the plugin and put its folder into LD_LIBRARY_PATH (NCCL_DEBUG=INFO: NET/Plugin)",
@@ -746,6 +799,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load the NIC's RDMA driver (mlx5_ib), give a guest the function and a container /dev/infiniband;"
               " ibv_devices lists the names",
               "rdma-core, ibv_devices(1); linux-rdma/perftest perftest_resources.c"),
+    FaultLine(r"Requested mtu is higher than active mtu",
+              "the port's MTU is smaller than the one that the test asks for",
+              "RoCE: the interface's and the switch's MTU (9000 gives 4096); InfiniBand: the subnet manager's",
+              "linux-rdma/perftest perftest_resources.c, set_mtu"),
     FaultLine(r"Couldn't listen to port \d{1,5}",
               "another process has the port of the test",
               "end the server that was left, or give both sides another port (-p)",
@@ -775,13 +832,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " started as the job counts",
               "PyTorch, torch/csrc/distributed/c10d/socket.cpp, TCPStore.cpp"),
     FaultLine(r"Mismatched NCCL version detected[^\n]{0,80}|[Mm]essage truncated ?: receiv(?:ed|ing) \d{1,12} bytes"
-              r"|socketFinalizeAccept: wrong (?:type|magic)[^\n]{0,40}"
+              r"|socketFinalizeAccept: wrong (?:type|magic)[^\n]{0,40}|collective mismatch error[^\n]{0,60}"
+              r"|posted incorrect receive info[^\n]{0,40}"
               r"|NCCL version mismatch with remote peer[^\n]{0,60}"
               r"|Bootstrap Root : (?:mismatch in info|rank \d)[^\n]{0,80}",
               "the ranks do not agree: they run different versions, variables or collectives",
               "use one image and one environment on all hosts; no other program may use the ranks' ports",
               "NVIDIA/nccl src/transport/net_socket.cc, src/bootstrap.cc"),
-    FaultLine(r"NET/OFI (?:Request [^\n]{0,80}completed with error|Couldn't open )[^\n]{0,80}",
+    FaultLine(r"NET/OFI (?:Request [^\n]{0,80}completed with error|Couldn't open |Operation with NULL context completed"
+              r" with error|Unable to insert remote address into address vector)[^\n]{0,80}",
               "a request of libfabric failed",
               "let all traffic pass between the hosts (the security group must allow itself, both ways), and use one"
               " version of libfabric and of the plugin on all",
@@ -1152,6 +1211,11 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "name resolution, login without a question (ssh HOST true) and TCP between all hosts, not only from the"
               " first; oob_tcp_if_include names the interface (Slurm: the logs of slurmd)",
               "open-mpi/ompi orte/mca/plm/base/help-plm-base.txt; openpmix issue 2031"),
+    FaultLine(r"init failed for (?:remote )?transport: \w{1,12}|Unable to initialize any transports",
+              "NVSHMEM cannot use its way to other hosts",
+              "NVSHMEM_DEBUG=INFO says why; IBGDA and IBRC need ConnectX NICs that the container sees, nvidia_peermem or"
+              " DMA-BUF, and NVSHMEM_HCA_LIST with ports that are up; within one host NVSHMEM_REMOTE_TRANSPORT=none",
+              "NVSHMEM documentation, environment variables; deepseek-ai/DeepEP issues 55, 128 and 202"),
     FaultLine(r"packets transmitted, 0 (?:packets )?received[^\n]{0,40}|Destination Host Unreachable",
               "the other host does not answer",
               "ip route get ADDRESS and ip neigh: interface, VLAN and address; see whether it is up, and the firewall",
