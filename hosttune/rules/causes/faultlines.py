@@ -225,7 +225,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|bad completion with status: 0xc\b"
               r"|IBV_WC_RETRY_EXC_ERR|EXCEEDED ERROR status number 12|InfiniBand retry count between two MPI processes"
               r"|Timed out RDMA with \S{1,40}@o2ib"
-              r"|unhandled timeout error",
+              r"|unhandled timeout error|ucp_ep_create\(proc=\d{1,8}\) failed: Endpoint timeout",
               "the peer's port did not answer: the retries of RDMA ran out (status 12)",
               "on both hosts compare GID (show_gids; RoCE: NCCL_IB_GID_INDEX), MTU, PFC and state of the ports, and run"
               " ib_write_bw between the same two; only then raise NCCL_IB_TIMEOUT",
@@ -301,6 +301,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NCCL_SOCKET_IFNAME names no interface that is up",
               "correct or unset NCCL_SOCKET_IFNAME (ip -br addr shows the names)",
               f"{_VARIABLES} (NCCL_SOCKET_IFNAME)"),
+    FaultLine(r"Socket creation failed : Address family[^\n]{0,40}",
+              "the process has no network interface that the library can use",
+              "give the container the host's network (docker run --network=host), or bring an interface up (ip -br addr)",
+              "NVIDIA/nccl-tests issue 14"),
     FaultLine(r"unable to connect to server[^\n]{0,100}: Connection refused|client failed\. connect\(\) failed:"
               r" Connection refused",
               "no server of the test listens at that address and port",
@@ -310,6 +314,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"Host key verification failed|Permission denied \(publickey[^\n]{0,60}|was not reachable via ssh"
               r"|ssh exited with exit code 255|unable to run (?:bstrap_)?proxy on \S{1,80}"
               r"|connect to host \S{1,80} port \d{1,5}: |launcher '\w{1,20}' not installed"
+              r"|kex_exchange_identification: [^\n]{0,60}|MCA parameter \"plm_rsh_agent\""
               r"|\borted: (?:command not found|No such file)|\bprted: (?:command not found|No such file)",
               "the launcher cannot log in on a host, or start its daemon there",
               "ssh HOST true must work without a question from the first host, in a container with its own keys and"
@@ -321,6 +326,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ip route get ADDRESS shows the interface that is used; see that it is up at both ends, and open the port"
               " in the firewall (one that rejects answers: No route to host)",
               "esnet/iperf src/iperf_error.c; connect(2)"),
+    FaultLine(r"Invalid job credential|Job credential (?:expired|replayed|revoked)|Zero Bytes were transmitted or received"
+              r"|Munge decode failed: [^\n]{1,60}|Protocol authentication error|Invalid authentication credential",
+              "Slurm's daemons do not accept what the others sign",
+              "munge -n | ssh HOST unmunge must work both ways: the same munge.key, clocks within minutes (chronyc"
+              " tracking), the same users; then slurm.conf and versions alike on all hosts",
+              "Slurm slurm/slurm_errno.h; MUNGE installation guide; NVIDIA/deepops issue 1179"),
     FaultLine(r"pmixp_\w{1,20}\.[ch]:\d{1,5}: (?:send failed, rc=\d{1,5}|Cannot establish the connection)[^\n]{0,60}",
               "Slurm's daemons on the hosts of the job do not reach each other",
               "open the firewall between the hosts that compute; SLURM_PMIX_DIRECT_CONN=false sends over slurmd's port",
@@ -332,7 +343,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"mca_btl_tcp_endpoint_\w{1,40}\] (?:\S{1,60} )?(?:connect\(\) to |received unexpected process)"
               r"[^\n]{0,100}|Message: {1,8}connect\(\) to [^\n]{1,60} failed|failed to TCP connect to a peer MPI"
               r"|HYDU_sock_connect[^\n]{0,80}unable to connect from[^\n]{0,80}|unable to complete a TCP connection"
-              r"|MPI process(?:es)? (?:is|are) un(?:able to reach|reachable)",
+              r"|MPI process(?:es)? (?:is|are) un(?:able to reach|reachable)|MPI requires .--mca btl_tcp_if_include",
               "MPI's processes do not reach each other over the interface that MPI chose",
               "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, where NET is the network of the hosts"
               " (10.0.0.0/24 or a name): docker0 and virbr0 have one address on all hosts; open the firewall",
@@ -395,7 +406,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "kubectl describe node: Allocatable and Allocated; see that the device plugin runs and that the name of"
               " the resource is its own",
               "Kubernetes documentation, Device Plugins"),
-    FaultLine(r"Unable to resolve hostname to a \(local\) address|unsupported gloo device",
+    FaultLine(r"Unable to resolve hostname to a \(local\) address|unsupported gloo device|Unable to find address for: \S{1,20}",
               "gloo found no address of this host: its own name leads to none of its interfaces",
               "GLOO_SOCKET_IFNAME=the interface that reaches the other hosts, or the host's address in /etc/hosts (not"
               " 127.0.1.1)",
@@ -432,6 +443,20 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "hosts of the run have different numbers of network devices",
               "compare ibv_devinfo on all hosts: bring the missing ports up, or name the same in NCCL_IB_HCA",
               "NVIDIA/nccl src/init.cc"),
+    FaultLine(r"PML ucx cannot be selected",
+              "Open MPI was told to use UCX, and cannot",
+              "ompi_info must list pml: ucx, and ucx_info -d a device: give the container /dev/infiniband, or take another"
+              " way (mpirun --mca pml ob1)",
+              "open-mpi/ompi ompi/mca/pml/base; its issue 11669"),
+    FaultLine(r"(?:SHARP coll init error: |Cannot connect to SHARPD)[^\n]{0,60}|sharp_get_job_data_len failed[^\n]{0,60}",
+              "the switches' reductions (SHARP) were asked for, and their manager does not answer",
+              "NCCL_COLLNET_ENABLE=0 goes without; else start sharp_am at the subnet manager, and test with sharp_hello",
+              "Mellanox/nccl-rdma-sharp-plugins; NVIDIA SHARP documentation"),
+    FaultLine(r"No transport found for rank \d{1,6}|Rank \d{1,6} has no transport for \w{4} peer",
+              "two ranks have no way to each other: transports are switched off",
+              "unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and NCCL_NET; processes of a host need one IPC"
+              " namespace",
+              "NVIDIA/nccl src/transport.cc"),
     FaultLine(r"network devices? '[^\n]{1,80}' (?:is|are) not available[^\n]{0,80}",
               "UCX_NET_DEVICES names a device that is not on this host",
               "ucx_info -d lists the names (mlx5_0:1), which can differ from host to host; unset UCX_NET_DEVICES",
@@ -710,7 +735,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " comes back",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, hsynd_str"),
     FaultLine(r"bnxt_en [0-9a-f:.]{7,16} \S{1,16}: (?:Error \(timeout: |Firmware (?:(?:non-)?fatal reset event|not"
-              r" responding))[^\n]{0,80}"
+              r" responding)|TX timeout detected)[^\n]{0,80}|bnxt_re\w{0,4}[^\n]{0,40}FW STALL Detected"
               r"|infiniband efa_\d{1,3}: Failed to (?:process command|allocate|submit)[^\n]{0,80}",
               "a NIC's firmware refused a command, did not answer it or reset itself",
               "read the lines around it in dmesg; update the NIC's firmware and driver; of EFA fewer processes can be"
@@ -771,10 +796,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "fi_info lists those that are there; FI_PROVIDER (Intel MPI: I_MPI_OFI_PROVIDER) names one, and the"
               " container needs its device",
               "ofiwg/libfabric fi_getinfo(3); pmodels/mpich src/mpid/ch4/netmod/ofi"),
-    FaultLine(r"PSM2? (?:no hfi units are active|can't open hfi unit)[^\n]{0,60}",
-              "no Omni-Path port is up",
-              "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm)",
-              "cornelisnetworks/opa-psm2 psm_ep.c"),
+    FaultLine(r"PSM[23]? (?:no (?:hfi|nic) units are active|can't open (?:hfi|nic) unit)[^\n]{0,60}",
+              "no Omni-Path port is up, or none that PSM3 can use",
+              "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm); PSM3:"
+              " ibv_devinfo, or FI_PROVIDER=tcp",
+              "cornelisnetworks/opa-psm2 psm_ep.c; ofiwg/libfabric prov/psm3"),
+    FaultLine(r"\bSM port is down|Duplicate GUID found by link",
+              "the subnet manager cannot set up the fabric",
+              "its own port must be LinkUp (ibstat; opensm -g GUID names it); two devices with one GUID: give one its own",
+              "linux-rdma/opensm osm_sm_state_mgr.c, osm_node_info_rcv.c"),
     FaultLine(r"\[(?:SymbolErrorCounter|LinkErrorRecoveryCounter|PortRcvErrors|LocalLinkIntegrityErrors) =="
               r" (?:255|65535|\d{5,20})\][^\n]{0,60}",
               "a port of the fabric counts errors of its link",
@@ -799,6 +829,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load the NIC's RDMA driver (mlx5_ib), give a guest the function and a container /dev/infiniband;"
               " ibv_devices lists the names",
               "rdma-core, ibv_devices(1); linux-rdma/perftest perftest_resources.c"),
+    FaultLine(r"Latency Test\s[\s\S]{0,2400}?\n[ \t]{0,8}\d{1,2}(?:[ \t]{1,20}\d{2,7})(?:[ \t]{1,20}\d{1,6}\.\d{2}){2}"
+              r"[ \t]{1,20}(?:[3-9]\d|\d{3,6})\.\d{2}\b",
+              "RDMA's latency is many times what it is within a site (1 to 10 us)",
+              "idle states of CPUs (tuned-adm profile latency-performance) and the NIC's interrupts; a software RDMA"
+              " device; a switch or router that is congested, or a long way between the hosts",
+              "linux-rdma/perftest README, latency tests"),
     FaultLine(r"Requested mtu is higher than active mtu",
               "the port's MTU is smaller than the one that the test asks for",
               "RoCE: the interface's and the switch's MTU (9000 gives 4096); InfiniBand: the subnet manager's",
@@ -1053,7 +1089,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "reseat or replace the device below this port, its riser or cables, and check its power; the lines with"
               " severity and type say more",
               "Linux drivers/pci/pcie/aer.c"),
-    FaultLine(r"Out of memory: Kill process \d[^\n]{0,60}|killed by the OOM killer|result 'oom-kill'|OOMKilled",
+    FaultLine(r"Out of memory: Kill process \d[^\n]{0,60}|killed by the OOM killer|due to the node running low on memory|result 'oom-kill'|OOMKilled",
               "memory ran out",
               "see what grew (dmesg, systemctl status), give it a larger limit, or the guests less (hosttune plan,"
               " reserve)",
@@ -1258,6 +1294,12 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a rank hangs in a call of the GPU's runtime or of NCCL",
               "its stack (py-spy dump, gdb) shows where; dmesg of its host for XIDs; NCCL_DEBUG=INFO for the network",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
+    FaultLine(r"cannot find a network-attachment-definition \([^\n]{1,80}|failed to find plugin \"[\w-]{1,30}\" in path"
+              r"[^\n]{0,60}|no IP addresses available in (?:range set|network)[^\n]{0,60}",
+              "the cluster's network could not give the pod its second interface",
+              "kubectl get net-attach-def -A: name and namespace of the annotation; the plugin in /opt/cni/bin of each"
+              " node; a range of addresses that is large enough (whereabouts, where several nodes share it)",
+              "k8snetworkplumbingwg/multus-cni; CNI plugins, host-local"),
     FaultLine(r"SRIOV-CNI failed to [^\n]{1,120}|failed to (?:move|set) RDMA (?:device|subsystem)[^\n]{1,100}",
               "the cluster's network could not give the pod its virtual function",
               "its words say why; the function must be free and, for RDMA, the host in exclusive mode (rdma system"
@@ -1268,6 +1310,14 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),
+    FaultLine(r"A worker died or was killed while executing a task|The actor died unexpectedly before finishing this task",
+              "a worker of Ray ended",
+              "its own log (/tmp/ray/session_latest/logs/worker-*.err) and dmesg of that host (out of memory, XIDs) say why",
+              "Ray documentation, Debugging failures"),
+    FaultLine(r"\bRendezvousClosedError\b",
+              "the job at which this host wanted to meet the others has ended",
+              "the log of the first host says why; start all again, with a new --rdzv-id",
+              "PyTorch, torch/distributed/elastic/rendezvous"),
     FaultLine(r"Watchdog caught collective operation timeout",
               "a rank did not come to a collective in time",
               "find the rank that is behind (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy): it crashed, waits for data, or its"

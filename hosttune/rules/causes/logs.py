@@ -231,6 +231,8 @@ def logs() -> tuple[Log, ...]:
         Log("show_gids", r"(?m)^[ \t]*DEV[ \t]+PORT[ \t]+INDEX[ \t]+GID", nothing_more),
         Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
             r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
+        Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
+            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests ", nothing_more),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
@@ -457,6 +459,15 @@ _OVER_RDMA = re.compile(  # the host of a channel over RDMA, and whether it reac
     r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO Channel [^\n]{1,160}? via NET/IB\S{0,20}?(/GDRDMA)?"
     r"(?=\s|$|/Shared)"
 )
+# kubectl get pods -o wide: pod and node, which follows the address.
+_POD = r"(?m)^(\S{1,253})[ \t]+\d+/\d+[ \t]+Running[ \t][^\n]{0,60}?[ \t]\d+\.\d+\.\d+\.\d+[ \t]+(\S{1,253})"
+_PODS = Stated(
+    says="pods of one node are several hosts for the library: their GPUs talk over the network",
+    line="ranks in several pods of one node",
+    remedy="one pod with all GPUs of the node; else the same NCCL_HOSTID for pods of one node, with hostIPC, hostPID and"
+    " one /dev/shm",
+    source="NVIDIA/nccl src/misc/utils.cc, getHostHash; its issue 879",
+)
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
 
 
@@ -465,6 +476,7 @@ def _nccl_debug(text: str) -> Measured:
     vias = set(_VIA.findall(text))
     ports = re.search(r"NET/IB : Using (.{0,2000})", text)
     names = re.findall(r"\[[0-9]+\]\S+?:[0-9]+/(\S+)", ports[1]) if ports else []
+    nodes = {pod: node for pod, node in re.findall(_POD, text) if f"\n{pod}:" in text}
     comm = _COMM.search(text)
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
     if hosts and len(set(_HOST.findall(text))) == 1 and _all_here(text):
@@ -493,7 +505,7 @@ def _nccl_debug(text: str) -> Measured:
             nics=Nics(count=len(names)) if names else None,
             environment=dict(_SET.findall(text)[:200]),
         ),
-        observations=Observations(**seen),
+        observations=Observations(**seen, stated=(_PODS,) if len(set(nodes.values())) < len(nodes) else ()),
     )
 
 

@@ -126,6 +126,12 @@ class _PastedPort(NamedTuple):
     layer: str = ""
 
 
+# Device ids (ibstat: CA type) of ConnectX-4 and later → the greatest rate of their models, Gb/s.
+_GREATEST = {"MT4115": 100, "MT4119": 100, "MT4121": 100, "MT4123": 200, "MT4125": 200, "MT4129": 400, "MT4131": 800}
+# What a text says that ports have, beside what they show (4X HDR); there are models of half the rate.
+_NAMED, _RATES = r"(?<!\dX )\b([EHNX]DR)\b", {"EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
+
+
 def _ports(text: str) -> Iterator[_PastedPort]:
     for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'\s+CA type: (\S{1,40})((?:(?!CA ')[\s\S])*)", text):
         for number, state, physical, rate, layer in re.findall(_IBSTAT, rest):
@@ -161,9 +167,11 @@ def rdma_ports(text: str) -> Measured:
     waiting = [port for port in ports if port.state.startswith("INIT") and port.layer != "Ethernet"]
     ports = [port for port in ports if port not in waiting]
     active = [port for port in ports if port.state == "ACTIVE"]
+    named = max((_RATES[word] for word in re.findall(_NAMED, text)), default=0)
     most: dict[str, float] = {}
     for port in active:
-        most[port.kind] = max(port.rate or 0, most.get(port.kind, 0))
+        wanted = named if named <= _GREATEST.get(port.kind, 0) else 0
+        most[port.kind] = max(port.rate or 0, most.get(port.kind, 0), wanted)
     slow = [(port.name, port.rate, most[port.kind]) for port in active if port.rate and port.rate < most[port.kind]]
     words = {port.name: f"{port.name} {port.physical}".removesuffix(" LinkUp").strip() for port in ports}
     down = [words[port.name] for port in ports if port not in active]
