@@ -9,12 +9,16 @@ from typing import NamedTuple
 
 
 class FaultLine(NamedTuple):
-    """`pattern`: from the line's first fixed letters on. `says`: what is wrong, `remedy` what to do against it."""
+    """`pattern`: from the line's first fixed letters on. `says`: what is wrong, `remedy` what to do against it.
+
+    `follows`: what the kernel says of the same time comes before it: it can be a consequence on another host.
+    """
 
     pattern: str
     says: str
     remedy: str
     source: str
+    follows: bool = False
 
 
 _GUIDE = "NCCL user guide, Troubleshooting"
@@ -207,11 +211,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "look at power supplies, their cables and the chassis' or rack's power limit (BMC): the board's own limit"
               " is another reason (SW Power Cap)",
               "nvml.h, nvmlClocksEventReasonHwPowerBrakeSlowdown"),
-    FaultLine(r"(?:out_of_sequence|packet_seq_err|local_ack_timeout_err)[: \t\n]{1,20}[1-9]\d{3,18}\b",
+    FaultLine(r"(?:out_of_sequence|packet_seq_err|local_ack_timeout_err|rx_roce_discards|oos_drop_count|to_retransmits"
+              r"|seq_err_naks_rcvd)[: \t\n]{1,20}[1-9]\d{3,18}\b",
               "RDMA packets were lost and sent again, many times",
               "RoCE: PFC or ECN alike on NIC and switch (mlnx_qos, ethtool -S: discards); InfiniBand: perfquery names"
               " the port whose errors grow",
-              "Linux Documentation/ABI/stable/sysfs-class-infiniband, hw_counters"),
+              "Linux Documentation/ABI/stable/sysfs-class-infiniband, hw_counters; drivers/infiniband/hw/bnxt_re"),
     FaultLine(r"tx_pause_storm_(?:warning|error)_events: [1-9]\d{0,18}",
               "a NIC paused its sender for so long that it counts as a storm: the host does not take the data",
               "look at this host, not at the network: the NIC's PCIe link (LnkSta, MaxReadReq), its IOMMU, a GPU or"
@@ -229,13 +234,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the peer's port did not answer: the retries of RDMA ran out (status 12)",
               "on both hosts compare GID (show_gids; RoCE: NCCL_IB_GID_INDEX), MTU, PFC and state of the ports, and run"
               " ib_write_bw between the same two; only then raise NCCL_IB_TIMEOUT",
-              f"{_VERBS}; {_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT); NVIDIA/nccl issue 426"),
+              f"{_VERBS}; {_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT); NVIDIA/nccl issue 426", follows=True),
     FaultLine(_status("13", "(?:RNR|Receive-no-ready) retry count(?:er)? exceeded")
               + r"|bad completion with status: 0xd\b|RNR retry counter exceeded"
               r"|IBV_WC_RNR_RETRY_EXC_ERR|EXCEEDED ERROR status number 13",
               "the peer had no buffer ready (status 13): its process hangs or is gone",
               "read the log of the peer's rank: it failed first",
-              _VERBS),
+              _VERBS, follows=True),
     FaultLine(r"via NET/IB\w{0,8}/\d{1,2}/GDRDMA"
               r"(?=[\s\S]{0,40000}?with (?:error |status=\w{1,40}\()4\b)",
               "the NIC did not reach GPU memory (protection error of a GPUDirect channel)",
@@ -306,7 +311,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "give the container the host's network (docker run --network=host), or bring an interface up (ip -br addr)",
               "NVIDIA/nccl-tests issue 14"),
     FaultLine(r"unable to connect to server[^\n]{0,100}: Connection refused|client failed\. connect\(\) failed:"
-              r" Connection refused",
+              r" Connection refused|failed to connect: Connection refused",
               "no server of the test listens at that address and port",
               "start it there first (iperf3 -s, ucx_perftest without a host), with the same port (-p), and open it in"
               " the firewall",
@@ -435,6 +440,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NCCL_NET_FORCE_MERGE names ports that NCCL cannot join",
               "unset it: NCCL joins the ports of one card by itself (NCCL_NET_MERGE_LEVEL)",
               f"{_VARIABLES} (NCCL_NET_FORCE_MERGE); NVIDIA/nccl src/graph/topo.cc"),
+    FaultLine(r"GLIBC(?:XX)?_[\d.]{1,8}.? not found \(required by [^\n)]{0,100}(?:nccl|rccl)-net[^\n]{0,20}",
+              "NCCL's network plugin was built for a newer system than this image, and is not loaded",
+              "take the plugin that was built for the image's distribution, or build it there",
+              "ld.so(8); NVIDIA/nccl src/plugin/plugin_open.cc"),
     FaultLine(r"network \S{1,40} not found\.|Failed to initialize any NET plugin",
               "NCCL has no network of the name that NCCL_NET or NCCL_NET_PLUGIN asks for",
               "unset them, or install the plugin and put its folder into LD_LIBRARY_PATH (NCCL_DEBUG=INFO: NET/Plugin)",

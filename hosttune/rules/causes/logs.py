@@ -232,7 +232,7 @@ def logs() -> tuple[Log, ...]:
         Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
             r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
         Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
-            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests ", nothing_more),
+            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |/hw_counters/\w{1,60}:\d", nothing_more),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
@@ -367,7 +367,7 @@ def _perftest(text: str) -> Measured:
     figure = msgspec.structs.replace(figure, size_bytes=int(size))
     held = any(rate * _FULL <= (figure.value or 0) <= rate for rate in _ETHERNET)
     soft = device is not None and re.match(r"(?:rxe|siw)(?:_|\d)", device[1]) is not None and not held
-    line, says, remedy, source = f"Device : {words[0]}", *SOFTWARE_RDMA[1:]
+    line, says, remedy, source = f"Device : {words[0]}", *SOFTWARE_RDMA[1:4]
     stated = (Stated(says=says, line=line, remedy=remedy, source=source),) if soft else ()
     return Measured(version=1, setup=setup, figures=(figure,), observations=Observations(stated=stated))
 

@@ -95,8 +95,11 @@ def iperf(text: str) -> Measured:
     *_, (_, rate, unit) = [row for row in rows if "SUM" in row[0]] or rows
     subject = count(streams, "stream")
     # Rate, retries and window of each interval after the first: unsteady without a loss, over a short way.
-    row = r"(?m)^\[[ \d]{2,4}\].* (\d{1,6}(?:\.\d{1,3})?) Gbits/sec[ \t]+(\d+)[ \t]+(\d{1,6})(?:\.\d+)? KBytes"
-    sent = [(float(now), int(retries), int(window)) for now, retries, window in re.findall(row, text)[1:]]
+    row = r"(?m)^\[[ \d]{2,4}\].* (\d{1,6}(?:\.\d{1,3})?) ([GM])bits/sec[ \t]+(\d+)[ \t]+(\d{1,6}(?:\.\d+)?) ([KM])Bytes"
+    sent = [
+        (float(now) / (1 if part == "G" else 1e3), int(retries), float(window) * (1 if size == "K" else 1e3))
+        for now, part, retries, window, size in re.findall(row, text)[1:]
+    ]
     steady = [now for now, *_ in sent]
     slow = (
         streams == 1
@@ -126,6 +129,7 @@ class _PastedPort(NamedTuple):
     layer: str = ""
 
 
+_UNSAID = "kind not said"
 # Device ids (ibstat: CA type) of ConnectX-4 and later → the greatest rate of their models, Gb/s.
 _GREATEST = {"MT4115": 100, "MT4119": 100, "MT4121": 100, "MT4123": 200, "MT4125": 200, "MT4129": 400, "MT4131": 800}
 # What a text says that ports have, beside what they show (4X HDR); there are models of half the rate.
@@ -133,9 +137,13 @@ _NAMED, _RATES = r"(?<!\dX )\b([EHNX]DR)\b", {"EDR": 100, "HDR": 200, "NDR": 400
 
 
 def _ports(text: str) -> Iterator[_PastedPort]:
-    for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'\s+CA type: (\S{1,40})((?:(?!CA ')[\s\S])*)", text):
+    for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'(?:\s+CA type: (\S{1,40}))?((?:(?!CA ')[\s\S])*)", text):
         for number, state, physical, rate, layer in re.findall(_IBSTAT, rest):
             yield _PastedPort(f"{name} port {number}", kind, state.upper(), physical, float(rate), layer)
+        if "Port " not in rest and (rate := re.search(r"Rate: (\d{1,4})\b", rest)):  # people leave lines out
+            state, physical = (re.search(rf"{what}: (\w+)", rest) for what in ("State", "Physical state"))
+            words = (state[1].upper() if state else "ACTIVE", physical[1] if physical else "")
+            yield _PastedPort(name, kind or _UNSAID, *words, float(rate[1]))
     for name, number, state, physical, rate, layer in re.findall(_STATUS, text):
         yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical, float(rate), layer)
     for name, rest in re.findall(r"hca_id:\s+(\S{1,64})((?:(?!hca_id:)[\s\S])*)", text):
@@ -173,6 +181,8 @@ def rdma_ports(text: str) -> Measured:
         wanted = named if named <= _GREATEST.get(port.kind, 0) else 0
         most[port.kind] = max(port.rate or 0, most.get(port.kind, 0), wanted)
     slow = [(port.name, port.rate, most[port.kind]) for port in active if port.rate and port.rate < most[port.kind]]
+    if len(slow) > 1 and {port.kind for port in active} == {_UNSAID}:
+        slow = []  # hosts have NICs of a lower rate for other networks
     words = {port.name: f"{port.name} {port.physical}".removesuffix(" LinkUp").strip() for port in ports}
     down = [words[port.name] for port in ports if port not in active]
     # The second ports of cards are often left without a cable: a port that is down stands out only among active ones.
