@@ -72,8 +72,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "rdma-core, libibverbs/init.c, match_device and try_driver"),
     FaultLine(r"couldn't stat '/sys/class/infiniband/\w{1,24}'(?=[\s\S]{0,20000}?NET/IB : No device found)",
               "the RDMA devices that the container was given are in another network namespace",
-              "give the container the host's network (hostNetwork), or move device and interface into it (RDMA CNI, with"
-              " rdma system show: exclusive)",
+              "give the container the host's network (hostNetwork), or move device and interface into it (RDMA CNI,"
+              " with rdma system show: exclusive)",
               "rdma-core, libibverbs/init.c; rdma-system(8)"),
     FaultLine(r"ibv_reg_(?:dmabuf_)?mr\w{0,10}[^\n]{0,80}(?:Bad address|Invalid argument|(?:Operation|Protocol) not"
               r" supported)|GPU buffer address at [^\n]{0,120}\n(?:[^\n]{0,160}\n){0,6}?Couldn't allocate MR\b"
@@ -101,8 +101,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r" error|not supported)|failed to create \w{1,4} QP\b[^\n]{0,80}: (?:Invalid argument|Remote I/O error"
               r"|Operation not supported)|ibv_cmd_create_qp with 22",
               "the NIC refused a queue of the kind that the library asked for",
-              "bring the NIC's firmware, driver and rdma-core to one release; UCX: UCX_IB_MLX5_DEVX_OBJECTS= (empty), or"
-              " UCX_TLS without dc and ud; NICs of other makers: MPI over libfabric or TCP",
+              "bring the NIC's firmware, driver and rdma-core to one release; UCX: UCX_IB_MLX5_DEVX_OBJECTS= (empty),"
+              " or UCX_TLS without dc and ud; NICs of other makers: MPI over libfabric or TCP",
               "openucx/ucx src/uct/ib; its issues 5148, 5749 and 10451"),
     FaultLine(r"mlx5dv_devx_\w{1,20}\([^)\n]{0,40}\)[^\n]{0,60}Cannot allocate memory|Call to ibv_create_(?:qp|cq)"
               r" failed[^\n]{0,80}|failed to create \w{0,4} ?(?:qp|QP)\b[^\n]{0,80}",
@@ -308,7 +308,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               f"{_VARIABLES} (NCCL_SOCKET_IFNAME)"),
     FaultLine(r"Socket creation failed : Address family[^\n]{0,40}",
               "the process has no network interface that the library can use",
-              "give the container the host's network (docker run --network=host), or bring an interface up (ip -br addr)",
+              "give the container the host's network (docker run --network=host), or bring an interface up",
               "NVIDIA/nccl-tests issue 14"),
     FaultLine(r"unable to connect to server[^\n]{0,100}: Connection refused|client failed\. connect\(\) failed:"
               r" Connection refused|failed to connect: Connection refused",
@@ -331,7 +331,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ip route get ADDRESS shows the interface that is used; see that it is up at both ends, and open the port"
               " in the firewall (one that rejects answers: No route to host)",
               "esnet/iperf src/iperf_error.c; connect(2)"),
-    FaultLine(r"Invalid job credential|Job credential (?:expired|replayed|revoked)|Zero Bytes were transmitted or received"
+    FaultLine(r"Invalid job credential|Job credential (?:expired|replayed|revoked)"
+              r"|Zero Bytes were transmitted or received"
               r"|Munge decode failed: [^\n]{1,60}|Protocol authentication error|Invalid authentication credential",
               "Slurm's daemons do not accept what the others sign",
               "munge -n | ssh HOST unmunge must work both ways: the same munge.key, clocks within minutes (chronyc"
@@ -365,7 +366,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|ping: \S{1,80}: (?:Name or service not known|Temporary failure in name resolution)"
               r"|unable to connect to server[^\n]{0,100}: (?:Name or service|Temporary failure)"
               r"|Name or service not known for \S{1,80}:\d|The IPv4 network addresses of \([^\n]{1,120}? cannot be"
-              r" retrieved[^\n]{0,60}(?=[\s\S]{0,9000}?(?:timed out after|DistStoreError|failed to connect to))|Can't find address for host \S{1,80}, check slurm\.conf"
+              r" retrieved[^\n]{0,60}(?=[\s\S]{0,9000}?(?:timed out after|DistStoreError|failed to connect to))"
+              r"|Can't find address for host \S{1,80}, check slurm\.conf"
               r"|error encountered when getting address info",
               "the name of a host is not resolved",
               "getent hosts NAME on the host that asks; correct the list of hosts or /etc/hosts; in Kubernetes wait"
@@ -411,7 +413,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "kubectl describe node: Allocatable and Allocated; see that the device plugin runs and that the name of"
               " the resource is its own",
               "Kubernetes documentation, Device Plugins"),
-    FaultLine(r"Unable to resolve hostname to a \(local\) address|unsupported gloo device|Unable to find address for: \S{1,20}",
+    FaultLine(r"Unable to resolve hostname to a \(local\) address|unsupported gloo device"
+              r"|Unable to find address for: \S{1,20}",
               "gloo found no address of this host: its own name leads to none of its interfaces",
               "GLOO_SOCKET_IFNAME=the interface that reaches the other hosts, or the host's address in /etc/hosts (not"
               " 127.0.1.1)",
@@ -454,12 +457,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NVIDIA/nccl src/init.cc"),
     FaultLine(r"PML ucx cannot be selected",
               "Open MPI was told to use UCX, and cannot",
-              "ompi_info must list pml: ucx, and ucx_info -d a device: give the container /dev/infiniband, or take another"
-              " way (mpirun --mca pml ob1)",
+              "ompi_info must list pml: ucx, and ucx_info -d a device: give the container /dev/infiniband, or take"
+              " another way (mpirun --mca pml ob1)",
               "open-mpi/ompi ompi/mca/pml/base; its issue 11669"),
-    FaultLine(r"(?:SHARP coll init error: |Cannot connect to SHARPD)[^\n]{0,60}|sharp_get_job_data_len failed[^\n]{0,60}",
+    FaultLine(r"(?:SHARP coll init error: |Cannot connect to SHARPD)[^\n]{0,60}"
+              r"|sharp_get_job_data_len failed[^\n]{0,60}",
               "the switches' reductions (SHARP) were asked for, and their manager does not answer",
-              "NCCL_COLLNET_ENABLE=0 goes without; else start sharp_am at the subnet manager, and test with sharp_hello",
+              "NCCL_COLLNET_ENABLE=0 goes without; else start sharp_am at the subnet manager (test: sharp_hello)",
               "Mellanox/nccl-rdma-sharp-plugins; NVIDIA SHARP documentation"),
     FaultLine(r"No transport found for rank \d{1,6}|Rank \d{1,6} has no transport for \w{4} peer",
               "two ranks have no way to each other: transports are switched off",
@@ -812,7 +816,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "cornelisnetworks/opa-psm2 psm_ep.c; ofiwg/libfabric prov/psm3"),
     FaultLine(r"\bSM port is down|Duplicate GUID found by link",
               "the subnet manager cannot set up the fabric",
-              "its own port must be LinkUp (ibstat; opensm -g GUID names it); two devices with one GUID: give one its own",
+              "its own port must be LinkUp (ibstat; opensm -g GUID names it); two devices with one GUID: change one",
               "linux-rdma/opensm osm_sm_state_mgr.c, osm_node_info_rcv.c"),
     FaultLine(r"\[(?:SymbolErrorCounter|LinkErrorRecoveryCounter|PortRcvErrors|LocalLinkIntegrityErrors) =="
               r" (?:255|65535|\d{5,20})\][^\n]{0,60}",
@@ -1098,7 +1102,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "reseat or replace the device below this port, its riser or cables, and check its power; the lines with"
               " severity and type say more",
               "Linux drivers/pci/pcie/aer.c"),
-    FaultLine(r"Out of memory: Kill process \d[^\n]{0,60}|killed by the OOM killer|due to the node running low on memory|result 'oom-kill'|OOMKilled",
+    FaultLine(r"Out of memory: Kill process \d[^\n]{0,60}|killed by the OOM killer"
+              r"|due to the node running low on memory|result 'oom-kill'|OOMKilled",
               "memory ran out",
               "see what grew (dmesg, systemctl status), give it a larger limit, or the guests less (hosttune plan,"
               " reserve)",
@@ -1258,8 +1263,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "open-mpi/ompi orte/mca/plm/base/help-plm-base.txt; openpmix issue 2031"),
     FaultLine(r"init failed for (?:remote )?transport: \w{1,12}|Unable to initialize any transports",
               "NVSHMEM cannot use its way to other hosts",
-              "NVSHMEM_DEBUG=INFO says why; IBGDA and IBRC need ConnectX NICs that the container sees, nvidia_peermem or"
-              " DMA-BUF, and NVSHMEM_HCA_LIST with ports that are up; within one host NVSHMEM_REMOTE_TRANSPORT=none",
+              "NVSHMEM_DEBUG=INFO says why; IBGDA and IBRC need ConnectX NICs that the container sees, nvidia_peermem"
+              " or DMA-BUF, and NVSHMEM_HCA_LIST with ports that are up; within one host NVSHMEM_REMOTE_TRANSPORT=none",
               "NVSHMEM documentation, environment variables; deepseek-ai/DeepEP issues 55, 128 and 202"),
     FaultLine(r"packets transmitted, 0 (?:packets )?received[^\n]{0,40}|Destination Host Unreachable",
               "the other host does not answer",
@@ -1319,9 +1324,10 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),
-    FaultLine(r"A worker died or was killed while executing a task|The actor died unexpectedly before finishing this task",
+    FaultLine(r"A worker died or was killed while executing a task"
+              r"|The actor died unexpectedly before finishing this task",
               "a worker of Ray ended",
-              "its own log (/tmp/ray/session_latest/logs/worker-*.err) and dmesg of that host (out of memory, XIDs) say why",
+              "its own log (ray logs worker-*) and dmesg of that host (out of memory, XIDs) say why",
               "Ray documentation, Debugging failures"),
     FaultLine(r"\bRendezvousClosedError\b",
               "the job at which this host wanted to meet the others has ended",

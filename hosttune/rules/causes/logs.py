@@ -464,8 +464,8 @@ _POD = r"(?m)^(\S{1,253})[ \t]+\d+/\d+[ \t]+Running[ \t][^\n]{0,60}?[ \t]\d+\.\d
 _PODS = Stated(
     says="pods of one node are several hosts for the library: their GPUs talk over the network",
     line="ranks in several pods of one node",
-    remedy="one pod with all GPUs of the node; else the same NCCL_HOSTID for pods of one node, with hostIPC, hostPID and"
-    " one /dev/shm",
+    remedy="one pod with all GPUs of the node; else the same NCCL_HOSTID for pods of one node, with hostIPC, hostPID"
+    " and one /dev/shm",
     source="NVIDIA/nccl src/misc/utils.cc, getHostHash; its issue 879",
 )
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host

@@ -95,7 +95,9 @@ def iperf(text: str) -> Measured:
     *_, (_, rate, unit) = [row for row in rows if "SUM" in row[0]] or rows
     subject = count(streams, "stream")
     # Rate, retries and window of each interval after the first: unsteady without a loss, over a short way.
-    row = r"(?m)^\[[ \d]{2,4}\].* (\d{1,6}(?:\.\d{1,3})?) ([GM])bits/sec[ \t]+(\d+)[ \t]+(\d{1,6}(?:\.\d+)?) ([KM])Bytes"
+    row = (
+        r"(?m)^\[[ \d]{2,4}\].* (\d{1,6}(?:\.\d{1,3})?) ([GM])bits/sec[ \t]+(\d+)[ \t]+(\d{1,6}(?:\.\d+)?) ([KM])Bytes"
+    )
     sent = [
         (float(now) / (1 if part == "G" else 1e3), int(retries), float(window) * (1 if size == "K" else 1e3))
         for now, part, retries, window, size in re.findall(row, text)[1:]
