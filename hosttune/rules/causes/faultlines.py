@@ -141,6 +141,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "install libfabric with that provider (`fi_info -p efa` must list it), give the container"
               " /dev/infiniband, and set FI_PROVIDER=efa",
               "NVIDIA/nccl issue 229; aws-ofi-nccl README"),
+    FaultLine(r"Couldn't set FI_OPT_EFA_\w{4,60}[^\n]{0,60}"
+              r"|EFA provider requires at least libfabric version[^\n]{0,20}",
+              "the libfabric that is loaded is older than the one for which the plugin was built",
+              "one release of the EFA installer on hosts and in images (fi_info --version), and its lib first in"
+              " LD_LIBRARY_PATH",
+              "aws-ofi-nccl issue 241"),
     FaultLine(r"Attempted to (?:connect|merge) incompatible devices[^\n]{0,120}|NET/IB : Remote \w{1,12} device is"
               r" incompatible[^\n]{0,80}",
               "ports of InfiniBand and of Ethernet are mixed: they cannot be connected with each other",
@@ -154,9 +160,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " 905; rdma-core, ibv_get_async_event(3)"),
     FaultLine(r"ibv_modify_qp\b[^\n]{0,40}(?:(?:Connection|Operation) timed out|No route to host|Network is unreachable"
               r"|Invalid argument|No data available|No such device|Remote I/O error)"
-              r"|ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
+              r"|[Ff]ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
               r"[^\n]{0,80}|(?<!to RTS\n )Unable to Connect the HCA's through the link"
-              r"|non-zero status: (?:19|22|101|110|113) ibv_modify_qp failed|Found Incompatibility issue with GID types"
+              r"|ibv_create_ah\([^\n]{0,240}failed: (?:Connection timed out|No route|Network is unreach|Invalid arg)"
+              r"|non-zero status: (?:19|22|101|110|113) ibv_modify_qp failed"
+              r"|Found Incompatibility issue with GID types"
               r"|[Ii]nvalid (?:gid|GID)\[\d{1,4}\][^\n]{0,40}",
               "two ports cannot be connected: their GIDs do not reach each other",
               "show_gids: take a RoCE v2 GID of the same kind on all hosts (NCCL_IB_GID_INDEX), leave ports out that do"
@@ -166,7 +174,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a GID index of the port is not there, so its version of RoCE cannot be read",
               "set NCCL_IB_GID_INDEX to a RoCE v2 GID that show_gids lists on this host or in this container",
               f"NVIDIA/nccl issue 1573; {_VARIABLES} (NCCL_IB_GID_INDEX)"),
-    FaultLine(r"Failed to modify QP (?:\d{1,8} )?to RTS\b",
+    FaultLine(r"Failed to modify QP (?:\d{1,8} )?to (?:RTS|INIT)\b",
               "the NIC did not start the queue pair of the test",
               "ip neigh must have the address of the other side; dmesg has the driver's words; try it without -R",
               "linux-rdma/perftest perftest_resources.c; its issue 132"),
@@ -354,6 +362,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, where NET is the network of the hosts"
               " (10.0.0.0/24 or a name): docker0 and virbr0 have one address on all hosts; open the firewall",
               "open-mpi/ompi opal/mca/btl/tcp/help-mpi-btl-tcp.txt; horovod issue 310"),
+    FaultLine(r"[Cc]onnect to 127(?:\.\d{1,3}){3}<\d{1,5}> failed[^\n]{0,60}",
+              "a rank gave the others its loopback address",
+              "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts, on each host its own name; see that it is"
+              " up and has an address",
+              f"{_GUIDE}, Networking issues (IP network interfaces)"),
     FaultLine(r"(?:Call to connect|(?<!failed to )[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
               r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable"
               r"|Software caused connection abort|Connection reset by peer)"
@@ -724,6 +737,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host; install firmware and driver of one release (hl-fw-loader); replace it if it comes"
               " back",
               "Linux drivers/accel/habanalabs/common/device.c; HabanaAI/Setup_and_Install issue 1"),
+    FaultLine(r"Invalid server type \([^\n)]{1,20}\)? requested",
+              "the collectives' library does not know the kind of server that the driver reports",
+              "install driver, firmware and libraries of one release (hl-smi shows the driver's), or the cloud's image",
+              "HabanaAI/hccl_demo issue 44"),
     FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}",
               "no accelerator is free: other processes have them, or a container was not given them",
               "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES)",
@@ -1319,7 +1336,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "its words say why; the function must be free and, for RDMA, the host in exclusive mode (rdma system"
               " show)",
               "k8snetworkplumbingwg/sriov-cni; rdma-cni"),
-    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer"
+    FaultLine(r"remote process exited or there was a network error|NIXL_ERR_REMOTE_DISCONNECT"
+              r"|Connection closed by remote peer"
               r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)",
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
