@@ -219,8 +219,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "look at power supplies, their cables and the chassis' or rack's power limit (BMC): the board's own limit"
               " is another reason (SW Power Cap)",
               "nvml.h, nvmlClocksEventReasonHwPowerBrakeSlowdown"),
-    FaultLine(r"(?:out_of_sequence|packet_seq_err|local_ack_timeout_err|rx_roce_discards|oos_drop_count|to_retransmits"
-              r"|seq_err_naks_rcvd)[: \t\n]{1,20}[1-9]\d{3,18}\b",
+    FaultLine(r"out_of_sequence[: \t\n]{1,20}[1-9]\d{4,18}\b|(?:packet_seq_err|local_ack_timeout_err|rx_roce_discards"
+              r"|oos_drop_count|to_retransmits|seq_err_naks_rcvd)[: \t\n]{1,20}[1-9]\d{3,18}\b",
               "RDMA packets were lost and sent again, many times",
               "RoCE: PFC or ECN alike on NIC and switch (mlnx_qos, ethtool -S: discards); InfiniBand: perfquery names"
               " the port whose errors grow",

@@ -19,6 +19,7 @@ from hosttune.errors import BadInput
 from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
 from hosttune.model.limits import check_count
+from hosttune.model.listing import some
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated, Transport
 from hosttune.rules.causes.faultlines import SOFTWARE_RDMA
 from hosttune.rules.causes.gathering import figures_of, of_gpus
@@ -459,6 +460,18 @@ _OVER_RDMA = re.compile(  # the host of a channel over RDMA, and whether it reac
     r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO Channel [^\n]{1,160}? via NET/IB\S{0,20}?(/GDRDMA)?"
     r"(?=\s|$|/Shared)"
 )
+# Of each host its ports, if the line is whole.
+_HAS = (
+    r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO NET/IB : "
+    r"(?:No device found|Using ([^\n]{1,1500}?) ?(?:\[RO\])? ?; OOB)"
+)
+_UNLIKE = Stated(
+    says="the hosts do not have the same RDMA ports: they cannot use them all with each other",
+    line="",
+    remedy="ibv_devinfo on each: bring missing ports up, give each container /dev/infiniband, and name in NCCL_IB_HCA"
+    " as many of one link layer on all hosts",
+    source="NVIDIA/nccl src/transport/net_ib; NCCL user guide, NCCL_IB_HCA",
+)
 # kubectl get pods -o wide: pod and node, which follows the address.
 _POD = r"(?m)^(\S{1,253})[ \t]+\d+/\d+[ \t]+Running[ \t][^\n]{0,60}?[ \t]\d+\.\d+\.\d+\.\d+[ \t]+(\S{1,253})"
 _PODS = Stated(
@@ -477,6 +490,11 @@ def _nccl_debug(text: str) -> Measured:
     ports = re.search(r"NET/IB : Using (.{0,2000})", text)
     names = re.findall(r"\[[0-9]+\]\S+?:[0-9]+/(\S+)", ports[1]) if ports else []
     nodes = {pod: node for pod, node in re.findall(_POD, text) if f"\n{pod}:" in text}
+    told = [_PODS] if len(set(nodes.values())) < len(nodes) else []
+    has = {host: " ".join(sorted(re.findall(r":\d+/(IB|RoCE)\b", using))) for host, using in re.findall(_HAS, text)}
+    if len(set(has.values())) > 1:
+        words = some([f"{host} {layers or 'none'}" for host, layers in sorted(has.items())], 4)
+        told.append(msgspec.structs.replace(_UNLIKE, line=words))
     comm = _COMM.search(text)
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
     if hosts and len(set(_HOST.findall(text))) == 1 and _all_here(text):
@@ -505,7 +523,7 @@ def _nccl_debug(text: str) -> Measured:
             nics=Nics(count=len(names)) if names else None,
             environment=dict(_SET.findall(text)[:200]),
         ),
-        observations=Observations(**seen, stated=(_PODS,) if len(set(nodes.values())) < len(nodes) else ()),
+        observations=Observations(**seen, stated=tuple(told)),
     )
 
 

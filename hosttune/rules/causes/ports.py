@@ -169,6 +169,15 @@ _WAITING = Stated(
 )  # fmt: skip
 
 
+_MTUS = Stated(
+    says="the ports of two hosts have different MTUs",
+    line="",
+    source="rdma-core, ibv_devinfo(1), active_mtu; NVIDIA/nccl issue 1524",
+    remedy="RoCE: the same MTU for the interfaces of all hosts and the switch (9000 gives 4096); InfiniBand: the subnet"
+    " manager's partitions.conf",
+)
+
+
 def rdma_ports(text: str) -> Measured:
     """Read ibstat, ibstatus, ibv_devinfo and rdma link: ports of one kind are each other's measure. Raises BadInput."""
     ports = list(dict.fromkeys(_ports(text)))
@@ -198,7 +207,10 @@ def rdma_ports(text: str) -> Measured:
         ports_active=len(active),
     )
     places = [name for name, *_ in slow] + (down if count == len(ports) else [])
-    stated = (replace(_WAITING, line=some([port.name for port in waiting], 4)),) if waiting else ()
+    stated: tuple[Stated, ...] = (replace(_WAITING, line=some([port.name for port in waiting], 4)),) if waiting else ()
+    mtus = sorted(set(re.findall(r"hca_id:\s+(\S{1,64})(?:(?!hca_id:)[\s\S])*?active_mtu:\s+(\d{3,4})\b", text)))
+    if len(mtus) > len(dict(mtus)):  # the same name twice: of two hosts
+        stated += (replace(_MTUS, line=some([" ".join(row) for row in mtus], 4)),)
     return Measured(
         version=1,
         setup=Setup(
