@@ -30,7 +30,7 @@ _LABELS = tuple(
         (r"\[(\d{1,6})\]:? ?", 0.6),
         (
             r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container)|kernel:|vfio-pci:|qemu-|kvm:|modprobe:"
-            r"|(?i:error|fatal|warning):)"
+            r"|ibwarn:|ping:|iperf3:|mlx[45]:|(?i:error|fatal|warning):)"
             r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel

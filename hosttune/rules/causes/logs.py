@@ -19,6 +19,7 @@ from hosttune.errors import BadInput
 from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
 from hosttune.model.limits import check_count
+from hosttune.model.listing import some
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated, Transport
 from hosttune.rules.causes.clusterlines import PROGRAMS
 from hosttune.rules.causes.faultlines import SOFTWARE_RDMA
@@ -232,6 +233,8 @@ def logs() -> tuple[Log, ...]:
         Log("show_gids", r"(?m)^[ \t]*DEV[ \t]+PORT[ \t]+INDEX[ \t]+GID", nothing_more),
         Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
             r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
+        Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
+            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |/hw_counters/\w{1,60}:\d", nothing_more),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
@@ -366,7 +369,7 @@ def _perftest(text: str) -> Measured:
     figure = msgspec.structs.replace(figure, size_bytes=int(size))
     held = any(rate * _FULL <= (figure.value or 0) <= rate for rate in _ETHERNET)
     soft = device is not None and re.match(r"(?:rxe|siw)(?:_|\d)", device[1]) is not None and not held
-    line, says, remedy, source = f"Device : {words[0]}", *SOFTWARE_RDMA[1:]
+    line, says, remedy, source = f"Device : {words[0]}", *SOFTWARE_RDMA[1:4]
     stated = (Stated(says=says, line=line, remedy=remedy, source=source),) if soft else ()
     return Measured(version=1, setup=setup, figures=(figure,), observations=Observations(stated=stated))
 
@@ -458,6 +461,27 @@ _OVER_RDMA = re.compile(  # the host of a channel over RDMA, and whether it reac
     r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO Channel [^\n]{1,160}? via NET/IB\S{0,20}?(/GDRDMA)?"
     r"(?=\s|$|/Shared)"
 )
+# Of each host its ports, if the line is whole.
+_HAS = (
+    r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO NET/IB : "
+    r"(?:No device found|Using ([^\n]{1,1500}?) ?(?:\[RO\])? ?; OOB)"
+)
+_UNLIKE = Stated(
+    says="the hosts do not have the same RDMA ports: they cannot use them all with each other",
+    line="",
+    remedy="ibv_devinfo on each: bring missing ports up, give each container /dev/infiniband, and name in NCCL_IB_HCA"
+    " as many of one link layer on all hosts",
+    source="NVIDIA/nccl src/transport/net_ib; NCCL user guide, NCCL_IB_HCA",
+)
+# kubectl get pods -o wide: pod and node, which follows the address.
+_POD = r"(?m)^(\S{1,253})[ \t]+\d+/\d+[ \t]+Running[ \t][^\n]{0,60}?[ \t]\d+\.\d+\.\d+\.\d+[ \t]+(\S{1,253})"
+_PODS = Stated(
+    says="pods of one node are several hosts for the library: their GPUs talk over the network",
+    line="ranks in several pods of one node",
+    remedy="one pod with all GPUs of the node; else the same NCCL_HOSTID for pods of one node, with hostIPC, hostPID"
+    " and one /dev/shm",
+    source="NVIDIA/nccl src/misc/utils.cc, getHostHash; its issue 879",
+)
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
 
 
@@ -466,6 +490,12 @@ def _nccl_debug(text: str) -> Measured:
     vias = set(_VIA.findall(text))
     ports = re.search(r"NET/IB : Using (.{0,2000})", text)
     names = re.findall(r"\[[0-9]+\]\S+?:[0-9]+/(\S+)", ports[1]) if ports else []
+    nodes = {pod: node for pod, node in re.findall(_POD, text) if f"\n{pod}:" in text}
+    told = [_PODS] if len(set(nodes.values())) < len(nodes) else []
+    has = {host: " ".join(sorted(re.findall(r":\d+/(IB|RoCE)\b", using))) for host, using in re.findall(_HAS, text)}
+    if len(set(has.values())) > 1:
+        words = some([f"{host} {layers or 'none'}" for host, layers in sorted(has.items())], 4)
+        told.append(msgspec.structs.replace(_UNLIKE, line=words))
     comm = _COMM.search(text)
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
     if hosts and len(set(_HOST.findall(text))) == 1 and _all_here(text):
@@ -494,7 +524,7 @@ def _nccl_debug(text: str) -> Measured:
             nics=Nics(count=len(names)) if names else None,
             environment=dict(_SET.findall(text)[:200]),
         ),
-        observations=Observations(**seen),
+        observations=Observations(**seen, stated=tuple(told)),
     )
 
 

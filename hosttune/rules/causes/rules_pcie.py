@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
+from hosttune.rules.causes.equals import BESIDE
 from hosttune.rules.causes.rule import (
     COLLECTIVES,
     HOST_COPIES,
@@ -188,6 +189,9 @@ def acs(case: Case) -> Finding | None:
         )
         return supports("fits", (words,), case.about(("p2p",)))
     low = tuple(judged for judged in between if judged.verdict == "low" and not _of_host_memory(judged))
+    if beside := tuple(judged for judged in low if judged.apart.endswith(BESIDE)):
+        words = "or the GPU is at another CPU than the NIC: try a NIC that is nearer"
+        return supports("fits", (f"{beside[0].name}: {beside[0].apart}", words), beside)
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
     if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):

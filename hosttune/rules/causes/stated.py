@@ -67,6 +67,7 @@ _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
 _CERTAIN, _SEEN = (*GUEST_LINES, *CLUSTER_LINES, *FAULT_LINES), (*CLUSTER_SYMPTOMS, *SYMPTOMS, *GUEST_SYMPTOMS)
 _FAILED = (*CLUSTER_FAILURES, *FAILURES, *GUEST_FAILURES)
+_FOLLOWING = {row.says for row in _CERTAIN if row.follows}
 SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *_FAILED)))
 
 
@@ -148,7 +149,8 @@ def lines_of(text: str) -> Measured:
     seen_too = () if told else _told(map(fitting, _SEEN), joined)
     symptoms = [line for line in seen_too if not any(line.says in other.says for other in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
-    told += (line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line))
+    more = [line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line)]
+    told = [*more, *told] if all(line.says in _FOLLOWING for line in told) else [*told, *more]
     told += symptoms
     told += [] if told or found else list(_told(_FAILED, text))[:1]
     for driver, address, speed, width, where, top, most in findall(_NARROW, text):
