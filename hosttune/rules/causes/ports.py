@@ -79,6 +79,19 @@ _STALLED = Stated(
 )  # fmt: skip
 
 
+# Retries, and the window at the end of an interval.
+_WINDOW, _UNITS = (
+    r"(?:bits/sec[ \t]+(\d+)|TCP window size:)[ \t]+(\d{1,4}(?:\.\d{1,2})?) ([KM])Bytes?\b",
+    {"K": 8 * 1024, "M": 8 << 20},
+)
+_HELD = Stated(
+    says="the window of TCP, not the wire, holds one stream on this long way",
+    line="", remedy="larger windows at both ends (sysctl net.ipv4.tcp_rmem, tcp_wmem, net.core.rmem_max, wmem_max: at"
+    " least rate × round trip), or several streams (iperf3 -P 8)",
+    source="RFC 7323, 1.1: a window each round trip",
+)  # fmt: skip
+
+
 def iperf(text: str) -> Measured:
     """Read iperf3: what all streams received together. Raises BadInput."""
     rows = re.findall(
@@ -113,6 +126,15 @@ def iperf(text: str) -> Measured:
         " (vnet_hdr, vhost) and with several queues; run several streams (iperf3 -P 8)",
         source="Linux Documentation/networking/segmentation-offloads.rst",
     ) if slow else None  # fmt: skip
+    far, sizes = re.search(r"rtt min/avg/max/mdev = [\d.]{1,9}/([1-9][\d.]{1,9})/", text), re.findall(_WINDOW, text)
+    each = float(far[1] if far else "inf") * (1e6 if unit == "G" else 1e3)
+    most = max((float(size) * _UNITS[power] / each for _, size, power in sizes), default=0.0)
+    if (
+        streams == 1
+        and most / _UNSTEADY < float(rate) < most * _UNSTEADY
+        and not any(int(row[0] or 0) for row in sizes)
+    ):
+        stated = replace(_HELD, line=f"{rate} {unit}b/s; the largest window each round trip: {most:.3g} {unit}b/s")
     figure = Figure(metric="tcp", subject=subject, value=float(rate), unit=f"{unit}b/s")
     return Measured(version=1, figures=(figure,), observations=Observations(stated=(stated,) if stated else ()))
 
@@ -153,6 +175,10 @@ _WAITING = Stated(
 )  # fmt: skip
 
 
+# Gb/s of four lanes, as adapters are named; ports are named with their lanes before it.
+_RATED, _ADAPTER = {"EDR": 100.0, "HDR": 200.0, "NDR": 400.0}, r"ConnectX-\d[^\n]{0,40}?(?<!X )\b([EHN]DR)\b"
+
+
 def rdma_ports(text: str) -> Measured:
     """Read ibstat, ibstatus, ibv_devinfo and rdma link: ports of one kind are each other's measure. Raises BadInput."""
     ports = list(dict.fromkeys(_ports(text)))
@@ -162,15 +188,16 @@ def rdma_ports(text: str) -> Measured:
     ports = [port for port in ports if port not in waiting]
     active = [port for port in ports if port.state == "ACTIVE"]
     most: dict[str, float] = {}
+    named = max((_RATED[name] for name in re.findall(_ADAPTER, text)), default=0.0)
     for port in active:
-        most[port.kind] = max(port.rate or 0, most.get(port.kind, 0))
+        most[port.kind] = max(port.rate or 0, most.get(port.kind, 0), named if port.layer == "InfiniBand" else 0)
     slow = [(port.name, port.rate, most[port.kind]) for port in active if port.rate and port.rate < most[port.kind]]
     words = {port.name: f"{port.name} {port.physical}".removesuffix(" LinkUp").strip() for port in ports}
     down = [words[port.name] for port in ports if port not in active]
     # The second ports of cards are often left without a cable: a port that is down stands out only among active ones.
     count = len(ports) if not active or len(down) * 3 <= len(ports) else len(active)
     layers = {port.layer for port in ports}
-    rates = {port.rate for port in active}
+    rates = {named if port.layer == "InfiniBand" and named else port.rate for port in active}
     link = NicLink(
         rate_gbps=slow[0][1] if slow else None,
         max_rate_gbps=slow[0][2] if slow else None,
