@@ -114,8 +114,8 @@ def _of_larger(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
             rows = groups.setdefault((verdict.figure.metric, verdict.figure.subject), [])
             rows.append((verdict.figure.size_bytes, n, verdict.value))
     for group in groups.values():
-        _, n, value = max(group)
+        largest, n, value = max(group)
         size, _, best = max(group, key=lambda row: row[2])
-        if value * _ALIKE < best:
+        if value * _ALIKE < best and size < largest:
             share, figure = value / best, figures[n].figure
             yield n, f"{number(figure.value)} {figure.unit}, {share:.0%} of what {size:,.0f}{FALLEN}"

@@ -342,6 +342,13 @@ def _figures(answer: ParsedOutput) -> tuple[Any, ...]:
 
 _RATES = 5  # cells of a row with the rate of messages
 _ETHERNET, _FULL = (1.0, 2.5, 5.0, 10.0, 25.0, 40.0, 50.0, 100.0), 0.88  # Gb/s of ports; RoCE's part of small frames
+_FRAMED, _FRAMED_GBPS = 1 << 15, 10  # bytes of a message; of slower ones the size of frames is no matter
+_FRAMES = Stated(
+    says="frames of RoCE are small, 1024 bytes: the interface has its default MTU of 1500", line="",
+    remedy="ip link set DEV mtu 9000 (4200 is enough) on both hosts, and as much on the switch: ibv_devinfo then has"
+    " active_mtu 4096; then compare the rate with the port's",
+    source="NVIDIA, MTU considerations for RoCE based applications",
+)  # fmt: skip
 _PORT_TEST = r"(?:RDMA_Write|RDMA_Read|Send) (?:Post List )?(Bidirectional )?BW Test"
 
 
@@ -370,7 +377,13 @@ def _perftest(text: str) -> Measured:
     held = any(rate * _FULL <= (figure.value or 0) <= rate for rate in _ETHERNET)
     soft = device is not None and re.match(r"(?:rxe|siw)(?:_|\d)", device[1]) is not None and not held
     line, says, remedy, source = f"Device : {words[0]}", *SOFTWARE_RDMA[1:4]
-    stated = (Stated(says=says, line=line, remedy=remedy, source=source),) if soft else ()
+    framed = re.search(r"Mtu *: (?:256|512|1024)\[B\]", head) if kind == "roce" and int(size) > _FRAMED else None
+    stated = (
+        (msgspec.structs.replace(_FRAMES, line=framed[0]),)
+        if framed and not held and (figure.value or 0) > _FRAMED_GBPS
+        else ()
+    )
+    stated = (Stated(says=says, line=line, remedy=remedy, source=source),) if soft else stated
     return Measured(version=1, setup=setup, figures=(figure,), observations=Observations(stated=stated))
 
 
@@ -482,6 +495,12 @@ _PODS = Stated(
     " and one /dev/shm",
     source="NVIDIA/nccl src/misc/utils.cc, getHostHash; its issue 879",
 )
+# What a GPU reaches, with GB/s and the way; links of the tree with GB/s (NVIDIA/nccl src/graph/paths.cc, topo.cc).
+_REACHED, _WAY = r"NCCL INFO GPU/\S+ :([^\n]*NET/[^\n]*)", r"NET/\S+ \(\d+/[\d.]+/([A-Z0-9]{3,4})\)"
+_TREE = r"\+ PCI\[([\d.]{1,6})\] - NIC/(\S{1,24})[^\n]*\n[^\n]*?\+ NET\[([\d.]{1,6})\]"
+# Of its port's rate: x16 of 8 GT/s below 200 Gb/s is usual, and x8 of a GPU beside x16. The library takes 12 GB/s where
+# a guest does not show the link.
+_PART, _UNREAD = 0.45, 12.0
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
 
 
@@ -500,7 +519,11 @@ def _nccl_debug(text: str) -> Measured:
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
     if hosts and len(set(_HOST.findall(text))) == 1 and _all_here(text):
         hosts = 1  # it counts GPUs of one host that it may not connect as of several
-    seen: dict[str, Any] = {"transport": _transport(vias, names, text, hosts), "said": {}}
+    seen: dict[str, Any] = {
+        "transport": _transport(vias, names, text, hosts),
+        "said": {"nics": ", ".join(re.findall(r"\[[0-9]+\](\S+?):[0-9]+/", ports[1]))} if ports else {},
+        "stated": tuple(_narrow(text)),
+    }
     if seen["transport"] is None and (lacking := re.search(r"NET/IB : No device found", text)):
         seen["said"]["transport"] = lacking[0]  # of one host that is no fault, and of several it is
     if seen["transport"] == "socket" and (lacking := re.search(_NO_VERBS, text)):
@@ -512,6 +535,8 @@ def _nccl_debug(text: str) -> Measured:
         seen["gpudirect_rdma"] = all(direct.values()) if direct else any("GDRDMA" in via for via in vias)
         if without := [host for host, gdr in direct.items() if not gdr][: 4 if any(direct.values()) else 0]:
             seen["said"]["gpudirect_rdma"] = f"no channel of {', '.join(without)} has GDRDMA, those of other hosts have"
+    if {way for row in re.findall(_REACHED, text) for way in re.findall(_WAY, row)} == {"SYS"}:
+        seen |= {"gpu_nic_path": "SYS", "said": {**seen["said"], "gpu_nic_path": "SYS from each GPU to each NET"}}
     if multicast := re.search(r"NVLS multicast support is (not )?available", text):
         seen["nvls"] = multicast[1] is None
     for observation in stated(text):  # that it failed is said after that it is there
@@ -528,12 +553,38 @@ def _nccl_debug(text: str) -> Measured:
     )
 
 
+def _narrow(text: str) -> Iterator[Stated]:
+    """Yield the NIC whose link carries far less than its port, or the GPU whose link carries far less than others."""
+    gpus = re.findall(r"\+ PCI\[([\d.]{1,6})\] - GPU/(\S{1,24})", text)
+    rows = [
+        *((link, f"NIC {nic}", port, "its port") for link, nic, port in re.findall(_TREE, text)),
+        *((link, f"GPU {gpu}", max(gpus, key=lambda row: float(row[0]))[0], "others") for link, gpu in gpus),
+    ]
+    part, (link, name, most, whose) = min(
+        ((float(row[0]) / float(row[2]), row) for row in rows if float(row[0]) < _UNREAD and float(row[2])),
+        default=(1.0, ("", "", "", "")),
+    )
+    if part < _PART:
+        yield Stated(
+            says=f"the PCIe link of {name} carries {link} GB/s, {whose} {most}",
+            line=f"PCI[{link}] - {name.replace(' ', '/')}",
+            remedy="lspci -vv: LnkSta against LnkCap; reseat it, or put it into a slot with its lanes and speed",
+            source="NVIDIA/nccl src/graph/topo.cc, ncclTopoPrintRec",
+        )
+
+
 def _all_here(text: str) -> bool:
     """Return whether a log has as many processes as the ring has ranks: they are of one host then."""
     rings = re.findall(r"(?m)NCCL INFO Channel [0-9/]{1,9} :((?:[ \t]+\d{1,5})+)[ \t]*$", text)
     processes = set(re.findall(r"(?m)^(\S{1,200}?:\d{1,10}):\d{1,10} (\[\d{1,4}\]) ", text))
-    ranks, of = set(re.findall(r"\b[Rr]ank {1,3}(\d{1,6})\b", text)), re.search(r"\bn[rR]anks (\d{1,6})\b", text)
-    return any(1 < len(ring.split()) <= len(processes) for ring in rings) or bool(of and len(ranks) >= int(of[1]))
+    ranks, of = (
+        set(re.findall(r"\b[Rr]ank {1,3}(\d{1,6})\b", text)),
+        re.search(r"\bn[rR]anks (\d{1,6})\b", text),
+    )
+    # A table's head lists the ranks of every host.
+    return len({host for host, _ in _RANK.findall(text)}) < 2 and (
+        any(1 < len(ring.split()) <= len(processes) for ring in rings) or bool(of and len(ranks) >= int(of[1]))
+    )
 
 
 def _transport(vias: set[str], ports: list[str], text: str, hosts: int | None) -> Transport | None:

@@ -37,6 +37,9 @@ _ROWS: tuple[tuple[str, Any, str], ...] = (
     ("transport", "socket", r"NET/OFI Could not find any optimal provider"),  # aws-ofi-nccl: sockets are left
     ("nvls", False, r"transport/nvls\.cc:\d{1,5} NCCL WARN[^\n]{0,80}|Failed to bind NVLink SHARP[^\n]{0,120}"),
     ("iommu", "on", r"Missing \"iommu=pt\" from kernel command line"),
+    # Linux drivers/iommu/iommu.c, iommu_subsys_init; /proc/cmdline
+    ("iommu", "passthrough", r"iommu: Default domain type: Passthrough|BOOT_IMAGE=[^\n]{1,600}\biommu=pt\b"),
+    ("iommu", "on", r"iommu: Default domain type: Translated|BOOT_IMAGE=[^\n]{1,600}\b(?:intel|amd)_iommu=on\b"),
     # CUDA samples, simpleP2P.cu; cudaErrorSystemNotReady; HIP samples, hipBusBandwidth; ROCm Validation Suite, pqt
     ("p2p", "off", r"Peer access from [^\n]{1,200}? : No\b"),
     ("p2p", "off", NO_FABRIC),
