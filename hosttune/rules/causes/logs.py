@@ -522,7 +522,6 @@ def _nccl_debug(text: str) -> Measured:
     seen: dict[str, Any] = {
         "transport": _transport(vias, names, text, hosts),
         "said": {"nics": ", ".join(re.findall(r"\[[0-9]+\](\S+?):[0-9]+/", ports[1]))} if ports else {},
-        "stated": tuple(_narrow(text)),
     }
     if seen["transport"] is None and (lacking := re.search(r"NET/IB : No device found", text)):
         seen["said"]["transport"] = lacking[0]  # of one host that is no fault, and of several it is
@@ -549,7 +548,7 @@ def _nccl_debug(text: str) -> Measured:
             nics=Nics(count=len(names)) if names else None,
             environment=dict(_SET.findall(text)[:200]),
         ),
-        observations=Observations(**seen, stated=tuple(told)),
+        observations=Observations(**seen, stated=(*told, *_narrow(text))),
     )
 
 
