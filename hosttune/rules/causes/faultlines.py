@@ -593,9 +593,30 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the program was not built for this GPU",
               "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
               "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
-    FaultLine(r"could not select device driver \"\"? ?\"? ?with capabilities: \[\[gpu\]\]|nvidia-container-cli: "
+    FaultLine(r"unresolvable CDI devices[^\n]{0,80}|failed to (?:stat CDI host device|inject CDI devices)[^\n]{0,80}"
+              r"|failed to (?:generate|create) (?:device )?CDI specs?\b[^\n]{0,120}|invalid device, empty device edits",
+              "the containers' description of the GPUs (CDI) lacks the device, is old, or could not be made",
+              "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml (AMD: amd-ctk) after each change of driver, GPUs or"
+              " MIG, and nvidia-ctk cdi list; in a guest of Kata its image must have driver and toolkit",
+              "CNCF Container Device Interface; NVIDIA/nvidia-container-toolkit issues 885 and 1239"),
+    FaultLine(r"nvidia-container-cli: container error: (?:cgroup subsystem|failed to (?:get|add) device)[^\n]{0,80}",
+              "the container toolkit does not know this host's cgroups: it is older than cgroup v2",
+              "update libnvidia-container (1.8 or later); until then no-cgroups = true in its config.toml and the device"
+              " nodes by --device",
+              "NVIDIA/nvidia-docker issue 1660"),
+    FaultLine(r"nvidia-container-cli: device error: [^\n]{0,60}unknown device[^\n]{0,20}",
+              "the container asks for a GPU that the host does not show",
+              "compare --gpus or NVIDIA_VISIBLE_DEVICES with nvidia-smi -L: UUIDs change with GPUs and MIG instances;"
+              " dmesg says whether one is lost",
+              "NVIDIA/libnvidia-container src/cli/common.c"),
+    FaultLine(r"Allocate failed due to [^\n]{1,160}",
+              "the device plugin gave the pod no device: none is healthy or free",
+              "read the plugin's log and the node's Allocatable; start the pod again once the plugin runs",
+              "Kubernetes pkg/kubelet/cm/devicemanager, Allocate"),
+    FaultLine(r"could not select device driver \"(?:nvidia)?\"? ?\"? ?with capabilities: \[\[gpu\]\]|nvidia-container-cli: "
               r"[^\n]{1,120}"
-              r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}",
+              r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}"
+              r"|[Uu]nknown (?:or invalid )?runtime(?: name)?:? \\?\"?nvidia|no runtime for \\?\"nvidia\\?\" is configured",
               "the container runtime cannot give GPUs to containers",
               "install the NVIDIA container toolkit (nvidia-ctk runtime configure, restart docker), and see that"
               " nvidia-smi runs on the host",
@@ -728,7 +749,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "clear the counters (ibqueryerrors -k), run, and read them again: where they grow, clean, reseat or"
               " replace cable and module",
               "rdma-core, ibqueryerrors(8); 255 and 65535 are the largest that the counters hold"),
-    FaultLine(r"sriov_numvfs[^\n]{0,80}(?:\n[^\n]{0,120})?write error: [^\n]{1,60}|can't enable \d{1,4} VFs[^\n]{0,60}",
+    FaultLine(r"sriov_numvfs[^\n]{0,80}(?:\n[^\n]{0,120})?write error: [^\n]{1,60}|can't enable \d{1,4} VFs[^\n]{0,60}"
+              r"|Failed to (?:enable|auto provision) \d{1,3} VFs\b[^\n]{0,40}",
               "the kernel refused this number of virtual functions",
               "busy: write 0 first; out of range: the firmware's limit is lower (sriov_totalvfs; mlxconfig NUM_OF_VFS,"
               " SRIOV_EN); no memory or bus: SR-IOV and Above 4G Decoding in the firmware, or boot with pci=realloc",
@@ -916,7 +938,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"NVRM: GPU \S{1,20} is already bound to (?!vfio-pci)[\w-]{1,40}|Kernel driver in use: nouveau"
-              r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b",
+              r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b"
+              r"|nouveau [0-9a-f:.]{7,16}: (?:unknown chipset|fifo: (?:fault|SCHED_ERROR)|timeout)[^\n]{0,40}",
               "another driver than NVIDIA's has a GPU",
               "blacklist it (nouveau, nova_core), rebuild the initramfs and reboot; vfio-pci is right for guests",
               "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
@@ -1026,7 +1049,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a GPU's own controller (SMU) does not answer",
               "read the lines before it; power-cycle the host; update the firmware if it comes back",
               "Linux drivers/gpu/drm/amd/pm/swsmu/smu_cmn.c"),
-    FaultLine(r"(?:habanalabs|accel) \w{0,12}\d{1,4}: (?:[^\n]{0,60}is unusable|Going to reset devices?)[^\n]{0,40}",
+    FaultLine(r"(?:habanalabs|accel) \w{0,12}\d{1,4}: (?:[^\n]{0,60}is unusable|Going to (?:hard-|compute-)?reset"
+              r" (?:the )?devices?)[^\n]{0,40}",
               "an accelerator's driver resets it, or gave it up",
               "read the lines before it in dmesg (ECC, heartbeat, timeout); hl-smi shows its state; power-cycle the"
               " host if it stays so",

@@ -48,6 +48,10 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "give the firmware with -bios (libvirt: a stateless loader, type rom), not as pflash; policy 0x30000;"
               " cbitpos and reduced-phys-bits as the host's; guest memory from memfd",
               "AMDESE/AMDSEV issue 223; QEMU docs/system/i386/amd-memory-encryption.rst"),
+    FaultLine(r"SEV-SNP: (?:CPUID validation failed for function|failed update CPUID page)[^\n]{0,60}",
+              "the SEV firmware refuses the CPU that QEMU describes to the guest",
+              "take a CPU model of the host's generation (-cpu EPYC-v4 or later) without what the line shows as different",
+              "QEMU target/i386/sev.c, sev_snp_cpuid_report_mismatches; NVIDIA/nvtrust issue 91"),
     FaultLine(r"(?:SNP|SEV|LAUNCH)_\w{2,30}[^\n]{0,20} ret=-\d{1,3},? fw_error=(?:0x)?0{0,7}[1-9a-f][^\n]{0,60}",
               "the SEV firmware refuses the guest",
               "the error's words say why; dmesg of the host (ccp, SEV) shows whether its SEV firmware started: update"
@@ -73,7 +77,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " an ordinary guest",
               "NVIDIA/open-gpu-kernel-modules conf_compute.c; NVIDIA/nvtrust issue 124"),
     FaultLine(r"ConfCompute: Fatal error hit|Fatal error detected in GSP-DMA (?:de|en)crypt[^\n]{0,20}"
-              r"|SPDM[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}|spdm[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}",
+              r"|SPDM[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}|spdm[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}"
+              r"|Failed to establish session with SPDM Responder",
               "the encrypted channel between the confidential guest's driver and the GPU failed",
               "load ecdsa_generic and ecdh before the driver (softdep), take a driver release that NVIDIA names for"
               " confidential computing, update the GPU's VBIOS, and reset the GPU on the host",
@@ -85,7 +90,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the guest or host; if it comes back,"
               " read its XIDs",
               f"{_OSINIT}: 0x62, reset required; kubernetes-sigs/dra-driver-nvidia-gpu issue 982"),
-    FaultLine(r"No interrupts of any type are available|Can't find an IRQ for your NVIDIA card",
+    FaultLine(r"No interrupts of any type are available|Can't find an IRQ for your NVIDIA card"
+              r"|Tried to get IRQ \d{1,5}, but another driver|NVRM: [^\n]{0,40}request_irq\(\) failed",
               "a GPU has no interrupt, so its driver does not start it",
               "a guest needs MSI: keep its interrupt remapping and x2APIC as the host's; on the host see whether"
               " vectors ran out (/proc/interrupts), and leave out pci=nomsi",
@@ -95,11 +101,23 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "switch VT-d or AMD-Vi on in the firmware (intel_iommu=on where the kernel asks for it)",
               _NVRM),
     FaultLine(r"FATAL: Failed to re-allocate BAR1|No address space to allocate resized BAR1"
-              r"|Fatal Error while attempting to resize PCIe BARs",
+              r"|Fatal Error while attempting to resize PCIe BARs|Failed to resize BAR\d to \d{1,7}M[^\n]{0,20}",
               "the GPU's driver found no address for the larger BAR that it wanted",
               "firmware: Above 4G Decoding and Resizable BAR on, or boot with pci=realloc; or leave"
               " NVreg_EnableResizableBar off",
-              _NVRM),
+              f"{_NVRM}; Linux drivers/gpu/drm/xe/xe_pci_rebar.c"),
+    FaultLine(r"Lockdown: [^\n]{1,40}: direct PCI access is restricted",
+              "Secure Boot keeps programs from writing to PCI devices (kernel lockdown)",
+              "what sets a GPU's mode (nvidia_gpu_tools.py, setpci) needs Secure Boot off, or lockdown=none where the"
+              " kernel takes it",
+              "man kernel_lockdown.7; NVIDIA/nvtrust issue 48"),
+    FaultLine(r"IOV: Unable to confirm version|(?i:guc): mmio request 0x[0-9a-f]{1,8}: (?:failure|no reply)[^\n]{0,30}"
+              r"|GuC mmio request 0x[0-9a-f]{1,8}: (?:failure|no reply)[^\n]{0,40}|Unable to query runtime",
+              "a GPU's firmware (GuC) refuses or does not answer the driver, as of a virtual function whose host runs"
+              " another release",
+              "take drivers of one release on host and guest (of i915-sriov-dkms the same version), and GuC firmware"
+              " that they know; make the virtual functions anew",
+              "Linux drivers/gpu/drm/xe/xe_guc.c; strongtz/i915-sriov-dkms issues 26 and 122"),
     FaultLine(r"Open nvidia\.ko is only ready for use on Data Center GPUs",
               "the open driver of this release does not take this GPU",
               "take a newer release (560 or later), or the proprietary modules",
@@ -145,7 +163,15 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "build or install it for this kernel (dkms autoinstall with its headers; the distribution's package for"
               " this kernel), or boot the kernel that has it",
               "kmod, modprobe(8)"),
+    FaultLine(r"\b(?:nvidia|amdgpu|vfio|i915|xe|mlx5|kvm)\w{0,24}: Unknown symbol \w{2,60} \(err -?\d{1,3}\)",
+              "a kernel module needs a function that this kernel or a module below it lacks",
+              "load what it needs first (modprobe loads mdev, vfio and drm by itself), and take a release of the driver"
+              " that knows this kernel",
+              "Linux kernel/module/main.c, resolve_symbol_wait"),
     FaultLine(r"Bad return status for module build on kernel[^\n]{0,60}|DKMS: build failed"
+              r"|Your kernel headers for kernel \S{1,60} cannot be found|Unable to find the (?:kernel source tree"
+              r"|development tool)[^\n]{0,60}|(?:CC version check failed|Failed CC version check)"
+              r"|/(?:var/lib/dkms|usr/src)/[^\n:]{1,120}:\d{1,6}:\d{1,4}: error: [^\n]{1,80}"
               r"|Failed to build the NVIDIA kernel module|kernel module was not created"
               r"|modpost: [^\n]{1,40}(?:uses GPL-only symbol|undefined!)[^\n]{0,60}"
               r"|/var/lib/dkms/[^\n]{1,160}\.o\] Error \d",
@@ -154,7 +180,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " headers and compiler must be those of the kernel",
               "dkms(8); NVIDIA driver README, installing"),
     FaultLine(r"\w{1,12}: Failed to load firmware \"[^\"\n]{1,60}\"|Failed to load \w{1,8} firmware!"
-              r"|failed to load ucode \w{1,24}",
+              r"|failed to load ucode \w{1,24}|(?:GuC|HuC|GSC) firmware [\w/.]{4,60}: fetch failed[^\n]{0,20}",
               "a firmware file that the GPU's driver needs is missing",
               "install linux-firmware (or the driver's firmware package) of the driver's age, and update the initramfs",
               "Linux drivers/gpu/drm/amd/amdgpu/gfx_v9_0.c and its like; ROCm/amdgpu pull request 113"),
@@ -189,10 +215,16 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "put a client token of the license server into /etc/nvidia/ClientConfigToken, restart nvidia-gridd, and"
               " let the guest reach the server (port 443); nvidia-smi -q shows the status",
               "NVIDIA license system, client configuration"),
+    FaultLine(r"Failed to get VM UUID from QEMU command-line",
+              "QEMU was started without the guest's UUID, which the vGPU manager needs",
+              "give QEMU -uuid (Proxmox: args: -uuid UUID; libvirt does it by itself)",
+              "NVIDIA vGPU documentation; DualCoder/vgpu_unlock issue 71"),
     FaultLine(r"mdev_supported_types/[^\n]{1,60}/create[\s\S]{0,300}?(?:write error|tee): [^\n]{1,60}"
               r"|current_vgpu_type[\s\S]{0,300}?(?:write error|tee): [^\n]{1,60}"
               r"|write error: (?:No space left on device|Input/output error)(?=[\s\S]{0,200}(?:mdev_supported_types"
-              r"|current_vgpu_type))|ailed to create mdev|error creating mdev[^\n]{0,80}",
+              r"|current_vgpu_type))|ailed to create mdev|error creating mdev[^\n]{0,80}"
+              r"|pci device '[^'\n]{1,40}' (?:does not support mediated|has no (?:available instances|type))[^\n]{0,60}"
+              r"|could not create '[^'\n]{1,40}' for pci devices[^\n]{0,60}",
               "the host makes no further vGPU (mediated device) of this type",
               "available_instances of the type says how many are left; all of one GPU have one size unless it is in"
               " mixed mode; of a GPU with SR-IOV make the virtual functions first (sriov-manage -e)",
@@ -210,7 +242,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " destroy instances (-dci, then -dgi)",
               "NVIDIA MIG user guide, Creating GPU instances"),
     FaultLine(r"Failed to display (?:compute|GPU) instances[^\n]{0,40}: Insufficient Permissions"
-              r"|mig[^\n]{0,80}\n[^\n]{0,80}: Insufficient Permissions",
+              r"|mig[^\n]{0,80}\n[^\n]{0,80}: Insufficient Permissions"
+              r"|Unable to (?:en|dis)able MIG [Mm]ode for GPU [^\n]{1,40}: ?Insufficient Permissions",
               "the command may not manage MIG here",
               "run it as root on the host; a container needs NVIDIA_MIG_CONFIG_DEVICES=all and the capability file of"
               " MIG",
@@ -256,6 +289,13 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "bind it to the driver that does (NVIDIA's vGPU driver, the NIC's own; of vfio-pci enable_sriov=1)",
               "Linux drivers/pci/pci-sysfs.c, sriov_numvfs_store"),
     # The guest's memory
+    FaultLine(r"host NUMA node\d{1,3} doesn't exist|need(?:s)? to be (?:enabled|defined) to use hugepages"
+              r"|total memory for NUMA nodes must be equal[^\n]{0,40}|missing NUMA node\d{1,3} (?:cpus|memory value)"
+              r"|cannot be? ?use(?:d)? for hugepages|your system doesn't support hugepages[^\n]{0,30}",
+              "Proxmox refuses what the guest's configuration says of NUMA or huge pages",
+              "numa: 1, and numa0, numa1 … with cpus, hostnodes, policy=bind and memory that adds up to the guest's, each"
+              " a multiple of the page's size",
+              "Proxmox qemu-server QemuServer/Memory.pm"),
     FaultLine(r"[Hh]uge[Tt][Ll][Bb]: allocating \d{1,9} of page size [^\n]{1,20} failed[^\n]{0,60}"
               r"|hugepage allocation failed at /usr/share/perl5/PVE",
               "the kernel could not reserve all the huge pages that were asked for",
@@ -309,6 +349,27 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
               " function), or use a slot whose group is smaller",
               "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
+    FaultLine(r"group \d{1,5} used in multiple address spaces",
+              "functions of one IOMMU group are apart behind the guest's own IOMMU",
+              "leave the guest's IOMMU out, put the functions behind one pcie-pci-bridge, or give the guest only one of"
+              " them (the others stay with vfio-pci)",
+              "QEMU hw/vfio/container.c, vfio_group_get; kata-containers issue 10622"),
+    FaultLine(r"behind a switch lacking ACS and cannot be assigned|PCI device \S{4,20} is not assignable",
+              "libvirt refuses the device: a bridge above it does not keep devices apart (no ACS)",
+              "use a slot at the CPU or below a switch with ACS; relaxed_acs_check = 1 in /etc/libvirt/qemu.conf takes"
+              " the separation away",
+              "libvirt src/util/virpci.c, virPCIDeviceIsAssignable"),
+    FaultLine(r"VF token (?:required to access device|incorrectly provided)[^\n]{0,40}|Incorrect VF token provided",
+              "a virtual function of a device that vfio-pci has needs that one's token",
+              "give both the same token (QEMU vf-token=UUID, DPDK --vfio-vf-token), or bind the physical function to its"
+              " own driver",
+              "Linux drivers/vfio/pci/vfio_pci_core.c, vfio_pci_validate_vf_token"),
+    FaultLine(r"Failed to open /dev/vfio/devices/vfio\d{1,4}[^\n]{0,40}|failed to load \"[^\"\n]{1,120}/vfio-dev/[^\n]{1,40}"
+              r"|(?:open(?:ing)?|access) \"?/dev/iommu\b[^\n]{0,40}|IOMMUFD not supported on this node[^\n]{0,40}",
+              "QEMU could not open the device through iommufd",
+              "the kernel needs CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV (/dev/iommu, /dev/vfio/devices), and QEMU's"
+              " user, cgroup or container the right to both; else leave iommufd out",
+              "QEMU backends/iommufd.c, hw/vfio/iommufd.c; canonical/tdx issue 367; intel/tdx-linux issue 8"),
     FaultLine(r"no iommu_group found|missing group for address: [0-9a-f:.]{7,16}"
               r"|cannot access '/sys/kernel/iommu_groups|IOMMU not present|Cannot open iommu_group: No such file"
               r"|host doesn't support (?:VFIO PCI interface|passthrough of host PCI devices)",
@@ -323,6 +384,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "switch VT-d or AMD-Vi on in the firmware, load vfio_iommu_type1; a bridge cannot be passed",
               "Linux drivers/vfio/pci/vfio_pci_core.c; QEMU hw/vfio/container.c"),
     FaultLine(r"No interrupt remapping (?:support|for this platform)[^\n]{0,80}|Interrupt Remapping hardware not found"
+              r"|AMD-Vi: Disabling interrupt remapping"
               r"|[Ff]ailed to set iommu for container: Operation not permitted",
               "the IOMMU does not remap interrupts, without which devices are not given to guests",
               "switch interrupt remapping (x2APIC, VT-d) on in the firmware and update it;"
@@ -356,13 +418,16 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "give the guest all functions of its bus, or none; cat /sys/bus/pci/devices/ADDRESS/reset_method shows"
               " what it has; a newer kernel or firmware may add one",
               "libvirt src/util/virpci.c, virPCIDeviceReset"),
-    FaultLine(r"Unknown PCI header type '?(?:127|0x7f)",
+    FaultLine(r"Unknown PCI header type '?(?:127|0x7f)|unknown header type 7f, ignoring device"
+              r"|hiding cap 0xff@0xff",
               "the device no longer answers: its configuration space reads as ones",
               "power-cycle the host; if it comes back, keep the device out of D3cold (disable_idle_d3=1 of vfio-pci)"
               " and update its firmware",
               "libvirt src/util/virpci.c, virPCIDeviceGetHeaderType"),
     FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
-              r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found",
+              r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found"
+              r"|PCI device mapping (?:invalid|not found)[^\n]{0,80}|could not find a free device for 'hostpci"
+              r"|no PCI device found for '[^'\n]{1,40}'|Failed to detect requested GPU device",
               "the device that the guest asks for is not on the host",
               "lspci -D shows the addresses that are there: they change with slots and firmware; a device that is gone"
               " is lost (dmesg)",
@@ -373,18 +438,30 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "libvirt src/hypervisor/virhostdev.c"),
     FaultLine(r"PCI device [0-9a-f:.]{7,16} is in use by driver \w{1,20}, domain [^\n']{1,60}"
               r"|PCI device '?[0-9a-f:.]{7,16}'? (?:is )?already in use by VMID '?\d{1,9}"
-              r"|vfio [0-9a-f:.]{7,16}: device is already attached",
+              r"|vfio [0-9a-f:.]{7,16}: device is already attached|blocked until (?:device is released|released by user)",
               "another guest has the device",
               "stop that guest, or give this one another device (hosttune plan knows which are free)",
               "libvirt src/hypervisor/virhostdev.c; Proxmox qemu-server PCI.pm"),
     FaultLine(r"Failed to bind PCI device '?[0-9a-f:.]{7,16}'? to vfio-pci[^\n]{0,60}|PciDevicePrepareFailed[^\n]{0,80}"
-              r"|Failed to prepare PCI device \S{4,60}",
+              r"|Failed to prepare PCI device \S{4,60}|can't unbind/bind PCI group to VFIO '[^'\n]{1,40}"
+              r"|error writing '[^'\n]{1,40}' to '/sys/bus/pci/drivers/[\w-]{1,20}/(?:un)?bind'[^\n]{0,40}",
               "the device could not be bound to vfio-pci",
               "dmesg says why: the host's driver does not let it go, it has no IOMMU group, or vfio-pci is not loaded;"
               " bind it at boot (hosttune plan)",
               "libvirt src/util/virpci.c, virPCIDeviceBindToStub; OpenStack Nova libvirt driver"),
+    FaultLine(r"(?:Unable to write to '|Failed to add PCI device ID [^\n]{0,60})[^\n]{0,80}Read-only file system"
+              r"|/sys/bus/pci/devices/[0-9a-f:.]{7,16}/config': Permission denied",
+              "libvirt in a container may not write to the host's devices, so it cannot bind one",
+              "bind it to vfio-pci on the host before, and let a device plugin offer it (managed='no')",
+              "libvirt src/util/virpci.c; kubevirt issue 3309"),
+    FaultLine(r"only root can set '(?:hostpci|args)\w{0,4}'[^\n]{0,60}",
+              "Proxmox lets only root@pam name a raw PCI device",
+              "make a resource mapping of it (Datacenter, Resource Mappings), give the user Mapping.Use and name the"
+              " mapping; or log in as root@pam with its password, not with a token",
+              "Proxmox qemu-server API2/Qemu.pm; bpg/terraform-provider-proxmox issue 495"),
     FaultLine(r"Insufficient compute resources: Claim pci failed|PCI device request [^\n]{1,80}failed"
-              r"|PciDeviceRequestFailed",
+              r"|PciDeviceRequestFailed|PCI alias \S{1,60} is not defined|Invalid PCI (?:alias definition|devices Whitelist)"
+              r"[^\n]{0,60}",
               "Nova has no free PCI device that fits the request",
               "compare [pci] device_spec and alias with lspci -nn (vendor, product, device_type, numa_policy), and what"
               " other instances have",
@@ -396,7 +473,9 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "name it in permittedHostDevices of the KubeVirt resource exactly as kubectl describe node shows it"
               " (externalResourceProvider with a device plugin of its own), and see that the plugin has it",
               "KubeVirt user guide, Host devices; kubevirt issue 11135"),
-    FaultLine(r"(?:hot|cold)_plug_vfio= port is not set|cold_plug_vfio= or hot_plug_vfio=",
+    FaultLine(r"(?:hot|cold)_plug_vfio= port is not set|cold_plug_vfio= or hot_plug_vfio=|_plug_vfio port is not configured"
+              r"|because cold_plug_vfio is disabled|QMP command failed: Device '[\w-]{1,60}' not found"
+              r"|Number of PCIe (?:Root|Switch) Ports exceeed",
               "Kata has no port for the device",
               "set cold_plug_vfio = \"root-port\" (hot_plug_vfio then \"no-port\") and pcie_root_port in the"
               " configuration.toml that the runtime class really uses",
@@ -494,11 +573,13 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "virsh net-start NAME and net-autostart, or make the bridge (ip -br link)",
               "libvirt src/network/bridge_driver.c, src/util/virnetdev.c"),
     FaultLine(r"Could not access KVM kernel module: [^\n]{1,40}|KVM: (?:disabled by BIOS|VMX not (?:enabled|supported))"
-              r"|kvm: (?:disabled by bios|no hardware support)",
+              r"|kvm: (?:disabled by bios|no hardware support)|Domain requires KVM, but it is not available"
+              r"|kvm_(?:intel: VMX|amd: SVM) (?:not supported|not enabled|disabled)[^\n]{0,40}|VMX \(outside TXT\) disabled by"
+              r" BIOS|kvm: support for '\w{2,10}' disabled by BIOS",
               "KVM cannot be used: virtualization is off, or its module is not loaded",
               "switch VT-x or SVM on in the firmware, load kvm_intel or kvm_amd, and give QEMU /dev/kvm",
               "QEMU accel/kvm/kvm-all.c; Linux arch/x86/kvm/x86.c"),
-    FaultLine(r"ioctl\(KVM_CREATE_VM\) failed: 16\b|kvm: enabling virtualization on CPU\d{1,5} failed",
+    FaultLine(r"failed to initialize kvm: Device or resource busy|ioctl\(KVM_CREATE_VM\) failed: 16\b|kvm: enabling virtualization on CPU\d{1,5} failed",
               "another hypervisor of this host has the CPU's virtualization",
               "stop it (VirtualBox, VMware, a debugger), then start the guest",
               "Linux virt/kvm/kvm_main.c; QEMU accel/kvm/kvm-all.c"),
@@ -511,16 +592,38 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " 1353"),
     FaultLine(r"BAR [0-5]: failed to assign \[mem size 0x[0-9a-f]{9,16} 64bit pref\]"
               r"|BAR [0-5] \[mem size 0x[0-9a-f]{9,16} 64bit pref\]: failed to assign|not enough MMIO resources for "
-              r"SR-IOV",
+              r"SR-IOV|can't enable device: BAR \d [^\n]{1,60} not (?:assigned|claimed)|can't handle BAR larger than 4GB",
               "a BAR found no address: the window for PCI memory is too small",
               "host: Above 4G Decoding, Resizable BAR and SR-IOV in the firmware, or pci=realloc; guest: UEFI "
               "firmware and"
               " a 64-bit window that holds its BARs (hosttune plan computes it)",
               "Linux drivers/pci/setup-res.c, pci_assign_resource; drivers/pci/iov.c"),
-    FaultLine(r"[Ff]ailed (?:moving device BAR|allocating new MMIO range)[^\n]{0,80}",
+    FaultLine(r"[Ff]ailed (?:moving device BAR|allocating new MMIO range)[^\n]{0,80}"
+              r"|Need 0x[0-9a-f]{1,16} of (?:low|high) MMIO space[^\n]{0,40}"
+              r"|cannot find enough free resources that it can use[^\n]{0,4}\(Code 12\)",
               "the guest's window for PCI memory is too small for the device",
-              "give the guest a 64-bit window that holds its BARs (hosttune plan computes it)",
-              "cloud-hypervisor pci/src/configuration.rs; issue 6147"),
+              "give the guest a 64-bit window that holds its BARs (hosttune plan computes it; Hyper-V: Set-VM"
+              " -HighMemoryMappedIoSpace), and UEFI firmware",
+              "cloud-hypervisor pci/src/configuration.rs; issue 6147; Linux drivers/pci/controller/pci-hyperv.c"),
+    FaultLine(r"PCI Pass-through VSP failed D0 Entry with status [0-9a-f]{1,8}",
+              "Hyper-V does not bring the passed device up for the guest",
+              "stop and start the guest (Azure: deallocate it), so that the host resets the device; its event log says"
+              " why; in Azure report it if it stays so",
+              "Linux drivers/pci/controller/pci-hyperv.c, hv_pci_enter_d0"),
+    FaultLine(r"%Cpu\(s\):[^\n]{0,90}[ ,](?:[1-9]\d|100)\.\d ?%?st\b",
+              "the host gives the guest's CPUs to others (steal time)",
+              "pin the guest's CPUs to CPUs of their own (hosttune plan), and see what else runs there",
+              "top(1): st; Linux Documentation/virt/kvm/x86/msr.rst, MSR_KVM_STEAL_TIME"),
+    FaultLine(r"failed to (?:load|start) Boot[0-9A-F]{4} \"[^\n]{1,160}: Access Denied",
+              "the guest's Secure Boot refuses what it is to boot",
+              "sign it, or give the guest firmware and variables without Secure Boot (<firmware><feature enabled='no'"
+              " name='secure-boot'/>)",
+              "edk2 MdeModulePkg BdsDxe"),
+    FaultLine(r"failed to connect to the hypervisor[^\n]{0,160}",
+              "libvirt's service is not reached",
+              "systemctl start libvirtd (or virtqemud.socket); the user must be in the group libvirt, and a container"
+              " have its socket",
+              "libvirt src/rpc/virnetsocket.c"),
     FaultLine(r"Checking (?:for device assignment IOMMU support|if IOMMU is enabled by kernel"
               r"|for hardware virtualization|if device /dev/kvm)[^\n]{0,60}: (?:FAIL|WARN) \([^\n]{1,160}",
               "the IOMMU or the CPU's virtualization is off, or not seen from here",
@@ -542,7 +645,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say.
 GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
-    FaultLine(r"vfio [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}: error getting device from group \d{1,5}: [^\n]{1,40}",
+    FaultLine(r"vfio [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}: (?:error getting device from group \d{1,5}"
+              r"|failed to read device config space): [^\n]{1,40}",
               "a vGPU (mediated device) did not start: its driver refused it",
               "journalctl -u nvidia-vgpu-mgr says why; its UUID must be of this guest alone (a cloned guest has the"
               " same), and all vGPUs of a GPU of one type unless it is in mixed mode",
@@ -599,24 +703,52 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "reboot the host; keep the device with one driver, or update the driver",
               "Linux fs/sysfs/dir.c; gnif/vendor-reset issue 21"),
     FaultLine(r"amdgpu_device_ip_init failed|amdgpu_discovery_init failed|get invalid ip discovery binary signature"
-              r"|SMU is in hanged state|PSP tmr init failed",
+              r"|SMU is in hanged state|PSP tmr init failed|atombios stuck in loop|gpu post error",
               "a GPU's driver could not start it",
               "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
               " been reset by the host",
               "Linux drivers/gpu/drm/amd/amdgpu/{amdgpu_device,amdgpu_discovery,amdgpu_psp}.c"),
+    FaultLine(r"declaring it wedged|has declared device \S{7,16} as wedged|device wedged(?!, but)[^\n]{0,40}",
+              "a GPU's driver gave it up (wedged)",
+              "the lines before it say why: firmware that does not load, a hang, a reset that failed; reload the driver or"
+              " reboot, and update firmware and kernel",
+              "Linux drivers/gpu/drm/i915/gt/intel_reset.c, drivers/gpu/drm/xe/xe_device.c"),
+    FaultLine(r"timed out connecting to (?:hybrid )?vsock[^\n]{0,40}|Failed to Check if grpc server is working"
+              r"|CreateContainerRequest timed out",
+              "the guest of Kata did not start in time, or its agent does not answer",
+              "its console says where it ended (enable_debug in configuration.toml); GPUs with large BARs take longer:"
+              " raise create_container_timeout and dial_timeout, plug them cold, and give the guest enough memory",
+              "kata-containers src/runtime; its issues 10470 and 10891"),
+    FaultLine(r"Windows has stopped this device because it has reported problems[^\n]{0,4}\(Code 43\)",
+              "the driver in a Windows guest gave the device up (code 43)",
+              "take a newer driver (NVIDIA's from 465 on works in guests; older: <kvm><hidden state='on'/></kvm>); give"
+              " the GPU its ROM, do not let the host's display use it, and start it after a reset that works",
+              "Microsoft, Code 43; NVIDIA, GeForce GPU passthrough for Windows virtual machines"),
+    FaultLine(r"probe of PCI device [0-9a-f:.]{7,16} aborted|EAL: Requested device \S{7,16} cannot be used"
+              r"|EAL: +\S{4,16} VFIO group is not viable",
+              "DPDK could not take the device",
+              "mlx5 stays with its kernel driver, and the container needs its network interface, /dev/infiniband and"
+              " rdma-core; others go to vfio-pci with their whole IOMMU group",
+              "DPDK, Linux drivers guide; sriov-network-device-plugin issue 123"),
+    FaultLine(r"BUG: unable to handle (?:page fault|kernel)[^\n]{0,60}"
+              r"|Unable to handle kernel (?:NULL pointer|paging request)[^\n]{0,60}|kernel BUG at [^\n]{1,80}",
+              "the kernel itself failed (oops)",
+              "reboot before the next tenant; the stack below it names the driver: update it or the kernel",
+              "Linux arch/x86/mm/fault.c, lib/bug.c"),
     FaultLine(r"irq \d{1,5}: nobody cared",
               "an interrupt line was switched off: no driver took its interrupts",
               "/proc/interrupts shows who shares it: a passed device that uses INTx (let it use MSI), or a device that"
               " hangs; update the firmware",
               "Linux kernel/irq/spurious.c, __report_bad_irq"),
-    FaultLine(r"Marking clocksource 'tsc(?:-early)?' as unstable[^\n]{0,60}|Marking TSC unstable due to [^\n]{1,60}",
+    FaultLine(r"Marking clocksource 'tsc(?:-early)?' as unstable[^\n]{0,60}|Marking TSC unstable due to [^\n]{1,60}"
+              r"|Clocksource tsc unstable|current_clocksource\s{1,4}(?:hpet|acpi_pm|jiffies)\b",
               "the kernel does not trust the CPU's time stamp counter (TSC): reading the time is slow now",
               "update the firmware; on a host look for SMIs and stalls; a guest: <timer name='kvmclock'/> or kvm-clock"
               " as its clock source, and host CPUs of its own (cat /sys/devices/system/clocksource/clocksource0/current"
               "_clocksource)",
               "Linux kernel/time/clocksource.c, arch/x86/kernel/tsc.c"),
     FaultLine(r"(?:arm-smmu-v3|arm-smmu) [\w.:-]{1,40}: (?:event: [A-Z]_\w{3,30}|event 0x[0-9a-f]{2} received"
-              r"|Unhandled context fault)[^\n]{0,80}",
+              r"|Unhandled context fault|CMD_SYNC timeout|(?:CMDQ error|EVTQ overflow))[^\n]{0,80}",
               "the IOMMU (SMMU) refused a device's memory access",
               "of a passed device: its guest's driver used memory that it does not have; else update driver and"
               " firmware",
@@ -642,7 +774,9 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "Linux mm/page_alloc.c, warn_alloc"),
     FaultLine(r"FSP boot cmds failed|FSP secure boot (?:GSP prechecks failed|partition timed out)"
               r"|FSP (?:async )?command timed out|GSP-FMC reported an error[^\n]{0,60}"
-              r"|failed to wait for bar firewall to lower|GSP-RM boot attempts exceeded",
+              r"|failed to wait for bar firewall to lower|GSP-RM boot attempts exceeded|FSP (?:queuing failed|response reported)"
+              r"[^\n]{0,60}|Timeout waiting for GSP target mask release|Fatal GSP-FMC Error[^\n]{0,40}"
+              r"|Booter failed with non-zero error code[^\n]{0,20}|FSP Fuse Check Failure",
               "a GPU's own processor does not start the driver's firmware",
               "reset it or power-cycle the host; its confidential mode must fit the guest; update its VBIOS; an"
               " external box or a riser may be too slow",
@@ -691,6 +825,10 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "QEMU refused an option of the guest; its words say why",
               "correct what the option names in the guest's definition; an option that is unknown needs another QEMU",
               "QEMU util/error-report.c, loc_push_restore: an option in front of an error is what was being read"),
+    FaultLine(r"Failed to (?:start|set ?up|add) device \"[\w.-]{1,40}\"[^\n]{0,160}",
+              "LXD or Incus could not give the guest a device; its words say why",
+              "lxc info --show-log GUEST (incus info --show-log) has QEMU's own words, dmesg the kernel's",
+              "canonical/lxd lxd/instance/drivers; lxc/incus"),
     FaultLine(r"TASK ERROR: [^\n]{1,160}",
               "Proxmox could not start the guest",
               "the lines above it say why; qm showcmd VMID --pretty prints the command, which can be run by hand",
