@@ -596,12 +596,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"unresolvable CDI devices[^\n]{0,80}|failed to (?:stat CDI host device|inject CDI devices)[^\n]{0,80}"
               r"|failed to (?:generate|create) (?:device )?CDI specs?\b[^\n]{0,120}|invalid device, empty device edits",
               "the containers' description of the GPUs (CDI) lacks the device, is old, or could not be made",
-              "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml (AMD: amd-ctk) after each change of driver, GPUs or"
+              "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml (AMD: amd-ctk) after each change of driver, GPUs"
+              " or"
               " MIG, and nvidia-ctk cdi list; in a guest of Kata its image must have driver and toolkit",
               "CNCF Container Device Interface; NVIDIA/nvidia-container-toolkit issues 885 and 1239"),
     FaultLine(r"nvidia-container-cli: container error: (?:cgroup subsystem|failed to (?:get|add) device)[^\n]{0,80}",
               "the container toolkit does not know this host's cgroups: it is older than cgroup v2",
-              "update libnvidia-container (1.8 or later); until then no-cgroups = true in its config.toml and the device"
+              "update libnvidia-container (1.8 or later); until then no-cgroups = true in its config.toml and the"
+              " device"
               " nodes by --device",
               "NVIDIA/nvidia-docker issue 1660"),
     FaultLine(r"nvidia-container-cli: device error: [^\n]{0,60}unknown device[^\n]{0,20}",
@@ -613,10 +615,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the device plugin gave the pod no device: none is healthy or free",
               "read the plugin's log and the node's Allocatable; start the pod again once the plugin runs",
               "Kubernetes pkg/kubelet/cm/devicemanager, Allocate"),
-    FaultLine(r"could not select device driver \"(?:nvidia)?\"? ?\"? ?with capabilities: \[\[gpu\]\]|nvidia-container-cli: "
+    FaultLine(r"could not select device driver \"(?:nvidia)?\"? ?\"? ?with capabilities: \[\[gpu\]\]"
+              r"|nvidia-container-cli: "
               r"[^\n]{1,120}"
               r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}"
-              r"|[Uu]nknown (?:or invalid )?runtime(?: name)?:? \\?\"?nvidia|no runtime for \\?\"nvidia\\?\" is configured",
+              r"|[Uu]nknown (?:or invalid )?runtime(?: name)?:? \\?\"?nvidia"
+              r"|no runtime for \\?\"nvidia\\?\" is configured",
               "the container runtime cannot give GPUs to containers",
               "install the NVIDIA container toolkit (nvidia-ctk runtime configure, restart docker), and see that"
               " nvidia-smi runs on the host",
@@ -938,8 +942,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"NVRM: GPU \S{1,20} is already bound to (?!vfio-pci)[\w-]{1,40}|Kernel driver in use: nouveau"
-              r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b"
-              r"|nouveau [0-9a-f:.]{7,16}: (?:unknown chipset|fifo: (?:fault|SCHED_ERROR)|timeout)[^\n]{0,40}",
+              r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b",
               "another driver than NVIDIA's has a GPU",
               "blacklist it (nouveau, nova_core), rebuild the initramfs and reboot; vfio-pci is right for guests",
               "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
@@ -1073,7 +1076,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"an illegal (?:memory access|instruction) was encountered|(?:CUDA|Cuda) [^\n]{0,60}misaligned address"
               r"|invalid program counter|hardware stack error|unspecified launch failure|device-side assert triggered"
               r"|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION)\b"
-              r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure|LAUNCH_FAILED)",
+              r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure"
+              r"|LAUNCH_FAILED)",
               "work of the program on the GPU ended with an error",
               "most often the program's own fault (compute-sanitizer shows where; CUDA_LAUNCH_BLOCKING=1 the call); the"
               " XIDs of that time in dmesg say whether it was the GPU; run the same on another one",
@@ -1111,7 +1115,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "install the kernel's headers and build it again (dkms autoinstall; its make.log says what failed), or"
               " install the distribution's signed build; dmesg names symbols that do not fit",
               "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
-    FaultLine(r"couldn't find libnvidia-ml\.so",
+    FaultLine(r"couldn't find libnvidia-ml\.so|could not load NVML library|libnvidia-ml\.so\.1: cannot open shared",
               "the driver's library is not where programs look for it",
               "install the driver's libraries of the module's version, and run ldconfig; in a container give it the GPU"
               " through the container toolkit",
@@ -1184,8 +1188,16 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a port of the fabric did not answer the subnet's requests",
               "ibstat at both ends: Active, and the same SM lid; ibtracert shows where the way ends",
               "rdma-core, libibmad/rpc.c"),
+    FaultLine(r"PF still in reset state\.[^\n]{0,40}|[Ii]s the PF interface up\?",
+              "the physical function's interface on the host is down, so its virtual functions do not work",
+              "ip link set PF up on the host, at each boot; then load the guest's driver again",
+              "Linux drivers/net/ethernet/intel/ixgbevf/ixgbevf_main.c; canonical/lxd issue 5041"),
     FaultLine(r"iavf [0-9a-f:.]{7,16}[^\n]{0,20}: (?:PF returned error -\d{1,3} [^\n]{1,80}"
-              r"|Reset indication received from the PF(?=(?:[\s\S]{0,4000}?Reset indication){2}))",
+              r"|Reset indication received from the PF(?=(?:[\s\S]{0,4000}?Reset indication){2}))"
+              r"|VF is not trusted[^\n]{0,40}|attempting to override administratively set[^\n]{0,20}"
+              r"|Unprivileged VF \d{1,4} [^\n]{4,60}|Failed to add MAC filter[^\n]{0,40}"
+              r"|Malicious Driver Detection event"
+              r"[^\n]{0,60}|\d{1,9} Spoofed packets detected",
               "the host's physical function refuses requests of the virtual function, or resets it again and again",
               "dmesg of the host says why (ice, i40e); ip link set PF vf N trust on, its MAC and VLAN; drivers of host"
               " and guest of one release",

@@ -50,7 +50,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "AMDESE/AMDSEV issue 223; QEMU docs/system/i386/amd-memory-encryption.rst"),
     FaultLine(r"SEV-SNP: (?:CPUID validation failed for function|failed update CPUID page)[^\n]{0,60}",
               "the SEV firmware refuses the CPU that QEMU describes to the guest",
-              "take a CPU model of the host's generation (-cpu EPYC-v4 or later) without what the line shows as different",
+              "take a CPU model of the host's generation (-cpu EPYC-v4 or later) without what the line shows as"
+              " different",
               "QEMU target/i386/sev.c, sev_snp_cpuid_report_mismatches; NVIDIA/nvtrust issue 91"),
     FaultLine(r"(?:SNP|SEV|LAUNCH)_\w{2,30}[^\n]{0,20} ret=-\d{1,3},? fw_error=(?:0x)?0{0,7}[1-9a-f][^\n]{0,60}",
               "the SEV firmware refuses the guest",
@@ -131,7 +132,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "an accelerator did not start: its own boot says where it ended",
               "power-cycle the host; install firmware and driver of one release; replace it if it comes back",
               "Linux drivers/accel/habanalabs/common/firmware_if.c"),
-    FaultLine(r"Your BIOS is broken; DMAR reported[^\n]{0,80}",
+    FaultLine(r"Your BIOS is broken; DMAR reported[^\n]{0,80}|\(XEN\) AMD-Vi: Error initialization"
+              r"|I/O virtualisation disabled",
               "the firmware's table of the IOMMU is broken, so the kernel leaves it off",
               "update the firmware; load its defaults, then switch VT-d on",
               "Linux drivers/iommu/intel/dmar.c, warn_invalid_dmar"),
@@ -163,10 +165,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "build or install it for this kernel (dkms autoinstall with its headers; the distribution's package for"
               " this kernel), or boot the kernel that has it",
               "kmod, modprobe(8)"),
-    FaultLine(r"\b(?:nvidia|amdgpu|vfio|i915|xe|mlx5|kvm)\w{0,24}: Unknown symbol \w{2,60} \(err -?\d{1,3}\)",
+    FaultLine(rf"\b(?:{_MODULES}|xe): Unknown symbol \w{{2,60}} \(err -?\d{{1,3}}\)",
               "a kernel module needs a function that this kernel or a module below it lacks",
-              "load what it needs first (modprobe loads mdev, vfio and drm by itself), and take a release of the driver"
-              " that knows this kernel",
+              "load the module that has it (mdev, drm, ib_uverbs), or take a release of the driver that knows this"
+              " kernel;"
+              " install the RDMA stack before modules that use it",
               "Linux kernel/module/main.c, resolve_symbol_wait"),
     FaultLine(r"Bad return status for module build on kernel[^\n]{0,60}|DKMS: build failed"
               r"|Your kernel headers for kernel \S{1,60} cannot be found|Unable to find the (?:kernel source tree"
@@ -293,7 +296,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               r"|total memory for NUMA nodes must be equal[^\n]{0,40}|missing NUMA node\d{1,3} (?:cpus|memory value)"
               r"|cannot be? ?use(?:d)? for hugepages|your system doesn't support hugepages[^\n]{0,30}",
               "Proxmox refuses what the guest's configuration says of NUMA or huge pages",
-              "numa: 1, and numa0, numa1 … with cpus, hostnodes, policy=bind and memory that adds up to the guest's, each"
+              "numa: 1, and numa0, numa1 … with cpus, hostnodes, policy=bind and memory that adds up to the guest's,"
+              " each"
               " a multiple of the page's size",
               "Proxmox qemu-server QemuServer/Memory.pm"),
     FaultLine(r"[Hh]uge[Tt][Ll][Bb]: allocating \d{1,9} of page size [^\n]{1,20} failed[^\n]{0,60}"
@@ -315,21 +319,25 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "free memory or make the guest smaller: huge pages that are reserved are not free for it (hosttune plan)",
               "QEMU system/physmem.c, ram_block_add"),
     FaultLine(r"RLIMIT_MEMLOCK \(\d{1,20}\) exceeded|cannot limit locked memory of process[^\n]{0,60}"
-              r"|(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)",
+              r"|(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)"
+              r"|IommuDmaMap\([^\n]{0,60}\b12\)",
               "the guest's memory may not be locked",
               "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory of"
               " what starts QEMU (LimitMEMLOCK=infinity, ulimit -l; of a container its runtime's)",
               "QEMU hw/vfio/container.c; libvirt, formatdomain: memtune; Linux drivers/vfio/vfio_iommu_type1.c;"
               " kubevirt issue 8472"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:No space left on device|= -28\b)",
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:No space left on device|= -28\b)"
+              r"|IommuDmaMap\([^\n]{0,60}\b28\)",
               "the guest has more mappings than VFIO allows",
               "raise dma_entry_limit of vfio_iommu_type1, or back the guest's memory with huge pages",
               "Linux drivers/vfio/vfio_iommu_type1.c, dma_entry_limit"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Bad address|= -14\b)",
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Bad address|= -14\b)"
+              r"|IommuDmaMap\([^\n]{0,60}\b14\)",
               "memory of the guest cannot be pinned for the device: what backs it cannot",
               "back the guest's memory with memfd or huge pages; see whether a file, a pool or virtiofs backs it",
               "Linux drivers/vfio/vfio_iommu_type1.c, vaddr_get_pfns: EFAULT"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Invalid argument|= -22\b)",
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Invalid argument|= -22\b)"
+              r"|IommuDmaMap\([^\n]{0,60}\b22\)",
               "the IOMMU cannot map an address of the guest",
               "keep memory and the PCI window of the guest within the IOMMU's address width (<maxphysaddr"
               " mode='emulate' bits='…'/>, or fewer bits of the window), and out of its reserved regions",
@@ -361,10 +369,12 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "libvirt src/util/virpci.c, virPCIDeviceIsAssignable"),
     FaultLine(r"VF token (?:required to access device|incorrectly provided)[^\n]{0,40}|Incorrect VF token provided",
               "a virtual function of a device that vfio-pci has needs that one's token",
-              "give both the same token (QEMU vf-token=UUID, DPDK --vfio-vf-token), or bind the physical function to its"
+              "give both the same token (QEMU vf-token=UUID, DPDK --vfio-vf-token), or bind the physical function to"
+              " its"
               " own driver",
               "Linux drivers/vfio/pci/vfio_pci_core.c, vfio_pci_validate_vf_token"),
-    FaultLine(r"Failed to open /dev/vfio/devices/vfio\d{1,4}[^\n]{0,40}|failed to load \"[^\"\n]{1,120}/vfio-dev/[^\n]{1,40}"
+    FaultLine(r"Failed to open /dev/vfio/devices/vfio\d{1,4}[^\n]{0,40}"
+              r"|failed to load \"[^\"\n]{1,120}/vfio-dev/[^\n]{1,40}"
               r"|(?:open(?:ing)?|access) \"?/dev/iommu\b[^\n]{0,40}|IOMMUFD not supported on this node[^\n]{0,40}",
               "QEMU could not open the device through iommufd",
               "the kernel needs CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV (/dev/iommu, /dev/vfio/devices), and QEMU's"
@@ -372,17 +382,23 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "QEMU backends/iommufd.c, hw/vfio/iommufd.c; canonical/tdx issue 367; intel/tdx-linux issue 8"),
     FaultLine(r"no iommu_group found|missing group for address: [0-9a-f:.]{7,16}"
               r"|cannot access '/sys/kernel/iommu_groups|IOMMU not present|Cannot open iommu_group: No such file"
-              r"|host doesn't support (?:VFIO PCI interface|passthrough of host PCI devices)",
+              r"|host doesn't support (?:VFIO PCI (?:interface|passthrough)|passthrough of host PCI devices)"
+              r"|VFIO device assignment is currently not supported",
               "the device has no IOMMU group: the IOMMU is off, or VFIO is not there",
               "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
               " load vfio-pci (in a container also /dev/vfio/vfio must be there)",
               "QEMU hw/vfio/pci.c; libvirt src/hypervisor/domain_driver.c"),
     FaultLine(r"probe of [0-9a-f:.]{7,16} with driver vfio-pci failed with error -22"
               r"|vfio-pci: probe of [0-9a-f:.]{7,16} failed with error -22"
-              r"|vfio-pci [0-9a-f:.]{7,16}: probe with driver vfio-pci failed with error -22|No available IOMMU models",
+              r"|vfio-pci [0-9a-f:.]{7,16}: probe with driver vfio-pci failed with error -22|No available IOMMU models"
+              r"|drivers/vfio-pci/(?:bind|new_id)\b[^\n]{0,20}(?:\n[^\n]{0,60})?[Ii]nvalid argument",
               "VFIO refuses the device: it has no IOMMU group, or the IOMMU's part of VFIO is not loaded",
               "switch VT-d or AMD-Vi on in the firmware, load vfio_iommu_type1; a bridge cannot be passed",
               "Linux drivers/vfio/pci/vfio_pci_core.c; QEMU hw/vfio/container.c"),
+    FaultLine(r"drivers/vfio-pci(?:/\w{2,14})?'?: [Nn]o such file[^\n]{0,20}",
+              "the driver vfio-pci is not loaded",
+              "modprobe vfio-pci, and at each boot (/etc/modules-load.d, initramfs); hosttune plan binds the devices",
+              "Linux drivers/vfio/pci/vfio_pci.c"),
     FaultLine(r"No interrupt remapping (?:support|for this platform)[^\n]{0,80}|Interrupt Remapping hardware not found"
               r"|AMD-Vi: Disabling interrupt remapping"
               r"|[Ff]ailed to set iommu for container: Operation not permitted",
@@ -438,7 +454,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "libvirt src/hypervisor/virhostdev.c"),
     FaultLine(r"PCI device [0-9a-f:.]{7,16} is in use by driver \w{1,20}, domain [^\n']{1,60}"
               r"|PCI device '?[0-9a-f:.]{7,16}'? (?:is )?already in use by VMID '?\d{1,9}"
-              r"|vfio [0-9a-f:.]{7,16}: device is already attached|blocked until (?:device is released|released by user)",
+              r"|vfio [0-9a-f:.]{7,16}: device is already attached|blocked until (?:device is released"
+              r"|released by user)",
               "another guest has the device",
               "stop that guest, or give this one another device (hosttune plan knows which are free)",
               "libvirt src/hypervisor/virhostdev.c; Proxmox qemu-server PCI.pm"),
@@ -460,7 +477,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " mapping; or log in as root@pam with its password, not with a token",
               "Proxmox qemu-server API2/Qemu.pm; bpg/terraform-provider-proxmox issue 495"),
     FaultLine(r"Insufficient compute resources: Claim pci failed|PCI device request [^\n]{1,80}failed"
-              r"|PciDeviceRequestFailed|PCI alias \S{1,60} is not defined|Invalid PCI (?:alias definition|devices Whitelist)"
+              r"|PciDeviceRequestFailed|PCI alias \S{1,60} is not defined|Invalid PCI (?:alias definition"
+              r"|devices Whitelist)"
               r"[^\n]{0,60}",
               "Nova has no free PCI device that fits the request",
               "compare [pci] device_spec and alias with lspci -nn (vendor, product, device_type, numa_policy), and what"
@@ -473,7 +491,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "name it in permittedHostDevices of the KubeVirt resource exactly as kubectl describe node shows it"
               " (externalResourceProvider with a device plugin of its own), and see that the plugin has it",
               "KubeVirt user guide, Host devices; kubevirt issue 11135"),
-    FaultLine(r"(?:hot|cold)_plug_vfio= port is not set|cold_plug_vfio= or hot_plug_vfio=|_plug_vfio port is not configured"
+    FaultLine(r"(?:hot|cold)_plug_vfio= port is not set|cold_plug_vfio= or hot_plug_vfio="
+              r"|_plug_vfio port is not configured"
               r"|because cold_plug_vfio is disabled|QMP command failed: Device '[\w-]{1,60}' not found"
               r"|Number of PCIe (?:Root|Switch) Ports exceeed",
               "Kata has no port for the device",
@@ -482,7 +501,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "Kata containers documentation, VFIO; its issue 9014"),
     # What the guest's definition asks for
     FaultLine(r"Could not open VFIO Container|VfioCreate\(Open(?:Group|Container)[^\n]{0,60}|(?:failed to open "
-              r"|open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:No such file"
+              r"|open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:[Nn]o such file"
               r"|Device or resource busy|Permission denied)",
               "QEMU could not open the device's VFIO group",
               "No such file: bind the device to vfio-pci; busy: another guest or process has the group (fuser -v"
@@ -521,7 +540,9 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               r" (?:Invalid|Operation)[^\n]{0,30}",
               "the guest is pinned to CPUs or to a node's memory that QEMU may not use",
               "compare the pins with lscpu and with cpuset.cpus.effective and cpuset.mems.effective of the slice or"
-              " container that starts QEMU; a node without memory is none; offline CPUs count as missing",
+              " container that starts QEMU (in a container it needs SYS_NICE); a node without memory is none; offline"
+              " CPUs"
+              " count as missing",
               "libvirt src/util/vircgroup*.c, virnuma.c; Linux Documentation/admin-guide/cgroup-v2.rst, cpuset"),
     FaultLine(r"more than 255 v[Cc][Pp][Uu]s (?:require|are only)[^\n]{0,80}"
               r"|current -smp configuration requires[^\n]{0,60}|Number of SMP cpus requested \(\d{1,5}\)"
@@ -574,12 +595,14 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "libvirt src/network/bridge_driver.c, src/util/virnetdev.c"),
     FaultLine(r"Could not access KVM kernel module: [^\n]{1,40}|KVM: (?:disabled by BIOS|VMX not (?:enabled|supported))"
               r"|kvm: (?:disabled by bios|no hardware support)|Domain requires KVM, but it is not available"
-              r"|kvm_(?:intel: VMX|amd: SVM) (?:not supported|not enabled|disabled)[^\n]{0,40}|VMX \(outside TXT\) disabled by"
+              r"|kvm_(?:intel: VMX|amd: SVM) (?:not supported|not enabled|disabled)[^\n]{0,40}"
+              r"|VMX \(outside TXT\) disabled by"
               r" BIOS|kvm: support for '\w{2,10}' disabled by BIOS",
               "KVM cannot be used: virtualization is off, or its module is not loaded",
               "switch VT-x or SVM on in the firmware, load kvm_intel or kvm_amd, and give QEMU /dev/kvm",
               "QEMU accel/kvm/kvm-all.c; Linux arch/x86/kvm/x86.c"),
-    FaultLine(r"failed to initialize kvm: Device or resource busy|ioctl\(KVM_CREATE_VM\) failed: 16\b|kvm: enabling virtualization on CPU\d{1,5} failed",
+    FaultLine(r"failed to initialize kvm: Device or resource busy|ioctl\(KVM_CREATE_VM\) failed: 16\b"
+              r"|kvm: enabling virtualization on CPU\d{1,5} failed",
               "another hypervisor of this host has the CPU's virtualization",
               "stop it (VirtualBox, VMware, a debugger), then start the guest",
               "Linux virt/kvm/kvm_main.c; QEMU accel/kvm/kvm-all.c"),
@@ -592,7 +615,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " 1353"),
     FaultLine(r"BAR [0-5]: failed to assign \[mem size 0x[0-9a-f]{9,16} 64bit pref\]"
               r"|BAR [0-5] \[mem size 0x[0-9a-f]{9,16} 64bit pref\]: failed to assign|not enough MMIO resources for "
-              r"SR-IOV|can't enable device: BAR \d [^\n]{1,60} not (?:assigned|claimed)|can't handle BAR larger than 4GB",
+              r"SR-IOV|can't enable device: BAR \d [^\n]{1,60} not (?:assigned|claimed)"
+              r"|can't handle BAR larger than 4GB",
               "a BAR found no address: the window for PCI memory is too small",
               "host: Above 4G Decoding, Resizable BAR and SR-IOV in the firmware, or pci=realloc; guest: UEFI "
               "firmware and"
@@ -710,7 +734,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "Linux drivers/gpu/drm/amd/amdgpu/{amdgpu_device,amdgpu_discovery,amdgpu_psp}.c"),
     FaultLine(r"declaring it wedged|has declared device \S{7,16} as wedged|device wedged(?!, but)[^\n]{0,40}",
               "a GPU's driver gave it up (wedged)",
-              "the lines before it say why: firmware that does not load, a hang, a reset that failed; reload the driver or"
+              "the lines before it say why: firmware that does not load, a hang, a reset that failed; reload the"
+              " driver or"
               " reboot, and update firmware and kernel",
               "Linux drivers/gpu/drm/i915/gt/intel_reset.c, drivers/gpu/drm/xe/xe_device.c"),
     FaultLine(r"timed out connecting to (?:hybrid )?vsock[^\n]{0,40}|Failed to Check if grpc server is working"
@@ -719,6 +744,22 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "its console says where it ended (enable_debug in configuration.toml); GPUs with large BARs take longer:"
               " raise create_container_timeout and dial_timeout, plug them cold, and give the guest enough memory",
               "kata-containers src/runtime; its issues 10470 and 10891"),
+    FaultLine(r"VfioMapRegion\([^\n]{1,160}",
+              "Cloud Hypervisor could not map a part of the device into the guest",
+              "take a newer Cloud Hypervisor; parts smaller than a page of the host (64 KiB on some Arm kernels) need a"
+              " kernel with pages of 4 KiB; QEMU emulates them",
+              "cloud-hypervisor pci/src/vfio.rs; its issues 5292 and 7205"),
+    FaultLine(r"gim error[^\n]{0,16}: ?[(\[][^\n]{4,160}",
+              "the GPU's driver for virtual functions (GIM) reports an error",
+              "its words say why; the host needs SR-IOV, the IOMMU on (iommu=pt), and a kernel that the release names;"
+              " load it after a cold boot, with amdgpu not loaded",
+              "amd/MxGPU-Virtualization README and issue 8"),
+    FaultLine(r"Error (?:applying MIG configuration|checking MIG capable|getting MIG)[^\n]{0,160}",
+              "the tool for MIG (mig-parted) could not do its work",
+              "nvidia-mig-parted -d … shows where it ends, and its hooks; with virtual functions made (sriov-manage)"
+              " it does"
+              " not work: use nvidia-smi mig",
+              "NVIDIA/mig-parted, its issue 14; NVIDIA/deepops issue 1304"),
     FaultLine(r"Windows has stopped this device because it has reported problems[^\n]{0,4}\(Code 43\)",
               "the driver in a Windows guest gave the device up (code 43)",
               "take a newer driver (NVIDIA's from 465 on works in guests; older: <kvm><hidden state='on'/></kvm>); give"
@@ -740,7 +781,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "/proc/interrupts shows who shares it: a passed device that uses INTx (let it use MSI), or a device that"
               " hangs; update the firmware",
               "Linux kernel/irq/spurious.c, __report_bad_irq"),
-    FaultLine(r"Marking clocksource 'tsc(?:-early)?' as unstable[^\n]{0,60}|Marking TSC unstable due to [^\n]{1,60}"
+    FaultLine(r"Marking clocksource 'tsc(?:-early)?' as unstable[^\n]{0,60}|Marking TSC unstable due to "
+              r"(?!running on Hyper-V|TSC halts in idle)[^\n]{1,60}"
               r"|Clocksource tsc unstable|current_clocksource\s{1,4}(?:hpet|acpi_pm|jiffies)\b",
               "the kernel does not trust the CPU's time stamp counter (TSC): reading the time is slow now",
               "update the firmware; on a host look for SMIs and stalls; a guest: <timer name='kvmclock'/> or kvm-clock"
@@ -753,6 +795,19 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "of a passed device: its guest's driver used memory that it does not have; else update driver and"
               " firmware",
               "Linux drivers/iommu/arm/arm-smmu-v3/arm-smmu-v3.c, arm-smmu/arm-smmu.c"),
+    FaultLine(r"AMD-Vi: Event logged \[(?:ILLEGAL_\w{3,20}|\w{3,10}_HARDWARE_ERROR|INVALID_PPR_REQUEST)[^\n]{0,80}"
+              r"|\[VT-D\]DMAR:\[[^\n]{4,80}|DMAR: VT-d detected (?:Invalidation Queue|Completion) Error[^\n]{0,40}",
+              "the IOMMU refused a device's access, or reports a fault of its own",
+              "see which device it is and what its driver did (a reset, another guest); update firmware and kernel; an"
+              " Intel iGPU under Xen: iommu=no-igfx",
+              "AMD I/O Virtualization Technology Specification, Event Logging; Linux drivers/iommu/amd/iommu.c"),
+    FaultLine(r"kfd kfd:[^\n]{0,20} (?:error getting iommu info|Failed to initialize iommu"
+              r"|device [0-9a-f:]{4,12} NOT added)"
+              r"[^\n]{0,60}",
+              "the compute driver (kfd) did not take a GPU",
+              "the lines before it say why: an APU needs the IOMMU on, other GPUs PCIe atomics, their VBIOS and"
+              " firmware",
+              "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
     FaultLine(r"timed out waiting for pending transaction; \w{4,12} [\w ]{4,30} reset anyway"
               r"|timed out waiting for pending transaction:[^\n]{0,60}",
               "a device did not finish its transfers before a reset",
@@ -774,7 +829,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "Linux mm/page_alloc.c, warn_alloc"),
     FaultLine(r"FSP boot cmds failed|FSP secure boot (?:GSP prechecks failed|partition timed out)"
               r"|FSP (?:async )?command timed out|GSP-FMC reported an error[^\n]{0,60}"
-              r"|failed to wait for bar firewall to lower|GSP-RM boot attempts exceeded|FSP (?:queuing failed|response reported)"
+              r"|failed to wait for bar firewall to lower|GSP-RM boot attempts exceeded|FSP (?:queuing failed"
+              r"|response reported)"
               r"[^\n]{0,60}|Timeout waiting for GSP target mask release|Fatal GSP-FMC Error[^\n]{0,40}"
               r"|Booter failed with non-zero error code[^\n]{0,20}|FSP Fuse Check Failure",
               "a GPU's own processor does not start the driver's firmware",
@@ -792,11 +848,11 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "update its firmware, or the driver; in a guest see that the host has not kept the function",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c"),
     FaultLine(r"Process \d{1,10} \((?:qemu|kvm)[^)\n]{0,20}\) of user \d{1,10} dumped core|(?:qemu-system|qemu-kvm"
-              r"|kvm)[\w-]{0,12}\[\d{1,10}\]: segfault at [^\n]{1,80}|End of file from qemu monitor",
+              r"|kvm)[\w-]{0,12}\[\d{1,10}\]: segfault at [^\n]{1,80}",
               "QEMU crashed or was killed",
               "coredumpctl info and the guest's log (/var/log/libvirt/qemu) say where; dmesg whether memory ran out;"
               " update QEMU",
-              "systemd-coredump(8); libvirt src/qemu/qemu_monitor.c"),
+              "systemd-coredump(8)"),
     FaultLine(r"No valid host was found[^\n]{0,80}|nodes are available:[^\n]{0,200}Insufficient"
               r" [\w.-]{1,60}/[\w.-]{1,60}",
               "no host has what the guest or pod asks for free",
@@ -829,6 +885,10 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "LXD or Incus could not give the guest a device; its words say why",
               "lxc info --show-log GUEST (incus info --show-log) has QEMU's own words, dmesg the kernel's",
               "canonical/lxd lxd/instance/drivers; lxc/incus"),
+    FaultLine(r"\bVmBoot\([^\n]{1,200}",
+              "Cloud Hypervisor could not start the guest; its words say why",
+              "run it with -v, and read dmesg of that time",
+              "cloud-hypervisor vmm/src/vm.rs"),
     FaultLine(r"TASK ERROR: [^\n]{1,160}",
               "Proxmox could not start the guest",
               "the lines above it say why; qm showcmd VMID --pretty prints the command, which can be run by hand",
