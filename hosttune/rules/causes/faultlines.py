@@ -611,9 +611,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "compare --gpus or NVIDIA_VISIBLE_DEVICES with nvidia-smi -L: UUIDs change with GPUs and MIG instances;"
               " dmesg says whether one is lost",
               "NVIDIA/libnvidia-container src/cli/common.c"),
-    FaultLine(r"Allocate failed due to [^\n]{1,160}",
-              "the device plugin gave the pod no device: none is healthy or free",
-              "read the plugin's log and the node's Allocatable; start the pod again once the plugin runs",
+    FaultLine(r"Allocate failed due to [^\n]{1,160}|NodePrepareResources: [^\n]{1,160}",
+              "the device plugin gave the pod no device: none is healthy or free, or it could not be prepared",
+              "read the plugin's log and the node's Allocatable; what holds the GPU on the host keeps it from vfio-pci"
+              " (fuser -v /dev/nvidia*); start the pod again once the plugin runs",
               "Kubernetes pkg/kubelet/cm/devicemanager, Allocate"),
     FaultLine(r"could not select device driver \"(?:nvidia)?\"? ?\"? ?with capabilities: \[\[gpu\]\]"
               r"|nvidia-container-cli: "
@@ -948,7 +949,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
     FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
               r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices"
-              r"|/dev/kfd\"?: [Nn]o such file",
+              r"|/dev/kfd\"?: [Nn]o such file|/sys/class/kfd[\w/]{0,30}: no such file",
               "the process cannot open the GPUs' compute driver (/dev/kfd)",
               "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
               " --device=/dev/dri",

@@ -225,7 +225,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"mdev_supported_types/[^\n]{1,60}/create[\s\S]{0,300}?(?:write error|tee): [^\n]{1,60}"
               r"|current_vgpu_type[\s\S]{0,300}?(?:write error|tee): [^\n]{1,60}"
               r"|write error: (?:No space left on device|Input/output error)(?=[\s\S]{0,200}(?:mdev_supported_types"
-              r"|current_vgpu_type))|ailed to create mdev|error creating mdev[^\n]{0,80}"
+              r"|current_vgpu_type))|ailed to (?:create|start) mdev[^\n]{0,80}|error creating mdev[^\n]{0,80}"
               r"|pci device '[^'\n]{1,40}' (?:does not support mediated|has no (?:available instances|type))[^\n]{0,60}"
               r"|could not create '[^'\n]{1,40}' for pci devices[^\n]{0,60}",
               "the host makes no further vGPU (mediated device) of this type",
@@ -260,10 +260,12 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "firmware: SR-IOV, ARI and Above 4G Decoding on; the GPU must have SR-IOV; load the driver (GIM) once"
               " after a cold boot",
               "GPUOpen-LibrariesAndSDKs/MxGPU-Virtualization issues 3 and 18"),
-    FaultLine(r"mediated device '[^'\n]{1,60}' not found|/sys/class/mdev_bus/[0-9a-f:.]{7,16}' does not exist",
+    FaultLine(r"mediated device '[^'\n]{1,60}' not found|/sys/class/mdev_bus/[0-9a-f:.]{7,16}' does not exist"
+              r"|/sys/(?:bus/mdev/devices|class/mdev_bus): no such file",
               "the mediated device (vGPU) that the guest asks for is not there",
               "they are gone after a boot: let libvirt make it (virsh nodedev-define, nodedev-autostart), or mdevctl;"
-              " the host needs the vGPU driver; a whole GPU is a hostdev of type pci",
+              " the host needs the vGPU driver (from Linux 6.8 on vGPUs with SR-IOV are no"
+              " mediated devices: nvidia/current_vgpu_type); a whole GPU is a hostdev of type pci",
               "libvirt src/util/virmdev.c; OpenNebula/one issue 5968"),
     FaultLine(r"Only \d{1,5} MSI-X interrupts available for SR-IOV[^\n]{0,100}",
               "the NIC has no interrupt vectors left for virtual functions: its own driver took them",
@@ -454,11 +456,16 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "libvirt src/hypervisor/virhostdev.c"),
     FaultLine(r"PCI device [0-9a-f:.]{7,16} is in use by driver \w{1,20}, domain [^\n']{1,60}"
               r"|PCI device '?[0-9a-f:.]{7,16}'? (?:is )?already in use by VMID '?\d{1,9}"
-              r"|vfio [0-9a-f:.]{7,16}: device is already attached|blocked until (?:device is released"
+              r"|blocked until (?:device is released"
               r"|released by user)",
               "another guest has the device",
               "stop that guest, or give this one another device (hosttune plan knows which are free)",
               "libvirt src/hypervisor/virhostdev.c; Proxmox qemu-server PCI.pm"),
+    FaultLine(r"vfio [0-9a-f:.]{7,16}: device is already attached",
+              "the device is given to the same guest twice",
+              "name it once: of a container /dev/vfio/N or /dev/vfio/devices/vfioN, as the device plugin's and the"
+              " runtime's releases agree",
+              "QEMU hw/vfio/container.c, vfio_device_attach; kubevirt-gpu-device-plugin issue 147"),
     FaultLine(r"Failed to bind PCI device '?[0-9a-f:.]{7,16}'? to vfio-pci[^\n]{0,60}|PciDevicePrepareFailed[^\n]{0,80}"
               r"|Failed to prepare PCI device \S{4,60}|can't unbind/bind PCI group to VFIO '[^'\n]{1,40}"
               r"|error writing '[^'\n]{1,40}' to '/sys/bus/pci/drivers/[\w-]{1,20}/(?:un)?bind'[^\n]{0,40}",
@@ -484,7 +491,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "compare [pci] device_spec and alias with lspci -nn (vendor, product, device_type, numa_policy), and what"
               " other instances have",
               "OpenStack Nova documentation, PCI passthrough"),
-    FaultLine(r"PCI_RESOURCE_\w{1,80} not set for resource [^\s\"]{1,80}|(?:GPU"
+    FaultLine(r"PCI_RESOURCE_[\w-]{1,80} not set for resource [^\s\"]{1,80}|(?:GPU"
               r"|HostDevice) \S{1,80} is not permitted in permittedHostDevices"
               r"|the number of \S{1,12} do not match the number of devices",
               "KubeVirt does not know the device that the guest asks for",
@@ -643,6 +650,14 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "sign it, or give the guest firmware and variables without Secure Boot (<firmware><feature enabled='no'"
               " name='secure-boot'/>)",
               "edk2 MdeModulePkg BdsDxe"),
+    FaultLine(r"Cannot find '[\w.-]{2,30}' in path: No such file",
+              "a program that libvirt calls is not installed",
+              "install it where libvirt runs, also in its container (mdevctl for vGPUs, swtpm for a TPM)",
+              "libvirt src/util/vircommand.c; vexxhost/atmosphere pull request 3313"),
+    FaultLine(r"module 'libvirt' has no attribute '\w{1,60}'",
+              "the Python binding of libvirt is older than the program needs",
+              "install python3-libvirt of the distribution's libvirt, not one built for another version",
+              "libvirt-python; vexxhost/atmosphere issue 741"),
     FaultLine(r"failed to connect to the hypervisor[^\n]{0,160}",
               "libvirt's service is not reached",
               "systemctl start libvirtd (or virtqemud.socket); the user must be in the group libvirt, and a container"
@@ -669,7 +684,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say.
 GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
-    FaultLine(r"vfio [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}: (?:error getting device from group \d{1,5}"
+    FaultLine(r"vfio (?:error: )?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}: (?:error getting device from group \d{1,5}"
               r"|failed to read device config space): [^\n]{1,40}",
               "a vGPU (mediated device) did not start: its driver refused it",
               "journalctl -u nvidia-vgpu-mgr says why; its UUID must be of this guest alone (a cloned guest has the"
@@ -732,7 +747,13 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
               " been reset by the host",
               "Linux drivers/gpu/drm/amd/amdgpu/{amdgpu_device,amdgpu_discovery,amdgpu_psp}.c"),
-    FaultLine(r"declaring it wedged|has declared device \S{7,16} as wedged|device wedged(?!, but)[^\n]{0,40}",
+    FaultLine(r"is already in the process of unplug|Failed to detach device from [^\n]{1,120}",
+              "the guest does not give the device back",
+              "unload its driver in the guest, or shut the guest down; a guest must see to PCIe hot-plug"
+              " (pcie-root-port)",
+              "QEMU system/qdev-monitor.c, qmp_device_del; libvirt src/qemu/qemu_hotplug.c"),
+    FaultLine(r"GuC init(?:ialization)? failed[^\n]{0,20}|declaring it wedged|has declared device \S{7,16} as wedged"
+              r"|device wedged(?!, but)[^\n]{0,40}",
               "a GPU's driver gave it up (wedged)",
               "the lines before it say why: firmware that does not load, a hang, a reset that failed; reload the"
               " driver or"
@@ -881,7 +902,7 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "QEMU refused an option of the guest; its words say why",
               "correct what the option names in the guest's definition; an option that is unknown needs another QEMU",
               "QEMU util/error-report.c, loc_push_restore: an option in front of an error is what was being read"),
-    FaultLine(r"Failed to (?:start|set ?up|add) device \"[\w.-]{1,40}\"[^\n]{0,160}",
+    FaultLine(r"Failed to (?:start|set ?up|add) device(?: \"[\w.-]{1,40}\"|:)[^\n]{0,160}",
               "LXD or Incus could not give the guest a device; its words say why",
               "lxc info --show-log GUEST (incus info --show-log) has QEMU's own words, dmesg the kernel's",
               "canonical/lxd lxd/instance/drivers; lxc/incus"),
