@@ -413,7 +413,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the firmware file of the GPU's system processor is missing or of another version",
               "install the driver's firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin) of the version of its module",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x61, RM_INIT_FIRMWARE_FETCH_FAILED"),
-    FaultLine(r"Key was rejected by service|Loading of unsigned module is rejected|Required key not available"
+    FaultLine(r"[Kk]ey was rejected by service|Loading of (?:unsigned module|module with unavailable key) is rejected"
+              r"|Required key not available"
               r"|unsigned module loading is restricted",
               "Secure Boot refuses a kernel module that is not signed",
               "sign it and enroll the key (mokutil --import), install the distribution's signed build, or switch Secure"
@@ -648,7 +649,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " driver if it comes back",
               "Linux drivers/gpu/drm/amd/amdgpu/mes_v11_0.c; ROCm/legacy-rocm-build issue 5724"),
     FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}"
-              r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*",
+              r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*|Ring \w[\w.]{0,24} reset failure",
               "a GPU hung: one of its engines did not answer in time",
               "read the lines below it (reset, RAS, page faults); if the reset fails, power-cycle the host; update "
               "driver"
@@ -818,7 +819,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "fuser -v /dev/nvidia*: end jobs, DCGM, Fabric Manager and nvidia-persistenced (nvidia-smi -pm 0), and"
               " unload nvidia_drm; then reset it",
               f"{_SMI}, --gpu-reset; NVIDIA/NVSentinel issue 1690"),
-    FaultLine(r"Failed to initialize NVML: (?:Driver/library version mismatch|RM has detected an NVML/RM version"
+    FaultLine(r"nvml error: driver/library version mismatch"
+              r"|Failed to initialize NVML: (?:Driver/library version mismatch|RM has detected an NVML/RM version"
               r" mismatch|Function Not Found)|API mismatch: the client has the version",
               "the driver's library is of another version than its module that is loaded",
               "reboot, or unload and load the module once nothing uses the GPUs",

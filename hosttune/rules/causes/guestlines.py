@@ -32,7 +32,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "SEV-SNP is off: the firmware reserved no memory for its table (RMP), or not enough",
               "firmware: SEV-SNP on, SNP memory coverage on for all memory; then power-cycle the host",
               _SEV),
-    FaultLine(r"SEV(?:-SNP)?: failed to INIT(?:_EX)? error 0x[0-9a-f]{1,8}[^\n]{0,40}",
+    FaultLine(r"SEV(?:-SNP)?: failed to INIT(?:_EX)? error 0x[0-9a-f]{1,8}[^\n]{0,40}"
+              r"|sev command 0x[0-9a-f]{1,4} timed out, disabling PSP",
               "the host's SEV firmware did not start",
               "update the firmware of the board (it brings SEV's own) and /lib/firmware/amd; in it SMEE, SEV-SNP and"
               " the ASIDs on, and no CPU taken off (nosmt, maxcpus)",
@@ -128,7 +129,9 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "on the host look at the driver of the physical function (GIM) and its log; its release must fit the"
               " guest's",
               "Linux drivers/gpu/drm/amd/amdgpu/mxgpu_nv.c, xgpu_nv_poll_msg"),
-    FaultLine(r"Device boot error - [^\n]{1,80}|Device boot progress - Stuck in[^\n]{0,30}",
+    FaultLine(r"habanalabs [^\n]{1,30}: (?:CPU boot ready timeout|failed to load boot fit"
+              r"|[Ff]ailed to load firmware file)"
+              r"[^\n]{0,80}|Device boot error - [^\n]{1,80}|Device boot progress - Stuck in[^\n]{0,30}",
               "an accelerator did not start: its own boot says where it ended",
               "power-cycle the host; install firmware and driver of one release; replace it if it comes back",
               "Linux drivers/accel/habanalabs/common/firmware_if.c"),
@@ -139,7 +142,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "Linux drivers/iommu/intel/dmar.c, warn_invalid_dmar"),
     FaultLine(r"NVRM: Attempting to remove device [0-9a-f:.]{7,16} with non-zero usage count"
               r"|failed to clear page tables on GEM object close|amdgpu: leaking bo va"
-              rf"|Module {_MODULES} is in use[^\n]{{0,60}}",
+              rf"|Module {_MODULES} is in use[^\n]{{0,60}}"
+              r"|Could not unload NVIDIA driver kernel modules, driver is in use",
               "something on the host still uses the GPU that its driver is to give up",
               _IN_USE,
               f"{_NVRM}; kmod modprobe(8), rmmod(8)"),
@@ -182,6 +186,23 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "its make.log has the first error: take a driver release that knows this kernel, or an older kernel;"
               " headers and compiler must be those of the kernel",
               "dkms(8); NVIDIA driver README, installing"),
+    FaultLine(r"swiotlb buffer is full \(sz: [^\n]{1,80}|DMA: Out of SW-IOMMU space for \d{1,12} bytes[^\n]{0,40}",
+              "the kernel's bounce buffer (swiotlb) is full: a driver's transfer was refused",
+              "boot with swiotlb=524288 (1 GiB) or more, where all DMA goes through it, as in a confidential guest;"
+              " else"
+              " find why the device bounces (iommu=off, a mask of 32 bits)",
+              "Linux kernel/dma/swiotlb.c; Documentation/core-api/swiotlb.rst"),
+    FaultLine(r"wait_fw_init:\d{1,4}:[^\n]{0,24} timeout waiting for FW[^\n]{0,60}",
+              "a ConnectX does not start: its firmware is not ready in time",
+              "of a virtual function look at the physical one on the host; else power-cycle the host, then burn its"
+              " firmware (mstflint)",
+              "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c, wait_fw_init"),
+    FaultLine(r"E-Switch: Failed to enable SRIOV[^\n]{0,40}|Failed to allocate VF resources[^\n]{0,40}"
+              r"|Not enough VFs? (?:resources|available)[^\n]{0,40}",
+              "the NIC has not the resources for that number of virtual functions",
+              "ask for fewer, or give it more in its firmware (mlxconfig NUM_OF_VFS, SRIOV_EN=1; the board's setup),"
+              " with SR-IOV and ARI on in the board's firmware; then power-cycle",
+              "Linux drivers/net/ethernet/mellanox/mlx5/core/sriov.c, drivers/net/ethernet/intel/ice/ice_sriov.c"),
     FaultLine(r"\w{1,12}: Failed to load firmware \"[^\"\n]{1,60}\"|Failed to load \w{1,8} firmware!"
               r"|failed to load ucode \w{1,24}|(?:GuC|HuC|GSC) firmware [\w/.]{4,60}: fetch failed[^\n]{0,20}",
               "a firmware file that the GPU's driver needs is missing",
@@ -213,7 +234,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " before)",
               "NVIDIA vGPU documentation, Compatibility of vGPU manager and guest driver"),
     FaultLine(r"Failed to acquire license from[^\n]{0,100}|Valid GRID license not found"
-              r"|License Status[ \t]{0,40}: Unlicensed \(Restricted\)",
+              r"|License Status[ \t]{0,40}: Unlicensed\b(?: \(Restricted\))?",
               "the vGPU has no license: it is slow, or stops",
               "put a client token of the license server into /etc/nvidia/ClientConfigToken, restart nvidia-gridd, and"
               " let the guest reach the server (port 443); nvidia-smi -q shows the status",
@@ -397,12 +418,28 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "VFIO refuses the device: it has no IOMMU group, or the IOMMU's part of VFIO is not loaded",
               "switch VT-d or AMD-Vi on in the firmware, load vfio_iommu_type1; a bridge cannot be passed",
               "Linux drivers/vfio/pci/vfio_pci_core.c; QEMU hw/vfio/container.c"),
-    FaultLine(r"drivers/vfio-pci(?:/\w{2,14})?'?: [Nn]o such file[^\n]{0,20}",
+    FaultLine(r"drivers/vfio-pci(?:/\w{2,14})?'?: [Nn]o such file[^\n]{0,20}"
+              r"|bind failed for [0-9a-f:.]{7,16} - Cannot open /sys/bus/pci/drivers/vfio[-_]pci/bind",
               "the driver vfio-pci is not loaded",
               "modprobe vfio-pci, and at each boot (/etc/modules-load.d, initramfs); hosttune plan binds the devices",
               "Linux drivers/vfio/pci/vfio_pci.c"),
+    FaultLine(r"error (?:bind device fd=\d{1,6} to iommufd=|attach [0-9a-f:.]{7,40} \(\d{1,6}\) to )[^\n]{1,60}",
+              "iommufd refuses the device: something else has it or its group, or its IOMMU does not take it",
+              "bind all devices of its group to vfio-pci and give them to one guest; dmesg of that time says why else"
+              " (no remapping of interrupts)",
+              "QEMU hw/vfio/iommufd.c; Linux drivers/iommu/iommufd/device.c"),
+    FaultLine(r"DMAR: (?:Failed to enable IOMMU|IOMMU initialization failed|Can't reserve memory)",
+              "the kernel could not switch the IOMMU on: what the firmware says of it is wrong",
+              "update the board's firmware, switch VT-d off and on in it; the DMAR lines before it name the unit",
+              "Linux drivers/iommu/intel/iommu.c, intel_iommu_init"),
+    FaultLine(r"Cannot bind to PF with SRIOV enabled",
+              "the physical function has virtual functions: it cannot be given to a guest itself",
+              "echo 0 > /sys/bus/pci/devices/ADDRESS/sriov_numvfs with its own driver, then bind it; or give the guest"
+              " a virtual function",
+              "Linux drivers/vfio/pci/vfio_pci_core.c, vfio_pci_core_register_device"),
     FaultLine(r"No interrupt remapping (?:support|for this platform)[^\n]{0,80}|Interrupt Remapping hardware not found"
-              r"|AMD-Vi: Disabling interrupt remapping"
+              r"|AMD-Vi: Disabling interrupt remapping|DMAR-IR: (?:Failed to enable irq remapping"
+              r"|This system BIOS has enabled interrupt remapping)[^\n]{0,60}"
               r"|[Ff]ailed to set iommu for container: Operation not permitted",
               "the IOMMU does not remap interrupts, without which devices are not given to guests",
               "switch interrupt remapping (x2APIC, VT-d) on in the firmware and update it;"
@@ -437,7 +474,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " what it has; a newer kernel or firmware may add one",
               "libvirt src/util/virpci.c, virPCIDeviceReset"),
     FaultLine(r"Unknown PCI header type '?(?:127|0x7f)|unknown header type 7f, ignoring device"
-              r"|hiding cap 0xff@0xff",
+              r"|hiding cap 0xff@0xff|BAR \d{1,2}: error updating \([^\n]{0,16}0x\w{1,16} != 0xffffffff\)",
               "the device no longer answers: its configuration space reads as ones",
               "power-cycle the host; if it comes back, keep the device out of D3cold (disable_idle_d3=1 of vfio-pci)"
               " and update its firmware",
@@ -507,9 +544,69 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " configuration.toml that the runtime class really uses",
               "Kata containers documentation, VFIO; its issue 9014"),
     # What the guest's definition asks for
+    FaultLine(r"Need to enable igd-passthru[^\n\"]{0,60}",
+              "the guest gets an Intel GPU of the CPU without the hypervisor's support for it",
+              "Xen: gfx_passthru=\"igd\" (QEMU -machine igd-passthru=on); else pass a GPU of its own",
+              "QEMU hw/xen/xen_pt.c, xen_pt_realize"),
+    FaultLine(r"vhost-user-fs-pci[^\n]{0,80}Failed to read msg header\. Read 0 instead of 12",
+              "the guest's file server (virtiofsd) ended, so QEMU did not start",
+              "its own log says why: memory of the guest must be shared (memfd or huge pages), shm large enough, and"
+              " virtiofsd of QEMU's age",
+              "QEMU hw/virtio/vhost-user.c; kata-containers issue 3541"),
+    FaultLine(r"KVM_SET_USER_MEMORY_REGION2? failed, slot=[^\n]{1,160}",
+              "KVM refuses a part of the guest's memory",
+              "take QEMU, kernel and firmware of one release; Invalid argument: a confidential guest's memory must be"
+              " memfd and fit its flags; File exists: two devices lie at one address",
+              "QEMU accel/kvm/kvm-all.c, kvm_set_user_memory_region; amd/sev-utils issue 17"),
+    FaultLine(r"Unknown device type vfio-\w{2,8}\b",
+              "Kata's agent in the guest does not know the device's type: image and runtime are of different releases",
+              "take image, kernel and runtime of one Kata release (kata-deploy)",
+              "kata-containers src/agent/src/device; its issue 7612"),
+    FaultLine(r"discoverDevices\(\) error adding new device[^\n]{0,120}",
+              "the plugin for virtual functions finds no network interface of a NIC: it is bound to vfio-pci itself",
+              "leave the physical function with its own driver; bind only its virtual functions to vfio-pci",
+              "k8snetworkplumbingwg/sriov-network-device-plugin issue 153"),
+    FaultLine(r"Unsupported reset method '\w{2,24}'",
+              "the device has not the reset that was set for it",
+              "cat /sys/bus/pci/devices/ADDRESS/reset_method shows those it has; device_specific of AMD GPUs needs"
+              " vendor-reset loaded, of a version that knows the model",
+              "Linux drivers/pci/pci.c, reset_method_store; gnif/vendor-reset issue 82"),
+    FaultLine(r"GPU [0-9a-f:.]{7,16} \[broken, cfg space (?:not )?working[^\n]{0,60}",
+              "NVIDIA's tool for confidential mode cannot reach the GPU's registers",
+              "run it as root with the GPU awake and bound to vfio-pci or no driver, with --mmio-access-type=sysfs"
+              " where"
+              " the kernel is locked down; if its configuration space fails too, power-cycle the host",
+              "NVIDIA/gpu-admin-tools; NVIDIA/nvtrust issue 51"),
+    FaultLine(r"Address space limit 0x[0-9a-f]{1,16} < 0x[0-9a-f]{1,16} phys-bits too low \(\d{1,3}\)"
+              r"|phys-bits should be between \d{1,3} and \d{1,3}[^\n]{0,40}"
+              r"|has less physical address bits than[^\n]{0,60}",
+              "the guest's address width does not fit its memory and its window for BARs",
+              "host-phys-bits=on (libvirt: <maxphysaddr mode='passthrough'/>), a smaller window (pci-hole64-size) or"
+              " less maxmem; reduced-phys-bits of SEV takes bits away",
+              "QEMU hw/i386/pc.c, pc_memory_init; target/i386/host-cpu.c"),
+    FaultLine(r"combined size of system firmware exceeds[^\n]{0,60}",
+              "the guest's firmware images are larger than QEMU takes",
+              "-machine max-fw-size=16M, or the distribution's own pair of OVMF_CODE and OVMF_VARS (4M or 2M, alike)",
+              "QEMU hw/i386/pc_sysfw.c, pc_system_flash_map"),
+    FaultLine(r"could not (?:open|configure) /dev/net/tun[^\n]{1,80}|Unable to open /dev/net/tun[^\n]{1,80}",
+              "QEMU or libvirt could not make the guest's network interface (tap)",
+              "modprobe tun; give QEMU's user or container /dev/net/tun and NET_ADMIN; busy: the tap's name is in use",
+              "QEMU net/tap-linux.c; libvirt src/util/virnetdevtap.c"),
+    FaultLine(r"Child process \([^\n]{0,80}swtpm_setup[^\n]{0,160}unexpected exit status \d{1,3}[^\n]{0,80}",
+              "the guest's TPM could not be made: swtpm_setup failed",
+              "read /var/log/swtpm/libvirt/qemu/GUEST-swtpm.log; its folders belong to the user tss, and"
+              " /var/lib/swtpm-localca must be writable",
+              "libvirt src/qemu/qemu_tpm.c"),
+    FaultLine(r"device does not support requested feature x-[a-z]{2,4}[\w-]{0,20}|this isn't a PCI device"
+              r"|unexpected number of (?:io|irq) regions \d{1,4}|failed getting region info for VGA region[^\n]{0,60}",
+              "VFIO's driver does not offer what the guest's definition asks of the device",
+              "leave x-vga, x-igd-opregion and the like out unless it is a GPU for display bound to vfio-pci itself;"
+              " lspci -k shows its driver",
+              "QEMU hw/vfio/pci.c, vfio_populate_device"),
     FaultLine(r"Could not open VFIO Container|VfioCreate\(Open(?:Group|Container)[^\n]{0,60}|(?:failed to open "
               r"|open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:[Nn]o such file"
-              r"|Device or resource busy|Permission denied)",
+              r"|Device or resource busy|Permission denied)"
+              r"|unable to set user and group to '[\w:]{1,40}' on '/dev/vfio/\w{1,8}': [^\n]{1,60}",
               "QEMU could not open the device's VFIO group",
               "No such file: bind the device to vfio-pci; busy: another guest or process has the group (fuser -v"
               " /dev/vfio/*); denied: give QEMU's user the file, also in its cgroup and its security profile",
@@ -601,6 +698,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "virsh net-start NAME and net-autostart, or make the bridge (ip -br link)",
               "libvirt src/network/bridge_driver.c, src/util/virnetdev.c"),
     FaultLine(r"Could not access KVM kernel module: [^\n]{1,40}|KVM: (?:disabled by BIOS|VMX not (?:enabled|supported))"
+              r"|hardware emulation device '/dev/kvm' not present"
               r"|kvm: (?:disabled by bios|no hardware support)|Domain requires KVM, but it is not available"
               r"|kvm_(?:intel: VMX|amd: SVM) (?:not supported|not enabled|disabled)[^\n]{0,40}"
               r"|VMX \(outside TXT\) disabled by"
@@ -681,15 +779,15 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "correct it (virsh edit GUEST), or let hosttune plan write it; virt-xml-validate finds misplaced"
               " elements",
               "libvirt, virErrorNumber: VIR_ERR_XML_ERROR, VIR_ERR_CONFIG_UNSUPPORTED"),
-)  # fmt: skip
-# What is seen of a fault whose cause another line may say.
-GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"vfio (?:error: )?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}: (?:error getting device from group \d{1,5}"
               r"|failed to read device config space): [^\n]{1,40}",
               "a vGPU (mediated device) did not start: its driver refused it",
               "journalctl -u nvidia-vgpu-mgr says why; its UUID must be of this guest alone (a cloned guest has the"
               " same), and all vGPUs of a GPU of one type unless it is in mixed mode",
               "Linux Documentation/driver-api/vfio-mediated-device.rst; anomixer/proxmox-vgpu-installer issue 22"),
+)  # fmt: skip
+# What is seen of a fault whose cause another line may say.
+GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"vfio_region_write\([^\n]{1,80}failed: Device or resource busy",
               "something else holds a BAR that VFIO needs",
               "see what holds it in /proc/iomem; a console of the firmware (BOOTFB, simple-framebuffer) goes with"
@@ -752,6 +850,25 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "unload its driver in the guest, or shut the guest down; a guest must see to PCIe hot-plug"
               " (pcie-root-port)",
               "QEMU system/qdev-monitor.c, qmp_device_del; libvirt src/qemu/qemu_hotplug.c"),
+    FaultLine(r"Firmware flash required, Please[^\n]{0,60}|In Survivability Mode"
+              r"|Survivability Mode: [^\n]{1,80}",
+              "the Intel GPU's own firmware is broken: the driver runs it only to flash it",
+              "flash it (fwupdmgr, or xpu-smi updatefw), then power-cycle the host",
+              "Linux Documentation/gpu/xe/xe_pcode.rst, drivers/gpu/drm/xe/xe_survivability_mode.c"),
+    FaultLine(r"GPU Recovery Failed: -?\d{1,4}",
+              "a GPU hung, and its reset failed",
+              "power-cycle the host; the lines before it say what hung; update driver and firmware",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_device_gpu_recover"),
+    FaultLine(r"uvm encountered global fatal error 0x[0-9a-f]{1,8}[^\n]{0,60}",
+              "the GPU's memory driver (nvidia-uvm) met a fatal error: no program can use the GPUs any more",
+              "restart the host; the Xid before it says what happened",
+              "NVIDIA/open-gpu-kernel-modules nv_gpu_ops.c, nvGpuOpsReportFatalError"),
+    FaultLine(r"GPU HANG: ecode [0-9a-f:]{3,24}[^\n]{0,40}|timed out waiting for forcewake[^\n]{0,40}"
+              r"|TLB invalidation fence timeout[^\n]{0,40}",
+              "an Intel GPU hung: it does not answer its driver",
+              "cat /sys/class/drm/card*/error (devcoredump of xe) names the ring; update kernel, firmware and Mesa or"
+              " the compute runtime",
+              "Linux drivers/gpu/drm/i915/i915_gpu_error.c; drivers/gpu/drm/xe/xe_tlb_inval.c"),
     FaultLine(r"GuC init(?:ialization)? failed[^\n]{0,20}|declaring it wedged|has declared device \S{7,16} as wedged"
               r"|device wedged(?!, but)[^\n]{0,40}",
               "a GPU's driver gave it up (wedged)",
@@ -910,6 +1027,10 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "Cloud Hypervisor could not start the guest; its words say why",
               "run it with -v, and read dmesg of that time",
               "cloud-hypervisor vmm/src/vm.rs"),
+    FaultLine(r"CR2: [0-9a-f]{16}\n[^\n]{0,60}---\[ end trace [0-9a-f]{16} \]---",
+              "the kernel itself failed (oops), and what it said first is missing",
+              "read dmesg above it; the RIP line below it names the function and, in brackets, the module: update that",
+              "Linux arch/x86/mm/fault.c, page_fault_oops; kernel/panic.c, print_oops_end_marker"),
     FaultLine(r"TASK ERROR: [^\n]{1,160}",
               "Proxmox could not start the guest",
               "the lines above it say why; qm showcmd VMID --pretty prints the command, which can be run by hand",
