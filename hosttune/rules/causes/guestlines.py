@@ -60,7 +60,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " the board's firmware",
               "QEMU target/i386/sev.c; Linux include/uapi/linux/psp-sev.h"),
     FaultLine(r"tdx: not enabled by BIOS|tdx: module initialization failed[^\n]{0,60}"
-              r"|tdx: initialization failed[^\n]{0,60}|SEAMCALL failed: TDX (?:[Mm]odule not loaded|disabled by BIOS)"
+              r"|tdx: initialization failed[^\n]{0,60}|SEAMCALL failed: CPU \d{1,5}: leaf \d{1,4}[^\n]{0,40}"
+              r"|SEAMCALL failed: TDX (?:[Mm]odule not loaded|disabled by BIOS)"
               r"|TDX not enabled by BIOS|SEAMCALL \(0x[0-9a-f]{1,16}\) failed: 0x[0-9a-f]{1,16}",
               "TDX did not start on the host",
               "firmware: TME, TME-MT (bypass off), SGX, TDX and its SEAM loader on, keys for TDX split off; update it"
@@ -432,6 +433,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "the kernel could not switch the IOMMU on: what the firmware says of it is wrong",
               "update the board's firmware, switch VT-d off and on in it; the DMAR lines before it name the unit",
               "Linux drivers/iommu/intel/iommu.c, intel_iommu_init"),
+    FaultLine(r"unable to locate usable image|bios: ctor failed, -22",
+              "the driver (nouveau) finds no VBIOS of the GPU, as in a guest that is not given it",
+              "give the guest the ROM (<rom file=.../>) of this very card, or take NVIDIA's driver; a GPU of a notebook"
+              " keeps it in ACPI tables",
+              "Linux drivers/gpu/drm/nouveau/nvkm/subdev/bios/shadow.c; jscinoz/optimus-vfio-docs issue 2"),
     FaultLine(r"Cannot bind to PF with SRIOV enabled",
               "the physical function has virtual functions: it cannot be given to a guest itself",
               "echo 0 > /sys/bus/pci/devices/ADDRESS/sriov_numvfs with its own driver, then bind it; or give the guest"
@@ -543,6 +549,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "set cold_plug_vfio = \"root-port\" (hot_plug_vfio then \"no-port\") and pcie_root_port in the"
               " configuration.toml that the runtime class really uses",
               "Kata containers documentation, VFIO; its issue 9014"),
+    FaultLine(r"Resetting GPU [0-9A-Fa-f:.]{7,16} is not supported|GPU [0-9A-Fa-f:.]{7,16}: Not Supported\b",
+              "the GPU cannot be reset from here: the hypervisor does not let the guest, or its model has no reset",
+              "in a guest stop and start it from its host (a cloud: stop the instance); a pending MIG or ECC mode waits"
+              " for that",
+              "nvidia-smi documentation, --gpu-reset; kubernetes-sigs/dra-driver-nvidia-gpu issue 883"),
     # What the guest's definition asks for
     FaultLine(r"Need to enable igd-passthru[^\n\"]{0,60}",
               "the guest gets an Intel GPU of the CPU without the hypervisor's support for it",
@@ -698,7 +709,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "virsh net-start NAME and net-autostart, or make the bridge (ip -br link)",
               "libvirt src/network/bridge_driver.c, src/util/virnetdev.c"),
     FaultLine(r"Could not access KVM kernel module: [^\n]{1,40}|KVM: (?:disabled by BIOS|VMX not (?:enabled|supported))"
-              r"|hardware emulation device '/dev/kvm' not present"
+              r"|hardware emulation device '/dev/kvm' not present|failed to initialize kvm: No such (?:device"
+              r"|file)[^\n]{0,20}"
               r"|kvm: (?:disabled by bios|no hardware support)|Domain requires KVM, but it is not available"
               r"|kvm_(?:intel: VMX|amd: SVM) (?:not supported|not enabled|disabled)[^\n]{0,40}"
               r"|VMX \(outside TXT\) disabled by"
@@ -817,8 +829,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               " of vfio-pci)",
               "QEMU hw/pci/pci.c, pci_irq_handler; gnif/vendor-reset issue 76"),
     FaultLine(r"KVM internal error\. Suberror: \d{1,3}|error: kvm run failed [A-Z][^\n]{1,40}"
-              r"|KVM: entry failed, hardware error 0x[0-9a-f]{1,8}|KVM_TDX_INIT_MEM_REGION failed[^\n]{0,40}"
-              r"|hardware error: vfio: DMA mapping failed[^\n]{0,40}",
+              r"|entry failed, hardware error 0x[0-9a-f]{1,8}|KVM_TDX_INIT_MEM_REGION failed[^\n]{0,40}"
+              r"|hardware error: vfio: DMA mapping failed[^\n]{0,40}|unknown exit, hardware reason [0-9a-f]{1,16}",
               "KVM stopped the guest",
               "dmesg of the host at that time; QEMU, firmware (OVMF) and kernel of one release; a confidential guest"
               " needs a firmware built for it",
@@ -882,6 +894,10 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "its console says where it ended (enable_debug in configuration.toml); GPUs with large BARs take longer:"
               " raise create_container_timeout and dial_timeout, plug them cold, and give the guest enough memory",
               "kata-containers src/runtime; its issues 10470 and 10891"),
+    FaultLine(r"failed to convert guest address 0x[0-9a-f]{1,16} into host[^\n]{0,40}",
+              "a guest of the guest maps a device's BAR, which Cloud Hypervisor's IOMMU for guests does not take",
+              "give the inner guest no passed device, or run the outer one with QEMU and its own IOMMU",
+              "cloud-hypervisor vm-virtio, virtio-devices/src/iommu.rs; its issue 6110"),
     FaultLine(r"VfioMapRegion\([^\n]{1,160}",
               "Cloud Hypervisor could not map a part of the device into the guest",
               "take a newer Cloud Hypervisor; parts smaller than a page of the host (64 KiB on some Arm kernels) need a"
