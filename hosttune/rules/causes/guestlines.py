@@ -49,6 +49,20 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "give the firmware with -bios (libvirt: a stateless loader, type rom), not as pflash; policy 0x30000;"
               " cbitpos and reduced-phys-bits as the host's; guest memory from memfd",
               "AMDESE/AMDSEV issue 223; QEMU docs/system/i386/amd-memory-encryption.rst"),
+    FaultLine(r"sev_(?:common_)?kvm_init: failed to initialize ret=-\d{1,3}[^\n]{0,40}",
+              "KVM refuses to start a guest with SEV: the host has not this kind of it on, or QEMU is of another age",
+              "dmesg | grep -iE 'sev|ccp' on the host names what is on (kvm_amd sev_snp=1); take QEMU and kernel of one"
+              " release",
+              "QEMU target/i386/sev.c; kata-containers issue 9672"),
+    FaultLine(r"Assertion `sev_\w{2,8}->kernel_hashes_data' failed",
+              "the guest's firmware has no place for the hashes of the kernel that QEMU is to measure",
+              "give the guest the OVMF that is built for it (AmdSev), or leave kernel-hashes off",
+              "QEMU target/i386/sev.c; kata-containers issue 11785"),
+    FaultLine(r"because ?the NVLink fabric is no[^\n]{0,20}",
+              "the GPUs' NVLink fabric is not set up, which CUDA waits for",
+              "start Fabric Manager where the NVSwitches are (host or guest), or let the host activate the guest's"
+              " partition before it starts",
+              "NVIDIA/nvrc issue 159; NVIDIA Fabric Manager user guide, virtualization models"),
     FaultLine(r"SEV-SNP: (?:CPUID validation failed for function|failed update CPUID page)[^\n]{0,60}",
               "the SEV firmware refuses the CPU that QEMU describes to the guest",
               "take a CPU model of the host's generation (-cpu EPYC-v4 or later) without what the line shows as"
@@ -283,7 +297,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " after a cold boot",
               "GPUOpen-LibrariesAndSDKs/MxGPU-Virtualization issues 3 and 18"),
     FaultLine(r"mediated device '[^'\n]{1,60}' not found|/sys/class/mdev_bus/[0-9a-f:.]{7,16}' does not exist"
-              r"|/sys/(?:bus/mdev/devices|class/mdev_bus): no such file",
+              r"|(?<!\"reason\":\"open )/sys/(?:bus/mdev/devices|class/mdev_bus): no such file",
               "the mediated device (vGPU) that the guest asks for is not there",
               "they are gone after a boot: let libvirt make it (virsh nodedev-define, nodedev-autostart), or mdevctl;"
               " the host needs the vGPU driver (from Linux 6.8 on vGPUs with SR-IOV are no"
@@ -1039,6 +1053,12 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "LXD or Incus could not give the guest a device; its words say why",
               "lxc info --show-log GUEST (incus info --show-log) has QEMU's own words, dmesg the kernel's",
               "canonical/lxd lxd/instance/drivers; lxc/incus"),
+    FaultLine(r"Failed to run mount hooks",
+              "a hook of LXC failed, so the container did not start: with nvidia.runtime that is NVIDIA's toolkit",
+              "run nvidia-container-cli -k -d /dev/tty info on the host: driver, toolkit and (of a snap) its copy"
+              " must fit;"
+              " else unset nvidia.runtime and give it the devices and libraries",
+              "canonical/lxd issue 11427; lxc/incus issue 2397"),
     FaultLine(r"\bVmBoot\([^\n]{1,200}",
               "Cloud Hypervisor could not start the guest; its words say why",
               "run it with -v, and read dmesg of that time",
