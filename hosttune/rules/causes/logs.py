@@ -26,7 +26,7 @@ from hosttune.rules.causes.faultlines import SOFTWARE_RDMA
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.kernel import KERNEL, WITHIN
 from hosttune.rules.causes.labels import unlabelled
-from hosttune.rules.causes.lspci import machine_of
+from hosttune.rules.causes.lspci import groups, machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
 from hosttune.rules.causes.pairs import PAIRS, pairs
@@ -243,6 +243,7 @@ def logs() -> tuple[Log, ...]:
             r"|^memcpy CE [CG]PU\(row\) ", _nvbandwidth, begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
         Log("numactl --hardware", r"(?m)^available: \d{1,4} nodes? \(|^[ \t]*NUMA node\(s\): ", _nodes),
+        Log("a listing of IOMMU groups", r"(?m)^[ \t]{0,8}IOMMU [Gg]roup \d{1,4}\b", groups),
         Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed"
             r" |LnkSta:.{0,80}\(downgraded\)|ACSCtl:",
             machine_of),
