@@ -124,12 +124,6 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "sysctl user.max_user_namespaces above 0, and on Ubuntu 23.10 or later"
               " kernel.apparmor_restrict_unprivileged_userns=0 or a profile for the runtime",
               "NVIDIA/enroot doc/requirements.md; user_namespaces(7)"),
-    FaultLine(r"timed out connecting to vsock [^\n]{1,60}|CreateContainerRequest timed out[^\n]{0,60}",
-              "the sandbox's virtual machine did not come up in time",
-              "with a passed GPU all its memory is pinned first: raise dial_timeout and create_container_timeout of"
-              " Kata"
-              " and the kubelet's runtimeRequestTimeout; else read the guest's console (kernel, image, agent)",
-              "Kata containers configuration.toml; its issues 10470 and 10891"),
     # Kubernetes
     FaultLine(r"Allocate failed due to [^\n]{0,60}?(?:requested number of devices unavailable"
               r"|no healthy devices present"
@@ -356,7 +350,7 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"\w{2,30}: Unknown symbol \w{2,60} \(err -?\d{1,3}\)",
               "a kernel module needs another one, which is not loaded or of another version",
               "modprobe (not insmod) loads what it needs after depmod -a: of ib_… names ib_core and ib_uverbs; install"
-              " modules that belong together from one release, for this kernel",
+              " modules that belong together from one release, and one that knows this kernel",
               "Linux kernel/module/main.c, resolve_symbol_wait; containers/ai-lab-recipes issue 483"),
     FaultLine(r"exec: \\?\"(?:nvidia|rocm|amd|hl)-smi\\?\": executable file not found",
               "the container has not the GPU driver's tools: its runtime did not give it the GPU",

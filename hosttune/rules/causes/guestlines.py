@@ -185,12 +185,6 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "build or install it for this kernel (dkms autoinstall with its headers; the distribution's package for"
               " this kernel), or boot the kernel that has it",
               "kmod, modprobe(8)"),
-    FaultLine(rf"\b(?:{_MODULES}|xe): Unknown symbol \w{{2,60}} \(err -?\d{{1,3}}\)",
-              "a kernel module needs a function that this kernel or a module below it lacks",
-              "load the module that has it (mdev, drm, ib_uverbs), or take a release of the driver that knows this"
-              " kernel;"
-              " install the RDMA stack before modules that use it",
-              "Linux kernel/module/main.c, resolve_symbol_wait"),
     FaultLine(r"Bad return status for module build on kernel[^\n]{0,60}|DKMS: build failed"
               r"|Your kernel headers for kernel \S{1,60} cannot be found|Unable to find the (?:kernel source tree"
               r"|development tool)[^\n]{0,60}|(?:CC version check failed|Failed CC version check)"
@@ -505,7 +499,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
               r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found"
               r"|PCI device mapping (?:invalid|not found)[^\n]{0,80}|could not find a free device for 'hostpci"
-              r"|no PCI device found for '[^'\n]{1,40}'|Failed to detect requested GPU device",
+              r"|no PCI device found for '[^'\n]{1,40}'",
               "the device that the guest asks for is not on the host",
               "lspci -D shows the addresses that are there: they change with slots and firmware; a device that is gone"
               " is lost (dmesg)",
@@ -1056,12 +1050,6 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "LXD or Incus could not give the guest a device; its words say why",
               "lxc info --show-log GUEST (incus info --show-log) has QEMU's own words, dmesg the kernel's",
               "canonical/lxd lxd/instance/drivers; lxc/incus"),
-    FaultLine(r"Failed to run mount hooks",
-              "a hook of LXC failed, so the container did not start: with nvidia.runtime that is NVIDIA's toolkit",
-              "run nvidia-container-cli -k -d /dev/tty info on the host: driver, toolkit and (of a snap) its copy"
-              " must fit;"
-              " else unset nvidia.runtime and give it the devices and libraries",
-              "canonical/lxd issue 11427; lxc/incus issue 2397"),
     FaultLine(r"\bVmBoot\([^\n]{1,200}",
               "Cloud Hypervisor could not start the guest; its words say why",
               "run it with -v, and read dmesg of that time",
