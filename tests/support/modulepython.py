@@ -1,7 +1,7 @@
 """A Python for Ansible's own modules on hosts that tests simulate.
 
-Each of them brings Ansible's code as source, and compiling it takes half of the module's time. Here it is loaded before,
-from byte code. Hosttune's module `hosttune` uses nothing of it, and is quicker without.
+Each of them brings Ansible's code as source, and compiling that takes half of the time of a module. Here it is loaded
+before, from byte code. Our own module `hosttune` uses nothing of it, and is quicker without.
 """
 
 from __future__ import annotations
