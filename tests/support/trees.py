@@ -25,10 +25,9 @@ def _nodes(path: Path) -> dict[type[ast.AST], list[ast.AST]]:
     return found
 
 
-def nodes_of(path: Path, *kinds: type[Node]) -> Iterator[Node]:
-    """The nodes of a module's tree that are of these kinds, kind after kind."""
-    for kind in kinds:
-        yield from _nodes(path).get(kind, ())  # type: ignore[misc]  # a list of that kind
+def nodes_of(path: Path, kind: type[Node]) -> list[Node]:
+    """The nodes of a module's tree that are of one kind."""
+    return _nodes(path).get(kind, [])  # type: ignore[return-value]  # a list of that kind
 
 
 def texts_of(path: Path) -> Iterator[str]:

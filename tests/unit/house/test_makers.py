@@ -75,14 +75,17 @@ def words(path: Path) -> Iterator[str]:
     yield from (text for text in texts_of(path) if not re.search(r"\s", text))
     yield from (node.id for node in nodes_of(path, ast.Name))
     yield from (node.attr for node in nodes_of(path, ast.Attribute))
-    yield from (node.name for node in nodes_of(path, ast.FunctionDef, ast.ClassDef, ast.alias))
-    yield from (node.arg or "" for node in nodes_of(path, ast.arg, ast.keyword))
+    yield from (node.name for node in nodes_of(path, ast.FunctionDef))
+    yield from (node.name for node in nodes_of(path, ast.ClassDef))
+    yield from (node.name for node in nodes_of(path, ast.alias))
+    yield from (node.arg for node in nodes_of(path, ast.arg))
+    yield from (node.arg or "" for node in nodes_of(path, ast.keyword))
     yield from (node.module or "" for node in nodes_of(path, ast.ImportFrom))
 
 
 def maker_words(path: Path) -> set[str]:
     """Those words that name a maker."""
-    return {word for word in words(path) if NAMES.search(OF_CPUS.sub("", word))}
+    return {word for word in set(words(path)) if NAMES.search(OF_CPUS.sub("", word))}
 
 
 def test_no_room_but_gpu_names_a_maker() -> None:
