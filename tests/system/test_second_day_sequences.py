@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import applyroots
+import boardroots
 import pytest
 from applyroots import PREFERENCE, STATE, Root, copied
-from boardroots import with_cores
 from secondday import THP, Answer, Day, Walk, check_again, check_back, check_settings
 from sweeps import sample
 from xmledits import edited
@@ -23,11 +23,7 @@ from hosttune.errors import WriteFailed
 from hosttune.machine import opening
 from hosttune.machine.scratch import Scratch
 
-
-@pytest.fixture(scope="module")
-def pristine(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example with a third of its CPUs: half of its files are theirs."""
-    return with_cores(pristine, tmp_path_factory.mktemp("fewer") / "root", 16)
+pristine = boardroots.fewer_cpus
 
 
 @pytest.fixture
