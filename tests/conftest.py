@@ -61,6 +61,7 @@ def pytest_collection_finish() -> None:
     """All that was collected stays: the collector need not walk it again, and forked children share its pages."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000)  # plans and trees that a test makes are many small parts, and few of them are garbage
 
 
 def pytest_report_header() -> str:

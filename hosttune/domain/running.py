@@ -285,9 +285,10 @@ def _cells(root: _Element, running: Running, objects: Mapping[str, Option], unre
     options = list(running.every("numa"))
     nodes = [option for option in options if option.get("type") == "node"]
     placed: dict[str, list[int]] = {}
-    for one in options:
-        if one.get("type") == "cpu":
-            placed.setdefault(one.get("node-id"), []).extend(_vcpus_at(one, shape))
+    places = [one for one in options if one.get("type") == "cpu"]
+    at = ((one.get("node-id"), vcpu) for one in places for vcpu in _vcpus_at(one, shape))
+    for node_id, vcpu in islice(at, _MOST_VCPUS):  # each vCPU has one place: more are no guest's
+        placed.setdefault(node_id, []).append(vcpu)
     for place, node in enumerate(nodes[:_MOST_CELLS]):
         number = node.get("nodeid") or str(place)
         size = size_of(objects[node.get("memdev")].get("size"), "b") if node.get("memdev") in objects else None
@@ -307,7 +308,7 @@ def _vcpus_at(place: Option, shape: Mapping[str, int]) -> Iterator[int]:
     counts = [min(shape.get(level, 1), _MOST_VCPUS) for level in _LEVELS]
     given = [place.get(f"{level[:-1]}-id") for level in _LEVELS]
     ids = ([int(text)] if text.isdecimal() else range(count) for text, count in zip(given, counts, strict=True))
-    for where in islice(product(*ids), _MOST_VCPUS):
+    for where in product(*ids):
         vcpu = 0
         for count, number in zip(counts, where, strict=True):
             vcpu = vcpu * count + number

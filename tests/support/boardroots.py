@@ -195,6 +195,12 @@ def lean_host(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _LEAN[pristine]
 
 
+@pytest.fixture(scope="module")
+def fewer_cpus(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example with a third of its CPUs, and all of its devices."""
+    return with_cores(pristine, tmp_path_factory.mktemp("fewer") / "root", 16)
+
+
 @pytest.fixture
 def root(lean_host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
     """Such a host; scratch roots that the command line opens are boards."""

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from modulepython import module_python
+
 from requirements.wheelhouse import requirement_of, tag_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,7 +104,8 @@ def play_hosts(prefix: Path, hosts: Mapping[str, tuple[Path, dict[str, Any]]], *
     home = prefix.parent
     inventory = home / "inventory.json"
     shared = {
-        **{"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "hosttune_packages": []},
+        **{"ansible_connection": "local", "hosttune_packages": []},
+        "ansible_python_interpreter": module_python(home / "python"),
         **{"hosttune_prefix": str(prefix), "hosttune_pythons": [sys.executable]},
         "hosttune_unit_folders": [str(home / "units")],
     }

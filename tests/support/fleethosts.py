@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from applyroots import Root, copied
+from modulepython import bare_python
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -87,11 +88,7 @@ class Fleet:
         return path
 
     def _python(self, name: str) -> str:
-        link = self.folder / "python" / f"host-{list(self.hosts).index(name)}"
-        link.parent.mkdir(exist_ok=True)
-        if not link.is_symlink():
-            link.symlink_to(os.path.realpath(sys.executable))
-        return str(link)
+        return bare_python(self.folder / "python", f"host-{list(self.hosts).index(name)}")
 
     def play(self, verb: str, *options: str, code: int | None = 0, **variables: Any) -> Played:
         """Run a playbook of ours; `variables` are extra variables, `hosttune_` left out of their names."""

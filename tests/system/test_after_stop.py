@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import boardroots
 import pytest
 from applyroots import BOOT_ID, Root, copied
 from secondday import Day, check_back
@@ -21,6 +22,9 @@ DOMSTATE = ".hosttune/commands/virsh-domstate-a"
 PROCESSES, STAT = ".hosttune/commands/qemu-processes", "proc/1000/stat"
 LIST = "var/lib/hosttune/after-stop"
 POOL = "sys/devices/system/node/node0/hugepages/hugepages-1048576kB/"
+
+
+pristine = boardroots.fewer_cpus
 
 
 def written(day: Day) -> tuple[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The linters run as tests, so that `make test` is the whole verdict."""
+"""The linters run as tests, so that `make test` is the whole verdict but for ansible-lint (`make lint`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from trees import tree_of
+from sweeps import FULL
+from trees import nodes_of, texts_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("ruff", "format", "--check", "."),
         ("mypy",),
         ("lint-imports",),
-        ("ansible-lint", "--nocolor"),
+        *([("ansible-lint", "--nocolor")] if FULL else []),  # 15 s, most of it starts playbooks that tests run
     ],
     ids=" ".join,
 )
@@ -62,9 +63,7 @@ ROOMS = frozenset(
 def doors(path: Path) -> list[str]:
     """Calls in a module that reach the machine without a System: open(), os.listdir(), subprocess.run() …"""
     found = []
-    for node in ast.walk(tree_of(path)):
-        if not isinstance(node, ast.Call):
-            continue
+    for node in nodes_of(path, ast.Call):
         called = node.func
         if isinstance(called, ast.Name) and called.id == "open":
             found.append(f"{path.relative_to(ROOT)}:{node.lineno} open")
@@ -109,10 +108,7 @@ PATHS = ("/sys/bus/pci/d", "/sys/kernel/iommu_groups", "/sys/devices/system/cpu"
 
 def sysfs_paths(path: Path) -> list[str]:
     """Texts of a module, but for docstrings, that begin with a path which `hosttune.model.sysfs` has."""
-    tree = tree_of(path)
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documentation)
-    return [text.value for text in texts if isinstance(text.value, str) and text.value.startswith(PATHS)]
+    return [text for text in texts_of(path) if text.startswith(PATHS)]
 
 
 def test_paths_of_sysfs_are_in_one_place() -> None:
@@ -142,10 +138,10 @@ def upward_names(tree: ast.Module, room: str) -> Iterator[str]:
 
     An import of "hosttune." and something computed counts as well: which room that is, nobody can tell.
     """
-    known = floors()
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and "import_module" in ast.dump(node.func)]
+    known, nodes = floors(), list(ast.walk(tree))
+    imports = [node for node in nodes if isinstance(node, ast.Call) and "import_module" in ast.dump(node.func)]
     computed = {inner for call in imports for inner in ast.walk(call)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and (found := _MODULE.fullmatch(node.value)):
             unnamed = -1 if node in computed else len(known)
             if (known.get(found[1], len(known)) if found[1] else unnamed) < known.get(room, 0):

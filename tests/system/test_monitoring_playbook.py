@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from bootstraps import picture
 from exposed import PATH, needs_promtool, promtool
+from modulepython import module_python
 from sweeps import FULL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,10 @@ class Place:
 
     def play(self, *options: str, first: Path | None = None, **variables: Any) -> tuple[str, dict[str, dict[str, int]]]:
         """Run the playbook. `first`: a folder of programs that are found before those of the machine."""
-        local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        local = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": module_python(self.root / "home" / "python"),
+        }
         found = {
             **{"hosttune_textfiles": str(self.root / "textfiles"), "hosttune_command": "/opt/x/bin/hosttune"},
             **{"hosttune_monitoring_packages": [], "hosttune_monitoring_start": False, "hosttune_hosts": "all"},

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import applyroots
+import boardroots
 import pytest
 from applyroots import PREFERENCE, STATE, Root, copied
 from secondday import THP, Answer, Day, Walk, check_again, check_back, check_settings
@@ -21,6 +22,8 @@ from xmledits import edited
 from hosttune.errors import WriteFailed
 from hosttune.machine import opening
 from hosttune.machine.scratch import Scratch
+
+pristine = boardroots.fewer_cpus
 
 
 @pytest.fixture

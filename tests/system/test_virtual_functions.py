@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boardroots
 import pytest
 from applyroots import Root, copied
 from secondday import Day
@@ -20,6 +21,9 @@ OTHER = {"vf_of": NIC, "mac": "52:54:00:AA:BB:CC", "max_rate_mbps": 500}
 A = {"name": "a", "gpus": 1, "networks": [NET, {"network": "default"}]}
 B = {"name": "b", "gpus": 0, "vcpus": 2, "memory": "4GiB", "networks": [OTHER]}
 C = {**B, "name": "c", "networks": [{"vf_of": NIC}]}
+
+
+pristine = boardroots.fewer_cpus
 
 
 @pytest.fixture

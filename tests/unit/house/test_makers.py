@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from gpuevidence import A, B, C, evidence, function
-from trees import tree_of
+from trees import nodes_of, texts_of
 
 from hosttune.gpu import VENDORS
 from hosttune.gpu.amd import AMD
@@ -72,25 +72,20 @@ def words(path: Path) -> Iterator[str]:
 
     Not comments, docstrings, and texts of several words: they cite a maker's documents and tools to people.
     """
-    tree = tree_of(path)
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in documentation and not re.search(r"\s", node.value):
-                yield node.value
-        elif isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.arg | ast.keyword | ast.alias):
-            yield (node.name if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.alias) else node.arg) or ""
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+    yield from (text for text in texts_of(path) if not re.search(r"\s", text))
+    yield from (node.id for node in nodes_of(path, ast.Name))
+    yield from (node.attr for node in nodes_of(path, ast.Attribute))
+    yield from (node.name for node in nodes_of(path, ast.FunctionDef))
+    yield from (node.name for node in nodes_of(path, ast.ClassDef))
+    yield from (node.name for node in nodes_of(path, ast.alias))
+    yield from (node.arg for node in nodes_of(path, ast.arg))
+    yield from (node.arg or "" for node in nodes_of(path, ast.keyword))
+    yield from (node.module or "" for node in nodes_of(path, ast.ImportFrom))
 
 
 def maker_words(path: Path) -> set[str]:
     """Those words that name a maker."""
-    return {word for word in words(path) if NAMES.search(OF_CPUS.sub("", word))}
+    return {word for word in set(words(path)) if NAMES.search(OF_CPUS.sub("", word))}
 
 
 def test_no_room_but_gpu_names_a_maker() -> None:
@@ -123,10 +118,10 @@ def test_the_makers_know_nothing_of_each_other() -> None:
 
 def imports(path: Path) -> Iterator[str]:
     """The modules of `hosttune.gpu` that a module there imports, anywhere in it."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hosttune.gpu."):
+    for node in nodes_of(path, ast.ImportFrom):
+        if (node.module or "").startswith("hosttune.gpu."):
             yield (node.module or "").removeprefix("hosttune.gpu.")
-        elif isinstance(node, ast.ImportFrom) and node.module == "hosttune.gpu":
+        elif node.module == "hosttune.gpu":
             yield from (alias.name for alias in node.names)
 
 
@@ -168,18 +163,11 @@ COMMANDS = re.compile(
 )
 
 
-def texts(path: Path) -> Iterator[str]:
-    """All texts of a module, without documentation."""
-    tree = tree_of(path)
-    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
-            yield node.value
-
-
 def test_commands_of_a_maker_are_in_gpu_or_in_rooms_about_that_maker_alone() -> None:
     modules = [path for path in PRODUCT.rglob("*.py") if MAKERS not in path.parents]
-    found = {str(path.relative_to(PRODUCT)) for path in modules if any(COMMANDS.search(text) for text in texts(path))}
+    found = {
+        str(path.relative_to(PRODUCT)) for path in modules if any(COMMANDS.search(text) for text in texts_of(path))
+    }
     assert found == NAME_TOOLS
 
 

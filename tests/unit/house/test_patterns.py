@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from trees import tree_of
+from trees import nodes_of
 
 import hosttune
 from hosttune.assets import read_table
@@ -27,8 +27,9 @@ from hosttune.rules.causes.logs import logs
 
 PACKAGE = Path(hosttune.__file__).parent
 METHODS = frozenset(("match", "search", "fullmatch", "finditer", "findall", "sub", "split", "subn"))
-LENGTHS = (30, 400, 4_000, 30_000)
+LENGTHS = (30, 400, 4_000, 12_000, 30_000)
 SECONDS = 4e-6  # of CPU for a character; a linear pattern takes a twentieth, a quadratic one twice that for the longest
+LINEAR = 4e-7  # of CPU for a character; of 4,000 a quadratic pattern takes twice that, and no other is tried on more
 LATIN = "".join(map(chr, range(256)))
 RUNS = ("\n", " ", "\t", "0", "a", "x ", "\n ")
 
@@ -52,34 +53,34 @@ class Names(dict[str, Any]):
         return Unknown("x")
 
 
-def called(tree: ast.AST) -> Iterator[tuple[ast.expr, str, ast.Call]]:
+def called(path: Path) -> Iterator[tuple[ast.expr, str, ast.Call]]:
     """(on what, method, call) of each call of a method of patterns."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+    for node in nodes_of(path, ast.Call):
+        if isinstance(node.func, ast.Attribute):
             yield node.func.value, node.func.attr, node
 
 
 def patterns() -> Iterator[tuple[str, re.Pattern[Any], frozenset[str]]]:
     """(place, pattern, how it is used) of each in the package."""
-    trees = {path: tree_of(path) for path in sorted(PACKAGE.rglob("*.py"))}
+    paths = sorted(PACKAGE.rglob("*.py"))
     used: dict[tuple[Path | None, str], set[str]] = {}
-    for path, tree in trees.items():
-        for on, method, _ in called(tree):
+    for path in paths:
+        for on, method, _ in called(path):
             if method in METHODS and isinstance(on, ast.Name):
                 used.setdefault((path, on.id), set()).add(method)
                 used.setdefault((None, on.id), set()).add(method)  # in another module
-    for path, tree in trees.items():
-        of_re = [(method, call) for on, method, call in called(tree) if isinstance(on, ast.Name) and on.id == "re"]
+    for path in paths:
+        of_re = [(method, call) for on, method, call in called(path) if isinstance(on, ast.Name) and on.id == "re"]
         if not of_re:
             continue
         names = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         module = importlib.import_module(names)
         targets = {
             id(node.value): node.targets[0].id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+            for node in nodes_of(path, ast.Assign)
+            if isinstance(node.targets[0], ast.Name)
         }
-        others = unnamed(tree)
+        others = unnamed(path)
         for method, call in of_re:
             if method not in METHODS | {"compile"}:
                 continue
@@ -91,10 +92,10 @@ def patterns() -> Iterator[tuple[str, re.Pattern[Any], frozenset[str]]]:
         yield f"the sign of {log.name}", re.compile(log.sign), frozenset(("search",))
 
 
-def unnamed(tree: ast.AST) -> set[str]:
+def unnamed(path: Path) -> set[str]:
     """The methods that a module calls of what is no constant: `pattern.match` of a pattern from a table."""
     return {
-        method for on, method, _ in called(tree)
+        method for on, method, _ in called(path)
         if method in METHODS - {"split"} and not (isinstance(on, ast.Name) and (on.id == "re" or on.id.isupper()))
     }  # fmt: skip
 
@@ -119,7 +120,7 @@ def kept() -> Iterator[tuple[str, re.Pattern[Any], frozenset[str]]]:
         if path.name in ("__main__.py", "launch.py"):
             continue
         module = importlib.import_module(name)
-        how = frozenset(unnamed(tree_of(path)) or {"search"})
+        how = frozenset(unnamed(path) or {"search"})
         left = [(key, value) for key, value in vars(module).items() if not key.startswith("__")]
         while left:
             key, value = left.pop()
@@ -217,6 +218,8 @@ def slow(pattern: re.Pattern[Any], how: frozenset[str]) -> str | None:
                 # A little too long once is the machine's doing.
                 if took > 3 * most or (took > most and all(seconds(pattern, method, text) > most for _ in range(2))):
                     return f"{method} of {length:,} characters {unit[:20]!r}…"
+                if length >= 4_000 and took < length * LINEAR:
+                    break
     return None
 
 
