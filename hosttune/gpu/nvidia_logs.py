@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal
+
+import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.gpu.matrices import between, matrices, named_pairs
@@ -31,28 +34,30 @@ def _topology(text: str) -> Measured:
     matrix = parse_topo_matrix(re.sub(r"\bSOC\b", "SYS", text))  # its name before driver 384
     if matrix is None or any(len(row) < len(matrix.gpus) + len(matrix.nics) - 1 for row in matrix.paths.values()):
         raise BadInput("no whole matrix in it", where="nvidia-smi topo -m", hint="save its whole output")
-    if any(name not in matrix.paths for name in (*matrix.gpus, *matrix.nics)):
-        raise BadInput("a row of the matrix is missing", where="nvidia-smi topo -m", hint="save its whole output")
-    words = [matrix.paths[one][other] for one in matrix.gpus for other in matrix.gpus if one != other]
+    shown = [name for name in matrix.gpus if name in matrix.paths]
+    if not shown:
+        raise BadInput("no row of a GPU in it", where="nvidia-smi topo -m", hint="save its whole output")
+    whole = len(shown) == len(matrix.gpus)
+    words = [matrix.paths[one][other] for one in shown for other in matrix.gpus if one != other]
     links = {int(word[2:]) for word in words if word.startswith("NV")}
     linked = [word.startswith("NV") for word in words]
     # As many links to each peer, and more than a GPU has if they led to one peer each: they lead to switches.
     peers = len(matrix.gpus) - 1
     count = links.pop() if len(links) == 1 and all(linked) else None
     switched = count is not None and count * peers > _MOST_LINKS
-    meshed = count is not None and count <= _MESHED and peers > 1 and not switched
+    meshed = whole and count is not None and count <= _MESHED and peers > 1 and not switched
     p2p: Literal["nvlink", "pcie"] | None = None
-    if linked:
+    if linked and (whole or switched):  # one GPU that reaches all over switches is as the others
         p2p = "nvlink" if all(linked) else None if any(linked) else "pcie"
     return Measured(
         version=1,
         setup=Setup(
             gpus_per_host=len(matrix.gpus) or None,
-            nvlinks_per_gpu=count if switched else 0 if linked and not any(linked) else None,
+            nvlinks_per_gpu=count if switched else 0 if whole and linked and not any(linked) else None,
             nvswitch=True if switched else False if meshed else None,
             nics=Nics(count=len(matrix.nics)) if matrix.nics else None,
         ),
-        observations=Observations(p2p=p2p, gpu_nic_path=_worst_path(matrix)),
+        observations=Observations(p2p=p2p, gpu_nic_path=_worst_path(matrix) if whole else None),
     )
 
 
@@ -128,6 +133,7 @@ _SMI_LINK = re.compile(
     r"Gen(?:eration)?\s+Max\s*: (\d)\s+Current\s*: (\d)\b[\s\S]{0,400}?"
     r"Width\s+Max\s*: (\d{1,2})x\s+Current\s*: (\d{1,2})x"
 )
+_WATTS = re.compile(r"\d{1,5}(?:\.\d{1,3})?")
 _FIELDS = ("pcie.link.gen.max", "pcie.link.gen.current", "pcie.link.width.max", "pcie.link.width.current")
 
 
@@ -135,6 +141,7 @@ def _pcie_links(text: str) -> Measured:
     """Read the PCIe link and the power limit of each GPU: `nvidia-smi -q`, and `--query-gpu` with `--format=csv`."""
     links = [("", row) for row in _SMI_LINK.findall(text)]
     limits: list[tuple[float, float]] = []
+    used: list[tuple[float, float]] = []
     head: list[str] = []
     for line in text.split("\n"):
         cells = [cell.strip().partition(" [")[0] for cell in line.split(",")]
@@ -144,8 +151,11 @@ def _pcie_links(text: str) -> Measured:
             row = dict(zip(head, cells, strict=True))
             links.append((row.get("index", ""), tuple(row.get(name, "") for name in _FIELDS)))
             watts = [row.get(name, "").removesuffix(" W") for name in ("power.limit", "power.default_limit")]
-            if all(re.fullmatch(r"\d{1,5}(?:\.\d{1,3})?", value) for value in watts):
+            if all(map(_WATTS.fullmatch, watts)):
                 limits.append((float(watts[0]), float(watts[1])))
+            draw = [row.get(name, "").removesuffix(" W") for name in ("power.draw", "power.limit")]
+            if row.get("utilization.gpu") in ("100", "100 %") and all(map(_WATTS.fullmatch, draw)):
+                used.append((float(draw[0]), float(draw[1])))
     known = [
         (width / lanes, now / top, gpu, LinkSeen(
             speed_gts=PCIE_GTS[now], width=width, max_speed_gts=PCIE_GTS[top], max_width=lanes))
@@ -154,7 +164,7 @@ def _pcie_links(text: str) -> Measured:
         for top, now, lanes, width in [map(int, values)]
         if top in PCIE_GTS and now in PCIE_GTS
     ]  # fmt: skip
-    if not known and not limits:
+    if not links:
         raise BadInput("no PCIe link and no limit in it", where="nvidia-smi", hint="save the line with the names, too")
     # An idle link is slow, and has all its lanes.
     *_, gpu, link = min(known, key=lambda row: row[:2], default=(1.0, 1.0, "", None))
@@ -166,6 +176,7 @@ def _pcie_links(text: str) -> Measured:
             power_limit_watts=limit[0],
             default_power_limit_watts=limit[1],
             said={"link": f"GPU {gpu}"} if gpu else {},
+            stated=_waiting(used),
         ),
     )
 
@@ -355,11 +366,64 @@ def _table(text: str) -> Measured:
             power_limit_watts=limit,
             default_power_limit_watts=top,
             said={"power_limit_watts": f"GPU {index}; {top:g} W is the limit of the others"} if index else {},
-            stated=tuple(stated),
+            stated=(*stated, *_waiting((float(watts), float(limit)) for watts, limit in re.findall(_USE, text))),
         ),
     )
 
 
+_WAITING = Stated(
+    says="GPUs are fully used and do next to nothing: they wait for each other (a hang), or run tiny kernels",
+    line="use 100 %",
+    remedy="py-spy dump shows where each rank is: in a collective NCCL_DEBUG=INFO, and NCCL_P2P_DISABLE=1 as a test"
+    " (ACS and IOMMU break copies between GPUs)",
+    source="NVIDIA/nccl issue 606; vllm-project/vllm issue 14449",
+)
+_SPINNING = 3  # times less power than the limit; samples that count
+_USE = r"(\d{1,4})W[ \t]*/[ \t]*(\d{1,4})W[ \t]*\|[^|\n]{1,40}\|[ \t]*100%"
+
+
+def _waiting(draws: Iterable[tuple[float, float]]) -> tuple[Stated, ...]:
+    """Return that GPUs wait for each other, of the power and limit (watts) of those whose use is 100 %."""
+    draws = list(draws)
+    low = len(draws) > 1 and all(watts * _SPINNING < limit for watts, limit in draws)
+    line = f"use 100 % at {', '.join(f'{watts:g} W of {limit:g} W' for watts, limit in draws[:4])}"
+    return (msgspec.structs.replace(_WAITING, line=line),) if low else ()
+
+
+def _samples(text: str) -> Measured:
+    """Read `nvidia-smi dmon`: GPUs that are busy at a low clock, or without any use of their memory."""
+    head: list[str] = []
+    rows: list[dict[str, str]] = []
+    for line in text.split("\n"):
+        cells = line.replace("#", " ").split()
+        if "gpu" in cells and "sm" in cells:
+            head = cells
+        elif head and len(cells) == len(head):
+            rows.append(dict(zip(head, cells, strict=True)))
+    busy: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        if row["sm"] in ("99", "100"):
+            busy.setdefault(row["gpu"], []).append(row)
+    clocks = [int(row["pclk"]) for row in rows if row.get("pclk", "-").isdecimal()]
+    often = {gpu: seen for gpu, seen in busy.items() if len(seen) >= _SPINNING}
+    slow = [(gpu, seen[0]["pclk"]) for gpu, seen in often.items()
+            if all(2 * int(row.get("pclk", max(clocks, default=0))) < max(clocks, default=0) for row in seen)]  # fmt: skip
+    idle = len(often) > 1 and all(row.get("mem") == "0" for seen in often.values() for row in seen)
+    told = [Stated(says="a GPU that is fully used runs at a low clock", line=f"GPU {gpu}: {clock} MHz",
+                   remedy="nvidia-smi -q -d PERFORMANCE,POWER,CLOCK under load says why: power or heat; a lock of the"
+                   " clock goes with nvidia-smi -rgc, a set one with -rac",
+                   source="nvidia-smi manual page, dmon") for gpu, clock in slow]  # fmt: skip
+    return Measured(version=1, observations=Observations(stated=(*told, *((_WAITING,) if idle and not told else ()))))
+
+
+def _listed(text: str) -> Measured:
+    """Read `nvidia-smi -L`: the GPUs that the driver has."""
+    gpus = dict(re.findall(rf"(?m){_GPU_LINE}", text))
+    models = set(gpus.values())
+    return Measured(version=1, setup=Setup(gpu=models.pop() if len(models) == 1 else None, gpus_per_host=len(gpus)))
+
+
+_GPU_LINE = r"^GPU (\d{1,4}): (\S[^\n(]{2,80}?)[ \t]*\(UUID: GPU-[^)\n]{1,60}\)[ \t\r]*(?:$|\n(?![ \t]+Link))"
 _FAR_BELOW = 1.25  # runs of equal GPUs are nearer to each other
 
 
@@ -404,6 +468,8 @@ NVIDIA_LOGS = (
               begin=r"^.*\bnvlink -s"),
     LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links,
               sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]{{1,60}}(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),
+    LogReader(name="nvidia-smi dmon", sign=r"(?m)^#[^\n]{0,40}\bgpu[ \t][^\n]{0,80}\bsm[ \t]", machine=_samples),
+    LogReader(name="nvidia-smi -L", sign=rf"(?m){_GPU_LINE}", machine=_listed),
     LogReader(name="nvidia-smi -q -d", sign=r"(?m)^[ \t]*(?:GPU Current Temp|Default Power Limit)[ \t]*: \d"
               r"|^[ \t]*[HS]W (?:Power Cap|(?:Thermal |Power Brake )?Slowdown)[ \t]*: (?:Not )?Active"
               r"|^[ \t]*(?:ECC Errors|Remapped Rows|FB Memory Usage|Applications Clocks|"

@@ -261,11 +261,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NVIDIA/nccl src/enqueue.cc, ncclLaunchKernel; nccl-tests issue 287"),
     FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}"
               r"|(?:CUDA|HIP) error:? (?:2:? )?out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
-              r"|hipErrorOutOfMemory",
+              r"|hipErrorOutOfMemory|(?:cuda|hip)Malloc failed: out of memory|RESOURCE_EXHAUSTED: [^\n]{0,40}[Oo]ut of memory"
+              r"|OOM when allocating tensor|MODULE:PT_DEVMEM Allocation failed|CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED"
+              r"|CUFFT_ALLOC_FAILED|No available memory for the cache blocks|is needed, which is larger than the available"
+              r" KV cache memory|Free memory on device [^\n]{0,60}is less than desired",
               "the GPU's memory is full",
               "see who holds it (nvidia-smi); leave room for the library's buffers (NCCL_BUFFSIZE, fewer channels)"
               " or stop the framework's own pool from taking all",
-              f"{_GUIDE}, Errors; CUDA runtime, cudaErrorMemoryAllocation"),
+              f"{_GUIDE}, Errors; CUDA runtime, cudaErrorMemoryAllocation; vllm-project/vllm vllm/v1; Gaudi PyTorch bridge"),
     FaultLine(r"Duplicate GPU detected",
               "two ranks were given the same GPU",
               "set the device by the local rank, and give each host as many ranks as it has GPUs",
@@ -338,10 +341,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the port that the job wants is taken: most often an earlier run still holds it",
               "end it (ss -ltnp shows who), or give another one (MASTER_PORT, -p)",
               "bind(2): EADDRINUSE"),
-    FaultLine(r"error while loading shared libraries: \S{1,80}",
+    FaultLine(r"error while loading shared libraries: \S{1,80}|lib(?:cu(?:dart|blas|blasLt|dnn|fft|rand|solver|sparse)"
+              r"|nvrtc|nccl|rccl|amdhip64|rocblas|hipblas|hsa-runtime64|MIOpen)\.so[.\d]{0,16}: cannot open shared object"
+              r"|Unable to load NCCL library",
               "a library of the program is not found on a host",
               "install it there, or hand on the path: mpirun -x LD_LIBRARY_PATH; ldd PROGRAM shows which are missing",
-              "ld.so(8)"),
+              "ld.so(8); dlerror(3); openxla/xla"),
     FaultLine(r"has detected an attempt to run as root",
               "mpirun refuses to run as root",
               "mpirun --allow-run-as-root in a container, or another user",
@@ -443,11 +448,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "without NVSwitches it is not needed: disable it; on a board with them see lspci and dmesg"
               " (nvidia-nvswitch), boards with NVLink 5 need nvlsm and ib_umad, and guests have none of their own",
               "NVIDIA/gpu-operator issues 610 and 2781"),
-    FaultLine(r"forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    FaultLine(r"(?:forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE)"
+              r"(?![\s\S]{0,4000}?does not match DSO version)",
               "the container's CUDA compatibility library does not fit this GPU or driver",
               "take the image's cuda-compat out of LD_LIBRARY_PATH, or update the host's driver",
               "CUDA compatibility guide; CUDA error 804"),
-    FaultLine(r"no kernel image is available for execution",
+    FaultLine(r"no kernel image is available for execution|is not compatible with the current PyTorch installation"
+              r"|CU(?:BLAS|DNN|SOLVER)_STATUS_(?:NOT_SUPPORTED_)?ARCH_MISMATCH"
+              r"|only supported on GPUs with compute capability[^\n]{0,80}|FlashAttention only supports \w{1,12} GPUs",
               "the program was not built for this GPU",
               "take a build that has the GPU's compute capability (newer PyTorch, CUDA or NCCL)",
               "CUDA runtime API, cudaErrorNoKernelImageForDevice"),
@@ -520,6 +528,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "compare with the other GPUs; read its clocks' reasons, temperature and power limit under load"
               " (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE); if nothing limits it, replace it",
               f"{_DCGM}; NVIDIA/DCGM issue 122"),
+    FaultLine(r"Width x[124] \(downgraded\)(?=[\s\S]{0,40000}?(?:Verification error @ element|Out of bounds values : [1-9]"
+              r"|Data Path Validation))"
+              r"|(?:Verification error @ element|Out of bounds values : [1-9])[^\n]{0,80}"
+              r"(?=[\s\S]{0,40000}?Width x[124] \(downgraded\))",
+              "the way to a GPU is bad: its link has lost lanes, and copies do not arrive as they were sent",
+              "reseat or replace the card, its riser and cables, and try another slot; see CorrErr+ and AER in dmesg",
+              "pciutils ls-caps.c, cap_express_link: downgraded; NVIDIA/cuda-samples issue 48"),
     FaultLine(r"GPU \d{1,3} (?:was unsuccessfully written to|unsuccessfully wrote data) in a peer-to-peer test"
               r"|Invalid value when checking the pattern at \S{1,30}|Out of bounds values : [1-9]\d{0,9} FAILED"
               r"|Verification error @ element \d{1,9}: val = \S{1,20}, ref = \S{1,20}"
@@ -588,8 +603,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "install a newer driver, or a build for the driver's CUDA (nvidia-smi shows it)",
               "CUDA runtime API, cudaErrorUnsupportedPtxVersion (222)"),
     FaultLine(r"Unable to find code object for all current devices|hipErrorNoBinaryForGpu|HSA_STATUS_ERROR_INVALID_ISA"
-              r"|(?:CUDA|HIP) error: invalid device function|Tensile\w{0,20}[^\n]{0,120} for GPU arch|device kernel"
-              r" image is invalid",
+              r"|(?:CUDA|HIP|ROCm) error[^\n]{1,120}invalid device function|Tensile\w{0,20}[^\n]{0,120} for GPU arch|device"
+              r" kernel image is invalid|(?:cuda|hip)ErrorInvalidDeviceFunction|Cannot read [^\n]{0,200}TensileLibrary",
               "the program was not built for this GPU",
               "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
               "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
@@ -600,6 +615,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "install the NVIDIA container toolkit (nvidia-ctk runtime configure, restart docker), and see that"
               " nvidia-smi runs on the host",
               "NVIDIA container toolkit, Troubleshooting"),
+    FaultLine(r"event severity: (?:fatal|recoverable)\s(?:[^\n]{0,200}\n){1,4}?[^\n]{0,120}section_type: PCIe error"
+              r"(?:\s(?:[^\n]{0,200}\n){1,6}?[^\n]{0,120}device_id: [0-9a-f:.]{7,12})?",
+              "the firmware reports a grave error of a PCIe link (BERT: of the boot before)",
+              "reseat or replace the device below that port, its riser or cables, and check its power; update the board's"
+              " firmware; where it comes when idle, boot with pcie_aspm=off",
+              "Linux drivers/firmware/efi/cper.c, cper_print_pcie"),
+    FaultLine(r"section_type: PCIe error(?=(?:[\s\S]{1,20000}?section_type: PCIe error){2})",
+              "the firmware reports errors of a PCIe link again and again",
+              "device_id and secondary_bus below it say which; reseat the card, its riser or cables; try the slot at a"
+              " lower speed; where they come when idle, boot with pcie_aspm=off",
+              "Linux drivers/firmware/efi/cper.c, cper_print_pcie"),
     FaultLine(r"skipped device [0-9a-f:.]{4,16}, PCI rejects atomics[^\n]{0,40}",
               "the compute driver leaves a GPU out: its slot does not carry PCIe atomics",
               "use a slot at the CPU, or a switch that routes atomics; in a guest an emulated root port must offer "
@@ -616,6 +642,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host and see amd-smi bad-pages; replace the GPU if they come back, or if too many"
               " pages are bad",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c"),
+    FaultLine(r"(?m:^)\d{1,3}[ \t][^\n]{0,120}?[ \t](?:[1-9]?\d|1\d\d)M[Hh]z[ \t]{1,16}\d{2,4}M[Hh]z[^\n]{0,60}"
+              r"[ \t](?:9\d|100)%[ \t\r]*(?m:$)",
+              "a GPU that is busy runs at a clock of idle times",
+              "rocm-smi --showperflevel: auto or high, and --resetclocks; read its power and heat limits; else power-cycle"
+              " the host, and install the GPU's firmware anew",
+              "ROCm/rocm_smi_lib rocm_smi.py, showAllConcise; ROCm/legacy-rocm-build issue 4414"),
     FaultLine(r"MES failed to respon(?:d to|se) msg=\w{1,24}|MES might be in unrecoverable state[^\n]{0,40}",
               "a GPU hung: its scheduler's firmware does not answer",
               "read whether the reset below it worked, else power-cycle the host; update firmware (linux-firmware) and"
@@ -633,9 +665,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host; install firmware and driver of one release (hl-fw-loader); replace it if it comes"
               " back",
               "Linux drivers/accel/habanalabs/common/device.c; HabanaAI/Setup_and_Install issue 1"),
-    FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}",
+    FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}|Device acquire failed",
               "no accelerator is free: other processes have them, or a container was not given them",
-              "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES)",
+              "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES); where none"
+              " has them, dmesg (habanalabs) says why they do not start",
               "huggingface/tgi-gaudi issue 93"),
     # NICs and networks
     FaultLine(r"CREATE_MKEY\(0x200\)[^\n]{0,40} failed, status (?:limits exceeded|no resources)[^\n]{0,40}"
@@ -792,7 +825,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " unload nvidia_drm; then reset it",
               f"{_SMI}, --gpu-reset; NVIDIA/NVSentinel issue 1690"),
     FaultLine(r"Failed to initialize NVML: (?:Driver/library version mismatch|RM has detected an NVML/RM version"
-              r" mismatch|Function Not Found)|API mismatch: the client has the version",
+              r" mismatch|Function Not Found)|API mismatch: the client has the version"
+              r"|kernel version [\d.]{3,20} does not match DSO version [\d.]{3,20}",
               "the driver's library is of another version than its module that is loaded",
               "reboot, or unload and load the module once nothing uses the GPUs",
               "NVIDIA driver README, common problems"),
@@ -860,9 +894,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "Intel Gaudi documentation, manage_network_ifs.sh"),
     FaultLine(r"CUDA driver version is insufficient for CUDA runtime version|(?:cuda|hip)ErrorInsufficientDriver"
               r"|API call is not supported in the installed CUDA driver|requirement error: unsatisfied condition: cuda"
-              r" ?>= ?\d{1,3}",
-              "the GPU driver is older than the CUDA runtime needs",
-              "install a newer driver, or a program built for the older CUDA",
+              r" ?>= ?\d{1,3}|[Nn][Vv][Ii][Dd][Ii][Aa] driver (?:on your system )?is too old|cudart init failure: 35"
+              r"|cudaSetDevice err: 35|libcuda\.so[.\d]{1,16}: undefined symbol: cu\w{2,40}",
+              "the GPU driver is older than the CUDA runtime needs, or is not seen",
+              "install a newer driver, or a program built for the older CUDA; a container needs the GPUs (--gpus all)",
               "CUDA compatibility guide"),
     FaultLine(r"Remapping Failure Occurred[ \t]{0,40}: Yes",
               "a GPU could not replace a row of its memory",
@@ -954,7 +989,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
               "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
     FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
-              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b",
+              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b|(?:cuInit|cudaSetDevice) err: 100\b"
+              r"|(?:cudart|nvcuda) init failure: 100\b|Failed to infer device type|cuInit: CUDA_ERROR_NO_DEVICE\b",
               "the process asks for a GPU that it does not see",
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
               " shows what the driver has",
@@ -973,6 +1009,11 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the NIC's driver could not start it",
               "update its firmware, or the driver; in a guest see that the host has not kept the function",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_load_one"),
+    FaultLine(r"RmInitAdapter failed! \(0x22:0x56:",
+              "the driver does not take a GPU: it is of another generation, or its registers do not answer",
+              "Blackwell needs the open modules, old models a legacy driver; where it ran before, power-cycle the host and"
+              " read the lines before (XID 79)",
+              "NVIDIA/open-gpu-kernel-modules osinit.c: 0x22, attach; nvstatuscodes.h: 0x56, not supported"),
     FaultLine(r"RmInitAdapter: Cannot initialize GSP firmware RM",
               "a GPU's system processor (GSP) did not start",
               "the NVRM lines before it say why; reset the GPU or power-cycle the host; firmware and modules must be of"
@@ -1049,14 +1090,32 @@ SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"an illegal (?:memory access|instruction) was encountered|(?:CUDA|Cuda) [^\n]{0,60}misaligned address"
               r"|invalid program counter|hardware stack error|unspecified launch failure|device-side assert triggered"
               r"|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION)\b"
+              r"|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED"
               r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure|LAUNCH_FAILED)",
               "work of the program on the GPU ended with an error",
               "most often the program's own fault (compute-sanitizer shows where; CUDA_LAUNCH_BLOCKING=1 the call); the"
               " XIDs of that time in dmesg say whether it was the GPU; run the same on another one",
               "CUDA runtime API, cudaErrorIllegalAddress (700), cudaErrorLaunchFailure (719)"),
+    FaultLine(r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)|rocblas_status_(?:internal|memory)"
+              r"_error|MIOpen Error: [^\n]{1,120}",
+              "a library of the GPU's runtime could not start on it: most often its memory is full",
+              "see who holds the memory (nvidia-smi, rocm-smi) and take a smaller batch; else one release of driver,"
+              " runtime and library must fit the others (CUDA_LAUNCH_BLOCKING=1 shows an earlier error)",
+              "cuBLAS and cuDNN documentation, status codes; pytorch/pytorch issue 81620"),
+    FaultLine(r"Graph compile failed[^\n]{0,60}",
+              "the graph compiler of the accelerator refused the program",
+              "$HABANA_LOGS (graph_compiler.log) has the node; take driver, firmware, PyTorch bridge and model library of"
+              " one release, or smaller shapes",
+              "docs.habana.ai, Release Notes and Runtime Flags; huggingface/optimum-habana issue 1426"),
+    FaultLine(r"Torch not compiled with CUDA enabled|not compiled with (?:GPU offload|CUDA|ROCm) support"
+              r"|Skipping registering GPU devices",
+              "the program was built without the GPU, or lacks a library for it",
+              "install its build for the GPU (pip: the cuXXX or rocmX.Y wheel); the lines before it name libraries that"
+              " were not found",
+              "PyTorch torch/cuda/__init__.py; tensorflow gpu_device.cc; ggml-org/llama.cpp common/arg.cpp"),
     FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment"
-              r"|CUDA error(?: 999\b|: unknown error)"
-              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR)|failed to initialize CUDA: unknown"
+              r"|CUDA error(?: 999\b|: unknown error)|cuda runtime error \((?:30|999)\)|CUDA driver initialization failed"
+              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR(?! \(303))|failed to initialize CUDA: unknown"
               r" error|-> CUDA_ERROR_UNKNOWN"
               r"|cuInit[^\n]{0,60}\b999\b|-> (?:unknown|initialization) error|vram init failure:"
               r" 999|code=(?:30|999)\(cudaErrorUnknown\)",
@@ -1087,7 +1146,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "install the kernel's headers and build it again (dkms autoinstall; its make.log says what failed), or"
               " install the distribution's signed build; dmesg names symbols that do not fit",
               "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
-    FaultLine(r"couldn't find libnvidia-ml\.so",
+    FaultLine(r"couldn't find libnvidia-ml\.so|libcuda\.so[.\d]{0,4}: cannot open shared object|unable to find libcuda\.so"
+              r"|failed call to cuInit: (?:CUresult\(-1\)|UNKNOWN ERROR \(303)",
               "the driver's library is not where programs look for it",
               "install the driver's libraries of the module's version, and run ldconfig; in a container give it the GPU"
               " through the container toolkit",
@@ -1282,7 +1342,7 @@ FAILURES: tuple[FaultLine, ...] = (
               "UCX ended with an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
               "UCX FAQ; openucx/ucx"),
-    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL|CUDA|HIP) failure \S{1,80}:\d{1,6} '[^'\n]{1,80}'"
+    FaultLine(r"NCCL operation [^\n]{1,160}? failed: [^\n]{1,60}|Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL|CUDA|HIP) failure \S{1,80}:\d{1,6} '[^'\n]{1,80}'"
               r"|(?:NCCL|RCCL) [Ee]rror[^\n]{0,160}?(?:unhandled (?:cuda|hip|system) error|invalid usage|internal"
               r" error)",
               "the run ended with an error, and no line says why",

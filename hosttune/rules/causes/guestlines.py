@@ -79,6 +79,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " confidential computing, update the GPU's VBIOS, and reset the GPU on the host",
               "NVIDIA/open-gpu-kernel-modules conf_compute.c, spdm.c; NVIDIA/nvtrust issue 54"),
     # Drivers of the host and the guest that do not load, or do not let go
+    FaultLine(r"returned from kgspWaitForRmInitDone\([^\n]{0,120}(?=[\s\S]{0,20000}?WPR2 already up)",
+              "a GPU's system processor (GSP) failed at its first start; what follows (WPR2) is the consequence",
+              "reset it (nvidia-smi --gpu-reset) or power-cycle the host; if it comes back take another release of the"
+              " driver, older or newer, and update the VBIOS",
+              "NVIDIA/open-gpu-kernel-modules kernel_gsp.c; its issues 876 and 1058"),
     FaultLine(r"\[NV_ERR_RESET_REQUIRED\]|GPU is likely in a bad state and may need to be reset"
               r"|RmInitAdapter failed! \(0x\w{1,2}:0x62:",
               "a GPU must be reset before it works again",
@@ -153,8 +158,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "its make.log has the first error: take a driver release that knows this kernel, or an older kernel;"
               " headers and compiler must be those of the kernel",
               "dkms(8); NVIDIA driver README, installing"),
-    FaultLine(r"\w{1,12}: Failed to load firmware \"[^\"\n]{1,60}\"|Failed to load \w{1,8} firmware!"
-              r"|failed to load ucode \w{1,24}",
+    FaultLine(r"Failed to load (?:\w{1,12} )?firmware \"[^\"\n]{1,60}\"|Failed to load \w{1,8} firmware!"
+              r"|[Ff]irmware \S{1,60}: fetch failed|failed to load ucode \w{1,24}",
               "a firmware file that the GPU's driver needs is missing",
               "install linux-firmware (or the driver's firmware package) of the driver's age, and update the initramfs",
               "Linux drivers/gpu/drm/amd/amdgpu/gfx_v9_0.c and its like; ROCm/amdgpu pull request 113"),
