@@ -404,10 +404,10 @@ def _samples(text: str) -> Measured:
     for row in rows:
         if row["sm"] in ("99", "100"):
             busy.setdefault(row["gpu"], []).append(row)
-    clocks = [int(row["pclk"]) for row in rows if row.get("pclk", "-").isdecimal()]
+    top = max((int(row["pclk"]) for row in rows if row.get("pclk", "-").isdecimal()), default=0)
     often = {gpu: seen for gpu, seen in busy.items() if len(seen) >= _SPINNING}
     slow = [(gpu, seen[0]["pclk"]) for gpu, seen in often.items()
-            if all(2 * int(row.get("pclk", max(clocks, default=0))) < max(clocks, default=0) for row in seen)]  # fmt: skip
+            if top and all(row["pclk"].isdecimal() and 2 * int(row["pclk"]) < top for row in seen)]  # fmt: skip
     idle = len(often) > 1 and all(row.get("mem") == "0" for seen in often.values() for row in seen)
     told = [Stated(says="a GPU that is fully used runs at a low clock", line=f"GPU {gpu}: {clock} MHz",
                    remedy="nvidia-smi -q -d PERFORMANCE,POWER,CLOCK under load says why: power or heat; a lock of the"

@@ -231,12 +231,22 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "check that all hosts have the same GPU driver, peer-memory module and library; try"
               " NCCL_NET_GDR_LEVEL=LOC: if that works, GPU memory is what cannot be reached (ACS, IOMMU)",
               _VERBS),
+    FaultLine(r"custom_all_reduce\.cuh:\d{1,5} '[^'\n]{1,60}'",
+              "vLLM's own all-reduce cannot share memory between the GPUs",
+              "--disable-custom-all-reduce; without expandable_segments in PYTORCH_CUDA_ALLOC_CONF, and all ranks in"
+              " one IPC"
+              " and PID namespace",
+              "vllm-project/vllm csrc/custom_all_reduce.cuh and vllm/distributed"),
+    FaultLine(r"Cannot re-initialize CUDA in forked subprocess",
+              "the program used CUDA before it started its workers by fork",
+              "start them by spawn (VLLM_WORKER_MULTIPROC_METHOD=spawn), or touch no GPU before",
+              "PyTorch torch/cuda/__init__.py, _lazy_init"),
     FaultLine(r"TOO_MANY_PEERS|peer mapping resources exhausted",
               "CUDA lets a GPU have at most eight peers, and more GPUs are in one process",
               "show a process at most nine GPUs (CUDA_VISIBLE_DEVICES), or run a process for each GPU with NCCL",
               "CUDA programming guide, Peer-to-Peer Memory Access; CUDA_ERROR_TOO_MANY_PEERS"),
     FaultLine(r"peer access is not supported between these two devices|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
-              r"|(?:cuda|hip)ErrorPeerAccessUnsupported",
+              r"|(?:cuda|hip)ErrorPeerAccessUnsupported|doesn't support faster communication broadband via P2P",
               "two GPUs of the process have no peer access",
               "nvidia-smi topo -p2p r shows which; NCCL_P2P_DISABLE=1 lets NCCL go through host memory",
               "CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
@@ -261,14 +271,18 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NVIDIA/nccl src/enqueue.cc, ncclLaunchKernel; nccl-tests issue 287"),
     FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}"
               r"|(?:CUDA|HIP) error:? (?:2:? )?out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
-              r"|hipErrorOutOfMemory|(?:cuda|hip)Malloc failed: out of memory|RESOURCE_EXHAUSTED: [^\n]{0,40}[Oo]ut of memory"
-              r"|OOM when allocating tensor|MODULE:PT_DEVMEM Allocation failed|CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED"
-              r"|CUFFT_ALLOC_FAILED|No available memory for the cache blocks|is needed, which is larger than the available"
+              r"|hipErrorOutOfMemory|(?:cuda|hip)Malloc failed: out of memory|RESOURCE_EXHAUSTED: [^\n]{0,40}[Oo]ut"
+              r" of memory"
+              r"|OOM when allocating tensor|MODULE:PT_DEVMEM Allocation failed|CU(?:BLAS|DNN"
+              r"|SPARSE)_STATUS_ALLOC_FAILED"
+              r"|CUFFT_ALLOC_FAILED|(?:UR|ZE)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|No available memory for the cache"
+              r" blocks|is needed, which is larger than the available"
               r" KV cache memory|Free memory on device [^\n]{0,60}is less than desired",
               "the GPU's memory is full",
               "see who holds it (nvidia-smi); leave room for the library's buffers (NCCL_BUFFSIZE, fewer channels)"
               " or stop the framework's own pool from taking all",
-              f"{_GUIDE}, Errors; CUDA runtime, cudaErrorMemoryAllocation; vllm-project/vllm vllm/v1; Gaudi PyTorch bridge"),
+              f"{_GUIDE}, Errors; CUDA runtime, cudaErrorMemoryAllocation; vllm-project/vllm vllm/v1; Gaudi PyTorch"
+              " bridge"),
     FaultLine(r"Duplicate GPU detected",
               "two ranks were given the same GPU",
               "set the device by the local rank, and give each host as many ranks as it has GPUs",
@@ -342,7 +356,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "end it (ss -ltnp shows who), or give another one (MASTER_PORT, -p)",
               "bind(2): EADDRINUSE"),
     FaultLine(r"error while loading shared libraries: \S{1,80}|lib(?:cu(?:dart|blas|blasLt|dnn|fft|rand|solver|sparse)"
-              r"|nvrtc|nccl|rccl|amdhip64|rocblas|hipblas|hsa-runtime64|MIOpen)\.so[.\d]{0,16}: cannot open shared object"
+              r"|nvrtc|nccl|rccl|amdhip64|rocblas|hipblas|hsa-runtime64|MIOpen)\.so[.\d]{0,16}: cannot open shared"
+              r" object"
               r"|Unable to load NCCL library",
               "a library of the program is not found on a host",
               "install it there, or hand on the path: mpirun -x LD_LIBRARY_PATH; ldd PROGRAM shows which are missing",
@@ -528,7 +543,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "compare with the other GPUs; read its clocks' reasons, temperature and power limit under load"
               " (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE); if nothing limits it, replace it",
               f"{_DCGM}; NVIDIA/DCGM issue 122"),
-    FaultLine(r"Width x[124] \(downgraded\)(?=[\s\S]{0,40000}?(?:Verification error @ element|Out of bounds values : [1-9]"
+    FaultLine(r"Width x[124] \(downgraded\)(?=[\s\S]{0,40000}?(?:Verification error @ element|Out of bounds values :"
+              r" [1-9]"
               r"|Data Path Validation))"
               r"|(?:Verification error @ element|Out of bounds values : [1-9])[^\n]{0,80}"
               r"(?=[\s\S]{0,40000}?Width x[124] \(downgraded\))",
@@ -603,7 +619,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "install a newer driver, or a build for the driver's CUDA (nvidia-smi shows it)",
               "CUDA runtime API, cudaErrorUnsupportedPtxVersion (222)"),
     FaultLine(r"Unable to find code object for all current devices|hipErrorNoBinaryForGpu|HSA_STATUS_ERROR_INVALID_ISA"
-              r"|(?:CUDA|HIP|ROCm) error[^\n]{1,120}invalid device function|Tensile\w{0,20}[^\n]{0,120} for GPU arch|device"
+              r"|(?:CUDA|HIP|ROCm) error[^\n]{1,120}invalid device function|Tensile\w{0,20}[^\n]{0,120} for GPU arch"
+              r"|device"
               r" kernel image is invalid|(?:cuda|hip)ErrorInvalidDeviceFunction|Cannot read [^\n]{0,200}TensileLibrary",
               "the program was not built for this GPU",
               "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
@@ -618,7 +635,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"event severity: (?:fatal|recoverable)\s(?:[^\n]{0,200}\n){1,4}?[^\n]{0,120}section_type: PCIe error"
               r"(?:\s(?:[^\n]{0,200}\n){1,6}?[^\n]{0,120}device_id: [0-9a-f:.]{7,12})?",
               "the firmware reports a grave error of a PCIe link (BERT: of the boot before)",
-              "reseat or replace the device below that port, its riser or cables, and check its power; update the board's"
+              "reseat or replace the device below that port, its riser or cables, and check its power; update the"
+              " board's"
               " firmware; where it comes when idle, boot with pcie_aspm=off",
               "Linux drivers/firmware/efi/cper.c, cper_print_pcie"),
     FaultLine(r"section_type: PCIe error(?=(?:[\s\S]{1,20000}?section_type: PCIe error){2})",
@@ -631,6 +649,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "use a slot at the CPU, or a switch that routes atomics; in a guest an emulated root port must offer "
               "them",
               "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
+    FaultLine(r"supported through the NVIDIA [\d.x]{3,12} [Ll]egacy drivers?",
+              "the driver is too new for a GPU: it ignores it",
+              "install the legacy driver that the line names",
+              "NVIDIA/open-gpu-kernel-modules; NVIDIA driver README, Supported GPUs"),
+    FaultLine(r"Call returned HSA_STATUS_ERROR_OUT_OF_RESOURCES"
+              r"(?=[\s\S]{0,8000}?(?:kfd not supported on this ASIC|not supported in kfd))",
+              "the GPUs' compute driver does not support a GPU of this model",
+              "take a model of ROCm's list, or a ROCm release that had it (ROCm documentation, system requirements)",
+              "ROCm/rocminfo issue 27; Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
     FaultLine(r"amdgpu [0-9a-f:.]{7,16}: (?:amdgpu: )?device lost from bus!",
               "a GPU was lost from the PCIe bus",
               "read the lines before it (AER, link down, heat); power-cycle the host; reseat the card, its riser and"
@@ -645,7 +672,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"(?m:^)\d{1,3}[ \t][^\n]{0,120}?[ \t](?:[1-9]?\d|1\d\d)M[Hh]z[ \t]{1,16}\d{2,4}M[Hh]z[^\n]{0,60}"
               r"[ \t](?:9\d|100)%[ \t\r]*(?m:$)",
               "a GPU that is busy runs at a clock of idle times",
-              "rocm-smi --showperflevel: auto or high, and --resetclocks; read its power and heat limits; else power-cycle"
+              "rocm-smi --showperflevel: auto or high, and --resetclocks; read its power and heat limits; else"
+              " power-cycle"
               " the host, and install the GPU's firmware anew",
               "ROCm/rocm_smi_lib rocm_smi.py, showAllConcise; ROCm/legacy-rocm-build issue 4414"),
     FaultLine(r"MES failed to respon(?:d to|se) msg=\w{1,24}|MES might be in unrecoverable state[^\n]{0,40}",
@@ -654,12 +682,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " driver if it comes back",
               "Linux drivers/gpu/drm/amd/amdgpu/mes_v11_0.c; ROCm/legacy-rocm-build issue 5724"),
     FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}"
-              r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*",
+              r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*|\bGPU HANG: ecode [^\n]{1,60}|GT\d: (?:Timedout job: "
+              r"|Engine reset:"
+              r" engine_class=)[^\n]{0,40}",
               "a GPU hung: one of its engines did not answer in time",
               "read the lines below it (reset, RAS, page faults); if the reset fails, power-cycle the host; update "
               "driver"
               " and firmware if it comes back",
-              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_job.c, amdgpu_job_timedout"),
+              "Linux drivers/gpu/drm: amd/amdgpu/amdgpu_job.c; i915/i915_gpu_error.c; xe/xe_guc_submit.c"),
     FaultLine(r"Failed to initialize hl\d{1,3}\. Device is NOT usable|Failed to communicate with Device CPU[^\n]{0,40}",
               "an accelerator did not start: its own CPU does not answer",
               "power-cycle the host; install firmware and driver of one release (hl-fw-loader); replace it if it comes"
@@ -667,7 +697,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "Linux drivers/accel/habanalabs/common/device.c; HabanaAI/Setup_and_Install issue 1"),
     FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}|Device acquire failed",
               "no accelerator is free: other processes have them, or a container was not given them",
-              "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES); where none"
+              "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES);"
+              " where none"
               " has them, dmesg (habanalabs) says why they do not start",
               "huggingface/tgi-gaudi issue 93"),
     # NICs and networks
@@ -1011,7 +1042,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_load_one"),
     FaultLine(r"RmInitAdapter failed! \(0x22:0x56:",
               "the driver does not take a GPU: it is of another generation, or its registers do not answer",
-              "Blackwell needs the open modules, old models a legacy driver; where it ran before, power-cycle the host and"
+              "Blackwell needs the open modules, old models a legacy driver; where it ran before, power-cycle the"
+              " host and"
               " read the lines before (XID 79)",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x22, attach; nvstatuscodes.h: 0x56, not supported"),
     FaultLine(r"RmInitAdapter: Cannot initialize GSP firmware RM",
@@ -1091,12 +1123,14 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               r"|invalid program counter|hardware stack error|unspecified launch failure|device-side assert triggered"
               r"|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION)\b"
               r"|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED"
-              r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure|LAUNCH_FAILED)",
+              r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure"
+              r"|LAUNCH_FAILED)",
               "work of the program on the GPU ended with an error",
               "most often the program's own fault (compute-sanitizer shows where; CUDA_LAUNCH_BLOCKING=1 the call); the"
               " XIDs of that time in dmesg say whether it was the GPU; run the same on another one",
               "CUDA runtime API, cudaErrorIllegalAddress (700), cudaErrorLaunchFailure (719)"),
-    FaultLine(r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)|rocblas_status_(?:internal|memory)"
+    FaultLine(r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)|rocblas_status_(?:internal"
+              r"|memory)"
               r"_error|MIOpen Error: [^\n]{1,120}",
               "a library of the GPU's runtime could not start on it: most often its memory is full",
               "see who holds the memory (nvidia-smi, rocm-smi) and take a smaller batch; else one release of driver,"
@@ -1104,9 +1138,26 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "cuBLAS and cuDNN documentation, status codes; pytorch/pytorch issue 81620"),
     FaultLine(r"Graph compile failed[^\n]{0,60}",
               "the graph compiler of the accelerator refused the program",
-              "$HABANA_LOGS (graph_compiler.log) has the node; take driver, firmware, PyTorch bridge and model library of"
+              "$HABANA_LOGS (graph_compiler.log) has the node; take driver, firmware, PyTorch bridge and model"
+              " library of"
               " one release, or smaller shapes",
               "docs.habana.ai, Release Notes and Runtime Flags; huggingface/optimum-habana issue 1426"),
+    FaultLine(r"zeInit error|ZE_RESULT_ERROR_UNINITIALIZED|ZE_RESULT_ERROR_DEPENDENCY_UNAVAILABLE",
+              "the Level Zero runtime finds no GPU that it can use",
+              "load i915 or xe, install libze-intel-gpu1 of the driver's age, and put the user into the groups render"
+              " and"
+              " video; a container needs /dev/dri",
+              "oneAPI Level Zero specification, zeInit; intel/xpumanager issue 2"),
+    FaultLine(r"GSP RM heartbeat timed out|_kgspIsHeartbeatTimedOut: [^\n]{0,60}",
+              "a GPU's system processor (GSP) does not answer",
+              "power-cycle the host; take a newer driver; where the GPU sleeps, keep it awake (its power/control: on)",
+              "NVIDIA/open-gpu-kernel-modules kernel_gsp.c, _kgspIsHeartbeatTimedOut; its issue 1064"),
+    FaultLine(r"peer access has not been enabled|(?:cuda|hip)ErrorPeerAccessNotEnabled",
+              "the program copies between GPUs without peer access",
+              "take a newer release of it, or let it not split over the GPUs (llama.cpp: --split-mode layer);"
+              " nvidia-smi topo"
+              " -p2p r shows which pairs have access",
+              "CUDA runtime API, cudaErrorPeerAccessNotEnabled (705); ggml-org/llama.cpp issue 10152"),
     FaultLine(r"Torch not compiled with CUDA enabled|not compiled with (?:GPU offload|CUDA|ROCm) support"
               r"|Skipping registering GPU devices",
               "the program was built without the GPU, or lacks a library for it",
@@ -1114,8 +1165,10 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " were not found",
               "PyTorch torch/cuda/__init__.py; tensorflow gpu_device.cc; ggml-org/llama.cpp common/arg.cpp"),
     FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment"
-              r"|CUDA error(?: 999\b|: unknown error)|cuda runtime error \((?:30|999)\)|CUDA driver initialization failed"
-              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR(?! \(303))|failed to initialize CUDA: unknown"
+              r"|CUDA error(?: 999\b|: unknown error)|cuda runtime error \((?:30|999)\)|CUDA driver initialization"
+              r" failed"
+              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR(?! \(303))|failed to initialize CUDA:"
+              r" unknown"
               r" error|-> CUDA_ERROR_UNKNOWN"
               r"|cuInit[^\n]{0,60}\b999\b|-> (?:unknown|initialization) error|vram init failure:"
               r" 999|code=(?:30|999)\(cudaErrorUnknown\)",
@@ -1146,7 +1199,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "install the kernel's headers and build it again (dkms autoinstall; its make.log says what failed), or"
               " install the distribution's signed build; dmesg names symbols that do not fit",
               "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
-    FaultLine(r"couldn't find libnvidia-ml\.so|libcuda\.so[.\d]{0,4}: cannot open shared object|unable to find libcuda\.so"
+    FaultLine(r"couldn't find libnvidia-ml\.so|libcuda\.so[.\d]{0,4}: cannot open shared object|unable to find"
+              r" libcuda\.so"
               r"|failed call to cuInit: (?:CUresult\(-1\)|UNKNOWN ERROR \(303)",
               "the driver's library is not where programs look for it",
               "install the driver's libraries of the module's version, and run ldconfig; in a container give it the GPU"
@@ -1325,7 +1379,7 @@ FAILURES: tuple[FaultLine, ...] = (
               "a GPU reported an XID",
               "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
               "NVIDIA XID Errors; leptonai/gpud, NVIDIA/NVSentinel"),
-    FaultLine(r"(?:CUDA_ERROR_|HSA_STATUS_ERROR_|NVML_ERROR_|[A-Z]{1,4}SMI_STATUS_)(?!SUCCESS"
+    FaultLine(r"(?:CUDA_ERROR_|HSA_STATUS_ERROR_|(?:UR|ZE)_RESULT_ERROR_|NVML_ERROR_|[A-Z]{1,4}SMI_STATUS_)(?!SUCCESS"
               r"|NOT_SUPPORTED)[A-Z_]{4,40}|(?:cudaError|hipError)(?!NotReady|PeerAccessAlready)[A-Z]\w{3,40}",
               "a call of the GPU's runtime or library failed",
               "its code says why in the maker's list of errors; read dmesg for XIDs or amdgpu's lines of the same time",
@@ -1342,7 +1396,8 @@ FAILURES: tuple[FaultLine, ...] = (
               "UCX ended with an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
               "UCX FAQ; openucx/ucx"),
-    FaultLine(r"NCCL operation [^\n]{1,160}? failed: [^\n]{1,60}|Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL|CUDA|HIP) failure \S{1,80}:\d{1,6} '[^'\n]{1,80}'"
+    FaultLine(r"NCCL operation [^\n]{1,160}? failed: [^\n]{1,60}|Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL"
+              r"|CUDA|HIP) failure \S{1,80}:\d{1,6} '[^'\n]{1,80}'"
               r"|(?:NCCL|RCCL) [Ee]rror[^\n]{0,160}?(?:unhandled (?:cuda|hip|system) error|invalid usage|internal"
               r" error)",
               "the run ended with an error, and no line says why",

@@ -96,7 +96,7 @@ def of_kernel(text: str) -> Iterator[Stated]:
 def _corrected_once(events: Sequence[KernelEvent], seen: Mapping[str, int]) -> bool:
     """Return whether these are one corrected error: any link has one now and then."""
     once = sum(seen.get(event.text, 1) for event in events) == 1
-    return once and events[0].kind == "aer" and events[0].severity not in _GRAVE
+    return once and events[0].kind in ("aer", "edac", "mce") and events[0].severity not in _GRAVE
 
 
 def _failing(told: Iterable[KernelEvent], judged: Sequence[_Judged]) -> list[_Judged]:

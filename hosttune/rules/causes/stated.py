@@ -64,6 +64,7 @@ _RESERVED = r"(?m:^)[ \t]*(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) reserved\b"
 _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
+_LAST = r"RmInitAdapter failed|Fatal error during GPU init"  # what a driver says when it gives a GPU up
 _CERTAIN, _SEEN = (*GUEST_LINES, *FAULT_LINES), (*SYMPTOMS, *GUEST_SYMPTOMS)
 _FAILED = (*FAILURES, *GUEST_FAILURES)
 SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *_FAILED)))
@@ -147,7 +148,7 @@ def lines_of(text: str) -> Measured:
     seen_too = () if told else _told(map(fitting, _SEEN), joined)
     symptoms = [line for line in seen_too if not any(line.says in other.says for other in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
-    told += (line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line))
+    told += (line for line in kernel if not ((told or symptoms) and re.search(_LAST, line.line)))
     told += symptoms
     told += [] if told or found else list(_told(_FAILED, text))[:1]
     for driver, address, speed, width, where, top, most in findall(_NARROW, text):
