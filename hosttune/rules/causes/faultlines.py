@@ -258,10 +258,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "CUDA runtime API, cudaErrorMapBufferObjectFailed (205); tinygrad/open-gpu-kernel-modules issue 44"),
     FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
               r"failed[^\n]{0,60}|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
-              r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))",
+              r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))"
+              r"|p2p\.cc:\d{1,5} NCCL WARN (?:HIP|Cuda) failure (?:\d{1,4} )?'invalid (?:device pointer|argument"
+              r"|resource)",
               "memory cannot be shared between the processes by handles",
               "run all ranks of a host in one IPC and PID namespace; NCCL_CUMEM_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0"
-              " take the older way; with NVLink between hosts, IMEX must run (nvidia-imex)",
+              " take the older way; with NVLink between hosts, IMEX must run (nvidia-imex); ROCm: unset"
+              " HSA_ENABLE_IPC_MODE_LEGACY",
               f"{_VARIABLES} (NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE)"),
     FaultLine(r"enqueue\.cc:\d{1,5} NCCL WARN Cuda failure (?:\d{1,4} )?'(?:invalid argument|invalid device function"
               r"|no kernel image)[^\n]{0,40}",
@@ -877,11 +880,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a GPU hung, and its driver ended what ran on it",
               "read dmesg of that time (amdgpu: ring timeout, reset, RAS); power-cycle the host if the reset failed",
               "ROCm/ROCR-Runtime runtime.cpp, Runtime::HwExceptionHandler"),
-    FaultLine(r"Memory access fault by GPU node-\d{1,4}[^\n]{0,120}",
+    FaultLine(r"Memory access fault by GPU node-\d{1,4}[^\n]{0,120}"
+              r"|\[(?:gfx|mm)hub\d?\] (?:no-retry |retry )?page fault \((?![^\n]{0,60}pasid:0\b)[^\n]{0,100}",
               "a program used memory that its GPU does not have mapped",
               "most often the program's own fault; between GPUs also peer access that the IOMMU or BARs prevent: boot"
               " with iommu=pt, and run the same on one GPU",
-              "ROCm/ROCR-Runtime runtime.cpp, Runtime::VMFaultHandler"),
+              "ROCm/ROCR-Runtime runtime.cpp, Runtime::VMFaultHandler; Linux drivers/gpu/drm/amd/amdgpu/gmc_v9_0.c"),
     FaultLine(r"Link \d{1,2}: (?:Recovery Errors: [1-9]|(?:Replay|CRC)[^:\n]{0,12}Errors: \d{4})\d{0,18}",
               "a link between GPUs has counted errors",
               "clear the counters (nvidia-smi nvlink -re), run, and read them again: where they grow, reseat the"
@@ -1165,6 +1169,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " were not found",
               "PyTorch torch/cuda/__init__.py; tensorflow gpu_device.cc; ggml-org/llama.cpp common/arg.cpp"),
     FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment"
+              r"|Cuda failure (?:\d{1,4} )?'(?:initialization|unknown) error"
               r"|CUDA error(?: 999\b|: unknown error)|cuda runtime error \((?:30|999)\)|CUDA driver initialization"
               r" failed"
               r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR(?! \(303))|failed to initialize CUDA:"

@@ -55,6 +55,8 @@ from hosttune.rules.causes.stated import lines_of
         ("CUDA error: peer access has not been enabled", "without peer access"),
         ("GPUDeviceStub::init zeInit error: 78000001", "Level Zero"),
         ("AssertionError: Torch not compiled with CUDA enabled", "without the GPU"),
+        ("p2p.cc:273 NCCL WARN HIP failure 'invalid device pointer'", "cannot be shared"),
+        ("init.cc:1501 NCCL WARN Cuda failure 'initialization error'", "could not start"),
         # Fabric Manager
         ("umad_init: can't read ABI version from abi_version (No such file): is ib_umad module loaded?", "ib_umad"),
         ("[ERROR] [tid 1789] failed to initialize the switch manager", "Fabric Manager reports an error"),
@@ -104,6 +106,19 @@ from hosttune.rules.causes.stated import lines_of
             "[    9.1] [Hardware Error]: event severity: fatal\n[    9.1] [Hardware Error]:  Error 0, type: fatal\n"
             "[    9.1] [Hardware Error]:   section_type: PCIe error",
             "a grave error of a PCIe link",
+        ),
+        (
+            "[    9.1] amdgpu 0000:83:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:24 vmid:8 pasid:32775)",
+            "does not have mapped",
+        ),
+        (
+            "[    9.1] amdgpu 0000:83:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:153 vmid:0 pasid:0, for process)",
+            "",
+        ),
+        (
+            "[    9.1] NVRM: Xid (PCI:0000:cb:00): 13, pid=1, Graphics SM Warp Exception\n"
+            "[    9.2] NVRM: Xid (PCI:0000:cb:00): 109, pid=1, errorString CTX SWITCH TIMEOUT",
+            "XID 13",
         ),
         ("[    9.1] xe 0000:3d:00.0: [drm] Tile0: GT0: Timedout job: seqno=1523, lrc_seqno=1523", "GPU hung"),
         (
