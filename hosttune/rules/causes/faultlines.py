@@ -1169,7 +1169,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " were not found",
               "PyTorch torch/cuda/__init__.py; tensorflow gpu_device.cc; ggml-org/llama.cpp common/arg.cpp"),
     FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment"
-              r"|Cuda failure (?:\d{1,4} )?'(?:initialization|unknown) error"
+              r"|Cuda failure (?:\d{1,4} )?'initialization error"
               r"|CUDA error(?: 999\b|: unknown error)|cuda runtime error \((?:30|999)\)|CUDA driver initialization"
               r" failed"
               r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR(?! \(303))|failed to initialize CUDA:"

@@ -112,7 +112,7 @@ from hosttune.rules.causes.stated import lines_of
             "does not have mapped",
         ),
         (
-            "[    9.1] amdgpu 0000:83:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:153 vmid:0 pasid:0, for process)",
+            "[    9.1] amdgpu 0000:83:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:153 vmid:0 pasid:0, for it)",
             "",
         ),
         (
