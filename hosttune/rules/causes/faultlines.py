@@ -672,8 +672,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host and see amd-smi bad-pages; replace the GPU if they come back, or if too many"
               " pages are bad",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c"),
-    FaultLine(r"(?m:^)\d{1,3}[ \t][^\n]{0,120}?[ \t](?:[1-9]?\d|1\d\d)M[Hh]z[ \t]{1,16}\d{2,4}M[Hh]z[^\n]{0,60}"
-              r"[ \t](?:9\d|100)%[ \t\r]*(?m:$)",
+    FaultLine(r"(?m:^)\d{1,3}[ \t][^\n]{0,120}?[ \t](?:[1-9]?\d|1\d\d)M[Hh]z[ \t]{1,16}\d{2,4}M[Hh]z[^\n]{0,20}"
+              r"[ \t](?:auto|manual|high|perf_\w{2,16})[ \t][^\n]{0,40}[ \t](?:9\d|100)%[ \t\r]*(?m:$)",
               "a GPU that is busy runs at a clock of idle times",
               "rocm-smi --showperflevel: auto or high, and --resetclocks; read its power and heat limits; else"
               " power-cycle"
