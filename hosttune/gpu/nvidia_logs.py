@@ -378,6 +378,7 @@ _WAITING = Stated(
     " (ACS and IOMMU break copies between GPUs)",
     source="NVIDIA/nccl issue 606; vllm-project/vllm issue 14449",
 )
+_WORKING_WATTS = 250  # more is work that stays within the caches; the limit is not in that table
 _SPINNING = 3  # times less power than the limit; samples that count
 _USE = r"(\d{1,4})W[ \t]*/[ \t]*(\d{1,4})W[ \t]*\|[^|\n]{1,40}\|[ \t]*100%"
 
@@ -408,7 +409,9 @@ def _samples(text: str) -> Measured:
     often = {gpu: seen for gpu, seen in busy.items() if len(seen) >= _SPINNING}
     slow = [(gpu, seen[0]["pclk"]) for gpu, seen in often.items()
             if top and all(row["pclk"].isdecimal() and 2 * int(row["pclk"]) < top for row in seen)]  # fmt: skip
-    idle = len(often) > 1 and all(row.get("mem") == "0" for seen in often.values() for row in seen)
+    watched = [row for seen in often.values() for row in seen]
+    drawn = max((int(row["pwr"]) for row in watched if row.get("pwr", "-").isdecimal()), default=0)
+    idle = len(often) > 1 and drawn < _WORKING_WATTS and all(row.get("mem") == "0" for row in watched)
     told = [Stated(says="a GPU that is fully used runs at a low clock", line=f"GPU {gpu}: {clock} MHz",
                    remedy="nvidia-smi -q -d PERFORMANCE,POWER,CLOCK under load says why: power or heat; a lock of the"
                    " clock goes with nvidia-smi -rgc, a set one with -rac",
