@@ -83,7 +83,8 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--adopt-all", is_flag=True, help="The same for all guests that libvirt defines here.")
 @click.option("--xml", "definition", multiple=True, metavar="FILE",
               help="The same for the guest of a domain XML; its plan is not saved.")  # fmt: skip
-@click.option("--yes", is_flag=True, help="Save also a plan of guests that OpenStack, oVirt or KubeVirt manages.")
+@click.option("--yes", is_flag=True,
+              help="Save also a plan of guests that OpenStack, oVirt, KubeVirt or OpenNebula manages.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def plan(

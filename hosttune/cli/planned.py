@@ -63,6 +63,6 @@ def save_plan(decided: Plan, path: str | None, root: str | None = None, document
         return
     save(target, text, make_folder=path is None, mode=mode_of("plan.json") if path is None else None)
     tell(f"plan saved: {target}")
-    if path is None and not any(finding.text.endswith(UNTIL_THEN) for finding in decided.findings):
+    if path is None and decided.host_digest and not any(f.text.endswith(UNTIL_THEN) for f in decided.findings):
         apply = apply_command(root)
         tell(f"next: {apply} --dry-run lists what would be written; {apply} shows what changes and asks")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Literal
-
-import msgspec
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 from hosttune.errors import BadInput
 from hosttune.gpu.matrices import between, matrices, named_pairs
@@ -19,6 +17,7 @@ from hosttune.model.pci import PCIE_GTS
 
 # Nearest first (nvidia-smi topo -m, legend).
 _PATHS: tuple[Literal["PIX", "PXB", "PHB", "NODE", "SYS"], ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_NUMBER = r"\d{1,5}(?:\.\d{1,3})?"
 _MESHED = 4  # links to each peer: boards with switches have more (V100: 6)
 _MOST_LINKS = 18  # of one GPU (nvml.h, NVML_NVLINK_MAX_LINKS)
 
@@ -54,6 +53,10 @@ def _topology(text: str) -> Measured:
         setup=Setup(
             gpus_per_host=len(matrix.gpus) or None,
             nvlinks_per_gpu=count if switched else 0 if whole and linked and not any(linked) else None,
+            # Such boards have PCIe switches: a guest that was given no bridges shows none.
+            virtual=True
+            if switched and {matrix.paths[gpu][nic] for gpu in shown for nic in matrix.nics} == {"PHB"}
+            else None,
             nvswitch=True if switched else False if meshed else None,
             nics=Nics(count=len(matrix.nics)) if matrix.nics else None,
         ),
@@ -129,33 +132,79 @@ def _peer_status(text: str) -> Measured:
     )
 
 
+_BUSY, _SLOW_CLOCK, _WAITING = 90, 0.6, 0.4  # percent; parts of the next GPU's clock, and of the power limit
+_WORK = ("index", "utilization.gpu", "clocks.sm", "power.draw", "power.limit", "name")
+
+
+def _at_work(rows: Iterable[Sequence[str]]) -> dict[str, Any]:
+    """Return what busy GPUs show against each other: of each the fields of `_WORK`, "" for what is not there.
+
+    A kernel that waits for another GPU keeps its own busy and draws little.
+    """
+    busy = [row for row in rows if float(row[1] or 0) >= _BUSY]
+    known = [(float(mhz), index) for index, _, mhz, *_ in busy if mhz]
+    clocks = sorted((max(mhz for mhz, other in known if other == index), index) for index in {row[1] for row in known})
+    slow = len(clocks) > 1 and len({row[-1] for row in busy}) == 1 and clocks[0][0] < clocks[1][0] * _SLOW_CLOCK
+    stated = Stated(
+        says=f"GPU {clocks[0][1]} runs at a far lower clock than the others, and all are busy",
+        line=f"GPU {clocks[0][1]}: {clocks[0][0]:g} MHz, the others {clocks[1][0]:g} and more",
+        remedy="read its clocks' reasons, temperature and power limit (nvidia-smi -q -d PERFORMANCE); if nothing limits"
+        " it, reseat its power cables and the GPU, and then replace it",
+        source="nvidia-smi manual page, Clocks Event Reasons",
+    ) if slow else None  # fmt: skip
+    parts = [(float(watts), float(most)) for *_, watts, most, _ in busy if watts and most]
+    said = (
+        {"waiting": f"{len(parts)} GPUs are busy with {max(parts)[0]:g} W of {max(parts)[1]:g} W"}
+        if (len(parts) > 1 and all(watts < most * _WAITING for watts, most in parts))
+        else {}
+    )
+    return {"stated": (stated,) if stated else (), "said": said}
+
+
 _SMI_LINK = re.compile(
     r"Gen(?:eration)?\s+Max\s*: (\d)\s+Current\s*: (\d)\b[\s\S]{0,400}?"
     r"Width\s+Max\s*: (\d{1,2})x\s+Current\s*: (\d{1,2})x"
 )
-_WATTS = re.compile(r"\d{1,5}(?:\.\d{1,3})?")
 _FIELDS = ("pcie.link.gen.max", "pcie.link.gen.current", "pcie.link.width.max", "pcie.link.width.current")
+# Columns of `dmon`, and an older or a longer name of those of --query-gpu. The clock of its memory tells a GPU's kind.
+_ALSO = {"gpu": "index", "sm": "utilization.gpu", "pclk": "clocks.sm", "mclk": "name", "clocks.current.sm": "clocks.sm"}
+_BRAKE = Stated(
+    says="something outside the GPU slows it: the power brake is on", line="power brake slowdown: Active",
+    remedy="check the host's power supplies and the BMC's power limits", source="nvml.h, clocks event reasons",
+)  # fmt: skip
+
+
+def _tables(text: str) -> Iterator[dict[str, str]]:
+    """Yield each row of `--query-gpu` as CSV and of `dmon` by its column's name, the numbers without their units."""
+    head: list[str] = []
+    for line in text.split("\n"):
+        apart = line.split(",") if "," in line or "." in line else line.lstrip("# \t").split()
+        cells = [cell.strip().partition(" [")[0] for cell in apart]
+        if cells[:1] == ["gpu"] or any(
+            re.match(r"(?:pcie\.link|power|utilization|clocks\w*)\.[a-z]", cell) for cell in cells
+        ):
+            head = [_ALSO.get(cell, cell) for cell in cells]
+        elif len(cells) == len(head):
+            yield {
+                name: re.sub(r"^([\d.]{1,9}) (?:W|%|MHz)$|^-$", r"\1", cell)
+                for name, cell in zip(head, cells, strict=True)
+            }
 
 
 def _pcie_links(text: str) -> Measured:
-    """Read the PCIe link and the power limit of each GPU: `nvidia-smi -q`, and `--query-gpu` with `--format=csv`."""
+    """Read links, limits, clocks and use of GPUs: `nvidia-smi -q`, `dmon`, and `--query-gpu` with `--format=csv`."""
+    rows = list(_tables(text))
     links = [("", row) for row in _SMI_LINK.findall(text)]
-    limits: list[tuple[float, float]] = []
-    used: list[tuple[float, float]] = []
-    head: list[str] = []
-    for line in text.split("\n"):
-        cells = [cell.strip().partition(" [")[0] for cell in line.split(",")]
-        if any(re.match(r"(?:pcie\.link|power)\.\w", cell) for cell in cells):
-            head = cells
-        elif len(cells) == len(head):
-            row = dict(zip(head, cells, strict=True))
-            links.append((row.get("index", ""), tuple(row.get(name, "") for name in _FIELDS)))
-            watts = [row.get(name, "").removesuffix(" W") for name in ("power.limit", "power.default_limit")]
-            if all(map(_WATTS.fullmatch, watts)):
-                limits.append((float(watts[0]), float(watts[1])))
-            draw = [row.get(name, "").removesuffix(" W") for name in ("power.draw", "power.limit")]
-            if row.get("utilization.gpu") in ("100", "100 %") and all(map(_WATTS.fullmatch, draw)):
-                used.append((float(draw[0]), float(draw[1])))
+    links += [(row.get("index", ""), tuple(row.get(name, "") for name in _FIELDS)) for row in rows]
+    limits = [
+        (float(row["power.limit"]), float(row["power.default_limit"]))
+        for row in rows
+        if all(re.fullmatch(_NUMBER, row.get(name, "")) for name in ("power.limit", "power.default_limit"))
+    ]
+    active = " ".join(name for row in rows for name, cell in row.items() if cell == "Active")
+    # nvml.h: two reasons of heat, and the power brake
+    masks = [int(cell, 16) for row in rows for name, cell in row.items() if name.endswith("_reasons.active")
+             and re.fullmatch(r"0x[0-9a-fA-F]{1,16}", cell)]  # fmt: skip
     known = [
         (width / lanes, now / top, gpu, LinkSeen(
             speed_gts=PCIE_GTS[now], width=width, max_speed_gts=PCIE_GTS[top], max_width=lanes))
@@ -164,19 +213,29 @@ def _pcie_links(text: str) -> Measured:
         for top, now, lanes, width in [map(int, values)]
         if top in PCIE_GTS and now in PCIE_GTS
     ]  # fmt: skip
-    if not links:
-        raise BadInput("no PCIe link and no limit in it", where="nvidia-smi", hint="save the line with the names, too")
+    if not known and not limits and not rows:
+        raise BadInput("no PCIe link, limit or use in it", where="nvidia-smi", hint="save the line with the names, too")
     # An idle link is slow, and has all its lanes.
     *_, gpu, link = min(known, key=lambda row: row[:2], default=(1.0, 1.0, "", None))
     limit = min(limits, key=lambda pair: pair[0] / max(1.0, pair[1]), default=(None, None))
+    hot = "thermal_slowdown" in active or any(mask & 0x60 for mask in masks)
+    shown = _at_work(
+        [row.get(name, "") if name == "name" or re.fullmatch(_NUMBER, row.get(name, "")) else "" for name in _WORK]
+        for row in rows
+    )
     return Measured(
         version=1,
         observations=Observations(
             link=link,
             power_limit_watts=limit[0],
             default_power_limit_watts=limit[1],
-            said={"link": f"GPU {gpu}"} if gpu else {},
-            stated=_waiting(used),
+            thermal_slowdown=hot or None,
+            stated=(_BRAKE,)
+            if "power_brake" in active or any(mask & 0x80 for mask in masks)
+            else ()
+            if hot
+            else shown["stated"],
+            said={**shown["said"], **({"link": f"GPU {gpu}"} if gpu else {})},
         ),
     )
 
@@ -359,64 +418,22 @@ def _table(text: str) -> Measured:
     low = [(limit / top, limit, top, index) for model, limit, index in limits
            for top in [max(other for name, other, _ in limits if name == model)] if limit < top]  # fmt: skip
     _, limit, top, index = min(low, default=(1.0, None, None, ""))
+    used = re.findall(r"[ \t](\d{1,4})W[ \t]*/[ \t]*(\d{1,4})W[ \t]*\|[^|\n]{5,60}\|[ \t]*(\d{1,3})%", text)
+    work = _at_work(("", use, "", watts, most, "") for watts, most, use in used)
     return Measured(
         version=1,
         setup=Setup(gpu=models.pop() if len(models) == 1 else None, gpus_per_host=len(rows)),
         observations=Observations(
             power_limit_watts=limit,
             default_power_limit_watts=top,
-            said={"power_limit_watts": f"GPU {index}; {top:g} W is the limit of the others"} if index else {},
-            stated=(*stated, *_waiting((float(watts), float(limit)) for watts, limit in re.findall(_USE, text))),
+            said=work["said"]
+            | ({"power_limit_watts": f"GPU {index}; {top:g} W is the limit of the others"} if index else {}),
+            stated=tuple(stated),
         ),
     )
 
 
-_WAITING = Stated(
-    says="GPUs are fully used and do next to nothing: they wait for each other (a hang), or run tiny kernels",
-    line="use 100 %",
-    remedy="py-spy dump shows where each rank is: in a collective NCCL_DEBUG=INFO, and NCCL_P2P_DISABLE=1 as a test"
-    " (ACS and IOMMU break copies between GPUs)",
-    source="NVIDIA/nccl issue 606; vllm-project/vllm issue 14449",
-)
-_WORKING_WATTS = 250  # more is work that stays within the caches; the limit is not in that table
-_SPINNING = 3  # times less power than the limit; samples that count
-_USE = r"(\d{1,4})W[ \t]*/[ \t]*(\d{1,4})W[ \t]*\|[^|\n]{1,40}\|[ \t]*100%"
-
-
-def _waiting(draws: Iterable[tuple[float, float]]) -> tuple[Stated, ...]:
-    """Return that GPUs wait for each other, of the power and limit (watts) of those whose use is 100 %."""
-    draws = list(draws)
-    low = len(draws) > 1 and all(watts * _SPINNING < limit for watts, limit in draws)
-    line = f"use 100 % at {', '.join(f'{watts:g} W of {limit:g} W' for watts, limit in draws[:4])}"
-    return (msgspec.structs.replace(_WAITING, line=line),) if low else ()
-
-
-def _samples(text: str) -> Measured:
-    """Read `nvidia-smi dmon`: GPUs that are busy at a low clock, or without any use of their memory."""
-    head: list[str] = []
-    rows: list[dict[str, str]] = []
-    for line in text.split("\n"):
-        cells = line.replace("#", " ").split()
-        if "gpu" in cells and "sm" in cells:
-            head = cells
-        elif head and len(cells) == len(head):
-            rows.append(dict(zip(head, cells, strict=True)))
-    busy: dict[str, list[dict[str, str]]] = {}
-    for row in rows:
-        if row["sm"] in ("99", "100"):
-            busy.setdefault(row["gpu"], []).append(row)
-    top = max((int(row["pclk"]) for row in rows if row.get("pclk", "-").isdecimal()), default=0)
-    often = {gpu: seen for gpu, seen in busy.items() if len(seen) >= _SPINNING}
-    slow = [(gpu, seen[0]["pclk"]) for gpu, seen in often.items()
-            if top and all(row["pclk"].isdecimal() and 2 * int(row["pclk"]) < top for row in seen)]  # fmt: skip
-    watched = [row for seen in often.values() for row in seen]
-    drawn = max((int(row["pwr"]) for row in watched if row.get("pwr", "-").isdecimal()), default=0)
-    idle = len(often) > 1 and drawn < _WORKING_WATTS and all(row.get("mem") == "0" for row in watched)
-    told = [Stated(says="a GPU that is fully used runs at a low clock", line=f"GPU {gpu}: {clock} MHz",
-                   remedy="nvidia-smi -q -d PERFORMANCE,POWER,CLOCK under load says why: power or heat; a lock of the"
-                   " clock goes with nvidia-smi -rgc, a set one with -rac",
-                   source="nvidia-smi manual page, dmon") for gpu, clock in slow]  # fmt: skip
-    return Measured(version=1, observations=Observations(stated=(*told, *((_WAITING,) if idle and not told else ()))))
+_GPU_LINE = r"^GPU (\d{1,4}): (\S[^\n(]{2,80}?)[ \t]*\(UUID: GPU-[^)\n]{1,60}\)[ \t\r]*(?:$|\n(?![ \t]+Link))"
 
 
 def _listed(text: str) -> Measured:
@@ -426,7 +443,6 @@ def _listed(text: str) -> Measured:
     return Measured(version=1, setup=Setup(gpu=models.pop() if len(models) == 1 else None, gpus_per_host=len(gpus)))
 
 
-_GPU_LINE = r"^GPU (\d{1,4}): (\S[^\n(]{2,80}?)[ \t]*\(UUID: GPU-[^)\n]{1,60}\)[ \t\r]*(?:$|\n(?![ \t]+Link))"
 _FAR_BELOW = 1.25  # runs of equal GPUs are nearer to each other
 
 
@@ -470,8 +486,8 @@ NVIDIA_LOGS = (
               sign=rf"(?m)^GPU \d{{1,4}}: .*\n[ \t]+Link 0: |{_DCGM_LINKS[4:]}",
               begin=r"^.*\bnvlink -s"),
     LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links,
-              sign=rf"(?m)(?:pcie\.link|power)\.[a-z_.]{{1,60}}(?: \[W\])?(?:, |\r?$)|{_SMI_LINK.pattern}"),
-    LogReader(name="nvidia-smi dmon", sign=r"(?m)^#[^\n]{0,40}\bgpu[ \t][^\n]{0,80}\bsm[ \t]", machine=_samples),
+              sign=r"(?m)(?:pcie\.link|power|utilization|clocks\w{0,20})\.[a-z_.]{1,60}(?: \[(?:W|%|MHz)\])?(?:, |\r?$)"
+              rf"|^# gpu[ \t]+[a-z]{{2,6}}[ \t]|{_SMI_LINK.pattern}"),
     LogReader(name="nvidia-smi -L", sign=rf"(?m){_GPU_LINE}", machine=_listed),
     LogReader(name="nvidia-smi -q -d", sign=r"(?m)^[ \t]*(?:GPU Current Temp|Default Power Limit)[ \t]*: \d"
               r"|^[ \t]*[HS]W (?:Power Cap|(?:Thermal |Power Brake )?Slowdown)[ \t]*: (?:Not )?Active"

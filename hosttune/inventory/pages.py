@@ -24,7 +24,15 @@ MIB = 1 << 20
 SMALL_PAGE = 4096
 HUGE_2M = 2 * MIB
 HUGE_1G = GIB
-DEFAULT_RESERVE = 8 * GIB
+LEAST_RESERVE = 8 * GIB
+# What the reserve must hold. Page tables of BARs that are mapped 4 KiB at a time (before QEMU 9.2 or Linux 6.12): 8
+# bytes for each 4 KiB. QEMU: 8 MiB for each vCPU, 256 MiB for each guest (KubeVirt's GetMemoryOverhead: 8 MiB, and 220
+# MiB of processes beside QEMU's firmware). The host: 2 GiB (Proxmox VE, "Recommended Hardware"). What firmware keeps is
+# in no node's memory: Linux does not count it.
+BAR_OF_TABLE = 512
+VCPU_OVERHEAD = 8 * MIB
+GUEST_OVERHEAD = 256 * MIB
+HOST_OVERHEAD = 2 * GIB
 # The kernel itself keeps the free memory below its high watermark: the minimum (at most 256 MiB on all nodes) and twice
 # a thousandth of the node's memory (Linux admin-guide/sysctl/vm: watermark_scale_factor, min_free_kbytes).
 WATERMARK_PART = 256
@@ -117,16 +125,27 @@ class NodeMemory(msgspec.Struct, frozen=True):
         return self.pages_known(page) + self.missing_pages(page, want_bytes)
 
 
-def reserve_bytes(reserve: Reserve, memory_bytes: int | None) -> int:
-    """Return what the host keeps on a node, in bytes.
+def reserve_bytes(host: Host, reserve: Reserve) -> dict[int, int]:
+    """Return what the host keeps on each node, in bytes: the requested amount, but never more than the node has.
 
-    The requested amount, else 8 GiB but at most a quarter of the node; never more than the node has.
+    Without a request 8 GiB, or more if the page tables of the node's BARs, QEMU and the host need it, with a guest for
+    each GPU; at most a quarter of the node. It is the same whatever guests are planned, so that equal requests get
+    equal sizes.
     """
     asked = reserve.memory_per_node
     if asked is not None:
         kept = 0 if asked in (0, "0") else parse_size(asked, where="intent: reserve.memory_per_node")
-        return kept if memory_bytes is None else min(kept, memory_bytes)
-    return DEFAULT_RESERVE if memory_bytes is None else min(DEFAULT_RESERVE, memory_bytes // 4)
+        return {n.id: kept if n.memory_bytes is None else min(kept, n.memory_bytes) for n in host.numa_nodes}
+    only = host.numa_nodes[0].id if len(host.numa_nodes) == 1 else None
+    needs = {n.id: HOST_OVERHEAD + VCPU_OVERHEAD * len(parse_cpus(n.cpus)) for n in host.numa_nodes}
+    for device in host.pci:
+        node = only if device.numa_node is None else host.home(device.numa_node)
+        if node in needs:
+            needs[node] += GUEST_OVERHEAD * device.is_display
+            needs[node] += sum(bar.size_bytes for bar in device.bars or ()) // BAR_OF_TABLE
+    most = {n.id: None if n.memory_bytes is None else n.memory_bytes // 4 for n in host.numa_nodes}
+    wanted = {node: max(LEAST_RESERVE, -(-need // GIB) * GIB) for node, need in needs.items()}
+    return {node: want if (quarter := most[node]) is None else min(want, quarter) for node, want in wanted.items()}
 
 
 def guest_shares(
@@ -156,7 +175,8 @@ def read_memory(host: Host, reserve: Reserve) -> dict[int, NodeMemory]:
         for guest in host.guests or ()
         for node, size, page in guest_shares(guest, host.numa_nodes, places)
     ]
-    return {node.id: _node_memory(node, reserve, [s for s in shares if s[0] == node.id]) for node in host.numa_nodes}
+    kept = reserve_bytes(host, reserve)
+    return {n.id: _node_memory(n, kept[n.id], [s for s in shares if s[0] == n.id]) for n in host.numa_nodes}
 
 
 def _pool(pages: HugePages) -> Pool:
@@ -170,7 +190,7 @@ def _pool(pages: HugePages) -> Pool:
     )
 
 
-def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, int | None, bool]]) -> NodeMemory:
+def _node_memory(node: NumaNode, kept: int, shares: list[tuple[int, int, int | None, bool]]) -> NodeMemory:
     """Return a node's memory after the shares of existing guests.
 
     A running guest's pages are already among the used ones. If its share is larger than the used pages, the rest is
@@ -184,7 +204,6 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
     ordinary = max(0, sum(size for _, size, _, runs in shares if runs) - used_bytes)
     coming = sum(_take_pages(free, size, page) for _, size, page, runs in shares if not runs)  # not in pages
     ordinary += coming
-    kept = reserve_bytes(reserve, node.memory_bytes)
     creatable = assignable = None
     now, held = None, 0
     if node.free_bytes is not None and node.cache_bytes is not None:

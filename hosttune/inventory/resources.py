@@ -18,6 +18,8 @@ from hosttune.model.topology import home_nodes, table_of
 from hosttune.model.values import CpuSet, grouped, parse_cpus
 
 LOCAL_DISTANCE = 10
+LEAST_CORES = 1
+CORES_FOR_MORE = 32  # of a node: one more for the host is then at most 3 % of the node
 REMOTE_DISTANCE = 20  # the kernel's own value if firmware has no table (REMOTE_DISTANCE, topology.h)
 _NODE_OF_CPU = "cpus[].numa_node"
 
@@ -275,10 +277,12 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
     nodes: dict[int, NodeResources] = {}
     housekeeping: set[int] = set()
     # Without reserved cores, emulator threads share the rest (the contract). So there they hold no CPUs for themselves.
-    taken = vcpus | service if reserve.cores_per_node else vcpus
+    taken = vcpus | service if reserve.cores_per_node != 0 else vcpus
     for node in sorted({core.node for core in cores} | set(infos)):
         here = [core for core in cores if core.node == node]
-        reserved = _reserve(here, reserve.cores_per_node, boot_core, vcpus)
+        wanted = LEAST_CORES + (host.interrupts_through_host and len(here) >= CORES_FOR_MORE)
+        wanted = wanted if reserve.cores_per_node is None else reserve.cores_per_node
+        reserved = _reserve(here, wanted, boot_core, vcpus)
         kept = {core.id for core in reserved}
         for core in reserved:
             if not vcpus.intersection(core.siblings):

@@ -83,6 +83,15 @@ class Host(HostFields, frozen=True, kw_only=True, dict=True):  # dict: for the c
         return None if value is None else value.strip() in ("Y", "1")
 
     @property
+    def interrupts_through_host(self) -> bool:
+        """Whether each interrupt of a passed device is known to run on the host before its vCPU gets it.
+
+        Linux arch/x86/kvm/vmx/vmx.c (enable_apicv), arch/x86/kvm/svm/avic.c (avic), Intel VT-d CAP_REG.PI.
+        """
+        switches = self.switched_on("kvm_intel", "enable_apicv"), self.switched_on("kvm_amd", "avic")
+        return False in (*switches, self.iommu.interrupt_posting if self.iommu else None)
+
+    @property
     def snp_meant(self) -> bool:
         """Whether SEV-SNP is on, or off although the kernel's arguments ask for SEV or the firmware has set SNP up.
 

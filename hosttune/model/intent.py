@@ -124,10 +124,12 @@ class Network(Part, frozen=True, kw_only=True):
 class Reserve(Part, frozen=True, kw_only=True):
     """What stays with the host on every node."""
 
-    cores_per_node: int = 1
-    """Cores of each node that stay with the host; 0 gives up the boot core too."""
+    cores_per_node: int | None = None
+    """Cores of each node that stay with the host, by default 1, or 2 of at least 32 if the host sees each interrupt of
+    a passed device; 0 gives up the boot core too."""
     memory_per_node: int | str | None = None
-    """Memory of each node that stays with the host, a SIZE or 0; default 8GiB, at most a quarter of the node."""
+    """Memory of each node that stays with the host, a SIZE or 0; default 8GiB, or what BARs' page tables, QEMU and the
+    host need, at most a quarter of the node."""
 
 
 class GuestIntent(Part, frozen=True, kw_only=True):
@@ -344,9 +346,10 @@ def check(intent: Intent, *, where: str = "intent") -> None:
     character. Raises BadInput with the path.
     """
     names: set[str] = set()
-    if intent.reserve.cores_per_node < 0:
-        _refuse("cannot be negative", f"{where}: reserve.cores_per_node")
-    check_count(intent.reserve.cores_per_node, "cores kept of a node", f"{where}: reserve.cores_per_node")
+    if (cores := intent.reserve.cores_per_node) is not None:
+        if cores < 0:
+            _refuse("cannot be negative", f"{where}: reserve.cores_per_node")
+        check_count(cores, "cores kept of a node", f"{where}: reserve.cores_per_node")
     check_count(len(intent.guests), "guests", f"{where}: guests")
     check_count(len(intent.settings or ()), "settings", f"{where}: settings")
     if intent.reserve.memory_per_node not in (None, 0, "0"):

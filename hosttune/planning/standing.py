@@ -20,7 +20,7 @@ from hosttune.inventory.bare import bare_host, runs
 from hosttune.inventory.devices import identity, quarantined_devices, read_catalogue, same_device
 from hosttune.inventory.names import mistaken, resident_of, unknown_ours
 from hosttune.inventory.pages import guest_shares, reserve_bytes
-from hosttune.inventory.resources import place_cpus
+from hosttune.inventory.resources import LEAST_CORES, place_cpus
 from hosttune.knobs.registry import intent_in_force
 from hosttune.model.force import GuestInForce, InForce
 from hosttune.model.host import GuestMemory, Host, RunningGuest, VcpuPin
@@ -259,8 +259,8 @@ def _meaning(host: Host, guest: GuestIntent, reserve: Reserve) -> dict[str, Any]
     fields |= {"disk": None, "disks": tuple(guest.disk_paths.values())}
     fields["networks"] = guest.networks or ()
     fields["sysctl"] = {name: str(value) for name, value in (guest.sysctl or {}).items()}
-    kept = [reserve_bytes(reserve, node.memory_bytes) for node in host.numa_nodes]
-    return {**fields, "reserve": (reserve.cores_per_node, kept)}
+    cores = LEAST_CORES if reserve.cores_per_node is None else reserve.cores_per_node  # as older journals have it
+    return {**fields, "reserve": (cores, reserve_bytes(host, reserve))}
 
 
 def _devices(value: object) -> object:

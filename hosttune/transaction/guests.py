@@ -223,7 +223,8 @@ class Starting(msgspec.Struct, frozen=True):
 
             host = self.discover()
             asked = not_startable(host, guest) or ""
-            if self.person is not None and startable(host, guest) == (asked,):  # all else is ready
+            others = {*startable(host, guest), *unreachable(self.system, guest)} - {asked}
+            if self.person is not None and asked and not others:
                 self.person(f"guest {guest.name} is started once this is so: {asked}", WAIT_SECONDS)
                 self.system.forget()
                 host = self.discover()

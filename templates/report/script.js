@@ -69,10 +69,11 @@
     }
 
     let typing = 0;
-    words.addEventListener("input", (event) => { // one filtering for a burst of keys
+    words.addEventListener("input", (event) => {
       event.stopPropagation();
       clearTimeout(typing);
-      typing = setTimeout(filter, rows.length > 300 ? 120 : 0);
+      if (rows.length > 300) typing = setTimeout(filter, 120); // one filtering for a burst of keys
+      else filter();
     });
     form.addEventListener("change", filter);
     form.addEventListener("submit", (event) => event.preventDefault());

@@ -37,7 +37,7 @@ GRUB_MODULES=(biosdisk part_msdos ext2)
 # Nothing about virtual functions or an IOMMU: to stage such arguments is the tests' matter. Some nodes have few whole
 # aligned gigabytes; nokaslr keeps the kernel out of them. An emulated CPU that gets no time while the kernel looks for its
 # timer has none, says the kernel, and panics: it need not look.
-GRUB_ARGUMENTS="console=ttyS0 mitigations=off random.trust_cpu=on nokaslr no_timer_check cryptomgr.notests"
+GRUB_ARGUMENTS="console=ttyS0 mitigations=off random.trust_cpu=on nokaslr no_timer_check cryptomgr.notests tsc=reliable watchdog_thresh=60"
 
 say() { echo "lab: $*" >&2; }
 fail() { say "$*"; exit 1; }

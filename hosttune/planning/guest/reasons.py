@@ -276,12 +276,8 @@ def crowded_cores(context: PlanningContext, guests: Collection[PlannedGuest]) ->
 
     More than one where it is known that interrupts of passed devices are not posted to vCPUs: each runs there first.
     """
-    host = context.host
-    through_host = any(device.kind != "mdev" for guest in guests for device in guest.devices) and False in (
-        host.iommu.interrupt_posting if host.iommu else None,
-        host.switched_on("kvm_intel", "enable_apicv"),
-        host.switched_on("kvm_amd", "avic"),
-    )
+    passed = any(device.kind != "mdev" for guest in guests for device in guest.devices)
+    through_host = passed and context.host.interrupts_through_host
     texts = (*(guest.emulator_cpus for guest in context.host.guests or ()), *(guest.emulator_cpus for guest in guests))
     threads = [parse_cpus(text) for text in texts]
     for node in context.resources.nodes.values():

@@ -35,7 +35,7 @@ def take_entry(context: PlanningContext, entry: RunningGuest, *, exclusive: bool
     """Return what is left for others beside a guest of the host document. `exclusive`: see `take`."""
     pins = CpuSet(cpu for pin in entry.vcpu_pins or () for cpu in parse_cpus(pin.cpus))
     service = parse_cpus(entry.emulator_cpus).union(*(parse_cpus(cpus) for cpus in entry.iothread_cpus or ()))
-    taken = CpuSet(pins | service if context.reserve.cores_per_node else pins)  # same rule as `read_resources`
+    taken = CpuSet(pins | service if context.reserve.cores_per_node != 0 else pins)  # same rule as `read_resources`
     nodes = {n: _without(node, taken, exclusive) if taken else node for n, node in context.resources.nodes.items()}
     memory = dict(context.memory)
     for part in entry.memory or ():

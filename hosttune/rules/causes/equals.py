@@ -15,7 +15,7 @@ from hosttune.model.text import number
 from hosttune.rules.causes.verdicts import Judged
 
 SPREAD = 1.25
-FALLEN = " bytes give"
+FALLEN, BESIDE = " bytes give", " host memory gives over this port"
 _ALIKE = 1.5  # of others that differ by more than this none is the measure of the rest
 _COUNTED = r"gpus|ranks|processes|hosts|nodes|guests|ports|nics|hcas|rails|cards"
 _PLACE = re.compile(
@@ -33,6 +33,7 @@ def compared(figures: Sequence[Judged]) -> tuple[Judged, ...]:
         apart.update(_apart(figures, group))
     apart.update(_of_ports(figures))
     apart.update(_of_larger(figures))
+    apart.update(_of_gpu_memory(figures))
     return tuple(
         replace(
             judged,
@@ -95,6 +96,16 @@ def _of_ports(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
                 yield n, f"{many} ports give {value / least:.2f} times what {few} give{'s' if few == 1 else ''}"
 
 
+def _of_gpu_memory(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
+    """Yield figures of GPU memory that are less than two thirds of those of host memory over the same port."""
+    plain = {verdict.figure.subject: verdict.value for verdict in figures if verdict.value and not verdict.small}
+    for n, verdict in enumerate(figures):
+        port, of_gpu, rest = (figure := verdict.figure).subject.partition(", GPU memory")
+        host = plain.get(port + rest)
+        if of_gpu and host and verdict.value and not verdict.small and verdict.value * _ALIKE < host:
+            yield n, f"{number(figure.value)} {figure.unit}, {verdict.value / host:.0%} of what{BESIDE}"
+
+
 def _of_larger(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
     """Yield the figures of the largest messages that are less than two thirds of those of smaller ones."""
     groups: dict[tuple[str, str], list[tuple[float, int, float]]] = {}
@@ -103,8 +114,8 @@ def _of_larger(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
             rows = groups.setdefault((verdict.figure.metric, verdict.figure.subject), [])
             rows.append((verdict.figure.size_bytes, n, verdict.value))
     for group in groups.values():
-        _, n, value = max(group)
+        largest, n, value = max(group)
         size, _, best = max(group, key=lambda row: row[2])
-        if value * _ALIKE < best:
+        if value * _ALIKE < best and size < largest:
             share, figure = value / best, figures[n].figure
             yield n, f"{number(figure.value)} {figure.unit}, {share:.0%} of what {size:,.0f}{FALLEN}"

@@ -9,12 +9,16 @@ from typing import NamedTuple
 
 
 class FaultLine(NamedTuple):
-    """`pattern`: from the line's first fixed letters on. `says`: what is wrong, `remedy` what to do against it."""
+    """`pattern`: from the line's first fixed letters on. `says`: what is wrong, `remedy` what to do against it.
+
+    `follows`: what the kernel says of the same time comes before it: it can be a consequence on another host.
+    """
 
     pattern: str
     says: str
     remedy: str
     source: str
+    follows: bool = False
 
 
 _GUIDE = "NCCL user guide, Troubleshooting"
@@ -49,7 +53,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|while creating shared memory segment(?![^\n]{0,160}error: (?!No space))|killed by signal: Bus error"
               r"|Please check that /dev/shm or the directory you specified has more available memory"
               r"|unable to write to file </torch_|out of shared memory\. Please try to raise"
-              r"|insufficient shared memory \(shm\)",
+              r"|insufficient shared memory \(shm\)|Signal 7 \(SIGBUS\) received|exitcode {0,4}: -7\b",
               "/dev/shm of the container is too small",
               "docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium Memory there",
               f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
@@ -59,18 +63,24 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "give the container /dev/infiniband and locked memory (docker run --device=/dev/infiniband"
               " --cap-add=IPC_LOCK --ulimit memlock=-1; in Kubernetes the RDMA device plugin's resource)",
               "NVIDIA/nccl src/misc/ibvwrap.cc; NVIDIA/nccl issue 451"),
-    FaultLine(r"does not support the kernel ABI of \d{1,3}[^\n]{0,60}"
+    FaultLine(r"does not support the kernel ABI of \d{1,3}[^\n]{0,60}|version .?IBVERBS_PRIVATE_\d{1,3}.? not found"
               r"|no userspace device-specific driver found for[^\n]{0,80}"
-              r"(?=[\s\S]{0,2000}?(?i:No (?:IB )?devices? (?:were )?found))",
+              r"(?=[\s\S]{0,2000}?(?i:No (?:IB )?devices? (?:were )?found|\b0 HCAs found))",
               "the RDMA library of this system or image does not fit the kernel's driver of the NIC",
               "install in the image the libraries of the RDMA stack that the host runs (rdma-core, or the NIC maker's"
               " package of the same release)",
               "rdma-core, libibverbs/init.c, match_device and try_driver"),
+    FaultLine(r"couldn't stat '/sys/class/infiniband/\w{1,24}'(?=[\s\S]{0,20000}?NET/IB : No device found)",
+              "the RDMA devices that the container was given are in another network namespace",
+              "give the container the host's network (hostNetwork), or move device and interface into it (RDMA CNI,"
+              " with rdma system show: exclusive)",
+              "rdma-core, libibverbs/init.c; rdma-system(8)"),
     FaultLine(r"ibv_reg_(?:dmabuf_)?mr\w{0,10}[^\n]{0,80}(?:Bad address|Invalid argument|(?:Operation|Protocol) not"
               r" supported)|GPU buffer address at [^\n]{0,120}\n(?:[^\n]{0,160}\n){0,6}?Couldn't allocate MR\b"
               r"|Couldn't allocate MR\b(?: with error=(?:14|22|93|95)\b|(?=[\s\S]{0,400}Bad address))"
               r"|Failed to register memory 0x[0-9a-f]{1,16}: Bad address|DMA BUF supported required for GPU RDMA"
-              r"|neither nv_peer_mem, or nvidia_peermem detected",
+              r"|neither nv_peer_mem, or nvidia_peermem detected|cannot allocate buffer on the specified memory type"
+              r"|Peermem is not supported, and device \d{1,3} does not support DMA-BUF",
               "GPU memory cannot be registered with the NIC",
               "load nvidia_peermem (built against the RDMA stack in use), or use DMA-BUF: open driver modules,"
               " Linux 5.12 or later and a NIC driver that has it (else NCCL_DMABUF_ENABLE=0)",
@@ -81,12 +91,20 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|RLIMIT_MEMLOCK is \d{1,20} bytes|memlock limits are set too low"
               r"|map_hfi_mem: mmap of [^\n]{1,80} failed: Resource temporarily unavailable"
               r"|EFA internal error: \(\d{1,6}\) Failure to post internal receive buffers"
+              r"|NET/OFI Couldn't enable endpoint\. RC: -12[^\n]{0,40}"
               r"|Couldn't allocate MR\b(?![\s\S]{0,400}Bad address)",
               "the limit of locked memory is too small for RDMA",
               "ulimit -l unlimited: LimitMEMLOCK=infinity in the service that starts the job, docker run --ulimit"
               " memlock=-1, or memlock in /etc/security/limits.conf",
               f"{_GUIDE}, Shared memory (ulimit memlock); rdma-core, ibv_reg_mr(3): ENOMEM; libibverbs/init.c;"
               " awsome-distributed-ai issue 647"),
+    FaultLine(r"(?:mlx5dv_create_qp|mlx5dv_devx_obj_create)\(\w{1,8}\) failed[^\n]{0,60}(?:Invalid argument|Remote I/O"
+              r" error|not supported)|failed to create \w{1,4} QP\b[^\n]{0,80}: (?:Invalid argument|Remote I/O error"
+              r"|Operation not supported)|ibv_cmd_create_qp with 22",
+              "the NIC refused a queue of the kind that the library asked for",
+              "bring the NIC's firmware, driver and rdma-core to one release; UCX: UCX_IB_MLX5_DEVX_OBJECTS= (empty),"
+              " or UCX_TLS without dc and ud; NICs of other makers: MPI over libfabric or TCP",
+              "openucx/ucx src/uct/ib; its issues 5148, 5749 and 10451"),
     FaultLine(r"mlx5dv_devx_\w{1,20}\([^)\n]{0,40}\)[^\n]{0,60}Cannot allocate memory|Call to ibv_create_(?:qp|cq)"
               r" failed[^\n]{0,80}|failed to create \w{0,4} ?(?:qp|QP)\b[^\n]{0,80}",
               "the NIC gave no further queue: the limit of locked memory or its own resources are used up",
@@ -103,7 +121,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load nvidia_peermem (AMD: the amdgpu driver of ROCm), or use DMA-BUF: Linux 5.12 or later",
               "openucx/ucx src/uct/ib/base/ib_md.c"),
     FaultLine(r"could not insert '?nv(?:idia)?[_-]peer_?mem\b"
-              r"|nv(?:idia)?[_-]peer_?mem: (?:disagrees about|Unknown symbol)",
+              r"|nv(?:idia)?[_-]peer_?mem: (?:disagrees about|Unknown symbol)|failed to load nvidia-peermem module",
               "nvidia_peermem cannot be loaded: it was built without the RDMA stack that runs",
               "install the NIC's RDMA stack first, then the GPU's driver anew; or use DMA-BUF: open driver modules and"
               " Linux 5.12 or later",
@@ -119,36 +137,46 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NVIDIA/gdrcopy README and issue 30"),
     FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)|NET/OFI Only EFA provider is supported"
               r"|NET/OFI Couldn't find any optimal provider|NET/OFI Unable to find a protocol that worked"
-              r"|provider efa output empty list|NET/OFI [^\n]{0,40}fi_getinfo\(\) call failed[^\n]{0,60}",
+              r"|provider efa output empty list|fi_getinfo: -61 \([^)\n]{1,40}\)"
+              r"|NET/OFI [^\n]{0,40}fi_getinfo\(\) call failed[^\n]{0,60}",
               "libfabric did not take the NIC's own provider",
               "install libfabric with that provider (`fi_info -p efa` must list it), give the container"
               " /dev/infiniband, and set FI_PROVIDER=efa",
               "NVIDIA/nccl issue 229; aws-ofi-nccl README"),
+    FaultLine(r"Couldn't set FI_OPT_EFA_\w{4,60}[^\n]{0,60}"
+              r"|EFA provider requires at least libfabric version[^\n]{0,20}",
+              "the libfabric that is loaded is older than the one for which the plugin was built",
+              "one release of the EFA installer on hosts and in images (fi_info --version), and its lib first in"
+              " LD_LIBRARY_PATH",
+              "aws-ofi-nccl issue 241"),
     FaultLine(r"Attempted to (?:connect|merge) incompatible devices[^\n]{0,120}|NET/IB : Remote \w{1,12} device is"
               r" incompatible[^\n]{0,80}",
               "ports of InfiniBand and of Ethernet are mixed: they cannot be connected with each other",
               "name those of one link layer in NCCL_IB_HCA, the same on all hosts (ibv_devinfo shows link_layer)",
               "NVIDIA/nccl src/transport/net_ib/connect.cc and init.cc"),
-    FaultLine("|".join(rf"{event}(?:port error|device fatal|local catastrophic)[^\n]{{0,40}}" for event in _EVENTS),
+    FaultLine("|".join(rf"{event}(?:port error|device fatal|local catastrophic)[^\n]{{0,40}}" for event in _EVENTS)
+              + r"|NET/IB: Device \d{1,2} marked as failed|Detected \d{1,2} failed devices out of \d{1,2} devices",
               "a port lost its link or its device during the run",
               "read dmesg and the port's counters (link_downed); reseat or replace cable and module",
               "NVIDIA/nccl src/transport/net_ib.cc, ncclIbAsyncThreadMain; NVIDIA/nccl issue"
               " 905; rdma-core, ibv_get_async_event(3)"),
     FaultLine(r"ibv_modify_qp\b[^\n]{0,40}(?:(?:Connection|Operation) timed out|No route to host|Network is unreachable"
               r"|Invalid argument|No data available|No such device|Remote I/O error)"
-              r"|ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
+              r"|[Ff]ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
               r"[^\n]{0,80}|(?<!to RTS\n )Unable to Connect the HCA's through the link"
+              r"|ibv_create_ah\([^\n]{0,240}failed: (?:Connection timed out|No route|Network is unreach|Invalid arg)"
+              r"|non-zero status: (?:19|22|101|110|113) ibv_modify_qp failed"
               r"|Found Incompatibility issue with GID types"
               r"|[Ii]nvalid (?:gid|GID)\[\d{1,4}\][^\n]{0,40}",
               "two ports cannot be connected: their GIDs do not reach each other",
               "show_gids: take a RoCE v2 GID of the same kind on all hosts (NCCL_IB_GID_INDEX), leave ports out that do"
               " not reach the peer (NCCL_IB_HCA), and give each port of a host a subnet of its own",
               f"{_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_HCA); rdma-core, ibv_modify_qp(3)"),
-    FaultLine(r"read failed in ncclIbRoceGetVersionNum: [^\n]{4,40}",
+    FaultLine(r"(?:read|open) failed in ncclIbRoceGetVersionNum: [^\n]{4,40}",
               "a GID index of the port is not there, so its version of RoCE cannot be read",
               "set NCCL_IB_GID_INDEX to a RoCE v2 GID that show_gids lists on this host or in this container",
               f"NVIDIA/nccl issue 1573; {_VARIABLES} (NCCL_IB_GID_INDEX)"),
-    FaultLine(r"Failed to modify QP (?:\d{1,8} )?to RTS\b",
+    FaultLine(r"Failed to modify QP (?:\d{1,8} )?to (?:RTS|INIT)\b",
               "the NIC did not start the queue pair of the test",
               "ip neigh must have the address of the other side; dmesg has the driver's words; try it without -R",
               "linux-rdma/perftest perftest_resources.c; its issue 132"),
@@ -193,11 +221,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "look at power supplies, their cables and the chassis' or rack's power limit (BMC): the board's own limit"
               " is another reason (SW Power Cap)",
               "nvml.h, nvmlClocksEventReasonHwPowerBrakeSlowdown"),
-    FaultLine(r"(?:out_of_sequence|packet_seq_err|local_ack_timeout_err):[ \t]{0,20}[1-9]\d{3,18}\b",
+    FaultLine(r"out_of_sequence[: \t\n]{1,20}[1-9]\d{4,18}\b|(?:packet_seq_err|local_ack_timeout_err|rx_roce_discards"
+              r"|oos_drop_count|to_retransmits|seq_err_naks_rcvd)[: \t\n]{1,20}[1-9]\d{3,18}\b",
               "RDMA packets were lost and sent again, many times",
               "RoCE: PFC or ECN alike on NIC and switch (mlnx_qos, ethtool -S: discards); InfiniBand: perfquery names"
               " the port whose errors grow",
-              "Linux Documentation/ABI/stable/sysfs-class-infiniband, hw_counters"),
+              "Linux Documentation/ABI/stable/sysfs-class-infiniband, hw_counters; drivers/infiniband/hw/bnxt_re"),
+    FaultLine(r"tx_pause_storm_(?:warning|error)_events: [1-9]\d{0,18}",
+              "a NIC paused its sender for so long that it counts as a storm: the host does not take the data",
+              "look at this host, not at the network: the NIC's PCIe link (LnkSta, MaxReadReq), its IOMMU, a GPU or"
+              " process that hangs; then the NIC's firmware",
+              "Linux Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst"),
     FaultLine(r"cannot access '/sys/kernel/mm/memory_peers[^\n]{0,60}",
               "no peer-memory module is loaded on a host: its NICs do not reach GPU memory directly",
               "load nvidia_peermem there, and at each boot, or use DMA-BUF",
@@ -206,17 +240,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|bad completion with status: 0xc\b"
               r"|IBV_WC_RETRY_EXC_ERR|EXCEEDED ERROR status number 12|InfiniBand retry count between two MPI processes"
               r"|Timed out RDMA with \S{1,40}@o2ib"
-              r"|unhandled timeout error",
+              r"|unhandled timeout error|ucp_ep_create\(proc=\d{1,8}\) failed: Endpoint timeout",
               "the peer's port did not answer: the retries of RDMA ran out (status 12)",
               "on both hosts compare GID (show_gids; RoCE: NCCL_IB_GID_INDEX), MTU, PFC and state of the ports, and run"
               " ib_write_bw between the same two; only then raise NCCL_IB_TIMEOUT",
-              f"{_VERBS}; {_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT); NVIDIA/nccl issue 426"),
+              f"{_VERBS}; {_VARIABLES} (NCCL_IB_GID_INDEX, NCCL_IB_TIMEOUT); NVIDIA/nccl issue 426", follows=True),
     FaultLine(_status("13", "(?:RNR|Receive-no-ready) retry count(?:er)? exceeded")
               + r"|bad completion with status: 0xd\b|RNR retry counter exceeded"
               r"|IBV_WC_RNR_RETRY_EXC_ERR|EXCEEDED ERROR status number 13",
               "the peer had no buffer ready (status 13): its process hangs or is gone",
               "read the log of the peer's rank: it failed first",
-              _VERBS),
+              _VERBS, follows=True),
     FaultLine(r"via NET/IB\w{0,8}/\d{1,2}/GDRDMA"
               r"(?=[\s\S]{0,40000}?with (?:error |status=\w{1,40}\()4\b)",
               "the NIC did not reach GPU memory (protection error of a GPUDirect channel)",
@@ -256,6 +290,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "make BAR1 hold the whole memory (Resizable BAR; nvidia-smi -q -d MEMORY), and boot with iommu=pt or the"
               " IOMMU off; until then NCCL_P2P_DISABLE=1",
               "CUDA runtime API, cudaErrorMapBufferObjectFailed (205); tinygrad/open-gpu-kernel-modules issue 44"),
+    FaultLine(r"MNNVL \(cliqueSize \d{1,4}\) is available but not (?:working|supported)[^\n]{0,90}",
+              "hosts are joined by NVLink, and IMEX, through which they share memory, does not work",
+              "run nvidia-imex on all of them with the same list of nodes (nvidia-imex-ctl -N); a container needs a"
+              " channel (/dev/nvidia-caps-imex-channels); NCCL_MNNVL_ENABLE=0 goes over the NICs",
+              "NVIDIA/nccl src/mnnvl.cc; IMEX user guide"),
     FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
               r"failed[^\n]{0,60}|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
               r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))"
@@ -286,7 +325,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " or stop the framework's own pool from taking all",
               f"{_GUIDE}, Errors; CUDA runtime, cudaErrorMemoryAllocation; vllm-project/vllm vllm/v1; Gaudi PyTorch"
               " bridge"),
-    FaultLine(r"Duplicate GPU detected",
+    FaultLine(r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
               "two ranks were given the same GPU",
               "set the device by the local rank, and give each host as many ranks as it has GPUs",
               "NVIDIA/nccl src/init.cc"),
@@ -297,15 +336,20 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NCCL_SOCKET_IFNAME names no interface that is up",
               "correct or unset NCCL_SOCKET_IFNAME (ip -br addr shows the names)",
               f"{_VARIABLES} (NCCL_SOCKET_IFNAME)"),
+    FaultLine(r"Socket creation failed : Address family[^\n]{0,40}",
+              "the process has no network interface that the library can use",
+              "give the container the host's network (docker run --network=host), or bring an interface up",
+              "NVIDIA/nccl-tests issue 14"),
     FaultLine(r"unable to connect to server[^\n]{0,100}: Connection refused|client failed\. connect\(\) failed:"
-              r" Connection refused",
+              r" Connection refused|failed to connect: Connection refused",
               "no server of the test listens at that address and port",
               "start it there first (iperf3 -s, ucx_perftest without a host), with the same port (-p), and open it in"
               " the firewall",
               "esnet/iperf src/iperf_error.c; openucx/ucx src/tools/perf; connect(2): ECONNREFUSED"),
     FaultLine(r"Host key verification failed|Permission denied \(publickey[^\n]{0,60}|was not reachable via ssh"
               r"|ssh exited with exit code 255|unable to run (?:bstrap_)?proxy on \S{1,80}"
-              r"|connect to host \S{1,80} port \d{1,5}: "
+              r"|connect to host \S{1,80} port \d{1,5}: |launcher '\w{1,20}' not installed"
+              r"|kex_exchange_identification: [^\n]{0,60}|MCA parameter \"plm_rsh_agent\""
               r"|\borted: (?:command not found|No such file)|\bprted: (?:command not found|No such file)",
               "the launcher cannot log in on a host, or start its daemon there",
               "ssh HOST true must work without a question from the first host, in a container with its own keys and"
@@ -317,6 +361,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ip route get ADDRESS shows the interface that is used; see that it is up at both ends, and open the port"
               " in the firewall (one that rejects answers: No route to host)",
               "esnet/iperf src/iperf_error.c; connect(2)"),
+    FaultLine(r"Invalid job credential|Job credential (?:expired|replayed|revoked)"
+              r"|Zero Bytes were transmitted or received"
+              r"|Munge decode failed: [^\n]{1,60}|Protocol authentication error|Invalid authentication credential",
+              "Slurm's daemons do not accept what the others sign",
+              "munge -n | ssh HOST unmunge must work both ways: the same munge.key, clocks within minutes (chronyc"
+              " tracking), the same users; then slurm.conf and versions alike on all hosts",
+              "Slurm slurm/slurm_errno.h; MUNGE installation guide; NVIDIA/deepops issue 1179"),
     FaultLine(r"pmixp_\w{1,20}\.[ch]:\d{1,5}: (?:send failed, rc=\d{1,5}|Cannot establish the connection)[^\n]{0,60}",
               "Slurm's daemons on the hosts of the job do not reach each other",
               "open the firewall between the hosts that compute; SLURM_PMIX_DIRECT_CONN=false sends over slurmd's port",
@@ -328,11 +379,16 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"mca_btl_tcp_endpoint_\w{1,40}\] (?:\S{1,60} )?(?:connect\(\) to |received unexpected process)"
               r"[^\n]{0,100}|Message: {1,8}connect\(\) to [^\n]{1,60} failed|failed to TCP connect to a peer MPI"
               r"|HYDU_sock_connect[^\n]{0,80}unable to connect from[^\n]{0,80}|unable to complete a TCP connection"
-              r"|MPI process(?:es)? (?:is|are) un(?:able to reach|reachable)",
+              r"|MPI process(?:es)? (?:is|are) un(?:able to reach|reachable)|MPI requires .--mca btl_tcp_if_include",
               "MPI's processes do not reach each other over the interface that MPI chose",
               "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, where NET is the network of the hosts"
               " (10.0.0.0/24 or a name): docker0 and virbr0 have one address on all hosts; open the firewall",
               "open-mpi/ompi opal/mca/btl/tcp/help-mpi-btl-tcp.txt; horovod issue 310"),
+    FaultLine(r"[Cc]onnect to 127(?:\.\d{1,3}){3}<\d{1,5}> failed[^\n]{0,60}",
+              "a rank gave the others its loopback address",
+              "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts, on each host its own name; see that it is"
+              " up and has an address",
+              f"{_GUIDE}, Networking issues (IP network interfaces)"),
     FaultLine(r"(?:Call to connect|(?<!failed to )[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
               r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable"
               r"|Software caused connection abort|Connection reset by peer)"
@@ -344,7 +400,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"Could not resolve hostname \S{1,120}|[Uu]nable to get host (?:address|entry)\b[^\n]{0,80}"
               r"|ping: \S{1,80}: (?:Name or service not known|Temporary failure in name resolution)"
               r"|unable to connect to server[^\n]{0,100}: (?:Name or service|Temporary failure)"
-              r"|Name or service not known for \S{1,80}:\d|Can't find address for host \S{1,80}, check slurm\.conf"
+              r"|Name or service not known for \S{1,80}:\d|The IPv4 network addresses of \([^\n]{1,120}? cannot be"
+              r" retrieved[^\n]{0,60}(?=[\s\S]{0,9000}?(?:timed out after|DistStoreError|failed to connect to))"
+              r"|Can't find address for host \S{1,80}, check slurm\.conf"
               r"|error encountered when getting address info",
               "the name of a host is not resolved",
               "getent hosts NAME on the host that asks; correct the list of hosts or /etc/hosts; in Kubernetes wait"
@@ -373,8 +431,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "mpirun was asked for more processes than its list of hosts has slots",
               "name the hosts with their slots (-H host1:8,host2:8, or slots=8 in the hostfile)",
               "Open MPI documentation, Scheduling processes across hosts"),
+    FaultLine(r"pmix_psec_base_open failed|Framework: psec\nComponent: \w{1,20}",
+              "PMIx of launcher and program do not have the same security component",
+              "PMIX_MCA_psec=native for both, or install the one that is named (munge) in the image; best the same"
+              " release of PMIx",
+              "openpmix, src/mca/psec; NVIDIA/pyxis issue 88"),
+    FaultLine(r"nspace \"[^\"\n]{1,60}\" has only \d{1,7} ranks, asked for -1",
+              "Slurm's PMIx plugin does not know a request of the program's PMIx",
+              "build both with the same release of PMIx (srun --mpi=list), and update Slurm",
+              "openpmix issues 1484 and 3320"),
     FaultLine(r"not built with SLURM's PMI|No PMIx server was reachable, but a PMI1/2 was detected|PMI2?_Init failed"
-              r"|OPAL ERROR: Unreachable in file \S{0,20}pmix|PMI2 init failed",
+              r"|OPAL ERROR: Unreachable in file \S{0,20}pmix|PMI2 init failed|mpi/pmix\w{0,4}: ERROR: Bad request",
               "the launcher and the MPI library speak different versions of PMI: each process is alone",
               "srun --mpi=pmix (srun --mpi=list shows what there is), or an MPI built with Slurm's PMI; mpirun within"
               " the allocation works too",
@@ -384,7 +451,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "kubectl describe node: Allocatable and Allocated; see that the device plugin runs and that the name of"
               " the resource is its own",
               "Kubernetes documentation, Device Plugins"),
-    FaultLine(r"Unable to resolve hostname to a \(local\) address|unsupported gloo device",
+    FaultLine(r"Unable to resolve hostname to a \(local\) address"
+              r"(?=[\s\S]{0,20000}?(?:connectFullMesh|[Tt]ime ?d? ?out|refused|Error))|unsupported gloo device"
+              r"|Unable to find address for: \S{1,20}",
               "gloo found no address of this host: its own name leads to none of its interfaces",
               "GLOO_SOCKET_IFNAME=the interface that reaches the other hosts, or the host's address in /etc/hosts (not"
               " 127.0.1.1)",
@@ -394,6 +463,29 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "GLOO_SOCKET_IFNAME=the interface that reaches the other hosts (ip -br addr), on each host its own name;"
               " no 127.0.1.1 for the host's name in /etc/hosts; open the firewall",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"),
+    FaultLine(r"Every node should have a unique IP address[^\n]{0,80}",
+              "the nodes of the Ray cluster and vLLM see different addresses of the same host",
+              "on each host VLLM_HOST_IP=its own address, the one that ray start --node-ip-address has",
+              "vllm-project/vllm, its Ray executor"),
+    FaultLine(r"Ray does not allocate any GPUs on the driver node|Current node has no GPU available"
+              r"|Cannot provide a placement group of|No available node types can fulfill resource request",
+              "the Ray cluster has not the GPUs where the job asks for them",
+              "ray status on the head: as many GPUs as tensor times pipeline parallel, some on the host that starts"
+              " the job; join missing hosts (ray start --address), end jobs that hold GPUs",
+              "vllm-project/vllm, its Ray executor; Ray documentation, placement groups"),
+    FaultLine(r"Invalid NCCL_COMM_ID[^\n]{0,80}|Net : No valid <IPv4_or_hostname>:<port> pair found",
+              "NCCL_COMM_ID is no address and port",
+              "unset it, or set the first rank's address and port (192.0.2.1:12345), the same for all",
+              f"{_VARIABLES} (NCCL_COMM_ID)"),
+    FaultLine(r"TOPO/NET : (?:Could not force merge NICs|Only matched)[^\n]{0,80}|Specified fused NIC \S{1,60}"
+              r"|Fusing NET devices from different NUMA domains",
+              "NCCL_NET_FORCE_MERGE names ports that NCCL cannot join",
+              "unset it: NCCL joins the ports of one card by itself (NCCL_NET_MERGE_LEVEL)",
+              f"{_VARIABLES} (NCCL_NET_FORCE_MERGE); NVIDIA/nccl src/graph/topo.cc"),
+    FaultLine(r"GLIBC(?:XX)?_[\d.]{1,8}.? not found \(required by [^\n)]{0,100}(?:nccl|rccl)-net[^\n]{0,20}",
+              "NCCL's network plugin was built for a newer system than this image, and is not loaded",
+              "take the plugin that was built for the image's distribution, or build it there",
+              "ld.so(8); NVIDIA/nccl src/plugin/plugin_open.cc"),
     FaultLine(r"network \S{1,40} not found\.|Failed to initialize any NET plugin",
               "NCCL has no network of the name that NCCL_NET or NCCL_NET_PLUGIN asks for",
               "unset them, or install the plugin and put its folder into LD_LIBRARY_PATH (NCCL_DEBUG=INFO: NET/Plugin)",
@@ -402,6 +494,21 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "hosts of the run have different numbers of network devices",
               "compare ibv_devinfo on all hosts: bring the missing ports up, or name the same in NCCL_IB_HCA",
               "NVIDIA/nccl src/init.cc"),
+    FaultLine(r"PML ucx cannot be selected",
+              "Open MPI was told to use UCX, and cannot",
+              "ompi_info must list pml: ucx, and ucx_info -d a device: give the container /dev/infiniband, or take"
+              " another way (mpirun --mca pml ob1)",
+              "open-mpi/ompi ompi/mca/pml/base; its issue 11669"),
+    FaultLine(r"(?:SHARP coll init error: |Cannot connect to SHARPD)[^\n]{0,60}"
+              r"|sharp_get_job_data_len failed[^\n]{0,60}",
+              "the switches' reductions (SHARP) were asked for, and their manager does not answer",
+              "NCCL_COLLNET_ENABLE=0 goes without; else start sharp_am at the subnet manager (test: sharp_hello)",
+              "Mellanox/nccl-rdma-sharp-plugins; NVIDIA SHARP documentation"),
+    FaultLine(r"No transport found for rank \d{1,6}|Rank \d{1,6} has no transport for \w{4} peer",
+              "two ranks have no way to each other: transports are switched off",
+              "unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and NCCL_NET; processes of a host need one IPC"
+              " namespace",
+              "NVIDIA/nccl src/transport.cc"),
     FaultLine(r"network devices? '[^\n]{1,80}' (?:is|are) not available[^\n]{0,80}",
               "UCX_NET_DEVICES names a device that is not on this host",
               "ucx_info -d lists the names (mlx5_0:1), which can differ from host to host; unset UCX_NET_DEVICES",
@@ -436,7 +543,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the firmware file of the GPU's system processor is missing or of another version",
               "install the driver's firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin) of the version of its module",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x61, RM_INIT_FIRMWARE_FETCH_FAILED"),
-    FaultLine(r"Key was rejected by service|Loading of unsigned module is rejected|Required key not available"
+    FaultLine(r"not signed by a key that is trusted|Key was rejected by service|Loading of unsigned module is rejected"
+              r"|Required key not available"
               r"|unsigned module loading is restricted",
               "Secure Boot refuses a kernel module that is not signed",
               "sign it and enroll the key (mokutil --import), install the distribution's signed build, or switch Secure"
@@ -601,6 +709,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "CUDA runtime API, cudaErrorSystemDriverMismatch (803)"),
     FaultLine(r"MPS client failed to connect|(?:cudaErrorMps|CUDA_ERROR_MPS_)\w{4,40}"
               r"|remote procedural call between the MPS server and the MPS client failed"
+              r"|Server encountered a fatal exception\. Shutting down"
               r"|MPS server is not ready to accept new MPS client requests|required to (?:create MPS client|support"
               r" device connections) have been exhausted",
               "the process cannot use the MPS server",
@@ -698,6 +807,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host; install firmware and driver of one release (hl-fw-loader); replace it if it comes"
               " back",
               "Linux drivers/accel/habanalabs/common/device.c; HabanaAI/Setup_and_Install issue 1"),
+    FaultLine(r"Invalid server type \([^\n)]{1,20}\)? requested",
+              "the collectives' library does not know the kind of server that the driver reports",
+              "install driver, firmware and libraries of one release (hl-smi shows the driver's), or the cloud's image",
+              "HabanaAI/hccl_demo issue 44"),
     FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}|Device acquire failed",
               "no accelerator is free: other processes have them, or a container was not given them",
               "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES);"
@@ -724,7 +837,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " comes back",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/health.c, hsynd_str"),
     FaultLine(r"bnxt_en [0-9a-f:.]{7,16} \S{1,16}: (?:Error \(timeout: |Firmware (?:(?:non-)?fatal reset event|not"
-              r" responding))[^\n]{0,80}"
+              r" responding)|TX timeout detected)[^\n]{0,80}|bnxt_re\w{0,4}[^\n]{0,40}FW STALL Detected"
               r"|infiniband efa_\d{1,3}: Failed to (?:process command|allocate|submit)[^\n]{0,80}",
               "a NIC's firmware refused a command, did not answer it or reset itself",
               "read the lines around it in dmesg; update the NIC's firmware and driver; of EFA fewer processes can be"
@@ -785,10 +898,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "fi_info lists those that are there; FI_PROVIDER (Intel MPI: I_MPI_OFI_PROVIDER) names one, and the"
               " container needs its device",
               "ofiwg/libfabric fi_getinfo(3); pmodels/mpich src/mpid/ch4/netmod/ofi"),
-    FaultLine(r"PSM2? (?:no hfi units are active|can't open hfi unit)[^\n]{0,60}",
-              "no Omni-Path port is up",
-              "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm)",
-              "cornelisnetworks/opa-psm2 psm_ep.c"),
+    FaultLine(r"PSM[23]? (?:no (?:hfi|nic) units are active|can't open (?:hfi|nic) unit)[^\n]{0,60}",
+              "no Omni-Path port is up, or none that PSM3 can use",
+              "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm); PSM3:"
+              " ibv_devinfo, or FI_PROVIDER=tcp",
+              "cornelisnetworks/opa-psm2 psm_ep.c; ofiwg/libfabric prov/psm3"),
+    FaultLine(r"\bSM port is down|Duplicate GUID found by link",
+              "the subnet manager cannot set up the fabric",
+              "its own port must be LinkUp (ibstat; opensm -g GUID names it); two devices with one GUID: change one",
+              "linux-rdma/opensm osm_sm_state_mgr.c, osm_node_info_rcv.c"),
     FaultLine(r"\[(?:SymbolErrorCounter|LinkErrorRecoveryCounter|PortRcvErrors|LocalLinkIntegrityErrors) =="
               r" (?:255|65535|\d{5,20})\][^\n]{0,60}",
               "a port of the fabric counts errors of its link",
@@ -813,6 +931,16 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load the NIC's RDMA driver (mlx5_ib), give a guest the function and a container /dev/infiniband;"
               " ibv_devices lists the names",
               "rdma-core, ibv_devices(1); linux-rdma/perftest perftest_resources.c"),
+    FaultLine(r"Latency Test\s[\s\S]{0,2400}?\n[ \t]{0,8}\d{1,2}(?:[ \t]{1,20}\d{2,7})(?:[ \t]{1,20}\d{1,6}\.\d{2}){2}"
+              r"[ \t]{1,20}(?:[3-9]\d|\d{3,6})\.\d{2}\b",
+              "RDMA's latency is many times what it is within a site (1 to 10 us)",
+              "idle states of CPUs (tuned-adm profile latency-performance) and the NIC's interrupts; a software RDMA"
+              " device; a switch or router that is congested, or a long way between the hosts",
+              "linux-rdma/perftest README, latency tests"),
+    FaultLine(r"Requested mtu is higher than active mtu",
+              "the port's MTU is smaller than the one that the test asks for",
+              "RoCE: the interface's and the switch's MTU (9000 gives 4096); InfiniBand: the subnet manager's",
+              "linux-rdma/perftest perftest_resources.c, set_mtu"),
     FaultLine(r"Couldn't listen to port \d{1,5}",
               "another process has the port of the test",
               "end the server that was left, or give both sides another port (-p)",
@@ -842,13 +970,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " started as the job counts",
               "PyTorch, torch/csrc/distributed/c10d/socket.cpp, TCPStore.cpp"),
     FaultLine(r"Mismatched NCCL version detected[^\n]{0,80}|[Mm]essage truncated ?: receiv(?:ed|ing) \d{1,12} bytes"
-              r"|socketFinalizeAccept: wrong (?:type|magic)[^\n]{0,40}"
+              r"|socketFinalizeAccept: wrong (?:type|magic)[^\n]{0,40}|collective mismatch error[^\n]{0,60}"
+              r"|posted incorrect receive info[^\n]{0,40}"
               r"|NCCL version mismatch with remote peer[^\n]{0,60}"
               r"|Bootstrap Root : (?:mismatch in info|rank \d)[^\n]{0,80}",
               "the ranks do not agree: they run different versions, variables or collectives",
               "use one image and one environment on all hosts; no other program may use the ranks' ports",
               "NVIDIA/nccl src/transport/net_socket.cc, src/bootstrap.cc"),
-    FaultLine(r"NET/OFI (?:Request [^\n]{0,80}completed with error|Couldn't open )[^\n]{0,80}",
+    FaultLine(r"NET/OFI (?:Request [^\n]{0,80}completed with error|Couldn't open |Operation with NULL context completed"
+              r" with error|Unable to insert remote address into address vector)[^\n]{0,80}",
               "a request of libfabric failed",
               "let all traffic pass between the hosts (the security group must allow itself, both ways), and use one"
               " version of libfabric and of the plugin on all",
@@ -927,7 +1057,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "load the driver's network modules (habanalabs_cn, habanalabs_en) of the same version as habanalabs, and"
               " bring the ports up (manage_network_ifs.sh --up); hl-smi -Q shows the links",
               "Intel Gaudi documentation, manage_network_ifs.sh"),
-    FaultLine(r"CUDA driver version is insufficient for CUDA runtime version|(?:cuda|hip)ErrorInsufficientDriver"
+    FaultLine(r"NVIDIA driver on your system is too old|unsupported CUDA version: driver [\d.]{1,6} < image|"
+              r"CUDA driver version is insufficient for CUDA runtime version|(?:cuda|hip)ErrorInsufficientDriver"
               r"|API call is not supported in the installed CUDA driver|requirement error: unsatisfied condition: cuda"
               r" ?>= ?\d{1,3}|[Nn][Vv][Ii][Dd][Ii][Aa] driver (?:on your system )?is too old|cudart init failure: 35"
               r"|cudaSetDevice err: 35|libcuda\.so[.\d]{1,16}: undefined symbol: cu\w{2,40}",
@@ -1021,11 +1152,12 @@ SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"CUDA-capable device(?:\(s\))?s? (?:is/)?are busy or unavailable",
               "the GPUs take no new process: exclusive mode, MIG without an instance, or an MPS server of another user",
               "nvidia-smi shows who is on them and the compute mode (nvidia-smi -c DEFAULT); with MIG name an instance;"
-              " a GPU that needs a reset is busy, too (its XIDs in dmesg)",
-              "CUDA runtime API, cudaErrorDevicesUnavailable; NVIDIA/k8s-device-plugin issue 647"),
+              " a GPU that needs a reset is busy, too (its XIDs in dmesg), and so is a vGPU without a license",
+              "CUDA runtime API, cudaErrorDevicesUnavailable; k8s-device-plugin issue 647; Azure/AKS issue 4870"),
     FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
               r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b|(?:cuInit|cudaSetDevice) err: 100\b"
-              r"|(?:cudart|nvcuda) init failure: 100\b|Failed to infer device type|cuInit: CUDA_ERROR_NO_DEVICE\b",
+              r"|(?:cudart|nvcuda) init failure: 100\b|Failed to infer device type|cuInit: CUDA_ERROR_NO_DEVICE\b"
+              r"|cuInit failed: ?100\b",
               "the process asks for a GPU that it does not see",
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
               " shows what the driver has",
@@ -1071,14 +1203,16 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "reseat or replace the device below this port, its riser or cables, and check its power; the lines with"
               " severity and type say more",
               "Linux drivers/pci/pcie/aer.c"),
-    FaultLine(r"Out of memory: Kill process \d[^\n]{0,60}|killed by the OOM killer|result 'oom-kill'|OOMKilled",
+    FaultLine(r"Out of memory: Kill process \d[^\n]{0,60}|killed by the OOM killer"
+              r"|due to the node running low on memory|result 'oom-kill'|OOMKilled",
               "memory ran out",
               "see what grew (dmesg, systemctl status), give it a larger limit, or the guests less (hosttune plan,"
               " reserve)",
               "Linux mm/oom_kill.c; systemd.service(5), OOMPolicy"),
     FaultLine(r"nvidia-fabricmanager\.service: (?:Main|Control) process exited[^\n]{0,40}|Failed to start[^\n]{0,40}"
               r"[Ff]abric ?[Mm]anager|Job for nvidia-fabricmanager\.service failed"
-              r"|nvidia-fabricmanager\.service: Start request repeated too quickly",
+              r"|nvidia-fabricmanager\.service: Start request repeated too quickly"
+              r"|Unknown option: \S{0,80}fabricmanager\.cfg|fabric manager found but not active",
               "Fabric Manager did not start",
               "journalctl -u nvidia-fabricmanager says why; its version must be the driver's",
               "Fabric Manager user guide"),
@@ -1271,6 +1405,11 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "name resolution, login without a question (ssh HOST true) and TCP between all hosts, not only from the"
               " first; oob_tcp_if_include names the interface (Slurm: the logs of slurmd)",
               "open-mpi/ompi orte/mca/plm/base/help-plm-base.txt; openpmix issue 2031"),
+    FaultLine(r"init failed for (?:remote )?transport: \w{1,12}|Unable to initialize any transports",
+              "NVSHMEM cannot use its way to other hosts",
+              "NVSHMEM_DEBUG=INFO says why; IBGDA and IBRC need ConnectX NICs that the container sees, nvidia_peermem"
+              " or DMA-BUF, and NVSHMEM_HCA_LIST with ports that are up; within one host NVSHMEM_REMOTE_TRANSPORT=none",
+              "NVSHMEM documentation, environment variables; deepseek-ai/DeepEP issues 55, 128 and 202"),
     FaultLine(r"packets transmitted, 0 (?:packets )?received[^\n]{0,40}|Destination Host Unreachable",
               "the other host does not answer",
               "ip route get ADDRESS and ip neigh: interface, VLAN and address; see whether it is up, and the firewall",
@@ -1313,16 +1452,32 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a rank hangs in a call of the GPU's runtime or of NCCL",
               "its stack (py-spy dump, gdb) shows where; dmesg of its host for XIDs; NCCL_DEBUG=INFO for the network",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
+    FaultLine(r"cannot find a network-attachment-definition \([^\n]{1,80}|failed to find plugin \"[\w-]{1,30}\" in path"
+              r"[^\n]{0,60}|no IP addresses available in (?:range set|network)[^\n]{0,60}",
+              "the cluster's network could not give the pod its second interface",
+              "kubectl get net-attach-def -A: name and namespace of the annotation; the plugin in /opt/cni/bin of each"
+              " node; a range of addresses that is large enough (whereabouts, where several nodes share it)",
+              "k8snetworkplumbingwg/multus-cni; CNI plugins, host-local"),
     FaultLine(r"SRIOV-CNI failed to [^\n]{1,120}|failed to (?:move|set) RDMA (?:device|subsystem)[^\n]{1,100}",
               "the cluster's network could not give the pod its virtual function",
               "its words say why; the function must be free and, for RDMA, the host in exclusive mode (rdma system"
               " show)",
               "k8snetworkplumbingwg/sriov-cni; rdma-cni"),
-    FaultLine(r"remote process exited or there was a network error|Connection closed by remote peer"
+    FaultLine(r"remote process exited or there was a network error|NIXL_ERR_REMOTE_DISCONNECT"
+              r"|Connection closed by remote peer"
               r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)",
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),
+    FaultLine(r"A worker died or was killed while executing a task"
+              r"|The actor died unexpectedly before finishing this task",
+              "a worker of Ray ended",
+              "its own log (ray logs worker-*) and dmesg of that host (out of memory, XIDs) say why",
+              "Ray documentation, Debugging failures"),
+    FaultLine(r"\bRendezvousClosedError\b",
+              "the job at which this host wanted to meet the others has ended",
+              "the log of the first host says why; start all again, with a new --rdzv-id",
+              "PyTorch, torch/distributed/elastic/rendezvous"),
     FaultLine(r"Watchdog caught collective operation timeout",
               "a rank did not come to a collective in time",
               "find the rank that is behind (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy): it crashed, waits for data, or its"

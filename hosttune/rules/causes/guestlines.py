@@ -124,6 +124,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "Linux drivers/iommu/intel/dmar.c, warn_invalid_dmar"),
     FaultLine(r"NVRM: Attempting to remove device [0-9a-f:.]{7,16} with non-zero usage count"
               r"|failed to clear page tables on GEM object close|amdgpu: leaking bo va"
+              r"|Could not unload NVIDIA driver kernel modules, driver is in use"
+              r"|failed to unload driver: resource temporarily unavailable"
               rf"|Module {_MODULES} is in use[^\n]{{0,60}}",
               "something on the host still uses the GPU that its driver is to give up",
               _IN_USE,
@@ -153,7 +155,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"Bad return status for module build on kernel[^\n]{0,60}|DKMS: build failed"
               r"|Failed to build the NVIDIA kernel module|kernel module was not created"
               r"|modpost: [^\n]{1,40}(?:uses GPL-only symbol|undefined!)[^\n]{0,60}"
-              r"|/var/lib/dkms/[^\n]{1,160}\.o\] Error \d",
+              r"|/var/lib/dkms/[^\n]{1,160}\.o\] Error \d|Building rpms failed; see [^\n]{1,120}"
+              r"|Compiler version check failed|gcc-version-check failed|Failed CC version check",
               "a kernel module could not be built for this kernel",
               "its make.log has the first error: take a driver release that knows this kernel, or an older kernel;"
               " headers and compiler must be those of the kernel",
@@ -189,7 +192,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " before)",
               "NVIDIA vGPU documentation, Compatibility of vGPU manager and guest driver"),
     FaultLine(r"Failed to acquire license from[^\n]{0,100}|Valid GRID license not found"
-              r"|License Status[ \t]{0,40}: Unlicensed \(Restricted\)",
+              r"|License Status[ \t]{0,40}: Unlicensed(?:(?= *\n)| \(Restricted\))",
               "the vGPU has no license: it is slow, or stops",
               "put a client token of the license server into /etc/nvidia/ClientConfigToken, restart nvidia-gridd, and"
               " let the guest reach the server (port 443); nvidia-smi -q shows the status",
@@ -203,7 +206,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " mixed mode; of a GPU with SR-IOV make the virtual functions first (sriov-manage -e)",
               "Linux Documentation/driver-api/vfio-mediated-device.rst; NVIDIA vGPU documentation"),
     FaultLine(r"MIG mode is in pending (?:en|dis)able state for GPU [0-9A-Fa-f:.]{7,16}: ?(?:In use by another client"
-              r"|Not Suppor ?ted)|[0-9A-Fa-f:.]{7,16} is currently being used by one or more other processes",
+              r"|Not Suppor ?ted)|Resetting GPU [0-9A-Fa-f:.]{7,16} is not supported"
+              r"|[0-9A-Fa-f:.]{7,16} is currently being used by one or more other processes",
               "the change (MIG, reset) waits: the GPU is in use, or may not be reset from here",
               "stop what uses the GPU (nvidia-smi, lsof /dev/nvidia*; DCGM, nvidia-persistenced, the device plugin),"
               " then nvidia-smi --gpu-reset; in a guest that may not reset it reboot the guest",

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
+from msgspec.structs import replace
+
 from hosttune.discovery.kernellog import FOUND_BY, interesting, parse_events
 from hosttune.gpu import VENDORS
 from hosttune.model.evidence import KernelEvent
@@ -72,7 +74,8 @@ def of_kernel(text: str) -> Iterator[Stated]:
             told_of = _CAUSED.sub(r"\1\2", plain)
             messages.setdefault(told_of, message)
             seen[told_of] += 1
-    told = parse_events((None, text) for text in messages)
+    distinct = parse_events((None, text) for text in messages)
+    told = [replace(event, count=max(event.count, seen[event.text])) for event in distinct]
     judged = _failing(told, [(event, *said) for event in told if (said := _fault_of(event))])
     groups = grouped(((outcome, says, remedy, source), event) for event, outcome, says, remedy, source in judged)
     if len(lines) > _PASTED:  # of a whole log, not of the lines that somebody asks about

@@ -29,7 +29,8 @@ _LABELS = tuple(
         (r" {0,6}(\d{1,6}):(?![0-9a-f]{2}:) ?", 0.6),  # srun --label
         (r"\[(\d{1,6})\]:? ?", 0.6),
         (
-            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-nvswitch|kernel:|vfio-pci:|qemu-|kvm:|modprobe:|(?i:error|fatal|warning):)"
+            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container)|kernel:|vfio-pci:|qemu-|kvm:|modprobe:"
+            r"|ibwarn:|ping:|iperf3:|mlx[45]:|(?i:error|fatal|warning):)"
             r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel

@@ -19,7 +19,9 @@ from hosttune.errors import BadInput
 from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
 from hosttune.model.limits import check_count
+from hosttune.model.listing import some
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated, Transport
+from hosttune.rules.causes.clusterlines import PROGRAMS
 from hosttune.rules.causes.faultlines import SOFTWARE_RDMA
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.kernel import KERNEL, WITHIN
@@ -101,7 +103,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     del text  # with those of other alphabets a log takes several times its size
     whole = "\n".join(line for _, line in lines)
     tools = [log for log in logs() if log.is_in(distinct(whole) if log.everyone else whole)]
-    if not tools and (told := [*islice(_trouble(whole, where), _FORMS)]):
+    if not tools and ((told := [*islice(_trouble(whole, where), _FORMS)]) or re.search(PROGRAMS, whole)):
         return Measured(version=1), "no tool that hosttune reads", tuple(told)
     if not tools:
         known = ", ".join(log.name for log in logs())
@@ -231,6 +233,8 @@ def logs() -> tuple[Log, ...]:
         Log("show_gids", r"(?m)^[ \t]*DEV[ \t]+PORT[ \t]+INDEX[ \t]+GID", nothing_more),
         Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
             r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
+        Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
+            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |/hw_counters/\w{1,60}:\d", nothing_more),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
@@ -340,6 +344,13 @@ def _figures(answer: ParsedOutput) -> tuple[Any, ...]:
 
 _RATES = 5  # cells of a row with the rate of messages
 _ETHERNET, _FULL = (1.0, 2.5, 5.0, 10.0, 25.0, 40.0, 50.0, 100.0), 0.88  # Gb/s of ports; RoCE's part of small frames
+_FRAMED, _FRAMED_GBPS = 1 << 15, 10  # bytes of a message; of slower ones the size of frames is no matter
+_FRAMES = Stated(
+    says="frames of RoCE are small, 1024 bytes: the interface has its default MTU of 1500", line="",
+    remedy="ip link set DEV mtu 9000 (4200 is enough) on both hosts, and as much on the switch: ibv_devinfo then has"
+    " active_mtu 4096; then compare the rate with the port's",
+    source="NVIDIA, MTU considerations for RoCE based applications",
+)  # fmt: skip
 _PORT_TEST = r"(?:RDMA_Write|RDMA_Read|Send) (?:Post List )?(Bidirectional )?BW Test"
 
 
@@ -367,8 +378,14 @@ def _perftest(text: str) -> Measured:
     figure = msgspec.structs.replace(figure, size_bytes=int(size))
     held = any(rate * _FULL <= (figure.value or 0) <= rate for rate in _ETHERNET)
     soft = device is not None and re.match(r"(?:rxe|siw)(?:_|\d)", device[1]) is not None and not held
-    line, says, remedy, source = f"Device : {words[0]}", *SOFTWARE_RDMA[1:]
-    stated = (Stated(says=says, line=line, remedy=remedy, source=source),) if soft else ()
+    line, says, remedy, source = f"Device : {words[0]}", *SOFTWARE_RDMA[1:4]
+    framed = re.search(r"Mtu *: (?:256|512|1024)\[B\]", head) if kind == "roce" and int(size) > _FRAMED else None
+    stated = (
+        (msgspec.structs.replace(_FRAMES, line=framed[0]),)
+        if framed and not held and (figure.value or 0) > _FRAMED_GBPS
+        else ()
+    )
+    stated = (Stated(says=says, line=line, remedy=remedy, source=source),) if soft else stated
     return Measured(version=1, setup=setup, figures=(figure,), observations=Observations(stated=stated))
 
 
@@ -459,6 +476,33 @@ _OVER_RDMA = re.compile(  # the host of a channel over RDMA, and whether it reac
     r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO Channel [^\n]{1,160}? via NET/IB\S{0,20}?(/GDRDMA)?"
     r"(?=\s|$|/Shared)"
 )
+# Of each host its ports, if the line is whole.
+_HAS = (
+    r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO NET/IB : "
+    r"(?:No device found|Using ([^\n]{1,1500}?) ?(?:\[RO\])? ?; OOB)"
+)
+_UNLIKE = Stated(
+    says="the hosts do not have the same RDMA ports: they cannot use them all with each other",
+    line="",
+    remedy="ibv_devinfo on each: bring missing ports up, give each container /dev/infiniband, and name in NCCL_IB_HCA"
+    " as many of one link layer on all hosts",
+    source="NVIDIA/nccl src/transport/net_ib; NCCL user guide, NCCL_IB_HCA",
+)
+# kubectl get pods -o wide: pod and node, which follows the address.
+_POD = r"(?m)^(\S{1,253})[ \t]+\d+/\d+[ \t]+Running[ \t][^\n]{0,60}?[ \t]\d+\.\d+\.\d+\.\d+[ \t]+(\S{1,253})"
+_PODS = Stated(
+    says="pods of one node are several hosts for the library: their GPUs talk over the network",
+    line="ranks in several pods of one node",
+    remedy="one pod with all GPUs of the node; else the same NCCL_HOSTID for pods of one node, with hostIPC, hostPID"
+    " and one /dev/shm",
+    source="NVIDIA/nccl src/misc/utils.cc, getHostHash; its issue 879",
+)
+# What a GPU reaches, with GB/s and the way; links of the tree with GB/s (NVIDIA/nccl src/graph/paths.cc, topo.cc).
+_REACHED, _WAY = r"NCCL INFO GPU/\S+ :([^\n]*NET/[^\n]*)", r"NET/\S+ \(\d+/[\d.]+/([A-Z0-9]{3,4})\)"
+_TREE = r"\+ PCI\[([\d.]{1,6})\] - NIC/(\S{1,24})[^\n]*\n[^\n]*?\+ NET\[([\d.]{1,6})\]"
+# Of its port's rate: x16 of 8 GT/s below 200 Gb/s is usual, and x8 of a GPU beside x16. The library takes 12 GB/s where
+# a guest does not show the link.
+_PART, _UNREAD = 0.45, 12.0
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
 
 
@@ -467,11 +511,21 @@ def _nccl_debug(text: str) -> Measured:
     vias = set(_VIA.findall(text))
     ports = re.search(r"NET/IB : Using (.{0,2000})", text)
     names = re.findall(r"\[[0-9]+\]\S+?:[0-9]+/(\S+)", ports[1]) if ports else []
+    nodes = {pod: node for pod, node in re.findall(_POD, text) if f"\n{pod}:" in text}
+    told = [_PODS] if len(set(nodes.values())) < len(nodes) else []
+    has = {host: " ".join(sorted(re.findall(r":\d+/(IB|RoCE)\b", using))) for host, using in re.findall(_HAS, text)}
+    if len(set(has.values())) > 1:
+        words = some([f"{host} {layers or 'none'}" for host, layers in sorted(has.items())], 4)
+        told.append(msgspec.structs.replace(_UNLIKE, line=words))
     comm = _COMM.search(text)
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
     if hosts and len(set(_HOST.findall(text))) == 1 and _all_here(text):
         hosts = 1  # it counts GPUs of one host that it may not connect as of several
-    seen: dict[str, Any] = {"transport": _transport(vias, names, text, hosts), "said": {}}
+    seen: dict[str, Any] = {
+        "transport": _transport(vias, names, text, hosts),
+        "said": {"nics": ", ".join(re.findall(r"\[[0-9]+\](\S+?):[0-9]+/", ports[1]))} if ports else {},
+        "stated": (*told, *_narrow(text)),
+    }
     if seen["transport"] is None and (lacking := re.search(r"NET/IB : No device found", text)):
         seen["said"]["transport"] = lacking[0]  # of one host that is no fault, and of several it is
     if seen["transport"] == "socket" and (lacking := re.search(_NO_VERBS, text)):
@@ -483,6 +537,8 @@ def _nccl_debug(text: str) -> Measured:
         seen["gpudirect_rdma"] = all(direct.values()) if direct else any("GDRDMA" in via for via in vias)
         if without := [host for host, gdr in direct.items() if not gdr][: 4 if any(direct.values()) else 0]:
             seen["said"]["gpudirect_rdma"] = f"no channel of {', '.join(without)} has GDRDMA, those of other hosts have"
+    if {way for row in re.findall(_REACHED, text) for way in re.findall(_WAY, row)} == {"SYS"}:
+        seen |= {"gpu_nic_path": "SYS", "said": {**seen["said"], "gpu_nic_path": "SYS from each GPU to each NET"}}
     if multicast := re.search(r"NVLS multicast support is (not )?available", text):
         seen["nvls"] = multicast[1] is None
     for observation in stated(text):  # that it failed is said after that it is there
@@ -499,12 +555,38 @@ def _nccl_debug(text: str) -> Measured:
     )
 
 
+def _narrow(text: str) -> Iterator[Stated]:
+    """Yield the NIC whose link carries far less than its port, or the GPU whose link carries far less than others."""
+    gpus = re.findall(r"\+ PCI\[([\d.]{1,6})\] - GPU/(\S{1,24})", text)
+    rows = [
+        *((link, f"NIC {nic}", port, "its port") for link, nic, port in re.findall(_TREE, text)),
+        *((link, f"GPU {gpu}", max(gpus, key=lambda row: float(row[0]))[0], "others") for link, gpu in gpus),
+    ]
+    part, (link, name, most, whose) = min(
+        ((float(row[0]) / float(row[2]), row) for row in rows if float(row[0]) < _UNREAD and float(row[2])),
+        default=(1.0, ("", "", "", "")),
+    )
+    if part < _PART:
+        yield Stated(
+            says=f"the PCIe link of {name} carries {link} GB/s, {whose} {most}",
+            line=f"PCI[{link}] - {name.replace(' ', '/')}",
+            remedy="lspci -vv: LnkSta against LnkCap; reseat it, or put it into a slot with its lanes and speed",
+            source="NVIDIA/nccl src/graph/topo.cc, ncclTopoPrintRec",
+        )
+
+
 def _all_here(text: str) -> bool:
     """Return whether a log has as many processes as the ring has ranks: they are of one host then."""
     rings = re.findall(r"(?m)NCCL INFO Channel [0-9/]{1,9} :((?:[ \t]+\d{1,5})+)[ \t]*$", text)
     processes = set(re.findall(r"(?m)^(\S{1,200}?:\d{1,10}):\d{1,10} (\[\d{1,4}\]) ", text))
-    ranks, of = set(re.findall(r"\b[Rr]ank {1,3}(\d{1,6})\b", text)), re.search(r"\bn[rR]anks (\d{1,6})\b", text)
-    return any(1 < len(ring.split()) <= len(processes) for ring in rings) or bool(of and len(ranks) >= int(of[1]))
+    ranks, of = (
+        set(re.findall(r"\b[Rr]ank {1,3}(\d{1,6})\b", text)),
+        re.search(r"\bn[rR]anks (\d{1,6})\b", text),
+    )
+    # A table's head lists the ranks of every host.
+    return len({host for host, _ in _RANK.findall(text)}) < 2 and (
+        any(1 < len(ring.split()) <= len(processes) for ring in rings) or bool(of and len(ranks) >= int(of[1]))
+    )
 
 
 def _transport(vias: set[str], ports: list[str], text: str, hosts: int | None) -> Transport | None:

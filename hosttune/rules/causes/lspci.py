@@ -54,7 +54,7 @@ def machine_of(text: str) -> Measured:
     nics = [block for block in blocks if _NIC.search(block.partition("\n")[0]) and "LnkCap:" in block]
     bridges = [block for block in blocks
                if "PCI bridge" in block.partition("\n")[0] and _is_above(block, gpus + nics)]  # fmt: skip
-    if not any(word in block for block in blocks for word in ("LnkCap:", "Capabilities:", "ACSCtl:")):
+    if not any(word in block for word in ("LnkCap:", "Capabilities:", "ACSCtl:") for block in blocks):
         raise BadInput("no capabilities in it", where="lspci", hint="run lspci -vvv as root")
     if any("<access denied>" in block for block in blocks):
         raise BadInput("capabilities are hidden: <access denied>", where="lspci", hint="run lspci -vvv as root")

@@ -11,6 +11,8 @@ import msgspec
 from hosttune.model.diagnosis import Doubt
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated
 
+_FEW = 4  # times as many NICs as a run uses: it leaves most of them out
+
 
 def merge(parts: Iterable[tuple[str, Measured]]) -> tuple[Measured, tuple[Doubt, ...]]:
     """Return one document of several, each with the name of its source.
@@ -56,8 +58,9 @@ def _join(into: dict[str, Any], facts: dict[str, Any], where: str, doubts: dict[
         if before is None:
             into[name] = value
             continue
-        if name == "gpus_per_host":  # a run can leave some of a host's out
-            into[name] = min(before, value)
+        left_out = name == "nics.count" and max(before, value) >= _FEW * min(before, value)
+        if name == "gpus_per_host" or left_out:  # a run can leave some of a host's out
+            into[name] = max(before, value) if left_out else min(before, value)
             continue
         if name == "p2p" and "pcie" in (before, value) and {"off", "partly"} & {before, value}:
             into[name] = before if value == "pcie" else value  # a path is there, and peer access is not

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hosttune.bench.parse.answer import NotUnderstood
-from hosttune.model.measured import Figure, Measured, Setup
+from hosttune.model.measured import Figure, Measured, Observations, Setup
 
 # Options of launchers with one rank a host.
 _APART = r"-{1,2}(?:map-by|npernode|N|ppn|ntasks-per-node)[ =](?:node|ppr:1:node|1)\b|-{1,2}(?:host|H)[ =]\w[^,\s]*,\w"
@@ -51,4 +51,10 @@ def osu(text: str) -> Measured:
         Figure(metric=metric, subject=subject + both, value=rows[size], unit="MB/s", size_bytes=size)
         for size in sorted(sizes)
     )
-    return Measured(version=1, setup=Setup(hosts=None if between else 1), figures=figures)
+    tcp = re.search(r"-mca btl (?!\^)\S{0,60}\btcp\b|UCX_TLS=\S{0,60}\btcp\b", text) if between else None
+    return Measured(
+        version=1,
+        setup=Setup(hosts=None if between else 1),
+        figures=figures,
+        observations=Observations(transport="socket" if tcp else None, said={"transport": tcp[0]} if tcp else {}),
+    )

@@ -79,6 +79,19 @@ _STALLED = Stated(
 )  # fmt: skip
 
 
+# Retries, and the window at the end of an interval.
+_WINDOW, _UNITS = (
+    r"(?:bits/sec[ \t]+(\d+)|TCP window size:)[ \t]+(\d{1,4}(?:\.\d{1,2})?) ([KM])Bytes?\b",
+    {"K": 8 * 1024, "M": 8 << 20},
+)
+_HELD = Stated(
+    says="the window of TCP, not the wire, holds one stream on this long way",
+    line="", remedy="larger windows at both ends (sysctl net.ipv4.tcp_rmem, tcp_wmem, net.core.rmem_max, wmem_max: at"
+    " least rate × round trip), or several streams (iperf3 -P 8)",
+    source="RFC 7323, 1.1: a window each round trip",
+)  # fmt: skip
+
+
 def iperf(text: str) -> Measured:
     """Read iperf3: what all streams received together. Raises BadInput."""
     rows = re.findall(
@@ -95,8 +108,13 @@ def iperf(text: str) -> Measured:
     *_, (_, rate, unit) = [row for row in rows if "SUM" in row[0]] or rows
     subject = count(streams, "stream")
     # Rate, retries and window of each interval after the first: unsteady without a loss, over a short way.
-    row = r"(?m)^\[[ \d]{2,4}\].* (\d{1,6}(?:\.\d{1,3})?) Gbits/sec[ \t]+(\d+)[ \t]+(\d{1,6})(?:\.\d+)? KBytes"
-    sent = [(float(now), int(retries), int(window)) for now, retries, window in re.findall(row, text)[1:]]
+    row = (
+        r"(?m)^\[[ \d]{2,4}\].* (\d{1,6}(?:\.\d{1,3})?) ([GM])bits/sec[ \t]+(\d+)[ \t]+(\d{1,6}(?:\.\d+)?) ([KM])Bytes"
+    )
+    sent = [
+        (float(now) / (1 if part == "G" else 1e3), int(retries), float(window) * (1 if size == "K" else 1e3))
+        for now, part, retries, window, size in re.findall(row, text)[1:]
+    ]
     steady = [now for now, *_ in sent]
     slow = (
         streams == 1
@@ -113,6 +131,15 @@ def iperf(text: str) -> Measured:
         " (vnet_hdr, vhost) and with several queues; run several streams (iperf3 -P 8)",
         source="Linux Documentation/networking/segmentation-offloads.rst",
     ) if slow else None  # fmt: skip
+    far, sizes = re.search(r"rtt min/avg/max/mdev = [\d.]{1,9}/([1-9][\d.]{1,9})/", text), re.findall(_WINDOW, text)
+    each = float(far[1] if far else "inf") * (1e6 if unit == "G" else 1e3)
+    most = max((float(size) * _UNITS[power] / each for _, size, power in sizes), default=0.0)
+    if (
+        streams == 1
+        and most / _UNSTEADY < float(rate) < most * _UNSTEADY
+        and not any(int(row[0] or 0) for row in sizes)
+    ):
+        stated = replace(_HELD, line=f"{rate} {unit}b/s; the largest window each round trip: {most:.3g} {unit}b/s")
     figure = Figure(metric="tcp", subject=subject, value=float(rate), unit=f"{unit}b/s")
     return Measured(version=1, figures=(figure,), observations=Observations(stated=(stated,) if stated else ()))
 
@@ -126,10 +153,22 @@ class _PastedPort(NamedTuple):
     layer: str = ""
 
 
+_UNSAID = "kind not said"
+# Device ids (ibstat: CA type) of ConnectX-4 and later → the greatest rate of their models, Gb/s.
+_GREATEST = {"MT4115": 100, "MT4119": 100, "MT4121": 100, "MT4123": 200, "MT4125": 200, "MT4129": 400, "MT4131": 800}
+# What a text says that ports have, beside what they show (4X HDR); there are models of half the rate.
+_NAMED, _ADAPTER = r"(?<!\dX )\b([EHNX]DR)\b", r"ConnectX-\d[^\n]{0,40}?(?<!X )\b[EHN]DR\b"
+_RATES = {"EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
+
+
 def _ports(text: str) -> Iterator[_PastedPort]:
-    for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'\s+CA type: (\S{1,40})((?:(?!CA ')[\s\S])*)", text):
+    for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'(?:\s+CA type: (\S{1,40}))?((?:(?!CA ')[\s\S])*)", text):
         for number, state, physical, rate, layer in re.findall(_IBSTAT, rest):
             yield _PastedPort(f"{name} port {number}", kind, state.upper(), physical, float(rate), layer)
+        if "Port " not in rest and (rate := re.search(r"Rate: (\d{1,4})\b", rest)):  # people leave lines out
+            state, physical = (re.search(rf"{what}: (\w+)", rest) for what in ("State", "Physical state"))
+            words = (state[1].upper() if state else "ACTIVE", physical[1] if physical else "")
+            yield _PastedPort(name, kind or _UNSAID, *words, float(rate[1]))
     for name, number, state, physical, rate, layer in re.findall(_STATUS, text):
         yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical, float(rate), layer)
     for name, rest in re.findall(r"hca_id:\s+(\S{1,64})((?:(?!hca_id:)[\s\S])*)", text):
@@ -153,6 +192,15 @@ _WAITING = Stated(
 )  # fmt: skip
 
 
+_MTUS = Stated(
+    says="the ports of two hosts have different MTUs",
+    line="",
+    source="rdma-core, ibv_devinfo(1), active_mtu; NVIDIA/nccl issue 1524",
+    remedy="RoCE: the same MTU for the interfaces of all hosts and the switch (9000 gives 4096); InfiniBand: the subnet"
+    " manager's partitions.conf",
+)
+
+
 def rdma_ports(text: str) -> Measured:
     """Read ibstat, ibstatus, ibv_devinfo and rdma link: ports of one kind are each other's measure. Raises BadInput."""
     ports = list(dict.fromkeys(_ports(text)))
@@ -161,16 +209,23 @@ def rdma_ports(text: str) -> Measured:
     waiting = [port for port in ports if port.state.startswith("INIT") and port.layer != "Ethernet"]
     ports = [port for port in ports if port not in waiting]
     active = [port for port in ports if port.state == "ACTIVE"]
+    named = max((_RATES[word] for word in re.findall(_NAMED, text)), default=0)
+    of_adapter = re.search(_ADAPTER, text) is not None
     most: dict[str, float] = {}
+    wanted: dict[str, float] = {}
     for port in active:
-        most[port.kind] = max(port.rate or 0, most.get(port.kind, 0))
+        able = named <= _GREATEST.get(port.kind, 0) or (port.layer == "InfiniBand" and of_adapter)
+        wanted[port.name] = max(port.rate or 0, named if able else 0)
+        most[port.kind] = max(wanted[port.name], most.get(port.kind, 0))
     slow = [(port.name, port.rate, most[port.kind]) for port in active if port.rate and port.rate < most[port.kind]]
+    if len(slow) > 1 and {port.kind for port in active} == {_UNSAID}:
+        slow = []  # hosts have NICs of a lower rate for other networks
     words = {port.name: f"{port.name} {port.physical}".removesuffix(" LinkUp").strip() for port in ports}
     down = [words[port.name] for port in ports if port not in active]
     # The second ports of cards are often left without a cable: a port that is down stands out only among active ones.
     count = len(ports) if not active or len(down) * 3 <= len(ports) else len(active)
     layers = {port.layer for port in ports}
-    rates = {port.rate for port in active}
+    rates = {wanted[port.name] or None for port in active}
     link = NicLink(
         rate_gbps=slow[0][1] if slow else None,
         max_rate_gbps=slow[0][2] if slow else None,
@@ -178,7 +233,10 @@ def rdma_ports(text: str) -> Measured:
         ports_active=len(active),
     )
     places = [name for name, *_ in slow] + (down if count == len(ports) else [])
-    stated = (replace(_WAITING, line=some([port.name for port in waiting], 4)),) if waiting else ()
+    stated: tuple[Stated, ...] = (replace(_WAITING, line=some([port.name for port in waiting], 4)),) if waiting else ()
+    mtus = sorted(set(re.findall(r"hca_id:\s+(\S{1,64})(?:(?!hca_id:)[\s\S])*?active_mtu:\s+(\d{3,4})\b", text)))
+    if len(mtus) > len(dict(mtus)):  # the same name twice: of two hosts
+        stated += (replace(_MTUS, line=some([" ".join(row) for row in mtus], 4)),)
     return Measured(
         version=1,
         setup=Setup(

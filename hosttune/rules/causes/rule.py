@@ -11,7 +11,7 @@ import msgspec
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import Measured, Observations
 from hosttune.predicting.shape import HostShape
-from hosttune.rules.causes.equals import FALLEN
+from hosttune.rules.causes.equals import BESIDE, FALLEN
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding, Rule
 
@@ -47,7 +47,7 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     def apart(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the figures of these metrics that are far below their equals in the same run."""
         far = tuple(verdict for verdict in self.figures if verdict.apart and verdict.figure.metric in metrics)
-        return tuple(verdict for verdict in far if verdict not in self.falling)
+        return tuple(verdict for verdict in far if not verdict.apart.endswith((FALLEN, BESIDE)))
 
     @cached_property
     def falling(self) -> tuple[Judged, ...]:

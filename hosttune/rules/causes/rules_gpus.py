@@ -23,7 +23,7 @@ _BY_DESIGN = (
 _OF_MACHINE = (
     "unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL where they are set; peer access over PCIe needs BARs that hold the whole"
     " memory (Above 4G Decoding and Resizable BAR in the firmware, addresses that the GPUs reach) and no"
-    " redirection; in a"
+    " redirection; between the sockets of some hosts there is none: use GPUs of one; in a"
     " guest let the planner keep GPUs of one switch together"
 )
 _NVLS_FAILED = (

@@ -147,7 +147,7 @@ def port_down(case: Case) -> Finding | None:
                 if rate
             ]
     if words:
-        return observed(case, "; ".join(words), case.networked, first_kept(_low(case), limits))
+        return observed(case, "; ".join(words), case.networked or case.about(("tcp",)), first_kept(_low(case), limits))
     if apart := tuple(
         verdict for verdict in case.apart(NETWORK) if verdict in case.networked and not _several(verdict)
     ):
@@ -176,6 +176,11 @@ def port_count(case: Case) -> Finding | None:
     )
     if count is not None and case.shape.nics is not None and count < case.shape.nics:
         return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", case.networked, kept)
+    used = case.seen.said.get("nics", "").split(", ")
+    if used[0] and len(used) < (case.shape.nics or 0):
+        return observed(
+            case, f"the library uses {', '.join(used)} alone, of {case.shape.nics} NICs", case.networked, kept
+        )
     if apart := tuple(verdict for verdict in case.apart(NETWORK) if _several(verdict)):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     if "NCCL_CROSS_NIC" in case.environment and _low(case):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
+from hosttune.rules.causes.equals import BESIDE
 from hosttune.rules.causes.rule import (
     COLLECTIVES,
     HOST_COPIES,
@@ -106,7 +107,7 @@ def degraded(case: Case) -> Finding | None:
         if slow and not idle and link.under_load is not False:
             short.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
         if short:
-            about = case.about(_OVER_PCIE) if name == "link" else case.networked
+            about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
             return observed(case, case.told(name, ", ".join(short)), about, kept)
     link = case.seen.link
     full = (
@@ -159,6 +160,7 @@ def _through_host(case: Case) -> str | None:
     return None
 
 
+_HALF = 1.5  # times the rate of host memory by that of a GPU: runs of one path are nearer
 _KERNEL_ACS = "Linux drivers/pci/pci.c, pci_enable_acs: redirection is on wherever an IOMMU is used"
 
 
@@ -187,7 +189,23 @@ def acs(case: Case) -> Finding | None:
             "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"
         )
         return supports("fits", (words,), case.about(("p2p",)))
+    waiting = case.seen.said.get("waiting") if case.complaint and not case.shape.links else None
+    if waiting and (case.seen.transport == "p2p" or (case.seen.transport is None and case.seen.iommu == "on")):
+        return replace(
+            supports("fits", (f"{waiting}: they wait for each other, as where their copies do not get through",)),
+            remedy="run once with NCCL_P2P_DISABLE=1: if that passes, copies between the GPUs do not arrive; on a host"
+            " without guests boot with iommu=pt (hosttune plan with profile host), or turn the IOMMU off in the"
+            " firmware",
+        )
+    of_host = {f"{judged.figure.subject}, GPU memory": judged.value or 0 for judged in case.figures}
+    if slower := tuple(
+        judged for judged in between if judged.value and of_host.get(judged.figure.subject, 0) > judged.value * _HALF
+    ):
+        return supports("fits", (f"{slower[0].name} is far below the same port with the host's memory",), slower)
     low = tuple(judged for judged in between if judged.verdict == "low" and not _of_host_memory(judged))
+    if beside := tuple(judged for judged in low if judged.apart.endswith(BESIDE)):
+        words = "or the GPU is at another CPU than the NIC: try a NIC that is nearer"
+        return supports("fits", (f"{beside[0].name}: {beside[0].apart}", words), beside)
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
     if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
@@ -228,7 +246,10 @@ def ats(case: Case) -> Finding | None:
 )
 def translation(case: Case) -> Finding | None:
     """Every access of a device is translated on a host that gives no device away."""
-    if case.seen.iommu != "on":
+    if case.seen.iommu != "on" or (
+        case.seen.said.get("iommu", "").startswith(("iommu: Default", "BOOT_IMAGE"))  # how it booted; alone no fault
+        and not any(judged.verdict == "low" for judged in case.figures)
+    ):
         return None
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
     if case.shape.virtual:  # a guest's devices are always translated

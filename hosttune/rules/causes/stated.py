@@ -9,6 +9,7 @@ from typing import Any
 from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
+from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, CLUSTER_SYMPTOMS
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
 from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
 from hosttune.rules.causes.kernel import of_kernel
@@ -36,6 +37,9 @@ _ROWS: tuple[tuple[str, Any, str], ...] = (
     ("transport", "socket", r"NET/OFI Could not find any optimal provider"),  # aws-ofi-nccl: sockets are left
     ("nvls", False, r"transport/nvls\.cc:\d{1,5} NCCL WARN[^\n]{0,80}|Failed to bind NVLink SHARP[^\n]{0,120}"),
     ("iommu", "on", r"Missing \"iommu=pt\" from kernel command line"),
+    # Linux drivers/iommu/iommu.c, iommu_subsys_init; /proc/cmdline
+    ("iommu", "passthrough", r"iommu: Default domain type: Passthrough|BOOT_IMAGE=[^\n]{1,600}\biommu=pt\b"),
+    ("iommu", "on", r"iommu: Default domain type: Translated|BOOT_IMAGE=[^\n]{1,600}\b(?:intel|amd)_iommu=on\b"),
     # CUDA samples, simpleP2P.cu; cudaErrorSystemNotReady; HIP samples, hipBusBandwidth; ROCm Validation Suite, pqt
     ("p2p", "off", r"Peer access from [^\n]{1,200}? : No\b"),
     ("p2p", "off", NO_FABRIC),
@@ -65,8 +69,9 @@ _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
 _LAST = r"RmInitAdapter failed|Fatal error during GPU init"  # what a driver says when it gives a GPU up
-_CERTAIN, _SEEN = (*GUEST_LINES, *FAULT_LINES), (*SYMPTOMS, *GUEST_SYMPTOMS)
-_FAILED = (*FAILURES, *GUEST_FAILURES)
+_CERTAIN, _SEEN = (*GUEST_LINES, *CLUSTER_LINES, *FAULT_LINES), (*CLUSTER_SYMPTOMS, *SYMPTOMS, *GUEST_SYMPTOMS)
+_FAILED = (*CLUSTER_FAILURES, *FAILURES, *GUEST_FAILURES)
+_FOLLOWING = {row.says for row in _CERTAIN if row.follows}
 SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *_FAILED)))
 
 
@@ -148,7 +153,8 @@ def lines_of(text: str) -> Measured:
     seen_too = () if told else _told(map(fitting, _SEEN), joined)
     symptoms = [line for line in seen_too if not any(line.says in other.says for other in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
-    told += (line for line in kernel if not ((told or symptoms) and re.search(_LAST, line.line)))
+    more = [line for line in kernel if not ((told or symptoms) and re.search(_LAST, line.line))]
+    told = [*more, *told] if all(line.says in _FOLLOWING for line in told) else [*told, *more]
     told += symptoms
     told += [] if told or found else list(_told(_FAILED, text))[:1]
     for driver, address, speed, width, where, top, most in findall(_NARROW, text):

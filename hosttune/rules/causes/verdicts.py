@@ -15,6 +15,7 @@ from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, TYPICAL_MFU, E
 from hosttune.predicting.shape import HostShape
 
 _MANY = 10.0  # times: more is not said in percent
+_FAR_BELOW = 0.1  # of a bound that a board can lack the links for
 _LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
 _LEAST_CLOCK = 0.9  # of the clock that the report compares with
 IDLE_SPEEDS = (
@@ -207,7 +208,8 @@ def _verdict(
         if found.at_least is not None and value < bound * found.at_least:
             part = f"{value / bound:.0%} of the bound, less than {found.at_least:.0%}"
             return "low", f"{part} ({found.formula}): {inputs}"
-        return "expected", f"{value / bound:.0%} of the bound; no typical figure has a source: {inputs}"
+        why = f"{value / bound:.0%} of the bound; no typical figure has a source: {inputs}"
+        return "unknown" if value < bound * _FAR_BELOW else "expected", why
     words = f"{value / typical:.0%} of the typical figure ({found.formula}): {inputs}"
     if value >= typical * found.low_below:
         if found.large is not None and value < found.large * _LEAST:

@@ -146,6 +146,7 @@ NAME_TOOLS = {
     "bench/judge.py",  # a floor for a number of NVLinks
     "bench/parse/dcgm.py",
     "rules/causes/faultlines.py",  # lines of the makers' libraries and tools
+    "rules/causes/clusterlines.py",
     "rules/causes/guestlines.py",
     "rules/checks/fabric.py",  # fabric registration, NVSwitches
     "rules/checks/gpumemory.py",  # to switch ECC on

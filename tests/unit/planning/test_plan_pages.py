@@ -78,7 +78,45 @@ def test_a_pool_that_is_not_there_needs_every_page() -> None:
 )
 def test_the_reserve_is_never_more_than_the_node(memory_gib: int | None, asked: str | None, kept_gib: int) -> None:
     size = None if memory_gib is None else memory_gib * GIB
-    assert reserve_bytes(Reserve(memory_per_node=asked), size) == kept_gib * GIB
+    host = Host(numa_nodes=(NumaNode(id=0, memory_bytes=size),))
+    assert reserve_bytes(host, Reserve(memory_per_node=asked)) == {0: kept_gib * GIB}
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "bars_gib", "cores", "kept_gib"),
+    [
+        (1024, [256] * 4, 96, 8),  # 2 of the host, 2 of page tables, 1.5 of QEMU's 192 vCPUs, 1 of four guests
+        (2048, [256] * 8, 96, 10),  # 2 + 4 + 1.5 + 2 = 9.5
+        (2048, [512] * 8, 96, 14),  # 2 + 8 + 1.5 + 2 = 13.5
+        (32, [512] * 8, 96, 8),  # never more than a quarter
+        (2048, [], 384, 8),  # 2 + 6
+    ],
+)
+def test_the_reserve_holds_page_tables_and_qemu(
+    memory_gib: int, bars_gib: list[int], cores: int, kept_gib: int
+) -> None:
+    cards = [Card(f"0000:{0x41 + n:02x}:00.0", 0, group=n) for n in range(len(bars_gib))]
+    document = build_host(nodes=1, cores_per_node=cores, memory_gib=memory_gib, cards=cards)
+    for card, size in zip(cards, bars_gib, strict=True):
+        row = next(row for row in document["pci"] if row["address"] == card.address)
+        row["bars"] = [{"index": 2, "size_bytes": size * GIB}]
+    assert reserve_bytes(host_of(document), Reserve()) == {0: kept_gib * GIB}
+    for row in document["pci"]:
+        row["numa_node"] = None  # as firmware of one-node hosts often leaves it
+    assert reserve_bytes(host_of(document), Reserve()) == {0: kept_gib * GIB}
+    assert reserve_bytes(host_of(document), Reserve(memory_per_node="3GiB")) == {0: 3 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("cores", "posts", "asked", "kept"),
+    [(32, False, None, 2), (31, False, None, 1), (32, True, None, 1), (32, None, None, 1), (32, False, 1, 1)],
+)
+def test_a_host_that_sees_each_interrupt_keeps_another_core(
+    cores: int, posts: bool | None, asked: int | None, kept: int
+) -> None:
+    host = host_of({**build_host(cores_per_node=cores), "iommu": {"interrupt_posting": posts}})
+    nodes = read_resources(host, Reserve(cores_per_node=asked)).nodes
+    assert [len(node.reserved) for node in nodes.values()] == [kept, kept]
 
 
 @pytest.mark.parametrize(

@@ -200,14 +200,10 @@ BRIDGE = (
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (DMON.format("0 26 65 0 0 4006 1404\n" + "0 7 60 100 12 405 139\n" * 3), "runs at a low clock"),
         (DMON.format("0 650 60 100 52 2619 1755\n1 648 60 99 50 2619 1740\n" * 3), ""),
-        (DMON.format("0 82 48 100 0 7600 1935\n1 84 49 100 0 7600 1920\n" * 3), "wait for each other"),
         (DMON.format("0 382 48 100 0 7600 1935\n1 384 49 100 0 7600 1920\n" * 3), ""),
         (DMON.format("0 12 33 0 0 405 210\n" * 3), ""),
-        (ROW.format(0, 83) + ROW.format(1, 84), "wait for each other"),
         (ROW.format(0, 283) + ROW.format(1, 84), ""),
-        (QUERY.format("100 %, 97.41 W, 350.00 W\n" * 2), "wait for each other"),
         (QUERY.format("100 %, 97.41 W, 350.00 W\n99 %, 97.00 W, 350.00 W\n"), ""),
         (LISTED, ""),
         ("-+-[0000:00]-+-00.0\n |           +-01.1-[01]--+-00.0\n |           |            \\-00.1\n", ""),
