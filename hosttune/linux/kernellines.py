@@ -166,7 +166,9 @@ _JUDGED = (
                rf"{_NVME}(?:I/O (?:tag )?[0-9]{{1,6}} [^\n]{{0,90}}?timeout, (?:aborting|reset|disable|completion p)|"
                r"controller is down; will reset)", "drivers/nvme/host/pci.c, nvme_timeout", outcome="warn",
                says="the drive timed out", remedy="nvme smart-log /dev/nvmeN; update the drive's firmware, or boot with"
-               " nvme_core.default_ps_max_latency_us=0 if it fails when it wakes"),
+               " nvme_core.default_ps_max_latency_us=0 if it fails when it wakes; `completion polled`: its interrupts"
+               " get lost"
+               " (of a guest see the host's interrupt remapping)"),
     KernelLine("nvme-media", "critical medium error",
                r"(?:blk_update_request: )?critical medium error, dev nvme(?P<code>[0-9]{1,4})n",
                "block/blk-core.c; before 5.16 with the function's name", outcome="warn",

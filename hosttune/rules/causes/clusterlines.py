@@ -455,12 +455,6 @@ CLUSTER_FAILURES: tuple[FaultLine, ...] = (
               "the backtrace below it names the library: UCX and MPI of the image must fit the host's driver; signal 7"
               " (bus error) is a file, /dev/shm or huge pages that ran out",
               "openucx/ucx src/ucs/debug/debug.c"),
-    FaultLine(r"Zero Bytes were transmitted or received",
-              "Slurm's daemon closed the connection: mostly it does not trust the caller",
-              "munge on both hosts (systemctl status munge; munge -n | ssh HOST unmunge: key and clock), Slurm of"
-              " fitting"
-              " versions, and slurmctld's log of that second",
-              "Slurm troubleshooting guide; munge(7)"),
     FaultLine(r"pyxis: couldn't start container|pyxis: \[ERROR\] [^\n]{1,120}",
               "Slurm's container plugin could not start the container",
               "the lines above it say why; enroot start IMAGE on the host shows the same",

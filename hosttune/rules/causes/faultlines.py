@@ -543,7 +543,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the firmware file of the GPU's system processor is missing or of another version",
               "install the driver's firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin) of the version of its module",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x61, RM_INIT_FIRMWARE_FETCH_FAILED"),
-    FaultLine(r"not signed by a key that is trusted|Key was rejected by service|Loading of unsigned module is rejected"
+    FaultLine(r"not signed by a key that is trusted|[Kk]ey was rejected by service"
+              r"|Loading of (?:unsigned module|module with unavailable key) is rejected"
               r"|Required key not available"
               r"|unsigned module loading is restricted",
               "Secure Boot refuses a kernel module that is not signed",
@@ -737,9 +738,35 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the program was not built for this GPU",
               "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
               "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
-    FaultLine(r"could not select device driver \"\"? ?\"? ?with capabilities: \[\[gpu\]\]|nvidia-container-cli: "
+    FaultLine(r"unresolvable CDI devices[^\n]{0,80}|failed to (?:stat CDI host device|inject CDI devices)[^\n]{0,80}"
+              r"|failed to (?:generate|create) (?:device )?CDI specs?\b[^\n]{0,120}|invalid device, empty device edits",
+              "the containers' description of the GPUs (CDI) lacks the device, is old, or could not be made",
+              "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml (AMD: amd-ctk) after each change of driver, GPUs"
+              " or"
+              " MIG, and nvidia-ctk cdi list; in a guest of Kata its image must have driver and toolkit",
+              "CNCF Container Device Interface; NVIDIA/nvidia-container-toolkit issues 885 and 1239"),
+    FaultLine(r"nvidia-container-cli: container error: (?:cgroup subsystem|failed to (?:get|add) device)[^\n]{0,80}",
+              "the container toolkit does not know this host's cgroups: it is older than cgroup v2",
+              "update libnvidia-container (1.8 or later); until then no-cgroups = true in its config.toml and the"
+              " device"
+              " nodes by --device",
+              "NVIDIA/nvidia-docker issue 1660"),
+    FaultLine(r"nvidia-container-cli: device error: [^\n]{0,60}unknown device[^\n]{0,20}",
+              "the container asks for a GPU that the host does not show",
+              "compare --gpus or NVIDIA_VISIBLE_DEVICES with nvidia-smi -L: UUIDs change with GPUs and MIG instances;"
+              " dmesg says whether one is lost",
+              "NVIDIA/libnvidia-container src/cli/common.c"),
+    FaultLine(r"Allocate failed due to [^\n]{1,160}|NodePrepareResources: [^\n]{1,160}",
+              "the device plugin gave the pod no device: none is healthy or free, or it could not be prepared",
+              "read the plugin's log and the node's Allocatable; what holds the GPU on the host keeps it from vfio-pci"
+              " (fuser -v /dev/nvidia*); start the pod again once the plugin runs",
+              "Kubernetes pkg/kubelet/cm/devicemanager, Allocate"),
+    FaultLine(r"could not select device driver \"(?:nvidia)?\"? ?\"? ?with capabilities: \[\[gpu\]\]"
+              r"|nvidia-container-cli: "
               r"[^\n]{1,120}"
-              r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}",
+              r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}"
+              r"|[Uu]nknown (?:or invalid )?runtime(?: name)?:? \\?\"?nvidia"
+              r"|no runtime for \\?\"nvidia\\?\" is configured",
               "the container runtime cannot give GPUs to containers",
               "install the NVIDIA container toolkit (nvidia-ctk runtime configure, restart docker), and see that"
               " nvidia-smi runs on the host",
@@ -794,14 +821,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " driver if it comes back",
               "Linux drivers/gpu/drm/amd/amdgpu/mes_v11_0.c; ROCm/legacy-rocm-build issue 5724"),
     FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}"
-              r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*|\bGPU HANG: ecode [^\n]{1,60}|GT\d: (?:Timedout job: "
-              r"|Engine reset:"
-              r" engine_class=)[^\n]{0,40}",
+              r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*|Ring \w[\w.]{0,24} reset failure",
               "a GPU hung: one of its engines did not answer in time",
               "read the lines below it (reset, RAS, page faults); if the reset fails, power-cycle the host; update "
               "driver"
               " and firmware if it comes back",
-              "Linux drivers/gpu/drm: amd/amdgpu/amdgpu_job.c; i915/i915_gpu_error.c; xe/xe_guc_submit.c"),
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_job.c, amdgpu_job_timedout"),
     FaultLine(r"Failed to initialize hl\d{1,3}\. Device is NOT usable|Failed to communicate with Device CPU[^\n]{0,40}",
               "an accelerator did not start: its own CPU does not answer",
               "power-cycle the host; install firmware and driver of one release (hl-fw-loader); replace it if it comes"
@@ -913,7 +938,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "clear the counters (ibqueryerrors -k), run, and read them again: where they grow, clean, reseat or"
               " replace cable and module",
               "rdma-core, ibqueryerrors(8); 255 and 65535 are the largest that the counters hold"),
-    FaultLine(r"sriov_numvfs[^\n]{0,80}(?:\n[^\n]{0,120})?write error: [^\n]{1,60}|can't enable \d{1,4} VFs[^\n]{0,60}",
+    FaultLine(r"sriov_numvfs[^\n]{0,80}(?:\n[^\n]{0,120})?write error: [^\n]{1,60}|can't enable \d{1,4} VFs[^\n]{0,60}"
+              r"|Failed to (?:enable|auto provision) \d{1,3} VFs\b[^\n]{0,40}",
               "the kernel refused this number of virtual functions",
               "busy: write 0 first; out of range: the firmware's limit is lower (sriov_totalvfs; mlxconfig NUM_OF_VFS,"
               " SRIOV_EN); no memory or bus: SR-IOV and Above 4G Decoding in the firmware, or boot with pci=realloc",
@@ -988,7 +1014,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "fuser -v /dev/nvidia*: end jobs, DCGM, Fabric Manager and nvidia-persistenced (nvidia-smi -pm 0), and"
               " unload nvidia_drm; then reset it",
               f"{_SMI}, --gpu-reset; NVIDIA/NVSentinel issue 1690"),
-    FaultLine(r"Failed to initialize NVML: (?:Driver/library version mismatch|RM has detected an NVML/RM version"
+    FaultLine(r"nvml error: driver/library version mismatch"
+              r"|Failed to initialize NVML: (?:Driver/library version mismatch|RM has detected an NVML/RM version"
               r" mismatch|Function Not Found)|API mismatch: the client has the version"
               r"|kernel version [\d.]{3,20} does not match DSO version [\d.]{3,20}",
               "the driver's library is of another version than its module that is loaded",
@@ -1123,7 +1150,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
     FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
               r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices"
-              r"|/dev/kfd\"?: [Nn]o such file",
+              r"|/dev/kfd\"?: [Nn]o such file|/sys/class/kfd[\w/]{0,30}: no such file",
               "the process cannot open the GPUs' compute driver (/dev/kfd)",
               "load amdgpu; add the user to the groups render and video; give a container --device=/dev/kfd"
               " --device=/dev/dri",
@@ -1237,7 +1264,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a GPU's own controller (SMU) does not answer",
               "read the lines before it; power-cycle the host; update the firmware if it comes back",
               "Linux drivers/gpu/drm/amd/pm/swsmu/smu_cmn.c"),
-    FaultLine(r"(?:habanalabs|accel) \w{0,12}\d{1,4}: (?:[^\n]{0,60}is unusable|Going to reset devices?)[^\n]{0,40}",
+    FaultLine(r"(?:habanalabs|accel) \w{0,12}\d{1,4}: (?:[^\n]{0,60}is unusable|Going to (?:hard-|compute-)?reset"
+              r" (?:the )?devices?)[^\n]{0,40}",
               "an accelerator's driver resets it, or gave it up",
               "read the lines before it in dmesg (ECC, heartbeat, timeout); hl-smi shows its state; power-cycle the"
               " host if it stays so",
@@ -1340,7 +1368,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
     FaultLine(r"couldn't find libnvidia-ml\.so|libcuda\.so[.\d]{0,4}: cannot open shared object|unable to find"
               r" libcuda\.so"
-              r"|failed call to cuInit: (?:CUresult\(-1\)|UNKNOWN ERROR \(303)",
+              r"|failed call to cuInit: (?:CUresult\(-1\)|UNKNOWN ERROR \(303)|could not load NVML library"
+              r"|libnvidia-ml\.so\.1: cannot open shared",
               "the driver's library is not where programs look for it",
               "install the driver's libraries of the module's version, and run ldconfig; in a container give it the GPU"
               " through the container toolkit",
@@ -1418,8 +1447,16 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a port of the fabric did not answer the subnet's requests",
               "ibstat at both ends: Active, and the same SM lid; ibtracert shows where the way ends",
               "rdma-core, libibmad/rpc.c"),
+    FaultLine(r"PF still in reset state\.[^\n]{0,40}|[Ii]s the PF interface up\?",
+              "the physical function's interface on the host is down, so its virtual functions do not work",
+              "ip link set PF up on the host, at each boot; then load the guest's driver again",
+              "Linux drivers/net/ethernet/intel/ixgbevf/ixgbevf_main.c; canonical/lxd issue 5041"),
     FaultLine(r"iavf [0-9a-f:.]{7,16}[^\n]{0,20}: (?:PF returned error -\d{1,3} [^\n]{1,80}"
-              r"|Reset indication received from the PF(?=(?:[\s\S]{0,4000}?Reset indication){2}))",
+              r"|Reset indication received from the PF(?=(?:[\s\S]{0,4000}?Reset indication){2}))"
+              r"|VF is not trusted[^\n]{0,40}|attempting to override administratively set[^\n]{0,20}"
+              r"|Unprivileged VF \d{1,4} [^\n]{4,60}|Failed to add MAC filter[^\n]{0,40}"
+              r"|Malicious Driver Detection event"
+              r"[^\n]{0,60}|\d{1,9} Spoofed packets detected",
               "the host's physical function refuses requests of the virtual function, or resets it again and again",
               "dmesg of the host says why (ice, i40e); ip link set PF vf N trust on, its MAC and VLAN; drivers of host"
               " and guest of one release",

@@ -32,7 +32,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "SEV-SNP is off: the firmware reserved no memory for its table (RMP), or not enough",
               "firmware: SEV-SNP on, SNP memory coverage on for all memory; then power-cycle the host",
               _SEV),
-    FaultLine(r"SEV(?:-SNP)?: failed to INIT(?:_EX)? error 0x[0-9a-f]{1,8}[^\n]{0,40}",
+    FaultLine(r"SEV(?:-SNP)?: failed to INIT(?:_EX)? error 0x[0-9a-f]{1,8}[^\n]{0,40}"
+              r"|sev command 0x[0-9a-f]{1,4} timed out, disabling PSP",
               "the host's SEV firmware did not start",
               "update the firmware of the board (it brings SEV's own) and /lib/firmware/amd; in it SMEE, SEV-SNP and"
               " the ASIDs on, and no CPU taken off (nosmt, maxcpus)",
@@ -48,13 +49,33 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "give the firmware with -bios (libvirt: a stateless loader, type rom), not as pflash; policy 0x30000;"
               " cbitpos and reduced-phys-bits as the host's; guest memory from memfd",
               "AMDESE/AMDSEV issue 223; QEMU docs/system/i386/amd-memory-encryption.rst"),
+    FaultLine(r"sev_(?:common_)?kvm_init: failed to initialize ret=-\d{1,3}[^\n]{0,40}",
+              "KVM refuses to start a guest with SEV: the host has not this kind of it on, or QEMU is of another age",
+              "dmesg | grep -iE 'sev|ccp' on the host names what is on (kvm_amd sev_snp=1); take QEMU and kernel of one"
+              " release",
+              "QEMU target/i386/sev.c; kata-containers issue 9672"),
+    FaultLine(r"Assertion `sev_\w{2,8}->kernel_hashes_data' failed",
+              "the guest's firmware has no place for the hashes of the kernel that QEMU is to measure",
+              "give the guest the OVMF that is built for it (AmdSev), or leave kernel-hashes off",
+              "QEMU target/i386/sev.c; kata-containers issue 11785"),
+    FaultLine(r"because ?the NVLink fabric is no[^\n]{0,20}",
+              "the GPUs' NVLink fabric is not set up, which CUDA waits for",
+              "start Fabric Manager where the NVSwitches are (host or guest), or let the host activate the guest's"
+              " partition before it starts",
+              "NVIDIA/nvrc issue 159; NVIDIA Fabric Manager user guide, virtualization models"),
+    FaultLine(r"SEV-SNP: (?:CPUID validation failed for function|failed update CPUID page)[^\n]{0,60}",
+              "the SEV firmware refuses the CPU that QEMU describes to the guest",
+              "take a CPU model of the host's generation (-cpu EPYC-v4 or later) without what the line shows as"
+              " different",
+              "QEMU target/i386/sev.c, sev_snp_cpuid_report_mismatches; NVIDIA/nvtrust issue 91"),
     FaultLine(r"(?:SNP|SEV|LAUNCH)_\w{2,30}[^\n]{0,20} ret=-\d{1,3},? fw_error=(?:0x)?0{0,7}[1-9a-f][^\n]{0,60}",
               "the SEV firmware refuses the guest",
               "the error's words say why; dmesg of the host (ccp, SEV) shows whether its SEV firmware started: update"
               " the board's firmware",
               "QEMU target/i386/sev.c; Linux include/uapi/linux/psp-sev.h"),
     FaultLine(r"tdx: not enabled by BIOS|tdx: module initialization failed[^\n]{0,60}"
-              r"|tdx: initialization failed[^\n]{0,60}|SEAMCALL failed: TDX (?:[Mm]odule not loaded|disabled by BIOS)"
+              r"|tdx: initialization failed[^\n]{0,60}|SEAMCALL failed: CPU \d{1,5}: leaf \d{1,4}[^\n]{0,40}"
+              r"|SEAMCALL failed: TDX (?:[Mm]odule not loaded|disabled by BIOS)"
               r"|TDX not enabled by BIOS|SEAMCALL \(0x[0-9a-f]{1,16}\) failed: 0x[0-9a-f]{1,16}",
               "TDX did not start on the host",
               "firmware: TME, TME-MT (bypass off), SGX, TDX and its SEAM loader on, keys for TDX split off; update it"
@@ -73,7 +94,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " an ordinary guest",
               "NVIDIA/open-gpu-kernel-modules conf_compute.c; NVIDIA/nvtrust issue 124"),
     FaultLine(r"ConfCompute: Fatal error hit|Fatal error detected in GSP-DMA (?:de|en)crypt[^\n]{0,20}"
-              r"|SPDM[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}|spdm[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}",
+              r"|SPDM[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}|spdm[^\n]{0,60}(?:failed|[Ee]rror)[^\n]{0,40}"
+              r"|Failed to establish session with SPDM Responder",
               "the encrypted channel between the confidential guest's driver and the GPU failed",
               "load ecdsa_generic and ecdh before the driver (softdep), take a driver release that NVIDIA names for"
               " confidential computing, update the GPU's VBIOS, and reset the GPU on the host",
@@ -90,7 +112,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the guest or host; if it comes back,"
               " read its XIDs",
               f"{_OSINIT}: 0x62, reset required; kubernetes-sigs/dra-driver-nvidia-gpu issue 982"),
-    FaultLine(r"No interrupts of any type are available|Can't find an IRQ for your NVIDIA card",
+    FaultLine(r"No interrupts of any type are available|Can't find an IRQ for your NVIDIA card"
+              r"|Tried to get IRQ \d{1,5}, but another driver|NVRM: [^\n]{0,40}request_irq\(\) failed",
               "a GPU has no interrupt, so its driver does not start it",
               "a guest needs MSI: keep its interrupt remapping and x2APIC as the host's; on the host see whether"
               " vectors ran out (/proc/interrupts), and leave out pci=nomsi",
@@ -100,11 +123,23 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "switch VT-d or AMD-Vi on in the firmware (intel_iommu=on where the kernel asks for it)",
               _NVRM),
     FaultLine(r"FATAL: Failed to re-allocate BAR1|No address space to allocate resized BAR1"
-              r"|Fatal Error while attempting to resize PCIe BARs",
+              r"|Fatal Error while attempting to resize PCIe BARs|Failed to resize BAR\d to \d{1,7}M[^\n]{0,20}",
               "the GPU's driver found no address for the larger BAR that it wanted",
               "firmware: Above 4G Decoding and Resizable BAR on, or boot with pci=realloc; or leave"
               " NVreg_EnableResizableBar off",
-              _NVRM),
+              f"{_NVRM}; Linux drivers/gpu/drm/xe/xe_pci_rebar.c"),
+    FaultLine(r"Lockdown: [^\n]{1,40}: direct PCI access is restricted",
+              "Secure Boot keeps programs from writing to PCI devices (kernel lockdown)",
+              "what sets a GPU's mode (nvidia_gpu_tools.py, setpci) needs Secure Boot off, or lockdown=none where the"
+              " kernel takes it",
+              "man kernel_lockdown.7; NVIDIA/nvtrust issue 48"),
+    FaultLine(r"IOV: Unable to confirm version|(?i:guc): mmio request 0x[0-9a-f]{1,8}: (?:failure|no reply)[^\n]{0,30}"
+              r"|GuC mmio request 0x[0-9a-f]{1,8}: (?:failure|no reply)[^\n]{0,40}|Unable to query runtime",
+              "a GPU's firmware (GuC) refuses or does not answer the driver, as of a virtual function whose host runs"
+              " another release",
+              "take drivers of one release on host and guest (of i915-sriov-dkms the same version), and GuC firmware"
+              " that they know; make the virtual functions anew",
+              "Linux drivers/gpu/drm/xe/xe_guc.c; strongtz/i915-sriov-dkms issues 26 and 122"),
     FaultLine(r"Open nvidia\.ko is only ready for use on Data Center GPUs",
               "the open driver of this release does not take this GPU",
               "take a newer release (560 or later), or the proprietary modules",
@@ -114,11 +149,14 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "on the host look at the driver of the physical function (GIM) and its log; its release must fit the"
               " guest's",
               "Linux drivers/gpu/drm/amd/amdgpu/mxgpu_nv.c, xgpu_nv_poll_msg"),
-    FaultLine(r"Device boot error - [^\n]{1,80}|Device boot progress - Stuck in[^\n]{0,30}",
+    FaultLine(r"habanalabs [^\n]{1,30}: (?:CPU boot ready timeout|failed to load boot fit"
+              r"|[Ff]ailed to load firmware file)"
+              r"[^\n]{0,80}|Device boot error - [^\n]{1,80}|Device boot progress - Stuck in[^\n]{0,30}",
               "an accelerator did not start: its own boot says where it ended",
               "power-cycle the host; install firmware and driver of one release; replace it if it comes back",
               "Linux drivers/accel/habanalabs/common/firmware_if.c"),
-    FaultLine(r"Your BIOS is broken; DMAR reported[^\n]{0,80}",
+    FaultLine(r"Your BIOS is broken; DMAR reported[^\n]{0,80}|\(XEN\) AMD-Vi: Error initialization"
+              r"|I/O virtualisation disabled",
               "the firmware's table of the IOMMU is broken, so the kernel leaves it off",
               "update the firmware; load its defaults, then switch VT-d on",
               "Linux drivers/iommu/intel/dmar.c, warn_invalid_dmar"),
@@ -152,7 +190,16 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "build or install it for this kernel (dkms autoinstall with its headers; the distribution's package for"
               " this kernel), or boot the kernel that has it",
               "kmod, modprobe(8)"),
+    FaultLine(rf"\b(?:{_MODULES}|xe): Unknown symbol \w{{2,60}} \(err -?\d{{1,3}}\)",
+              "a kernel module needs a function that this kernel or a module below it lacks",
+              "load the module that has it (mdev, drm, ib_uverbs), or take a release of the driver that knows this"
+              " kernel;"
+              " install the RDMA stack before modules that use it",
+              "Linux kernel/module/main.c, resolve_symbol_wait"),
     FaultLine(r"Bad return status for module build on kernel[^\n]{0,60}|DKMS: build failed"
+              r"|Your kernel headers for kernel \S{1,60} cannot be found|Unable to find the (?:kernel source tree"
+              r"|development tool)[^\n]{0,60}|(?:CC version check failed|Failed CC version check)"
+              r"|/(?:var/lib/dkms|usr/src)/[^\n:]{1,120}:\d{1,6}:\d{1,4}: error: [^\n]{1,80}"
               r"|Failed to build the NVIDIA kernel module|kernel module was not created"
               r"|modpost: [^\n]{1,40}(?:uses GPL-only symbol|undefined!)[^\n]{0,60}"
               r"|/var/lib/dkms/[^\n]{1,160}\.o\] Error \d|Building rpms failed; see [^\n]{1,120}"
@@ -161,6 +208,23 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "its make.log has the first error: take a driver release that knows this kernel, or an older kernel;"
               " headers and compiler must be those of the kernel",
               "dkms(8); NVIDIA driver README, installing"),
+    FaultLine(r"swiotlb buffer is full \(sz: [^\n]{1,80}|DMA: Out of SW-IOMMU space for \d{1,12} bytes[^\n]{0,40}",
+              "the kernel's bounce buffer (swiotlb) is full: a driver's transfer was refused",
+              "boot with swiotlb=524288 (1 GiB) or more, where all DMA goes through it, as in a confidential guest;"
+              " else"
+              " find why the device bounces (iommu=off, a mask of 32 bits)",
+              "Linux kernel/dma/swiotlb.c; Documentation/core-api/swiotlb.rst"),
+    FaultLine(r"wait_fw_init:\d{1,4}:[^\n]{0,24} timeout waiting for FW[^\n]{0,60}",
+              "a ConnectX does not start: its firmware is not ready in time",
+              "of a virtual function look at the physical one on the host; else power-cycle the host, then burn its"
+              " firmware (mstflint)",
+              "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c, wait_fw_init"),
+    FaultLine(r"E-Switch: Failed to enable SRIOV[^\n]{0,40}|Failed to allocate VF resources[^\n]{0,40}"
+              r"|Not enough VFs? (?:resources|available)[^\n]{0,40}",
+              "the NIC has not the resources for that number of virtual functions",
+              "ask for fewer, or give it more in its firmware (mlxconfig NUM_OF_VFS, SRIOV_EN=1; the board's setup),"
+              " with SR-IOV and ARI on in the board's firmware; then power-cycle",
+              "Linux drivers/net/ethernet/mellanox/mlx5/core/sriov.c, drivers/net/ethernet/intel/ice/ice_sriov.c"),
     FaultLine(r"Failed to load (?:\w{1,12} )?firmware \"[^\"\n]{1,60}\"|Failed to load \w{1,8} firmware!"
               r"|[Ff]irmware \S{1,60}: fetch failed|failed to load ucode \w{1,24}",
               "a firmware file that the GPU's driver needs is missing",
@@ -197,10 +261,16 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "put a client token of the license server into /etc/nvidia/ClientConfigToken, restart nvidia-gridd, and"
               " let the guest reach the server (port 443); nvidia-smi -q shows the status",
               "NVIDIA license system, client configuration"),
+    FaultLine(r"Failed to get VM UUID from QEMU command-line",
+              "QEMU was started without the guest's UUID, which the vGPU manager needs",
+              "give QEMU -uuid (Proxmox: args: -uuid UUID; libvirt does it by itself)",
+              "NVIDIA vGPU documentation; DualCoder/vgpu_unlock issue 71"),
     FaultLine(r"mdev_supported_types/[^\n]{1,60}/create[\s\S]{0,300}?(?:write error|tee): [^\n]{1,60}"
               r"|current_vgpu_type[\s\S]{0,300}?(?:write error|tee): [^\n]{1,60}"
               r"|write error: (?:No space left on device|Input/output error)(?=[\s\S]{0,200}(?:mdev_supported_types"
-              r"|current_vgpu_type))|ailed to create mdev|error creating mdev[^\n]{0,80}",
+              r"|current_vgpu_type))|ailed to (?:create|start) mdev[^\n]{0,80}|error creating mdev[^\n]{0,80}"
+              r"|pci device '[^'\n]{1,40}' (?:does not support mediated|has no (?:available instances|type))[^\n]{0,60}"
+              r"|could not create '[^'\n]{1,40}' for pci devices[^\n]{0,60}",
               "the host makes no further vGPU (mediated device) of this type",
               "available_instances of the type says how many are left; all of one GPU have one size unless it is in"
               " mixed mode; of a GPU with SR-IOV make the virtual functions first (sriov-manage -e)",
@@ -219,7 +289,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " destroy instances (-dci, then -dgi)",
               "NVIDIA MIG user guide, Creating GPU instances"),
     FaultLine(r"Failed to display (?:compute|GPU) instances[^\n]{0,40}: Insufficient Permissions"
-              r"|mig[^\n]{0,80}\n[^\n]{0,80}: Insufficient Permissions",
+              r"|mig[^\n]{0,80}\n[^\n]{0,80}: Insufficient Permissions"
+              r"|Unable to (?:en|dis)able MIG [Mm]ode for GPU [^\n]{1,40}: ?Insufficient Permissions",
               "the command may not manage MIG here",
               "run it as root on the host; a container needs NVIDIA_MIG_CONFIG_DEVICES=all and the capability file of"
               " MIG",
@@ -233,10 +304,12 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "firmware: SR-IOV, ARI and Above 4G Decoding on; the GPU must have SR-IOV; load the driver (GIM) once"
               " after a cold boot",
               "GPUOpen-LibrariesAndSDKs/MxGPU-Virtualization issues 3 and 18"),
-    FaultLine(r"mediated device '[^'\n]{1,60}' not found|/sys/class/mdev_bus/[0-9a-f:.]{7,16}' does not exist",
+    FaultLine(r"mediated device '[^'\n]{1,60}' not found|/sys/class/mdev_bus/[0-9a-f:.]{7,16}' does not exist"
+              r"|(?<!\"reason\":\"open )/sys/(?:bus/mdev/devices|class/mdev_bus): no such file",
               "the mediated device (vGPU) that the guest asks for is not there",
               "they are gone after a boot: let libvirt make it (virsh nodedev-define, nodedev-autostart), or mdevctl;"
-              " the host needs the vGPU driver; a whole GPU is a hostdev of type pci",
+              " the host needs the vGPU driver (from Linux 6.8 on vGPUs with SR-IOV are no"
+              " mediated devices: nvidia/current_vgpu_type); a whole GPU is a hostdev of type pci",
               "libvirt src/util/virmdev.c; OpenNebula/one issue 5968"),
     FaultLine(r"Only \d{1,5} MSI-X interrupts available for SR-IOV[^\n]{0,100}",
               "the NIC has no interrupt vectors left for virtual functions: its own driver took them",
@@ -265,6 +338,14 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "bind it to the driver that does (NVIDIA's vGPU driver, the NIC's own; of vfio-pci enable_sriov=1)",
               "Linux drivers/pci/pci-sysfs.c, sriov_numvfs_store"),
     # The guest's memory
+    FaultLine(r"host NUMA node\d{1,3} doesn't exist|need(?:s)? to be (?:enabled|defined) to use hugepages"
+              r"|total memory for NUMA nodes must be equal[^\n]{0,40}|missing NUMA node\d{1,3} (?:cpus|memory value)"
+              r"|cannot be? ?use(?:d)? for hugepages|your system doesn't support hugepages[^\n]{0,30}",
+              "Proxmox refuses what the guest's configuration says of NUMA or huge pages",
+              "numa: 1, and numa0, numa1 … with cpus, hostnodes, policy=bind and memory that adds up to the guest's,"
+              " each"
+              " a multiple of the page's size",
+              "Proxmox qemu-server QemuServer/Memory.pm"),
     FaultLine(r"[Hh]uge[Tt][Ll][Bb]: allocating \d{1,9} of page size [^\n]{1,20} failed[^\n]{0,60}"
               r"|hugepage allocation failed at /usr/share/perl5/PVE",
               "the kernel could not reserve all the huge pages that were asked for",
@@ -284,21 +365,25 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "free memory or make the guest smaller: huge pages that are reserved are not free for it (hosttune plan)",
               "QEMU system/physmem.c, ram_block_add"),
     FaultLine(r"RLIMIT_MEMLOCK \(\d{1,20}\) exceeded|cannot limit locked memory of process[^\n]{0,60}"
-              r"|(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)",
+              r"|(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)"
+              r"|IommuDmaMap\([^\n]{0,60}\b12\)",
               "the guest's memory may not be locked",
               "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory of"
               " what starts QEMU (LimitMEMLOCK=infinity, ulimit -l; of a container its runtime's)",
               "QEMU hw/vfio/container.c; libvirt, formatdomain: memtune; Linux drivers/vfio/vfio_iommu_type1.c;"
               " kubevirt issue 8472"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:No space left on device|= -28\b)",
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:No space left on device|= -28\b)"
+              r"|IommuDmaMap\([^\n]{0,60}\b28\)",
               "the guest has more mappings than VFIO allows",
               "raise dma_entry_limit of vfio_iommu_type1, or back the guest's memory with huge pages",
               "Linux drivers/vfio/vfio_iommu_type1.c, dma_entry_limit"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Bad address|= -14\b)",
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Bad address|= -14\b)"
+              r"|IommuDmaMap\([^\n]{0,60}\b14\)",
               "memory of the guest cannot be pinned for the device: what backs it cannot",
               "back the guest's memory with memfd or huge pages; see whether a file, a pool or virtiofs backs it",
               "Linux drivers/vfio/vfio_iommu_type1.c, vaddr_get_pfns: EFAULT"),
-    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Invalid argument|= -22\b)",
+    FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Invalid argument|= -22\b)"
+              r"|IommuDmaMap\([^\n]{0,60}\b22\)",
               "the IOMMU cannot map an address of the guest",
               "keep memory and the PCI window of the guest within the IOMMU's address width (<maxphysaddr"
               " mode='emulate' bits='…'/>, or fewer bits of the window), and out of its reserved regions",
@@ -318,20 +403,71 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
               " function), or use a slot whose group is smaller",
               "QEMU hw/vfio/container.c, vfio_container_connect; Linux Documentation/driver-api/vfio.rst"),
+    FaultLine(r"group \d{1,5} used in multiple address spaces",
+              "functions of one IOMMU group are apart behind the guest's own IOMMU",
+              "leave the guest's IOMMU out, put the functions behind one pcie-pci-bridge, or give the guest only one of"
+              " them (the others stay with vfio-pci)",
+              "QEMU hw/vfio/container.c, vfio_group_get; kata-containers issue 10622"),
+    FaultLine(r"behind a switch lacking ACS and cannot be assigned|PCI device \S{4,20} is not assignable",
+              "libvirt refuses the device: a bridge above it does not keep devices apart (no ACS)",
+              "use a slot at the CPU or below a switch with ACS; relaxed_acs_check = 1 in /etc/libvirt/qemu.conf takes"
+              " the separation away",
+              "libvirt src/util/virpci.c, virPCIDeviceIsAssignable"),
+    FaultLine(r"VF token (?:required to access device|incorrectly provided)[^\n]{0,40}|Incorrect VF token provided",
+              "a virtual function of a device that vfio-pci has needs that one's token",
+              "give both the same token (QEMU vf-token=UUID, DPDK --vfio-vf-token), or bind the physical function to"
+              " its"
+              " own driver",
+              "Linux drivers/vfio/pci/vfio_pci_core.c, vfio_pci_validate_vf_token"),
+    FaultLine(r"Failed to open /dev/vfio/devices/vfio\d{1,4}[^\n]{0,40}"
+              r"|failed to load \"[^\"\n]{1,120}/vfio-dev/[^\n]{1,40}"
+              r"|(?:open(?:ing)?|access) \"?/dev/iommu\b[^\n]{0,40}|IOMMUFD not supported on this node[^\n]{0,40}",
+              "QEMU could not open the device through iommufd",
+              "the kernel needs CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV (/dev/iommu, /dev/vfio/devices), and QEMU's"
+              " user, cgroup or container the right to both; else leave iommufd out",
+              "QEMU backends/iommufd.c, hw/vfio/iommufd.c; canonical/tdx issue 367; intel/tdx-linux issue 8"),
     FaultLine(r"no iommu_group found|missing group for address: [0-9a-f:.]{7,16}"
               r"|cannot access '/sys/kernel/iommu_groups|IOMMU not present|Cannot open iommu_group: No such file"
-              r"|host doesn't support (?:VFIO PCI interface|passthrough of host PCI devices)",
+              r"|host doesn't support (?:VFIO PCI (?:interface|passthrough)|passthrough of host PCI devices)"
+              r"|VFIO device assignment is currently not supported",
               "the device has no IOMMU group: the IOMMU is off, or VFIO is not there",
               "switch VT-d or AMD-Vi on in the firmware, boot with intel_iommu=on where the kernel asks for it, and"
               " load vfio-pci (in a container also /dev/vfio/vfio must be there)",
               "QEMU hw/vfio/pci.c; libvirt src/hypervisor/domain_driver.c"),
     FaultLine(r"probe of [0-9a-f:.]{7,16} with driver vfio-pci failed with error -22"
               r"|vfio-pci: probe of [0-9a-f:.]{7,16} failed with error -22"
-              r"|vfio-pci [0-9a-f:.]{7,16}: probe with driver vfio-pci failed with error -22|No available IOMMU models",
+              r"|vfio-pci [0-9a-f:.]{7,16}: probe with driver vfio-pci failed with error -22|No available IOMMU models"
+              r"|drivers/vfio-pci/(?:bind|new_id)\b[^\n]{0,20}(?:\n[^\n]{0,60})?[Ii]nvalid argument",
               "VFIO refuses the device: it has no IOMMU group, or the IOMMU's part of VFIO is not loaded",
               "switch VT-d or AMD-Vi on in the firmware, load vfio_iommu_type1; a bridge cannot be passed",
               "Linux drivers/vfio/pci/vfio_pci_core.c; QEMU hw/vfio/container.c"),
+    FaultLine(r"drivers/vfio-pci(?:/\w{2,14})?'?: [Nn]o such file[^\n]{0,20}"
+              r"|bind failed for [0-9a-f:.]{7,16} - Cannot open /sys/bus/pci/drivers/vfio[-_]pci/bind",
+              "the driver vfio-pci is not loaded",
+              "modprobe vfio-pci, and at each boot (/etc/modules-load.d, initramfs); hosttune plan binds the devices",
+              "Linux drivers/vfio/pci/vfio_pci.c"),
+    FaultLine(r"error (?:bind device fd=\d{1,6} to iommufd=|attach [0-9a-f:.]{7,40} \(\d{1,6}\) to )[^\n]{1,60}",
+              "iommufd refuses the device: something else has it or its group, or its IOMMU does not take it",
+              "bind all devices of its group to vfio-pci and give them to one guest; dmesg of that time says why else"
+              " (no remapping of interrupts)",
+              "QEMU hw/vfio/iommufd.c; Linux drivers/iommu/iommufd/device.c"),
+    FaultLine(r"DMAR: (?:Failed to enable IOMMU|IOMMU initialization failed|Can't reserve memory)",
+              "the kernel could not switch the IOMMU on: what the firmware says of it is wrong",
+              "update the board's firmware, switch VT-d off and on in it; the DMAR lines before it name the unit",
+              "Linux drivers/iommu/intel/iommu.c, intel_iommu_init"),
+    FaultLine(r"unable to locate usable image|bios: ctor failed, -22",
+              "the driver (nouveau) finds no VBIOS of the GPU, as in a guest that is not given it",
+              "give the guest the ROM (<rom file=.../>) of this very card, or take NVIDIA's driver; a GPU of a notebook"
+              " keeps it in ACPI tables",
+              "Linux drivers/gpu/drm/nouveau/nvkm/subdev/bios/shadow.c; jscinoz/optimus-vfio-docs issue 2"),
+    FaultLine(r"Cannot bind to PF with SRIOV enabled",
+              "the physical function has virtual functions: it cannot be given to a guest itself",
+              "echo 0 > /sys/bus/pci/devices/ADDRESS/sriov_numvfs with its own driver, then bind it; or give the guest"
+              " a virtual function",
+              "Linux drivers/vfio/pci/vfio_pci_core.c, vfio_pci_core_register_device"),
     FaultLine(r"No interrupt remapping (?:support|for this platform)[^\n]{0,80}|Interrupt Remapping hardware not found"
+              r"|AMD-Vi: Disabling interrupt remapping|DMAR-IR: (?:Failed to enable irq remapping"
+              r"|This system BIOS has enabled interrupt remapping)[^\n]{0,60}"
               r"|[Ff]ailed to set iommu for container: Operation not permitted",
               "the IOMMU does not remap interrupts, without which devices are not given to guests",
               "switch interrupt remapping (x2APIC, VT-d) on in the firmware and update it;"
@@ -365,13 +501,16 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "give the guest all functions of its bus, or none; cat /sys/bus/pci/devices/ADDRESS/reset_method shows"
               " what it has; a newer kernel or firmware may add one",
               "libvirt src/util/virpci.c, virPCIDeviceReset"),
-    FaultLine(r"Unknown PCI header type '?(?:127|0x7f)",
+    FaultLine(r"Unknown PCI header type '?(?:127|0x7f)|unknown header type 7f, ignoring device"
+              r"|hiding cap 0xff@0xff|BAR \d{1,2}: error updating \([^\n]{0,16}0x\w{1,16} != 0xffffffff\)",
               "the device no longer answers: its configuration space reads as ones",
               "power-cycle the host; if it comes back, keep the device out of D3cold (disable_idle_d3=1 of vfio-pci)"
               " and update its firmware",
               "libvirt src/util/virpci.c, virPCIDeviceGetHeaderType"),
     FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
-              r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found",
+              r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found"
+              r"|PCI device mapping (?:invalid|not found)[^\n]{0,80}|could not find a free device for 'hostpci"
+              r"|no PCI device found for '[^'\n]{1,40}'|Failed to detect requested GPU device",
               "the device that the guest asks for is not on the host",
               "lspci -D shows the addresses that are there: they change with slots and firmware; a device that is gone"
               " is lost (dmesg)",
@@ -382,38 +521,125 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "libvirt src/hypervisor/virhostdev.c"),
     FaultLine(r"PCI device [0-9a-f:.]{7,16} is in use by driver \w{1,20}, domain [^\n']{1,60}"
               r"|PCI device '?[0-9a-f:.]{7,16}'? (?:is )?already in use by VMID '?\d{1,9}"
-              r"|vfio [0-9a-f:.]{7,16}: device is already attached",
+              r"|blocked until (?:device is released"
+              r"|released by user)",
               "another guest has the device",
               "stop that guest, or give this one another device (hosttune plan knows which are free)",
               "libvirt src/hypervisor/virhostdev.c; Proxmox qemu-server PCI.pm"),
+    FaultLine(r"vfio [0-9a-f:.]{7,16}: device is already attached",
+              "the device is given to the same guest twice",
+              "name it once: of a container /dev/vfio/N or /dev/vfio/devices/vfioN, as the device plugin's and the"
+              " runtime's releases agree",
+              "QEMU hw/vfio/container.c, vfio_device_attach; kubevirt-gpu-device-plugin issue 147"),
     FaultLine(r"Failed to bind PCI device '?[0-9a-f:.]{7,16}'? to vfio-pci[^\n]{0,60}|PciDevicePrepareFailed[^\n]{0,80}"
-              r"|Failed to prepare PCI device \S{4,60}",
+              r"|Failed to prepare PCI device \S{4,60}|can't unbind/bind PCI group to VFIO '[^'\n]{1,40}"
+              r"|error writing '[^'\n]{1,40}' to '/sys/bus/pci/drivers/[\w-]{1,20}/(?:un)?bind'[^\n]{0,40}",
               "the device could not be bound to vfio-pci",
               "dmesg says why: the host's driver does not let it go, it has no IOMMU group, or vfio-pci is not loaded;"
               " bind it at boot (hosttune plan)",
               "libvirt src/util/virpci.c, virPCIDeviceBindToStub; OpenStack Nova libvirt driver"),
+    FaultLine(r"(?:Unable to write to '|Failed to add PCI device ID [^\n]{0,60})[^\n]{0,80}Read-only file system"
+              r"|/sys/bus/pci/devices/[0-9a-f:.]{7,16}/config': Permission denied",
+              "libvirt in a container may not write to the host's devices, so it cannot bind one",
+              "bind it to vfio-pci on the host before, and let a device plugin offer it (managed='no')",
+              "libvirt src/util/virpci.c; kubevirt issue 3309"),
+    FaultLine(r"only root can set '(?:hostpci|args)\w{0,4}'[^\n]{0,60}",
+              "Proxmox lets only root@pam name a raw PCI device",
+              "make a resource mapping of it (Datacenter, Resource Mappings), give the user Mapping.Use and name the"
+              " mapping; or log in as root@pam with its password, not with a token",
+              "Proxmox qemu-server API2/Qemu.pm; bpg/terraform-provider-proxmox issue 495"),
     FaultLine(r"Insufficient compute resources: Claim pci failed|PCI device request [^\n]{1,80}failed"
-              r"|PciDeviceRequestFailed",
+              r"|PciDeviceRequestFailed|PCI alias \S{1,60} is not defined|Invalid PCI (?:alias definition"
+              r"|devices Whitelist)"
+              r"[^\n]{0,60}",
               "Nova has no free PCI device that fits the request",
               "compare [pci] device_spec and alias with lspci -nn (vendor, product, device_type, numa_policy), and what"
               " other instances have",
               "OpenStack Nova documentation, PCI passthrough"),
-    FaultLine(r"PCI_RESOURCE_\w{1,80} not set for resource [^\s\"]{1,80}|(?:GPU"
+    FaultLine(r"PCI_RESOURCE_[\w-]{1,80} not set for resource [^\s\"]{1,80}|(?:GPU"
               r"|HostDevice) \S{1,80} is not permitted in permittedHostDevices"
               r"|the number of \S{1,12} do not match the number of devices",
               "KubeVirt does not know the device that the guest asks for",
               "name it in permittedHostDevices of the KubeVirt resource exactly as kubectl describe node shows it"
               " (externalResourceProvider with a device plugin of its own), and see that the plugin has it",
               "KubeVirt user guide, Host devices; kubevirt issue 11135"),
-    FaultLine(r"(?:hot|cold)_plug_vfio= port is not set|cold_plug_vfio= or hot_plug_vfio=",
+    FaultLine(r"(?:hot|cold)_plug_vfio= port is not set|cold_plug_vfio= or hot_plug_vfio="
+              r"|_plug_vfio port is not configured"
+              r"|because cold_plug_vfio is disabled|QMP command failed: Device '[\w-]{1,60}' not found"
+              r"|Number of PCIe (?:Root|Switch) Ports exceeed",
               "Kata has no port for the device",
               "set cold_plug_vfio = \"root-port\" (hot_plug_vfio then \"no-port\") and pcie_root_port in the"
               " configuration.toml that the runtime class really uses",
               "Kata containers documentation, VFIO; its issue 9014"),
+    FaultLine(r"Resetting GPU [0-9A-Fa-f:.]{7,16} is not supported|GPU [0-9A-Fa-f:.]{7,16}: Not Supported\b",
+              "the GPU cannot be reset from here: the hypervisor does not let the guest, or its model has no reset",
+              "in a guest stop and start it from its host (a cloud: stop the instance); a pending MIG or ECC mode waits"
+              " for that",
+              "nvidia-smi documentation, --gpu-reset; kubernetes-sigs/dra-driver-nvidia-gpu issue 883"),
     # What the guest's definition asks for
+    FaultLine(r"Need to enable igd-passthru[^\n\"]{0,60}",
+              "the guest gets an Intel GPU of the CPU without the hypervisor's support for it",
+              "Xen: gfx_passthru=\"igd\" (QEMU -machine igd-passthru=on); else pass a GPU of its own",
+              "QEMU hw/xen/xen_pt.c, xen_pt_realize"),
+    FaultLine(r"vhost-user-fs-pci[^\n]{0,80}Failed to read msg header\. Read 0 instead of 12",
+              "the guest's file server (virtiofsd) ended, so QEMU did not start",
+              "its own log says why: memory of the guest must be shared (memfd or huge pages), shm large enough, and"
+              " virtiofsd of QEMU's age",
+              "QEMU hw/virtio/vhost-user.c; kata-containers issue 3541"),
+    FaultLine(r"KVM_SET_USER_MEMORY_REGION2? failed, slot=[^\n]{1,160}",
+              "KVM refuses a part of the guest's memory",
+              "take QEMU, kernel and firmware of one release; Invalid argument: a confidential guest's memory must be"
+              " memfd and fit its flags; File exists: two devices lie at one address",
+              "QEMU accel/kvm/kvm-all.c, kvm_set_user_memory_region; amd/sev-utils issue 17"),
+    FaultLine(r"Unknown device type vfio-\w{2,8}\b",
+              "Kata's agent in the guest does not know the device's type: image and runtime are of different releases",
+              "take image, kernel and runtime of one Kata release (kata-deploy)",
+              "kata-containers src/agent/src/device; its issue 7612"),
+    FaultLine(r"discoverDevices\(\) error adding new device[^\n]{0,120}",
+              "the plugin for virtual functions finds no network interface of a NIC: it is bound to vfio-pci itself",
+              "leave the physical function with its own driver; bind only its virtual functions to vfio-pci",
+              "k8snetworkplumbingwg/sriov-network-device-plugin issue 153"),
+    FaultLine(r"Unsupported reset method '\w{2,24}'",
+              "the device has not the reset that was set for it",
+              "cat /sys/bus/pci/devices/ADDRESS/reset_method shows those it has; device_specific of AMD GPUs needs"
+              " vendor-reset loaded, of a version that knows the model",
+              "Linux drivers/pci/pci.c, reset_method_store; gnif/vendor-reset issue 82"),
+    FaultLine(r"GPU [0-9a-f:.]{7,16} \[broken, cfg space (?:not )?working[^\n]{0,60}",
+              "NVIDIA's tool for confidential mode cannot reach the GPU's registers",
+              "run it as root with the GPU awake and bound to vfio-pci or no driver, with --mmio-access-type=sysfs"
+              " where"
+              " the kernel is locked down; if its configuration space fails too, power-cycle the host",
+              "NVIDIA/gpu-admin-tools; NVIDIA/nvtrust issue 51"),
+    FaultLine(r"Address space limit 0x[0-9a-f]{1,16} < 0x[0-9a-f]{1,16} phys-bits too low \(\d{1,3}\)"
+              r"|phys-bits should be between \d{1,3} and \d{1,3}[^\n]{0,40}"
+              r"|has less physical address bits than[^\n]{0,60}",
+              "the guest's address width does not fit its memory and its window for BARs",
+              "host-phys-bits=on (libvirt: <maxphysaddr mode='passthrough'/>), a smaller window (pci-hole64-size) or"
+              " less maxmem; reduced-phys-bits of SEV takes bits away",
+              "QEMU hw/i386/pc.c, pc_memory_init; target/i386/host-cpu.c"),
+    FaultLine(r"combined size of system firmware exceeds[^\n]{0,60}",
+              "the guest's firmware images are larger than QEMU takes",
+              "-machine max-fw-size=16M, or the distribution's own pair of OVMF_CODE and OVMF_VARS (4M or 2M, alike)",
+              "QEMU hw/i386/pc_sysfw.c, pc_system_flash_map"),
+    FaultLine(r"could not (?:open|configure) /dev/net/tun[^\n]{1,80}|Unable to open /dev/net/tun[^\n]{1,80}",
+              "QEMU or libvirt could not make the guest's network interface (tap)",
+              "modprobe tun; give QEMU's user or container /dev/net/tun and NET_ADMIN; busy: the tap's name is in use",
+              "QEMU net/tap-linux.c; libvirt src/util/virnetdevtap.c"),
+    FaultLine(r"Child process \([^\n]{0,80}swtpm_setup[^\n]{0,160}unexpected exit status \d{1,3}[^\n]{0,80}",
+              "the guest's TPM could not be made: swtpm_setup failed",
+              "read /var/log/swtpm/libvirt/qemu/GUEST-swtpm.log; its folders belong to the user tss, and"
+              " /var/lib/swtpm-localca must be writable",
+              "libvirt src/qemu/qemu_tpm.c"),
+    FaultLine(r"device does not support requested feature x-[a-z]{2,4}[\w-]{0,20}|this isn't a PCI device"
+              r"|unexpected number of (?:io|irq) regions \d{1,4}|failed getting region info for VGA region[^\n]{0,60}",
+              "VFIO's driver does not offer what the guest's definition asks of the device",
+              "leave x-vga, x-igd-opregion and the like out unless it is a GPU for display bound to vfio-pci itself;"
+              " lspci -k shows its driver",
+              "QEMU hw/vfio/pci.c, vfio_populate_device"),
     FaultLine(r"Could not open VFIO Container|VfioCreate\(Open(?:Group|Container)[^\n]{0,60}|(?:failed to open "
-              r"|open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:No such file"
-              r"|Device or resource busy|Permission denied)",
+              r"|open error on )/dev/vfio/\w{1,8}: [^\n']{1,60}|/dev/vfio/\w{1,8}: (?:[Nn]o such file"
+              r"|Device or resource busy|Permission denied)"
+              r"|unable to set user and group to '[\w:]{1,40}' on '/dev/vfio/\w{1,8}': [^\n]{1,60}",
               "QEMU could not open the device's VFIO group",
               "No such file: bind the device to vfio-pci; busy: another guest or process has the group (fuser -v"
               " /dev/vfio/*); denied: give QEMU's user the file, also in its cgroup and its security profile",
@@ -451,7 +677,9 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               r" (?:Invalid|Operation)[^\n]{0,30}",
               "the guest is pinned to CPUs or to a node's memory that QEMU may not use",
               "compare the pins with lscpu and with cpuset.cpus.effective and cpuset.mems.effective of the slice or"
-              " container that starts QEMU; a node without memory is none; offline CPUs count as missing",
+              " container that starts QEMU (in a container it needs SYS_NICE); a node without memory is none; offline"
+              " CPUs"
+              " count as missing",
               "libvirt src/util/vircgroup*.c, virnuma.c; Linux Documentation/admin-guide/cgroup-v2.rst, cpuset"),
     FaultLine(r"more than 255 v[Cc][Pp][Uu]s (?:require|are only)[^\n]{0,80}"
               r"|current -smp configuration requires[^\n]{0,60}|Number of SMP cpus requested \(\d{1,5}\)"
@@ -503,11 +731,17 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "virsh net-start NAME and net-autostart, or make the bridge (ip -br link)",
               "libvirt src/network/bridge_driver.c, src/util/virnetdev.c"),
     FaultLine(r"Could not access KVM kernel module: [^\n]{1,40}|KVM: (?:disabled by BIOS|VMX not (?:enabled|supported))"
-              r"|kvm: (?:disabled by bios|no hardware support)",
+              r"|hardware emulation device '/dev/kvm' not present|failed to initialize kvm: No such (?:device"
+              r"|file)[^\n]{0,20}"
+              r"|kvm: (?:disabled by bios|no hardware support)|Domain requires KVM, but it is not available"
+              r"|kvm_(?:intel: VMX|amd: SVM) (?:not supported|not enabled|disabled)[^\n]{0,40}"
+              r"|VMX \(outside TXT\) disabled by"
+              r" BIOS|kvm: support for '\w{2,10}' disabled by BIOS",
               "KVM cannot be used: virtualization is off, or its module is not loaded",
               "switch VT-x or SVM on in the firmware, load kvm_intel or kvm_amd, and give QEMU /dev/kvm",
               "QEMU accel/kvm/kvm-all.c; Linux arch/x86/kvm/x86.c"),
-    FaultLine(r"ioctl\(KVM_CREATE_VM\) failed: 16\b|kvm: enabling virtualization on CPU\d{1,5} failed",
+    FaultLine(r"failed to initialize kvm: Device or resource busy|ioctl\(KVM_CREATE_VM\) failed: 16\b"
+              r"|kvm: enabling virtualization on CPU\d{1,5} failed",
               "another hypervisor of this host has the CPU's virtualization",
               "stop it (VirtualBox, VMware, a debugger), then start the guest",
               "Linux virt/kvm/kvm_main.c; QEMU accel/kvm/kvm-all.c"),
@@ -520,16 +754,47 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " 1353"),
     FaultLine(r"BAR [0-5]: failed to assign \[mem size 0x[0-9a-f]{9,16} 64bit pref\]"
               r"|BAR [0-5] \[mem size 0x[0-9a-f]{9,16} 64bit pref\]: failed to assign|not enough MMIO resources for "
-              r"SR-IOV",
+              r"SR-IOV|can't enable device: BAR \d [^\n]{1,60} not (?:assigned|claimed)"
+              r"|can't handle BAR larger than 4GB",
               "a BAR found no address: the window for PCI memory is too small",
               "host: Above 4G Decoding, Resizable BAR and SR-IOV in the firmware, or pci=realloc; guest: UEFI "
               "firmware and"
               " a 64-bit window that holds its BARs (hosttune plan computes it)",
               "Linux drivers/pci/setup-res.c, pci_assign_resource; drivers/pci/iov.c"),
-    FaultLine(r"[Ff]ailed (?:moving device BAR|allocating new MMIO range)[^\n]{0,80}",
+    FaultLine(r"[Ff]ailed (?:moving device BAR|allocating new MMIO range)[^\n]{0,80}"
+              r"|Need 0x[0-9a-f]{1,16} of (?:low|high) MMIO space[^\n]{0,40}"
+              r"|cannot find enough free resources that it can use[^\n]{0,4}\(Code 12\)",
               "the guest's window for PCI memory is too small for the device",
-              "give the guest a 64-bit window that holds its BARs (hosttune plan computes it)",
-              "cloud-hypervisor pci/src/configuration.rs; issue 6147"),
+              "give the guest a 64-bit window that holds its BARs (hosttune plan computes it; Hyper-V: Set-VM"
+              " -HighMemoryMappedIoSpace), and UEFI firmware",
+              "cloud-hypervisor pci/src/configuration.rs; issue 6147; Linux drivers/pci/controller/pci-hyperv.c"),
+    FaultLine(r"PCI Pass-through VSP failed D0 Entry with status [0-9a-f]{1,8}",
+              "Hyper-V does not bring the passed device up for the guest",
+              "stop and start the guest (Azure: deallocate it), so that the host resets the device; its event log says"
+              " why; in Azure report it if it stays so",
+              "Linux drivers/pci/controller/pci-hyperv.c, hv_pci_enter_d0"),
+    FaultLine(r"%Cpu\(s\):[^\n]{0,90}[ ,](?:[1-9]\d|100)\.\d ?%?st\b",
+              "the host gives the guest's CPUs to others (steal time)",
+              "pin the guest's CPUs to CPUs of their own (hosttune plan), and see what else runs there",
+              "top(1): st; Linux Documentation/virt/kvm/x86/msr.rst, MSR_KVM_STEAL_TIME"),
+    FaultLine(r"failed to (?:load|start) Boot[0-9A-F]{4} \"[^\n]{1,160}: Access Denied",
+              "the guest's Secure Boot refuses what it is to boot",
+              "sign it, or give the guest firmware and variables without Secure Boot (<firmware><feature enabled='no'"
+              " name='secure-boot'/>)",
+              "edk2 MdeModulePkg BdsDxe"),
+    FaultLine(r"Cannot find '[\w.-]{2,30}' in path: No such file",
+              "a program that libvirt calls is not installed",
+              "install it where libvirt runs, also in its container (mdevctl for vGPUs, swtpm for a TPM)",
+              "libvirt src/util/vircommand.c; vexxhost/atmosphere pull request 3313"),
+    FaultLine(r"module 'libvirt' has no attribute '\w{1,60}'",
+              "the Python binding of libvirt is older than the program needs",
+              "install python3-libvirt of the distribution's libvirt, not one built for another version",
+              "libvirt-python; vexxhost/atmosphere issue 741"),
+    FaultLine(r"failed to connect to the hypervisor[^\n]{0,160}",
+              "libvirt's service is not reached",
+              "systemctl start libvirtd (or virtqemud.socket); the user must be in the group libvirt, and a container"
+              " have its socket",
+              "libvirt src/rpc/virnetsocket.c"),
     FaultLine(r"Checking (?:for device assignment IOMMU support|if IOMMU is enabled by kernel"
               r"|for hardware virtualization|if device /dev/kvm)[^\n]{0,60}: (?:FAIL|WARN) \([^\n]{1,160}",
               "the IOMMU or the CPU's virtualization is off, or not seen from here",
@@ -548,14 +813,15 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "correct it (virsh edit GUEST), or let hosttune plan write it; virt-xml-validate finds misplaced"
               " elements",
               "libvirt, virErrorNumber: VIR_ERR_XML_ERROR, VIR_ERR_CONFIG_UNSUPPORTED"),
-)  # fmt: skip
-# What is seen of a fault whose cause another line may say.
-GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
-    FaultLine(r"vfio [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}: error getting device from group \d{1,5}: [^\n]{1,40}",
+    FaultLine(r"vfio (?:error: )?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}: (?:error getting device from group \d{1,5}"
+              r"|failed to read device config space): [^\n]{1,40}",
               "a vGPU (mediated device) did not start: its driver refused it",
               "journalctl -u nvidia-vgpu-mgr says why; its UUID must be of this guest alone (a cloned guest has the"
               " same), and all vGPUs of a GPU of one type unless it is in mixed mode",
               "Linux Documentation/driver-api/vfio-mediated-device.rst; anomixer/proxmox-vgpu-installer issue 22"),
+)  # fmt: skip
+# What is seen of a fault whose cause another line may say.
+GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"vfio_region_write\([^\n]{1,80}failed: Device or resource busy",
               "something else holds a BAR that VFIO needs",
               "see what holds it in /proc/iomem; a console of the firmware (BOOTFB, simple-framebuffer) goes with"
@@ -585,8 +851,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               " of vfio-pci)",
               "QEMU hw/pci/pci.c, pci_irq_handler; gnif/vendor-reset issue 76"),
     FaultLine(r"KVM internal error\. Suberror: \d{1,3}|error: kvm run failed [A-Z][^\n]{1,40}"
-              r"|KVM: entry failed, hardware error 0x[0-9a-f]{1,8}|KVM_TDX_INIT_MEM_REGION failed[^\n]{0,40}"
-              r"|hardware error: vfio: DMA mapping failed[^\n]{0,40}",
+              r"|entry failed, hardware error 0x[0-9a-f]{1,8}|KVM_TDX_INIT_MEM_REGION failed[^\n]{0,40}"
+              r"|hardware error: vfio: DMA mapping failed[^\n]{0,40}|unknown exit, hardware reason [0-9a-f]{1,16}",
               "KVM stopped the guest",
               "dmesg of the host at that time; QEMU, firmware (OVMF) and kernel of one release; a confidential guest"
               " needs a firmware built for it",
@@ -608,28 +874,116 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "reboot the host; keep the device with one driver, or update the driver",
               "Linux fs/sysfs/dir.c; gnif/vendor-reset issue 21"),
     FaultLine(r"amdgpu_device_ip_init failed|amdgpu_discovery_init failed|get invalid ip discovery binary signature"
-              r"|SMU is in hanged state|PSP tmr init failed",
+              r"|SMU is in hanged state|PSP tmr init failed|atombios stuck in loop|gpu post error",
               "a GPU's driver could not start it",
               "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
               " been reset by the host",
               "Linux drivers/gpu/drm/amd/amdgpu/{amdgpu_device,amdgpu_discovery,amdgpu_psp}.c"),
+    FaultLine(r"is already in the process of unplug|Failed to detach device from [^\n]{1,120}",
+              "the guest does not give the device back",
+              "unload its driver in the guest, or shut the guest down; a guest must see to PCIe hot-plug"
+              " (pcie-root-port)",
+              "QEMU system/qdev-monitor.c, qmp_device_del; libvirt src/qemu/qemu_hotplug.c"),
+    FaultLine(r"Firmware flash required, Please[^\n]{0,60}|In Survivability Mode"
+              r"|Survivability Mode: [^\n]{1,80}",
+              "the Intel GPU's own firmware is broken: the driver runs it only to flash it",
+              "flash it (fwupdmgr, or xpu-smi updatefw), then power-cycle the host",
+              "Linux Documentation/gpu/xe/xe_pcode.rst, drivers/gpu/drm/xe/xe_survivability_mode.c"),
+    FaultLine(r"GPU Recovery Failed: -?\d{1,4}",
+              "a GPU hung, and its reset failed",
+              "power-cycle the host; the lines before it say what hung; update driver and firmware",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_device_gpu_recover"),
+    FaultLine(r"uvm encountered global fatal error 0x[0-9a-f]{1,8}[^\n]{0,60}",
+              "the GPU's memory driver (nvidia-uvm) met a fatal error: no program can use the GPUs any more",
+              "restart the host; the Xid before it says what happened",
+              "NVIDIA/open-gpu-kernel-modules nv_gpu_ops.c, nvGpuOpsReportFatalError"),
+    FaultLine(r"GPU HANG: ecode [0-9a-f:]{3,24}[^\n]{0,40}|timed out waiting for forcewake[^\n]{0,40}"
+              r"|TLB invalidation fence timeout[^\n]{0,40}|GT\d: (?:Timedout job: |Engine reset: engine_class=)[^\n]{0,40}",
+              "an Intel GPU hung: it does not answer its driver",
+              "cat /sys/class/drm/card*/error (devcoredump of xe) names the ring; update kernel, firmware and Mesa or"
+              " the compute runtime",
+              "Linux drivers/gpu/drm/i915/i915_gpu_error.c; drivers/gpu/drm/xe/xe_tlb_inval.c"),
+    FaultLine(r"GuC init(?:ialization)? failed[^\n]{0,20}|declaring it wedged|has declared device \S{7,16} as wedged"
+              r"|device wedged(?!, but)[^\n]{0,40}",
+              "a GPU's driver gave it up (wedged)",
+              "the lines before it say why: firmware that does not load, a hang, a reset that failed; reload the"
+              " driver or"
+              " reboot, and update firmware and kernel",
+              "Linux drivers/gpu/drm/i915/gt/intel_reset.c, drivers/gpu/drm/xe/xe_device.c"),
+    FaultLine(r"timed out connecting to (?:hybrid )?vsock[^\n]{0,40}|Failed to Check if grpc server is working"
+              r"|CreateContainerRequest timed out",
+              "the guest of Kata did not start in time, or its agent does not answer",
+              "its console says where it ended (enable_debug in configuration.toml); GPUs with large BARs take longer:"
+              " raise create_container_timeout and dial_timeout, plug them cold, and give the guest enough memory",
+              "kata-containers src/runtime; its issues 10470 and 10891"),
+    FaultLine(r"failed to convert guest address 0x[0-9a-f]{1,16} into host[^\n]{0,40}",
+              "a guest of the guest maps a device's BAR, which Cloud Hypervisor's IOMMU for guests does not take",
+              "give the inner guest no passed device, or run the outer one with QEMU and its own IOMMU",
+              "cloud-hypervisor vm-virtio, virtio-devices/src/iommu.rs; its issue 6110"),
+    FaultLine(r"VfioMapRegion\([^\n]{1,160}",
+              "Cloud Hypervisor could not map a part of the device into the guest",
+              "take a newer Cloud Hypervisor; parts smaller than a page of the host (64 KiB on some Arm kernels) need a"
+              " kernel with pages of 4 KiB; QEMU emulates them",
+              "cloud-hypervisor pci/src/vfio.rs; its issues 5292 and 7205"),
+    FaultLine(r"gim error[^\n]{0,16}: ?[(\[][^\n]{4,160}",
+              "the GPU's driver for virtual functions (GIM) reports an error",
+              "its words say why; the host needs SR-IOV, the IOMMU on (iommu=pt), and a kernel that the release names;"
+              " load it after a cold boot, with amdgpu not loaded",
+              "amd/MxGPU-Virtualization README and issue 8"),
+    FaultLine(r"Error (?:applying MIG configuration|checking MIG capable|getting MIG)[^\n]{0,160}",
+              "the tool for MIG (mig-parted) could not do its work",
+              "nvidia-mig-parted -d … shows where it ends, and its hooks; with virtual functions made (sriov-manage)"
+              " it does"
+              " not work: use nvidia-smi mig",
+              "NVIDIA/mig-parted, its issue 14; NVIDIA/deepops issue 1304"),
+    FaultLine(r"Windows has stopped this device because it has reported problems[^\n]{0,4}\(Code 43\)",
+              "the driver in a Windows guest gave the device up (code 43)",
+              "take a newer driver (NVIDIA's from 465 on works in guests; older: <kvm><hidden state='on'/></kvm>); give"
+              " the GPU its ROM, do not let the host's display use it, and start it after a reset that works",
+              "Microsoft, Code 43; NVIDIA, GeForce GPU passthrough for Windows virtual machines"),
+    FaultLine(r"probe of PCI device [0-9a-f:.]{7,16} aborted|EAL: Requested device \S{7,16} cannot be used"
+              r"|EAL: +\S{4,16} VFIO group is not viable",
+              "DPDK could not take the device",
+              "mlx5 stays with its kernel driver, and the container needs its network interface, /dev/infiniband and"
+              " rdma-core; others go to vfio-pci with their whole IOMMU group",
+              "DPDK, Linux drivers guide; sriov-network-device-plugin issue 123"),
+    FaultLine(r"BUG: unable to handle (?:page fault|kernel)[^\n]{0,60}"
+              r"|Unable to handle kernel (?:NULL pointer|paging request)[^\n]{0,60}|kernel BUG at [^\n]{1,80}",
+              "the kernel itself failed (oops)",
+              "reboot before the next tenant; the stack below it names the driver: update it or the kernel",
+              "Linux arch/x86/mm/fault.c, lib/bug.c"),
     FaultLine(r"irq \d{1,5}: nobody cared",
               "an interrupt line was switched off: no driver took its interrupts",
               "/proc/interrupts shows who shares it: a passed device that uses INTx (let it use MSI), or a device that"
               " hangs; update the firmware",
               "Linux kernel/irq/spurious.c, __report_bad_irq"),
-    FaultLine(r"Marking clocksource 'tsc(?:-early)?' as unstable[^\n]{0,60}|Marking TSC unstable due to [^\n]{1,60}",
+    FaultLine(r"Marking clocksource 'tsc(?:-early)?' as unstable[^\n]{0,60}|Marking TSC unstable due to "
+              r"(?!running on Hyper-V|TSC halts in idle)[^\n]{1,60}"
+              r"|Clocksource tsc unstable|current_clocksource\s{1,4}(?:hpet|acpi_pm|jiffies)\b",
               "the kernel does not trust the CPU's time stamp counter (TSC): reading the time is slow now",
               "update the firmware; on a host look for SMIs and stalls; a guest: <timer name='kvmclock'/> or kvm-clock"
               " as its clock source, and host CPUs of its own (cat /sys/devices/system/clocksource/clocksource0/current"
               "_clocksource)",
               "Linux kernel/time/clocksource.c, arch/x86/kernel/tsc.c"),
     FaultLine(r"(?:arm-smmu-v3|arm-smmu) [\w.:-]{1,40}: (?:event: [A-Z]_\w{3,30}|event 0x[0-9a-f]{2} received"
-              r"|Unhandled context fault)[^\n]{0,80}",
+              r"|Unhandled context fault|CMD_SYNC timeout|(?:CMDQ error|EVTQ overflow))[^\n]{0,80}",
               "the IOMMU (SMMU) refused a device's memory access",
               "of a passed device: its guest's driver used memory that it does not have; else update driver and"
               " firmware",
               "Linux drivers/iommu/arm/arm-smmu-v3/arm-smmu-v3.c, arm-smmu/arm-smmu.c"),
+    FaultLine(r"AMD-Vi: Event logged \[(?:ILLEGAL_\w{3,20}|\w{3,10}_HARDWARE_ERROR|INVALID_PPR_REQUEST)[^\n]{0,80}"
+              r"|\[VT-D\]DMAR:\[[^\n]{4,80}|DMAR: VT-d detected (?:Invalidation Queue|Completion) Error[^\n]{0,40}",
+              "the IOMMU refused a device's access, or reports a fault of its own",
+              "see which device it is and what its driver did (a reset, another guest); update firmware and kernel; an"
+              " Intel iGPU under Xen: iommu=no-igfx",
+              "AMD I/O Virtualization Technology Specification, Event Logging; Linux drivers/iommu/amd/iommu.c"),
+    FaultLine(r"kfd kfd:[^\n]{0,20} (?:error getting iommu info|Failed to initialize iommu"
+              r"|device [0-9a-f:]{4,12} NOT added)"
+              r"[^\n]{0,60}",
+              "the compute driver (kfd) did not take a GPU",
+              "the lines before it say why: an APU needs the IOMMU on, other GPUs PCIe atomics, their VBIOS and"
+              " firmware",
+              "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
     FaultLine(r"timed out waiting for pending transaction; \w{4,12} [\w ]{4,30} reset anyway"
               r"|timed out waiting for pending transaction:[^\n]{0,60}",
               "a device did not finish its transfers before a reset",
@@ -651,7 +1005,10 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "Linux mm/page_alloc.c, warn_alloc"),
     FaultLine(r"FSP boot cmds failed|FSP secure boot (?:GSP prechecks failed|partition timed out)"
               r"|FSP (?:async )?command timed out|GSP-FMC reported an error[^\n]{0,60}"
-              r"|failed to wait for bar firewall to lower|GSP-RM boot attempts exceeded",
+              r"|failed to wait for bar firewall to lower|GSP-RM boot attempts exceeded|FSP (?:queuing failed"
+              r"|response reported)"
+              r"[^\n]{0,60}|Timeout waiting for GSP target mask release|Fatal GSP-FMC Error[^\n]{0,40}"
+              r"|Booter failed with non-zero error code[^\n]{0,20}|FSP Fuse Check Failure",
               "a GPU's own processor does not start the driver's firmware",
               "reset it or power-cycle the host; its confidential mode must fit the guest; update its VBIOS; an"
               " external box or a riser may be too slow",
@@ -667,11 +1024,11 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "update its firmware, or the driver; in a guest see that the host has not kept the function",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c"),
     FaultLine(r"Process \d{1,10} \((?:qemu|kvm)[^)\n]{0,20}\) of user \d{1,10} dumped core|(?:qemu-system|qemu-kvm"
-              r"|kvm)[\w-]{0,12}\[\d{1,10}\]: segfault at [^\n]{1,80}|End of file from qemu monitor",
+              r"|kvm)[\w-]{0,12}\[\d{1,10}\]: segfault at [^\n]{1,80}",
               "QEMU crashed or was killed",
               "coredumpctl info and the guest's log (/var/log/libvirt/qemu) say where; dmesg whether memory ran out;"
               " update QEMU",
-              "systemd-coredump(8); libvirt src/qemu/qemu_monitor.c"),
+              "systemd-coredump(8)"),
     FaultLine(r"No valid host was found[^\n]{0,80}|nodes are available:[^\n]{0,200}Insufficient"
               r" [\w.-]{1,60}/[\w.-]{1,60}",
               "no host has what the guest or pod asks for free",
@@ -700,6 +1057,24 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "QEMU refused an option of the guest; its words say why",
               "correct what the option names in the guest's definition; an option that is unknown needs another QEMU",
               "QEMU util/error-report.c, loc_push_restore: an option in front of an error is what was being read"),
+    FaultLine(r"Failed to (?:start|set ?up|add) device(?: \"[\w.-]{1,40}\"|:)[^\n]{0,160}",
+              "LXD or Incus could not give the guest a device; its words say why",
+              "lxc info --show-log GUEST (incus info --show-log) has QEMU's own words, dmesg the kernel's",
+              "canonical/lxd lxd/instance/drivers; lxc/incus"),
+    FaultLine(r"Failed to run mount hooks",
+              "a hook of LXC failed, so the container did not start: with nvidia.runtime that is NVIDIA's toolkit",
+              "run nvidia-container-cli -k -d /dev/tty info on the host: driver, toolkit and (of a snap) its copy"
+              " must fit;"
+              " else unset nvidia.runtime and give it the devices and libraries",
+              "canonical/lxd issue 11427; lxc/incus issue 2397"),
+    FaultLine(r"\bVmBoot\([^\n]{1,200}",
+              "Cloud Hypervisor could not start the guest; its words say why",
+              "run it with -v, and read dmesg of that time",
+              "cloud-hypervisor vmm/src/vm.rs"),
+    FaultLine(r"CR2: [0-9a-f]{16}\n[^\n]{0,60}---\[ end trace [0-9a-f]{16} \]---",
+              "the kernel itself failed (oops), and what it said first is missing",
+              "read dmesg above it; the RIP line below it names the function and, in brackets, the module: update that",
+              "Linux arch/x86/mm/fault.c, page_fault_oops; kernel/panic.c, print_oops_end_marker"),
     FaultLine(r"TASK ERROR: [^\n]{1,160}",
               "Proxmox could not start the guest",
               "the lines above it say why; qm showcmd VMID --pretty prints the command, which can be run by hand",

@@ -26,7 +26,7 @@ from hosttune.rules.causes.faultlines import SOFTWARE_RDMA
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.kernel import KERNEL, WITHIN
 from hosttune.rules.causes.labels import unlabelled
-from hosttune.rules.causes.lspci import machine_of
+from hosttune.rules.causes.lspci import groups, machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
 from hosttune.rules.causes.pairs import PAIRS, pairs
@@ -245,6 +245,7 @@ def logs() -> tuple[Log, ...]:
         Log("numactl --hardware", r"(?m)^available: \d{1,4} nodes? \(|^[ \t]*NUMA node\(s\): ", _nodes),
         Log("lspci -t", r"(?m)^-(?:\+-)?\[[0-9a-f]{4}:[0-9a-f]{2}", nothing_more,
             lines=r"[ \t|]{0,80}[-+\\][-+]{0,4}[\[0-9a-f]|[ |]{4,80}$"),
+        Log("a listing of IOMMU groups", r"(?m)^[ \t]{0,8}IOMMU [Gg]roup \d{1,4}\b", groups),
         Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed"
             r" |LnkSta:.{0,80}\(downgraded\)|ACSCtl:",
             machine_of),
@@ -524,7 +525,6 @@ def _nccl_debug(text: str) -> Measured:
     seen: dict[str, Any] = {
         "transport": _transport(vias, names, text, hosts),
         "said": {"nics": ", ".join(re.findall(r"\[[0-9]+\](\S+?):[0-9]+/", ports[1]))} if ports else {},
-        "stated": (*told, *_narrow(text)),
     }
     if seen["transport"] is None and (lacking := re.search(r"NET/IB : No device found", text)):
         seen["said"]["transport"] = lacking[0]  # of one host that is no fault, and of several it is
@@ -551,7 +551,7 @@ def _nccl_debug(text: str) -> Measured:
             nics=Nics(count=len(names)) if names else None,
             environment=dict(_SET.findall(text)[:200]),
         ),
-        observations=Observations(**seen),
+        observations=Observations(**seen, stated=(*told, *_narrow(text))),
     )
 
 

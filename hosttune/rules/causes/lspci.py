@@ -98,6 +98,36 @@ def machine_of(text: str) -> Measured:
     )
 
 
+_GROUPED = re.compile(
+    r"(?m)^[ \t]{0,8}(?:IOMMU [Gg]roup (\d{1,4}):?\s{1,8})?"
+    r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2})\.[0-7] ([^\n]{4,160})"
+)
+
+
+def groups(text: str) -> Measured:
+    """Read the usual listing of IOMMU groups: whether each GPU (none of the CPU's) is with devices of other slots."""
+    group, members = "", dict[str, list[tuple[str, str]]]()
+    for number, slot, what in _GROUPED.findall(text):
+        group = number or group
+        members.setdefault(group, []).append((slot, what))
+    others = {
+        slot: [f"{other} {device[:60]}" for other, device in rows if other != slot and "bridge" not in device.lower()]
+        for rows in members.values()
+        for slot, what in rows
+        if _GPU.search(what) and not re.match(r"(?:0000:)?00:", slot)
+    }
+    stated = (
+        Stated(
+            says="no GPU has an IOMMU group of its own: what shares it goes to the same guest, or to none",
+            line="; ".join(f"{slot} with {some(devices, 2)}" for slot, devices in islice(others.items(), 2)),
+            remedy="use a slot at the CPU or below a switch with ACS; newer firmware, or ACS and SR-IOV in it, can"
+            " split a group; pcie_acs_override takes the guests' separation away",
+            source="Linux Documentation/driver-api/vfio.rst, Groups",
+        ),
+    )
+    return Measured(version=1, observations=Observations(stated=stated if others and all(others.values()) else ()))
+
+
 def _is_above(bridge: str, devices: Sequence[str]) -> bool:
     """Return whether one of the devices is on a bus below the bridge; True if that is not shown."""
     buses = re.search(r"Bus: primary=\w\w, secondary=(\w\w), subordinate=(\w\w)", bridge)

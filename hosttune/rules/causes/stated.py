@@ -54,10 +54,12 @@ _PEERS = (
     r"|\bp2p (\d{1,6}) (\d{1,6}) peers:(true|false)\b"
 )
 _ADDRESS = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
-# Linux drivers/pci/pci.c, __pcie_print_link_status, and probe.c, pci_setup_device.
+# Linux drivers/pci/pci.c, __pcie_print_link_status, and probe.c, pci_setup_device. Devices 07 and 08 of an AMD CPU are
+# bridges to what is inside it, where a slower link is by design.
 _NARROW = (
     rf"\b([\w-]{{1,32}}) ({_ADDRESS}):[^\n]{{0,40}} [0-9.]{{1,9}} Gb/s available PCIe bandwidth, limited by"
-    rf" ([0-9.]{{1,5}}) GT/s (?:PCIe )?x(\d{{1,2}}) link at (\S{{1,20}}) \(capable of [0-9.]{{1,9}} Gb/s with"
+    rf" ([0-9.]{{1,5}}) GT/s (?:PCIe )?x(\d{{1,2}}) link at (?!\S{{4}}:\S\S:0[78]\.1 )(\S{{1,20}})"
+    r" \(capable of [0-9.]{1,9} Gb/s with"
     r" ([0-9.]{1,5}) GT/s (?:PCIe )?x(\d{1,2}) link\)"
 )
 _CLASS = rf"\bpci ({_ADDRESS}): \[[0-9a-f]{{4}}:[0-9a-f]{{4}}\] type 0[01] class 0x([0-9a-f]{{4}})"

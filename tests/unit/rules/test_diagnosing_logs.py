@@ -288,6 +288,26 @@ def test_one_corrected_error_of_a_whole_log_is_no_fault() -> None:
     assert diagnose(read(boot + at.format(99) + at.format(100))).causes
 
 
+GROUPS = """\
+IOMMU Group 0:
+\t00:02.0 Display controller [0380]: Intel Corporation HD Graphics 530 [8086:1912]
+IOMMU Group {}:
+\t00:01.0 PCI bridge [0604]: Intel Corporation PCIe Controller (x16) [8086:1901]
+\t01:00.0 VGA compatible controller [0300]: NVIDIA Corporation TU116 [10de:2184]
+\t01:00.1 Audio device [0403]: NVIDIA Corporation TU116 [10de:1aeb]
+IOMMU Group 2:
+\t02:00.0 Ethernet controller [0200]: Intel Corporation I210 [8086:1533]
+"""
+
+
+def test_gpus_that_share_their_iommu_group() -> None:
+    """The form of the script of the Arch wiki; Coopydood/ultimate-macOS-KVM issue 213."""
+    assert read(GROUPS.format(1)).observations.stated == ()
+    (stated,) = read(GROUPS.format(1).replace("IOMMU Group 2:\n", "")).observations.stated
+    assert "IOMMU group" in stated.says
+    assert "02:00 Ethernet" in stated.line
+
+
 def test_a_fault_within_many_lines_that_are_alike() -> None:
     noise = "".join(f"[{n}.000001] usb 1-1: new device {n:x}\n" for n in range(200_000))
     fault = "[  9.000001] vfio-pci 0000:3b:00.0: Unable to power on device, stuck in D3\n"

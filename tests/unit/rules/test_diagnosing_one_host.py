@@ -120,7 +120,7 @@ from hosttune.rules.causes.stated import lines_of
             "[    9.2] NVRM: Xid (PCI:0000:cb:00): 109, pid=1, errorString CTX SWITCH TIMEOUT",
             "XID 13",
         ),
-        ("[    9.1] xe 0000:3d:00.0: [drm] Tile0: GT0: Timedout job: seqno=1523, lrc_seqno=1523", "GPU hung"),
+        ("[    9.1] xe 0000:3d:00.0: [drm] Tile0: GT0: Timedout job: seqno=1523, lrc_seqno=1523", "hung"),
         (
             "[    9.1] i915 0000:03:00.0: GT0: GuC firmware i915/pvc_guc_70.26.4.bin: fetch failed -ENOENT",
             "firmware file",
