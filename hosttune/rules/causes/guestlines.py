@@ -898,7 +898,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "restart the host; the Xid before it says what happened",
               "NVIDIA/open-gpu-kernel-modules nv_gpu_ops.c, nvGpuOpsReportFatalError"),
     FaultLine(r"GPU HANG: ecode [0-9a-f:]{3,24}[^\n]{0,40}|timed out waiting for forcewake[^\n]{0,40}"
-              r"|TLB invalidation fence timeout[^\n]{0,40}|GT\d: (?:Timedout job: |Engine reset: engine_class=)[^\n]{0,40}",
+              r"|TLB invalidation fence timeout[^\n]{0,40}"
+              r"|GT\d: (?:Timedout job: |Engine reset: engine_class=)[^\n]{0,40}",
               "an Intel GPU hung: it does not answer its driver",
               "cat /sys/class/drm/card*/error (devcoredump of xe) names the ring; update kernel, firmware and Mesa or"
               " the compute runtime",
