@@ -18,6 +18,7 @@ _TITLE = re.compile(r"[ \t]{0,40}Unidirectional (?:copy )?peak bandwidth GB/s[ \
 
 # The word before: of TransferBench, whose executor (GFX, DMA) is that of the transfers that a GPU makes.
 _TRANSFERS = re.compile(r"[ \t]{0,40}Unidirectional copy peak bandwidth GB/s \[(Local|Remote) read")
+_DISTANCES = re.compile(r"[ \t]{0,40}Inter-Device Numa Distance[ \t]{0,40}$")
 _SIGN = rf"(?m)RocmBandwidthTest Version|^{_TITLE.pattern}"
 
 
@@ -47,6 +48,11 @@ def _bandwidth(text: str) -> Measured:
             "no device, or no whole matrix, in it", where="rocm_bandwidth_test", hint="save its whole output"
         )
     none = bool(peers) and not any(peers)
+    far = [{gpu: min((value or 0, cpu) for cpu, value in row.items() if value is not None)[1]
+            for gpu in gpus if (row := {cpu: cells.get((gpu, cpu)) for (_, cpu) in cells if cpu not in gpus})}
+           for _, cells in matrices(text, _DISTANCES)]  # fmt: skip
+    apart = "; their CPUs differ: over the link between sockets these GPUs have no access" if any(
+        len(near) > 1 and len(set(near.values())) == len(near) for near in far) else ""  # fmt: skip
     return Measured(
         version=1,
         setup=Setup(gpu=models.pop() if len(models) == 1 else None, gpus_per_host=len(gpus) or None, hosts=1),
@@ -54,7 +60,7 @@ def _bandwidth(text: str) -> Measured:
         observations=Observations(
             memory_node="near" if len(devices) == len(gpus) + 1 else None,  # each node is a device of its own
             p2p="off" if none else None,
-            said={"p2p": "the tool has N/A for each pair"} if none else {},
+            said={"p2p": f"the tool has N/A for each pair{apart}"} if none else {},
         ),
     )
 

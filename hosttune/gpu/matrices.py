@@ -9,6 +9,7 @@ from hosttune.errors import BadInput
 from hosttune.model.measured import Figure
 
 _MOST = 64  # devices of a host, CPUs among them
+_TOUCHING = re.compile(r"(\.\d\d)(?=\d{1,6}\.\d\d\b)")  # cells of a fixed width that large figures fill
 Cells = dict[tuple[int, int], float | None]
 
 
@@ -23,7 +24,7 @@ def matrices(text: str, title: re.Pattern[str]) -> Iterator[tuple[re.Match[str],
     columns: list[int] = []
     cells = Cells()
     for line in text.split("\n"):
-        words = line.split()
+        words = _TOUCHING.sub(r"\1 ", line).split()
         if not words:
             continue
         if match and cells and not _is_row(words):

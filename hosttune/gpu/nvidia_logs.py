@@ -33,32 +33,34 @@ def _topology(text: str) -> Measured:
     matrix = parse_topo_matrix(re.sub(r"\bSOC\b", "SYS", text))  # its name before driver 384
     if matrix is None or any(len(row) < len(matrix.gpus) + len(matrix.nics) - 1 for row in matrix.paths.values()):
         raise BadInput("no whole matrix in it", where="nvidia-smi topo -m", hint="save its whole output")
-    if any(name not in matrix.paths for name in (*matrix.gpus, *matrix.nics)):
-        raise BadInput("a row of the matrix is missing", where="nvidia-smi topo -m", hint="save its whole output")
-    words = [matrix.paths[one][other] for one in matrix.gpus for other in matrix.gpus if one != other]
+    shown = [name for name in matrix.gpus if name in matrix.paths]
+    if not shown:
+        raise BadInput("no row of a GPU in it", where="nvidia-smi topo -m", hint="save its whole output")
+    whole = len(shown) == len(matrix.gpus)
+    words = [matrix.paths[one][other] for one in shown for other in matrix.gpus if one != other]
     links = {int(word[2:]) for word in words if word.startswith("NV")}
     linked = [word.startswith("NV") for word in words]
     # As many links to each peer, and more than a GPU has if they led to one peer each: they lead to switches.
     peers = len(matrix.gpus) - 1
     count = links.pop() if len(links) == 1 and all(linked) else None
     switched = count is not None and count * peers > _MOST_LINKS
-    meshed = count is not None and count <= _MESHED and peers > 1 and not switched
+    meshed = whole and count is not None and count <= _MESHED and peers > 1 and not switched
     p2p: Literal["nvlink", "pcie"] | None = None
-    if linked:
+    if linked and (whole or switched):  # one GPU that reaches all over switches is as the others
         p2p = "nvlink" if all(linked) else None if any(linked) else "pcie"
     return Measured(
         version=1,
         setup=Setup(
             gpus_per_host=len(matrix.gpus) or None,
-            nvlinks_per_gpu=count if switched else 0 if linked and not any(linked) else None,
+            nvlinks_per_gpu=count if switched else 0 if whole and linked and not any(linked) else None,
             # Such boards have PCIe switches: a guest that was given no bridges shows none.
             virtual=True
-            if switched and {matrix.paths[gpu][nic] for gpu in matrix.gpus for nic in matrix.nics} == {"PHB"}
+            if switched and {matrix.paths[gpu][nic] for gpu in shown for nic in matrix.nics} == {"PHB"}
             else None,
             nvswitch=True if switched else False if meshed else None,
             nics=Nics(count=len(matrix.nics)) if matrix.nics else None,
         ),
-        observations=Observations(p2p=p2p, gpu_nic_path=_worst_path(matrix)),
+        observations=Observations(p2p=p2p, gpu_nic_path=_worst_path(matrix) if whole else None),
     )
 
 
@@ -431,6 +433,16 @@ def _table(text: str) -> Measured:
     )
 
 
+_GPU_LINE = r"^GPU (\d{1,4}): (\S[^\n(]{2,80}?)[ \t]*\(UUID: GPU-[^)\n]{1,60}\)[ \t\r]*(?:$|\n(?![ \t]+Link))"
+
+
+def _listed(text: str) -> Measured:
+    """Read `nvidia-smi -L`: the GPUs that the driver has."""
+    gpus = dict(re.findall(rf"(?m){_GPU_LINE}", text))
+    models = set(gpus.values())
+    return Measured(version=1, setup=Setup(gpu=models.pop() if len(models) == 1 else None, gpus_per_host=len(gpus)))
+
+
 _FAR_BELOW = 1.25  # runs of equal GPUs are nearer to each other
 
 
@@ -476,6 +488,7 @@ NVIDIA_LOGS = (
     LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links,
               sign=r"(?m)(?:pcie\.link|power|utilization|clocks\w{0,20})\.[a-z_.]{1,60}(?: \[(?:W|%|MHz)\])?(?:, |\r?$)"
               rf"|^# gpu[ \t]+[a-z]{{2,6}}[ \t]|{_SMI_LINK.pattern}"),
+    LogReader(name="nvidia-smi -L", sign=rf"(?m){_GPU_LINE}", machine=_listed),
     LogReader(name="nvidia-smi -q -d", sign=r"(?m)^[ \t]*(?:GPU Current Temp|Default Power Limit)[ \t]*: \d"
               r"|^[ \t]*[HS]W (?:Power Cap|(?:Thermal |Power Brake )?Slowdown)[ \t]*: (?:Not )?Active"
               r"|^[ \t]*(?:ECC Errors|Remapped Rows|FB Memory Usage|Applications Clocks|"

@@ -265,12 +265,22 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "check that all hosts have the same GPU driver, peer-memory module and library; try"
               " NCCL_NET_GDR_LEVEL=LOC: if that works, GPU memory is what cannot be reached (ACS, IOMMU)",
               _VERBS),
+    FaultLine(r"custom_all_reduce\.cuh:\d{1,5} '[^'\n]{1,60}'",
+              "vLLM's own all-reduce cannot share memory between the GPUs",
+              "--disable-custom-all-reduce; without expandable_segments in PYTORCH_CUDA_ALLOC_CONF, and all ranks in"
+              " one IPC"
+              " and PID namespace",
+              "vllm-project/vllm csrc/custom_all_reduce.cuh and vllm/distributed"),
+    FaultLine(r"Cannot re-initialize CUDA in forked subprocess",
+              "the program used CUDA before it started its workers by fork",
+              "start them by spawn (VLLM_WORKER_MULTIPROC_METHOD=spawn), or touch no GPU before",
+              "PyTorch torch/cuda/__init__.py, _lazy_init"),
     FaultLine(r"TOO_MANY_PEERS|peer mapping resources exhausted",
               "CUDA lets a GPU have at most eight peers, and more GPUs are in one process",
               "show a process at most nine GPUs (CUDA_VISIBLE_DEVICES), or run a process for each GPU with NCCL",
               "CUDA programming guide, Peer-to-Peer Memory Access; CUDA_ERROR_TOO_MANY_PEERS"),
     FaultLine(r"peer access is not supported between these two devices|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
-              r"|(?:cuda|hip)ErrorPeerAccessUnsupported",
+              r"|(?:cuda|hip)ErrorPeerAccessUnsupported|doesn't support faster communication broadband via P2P",
               "two GPUs of the process have no peer access",
               "nvidia-smi topo -p2p r shows which; NCCL_P2P_DISABLE=1 lets NCCL go through host memory",
               "CUDA driver API, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
@@ -287,10 +297,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NVIDIA/nccl src/mnnvl.cc; IMEX user guide"),
     FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
               r"failed[^\n]{0,60}|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
-              r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))",
+              r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))"
+              r"|p2p\.cc:\d{1,5} NCCL WARN (?:HIP|Cuda) failure (?:\d{1,4} )?'invalid (?:device pointer|argument"
+              r"|resource)",
               "memory cannot be shared between the processes by handles",
               "run all ranks of a host in one IPC and PID namespace; NCCL_CUMEM_ENABLE=0 and NCCL_CUMEM_HOST_ENABLE=0"
-              " take the older way; with NVLink between hosts, IMEX must run (nvidia-imex)",
+              " take the older way; with NVLink between hosts, IMEX must run (nvidia-imex); ROCm: unset"
+              " HSA_ENABLE_IPC_MODE_LEGACY",
               f"{_VARIABLES} (NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE)"),
     FaultLine(r"enqueue\.cc:\d{1,5} NCCL WARN Cuda failure (?:\d{1,4} )?'(?:invalid argument|invalid device function"
               r"|no kernel image)[^\n]{0,40}",
@@ -300,11 +313,18 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NVIDIA/nccl src/enqueue.cc, ncclLaunchKernel; nccl-tests issue 287"),
     FaultLine(r"NCCL WARN Cuda failure (?:\d{1,4} )?'out of memory'[^\n]{0,40}|(?:CUDA|HIP) out of memory[^\n]{0,60}"
               r"|(?:CUDA|HIP) error:? (?:2:? )?out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
-              r"|hipErrorOutOfMemory",
+              r"|hipErrorOutOfMemory|(?:cuda|hip)Malloc failed: out of memory|RESOURCE_EXHAUSTED: [^\n]{0,40}[Oo]ut"
+              r" of memory"
+              r"|OOM when allocating tensor|MODULE:PT_DEVMEM Allocation failed|CU(?:BLAS|DNN"
+              r"|SPARSE)_STATUS_ALLOC_FAILED"
+              r"|CUFFT_ALLOC_FAILED|(?:UR|ZE)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|No available memory for the cache"
+              r" blocks|is needed, which is larger than the available"
+              r" KV cache memory|Free memory on device [^\n]{0,60}is less than desired",
               "the GPU's memory is full",
               "see who holds it (nvidia-smi); leave room for the library's buffers (NCCL_BUFFSIZE, fewer channels)"
               " or stop the framework's own pool from taking all",
-              f"{_GUIDE}, Errors; CUDA runtime, cudaErrorMemoryAllocation"),
+              f"{_GUIDE}, Errors; CUDA runtime, cudaErrorMemoryAllocation; vllm-project/vllm vllm/v1; Gaudi PyTorch"
+              " bridge"),
     FaultLine(r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
               "two ranks were given the same GPU",
               "set the device by the local rank, and give each host as many ranks as it has GPUs",
@@ -396,10 +416,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the port that the job wants is taken: most often an earlier run still holds it",
               "end it (ss -ltnp shows who), or give another one (MASTER_PORT, -p)",
               "bind(2): EADDRINUSE"),
-    FaultLine(r"error while loading shared libraries: \S{1,80}",
+    FaultLine(r"error while loading shared libraries: \S{1,80}|lib(?:cu(?:dart|blas|blasLt|dnn|fft|rand|solver|sparse)"
+              r"|nvrtc|nccl|rccl|amdhip64|rocblas|hipblas|hsa-runtime64|MIOpen)\.so[.\d]{0,16}: cannot open shared"
+              r" object"
+              r"|Unable to load NCCL library",
               "a library of the program is not found on a host",
               "install it there, or hand on the path: mpirun -x LD_LIBRARY_PATH; ldd PROGRAM shows which are missing",
-              "ld.so(8)"),
+              "ld.so(8); dlerror(3); openxla/xla"),
     FaultLine(r"has detected an attempt to run as root",
               "mpirun refuses to run as root",
               "mpirun --allow-run-as-root in a container, or another user",
@@ -552,12 +575,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "without NVSwitches it is not needed: disable it; on a board with them see lspci and dmesg"
               " (nvidia-nvswitch), boards with NVLink 5 need nvlsm and ib_umad, and guests have none of their own",
               "NVIDIA/gpu-operator issues 610 and 2781"),
-    FaultLine(r"forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    FaultLine(r"(?:forward compatibility was attempted on non supported HW|CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE)"
+              r"(?![\s\S]{0,4000}?does not match DSO version)",
               "the container's CUDA compatibility library does not fit this GPU or driver",
               "take the image's cuda-compat out of LD_LIBRARY_PATH, or update the host's driver",
               "CUDA compatibility guide; CUDA error 804"),
-    FaultLine(r"no kernel image is available for execution"
-              r"|is not compatible with the current PyTorch installation",
+    FaultLine(r"no kernel image is available for execution|is not compatible with the current PyTorch installation"
+              r"|CU(?:BLAS|DNN|SOLVER)_STATUS_(?:NOT_SUPPORTED_)?ARCH_MISMATCH"
+              r"|only supported on GPUs with compute capability[^\n]{0,80}|FlashAttention only supports \w{1,12} GPUs",
               "the program was not built for this GPU",
               "take a build that has the GPU's compute capability (newer PyTorch, CUDA or NCCL)",
               "CUDA runtime API, cudaErrorNoKernelImageForDevice"),
@@ -630,6 +655,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "compare with the other GPUs; read its clocks' reasons, temperature and power limit under load"
               " (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE); if nothing limits it, replace it",
               f"{_DCGM}; NVIDIA/DCGM issue 122"),
+    FaultLine(r"Width x[124] \(downgraded\)(?=[\s\S]{0,40000}?(?:Verification error @ element|Out of bounds values :"
+              r" [1-9]"
+              r"|Data Path Validation))"
+              r"|(?:Verification error @ element|Out of bounds values : [1-9])[^\n]{0,80}"
+              r"(?=[\s\S]{0,40000}?Width x[124] \(downgraded\))",
+              "the way to a GPU is bad: its link has lost lanes, and copies do not arrive as they were sent",
+              "reseat or replace the card, its riser and cables, and try another slot; see CorrErr+ and AER in dmesg",
+              "pciutils ls-caps.c, cap_express_link: downgraded; NVIDIA/cuda-samples issue 48"),
     FaultLine(r"GPU \d{1,3} (?:was unsuccessfully written to|unsuccessfully wrote data) in a peer-to-peer test"
               r"|Invalid value when checking the pattern at \S{1,30}|Out of bounds values : [1-9]\d{0,9} FAILED"
               r"|Verification error @ element \d{1,9}: val = \S{1,20}, ref = \S{1,20}"
@@ -699,8 +732,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "install a newer driver, or a build for the driver's CUDA (nvidia-smi shows it)",
               "CUDA runtime API, cudaErrorUnsupportedPtxVersion (222)"),
     FaultLine(r"Unable to find code object for all current devices|hipErrorNoBinaryForGpu|HSA_STATUS_ERROR_INVALID_ISA"
-              r"|(?:CUDA|HIP) error: invalid device function|Tensile\w{0,20}[^\n]{0,120} for GPU arch|device kernel"
-              r" image is invalid",
+              r"|(?:CUDA|HIP|ROCm) error[^\n]{1,120}invalid device function|Tensile\w{0,20}[^\n]{0,120} for GPU arch"
+              r"|device"
+              r" kernel image is invalid|(?:cuda|hip)ErrorInvalidDeviceFunction|Cannot read [^\n]{0,200}TensileLibrary",
               "the program was not built for this GPU",
               "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
               "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
@@ -737,11 +771,32 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "install the NVIDIA container toolkit (nvidia-ctk runtime configure, restart docker), and see that"
               " nvidia-smi runs on the host",
               "NVIDIA container toolkit, Troubleshooting"),
+    FaultLine(r"event severity: (?:fatal|recoverable)\s(?:[^\n]{0,200}\n){1,4}?[^\n]{0,120}section_type: PCIe error"
+              r"(?:\s(?:[^\n]{0,200}\n){1,6}?[^\n]{0,120}device_id: [0-9a-f:.]{7,12})?",
+              "the firmware reports a grave error of a PCIe link (BERT: of the boot before)",
+              "reseat or replace the device below that port, its riser or cables, and check its power; update the"
+              " board's"
+              " firmware; where it comes when idle, boot with pcie_aspm=off",
+              "Linux drivers/firmware/efi/cper.c, cper_print_pcie"),
+    FaultLine(r"section_type: PCIe error(?=(?:[\s\S]{1,20000}?section_type: PCIe error){2})",
+              "the firmware reports errors of a PCIe link again and again",
+              "device_id and secondary_bus below it say which; reseat the card, its riser or cables; try the slot at a"
+              " lower speed; where they come when idle, boot with pcie_aspm=off",
+              "Linux drivers/firmware/efi/cper.c, cper_print_pcie"),
     FaultLine(r"skipped device [0-9a-f:.]{4,16}, PCI rejects atomics[^\n]{0,40}",
               "the compute driver leaves a GPU out: its slot does not carry PCIe atomics",
               "use a slot at the CPU, or a switch that routes atomics; in a guest an emulated root port must offer "
               "them",
               "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
+    FaultLine(r"supported through the NVIDIA [\d.x]{3,12} [Ll]egacy drivers?",
+              "the driver is too new for a GPU: it ignores it",
+              "install the legacy driver that the line names",
+              "NVIDIA/open-gpu-kernel-modules; NVIDIA driver README, Supported GPUs"),
+    FaultLine(r"Call returned HSA_STATUS_ERROR_OUT_OF_RESOURCES"
+              r"(?=[\s\S]{0,8000}?(?:kfd not supported on this ASIC|not supported in kfd))",
+              "the GPUs' compute driver does not support a GPU of this model",
+              "take a model of ROCm's list, or a ROCm release that had it (ROCm documentation, system requirements)",
+              "ROCm/rocminfo issue 27; Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
     FaultLine(r"amdgpu [0-9a-f:.]{7,16}: (?:amdgpu: )?device lost from bus!",
               "a GPU was lost from the PCIe bus",
               "read the lines before it (AER, link down, heat); power-cycle the host; reseat the card, its riser and"
@@ -753,6 +808,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host and see amd-smi bad-pages; replace the GPU if they come back, or if too many"
               " pages are bad",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c"),
+    FaultLine(r"(?m:^)\d{1,3}[ \t][^\n]{0,120}?[ \t](?:[1-9]?\d|1\d\d)M[Hh]z[ \t]{1,16}\d{2,4}M[Hh]z[^\n]{0,20}"
+              r"[ \t](?:auto|manual|high|perf_\w{2,16})[ \t][^\n]{0,40}[ \t](?:9\d|100)%[ \t\r]*(?m:$)",
+              "a GPU that is busy runs at a clock of idle times",
+              "rocm-smi --showperflevel: auto or high, and --resetclocks; read its power and heat limits; else"
+              " power-cycle"
+              " the host, and install the GPU's firmware anew",
+              "ROCm/rocm_smi_lib rocm_smi.py, showAllConcise; ROCm/legacy-rocm-build issue 4414"),
     FaultLine(r"MES failed to respon(?:d to|se) msg=\w{1,24}|MES might be in unrecoverable state[^\n]{0,40}",
               "a GPU hung: its scheduler's firmware does not answer",
               "read whether the reset below it worked, else power-cycle the host; update firmware (linux-firmware) and"
@@ -774,10 +836,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the collectives' library does not know the kind of server that the driver reports",
               "install driver, firmware and libraries of one release (hl-smi shows the driver's), or the cloud's image",
               "HabanaAI/hccl_demo issue 44"),
-    FaultLine(r"synStatus=\d{1,3} \[(?:Device (?:already acquired|not found)\][^\n]{0,40}"
-              r"|[^\]\n]{1,40}\] Device acquire failed)",
+    FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}|Device acquire failed",
               "no accelerator is free: other processes have them, or a container was not given them",
-              "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES)",
+              "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES);"
+              " where none"
+              " has them, dmesg (habanalabs) says why they do not start",
               "huggingface/tgi-gaudi issue 93"),
     # NICs and networks
     FaultLine(r"CREATE_MKEY\(0x200\)[^\n]{0,40} failed, status (?:limits exceeded|no resources)[^\n]{0,40}"
@@ -953,7 +1016,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               f"{_SMI}, --gpu-reset; NVIDIA/NVSentinel issue 1690"),
     FaultLine(r"nvml error: driver/library version mismatch"
               r"|Failed to initialize NVML: (?:Driver/library version mismatch|RM has detected an NVML/RM version"
-              r" mismatch|Function Not Found)|API mismatch: the client has the version",
+              r" mismatch|Function Not Found)|API mismatch: the client has the version"
+              r"|kernel version [\d.]{3,20} does not match DSO version [\d.]{3,20}",
               "the driver's library is of another version than its module that is loaded",
               "reboot, or unload and load the module once nothing uses the GPUs",
               "NVIDIA driver README, common problems"),
@@ -973,11 +1037,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a GPU hung, and its driver ended what ran on it",
               "read dmesg of that time (amdgpu: ring timeout, reset, RAS); power-cycle the host if the reset failed",
               "ROCm/ROCR-Runtime runtime.cpp, Runtime::HwExceptionHandler"),
-    FaultLine(r"Memory access fault by GPU node-\d{1,4}[^\n]{0,120}",
+    FaultLine(r"Memory access fault by GPU node-\d{1,4}[^\n]{0,120}"
+              r"|\[(?:gfx|mm)hub\d?\] (?:no-retry |retry )?page fault \((?![^\n]{0,60}pasid:0\b)[^\n]{0,100}",
               "a program used memory that its GPU does not have mapped",
               "most often the program's own fault; between GPUs also peer access that the IOMMU or BARs prevent: boot"
               " with iommu=pt, and run the same on one GPU",
-              "ROCm/ROCR-Runtime runtime.cpp, Runtime::VMFaultHandler"),
+              "ROCm/ROCR-Runtime runtime.cpp, Runtime::VMFaultHandler; Linux drivers/gpu/drm/amd/amdgpu/gmc_v9_0.c"),
     FaultLine(r"Link \d{1,2}: (?:Recovery Errors: [1-9]|(?:Replay|CRC)[^:\n]{0,12}Errors: \d{4})\d{0,18}",
               "a link between GPUs has counted errors",
               "clear the counters (nvidia-smi nvlink -re), run, and read them again: where they grow, reseat the"
@@ -1022,9 +1087,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"NVIDIA driver on your system is too old|unsupported CUDA version: driver [\d.]{1,6} < image|"
               r"CUDA driver version is insufficient for CUDA runtime version|(?:cuda|hip)ErrorInsufficientDriver"
               r"|API call is not supported in the installed CUDA driver|requirement error: unsatisfied condition: cuda"
-              r" ?>= ?\d{1,3}",
-              "the GPU driver is older than the CUDA runtime needs",
-              "install a newer driver, or a program built for the older CUDA",
+              r" ?>= ?\d{1,3}|[Nn][Vv][Ii][Dd][Ii][Aa] driver (?:on your system )?is too old|cudart init failure: 35"
+              r"|cudaSetDevice err: 35|libcuda\.so[.\d]{1,16}: undefined symbol: cu\w{2,40}",
+              "the GPU driver is older than the CUDA runtime needs, or is not seen",
+              "install a newer driver, or a program built for the older CUDA; a container needs the GPUs (--gpus all)",
               "CUDA compatibility guide"),
     FaultLine(r"Remapping Failure Occurred[ \t]{0,40}: Yes",
               "a GPU could not replace a row of its memory",
@@ -1116,7 +1182,9 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " a GPU that needs a reset is busy, too (its XIDs in dmesg), and so is a vGPU without a license",
               "CUDA runtime API, cudaErrorDevicesUnavailable; k8s-device-plugin issue 647; Azure/AKS issue 4870"),
     FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
-              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b|cuInit failed: ?100\b",
+              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b|(?:cuInit|cudaSetDevice) err: 100\b"
+              r"|(?:cudart|nvcuda) init failure: 100\b|Failed to infer device type|cuInit: CUDA_ERROR_NO_DEVICE\b"
+              r"|cuInit failed: ?100\b",
               "the process asks for a GPU that it does not see",
               "compare what it asks for with CUDA_VISIBLE_DEVICES and what the container or job was given; nvidia-smi"
               " shows what the driver has",
@@ -1135,6 +1203,12 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the NIC's driver could not start it",
               "update its firmware, or the driver; in a guest see that the host has not kept the function",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_load_one"),
+    FaultLine(r"RmInitAdapter failed! \(0x22:0x56:",
+              "the driver does not take a GPU: it is of another generation, or its registers do not answer",
+              "Blackwell needs the open modules, old models a legacy driver; where it ran before, power-cycle the"
+              " host and"
+              " read the lines before (XID 79)",
+              "NVIDIA/open-gpu-kernel-modules osinit.c: 0x22, attach; nvstatuscodes.h: 0x56, not supported"),
     FaultLine(r"RmInitAdapter: Cannot initialize GSP firmware RM",
               "a GPU's system processor (GSP) did not start",
               "the NVRM lines before it say why; reset the GPU or power-cycle the host; firmware and modules must be of"
@@ -1214,15 +1288,54 @@ SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"an illegal (?:memory access|instruction) was encountered|(?:CUDA|Cuda) [^\n]{0,60}misaligned address"
               r"|invalid program counter|hardware stack error|unspecified launch failure|device-side assert triggered"
               r"|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_APERTURE_VIOLATION)\b"
+              r"|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED"
               r"|(?:cudaError|hipError|CUDA_ERROR_|ERROR_)(?:IllegalAddress|ILLEGAL_ADDRESS|LaunchFailure"
               r"|LAUNCH_FAILED)",
               "work of the program on the GPU ended with an error",
               "most often the program's own fault (compute-sanitizer shows where; CUDA_LAUNCH_BLOCKING=1 the call); the"
               " XIDs of that time in dmesg say whether it was the GPU; run the same on another one",
               "CUDA runtime API, cudaErrorIllegalAddress (700), cudaErrorLaunchFailure (719)"),
+    FaultLine(r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)|rocblas_status_(?:internal"
+              r"|memory)"
+              r"_error|MIOpen Error: [^\n]{1,120}",
+              "a library of the GPU's runtime could not start on it: most often its memory is full",
+              "see who holds the memory (nvidia-smi, rocm-smi) and take a smaller batch; else one release of driver,"
+              " runtime and library must fit the others (CUDA_LAUNCH_BLOCKING=1 shows an earlier error)",
+              "cuBLAS and cuDNN documentation, status codes; pytorch/pytorch issue 81620"),
+    FaultLine(r"Graph compile failed[^\n]{0,60}",
+              "the graph compiler of the accelerator refused the program",
+              "$HABANA_LOGS (graph_compiler.log) has the node; take driver, firmware, PyTorch bridge and model"
+              " library of"
+              " one release, or smaller shapes",
+              "docs.habana.ai, Release Notes and Runtime Flags; huggingface/optimum-habana issue 1426"),
+    FaultLine(r"zeInit error|ZE_RESULT_ERROR_UNINITIALIZED|ZE_RESULT_ERROR_DEPENDENCY_UNAVAILABLE",
+              "the Level Zero runtime finds no GPU that it can use",
+              "load i915 or xe, install libze-intel-gpu1 of the driver's age, and put the user into the groups render"
+              " and"
+              " video; a container needs /dev/dri",
+              "oneAPI Level Zero specification, zeInit; intel/xpumanager issue 2"),
+    FaultLine(r"GSP RM heartbeat timed out|_kgspIsHeartbeatTimedOut: [^\n]{0,60}",
+              "a GPU's system processor (GSP) does not answer",
+              "power-cycle the host; take a newer driver; where the GPU sleeps, keep it awake (its power/control: on)",
+              "NVIDIA/open-gpu-kernel-modules kernel_gsp.c, _kgspIsHeartbeatTimedOut; its issue 1064"),
+    FaultLine(r"peer access has not been enabled|(?:cuda|hip)ErrorPeerAccessNotEnabled",
+              "the program copies between GPUs without peer access",
+              "take a newer release of it, or let it not split over the GPUs (llama.cpp: --split-mode layer);"
+              " nvidia-smi topo"
+              " -p2p r shows which pairs have access",
+              "CUDA runtime API, cudaErrorPeerAccessNotEnabled (705); ggml-org/llama.cpp issue 10152"),
+    FaultLine(r"Torch not compiled with CUDA enabled|not compiled with (?:GPU offload|CUDA|ROCm) support"
+              r"|Skipping registering GPU devices",
+              "the program was built without the GPU, or lacks a library for it",
+              "install its build for the GPU (pip: the cuXXX or rocmX.Y wheel); the lines before it name libraries that"
+              " were not found",
+              "PyTorch torch/cuda/__init__.py; tensorflow gpu_device.cc; ggml-org/llama.cpp common/arg.cpp"),
     FaultLine(r"CUDA unknown error - this may be due to an incorrectly set up environment"
-              r"|CUDA error(?: 999\b|: unknown error)"
-              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR)|failed to initialize CUDA: unknown"
+              r"|Cuda failure (?:\d{1,4} )?'initialization error"
+              r"|CUDA error(?: 999\b|: unknown error)|cuda runtime error \((?:30|999)\)|CUDA driver initialization"
+              r" failed"
+              r"|failed call to cuInit: (?:CUDA_ERROR_UNKNOWN|UNKNOWN ERROR(?! \(303))|failed to initialize CUDA:"
+              r" unknown"
               r" error|-> CUDA_ERROR_UNKNOWN"
               r"|cuInit[^\n]{0,60}\b999\b|-> (?:unknown|initialization) error|vram init failure:"
               r" 999|code=(?:30|999)\(cudaErrorUnknown\)",
@@ -1253,7 +1366,10 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "install the kernel's headers and build it again (dkms autoinstall; its make.log says what failed), or"
               " install the distribution's signed build; dmesg names symbols that do not fit",
               "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
-    FaultLine(r"couldn't find libnvidia-ml\.so|could not load NVML library|libnvidia-ml\.so\.1: cannot open shared",
+    FaultLine(r"couldn't find libnvidia-ml\.so|libcuda\.so[.\d]{0,4}: cannot open shared object|unable to find"
+              r" libcuda\.so"
+              r"|failed call to cuInit: (?:CUresult\(-1\)|UNKNOWN ERROR \(303)|could not load NVML library"
+              r"|libnvidia-ml\.so\.1: cannot open shared",
               "the driver's library is not where programs look for it",
               "install the driver's libraries of the module's version, and run ldconfig; in a container give it the GPU"
               " through the container toolkit",
@@ -1460,7 +1576,7 @@ FAILURES: tuple[FaultLine, ...] = (
               "a GPU reported an XID",
               "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
               "NVIDIA XID Errors; leptonai/gpud, NVIDIA/NVSentinel"),
-    FaultLine(r"(?:CUDA_ERROR_|HSA_STATUS_ERROR_|NVML_ERROR_|[A-Z]{1,4}SMI_STATUS_)(?!SUCCESS"
+    FaultLine(r"(?:CUDA_ERROR_|HSA_STATUS_ERROR_|(?:UR|ZE)_RESULT_ERROR_|NVML_ERROR_|[A-Z]{1,4}SMI_STATUS_)(?!SUCCESS"
               r"|NOT_SUPPORTED)[A-Z_]{4,40}|(?:cudaError|hipError)(?!NotReady|PeerAccessAlready)[A-Z]\w{3,40}",
               "a call of the GPU's runtime or library failed",
               "its code says why in the maker's list of errors; read dmesg for XIDs or amdgpu's lines of the same time",
@@ -1477,7 +1593,8 @@ FAILURES: tuple[FaultLine, ...] = (
               "UCX ended with an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
               "UCX FAQ; openucx/ucx"),
-    FaultLine(r"Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL|CUDA|HIP) failure \S{1,80}:\d{1,6} '[^'\n]{1,80}'"
+    FaultLine(r"NCCL operation [^\n]{1,160}? failed: [^\n]{1,60}|Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL"
+              r"|CUDA|HIP) failure \S{1,80}:\d{1,6} '[^'\n]{1,80}'"
               r"|(?:NCCL|RCCL) [Ee]rror[^\n]{0,160}?(?:unhandled (?:cuda|hip|system) error|invalid usage|internal"
               r" error)",
               "the run ended with an error, and no line says why",

@@ -101,6 +101,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " confidential computing, update the GPU's VBIOS, and reset the GPU on the host",
               "NVIDIA/open-gpu-kernel-modules conf_compute.c, spdm.c; NVIDIA/nvtrust issue 54"),
     # Drivers of the host and the guest that do not load, or do not let go
+    FaultLine(r"returned from kgspWaitForRmInitDone\([^\n]{0,120}(?=[\s\S]{0,20000}?WPR2 already up)",
+              "a GPU's system processor (GSP) failed at its first start; what follows (WPR2) is the consequence",
+              "reset it (nvidia-smi --gpu-reset) or power-cycle the host; if it comes back take another release of the"
+              " driver, older or newer, and update the VBIOS",
+              "NVIDIA/open-gpu-kernel-modules kernel_gsp.c; its issues 876 and 1058"),
     FaultLine(r"\[NV_ERR_RESET_REQUIRED\]|GPU is likely in a bad state and may need to be reset"
               r"|RmInitAdapter failed! \(0x\w{1,2}:0x62:",
               "a GPU must be reset before it works again",
@@ -214,8 +219,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "ask for fewer, or give it more in its firmware (mlxconfig NUM_OF_VFS, SRIOV_EN=1; the board's setup),"
               " with SR-IOV and ARI on in the board's firmware; then power-cycle",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/sriov.c, drivers/net/ethernet/intel/ice/ice_sriov.c"),
-    FaultLine(r"\w{1,12}: Failed to load firmware \"[^\"\n]{1,60}\"|Failed to load \w{1,8} firmware!"
-              r"|failed to load ucode \w{1,24}|(?:GuC|HuC|GSC) firmware [\w/.]{4,60}: fetch failed[^\n]{0,20}",
+    FaultLine(r"Failed to load (?:\w{1,12} )?firmware \"[^\"\n]{1,60}\"|Failed to load \w{1,8} firmware!"
+              r"|[Ff]irmware \S{1,60}: fetch failed|failed to load ucode \w{1,24}",
               "a firmware file that the GPU's driver needs is missing",
               "install linux-firmware (or the driver's firmware package) of the driver's age, and update the initramfs",
               "Linux drivers/gpu/drm/amd/amdgpu/gfx_v9_0.c and its like; ROCm/amdgpu pull request 113"),
@@ -887,7 +892,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "restart the host; the Xid before it says what happened",
               "NVIDIA/open-gpu-kernel-modules nv_gpu_ops.c, nvGpuOpsReportFatalError"),
     FaultLine(r"GPU HANG: ecode [0-9a-f:]{3,24}[^\n]{0,40}|timed out waiting for forcewake[^\n]{0,40}"
-              r"|TLB invalidation fence timeout[^\n]{0,40}",
+              r"|TLB invalidation fence timeout[^\n]{0,40}"
+              r"|GT\d: (?:Timedout job: |Engine reset: engine_class=)[^\n]{0,40}",
               "an Intel GPU hung: it does not answer its driver",
               "cat /sys/class/drm/card*/error (devcoredump of xe) names the ring; update kernel, firmware and Mesa or"
               " the compute runtime",

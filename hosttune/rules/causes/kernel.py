@@ -45,6 +45,7 @@ _CAUSED = re.compile(r"(Xid \([^()\n]{1,40}\): )45\b[^\n]{0,200}? caused by prev
 _NOWHERE = "(PCI:0000:00:00)"
 _WORDS = tuple({letters for wanted in FOUND_BY for letters in letters_of(wanted) or ("[#",)})  # of each record
 _FLAPPING = 3  # lost links: one is a cable that was pulled
+_LATER = (109, 154)
 _SEVERAL, _FOLLOWING, _OFF_THE_BUS = 3, (45, 154), 79  # kinds of XIDs; of two the worse says more
 _Judged = tuple[KernelEvent, str, str, str, str]  # outcome, words, remedy, source
 _GRAVE = ("fatal", "nonfatal")
@@ -79,7 +80,9 @@ def of_kernel(text: str) -> Iterator[Stated]:
     groups = grouped(((outcome, says, remedy, source), event) for event, outcome, says, remedy, source in judged)
     if len(lines) > _PASTED:  # of a whole log, not of the lines that somebody asks about
         groups = {what: events for what, events in groups.items() if not _corrected_once(events, seen)}
-    for (_, says, remedy, source), events in sorted(groups.items(), key=lambda group: -RANK.index(group[0][0])):
+    first = {event.address: event.code for event in reversed(told) if event.kind == "xid"}
+    order = sorted(groups.items(), key=lambda group: (_follows(group[1][0], first), -RANK.index(group[0][0])))
+    for (_, says, remedy, source), events in order:
         places = dict.fromkeys(
             event.address
             for event in events
@@ -96,10 +99,15 @@ def of_kernel(text: str) -> Iterator[Stated]:
         )
 
 
+def _follows(event: KernelEvent, first: Mapping[str | None, int | None]) -> bool:
+    """Return whether an XID tells that work hangs after another one of its GPU, or what to do."""
+    return event.kind == "xid" and event.code in _LATER and first[event.address] != event.code
+
+
 def _corrected_once(events: Sequence[KernelEvent], seen: Mapping[str, int]) -> bool:
     """Return whether these are one corrected error: any link has one now and then."""
     once = sum(seen.get(event.text, 1) for event in events) == 1
-    return once and events[0].kind == "aer" and events[0].severity not in _GRAVE
+    return once and events[0].kind in ("aer", "edac", "mce") and events[0].severity not in _GRAVE
 
 
 def _failing(told: Iterable[KernelEvent], judged: Sequence[_Judged]) -> list[_Judged]:

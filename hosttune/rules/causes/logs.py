@@ -243,6 +243,8 @@ def logs() -> tuple[Log, ...]:
             r"|^memcpy CE [CG]PU\(row\) ", _nvbandwidth, begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
         Log("numactl --hardware", r"(?m)^available: \d{1,4} nodes? \(|^[ \t]*NUMA node\(s\): ", _nodes),
+        Log("lspci -t", r"(?m)^-(?:\+-)?\[[0-9a-f]{4}:[0-9a-f]{2}", nothing_more,
+            lines=r"[ \t|]{0,80}[-+\\][-+]{0,4}[\[0-9a-f]|[ |]{4,80}$"),
         Log("a listing of IOMMU groups", r"(?m)^[ \t]{0,8}IOMMU [Gg]roup \d{1,4}\b", groups),
         Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed"
             r" |LnkSta:.{0,80}\(downgraded\)|ACSCtl:",

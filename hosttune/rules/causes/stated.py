@@ -70,6 +70,7 @@ _RESERVED = r"(?m:^)[ \t]*(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) reserved\b"
 _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
+_LAST = r"RmInitAdapter failed|Fatal error during GPU init"  # what a driver says when it gives a GPU up
 _CERTAIN, _SEEN = (*GUEST_LINES, *CLUSTER_LINES, *FAULT_LINES), (*CLUSTER_SYMPTOMS, *SYMPTOMS, *GUEST_SYMPTOMS)
 _FAILED = (*CLUSTER_FAILURES, *FAILURES, *GUEST_FAILURES)
 _FOLLOWING = {row.says for row in _CERTAIN if row.follows}
@@ -154,7 +155,7 @@ def lines_of(text: str) -> Measured:
     seen_too = () if told else _told(map(fitting, _SEEN), joined)
     symptoms = [line for line in seen_too if not any(line.says in other.says for other in kernel)]
     # That a GPU was not started is left to the line that says why, if there is one.
-    more = [line for line in kernel if not ((told or symptoms) and "RmInitAdapter failed" in line.line)]
+    more = [line for line in kernel if not ((told or symptoms) and re.search(_LAST, line.line))]
     told = [*more, *told] if all(line.says in _FOLLOWING for line in told) else [*told, *more]
     told += symptoms
     told += [] if told or found else list(_told(_FAILED, text))[:1]

@@ -85,11 +85,19 @@ def test_a_topology_matrix() -> None:
     assert (found.observations.p2p, found.observations.gpu_nic_path) == ("pcie", "SYS")
 
 
-@pytest.mark.parametrize("line", ["GPU1\t", "NIC0\t"])
-def test_a_matrix_without_a_row_is_refused(line: str) -> None:
-    text = "\n".join(row for row in TOPOLOGY.splitlines() if not row.startswith(line))
-    with pytest.raises(BadInput, match="matrix"):
-        read(text + "\n")
+def test_a_matrix_that_head_cut() -> None:
+    """The rows that are left say what holds for their GPUs; one that reaches all over switches is as the others."""
+    rows = TOPOLOGY.splitlines()
+    found = read("\n".join(row for row in rows if not row.startswith("GPU1\t")) + "\n")
+    assert (found.setup.gpus_per_host, found.setup.nvlinks_per_gpu) == (2, None)
+    assert (found.observations.p2p, found.observations.gpu_nic_path) == (None, None)
+    assert read("\n".join(row for row in rows if not row.startswith("NIC0\t")) + "\n").observations.p2p == "pcie"
+    names = "".join(f"\tGPU{number}" for number in range(8))
+    links = "\tNV18" * 7
+    switched = read(f"{names}\tCPU Affinity\nGPU0\t X {links}\t0-47\n")
+    assert (switched.setup.nvswitch, switched.setup.nvlinks_per_gpu, switched.observations.p2p) == (True, 18, "nvlink")
+    with pytest.raises(BadInput, match="no row"):
+        read(f"{names}\tCPU Affinity\n")
 
 
 def test_lspci() -> None:

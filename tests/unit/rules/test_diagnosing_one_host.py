@@ -21,6 +21,42 @@ from hosttune.rules.causes.stated import lines_of
         ("Detected fatal errors on NvSwitch 1 link 12", "switch between the GPUs"),
         ("A corrupt InfoROM has been detected in GPU 3", "InfoROM is damaged"),
         ("Found driver on the denylist: nouveau", "Another driver"),
+        # Frameworks
+        ("CUDA error 98 at ggml-cuda.cu:6246: invalid device function", "not built for this GPU"),
+        ("rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: No such file", "not built for"),
+        (
+            "GeForce RTX 5070 with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
+            "not built",
+        ),
+        (
+            "kernel version 384.90.0 does not match DSO version 384.111.0 -- cannot find working devices",
+            "another version",
+        ),
+        ("cuda_driver.cc:300] failed call to cuInit: CUresult(-1)", "library is not where"),
+        ("cuda_driver.cc:300] failed call to cuInit: UNKNOWN ERROR (303)", "library is not where"),
+        (
+            "dlerror: libcudart.so.11.0: cannot open shared object file: No such file or directory",
+            "not found on a host",
+        ),
+        ("n1:1:1 [0] NCCL INFO NET/Plugin : dlerror=libnccl-net.so: cannot open shared object file", ""),
+        ("The NVIDIA driver on your system is too old (found version 10000).", "older than the CUDA runtime"),
+        ("cudaSetDevice err: 35", "older than the CUDA runtime"),
+        ("cuInit err: 100", "does not see"),
+        (
+            "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+            "memory is full",
+        ),
+        ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "memory is full"),
+        ("FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::939524096 (896)MB", "memory is full"),
+        ("RuntimeError: cuda runtime error (30) : unknown error at THCGeneral.c:66", "could not start"),
+        ("NCCL operation ncclGroupEnd() failed: unhandled cuda error.", "no line says why"),
+        ("Graph compile failed. synStatus=synStatus 26 [Generic failure].", "graph compiler"),
+        ("Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:368 'invalid argument'", "own all-reduce"),
+        ("CUDA error: peer access has not been enabled", "without peer access"),
+        ("GPUDeviceStub::init zeInit error: 78000001", "Level Zero"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "without the GPU"),
+        ("p2p.cc:273 NCCL WARN HIP failure 'invalid device pointer'", "cannot be shared"),
+        ("init.cc:1501 NCCL WARN Cuda failure 'initialization error'", "could not start"),
         # Fabric Manager
         ("umad_init: can't read ABI version from abi_version (No such file): is ib_umad module loaded?", "ib_umad"),
         ("[ERROR] [tid 1789] failed to initialize the switch manager", "Fabric Manager reports an error"),
@@ -66,6 +102,34 @@ from hosttune.rules.causes.stated import lines_of
         ("/sys/class/infiniband/mlx5_1/ports/1/hw_counters/out_of_sequence:481920", "lost and sent again"),
         ("ls: cannot access '/sys/kernel/mm/memory_peers/': No such file or directory", "no peer-memory module"),
         # kernel
+        (
+            "[    9.1] [Hardware Error]: event severity: fatal\n[    9.1] [Hardware Error]:  Error 0, type: fatal\n"
+            "[    9.1] [Hardware Error]:   section_type: PCIe error",
+            "a grave error of a PCIe link",
+        ),
+        (
+            "[    9.1] amdgpu 0000:83:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:24 vmid:8 pasid:32775)",
+            "does not have mapped",
+        ),
+        (
+            "[    9.1] amdgpu 0000:83:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:153 vmid:0 pasid:0, for it)",
+            "",
+        ),
+        (
+            "[    9.1] NVRM: Xid (PCI:0000:cb:00): 13, pid=1, Graphics SM Warp Exception\n"
+            "[    9.2] NVRM: Xid (PCI:0000:cb:00): 109, pid=1, errorString CTX SWITCH TIMEOUT",
+            "XID 13",
+        ),
+        ("[    9.1] xe 0000:3d:00.0: [drm] Tile0: GT0: Timedout job: seqno=1523, lrc_seqno=1523", "hung"),
+        (
+            "[    9.1] i915 0000:03:00.0: GT0: GuC firmware i915/pvc_guc_70.26.4.bin: fetch failed -ENOENT",
+            "firmware file",
+        ),
+        ("[    9.1] NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out", "system processor (GSP)"),
+        (
+            "[    9.1] amdgpu 0000:01:00.0: amdgpu: Fatal error during GPU init\namdgpu: Unable to locate a BIOS ROM",
+            "found no ROM",
+        ),
         ("[    9.1] NVRM: nvAssertOkFailedNoLog: Reset required [NV_ERR_RESET_REQUIRED]", "must be reset"),
         ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to nouveau.", "Another driver"),
         ("[    9.1] NVRM: GPU 0000:1a:00.0 is already bound to vfio-pci.", ""),
@@ -118,3 +182,56 @@ figures:
 """
     causes = {cause.cause for cause in diagnose(Measured.from_yaml(document)).causes}
     assert bool(causes & {"p2p-disabled", "fabric-manager-not-running"}) is named
+
+
+# Forms: dmon, linux-surface issue 501 and vllm issue 14449; lspci, vllm issue 51513; -L and lspci -t, club-3090.
+DMON = "# gpu    pwr  gtemp     sm    mem   mclk   pclk\n# Idx      W      C      %      %    MHz    MHz\n{}"
+ROW = (
+    "|   {0}  NVIDIA RTX A6000     Off | 00000000:{0}1:00.0 Off |      Off |\n"
+    "| 30%   48C    P2   {1}W / 300W | 20713MiB / 49140MiB |   100%      Default |\n"
+)
+QUERY = "utilization.gpu [%], power.draw [W], power.limit [W]\n{}"
+LISTED = "".join(f"GPU {number}: NVIDIA H100 80GB HBM3 (UUID: GPU-{number}111-2222)\n" for number in range(2))
+BRIDGE = (
+    "00:01.1 PCI bridge: AMD Starship/Matisse GPP Bridge\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir{} CmpltRedir{}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (DMON.format("0 650 60 100 52 2619 1755\n1 648 60 99 50 2619 1740\n" * 3), ""),
+        (DMON.format("0 382 48 100 0 7600 1935\n1 384 49 100 0 7600 1920\n" * 3), ""),
+        (DMON.format("0 12 33 0 0 405 210\n" * 3), ""),
+        (ROW.format(0, 283) + ROW.format(1, 84), ""),
+        (QUERY.format("100 %, 97.41 W, 350.00 W\n99 %, 97.00 W, 350.00 W\n"), ""),
+        (LISTED, ""),
+        ("-+-[0000:00]-+-00.0\n |           +-01.1-[01]--+-00.0\n |           |            \\-00.1\n", ""),
+        ("\t\tLnkSta:\tSpeed 16GT/s, Width x1 (downgraded)\n# Out of bounds values : 50 FAILED\n", "has lost lanes"),
+    ],
+)  # fmt: skip
+def test_tools_that_watch_and_list(text: str, says: str) -> None:
+    told = [stated.says for stated in read_log(text, "a.log")[0].observations.stated]
+    assert says in told[0] if says else not told
+
+
+def test_lines_of_lspci_that_were_filtered() -> None:
+    for sign in "+-":
+        assert read_log(BRIDGE.format(sign, sign), "a.log")[0].observations.acs_redirect is (sign == "+")
+
+
+def test_cells_that_touch() -> None:
+    rows = "   D\\D     0      1\n     0 2495.31379.33\n     1 379.612502.12\n"
+    figures = read_log(f"Unidirectional P2P=Enabled Bandwidth Matrix (GB/s)\n{rows}", "a.log")[0].figures
+    assert {figure.subject: figure.value for figure in figures} == {"gpu0->gpu1": 379.33, "gpu1->gpu0": 379.61}
+
+
+def test_gpus_of_two_cpus_without_access() -> None:
+    """rocm_bandwidth_test has N/A for pairs over the link between sockets; the form is that of its version 2.6."""
+    head = "Device: 0,  CPU\nDevice: 1,  CPU\nDevice: 2,  MI100,  GPU-1,  23:0.0\nDevice: 3,  MI100,  GPU-2,  a3:0.0\n"
+    rows = ("0   0   32  20  52", "1   32  0   52  20", "2   20  52  0   N/A", "3   52  20  N/A 0")
+    far = "Inter-Device Numa Distance\n\nD/D   0   1   2   3\n" + "\n".join(rows) + "\n\n"
+    rates = "Unidirectional copy peak bandwidth GB/s\n\nD/D 0 1 2 3\n0 N/A N/A 26.1 12.1\n1 N/A N/A 12.0 26.1\n"
+    rates += "2 26.0 12.2 900.1 N/A\n3 12.1 26.2 N/A 901.0\n"
+    said = read_log(f"RocmBandwidthTest Version: 2.6.0\n{head}{far}{rates}", "a.log")[0].observations.said["p2p"]
+    assert "their CPUs differ" in said
