@@ -394,7 +394,7 @@ def _table(text: str) -> Measured:
     The limit of a GPU is compared with the highest of its model.
     """
     rows = re.findall(_TABLE_ROW, text)
-    if not rows:
+    if not rows and not re.search(r"\|[ \t]+vGPU ID[ \t]", text):  # of vGPUs it shows their use
         raise BadInput("no whole row of a GPU in it", where="nvidia-smi", hint="save its whole output")
     models = {model for _, model, *_ in rows}
     stated, limits = [], []
@@ -416,7 +416,7 @@ def _table(text: str) -> Measured:
         if re.fullmatch(r"\d{1,5}W", most):
             limits.append((model, int(most[:-1]), index))
     low = [(limit / top, limit, top, index) for model, limit, index in limits
-           for top in [max(other for name, other, _ in limits if name == model)] if limit < top]  # fmt: skip
+           for top in [max(other for name, other, _ in limits if name == model)] if limit < top and "..." not in model]  # fmt: skip
     _, limit, top, index = min(low, default=(1.0, None, None, ""))
     used = re.findall(r"[ \t](\d{1,4})W[ \t]*/[ \t]*(\d{1,4})W[ \t]*\|[^|\n]{5,60}\|[ \t]*(\d{1,3})%", text)
     work = _at_work(("", use, "", watts, most, "") for watts, most, use in used)

@@ -22,6 +22,10 @@ class NotUnderstood(HosttuneError):
         super().__init__(what, where=f"output of {tool}", hint=f"run {tool} by hand and read what it says")
 
 
+class NotJudged(NotUnderstood):
+    """The output is understood, and its figures decide nothing."""
+
+
 class Lost(msgspec.Struct, frozen=True):
     """A figure that was requested but is missing, and the reason."""
 

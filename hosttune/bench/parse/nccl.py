@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from hosttune.bench.gpu_jobs import size_name
-from hosttune.bench.parse.answer import Lost, NotUnderstood, ParsedOutput, close, number
+from hosttune.bench.parse.answer import Lost, NotJudged, NotUnderstood, ParsedOutput, close, number
 from hosttune.model.validation import Sample
 
 _FACTORS: dict[str, Callable[[int], float]] = {
@@ -59,5 +59,5 @@ def parse(text: str, collective: str) -> ParsedOutput:
             raise NotUnderstood(tool, f"the line of {size} bytes contradicts itself")
         samples.append(Sample(metric=metric, subject=f"{ranks} GPUs", value=value, unit="GB/s"))
     if not samples and not lost:
-        raise NotUnderstood(tool, "no line of figures for a megabyte or more")
+        raise NotJudged(tool, "no line of figures for a megabyte or more")
     return ParsedOutput(tuple(samples), (), tuple(lost))

@@ -6,6 +6,7 @@ how many figures it explains, then the order of the rules below. Nothing is weig
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from statistics import median
@@ -76,10 +77,15 @@ def diagnose(
     figures = compared(_of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures]))
     case = Case(measured, shape, figures, complaining)
     ranked = _ranked(case)
+    merely = [finding for _, finding in ranked if case.complaint and _merely_set(case, finding)]
+    ranked = [] if len(merely) == len(ranked) else ranked
     return Diagnosis(
         figures=tuple(verdict.shown() for verdict in figures),
         causes=tuple(_cause(rank, rule, finding) for rank, (rule, finding) in enumerate(ranked, 1)),
-        next=tuple(_next(case, ranked, hostless=hostless)),
+        next=(
+            *(f"{finding.text}: set, and no figure says that it costs anything" for finding in merely if not ranked),
+            *_next(case, ranked, hostless=hostless),
+        ),
         problems=problems,
         roofs=_roofs(shape, figures),
     )
@@ -144,6 +150,13 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
         and (not pair[1].explains or {figure.name for figure in pair[1].explains} - explained)
     ]
     return [*better[:_MOST_CAUSES], *possible[: max(0, _ENOUGH - len(better))]]
+
+
+def _merely_set(case: Case, finding: Finding) -> bool:
+    """Return whether variables are all that speaks for it: machines that run well have them set, too."""
+    return not finding.more and all(
+        part.partition("=")[0] in case.environment for part in re.split(r"[;,] (?=[A-Z_]+=|[a-z])", finding.text)
+    )
 
 
 def _stated(case: Case, finding: Finding) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from hosttune.bench.parse import nccl, nvbandwidth, tools
-from hosttune.bench.parse.answer import NotUnderstood, ParsedOutput
+from hosttune.bench.parse.answer import NotJudged, NotUnderstood, ParsedOutput
 from hosttune.errors import BadInput
 from hosttune.gpu.logs import LOGS
 from hosttune.model.diagnosis import Doubt
@@ -130,6 +130,8 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
             except (NotUnderstood, BadInput) as error:
                 why = f"output of {log.name}: {error.what}"
                 unused.append(Doubt(what="output that is not used", where=f"{where} {who}".strip(), why=why))
+                if isinstance(error, NotJudged):
+                    parts.append((where, Measured(version=1)))
             else:
                 figures = (
                     msgspec.structs.replace(figure, subject=f"{who}: {figure.subject}") for figure in measured.figures
@@ -217,7 +219,7 @@ def logs() -> tuple[Log, ...]:
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
         Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True,
-            also=(*WITHIN, *SPOKEN, _QEMU, _MANAGERS,
+            also=(*WITHIN, *SPOKEN, _QEMU, _MANAGERS, r"Peer access from [^\n]{1,120} : Yes\b",
                   r"\|[ \t]{0,4}(?:Overall Health|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
             lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )|[|+][ =|+-]"),
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
@@ -234,7 +236,7 @@ def logs() -> tuple[Log, ...]:
         Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
             r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
         Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
-            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |/hw_counters/\w{1,60}:\d", nothing_more),
+            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d", nothing_more),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
@@ -294,6 +296,8 @@ def _nccl_tests(text: str) -> Measured:
     if rates and not max(rates)[0] and max(rates)[1] >= 1:
         return Measured(version=1, observations=Observations(stated=(_ALONE,)))
     ran, text = _ranks_that_ran(text, rates)
+    if rates and not _RANK.search(text) and not ran and _MOST_FACTOR <= max(rates)[0] / max(rates)[1] <= 2:
+        raise NotJudged("nccl-tests", "how many ranks ran, 40 or more, is not in it")
     rows = [row[0].rstrip() for row in re.finditer(rf"(?m)^{_NCCL_ROW}.*", text)]
     if any(row.endswith("N/A") and row.count("N/A") == 1 for row in rows):
         raise NotUnderstood("nccl-tests", "a test that has no runs in place: sendrecv, alltoall or hypercube")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hosttune.bench.parse.answer import NotUnderstood
+from hosttune.bench.parse.answer import NotJudged, NotUnderstood
 from hosttune.model.measured import Figure, Measured, Observations, Setup
 
 # Options of launchers with one rank a host.
@@ -26,7 +26,7 @@ def osu(text: str) -> Measured:
     if not rows:
         raise NotUnderstood(f"OSU {what}", "no row")
     if not (between or gpus):
-        raise NotUnderstood(f"OSU {what}", "host memory, and whether on one host is not said")
+        raise NotJudged(f"OSU {what}", "host memory, and whether on one host is not said")
     metric, subject = ("rdma-write", "one rank a host") if between else ("p2p", "rank 0->rank 1")
     subject += ", GPU memory" if between and gpus else ""
     if collective := re.match(r"All(reduce|gather) Latency", what):
@@ -43,7 +43,7 @@ def osu(text: str) -> Measured:
     if "Bandwidth" not in what:
         rows = {size: round(size * factor / time, 2) for size, time in rows.items() if size >= _LARGE and time}
         if not rows:
-            raise NotUnderstood(f"OSU {what}", "messages below 1 MiB: their times say nothing of the bandwidth")
+            raise NotJudged(f"OSU {what}", "messages below 1 MiB: their times say nothing of the bandwidth")
     both = ", both directions" if "Bi-Directional" in what else ""
     largest, fastest = max(rows), max(rows, key=lambda size: rows[size])
     sizes = {largest, *([fastest] if rows[largest] < rows[fastest] * _FALLEN else [])}

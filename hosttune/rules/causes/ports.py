@@ -209,6 +209,8 @@ def rdma_ports(text: str) -> Measured:
     waiting = [port for port in ports if port.state.startswith("INIT") and port.layer != "Ethernet"]
     ports = [port for port in ports if port not in waiting]
     active = [port for port in ports if port.state == "ACTIVE"]
+    used = {port.kind for port in active}
+    ports = [port for port in ports if port.kind in used or not used]  # adapters of a kind without any link are spare
     named = max((_RATES[word] for word in re.findall(_NAMED, text)), default=0)
     of_adapter = re.search(_ADAPTER, text) is not None
     most: dict[str, float] = {}
@@ -273,7 +275,8 @@ def ethtool(text: str) -> Measured:
         modes = re.search(r"Supported link modes:((?:\s+\d{1,6}base\S{1,20})+)", rest)
         now = re.search(r"Speed: (\d{1,6})Mb/s", rest)
         if modes and now and int(now[1]):
-            most = max(map(int, re.findall(r"(\d{1,6})base", modes[1])))
+            # 56 Gb/s of Ethernet is there between ports of one maker only.
+            most = max(map(int, re.findall(r"\b(?!56000base)(\d{1,6})base", modes[1])), default=int(now[1]))
             found.append((int(now[1]) / most, name, int(now[1]) / 1e3, most / 1e3))
         elif "Link detected: no" in rest:
             lost.append(name)

@@ -282,6 +282,8 @@ def forced(case: Case) -> Finding | None:
     # Of several hosts a ring is what the library itself would take for large messages.
     if alike or (case.shape.hosts != 1 and case.environment.get("NCCL_ALGO", "").upper() == "RING"):
         variables = tuple(variable for variable in variables if not variable.startswith("NCCL_ALGO="))
+    # For large messages the library itself takes Simple; more channels than it takes cost memory, and little rate.
+    variables = tuple(word for word in variables if not re.match(r"(?i)NCCL_(?:PROTO=(?!\^).*simple|MIN_)", word))
     if variables:
         return observed(case, ", ".join(variables), about)
     sized = _set(case, **dict.fromkeys(_SIZED, ()))
@@ -315,23 +317,14 @@ def topology_file(case: Case) -> Finding | None:
 )
 def small_messages(case: Case) -> Finding | None:
     """The time of the steps, not the bandwidth, limits a message of this size."""
-    about = case.about((*NETWORK, "p2p", "h2d", "d2h"))
-    verdicts = [
-        verdict for verdict in about if latency_share(case, verdict) >= _LATENCY and not _measured_larger(case, verdict)
-    ]
+    about = case.low((*NETWORK, "p2p", "h2d", "d2h"))
+    verdicts = [verdict for verdict in about if latency_share(case, verdict) >= _LATENCY]
     words = [
         f"{verdict.name}: {verdict.figure.size_bytes:,.0f} bytes; "
         f"latency is {latency_share(case, verdict):.0%} of the time or more"
         for verdict in verdicts[:4]
     ]
     return supports("fits", tuple(words), tuple(verdicts)) if verdicts else None
-
-
-def _measured_larger(case: Case, judged: Judged) -> bool:
-    """Whether a figure that cannot be judged has a larger size beside it: small ones are low in every series."""
-    alike = [other.figure for other in case.figures if other.figure.metric == judged.figure.metric]
-    largest = max((other.size_bytes or 0 for other in alike if other.subject == judged.figure.subject), default=0)
-    return judged.verdict == "unknown" and (judged.figure.size_bytes or 0) < largest
 
 
 def latency_share(case: Case, judged: Judged) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE
@@ -13,6 +14,7 @@ from hosttune.rules.engine import Finding
 _GUIDE = "NCCL user guide, Environment Variables"
 _PORT_RATES = (10.0, 25.0, 40.0, 50.0, 56.0, 100.0, 200.0, 400.0)  # Gb/s of Ethernet and InfiniBand ports
 _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
+_FAMILY = re.compile(r"(?:mlx|hfi|cxgb)\d_?$")  # how all names of a driver begin
 _BOTH = 2  # ways within a host: between GPUs, and through its memory
 _LITTLE = 0.2  # of the ports' rate
 
@@ -107,7 +109,7 @@ def other_socket(case: Case) -> Finding | None:
     """The NIC is on another socket than the GPU."""
     path, limit = case.seen.gpu_nic_path, case.shape.socket_gb_per_s
     limits = [(limit, f"what the library counts between sockets, {limit:g} GB/s")] if limit else []
-    if path == "SYS":
+    if path == "SYS" and (not case.complaint or (case.shape.hosts or 1) > 1):  # a host with few NICs is in order
         words = case.told(
             "gpu_nic_path", "the path from GPU to its nearest NIC is SYS: it crosses the link between sockets"
         )
@@ -170,13 +172,10 @@ def port_down(case: Case) -> Finding | None:
 def port_count(case: Case) -> Finding | None:
     """Only some of the ports are used, or rails are crossed."""
     kept = next(iter(_part_of_ports(case)), None)
-    named = case.environment.get("NCCL_IB_HCA", "")
-    count = (
-        len([name for name in named.lstrip("=^").split(",") if name]) if named and not named.startswith("^") else None
-    )
-    if count is not None and case.shape.nics is not None and count < case.shape.nics:
-        return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", case.networked, kept)
     used = case.seen.said.get("nics", "").split(", ")
+    count = None if used[0] else ports_named(case.environment.get("NCCL_IB_HCA", ""))
+    if count is not None and case.shape.nics is not None and count < case.shape.nics and (_low(case) or kept):
+        return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", case.networked, kept)
     if used[0] and len(used) < (case.shape.nics or 0):
         return observed(
             case, f"the library uses {', '.join(used)} alone, of {case.shape.nics} NICs", case.networked, kept
@@ -188,6 +187,16 @@ def port_count(case: Case) -> Finding | None:
     if kept is None or case.seen.transport == "socket":
         return None
     return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
+
+
+def ports_named(value: str) -> int | None:
+    """Return how many ports NCCL_IB_HCA names; None where it leaves ports out, or has the beginning of several names.
+
+    Names are beginnings unless "=" stands before them (NVIDIA/nccl src/misc/param.cc and utils.cc, matchIf).
+    """
+    names = [name for name in value.lstrip("=").split(",") if name]
+    whole = value.startswith("=") or all(re.search(r"\d(:\d+)?$", name) and not _FAMILY.match(name) for name in names)
+    return len(names) if names and whole and not value.startswith("^") else None
 
 
 def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
