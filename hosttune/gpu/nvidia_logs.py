@@ -413,10 +413,10 @@ def _table(text: str) -> Measured:
                 remedy="read its XIDs in dmesg; power-cycle the host; reseat or replace it if it comes back",
                 source="nvidia-smi manual page: a sensor or the GPU itself does not answer",
             ))  # fmt: skip
-        if re.fullmatch(r"\d{1,5}W", most):
+        if re.fullmatch(r"\d{1,5}W", most) and not model.endswith("..."):  # two models can be cut alike
             limits.append((model, int(most[:-1]), index))
     low = [(limit / top, limit, top, index) for model, limit, index in limits
-           for top in [max(other for name, other, _ in limits if name == model)] if limit < top and "..." not in model]  # fmt: skip
+           for top in [max(other for name, other, _ in limits if name == model)] if limit < top]  # fmt: skip
     _, limit, top, index = min(low, default=(1.0, None, None, ""))
     used = re.findall(r"[ \t](\d{1,4})W[ \t]*/[ \t]*(\d{1,4})W[ \t]*\|[^|\n]{5,60}\|[ \t]*(\d{1,3})%", text)
     work = _at_work(("", use, "", watts, most, "") for watts, most, use in used)

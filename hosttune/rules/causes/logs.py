@@ -236,7 +236,8 @@ def logs() -> tuple[Log, ...]:
         Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
             r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
         Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
-            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d", nothing_more),
+            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d",
+            nothing_more),
         Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
@@ -300,11 +301,13 @@ def _nccl_tests(text: str) -> Measured:
         raise NotJudged("nccl-tests", "how many ranks ran, 40 or more, is not in it")
     rows = [row[0].rstrip() for row in re.finditer(rf"(?m)^{_NCCL_ROW}.*", text)]
     if any(row.endswith("N/A") and row.count("N/A") == 1 for row in rows):
-        raise NotUnderstood("nccl-tests", "a test that has no runs in place: sendrecv, alltoall or hypercube")
+        raise NotJudged("nccl-tests", "a test that has no runs in place: sendrecv, alltoall or hypercube")
     if (
         test := re.search(r"\b(alltoall|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b", text)
     ) and not re.search(r"\ball_(?:reduce|gather)_perf\b", text):
-        raise NotUnderstood("nccl-tests", f"{test[1]}: a diagnosis knows all_reduce, all_gather and reduce_scatter")
+        raise NotJudged("nccl-tests", f"{test[1]}: a diagnosis knows all_reduce, all_gather and reduce_scatter")
+    if rows and all(re.search(r" (?:sum|prod|max|min|avg|none)[ \t]+\d{1,4}[ \t]", row) for row in rows):
+        raise NotJudged("nccl-tests", "a test with a root: broadcast, reduce, gather or scatter")
     answers, errors = [], []
     for collective in ("all-reduce", "all-gather"):  # the factor between its two rates tells which one it is
         try:

@@ -21,6 +21,7 @@ _NIC = re.compile(r"(?:Infiniband controller|Ethernet controller|Network control
 _FAST = 8.0 * 8  # GT/s × lanes; of slower NICs nobody asks for more
 _GTS = r"([0-9]{1,3}(?:\.[0-9])?)GT/s"
 _LINK = re.compile(rf"LnkCap:[^\n]{{0,80}}?Speed {_GTS}[^\n]{{0,80}}?Width x([0-9]{{1,2}})\b")
+_OWN_OF_BOARD = r"LnkCap:[^\n]{0,80}Width x[12]\b"  # NICs for management, to which boards give one lane
 _NOW = re.compile(rf"LnkSta:\s{{0,8}}Speed {_GTS}[^\n]{{0,80}}?(?:\n[ \t]{{1,60}})?Width x([0-9]{{1,2}})\b")
 
 
@@ -74,7 +75,7 @@ def machine_of(text: str) -> Measured:
         if (seen.speed_gts, seen.width) == (seen.max_speed_gts, seen.max_width)
     ]
     link, place = _worst([block for block in gpus if block not in inside and not _is_virtual(block)])
-    nic_link, nic_place = _worst(own)
+    nic_link, nic_place = _worst([block for block in own if not re.search(_OWN_OF_BOARD, block)])
     return Measured(
         version=1,
         setup=Setup(gpus_per_host=len(gpus) or None),
