@@ -306,7 +306,7 @@ def _nccl_tests(text: str) -> Measured:
         test := re.search(r"\b(alltoall|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b", text)
     ) and not re.search(r"\ball_(?:reduce|gather)_perf\b", text):
         raise NotJudged("nccl-tests", f"{test[1]}: a diagnosis knows all_reduce, all_gather and reduce_scatter")
-    if rows and all(re.search(r" (?:sum|prod|max|min|avg|none)[ \t]+\d{1,4}[ \t]", row) for row in rows):
+    if rows and all(re.search(r" [a-z]\w+[ \t]+\d{1,4}(?:[ \t]+[\dN][^ \t]{0,15}){8}$", row) for row in rows):
         raise NotJudged("nccl-tests", "a test with a root: broadcast, reduce, gather or scatter")
     answers, errors = [], []
     for collective in ("all-reduce", "all-gather"):  # the factor between its two rates tells which one it is
