@@ -26,11 +26,11 @@ _LABELS = tuple(
         (r"\[((?:rank|default|node)\d{1,6})\]:? ?", 0.0),  # torchrun
         (r"\((\w[^()]{0,120}\bpid=\d{1,10}[^()]{0,80})\) ", 0.0),  # ray
         (r"> ?", 0.9),  # quoted in a message
-        (r" {0,6}(\d{1,6}):(?![0-9a-f]{2}:) ?", 0.6),  # srun --label
+        (r" {0,6}(\d{1,6}):(?![0-9a-f]{2}:| [\w.@-]{1,32}: <[A-Z]) ?", 0.6),  # srun --label; not ip link
         (r"\[(\d{1,6})\]:? ?", 0.6),
         (
             r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container)|kernel:|vfio-pci:|qemu-|kvm:|modprobe:"
-            r"|ibwarn:|ping:|iperf3:|mlx[45]:|(?i:error|fatal|warning):)"
+            r"|ibwarn:|ping:|iperf3:|mlx[45]:|(?i:error|fatal|warning):|\d{1,4}: [\w.@-]{1,32}: <)"
             r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel

@@ -238,7 +238,7 @@ def logs() -> tuple[Log, ...]:
         Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
             r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d",
             nothing_more),
-        Log("ethtool -a", r"(?m)^[ \t]*Pause parameters for ", nothing_more),
+        Log("ethtool -a or -m", r"(?m)^[ \t]*(?:Pause parameters for |Identifier {2,40}: 0x)", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
             r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
