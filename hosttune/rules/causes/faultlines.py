@@ -46,6 +46,8 @@ SOFTWARE_RDMA = FaultLine(
     " shows on which interface a device is",
     "Linux drivers/infiniband/sw/rxe, siw; rdma-link(8)",
 )
+_CLOSED = r"NVRM version: NVIDIA UNIX (?:x86_64 |aarch64 )?Kernel Module"
+_BLACKWELL = r"\b(?:GB[123]0\d?|B[23]00|RTX PRO [456]\d{3}|RTX 50[5-9]0)\b"
 # The root first: where several match, those above are named first.
 FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"(?:posix_fallocate|shared memory segment|/dev/shm/nccl-)[^\n]{0,160}No space left on device"
@@ -543,6 +545,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the firmware file of the GPU's system processor is missing or of another version",
               "install the driver's firmware (/lib/firmware/nvidia/VERSION/gsp_*.bin) of the version of its module",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x61, RM_INIT_FIRMWARE_FETCH_FAILED"),
+    FaultLine(rf"{_CLOSED}[^\n]{{0,60}}(?=[\s\S]{{0,4000}}?{_BLACKWELL})|{_BLACKWELL}(?=[\s\S]{{0,4000}}?{_CLOSED})",
+              "the closed kernel modules run, and this GPU works with the open ones alone",
+              "install the open kernel modules of the same release (nvidia-open, or -m=kernel-open), and reboot",
+              "NVIDIA driver README, Open Linux Kernel Modules: from Blackwell on"),
     FaultLine(r"not signed by a key that is trusted|[Kk]ey was rejected by service"
               r"|Loading of (?:unsigned module|module with unavailable key) is rejected"
               r"|Required key not available"
@@ -1600,4 +1606,10 @@ FAILURES: tuple[FaultLine, ...] = (
               "the run ended with an error, and no line says why",
               "run it again with NCCL_DEBUG=INFO: the first WARN line of any rank has the cause",
               f"{_GUIDE}, Errors"),
+    FaultLine(r"(?m:^)[^\n]{0,40}# {1,12}\(B\) {1,16}\(elements\)[^\n]{0,160}\s{1,20}(?![^\n]{0,60}NCCL)"
+              r"[^\n]{0,120}(?:\^C|\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Ff]reezes?|nothing more)\b)",
+              "the test printed its head and no row: its first collective hangs or ended the run",
+              "once with NCCL_P2P_DISABLE=1: if that passes, copies between GPUs do not arrive (a host without guests:"
+              " iommu=pt, or IOMMU and ACS off in the firmware); else NCCL_DEBUG=INFO shows where each rank waits",
+              f"{_GUIDE}, PCI Access Control Services; ROCm/rccl issue 1129"),
 )  # fmt: skip

@@ -161,6 +161,10 @@ def _through_host(case: Case) -> str | None:
 
 
 _HALF = 1.5  # times the rate of host memory by that of a GPU: runs of one path are nearer
+_WITHOUT_GUESTS = (
+    "on a host without guests boot with iommu=pt (hosttune plan with profile host), or turn the IOMMU off in the"
+    " firmware"
+)
 _KERNEL_ACS = "Linux drivers/pci/pci.c, pci_enable_acs: redirection is on wherever an IOMMU is used"
 
 
@@ -188,14 +192,16 @@ def acs(case: Case) -> Finding | None:
         words = (
             "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"
         )
-        return supports("fits", (words,), case.about(("p2p",)))
+        return replace(
+            supports("fits", (words,), case.about(("p2p",))),
+            remedy=f"{_WITHOUT_GUESTS}; with guests hosttune plan with settings {{acs: DirectTrans}}",
+        )
     waiting = case.seen.said.get("waiting") if case.complaint and not case.shape.links else None
     if waiting and (case.seen.transport == "p2p" or (case.seen.transport is None and case.seen.iommu == "on")):
         return replace(
             supports("fits", (f"{waiting}: they wait for each other, as where their copies do not get through",)),
-            remedy="run once with NCCL_P2P_DISABLE=1: if that passes, copies between the GPUs do not arrive; on a host"
-            " without guests boot with iommu=pt (hosttune plan with profile host), or turn the IOMMU off in the"
-            " firmware",
+            remedy="run once with NCCL_P2P_DISABLE=1: if that passes, copies between the GPUs do not arrive;"
+            f" {_WITHOUT_GUESTS}",
         )
     of_host = {f"{judged.figure.subject}, GPU memory": judged.value or 0 for judged in case.figures}
     if slower := tuple(

@@ -614,6 +614,9 @@ ROCM = (LOGS / "rocm-bandwidth-one.txt").read_text()
         ("2024-07-02 18:46:08.681559 kernel:[   21.766727] NVRM: Xid (PCI:0000:61:00): 79, GPU has fallen off",
          "XID 79"),
         ("NVRM: GPU 0000:13:00.0: RmInitAdapter failed! (0x24:0x1c:1447)", "power cables"),
+        ("|   0  NVIDIA GB10  |\nNVRM version: NVIDIA UNIX aarch64 Kernel Module  580.95.05", "closed kernel mod"),
+        ("$ cat /proc/driver/nvidia/version\nNVRM version: NVIDIA UNIX Kernel Module  580.95\nGB10", "closed kernel"),
+        ("#       size         count      type\n#        (B)    (elements)      (us)\n^C", "its head and no row"),
         ("[921.622] NVRM: GPU0 _kgspBootGspRm: unexpected WPR2 already up,\n       cannot proceed\n"
          "[921.623] NVRM: GPU 0000:04:00.0: RmInitAdapter failed! (0x62:0x40:2192)", "not reset"),
         ("No devices were found\nNVRM: GPU 0000:98:00.0: kgspWaitForGfwBootOk: failed to wait for GFW boot complete",
