@@ -113,6 +113,23 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ulimit -l unlimited; start fewer processes a host, or let UCX share queues (UCX_TLS with dc or ud);"
               " irdma: a larger limits_sel",
               "openucx/ucx src/uct/ib; its issue 7978; NVIDIA/nccl issue 622"),
+    FaultLine(r"ibv_exp_(?:query|open|get|create)_\w{2,24}\([^\n]{0,40}\) (?:returned|failed)[^\n]{0,80}"
+              r"|undefined symbol: ibv_exp_\w{2,30}|version .?MLX5_1\.\d{1,2}.? not found[^\n]{0,80}"
+              r"|undefined symbol: (?:ibv|mlx5dv)_\w{2,40}",
+              "the program or its UCX was built for another RDMA library than the one installed (ibv_exp: the NIC maker's"
+              " old one): RDMA is not used, and data goes over TCP",
+              "take the build for rdma-core (HPC-X: inbox; UCX: build it here --with-verbs), or install the NIC maker's"
+              " libraries for which it was built, alike on all hosts",
+              "openucx/ucx src/uct/ib/base; its issue 4770"),
+    FaultLine(r"component 0 {1,4}: {1,4}\w{2,12}(?![\s\S]{0,4000}?component \d{1,2} {1,4}: {1,4}ib\b)"
+              r"(?=[\s\S]{0,8000}?(?:tcp/ib\w{1,12}|mlx5_\d))"
+              r"|Component: (?:posix|sysv|self|tcp)\b(?![\s\S]{0,40000}?(?:Memory domain: (?:mlx|irdma|bnxt|efa)"
+              r"|Component: ib\b))(?=[\s\S]{0,20000}?Device: ib\w{1,12})",
+              "UCX has no transport for InfiniBand here: it goes over TCP on the interface of IPoIB",
+              "its module libuct_ib is missing or does not load (ldd lib/ucx/libuct_ib.so): install libibverbs and the"
+              " NIC's library, or take the build that fits the RDMA stack (HPC-X: inbox or MOFED; UCX: --with-verbs);"
+              " ucx_info -d must list rc_mlx5",
+              "openucx/ucx src/uct/ib; its issue 7245"),
     FaultLine(r"GPU cannot map UAR of device|ibgda_nic_mem_gpu_map failed|cudaHostRegister with IoMemory failed",
               "the GPU cannot reach the NIC's own registers: NVSHMEM goes without IBGDA",
               "options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in"
@@ -791,8 +808,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "Linux drivers/firmware/efi/cper.c, cper_print_pcie"),
     FaultLine(r"skipped device [0-9a-f:.]{4,16}, PCI rejects atomics[^\n]{0,40}",
               "the compute driver leaves a GPU out: its slot does not carry PCIe atomics",
-              "use a slot at the CPU, or a switch that routes atomics; in a guest an emulated root port must offer "
-              "them",
+              "use a slot at the CPU, or a switch that routes atomics; CPUs before Intel's 4th generation (Xeon E5 v3) and"
+              " AMD's Ryzen and EPYC have none: another host, or a GPU of gfx9 or later; in a guest an emulated root port"
+              " must offer them",
               "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
     FaultLine(r"supported through the NVIDIA [\d.x]{3,12} [Ll]egacy drivers?",
               "the driver is too new for a GPU: it ignores it",
@@ -1104,7 +1122,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NVIDIA GPU memory error management guide, row remapping"),
     FaultLine(r"Remapped Rows[ \t]{0,40}\n(?:[ \t][^\n]{0,80}\n){0,3}?[ \t]{1,40}Pending[ \t]{0,40}: Yes"
               r"|Pending Page Blacklist[ \t]{0,40}: Yes",
-              "a GPU has memory that waits to be replaced after uncorrectable errors",
+              "a GPU has memory that waits to be replaced after errors",
               "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
               "NVIDIA GPU memory error management guide, row remapping and page retirement"),
     FaultLine(r"Volatile[ \t]{0,40}\n(?:[ \t](?![ \t]{0,40}Aggregate)[^\n]{0,80}\n){0,6}?[ \t]{1,40}[SD]RAM "
@@ -1226,7 +1244,13 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "was used"
               " up by the firmware: make another GPU the boot display",
               "Linux drivers/pci/rom.c, pci_get_rom_size"),
-    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready (?:[4-9]\d{3}|\d{5,7})ms after [\w -]{1,32}; waiting"
+    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready (?:[4-9]\d{3}|\d{5,7})ms after resume; waiting"
+              r"(?![\s\S]{0,4000}?: ready \d{4,6}ms after)",
+              "it cannot be woken",
+              "keep the device out of D3cold: d3cold_allowed 0 and power/control on in its folder of sysfs, also of the"
+              " bridge above it (vfio-pci: disable_idle_d3=1); power-cycle the host if it gives up",
+              "Linux drivers/pci/pci.c, pci_dev_wait"),
+    FaultLine(r"[\w-]{1,32} [0-9a-f:.]{7,16}: not ready (?:[4-9]\d{3}|\d{5,7})ms after (?!resume)[\w -]{1,32}; waiting"
               r"(?![\s\S]{0,4000}?: ready \d{4,6}ms after)",
               "does not answer after a reset",
               "power-cycle the host if it gives up; update the firmware of device and board",
@@ -1596,7 +1620,7 @@ FAILURES: tuple[FaultLine, ...] = (
               "the lines before it say why; hl-smi shows whether a process has the device, dmesg whether it started",
               "HabanaAI/hccl_demo, its check of calls; docs.habana.ai, SynapseAI"),
     FaultLine(r"UCX {1,4}(?:ERROR|FATAL) [^\n]{1,140}",
-              "UCX ended with an error",
+              "UCX reports an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
               "UCX FAQ; openucx/ucx"),
     FaultLine(r"NCCL operation [^\n]{1,160}? failed: [^\n]{1,60}|Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL"

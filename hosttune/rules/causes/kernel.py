@@ -50,6 +50,11 @@ _SEVERAL, _FOLLOWING, _OFF_THE_BUS = 3, (45, 154), 79  # kinds of XIDs; of two t
 _Judged = tuple[KernelEvent, str, str, str, str]  # outcome, words, remedy, source
 _GRAVE = ("fatal", "nonfatal")
 _PASTED = 12  # lines
+ASLEEP = "it cannot be woken"
+_AWAKE = (
+    "power-cycle the host, then keep it out of D3cold: d3cold_allowed 0 and power/control on in its folder of sysfs and"
+    " in that of the bridge above it (vfio-pci: disable_idle_d3=1); update the board's firmware"
+)
 
 
 def of_kernel(text: str) -> Iterator[Stated]:
@@ -163,6 +168,8 @@ def _fault_of(event: KernelEvent) -> tuple[str, str, str, str] | None:
         return "fail" if grave else "warn", says, machine_check.remedy, machine_check.source
     if event.kind == "link-down" and event.count >= _FLAPPING:
         return "warn", "the link goes down again and again", "reseat or replace cable and module", kernel_log.source
+    if event.kind == "reset-failed" and re.search(r"after resume|power state", event.text):
+        return "fail", ASLEEP, _AWAKE, "Linux drivers/pci/pci.c, pci_power_up"
     if (line := JUDGED.get(event.kind)) is not None:
         return line.outcome, line.says, line.remedy, f"Linux {line.source}"
     return None

@@ -38,6 +38,7 @@ _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
+_DETECTED = r"systemd-detect-virt\b[^\n]{0,40}\n(?:kvm|qemu|vmware|microsoft|xen|amazon|oracle|google)\b"
 _FORMS, _LINE = 3, 160  # of lines that name no cause; characters of each
 # QEMU's lines, but for warnings and the end that it was told.
 _UNRULED = "an error that no rule knows"
@@ -246,6 +247,8 @@ def logs() -> tuple[Log, ...]:
             r"|^memcpy CE [CG]PU\(row\) ", _nvbandwidth, begin=r"^nvbandwidth Version"),
         Log("fio", r'"fio version"', _fio),
         Log("numactl --hardware", r"(?m)^available: \d{1,4} nodes? \(|^[ \t]*NUMA node\(s\): ", _nodes),
+        Log("systemd-detect-virt", _DETECTED, lambda text: Measured(version=1, setup=Setup(virtual=True)),
+            lines=r"(?:kvm|qemu|vmware|microsoft|xen|amazon|oracle|google)$"),
         Log("lspci -t", r"(?m)^-(?:\+-)?\[[0-9a-f]{4}:[0-9a-f]{2}", nothing_more,
             lines=r"[ \t|]{0,80}[-+\\][-+]{0,4}[\[0-9a-f]|[ |]{4,80}$"),
         Log("a listing of IOMMU groups", r"(?m)^[ \t]{0,8}IOMMU [Gg]roup \d{1,4}\b", groups),

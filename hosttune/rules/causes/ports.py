@@ -151,6 +151,7 @@ class _PastedPort(NamedTuple):
     physical: str = ""
     rate: float | None = None  # Gb/s
     layer: str = ""
+    adapter: str = ""  # what the ports of one card have alike
 
 
 _UNSAID = "kind not said"
@@ -163,24 +164,34 @@ _RATES = {"EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
 
 def _ports(text: str) -> Iterator[_PastedPort]:
     for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'(?:\s+CA type: (\S{1,40}))?((?:(?!CA ')[\s\S])*)", text):
+        card = _card(name, rest)
         for number, state, physical, rate, layer in re.findall(_IBSTAT, rest):
-            yield _PastedPort(f"{name} port {number}", kind, state.upper(), physical, float(rate), layer)
+            yield _PastedPort(f"{name} port {number}", kind, state.upper(), physical, float(rate), layer, card)
         if "Port " not in rest and (rate := re.search(r"Rate: (\d{1,4})\b", rest)):  # people leave lines out
             state, physical = (re.search(rf"{what}: (\w+)", rest) for what in ("State", "Physical state"))
             words = (state[1].upper() if state else "ACTIVE", physical[1] if physical else "")
             yield _PastedPort(name, kind or _UNSAID, *words, float(rate[1]))
     for name, number, state, physical, rate, layer in re.findall(_STATUS, text):
-        yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical, float(rate), layer)
+        kind, card = name.rstrip("0123456789"), _card(name, "")
+        yield _PastedPort(f"{name} port {number}", kind, state, physical, float(rate), layer, card)
     for name, rest in re.findall(r"hca_id:\s+(\S{1,64})((?:(?!hca_id:)[\s\S])*)", text):
         kind = re.search(r"vendor_part_id:\s+(\d{1,8})", rest)
         for number, state, layer, width, speed in re.findall(_DEVINFO, rest):
             speeds = float(width) * float(speed) if speed else None
-            yield _PastedPort(f"{name} port {number}", kind[1] if kind else "", state, "", speeds, layer)
+            yield _PastedPort(
+                f"{name} port {number}", kind[1] if kind else "", state, "", speeds, layer, _card(name, rest)
+            )
     # Of InfiniBand ibdev2netdev tells only whether IPoIB is up.
     for name, number, state in re.findall(_NETDEV, text):
         yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), "ACTIVE" if state == "Up" else state)
     for name, number, state, physical in re.findall(_RDMA_LINK, text):
         yield _PastedPort(f"{name} port {number}", name.rstrip("0123456789"), state, physical)
+
+
+def _card(name: str, rest: str) -> str:
+    """Return what says of which card a device is: the GUID of the card, or a name as rocep1s0f1 without its port."""
+    guid = re.search(r"(?:System image GUID|sys_image_guid): {1,8}(?:0x)?([0-9a-f:]*[1-9a-f][0-9a-f:]*)", rest)
+    return guid[1] if guid else name[:-2] if re.fullmatch(r"\w+s\d+f\d", name) else ""
 
 
 _WAITING = Stated(
@@ -209,7 +220,9 @@ def rdma_ports(text: str) -> Measured:
     waiting = [port for port in ports if port.state.startswith("INIT") and port.layer != "Ethernet"]
     ports = [port for port in ports if port not in waiting]
     active = [port for port in ports if port.state == "ACTIVE"]
-    used = {port.kind for port in active}
+    used, cards = {port.kind for port in active}, {port.adapter for port in active} - {""}
+    # The second port of a card is often left without a cable.
+    ports = [port for port in ports if port.state == "ACTIVE" or port.adapter not in cards]
     ports = [port for port in ports if port.kind in used or not used]  # adapters of a kind without any link are spare
     named = max((_RATES[word] for word in re.findall(_NAMED, text)), default=0)
     of_adapter = re.search(_ADAPTER, text) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -28,6 +29,9 @@ from hosttune.rules.engine import Finding
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
+# A guest has at most so many GPUs; where its copies go through the root they reach this part of the NICs' rate:
+# NVIDIA/nccl issues 949 (27 of 50 GB/s) and 2171, nccl-tests issue 380.
+_IN_A_GUEST, _PART, _LARGE = 8, (0.4, 0.62), 1 << 28
 _SPEC = "PCI Express Base Specification: rate × lanes × encoding"
 
 
@@ -212,11 +216,32 @@ def acs(case: Case) -> Finding | None:
     if beside := tuple(judged for judged in low if judged.apart.endswith(BESIDE)):
         words = "or the GPU is at another CPU than the NIC: try a NIC that is nearer"
         return supports("fits", (f"{beside[0].name}: {beside[0].apart}", words), beside)
+    if not low and (halved := _halved(case)):
+        words = f"{halved[0].name} is about half of what the guest's NICs carry together"
+        return supports("fits", (words,), halved)
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
     if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
         return supports("default", ("an IOMMU is in use, with which the kernel turns redirection on",), low)
     return supports("possible", ("whether bridges redirect traffic between devices is not known",), low)
+
+
+def _halved(case: Case) -> tuple[Judged, ...]:
+    """Return the largest collectives of guests that reach about half of the NICs; how many guests there were is unknown.
+
+    More GPUs than a guest has are of several.
+    """
+    both = case.shape.host_gb_per_s if case.shape.virtual and case.shape.nic_gb_per_s else None
+    if not both or case.seen.transport in ("socket", "nvls", "p2p", "shm"):
+        return ()
+    largest = max((judged.figure.size_bytes or 0 for judged in case.networked), default=0)
+    return tuple(
+        judged
+        for judged in case.networked
+        if judged.value is not None and judged.hosts is None and judged.verdict == "unknown"
+        and (judged.figure.size_bytes or 0) == largest >= _LARGE and _PART[0] < judged.value / both < _PART[1]
+        and (named := re.search(r"\b(\d{1,4}) GPUs", judged.figure.subject)) and int(named[1]) > _IN_A_GUEST
+    )  # fmt: skip
 
 
 @rule(

@@ -12,7 +12,7 @@ from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Sta
 from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, CLUSTER_SYMPTOMS
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
 from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
-from hosttune.rules.causes.kernel import of_kernel
+from hosttune.rules.causes.kernel import ASLEEP, of_kernel
 from hosttune.rules.causes.search import distinct, findall, search
 
 NO_FABRIC = "|".join(
@@ -67,6 +67,11 @@ _REFUSED = (
     r"(vfio_\w{0,20}dma_map ?\(0x[0-9a-f]{1,16}, (0x[0-9a-f]{1,16}), (0x[0-9a-f]{1,16}), 0x[0-9a-f]{1,16}\) = -22)"
 )
 _RESERVED = r"(?m:^)[ \t]*(0x[0-9a-f]{16}) (0x[0-9a-f]{16}) reserved\b"
+_GIDS = (  # ibv_devinfo -v; show_gids
+    r"GID\[ {0,3}(\d{1,3})\]:[ \t]{1,16}([0-9a-fA-F:.]{4,45}), (?:IB/)?RoCE (v[12])"
+    r"|(?m:^)[ \t]*[a-z]\w{2,20}[ \t]+\d[ \t]+(\d{1,3})[ \t]+([0-9a-f:]{15,39})[ \t][^\n]{0,60}?(v[12])\b"
+)
+_UNREACHED = "show_gids"  # of the remedies for ports that do not reach each other
 _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
@@ -141,6 +146,25 @@ def _overlaps(text: str) -> Iterator[Stated]:
                 return
 
 
+def _gids(text: str) -> Iterator[Stated]:
+    """Yield that the GID which a variable names is no RoCE v2 one with an address, as ibv_devinfo or show_gids say."""
+    index = search(r"GID_INDEX(?: set (?:by environment )?to |=\"?)(\d{1,3})\b", text)
+    table = [(number or other, gid.lower(), kind) for number, gid, kind, other, shown, ver in findall(_GIDS, text)
+             for gid, kind in [(gid or shown, kind or ver)]]  # fmt: skip
+    routed = [number for number, gid, kind in table if "ffff:" in gid and kind == "v2"]
+    for number, gid, kind in table:
+        if index and number == index[1] and routed and number not in routed:
+            yield Stated(
+                says=f"NCCL_IB_GID_INDEX={number} is {'link-local' if gid.startswith('fe80') else 'of RoCE ' + kind},"
+                " which does not reach the other hosts",
+                line=f"GID {number}: {gid}, RoCE {kind}",
+                remedy=f"NCCL_IB_GID_INDEX={routed[0]}, which is RoCE v2 with an IPv4 address, where show_gids has it on"
+                " all hosts; or unset it: NCCL 2.21 and later chooses by itself",
+                source="NCCL user guide, NCCL_IB_GID_INDEX; NVIDIA/nccl issue 769",
+            )
+            return
+
+
 def lines_of(text: str) -> Measured:
     """Return what such lines show, and the links that the kernel says are narrow."""
     kernel = list(of_kernel(text))
@@ -152,8 +176,14 @@ def lines_of(text: str) -> Measured:
     worst: dict[str, float] = {}
     joined, fitting = _unwrapped(text)
     told = [*_overlaps(text), *_told(map(fitting, _CERTAIN), joined)]
+    told = [*_gids(text), *told] if any(_UNREACHED in line.remedy for line in told) else told
     seen_too = () if told else _told(map(fitting, _SEEN), joined)
-    symptoms = [line for line in seen_too if not any(line.says in other.says for other in kernel)]
+    asleep = any(ASLEEP in line.says for line in kernel)  # its driver then fails, whatever its model is
+    symptoms = [
+        line
+        for line in seen_too
+        if not any(line.says in other.says for other in kernel) and not (asleep and re.search(_LAST, line.line))
+    ]
     # That a GPU was not started is left to the line that says why, if there is one.
     more = [line for line in kernel if not ((told or symptoms) and re.search(_LAST, line.line))]
     told = [*more, *told] if all(line.says in _FOLLOWING for line in told) else [*told, *more]

