@@ -114,10 +114,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " irdma: a larger limits_sel",
               "openucx/ucx src/uct/ib; its issue 7978; NVIDIA/nccl issue 622"),
     FaultLine(r"ibv_exp_(?:query|open|get|create)_\w{2,24}\([^\n]{0,40}\) (?:returned|failed)[^\n]{0,80}"
-              r"|undefined symbol: ibv_exp_\w{2,30}|version .?MLX5_1\.\d{1,2}.? not found[^\n]{0,80}"
-              r"|undefined symbol: (?:ibv|mlx5dv)_\w{2,40}",
-              "the program or its UCX was built for another RDMA library than the one installed (ibv_exp: the NIC maker's"
-              " old one): RDMA is not used, and data goes over TCP",
+              r"|symbol lookup error: [^\n]{1,160}undefined symbol: (?:ibv|mlx5dv|uct_ib)_\w{2,40}"  # not NCCL's dlvsym
+              r"|version .?MLX5_1\.\d{1,2}.? not found[^\n]{0,80}"
+              r"|symbol (?:ibv|mlx5dv)_\w{2,40}, version [A-Z5]{4,8}_[\d.]{1,5} not defined in file[^\n]{0,30}",
+              "the program or its UCX was built for another RDMA library than the one installed (ibv_exp: the NIC"
+              " maker's old one): RDMA is not used, and data goes over TCP",
               "take the build for rdma-core (HPC-X: inbox; UCX: build it here --with-verbs), or install the NIC maker's"
               " libraries for which it was built, alike on all hosts",
               "openucx/ucx src/uct/ib/base; its issue 4770"),
@@ -528,6 +529,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and NCCL_NET; processes of a host need one IPC"
               " namespace",
               "NVIDIA/nccl src/transport.cc"),
+    FaultLine(r"MPI startup\(\): libfabric provider: (?:sockets|tcp|udp)\b[^\n]{0,20}"
+              r"(?=[\s\S]{0,20000}?(?:returned -61|\bmlx[45]_\d|\bhfi1_\d|\bib\d\b))",
+              "MPI runs over libfabric's TCP, not over the NIC's own provider",
+              "FI_PROVIDER=mlx (UCX), verbs, psm2, psm3 or efa: fi_info -l lists those that are there,"
+              " FI_LOG_LEVEL=info says why one is not; the NIC's library must be on all hosts",
+              "Intel MPI Library developer reference, I_MPI_OFI_PROVIDER; ofiwg/libfabric fi_provider(7)"),
     FaultLine(r"network devices? '[^\n]{1,80}' (?:is|are) not available[^\n]{0,80}",
               "UCX_NET_DEVICES names a device that is not on this host",
               "ucx_info -d lists the names (mlx5_0:1), which can differ from host to host; unset UCX_NET_DEVICES",
@@ -808,9 +815,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "Linux drivers/firmware/efi/cper.c, cper_print_pcie"),
     FaultLine(r"skipped device [0-9a-f:.]{4,16}, PCI rejects atomics[^\n]{0,40}",
               "the compute driver leaves a GPU out: its slot does not carry PCIe atomics",
-              "use a slot at the CPU, or a switch that routes atomics; CPUs before Intel's 4th generation (Xeon E5 v3) and"
-              " AMD's Ryzen and EPYC have none: another host, or a GPU of gfx9 or later; in a guest an emulated root port"
-              " must offer them",
+              "use a slot at the CPU, or a switch that routes atomics; CPUs before Intel's 4th generation (Xeon E5 v3)"
+              " and AMD's Ryzen and EPYC have none: another host, or a GPU of gfx9 or later; in a guest an emulated"
+              " root port must offer them",
               "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c"),
     FaultLine(r"supported through the NVIDIA [\d.x]{3,12} [Ll]egacy drivers?",
               "the driver is too new for a GPU: it ignores it",
@@ -1469,6 +1476,19 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "NVSHMEM_DEBUG=INFO says why; IBGDA and IBRC need ConnectX NICs that the container sees, nvidia_peermem"
               " or DMA-BUF, and NVSHMEM_HCA_LIST with ports that are up; within one host NVSHMEM_REMOTE_TRANSPORT=none",
               "NVSHMEM documentation, environment variables; deepseek-ai/DeepEP issues 55, 128 and 202"),
+    # Those that start NCCL print them too, and go well.
+    FaultLine(r"there are no active ports detected \(or Open MPI was unable(?![\s\S]{0,40000}?(?:NCCL|RCCL|busbw))",
+              "Open MPI found an RDMA device, and no port of it that is active or that it can use: MPI goes over TCP",
+              "ibstat: the port must be Active; RoCE and iWARP: an Open MPI built with UCX or libfabric (mpirun --mca"
+              " pml ucx, or cm); where TCP is wanted --mca btl ^openib",
+              "open-mpi/ompi opal/mca/btl/openib/help-mpi-btl-openib.txt"),
+    FaultLine(r"(?:No OpenFabrics connection schemes reported|infiniband ports on a device\s{1,4}are not used by"
+              r" default|There was an error initializing an OpenFabrics device)"
+              r"(?![\s\S]{0,40000}?(?:NCCL|RCCL|busbw|pml ucx))",
+              "Open MPI's old path for InfiniBand (openib) does not use the port: without UCX MPI goes over TCP",
+              "mpirun --mca pml ucx with an Open MPI that has it (ompi_info must list pml: ucx); Omni-Path: --mca pml"
+              " cm (psm2 or libfabric); then --mca btl ^openib takes the warning away",
+              "open-mpi/ompi opal/mca/btl/openib/help-mpi-btl-openib.txt; its issues 5789 and 12779"),
     FaultLine(r"packets transmitted, 0 (?:packets )?received[^\n]{0,40}|Destination Host Unreachable",
               "the other host does not answer",
               "ip route get ADDRESS and ip neigh: interface, VLAN and address; see whether it is up, and the firewall",
@@ -1496,6 +1516,13 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the RoCE ports have no address: all GIDs are link-local, which reach no other subnet",
               "give each RDMA interface an IP address (ip addr add); its GIDs of kind v2 come with it",
               "Linux Documentation/infiniband; NVIDIA/nccl issue 426"),
+    FaultLine(r"(?m:^)[ \t]*\d{1,3}: en\w{2,16}np\d\S{0,4}: <[A-Z_,-]{4,80}LOWER_UP[^>\n]{0,20}> mtu 1500\b"
+              r"(?=[\s\S]{0,40000}?Rank +0 [^\n]{0,80}? on +(\S{1,60}) +device(?:[^\n]{0,200}\n){1,9}?"
+              r"[#\t ]{0,8}Rank +\d{1,4} [^\n]{0,80}? on +(?!\1 )\S{1,60} +device[^\n]{0,40} NVIDIA GB10)",
+              "the interface of the RoCE port has an MTU of 1500: RDMA's packets carry 1024 bytes",
+              "ip link set dev NAME mtu 9000 on all hosts (active_mtu becomes 4096), also on a switch between them;"
+              " then compare: of one cable both halves of the port are to be in NCCL_IB_HCA",
+              "NVIDIA/dgx-spark-playbooks issues 25 and 102; rdma-core, ibv_devinfo(1), active_mtu"),
     FaultLine(r"NET/IB : \S{1,40} GID table changed",
               "an address of an RDMA port changed during the run",
               "keep DHCP and NetworkManager from changing the addresses of the RDMA interfaces",

@@ -746,12 +746,17 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " runs in the end",
               "Proxmox qemu-server QemuServer/Helpers.pm, config_aware_timeout; bpg/terraform-provider-proxmox issue"
               " 1353"),
+    FaultLine(r"Problem resizing BAR\d \(-\d{1,3}\)(?=[\s\S]{0,20000}?Fatal error during GPU init)",
+              "a GPU's BAR could not be enlarged, and its driver gave it up",
+              "Above 4G Decoding and Resizable BAR on in the firmware, or pci=realloc; -16: something holds the BAR (a"
+              " console of the firmware: video=efifb:off); else a newer driver, which goes on without",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_device_resize_fb_bar; ROCm/amdgpu issue 62"),
     # Those of virtual functions and of other devices take the room too.
-    FaultLine(r"BAR \d{1,2}(?: \[[^]\n]{1,60}\])?: (?:no space for|failed to assign|can't assign)[^\n]{0,60}"
-              r"(?=[\s\S]{0,40000}?(?:Fatal error during GPU init|(?:amdgpu|nouveau|nvidia|radeon|mlx5_core|i915|xe)"
-              r"[^\n]{0,60} failed with error -12\b))",
-              "PCI devices found no addresses for their BARs, and so a driver did not start: the window for PCI memory is"
-              " too small",
+    FaultLine(r"BAR \d{1,2}(?:: no space for \[mem| \[mem size 0x[0-9a-f]{1,16}[^]\n]{0,20}\]: can't assign)[^\n]{0,60}"
+              r"(?=[\s\S]{0,40000}?(?:amdgpu|nouveau|nvidia|radeon|mlx5_core|i915|xe)[^\n]{0,60} failed with error"
+              r" -12\b)",
+              "PCI devices found no addresses for their BARs, and so a driver did not start: the window for PCI memory"
+              " is too small",
               "Above 4G Decoding and Resizable BAR on, SR-IOV off in the firmware where nothing uses it; its newest"
               " release; or boot with pci=realloc; fewer cards",
               "Linux drivers/pci/setup-res.c, pci_assign_resource; -12: ENOMEM; ROCm/legacy-rocm-build issue 2927"),
@@ -931,13 +936,13 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "cloud-hypervisor pci/src/vfio.rs; its issues 5292 and 7205"),
     FaultLine(r"gim error[^\n]{0,16}: ?[^\n]{1,80}VF number \d{1,3} to be enabled exceeds[^\n]{0,30}",
               "more virtual functions of a GPU were asked for than this release of GIM gives",
-              "modprobe gim without vf_num, or with the limit that the line names; more in other partitions (CPX) need a"
-              " newer release of GIM",
+              "modprobe gim without vf_num, or with the limit that the line names; more in other partitions (CPX) need"
+              " a newer release of GIM",
               "amd/MxGPU-Virtualization issue 13; its libgv, amdgv_parse_config_opt"),
     FaultLine(r"ASIC has no SRIOV support|asic does not support SRIOV|No GPU_IOV caps found",
               "the GPU shows no SR-IOV to its driver for virtual functions (GIM)",
-              "SR-IOV and ARI on in the firmware, and its newest release; lspci -vvv of the GPU must list SR-IOV; take a"
-              " model that GIM lists",
+              "SR-IOV and ARI on in the firmware, and its newest release; lspci -vvv of the GPU must list SR-IOV; take"
+              " a model that GIM lists",
               "amd/MxGPU-Virtualization libgv/core/amdgv_error_subcode.c, IOV; its forerunner's issue 3"),
     FaultLine(r"gim error[^\n]{1,120}(?:Failed to (?:resize VF BAR|map (?:FB|DOORBELL)|properly enable SRIOV)"
               r"|Cannot (?:access PCI region|map (?:MMIO|ROM) BAR))",
@@ -949,7 +954,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               r" training|hbm (?:memory|bist) test) failed|(?:wafl|xgmi|usr [cd]p) link training failed"
               r"|firmware load failed at boot time",
               "a GPU's own firmware did not boot: its memory, a link or the firmware failed",
-              "power-cycle the host; install the GPU's firmware (IFWI) of the server's maker; replace it if it comes back",
+              "power-cycle the host; install the GPU's firmware (IFWI) of the server's maker; replace it if it comes"
+              " back",
               "amd/MxGPU-Virtualization libgv/core/amdgv_error_subcode.c, FW"),
     FaultLine(r"please (?:follow AMD Service Action Guide|RMA this GPU)|connected devices are in RMA state",
               "a GPU's memory has more bad pages than it may have, or bad ones where it needs them",
@@ -957,7 +963,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "amd/MxGPU-Virtualization libgv/core/amdgv_error_subcode.c, ECC"),
     FaultLine(r"Whole GPU reset failed!|FLR failed on vf ?: ?\d{1,3}",
               "a GPU, or a virtual function of it, could not be reset",
-              "power-cycle the host; see the errors of its memory (amd-smi metric --ecc), and replace it if it comes back",
+              "power-cycle the host; see the errors of its memory (amd-smi metric --ecc), and replace it if it comes"
+              " back",
               "amd/MxGPU-Virtualization libgv/core/amdgv_error_subcode.c, RESET"),
     FaultLine(r"gim error[^\n]{0,16}: ?[(\[][^\n]{4,160}",
               "the GPU's driver for virtual functions (GIM) reports an error",

@@ -22,6 +22,7 @@ from hosttune.model.limits import check_count
 from hosttune.model.listing import some
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated, Transport
 from hosttune.rules.causes.clusterlines import PROGRAMS
+from hosttune.rules.causes.equals import SPREAD
 from hosttune.rules.causes.faultlines import SOFTWARE_RDMA
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.kernel import KERNEL, WITHIN
@@ -283,6 +284,14 @@ _ALONE = Stated(
     " name all ranks",
     source="NVIDIA/nccl-tests README.md and doc/PERFORMANCE.md; its issue 294",
 )  # fmt: skip
+_RUNS = ("first", "second", "third", "fourth")
+_BOUND = Stated(
+    says="the run that mpirun started is slower than the other: it binds each rank to some CPUs, not to those near its"
+    " GPU",
+    line="", source="Open MPI documentation, mpirun(1), --bind-to; NVIDIA/nccl issue 644",
+    remedy="mpirun --bind-to none (NCCL then takes the CPUs near each GPU), or --map-by numa --bind-to numa with the"
+    " ranks in the order of the nodes",
+)  # fmt: skip
 _NEAR = 0.02  # of the factor that the ranks give
 _MOST_FACTOR = 1.95  # of more ranks the factor is too near 2
 _RANK = re.compile(r"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*?\bon\s+(\S+)\s+device\s+[0-9]+\s+\[[^\]]*\]\s+(\S.*?)\s*$")
@@ -295,7 +304,49 @@ def _variables(text: str) -> Measured:
 
 
 def _nccl_tests(text: str) -> Measured:
+    """Read the tables of nccl-tests; several with words between them are compared. Raises BadInput."""
     text = _LOGGED.sub("", text)
+    tables = _tables(text)
+    if not 1 < len(tables) <= len(_RUNS):
+        return _nccl_table(text)
+    ranks = "".join(row[0] + "\n" for row in _RANK.finditer(text))
+    runs = [_nccl_table(table if _RANK.search(table) else ranks + table) for table in tables]
+    figures = [
+        msgspec.structs.replace(figure, subject=f"{figure.subject}, {name} run")
+        for name, run in zip(_RUNS, runs, strict=False)
+        for figure in run.figures
+    ]
+    alone, started = ([n for n, table in enumerate(tables) if _by_mpirun(table) is by] for by in (False, True))
+    pairs = [
+        (one.size_bytes or 0, one.value or 0, other.value or 0)
+        for one in (runs[alone[0]].figures if alone else ())
+        for other in (runs[started[0]].figures if started and "--bind-to none" not in tables[started[0]] else ())
+        if one.size_bytes == other.size_bytes
+    ]
+    size, one_process, by_mpirun = max(pairs, default=(0, 0, 0))
+    line = f"{size:.0f} bytes: {one_process:g} and {by_mpirun:g} GB/s"
+    stated = (msgspec.structs.replace(_BOUND, line=line),) if by_mpirun * SPREAD < one_process else ()
+    return Measured(version=1, setup=runs[0].setup, figures=tuple(figures), observations=Observations(stated=stated))
+
+
+def _by_mpirun(table: str) -> bool | None:
+    """Return whether the words above a table say that mpirun started the ranks; None if there are none."""
+    row = re.search(rf"(?m)^{_NCCL_ROW}", table)
+    words = re.sub(r"(?m)^#.*|(?:no|without) mpi(?:run|exec)", "", table[: row.start()]) if row else ""
+    return bool(re.search(r"\bmpi(?:run|exec)\b", words)) if row and words.strip() else None
+
+
+def _tables(text: str) -> list[str]:
+    """Return the tables of a text: a new one begins where sizes fall, and words without # stand between."""
+    starts, size, end = [0], 0, 0
+    for row in re.finditer(rf"(?m)^{_NCCL_ROW}.*", text):
+        if int(row[0].split()[0]) < size and re.search(r"(?m)^[ \t]*[A-Za-z$]", text[end : row.start()]):
+            starts.append(end)
+        size, end = int(row[0].split()[0]), row.end()
+    return [text[start:stop] for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
+
+
+def _nccl_table(text: str) -> Measured:
     rates = [(float(busbw), float(algbw)) for algbw, busbw in re.findall(rf"(?m)^{_NCCL_ROW}", text)]
     if rates and not max(rates)[0] and max(rates)[1] >= 1:
         return Measured(version=1, observations=Observations(stated=(_ALONE,)))

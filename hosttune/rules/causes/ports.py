@@ -164,16 +164,18 @@ _RATES = {"EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
 
 def _ports(text: str) -> Iterator[_PastedPort]:
     for name, kind, rest in re.findall(r"CA '([^'\n]{1,64})'(?:\s+CA type: (\S{1,40}))?((?:(?!CA ')[\s\S])*)", text):
-        card = _card(name, rest)
         for number, state, physical, rate, layer in re.findall(_IBSTAT, rest):
-            yield _PastedPort(f"{name} port {number}", kind, state.upper(), physical, float(rate), layer, card)
+            yield _PastedPort(
+                f"{name} port {number}", kind, state.upper(), physical, float(rate), layer, _card(name, rest)
+            )
         if "Port " not in rest and (rate := re.search(r"Rate: (\d{1,4})\b", rest)):  # people leave lines out
             state, physical = (re.search(rf"{what}: (\w+)", rest) for what in ("State", "Physical state"))
             words = (state[1].upper() if state else "ACTIVE", physical[1] if physical else "")
             yield _PastedPort(name, kind or _UNSAID, *words, float(rate[1]))
     for name, number, state, physical, rate, layer in re.findall(_STATUS, text):
-        kind, card = name.rstrip("0123456789"), _card(name, "")
-        yield _PastedPort(f"{name} port {number}", kind, state, physical, float(rate), layer, card)
+        yield _PastedPort(
+            f"{name} port {number}", name.rstrip("0123456789"), state, physical, float(rate), layer, _card(name, "")
+        )
     for name, rest in re.findall(r"hca_id:\s+(\S{1,64})((?:(?!hca_id:)[\s\S])*)", text):
         kind = re.search(r"vendor_part_id:\s+(\d{1,8})", rest)
         for number, state, layer, width, speed in re.findall(_DEVINFO, rest):

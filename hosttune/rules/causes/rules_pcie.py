@@ -227,10 +227,7 @@ def acs(case: Case) -> Finding | None:
 
 
 def _halved(case: Case) -> tuple[Judged, ...]:
-    """Return the largest collectives of guests that reach about half of the NICs; how many guests there were is unknown.
-
-    More GPUs than a guest has are of several.
-    """
+    """Return the largest collectives that reach about half of a guest's NICs, with more GPUs than one guest has."""
     both = case.shape.host_gb_per_s if case.shape.virtual and case.shape.nic_gb_per_s else None
     if not both or case.seen.transport in ("socket", "nvls", "p2p", "shm"):
         return ()

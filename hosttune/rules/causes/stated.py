@@ -158,8 +158,8 @@ def _gids(text: str) -> Iterator[Stated]:
                 says=f"NCCL_IB_GID_INDEX={number} is {'link-local' if gid.startswith('fe80') else 'of RoCE ' + kind},"
                 " which does not reach the other hosts",
                 line=f"GID {number}: {gid}, RoCE {kind}",
-                remedy=f"NCCL_IB_GID_INDEX={routed[0]}, which is RoCE v2 with an IPv4 address, where show_gids has it on"
-                " all hosts; or unset it: NCCL 2.21 and later chooses by itself",
+                remedy=f"NCCL_IB_GID_INDEX={routed[0]}, which is RoCE v2 with an IPv4 address, where show_gids has it"
+                " on all hosts; or unset it: NCCL 2.21 and later chooses by itself",
                 source="NCCL user guide, NCCL_IB_GID_INDEX; NVIDIA/nccl issue 769",
             )
             return
@@ -185,7 +185,7 @@ def lines_of(text: str) -> Measured:
         if not any(line.says in other.says for other in kernel) and not (asleep and re.search(_LAST, line.line))
     ]
     # That a GPU was not started is left to the line that says why, if there is one.
-    more = [line for line in kernel if not ((told or symptoms) and re.search(_LAST, line.line))]
+    more = [line for line in kernel if not ((told or symptoms or asleep) and re.search(_LAST, line.line))]
     told = [*more, *told] if all(line.says in _FOLLOWING for line in told) else [*told, *more]
     told += symptoms
     told += [] if told or found else list(_told(_FAILED, text))[:1]

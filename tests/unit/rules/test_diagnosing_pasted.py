@@ -615,6 +615,23 @@ ROCM = (LOGS / "rocm-bandwidth-one.txt").read_text()
         ("2024-07-02 18:46:08.681559 kernel:[   21.766727] NVRM: Xid (PCI:0000:61:00): 79, GPU has fallen off",
          "XID 79"),
         ("NVRM: GPU 0000:13:00.0: RmInitAdapter failed! (0x24:0x1c:1447)", "power cables"),
+        ("nvidia 0000:01:00.0: not ready 65535ms after resume; giving up\nNVRM: GPU 0000:01:00.0: RmInitAdapter"
+         " failed! (0x22:0x56:667)", "cannot be woken"),
+        ("nvidia 0000:01:00.0: not ready 8191ms after resume; waiting", "cannot be woken"),
+        ("[H1:1:0]  ib_verbs.h:84   UCX  ERROR ibv_exp_query_device(mlx5_0) returned 38: No space left on device",
+         "another RDMA library"),
+        ("./a.out: relocation error: libuct_ib.so.0: symbol mlx5dv_is_supported, version MLX5_1.8 not defined in file"
+         " libmlx5.so.1", "another RDMA library"),
+        ("#     component 0  :  posix\n#     component 3  :  tcp\n#      resource 3  :  md 3  dev 1  flags -- tcp/ib0",
+         "no transport for InfiniBand"),
+        ("# Memory domain: tcp\n#     Component: tcp\n#      Transport: tcp\n#         Device: ib0",
+         "no transport for InfiniBand"),
+        ("infiniband ports on a device\nare not used by default.  The intent is to use UCX", "old path for Infini"),
+        ("there are no active ports detected (or Open MPI was unable to use\nthem).", "no port of it that is active"),
+        ("[0] MPI startup(): libfabric provider: sockets\nprovider psm returned -61", "libfabric's TCP"),
+        ("4: enp1s0f1np1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc mq\n#  Rank  0 Group  0 Pid 11 on a device "
+         " 0 [000f:01:00] NVIDIA GB10\n#  Rank  1 Group  0 Pid 12 on b device  0 [000f:01:00] NVIDIA GB10",
+         "MTU of 1500"),
         ("|   0  NVIDIA GB10  |\nNVRM version: NVIDIA UNIX aarch64 Kernel Module  580.95.05", "closed kernel mod"),
         ("$ cat /proc/driver/nvidia/version\nNVRM version: NVIDIA UNIX Kernel Module  580.95\nGB10", "closed kernel"),
         ("#       size         count      type\n#        (B)    (elements)      (us)\n^C", "its head and no row"),
