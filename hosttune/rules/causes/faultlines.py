@@ -124,8 +124,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "openucx/ucx src/uct/ib/base; its issue 4770"),
     FaultLine(r"component 0 {1,4}: {1,4}\w{2,12}(?![\s\S]{0,4000}?component \d{1,2} {1,4}: {1,4}ib\b)"
               r"(?=[\s\S]{0,8000}?(?:tcp/ib\w{1,12}|mlx5_\d))"
-              r"|Component: (?:posix|sysv|self|tcp)\b(?![\s\S]{0,40000}?(?:Memory domain: (?:mlx|irdma|bnxt|efa)"
-              r"|Component: ib\b))(?=[\s\S]{0,20000}?Device: ib\w{1,12})",
+              r"|[Cc]omponent: (?:posix|sysv|self|tcp)\b(?![\s\S]{0,40000}?(?:Memory domain: (?:ib|mlx|irdma|bnxt|efa)"
+              r"|[Cc]omponent: ib\b))(?=[\s\S]{0,20000}?Device: ib\w{1,12})",
               "UCX has no transport for InfiniBand here: it goes over TCP on the interface of IPoIB",
               "its module libuct_ib is missing or does not load (ldd lib/ucx/libuct_ib.so): install libibverbs and the"
               " NIC's library, or take the build that fits the RDMA stack (HPC-X: inbox or MOFED; UCX: --with-verbs);"
@@ -808,6 +808,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " board's"
               " firmware; where it comes when idle, boot with pcie_aspm=off",
               "Linux drivers/firmware/efi/cper.c, cper_print_pcie"),
+    FaultLine(r"AER: can't recover \(no error_detected callback\)"
+              r"(?=[\s\S]{0,4000}?Xid \([^)\n]{1,40}\): (?:13|31|45|109)\b)",
+              "a PCIe error that was not corrected came first, from which the GPU's driver does not recover; the XID"
+              " follows",
+              "reseat the card, its riser, cable or external box, and compare with another slot; a link that fails"
+              " when the GPU idles: pcie_aspm=off; power-cycle the host",
+              "Linux drivers/pci/pcie/err.c, report_error_detected; NVIDIA/open-gpu-kernel-modules issue 1229"),
     FaultLine(r"section_type: PCIe error(?=(?:[\s\S]{1,20000}?section_type: PCIe error){2})",
               "the firmware reports errors of a PCIe link again and again",
               "device_id and secondary_bus below it say which; reseat the card, its riser or cables; try the slot at a"

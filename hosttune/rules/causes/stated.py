@@ -31,7 +31,7 @@ NO_FABRIC = "|".join(
 # An observation, its value, and the line from its first fixed letters on: those are found fast in long logs.
 _ROWS: tuple[tuple[str, Any, str], ...] = (
     # NVIDIA/nccl src/transport/net_ib.cc, src/graph/paths.cc, p2p.cc, nvls.cc; ROCm/rccl src/init.cc
-    ("gpudirect_rdma", False, r"(?<!NET/Socket : )GPU Direct RDMA Disabled for (?:HCA|GPU)[^\n]{0,80}"),
+    ("gpudirect_rdma", False, r"(?<!Socket : )GPU Direct RDMA Disabled for (?:HCA|GPU)[^\n]{0,80}"),
     ("p2p", "off", r"P2P is disabled between (?:\w{1,10} )?connected GPUs[^\n.]{0,40}"),
     ("p2p", "off", r"Could not enable P2P between[^\n]{0,60}"),
     ("transport", "socket", r"NET/OFI Could not find any optimal provider"),  # aws-ofi-nccl: sockets are left

@@ -626,6 +626,9 @@ ROCM = (LOGS / "rocm-bandwidth-one.txt").read_text()
          "no transport for InfiniBand"),
         ("# Memory domain: tcp\n#     Component: tcp\n#      Transport: tcp\n#         Device: ib0",
          "no transport for InfiniBand"),
+        ("# Memory domain: tcp\n#            component: tcp\n#   Transport: tcp\n#\n#   Device: ib0", "for InfiniBand"),
+        ("nvidia 0000:63:00.0: AER: can't recover (no error_detected callback)\n"
+         "NVRM: Xid (PCI:0000:63:00): 31, name=plasmashell, MMU Fault", "PCIe error that was not corrected"),
         ("infiniband ports on a device\nare not used by default.  The intent is to use UCX", "old path for Infini"),
         ("there are no active ports detected (or Open MPI was unable to use\nthem).", "no port of it that is active"),
         ("[0] MPI startup(): libfabric provider: sockets\nprovider psm returned -61", "libfabric's TCP"),
