@@ -1525,8 +1525,11 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "Linux Documentation/infiniband; NVIDIA/nccl issue 426"),
     FaultLine(r"(?m:^)[ \t]*\d{1,3}: en\w{2,16}np\d\S{0,4}: <[A-Z_,-]{4,80}LOWER_UP[^>\n]{0,20}> mtu 1500\b"
               r"(?=[\s\S]{0,40000}?Rank +0 [^\n]{0,80}? on +(\S{1,60}) +device(?:[^\n]{0,200}\n){1,9}?"
-              r"[#\t ]{0,8}Rank +\d{1,4} [^\n]{0,80}? on +(?!\1 )\S{1,60} +device[^\n]{0,40} NVIDIA GB10)",
-              "the interface of the RoCE port has an MTU of 1500: RDMA's packets carry 1024 bytes",
+              r"[#\t ]{0,8}Rank +\d{1,4} [^\n]{0,80}? on +(?!\1 )\S{1,60} +device[^\n]{0,40} NVIDIA GB10"
+              r"(?:[^\n]{0,200}\n){1,40}?[ \t]*\d{9,12}[ \t]+\d{6,12}(?:[ \t]+[\w.-]{1,12}){2,5}[ \t]+"
+              r"(?:\d|1\d|2[01])\.\d\d[ \t]+0[ \t])",
+              "the interface of the RoCE port has an MTU of 1500: RDMA's packets carry 1024 bytes, and the run stays"
+              " below the port's rate",
               "ip link set dev NAME mtu 9000 on all hosts (active_mtu becomes 4096), also on a switch between them;"
               " then compare: of one cable both halves of the port are to be in NCCL_IB_HCA",
               "NVIDIA/dgx-spark-playbooks issues 25 and 102; rdma-core, ibv_devinfo(1), active_mtu"),

@@ -239,7 +239,8 @@ def logs() -> tuple[Log, ...]:
         Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
             r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
         Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
-            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d",
+            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d"
+            r"|^# {1,8}component \d{1,2} {1,4}: |^(?:\[\d{1,6}\] )?MPI startup\(\): ",
             nothing_more),
         Log("ethtool -a or -m", r"(?m)^[ \t]*(?:Pause parameters for |Identifier {2,40}: 0x)", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"

@@ -227,7 +227,7 @@ def acs(case: Case) -> Finding | None:
 
 
 def _halved(case: Case) -> tuple[Judged, ...]:
-    """Return the largest collectives that reach about half of a guest's NICs, with more GPUs than one guest has."""
+    """Return the largest collectives between guests that reach about half of the NICs of each."""
     both = case.shape.host_gb_per_s if case.shape.virtual and case.shape.nic_gb_per_s else None
     if not both or case.seen.transport in ("socket", "nvls", "p2p", "shm"):
         return ()
@@ -235,9 +235,12 @@ def _halved(case: Case) -> tuple[Judged, ...]:
     return tuple(
         judged
         for judged in case.networked
-        if judged.value is not None and judged.hosts is None and judged.verdict == "unknown"
+        if judged.value is not None and judged.verdict == "unknown"
         and (judged.figure.size_bytes or 0) == largest >= _LARGE and _PART[0] < judged.value / both < _PART[1]
-        and (named := re.search(r"\b(\d{1,4}) GPUs", judged.figure.subject)) and int(named[1]) > _IN_A_GUEST
+        and (
+            (judged.hosts or 0) > 1
+            or ((named := re.search(r"\b(\d{1,4}) GPUs", judged.figure.subject)) and int(named[1]) > _IN_A_GUEST)
+        )
     )  # fmt: skip
 
 

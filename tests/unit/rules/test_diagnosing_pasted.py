@@ -633,7 +633,9 @@ ROCM = (LOGS / "rocm-bandwidth-one.txt").read_text()
         ("there are no active ports detected (or Open MPI was unable to use\nthem).", "no port of it that is active"),
         ("[0] MPI startup(): libfabric provider: sockets\nprovider psm returned -61", "libfabric's TCP"),
         ("4: enp1s0f1np1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc mq\n#  Rank  0 Group  0 Pid 11 on a device "
-         " 0 [000f:01:00] NVIDIA GB10\n#  Rank  1 Group  0 Pid 12 on b device  0 [000f:01:00] NVIDIA GB10",
+         " 0 [000f:01:00] NVIDIA GB10\n#  Rank  1 Group  0 Pid 12 on b device  0 [000f:01:00] NVIDIA GB10\n"
+         " 17179869184    2147483648     float    none      -1   453650   37.87   18.94      0   410049   41.90  "
+         " 20.95\n",
          "MTU of 1500"),
         ("|   0  NVIDIA GB10  |\nNVRM version: NVIDIA UNIX aarch64 Kernel Module  580.95.05", "closed kernel mod"),
         ("$ cat /proc/driver/nvidia/version\nNVRM version: NVIDIA UNIX Kernel Module  580.95\nGB10", "closed kernel"),
