@@ -273,8 +273,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               _VERBS, follows=True),
     FaultLine(r"(?:via NET/IB\w{0,8}/\d{1,2}/GDRDMA|\bosu_\w{2,20}[^\n]{0,80} (?:-d (?:cuda|rocm)|D D)\b"
               r"|Buffer on DEVICE \(D\)|--use_(?:cuda|rocm)\w{0,8}[= ]\S{1,12}|memory type: (?:cuda|rocm)"
-              r"|-m (?:cuda|rocm)\b)"
+              r"|-m (?:cuda|rocm)\b|MV2_USE_(?:CUDA|GDR|ROCM)\w{0,8}=1|/mvapich2[\w./+-]{0,60}/(?:cuda|rocm)\b)"
               r"(?=[\s\S]{0,40000}?(?:with (?:error |status=\w{1,40}\()(?:4|10)\b|local protection error"
+              r"|remote access error"
               r"|Failed status (?:4|10): |(?:Local protection|Remote access)(?: error)? on ))",
               "the NIC did not reach GPU memory (a protection error, with buffers on GPUs): ACS or the IOMMU is in the"
               " way, or the peer-memory module does not fit",
@@ -401,6 +402,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the server of iperf3 runs another test",
               "wait until it ends, or give each test a server and a port of its own (iperf3 -s -p PORT)",
               "esnet/iperf src/iperf_error.c"),
+    FaultLine(r"BTLs attempted: (?:self|vader|smcuda|sm)(?:,? (?:self|vader|smcuda|sm)){0,3}(?=\s)",
+              "Open MPI had only transports within a host: none of the network was there, or the options leave it out",
+              "ompi_info lists them (btl: tcp, pml: ucx); mpirun --mca pml ucx, or --mca btl tcp,self,vader; a"
+              " container needs /dev/infiniband",
+              "open-mpi/ompi opal/mca/btl, help-mca-bml-r2.txt: unreachable proc; its issue 3573"),
     FaultLine(r"mca_btl_tcp_endpoint_\w{1,40}\] (?:\S{1,60} )?(?:connect\(\) to |received unexpected process)"
               r"[^\n]{0,100}|Message: {1,8}connect\(\) to [^\n]{1,60} failed|failed to TCP connect to a peer MPI"
               r"|HYDU_sock_connect[^\n]{0,80}unable to connect from[^\n]{0,80}|unable to complete a TCP connection"
@@ -551,6 +557,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ucx_info -d lists what is there; give the container /dev/infiniband, install UCX with that transport, or"
               " unset UCX_TLS",
               "UCX FAQ; openucx/ucx src/ucp/core/ucp_context.c"),
+    FaultLine(r"no auxiliary transport to [^\n]{1,160}",
+              "UCX_TLS leaves out the transport by which UCX makes its connections",
+              "add ud to rc (UCX_TLS=rc,ud,sm,self; or ib), where the NIC has none tcp, or unset UCX_TLS",
+              "openucx/ucx src/ucp/wireup/select.c; ai-dynamo/nixl pull request 1647"),
+    FaultLine(r"Assertion `local_gid_u16\[5\] == 0xffff' failed",
+              "the GID of RoCE that UCX took is of no IPv4 address",
+              "UCX_IB_GID_INDEX=the index that show_gids has with an IPv4 address and v2, on each host",
+              "openucx/ucx src/uct/ib/base/ib_iface.c; its issue 5045"),
     FaultLine(r"UCX_TLS=(?:(?:self|sm|shm|mm|posix|sysv|cma|knem|xpmem|gdr_copy|(?:cuda|rocm)(?:_copy"
               r"|_ipc)?)\b,?){1,12}"
               r"(?![\w,])(?=[\s\S]{0,20000}?(?:Destination is unreachable|no [\w /]{1,40} transport to))"
@@ -566,7 +580,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " put and get of GPU memory need UCX 1.12 or later; tag_bw works with older ones",
               "openucx/ucx src/tools/perf; its issues 6571 and 7102"),
     FaultLine(r"no [\w /]{1,40} transport to [^\n]{1,80}: (?:Unsupported|Destination|Endpoint|Unreachable)[^\n]{0,40}"
-              r"|ucp_ep_create\(proc=\d{1,8}\) failed: Destination is unreachable",
+              r"|ucp_ep_create\(proc=\d{1,8}\) failed: Destination is unreachable"
+              r"|invoked with status -6 \(Destination is unreachable\)",
               "two processes have no transport of UCX in common",
               "UCX_TLS must hold one for between hosts (rc, dc, ud or tcp) and UCX_NET_DEVICES ports that reach each"
               " other: compare ucx_info -d of both hosts",
@@ -1593,6 +1608,11 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "kubectl get net-attach-def -A: name and namespace of the annotation; the plugin in /opt/cni/bin of each"
               " node; a range of addresses that is large enough (whereabouts, where several nodes share it)",
               "k8snetworkplumbingwg/multus-cni; CNI plugins, host-local"),
+    FaultLine(r"failed to set vf \d{1,4} vlan: operation not supported"
+              r"|ip link set ib\w{1,12} vf \d{1,4} vlan[^\n]{1,40}\n[^\n]{0,40}Operation not supported",
+              "the NIC's driver sets no VLAN for a virtual function: InfiniBand has none",
+              "of InfiniBand use the CNI for it (SriovIBNetwork, ib-sriov-cni), and a PKey instead of the VLAN",
+              "k8snetworkplumbingwg/sriov-cni issue 208"),
     FaultLine(r"SRIOV-CNI failed to [^\n]{1,120}|failed to (?:move|set) RDMA (?:device|subsystem)[^\n]{1,100}",
               "the cluster's network could not give the pod its virtual function",
               "its words say why; the function must be free and, for RDMA, the host in exclusive mode (rdma system"
