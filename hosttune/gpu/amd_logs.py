@@ -190,7 +190,8 @@ def _manager(text: str) -> Measured:
 AMD_LOGS = (
     LogReader(name="rocm-smi", machine=_manager,
               sign=r"ROCm System Management Interface|(?m:^)(?:LINK TYPE|ACCESS) TABLE:|between two GPUs ={4}"
-              r"|pcie clock level: \d"),
+              r"|(?m:^)GPU: \d{1,3}[ \t\r]*\n[ \t]{2,8}[A-Z][A-Z_]{2,30}:"
+              r"|(?m:^)(?:CURRENT|MEMORY)_PARTITION:|\| AMD-SMI |pcie clock level: \d"),
     LogReader(name="TransferBench", machine=_transfers,
               sign=rf"(?m)^[ \t]*TransferBench v|^{_TRANSFERS.pattern}|{_ONE.pattern[4:]}",
               begin=r"^[ \t]*TransferBench v"),

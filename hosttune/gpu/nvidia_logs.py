@@ -444,6 +444,7 @@ def _listed(text: str) -> Measured:
 
 
 _FAR_BELOW = 1.25  # runs of equal GPUs are nearer to each other
+_HOT = 85  # degrees, near where boards slow down
 
 
 def _burn(text: str) -> Measured:
@@ -456,6 +457,19 @@ def _burn(text: str) -> Measured:
     rates += [(float(rate), index) for index, rate in enumerate(re.findall(r"\((\d{1,12}) Gflop/s\)", last))]
     if not rates:
         raise BadInput("no figures in it", where="gpu-burn", hint="save its whole output")
+    series = [[int(rate) for rate in re.findall(r"\((\d{1,12}) Gflop/s\)", row)] for row, _ in lines]
+    heats = map(int, re.findall(r"(\d{1,3}) C\b", heat))
+    for number, (now, degrees) in enumerate(zip(series[-1] if series else (), heats, strict=False)):
+        before = max(row[number] for row in series if len(row) > number)
+        if degrees >= _HOT and 0 < now * _FAR_BELOW < before:
+            hot = Stated(
+                says=f"GPU {number} becomes slower while it is hot",
+                line=f"{before} Gflop/s, then {now} at {degrees} C",
+                remedy="cool it: fans and the way of the air (a passive card needs a server's), heat sink and paste;"
+                " nvidia-smi -q -d PERFORMANCE names the slowdown",
+                source="wilicc/gpu-burn gpu_burn-drv.cpp; nvml.h, clocks event reasons",
+            )
+            return Measured(version=1, observations=Observations(stated=(hot,)))
     (least, index), *rest = sorted(rates)
     if len(models) > 1 or not rest or not 0 < least * _FAR_BELOW < rest[0][0]:
         return Measured(version=1)

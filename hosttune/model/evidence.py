@@ -25,6 +25,13 @@ class SeenRun(Value, frozen=True, kw_only=True):
     process: str | None = None
 
 
+# The checks of a GPU that only its driver can answer: what a look keeps.
+LOOKED = (
+    "gpu-status", "ecc-mode", "ecc-errors", "row-remap", "retired-pages", "pcie-replay", "nvlink", "nvlink-errors",
+    "xgmi", "xid",
+)  # fmt: skip
+
+
 # What a host saw of a GPU before it went to vfio-pci or into a guest, where it sees nothing. Kept in `gpus.json`.
 class Look(Value, frozen=True, kw_only=True):
     """What the checks of a GPU's health concluded at a time (UTC, ISO 8601), in a boot.

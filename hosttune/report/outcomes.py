@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from hosttune.model.collective import CollectiveReport
+from hosttune.model.evidence import LOOKED
 from hosttune.model.pairs import PairsReport
 from hosttune.model.text import count
 from hosttune.model.validation import ACCEPTED, OUTCOMES, Acceptance, CheckResult, Validation, worst_first
 from hosttune.model.values import Value, grouped
-from hosttune.rules.checks.looks import LOOKED
 
 WORDS = {
     "fail": "failed", "unknown": "unknown", "warn": "warnings", ACCEPTED: "accepted", "pass": "passed",

@@ -18,13 +18,13 @@ from hosttune.knobs.registry import given_up
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model.clock import now_text
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import LOOKED, Evidence
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import freeze
 from hosttune.rules.checks import checks, judge
-from hosttune.rules.checks.looks import LOOKED, looks_to_keep
+from hosttune.rules.checks.looks import looks_to_keep
 from hosttune.settings.drivers import UDEV_RULES, cards
 from hosttune.settings.dropin import DropIn, own_state, ruled
 from hosttune.settings.kernelargs import KernelArguments

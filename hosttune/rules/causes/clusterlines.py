@@ -324,13 +324,16 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " PyTorch"
               " of the toolkit's",
               "deepspeedai/DeepSpeed op_builder/builder.py; PyTorch torch/utils/cpp_extension.py"),
-    FaultLine(rf"(?:Using|OOB) (?:\[\d\])?{_BRIDGE}[:/][^\n]{{0,60}}"
+    FaultLine(r"(?:dest_addr=|[Cc]onnect to |remote=\[)172\.17\.0\.\d{1,3}\b[^\n]{0,60}"
+              r"(?:refused|No route|[Tt]imed out|unreachable)"
+              rf"|\btcp/(?:{_BRIDGE}|flannel\.\d)[^\n]{{0,20}} - Destination is unreachable"
+              rf"|(?:Using|OOB) (?:\[\d\])?{_BRIDGE}[:/][^\n]{{0,60}}"
               r"(?=[\s\S]{0,40000}?(?:Connection refused|No route to host|[Tt]imed out|[Tt]imeout))",
               "the library took a bridge of this host's containers or guests, or a tunnel, which leads to no other"
               " host",
-              "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (also GLOO_SOCKET_IFNAME, and of Open MPI"
-              " btl_tcp_if_include)",
-              "NCCL user guide, Troubleshooting, Networking issues"),
+              "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (also GLOO_SOCKET_IFNAME, UCX_NET_DEVICES,"
+              " and of Open MPI btl_tcp_if_include), not docker0, 172.17.0.1 on each host; UCX 1.17 leaves bridges out",
+              "NCCL user guide, Troubleshooting, Networking issues; openucx/ucx issues 9383 and 9908"),
     FaultLine(r"could not insert '?(?:nvidia|amdgpu|habanalabs|mlx5)\w{0,16}'?: (?:Operation not permitted"
               r"|Permission denied)",
               "the kernel refuses the module: it is locked down (Secure Boot), or SELinux or the container's rights"

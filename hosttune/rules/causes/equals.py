@@ -16,6 +16,7 @@ from hosttune.rules.causes.verdicts import Judged
 
 SPREAD = 1.25
 FALLEN, BESIDE = " bytes give", " host memory gives over this port"
+OF_MPI = "one rank a host"  # MPI chooses the way itself, where perftest has registered GPU memory with the NIC
 _ALIKE = 1.5  # of others that differ by more than this none is the measure of the rest
 _COUNTED = r"gpus|ranks|processes|hosts|nodes|guests|ports|nics|hcas|rails|cards"
 _PLACE = re.compile(

@@ -46,6 +46,18 @@ SOFTWARE_RDMA = FaultLine(
     " shows on which interface a device is",
     "Linux drivers/infiniband/sw/rxe, siw; rdma-link(8)",
 )
+# Where no port is active: unused functions of a host look like this, too.
+NO_LID = FaultLine(
+    r"State: Down\s{1,40}Physical state: LinkUp\s{1,40}(?:[^\n]{0,80}\s{1,40}){0,2}Base lid: (?:65535|0xffff)"
+    r"|base lid:\s{1,20}0xffff\s{1,40}(?:[^\n]{0,80}\s{1,40}){0,1}state:\s{1,20}1: DOWN\s{1,40}"
+    r"phys state:\s{1,20}5: LinkUp"
+    r"|lid 65535 sm_lid [1-9]\d{0,5} lmc \d state DOWN physical_state LINK_UP",
+    "a virtual function of InfiniBand has no LID, though its wire is up: the subnet manager does not know it",
+    "a subnet manager with virtualization (opensm of the NIC's maker, virt_enabled 2, or UFM); on the host"
+    " give it GUIDs and a link (ip link set PF vf N node_guid G, port_guid G, state auto; ib-kubernetes does it),"
+    " then bind its driver anew",
+    "NVIDIA, SR-IOV with InfiniBand; sriov-network-device-plugin issue 269",
+)
 _CLOSED = r"NVRM version: NVIDIA UNIX (?:x86_64 |aarch64 )?Kernel Module"
 _BLACKWELL = r"\b(?:GB[123]0\d?|B[23]00|RTX PRO [456]\d{3}|RTX 50[5-9]0)\b"
 # The root first: where several match, those above are named first.
@@ -155,6 +167,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "GDRCopy's module does not work with the GPU's driver that runs",
               "build and install gdrdrv anew for this kernel and driver (DKMS package), and load it",
               "NVIDIA/gdrcopy README and issue 30"),
+    FaultLine(r"(?:nvcr\.io/|\bdocker (?:run|exec)|[Cc]ontainer\b|root@\S{1,64}:/workspace)[^\n]{0,80}"
+              r"(?=[\s\S]{0,20000}?(?:provider efa output empty|fi_getinfo: -61|fi_getinfo\(\) call failed: No data))",
+              "the container does not have the NIC's devices (EFA): libfabric sees none",
+              "give it /dev/infiniband (docker run --device=/dev/infiniband/uverbs0 of each, or --privileged; in"
+              " Kubernetes vpc.amazonaws.com/efa); fi_info -p efa must list them in it as on the host",
+              "aws-ofi-nccl issue 1020"),
     FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)|NET/OFI Only EFA provider is supported"
               r"|NET/OFI Couldn't find any optimal provider|NET/OFI Unable to find a protocol that worked"
               r"|provider efa output empty list|fi_getinfo: -61 \([^)\n]{1,40}\)"
@@ -271,12 +289,18 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the peer had no buffer ready (status 13): its process hangs or is gone",
               "read the log of the peer's rank: it failed first",
               _VERBS, follows=True),
-    FaultLine(r"via NET/IB\w{0,8}/\d{1,2}/GDRDMA"
-              r"(?=[\s\S]{0,40000}?with (?:error |status=\w{1,40}\()4\b)",
-              "the NIC did not reach GPU memory (protection error of a GPUDirect channel)",
-              "try NCCL_NET_GDR_LEVEL=LOC: if that works, take ACS redirection from the way between GPU and NIC or boot"
-              " with iommu=pt, and load the peer-memory module of this driver on all hosts",
-              f"{_VERBS}; NCCL user guide, Troubleshooting, GPU Direct"),
+    FaultLine(r"(?:via NET/IB\w{0,8}/\d{1,2}/GDRDMA|\bosu_\w{2,20}[^\n]{0,80} (?:-d (?:cuda|rocm)|D D)\b"
+              r"|Buffer on DEVICE \(D\)|--use_(?:cuda|rocm)\w{0,8}[= ]\S{1,12}|memory type: (?:cuda|rocm)"
+              r"|-m (?:cuda|rocm)\b|MV2_USE_(?:CUDA|GDR|ROCM)\w{0,8}=1|/mvapich2[\w./+-]{0,60}/(?:cuda|rocm)\b)"
+              r"(?=[\s\S]{0,40000}?(?:with (?:error |status=\w{1,40}\()(?:4|10)\b|local protection error"
+              r"|remote access error"
+              r"|Failed status (?:4|10): |(?:Local protection|Remote access)(?: error)? on ))",
+              "the NIC did not reach GPU memory (a protection error, with buffers on GPUs): ACS or the IOMMU is in the"
+              " way, or the peer-memory module does not fit",
+              "switch ACS off in the firmware, or take its redirection from the bridges between GPU and NIC; boot with"
+              " iommu=pt; load the peer-memory module of this driver on all hosts. As a test keep GPU memory out"
+              " (NCCL_NET_GDR_LEVEL=LOC, UCX_IB_GPU_DIRECT_RDMA=no), or take a GPU of the NIC's socket",
+              f"{_VERBS}; NCCL user guide, Troubleshooting, GPU Direct; openucx/ucx issue 3564"),
     FaultLine(_status("(?:[24689]|10|11)", "(?:Local (?:protection|access|QP operation)|Remote access|Remote operation"
                       "|(?:Remote i|I)nvalid request)")
               + r"|\bremote (?:access|operation|invalid request) error|\blocal protection error"
@@ -396,6 +420,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the server of iperf3 runs another test",
               "wait until it ends, or give each test a server and a port of its own (iperf3 -s -p PORT)",
               "esnet/iperf src/iperf_error.c"),
+    FaultLine(r"BTLs attempted: (?:self|vader|smcuda|sm)(?:,? (?:self|vader|smcuda|sm)){0,3}(?=\s)",
+              "Open MPI had only transports within a host: none of the network was there, or the options leave it out",
+              "ompi_info lists them (btl: tcp, pml: ucx); mpirun --mca pml ucx, or --mca btl tcp,self,vader; a"
+              " container needs /dev/infiniband",
+              "open-mpi/ompi opal/mca/btl, help-mca-bml-r2.txt: unreachable proc; its issue 3573"),
     FaultLine(r"mca_btl_tcp_endpoint_\w{1,40}\] (?:\S{1,60} )?(?:connect\(\) to |received unexpected process)"
               r"[^\n]{0,100}|Message: {1,8}connect\(\) to [^\n]{1,60} failed|failed to TCP connect to a peer MPI"
               r"|HYDU_sock_connect[^\n]{0,80}unable to connect from[^\n]{0,80}|unable to complete a TCP connection"
@@ -404,10 +433,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, where NET is the network of the hosts"
               " (10.0.0.0/24 or a name): docker0 and virbr0 have one address on all hosts; open the firewall",
               "open-mpi/ompi opal/mca/btl/tcp/help-mpi-btl-tcp.txt; horovod issue 310"),
-    FaultLine(r"[Cc]onnect to 127(?:\.\d{1,3}){3}<\d{1,5}> failed[^\n]{0,60}",
+    FaultLine(r"[Cc]onnect to 127(?:\.\d{1,3}){3}<\d{1,5}> failed[^\n]{0,60}"
+              r"|dest_addr=127(?:\.\d{1,3}){3}:\d{1,5}\) failed[^\n]{0,60}|\btcp/lo - Destination is unreachable",
               "a rank gave the others its loopback address",
-              "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts, on each host its own name; see that it is"
-              " up and has an address",
+              "NCCL_SOCKET_IFNAME (UCX: UCX_NET_DEVICES)=the interface that reaches the other hosts, on each"
+              " host its own"
+              " name; see that it is up and has an address",
               f"{_GUIDE}, Networking issues (IP network interfaces)"),
     FaultLine(r"(?:Call to connect|(?<!failed to )[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
               r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable"
@@ -535,6 +566,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "FI_PROVIDER=mlx (UCX), verbs, psm2, psm3 or efa: fi_info -l lists those that are there,"
               " FI_LOG_LEVEL=info says why one is not; the NIC's library must be on all hosts",
               "Intel MPI Library developer reference, I_MPI_OFI_PROVIDER; ofiwg/libfabric fi_provider(7)"),
+    FaultLine(r"device [\w.-]{1,24} is not enabled, enable it in UCX_NET_DEVICES[^\n]{0,60}",
+              "the address that was given is of an interface that UCX_NET_DEVICES leaves out",
+              "name that interface in UCX_NET_DEVICES, too (of RoCE the RDMA device above it), or give an"
+              " address of one"
+              " that it names",
+              "openucx/ucx src/uct, rdmacm and tcp; its issue 10651"),
     FaultLine(r"network devices? '[^\n]{1,80}' (?:is|are) not available[^\n]{0,80}",
               "UCX_NET_DEVICES names a device that is not on this host",
               "ucx_info -d lists the names (mlx5_0:1), which can differ from host to host; unset UCX_NET_DEVICES",
@@ -544,8 +581,31 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ucx_info -d lists what is there; give the container /dev/infiniband, install UCX with that transport, or"
               " unset UCX_TLS",
               "UCX FAQ; openucx/ucx src/ucp/core/ucp_context.c"),
+    FaultLine(r"no auxiliary transport to [^\n]{1,160}",
+              "UCX_TLS leaves out the transport by which UCX makes its connections",
+              "add ud to rc (UCX_TLS=rc,ud,sm,self; or ib), where the NIC has none tcp, or unset UCX_TLS",
+              "openucx/ucx src/ucp/wireup/select.c; ai-dynamo/nixl pull request 1647"),
+    FaultLine(r"Assertion `local_gid_u16\[5\] == 0xffff' failed",
+              "the GID of RoCE that UCX took is of no IPv4 address",
+              "UCX_IB_GID_INDEX=the index that show_gids has with an IPv4 address and v2, on each host",
+              "openucx/ucx src/uct/ib/base/ib_iface.c; its issue 5045"),
+    FaultLine(r"UCX_TLS=(?:(?:self|sm|shm|mm|posix|sysv|cma|knem|xpmem|gdr_copy|(?:cuda|rocm)(?:_copy"
+              r"|_ipc)?)\b,?){1,12}"
+              r"(?![\w,])(?=[\s\S]{0,20000}?(?:Destination is unreachable|no [\w /]{1,40} transport to))"
+              r"|no [\w /]{1,40} transport to [^\n:]{1,80}: (?:(?:self|posix|sysv|cma|knem|xpmem|sockcm|rdmacm|gdr_copy"
+              r"|(?:cuda|rocm)_?\w{0,8})/\w{1,16} - [\w ]{1,40}(?:, )?){2,16}(?![\w/])",
+              "UCX has only transports within a host: its processes do not reach those of other hosts",
+              "UCX_TLS must hold one for between hosts (rc, or all of ib; tcp where there is no RDMA), and ucx_info -d"
+              " must list it: a container needs /dev/infiniband, UCX its ib module",
+              "openucx/ucx src/ucp/wireup/select.c; UCX FAQ"),
+    FaultLine(r"UCP doesn't support RMA/AMO for [^\n]{1,60}|UCX {1,4}ERROR Unsupported memory type: [^\n]{1,30}",
+              "this UCX does not do the test with GPU memory",
+              "ucx_info -d must list cuda_copy or rocm_copy (a UCX built with the GPU's toolkit; its package for it);"
+              " put and get of GPU memory need UCX 1.12 or later; tag_bw works with older ones",
+              "openucx/ucx src/tools/perf; its issues 6571 and 7102"),
     FaultLine(r"no [\w /]{1,40} transport to [^\n]{1,80}: (?:Unsupported|Destination|Endpoint|Unreachable)[^\n]{0,40}"
-              r"|ucp_ep_create\(proc=\d{1,8}\) failed: Destination is unreachable",
+              r"|ucp_ep_create\(proc=\d{1,8}\) failed: Destination is unreachable"
+              r"|invoked with status -6 \(Destination is unreachable\)",
               "two processes have no transport of UCX in common",
               "UCX_TLS must hold one for between hosts (rc, dc, ud or tcp) and UCX_NET_DEVICES ports that reach each"
               " other: compare ucx_info -d of both hosts",
@@ -721,7 +781,34 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a GPU reported an XID",
               "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
               _DCGM),
+    FaultLine(r"AMDSMI_STATUS_AMDGPU_RESTART_ERR[^\n]{0,60}|Could not successfully restart\s{1,40}driver after applying"
+              r" NPS\d",
+              "the memory's partitions were set, and the driver could not be loaded anew: something uses the GPUs",
+              "end what uses them (containers, monitoring, the desktop; lsof /dev/kfd /dev/dri/*), set the first"
+              " partition"
+              " mode back (SPX), then modprobe -r amdgpu and modprobe amdgpu, or reboot",
+              "ROCm/amdsmi amdsmi.h, amdsmi_status_t; ROCm issue 4439"),
+    FaultLine(r"AMDSMI_STATUS_(?:SETTING_UNAVAILABLE|NOT_SUPPORTED|BUSY|NO_PERM)\][^\n]{0,80}(?:\s{1,40}[^\n]{0,80})?"
+              r" partition to [^\n]{0,60}",
+              "the GPU does not take this mode of partitions now",
+              "as root, with nothing on the GPU, and of its first partition (function .0); amd-smi partition lists what"
+              " goes together (NPS4 with CPX or QPX), and a guest cannot set it",
+              "ROCm/amdsmi amdsmi.h, amdsmi_status_t; AMD, GPU partitioning"),
+    FaultLine(r"(?m:^)GPU: 6[0-2](?=\s)(?![\s\S]{0,60000}\nGPU: 63\s)(?=[\s\S]{0,60000}?\b(?:mgag200|ast|Matrox|ASPEED"
+              r"|AST2\d00)\b)",
+              "the kernel has no number left for another DRM device: 64 in all, of which the board's own graphics take"
+              " one",
+              "blacklist the driver of that graphics (mgag200, ast) and reboot, or a kernel that has more numbers; or"
+              " make fewer partitions (DPX, QPX)",
+              "Linux drivers/gpu/drm/drm_drv.c, drm_minor_alloc; ROCm/amdsmi issue 99"),
     # gpu-burn
+    FaultLine(r"(?:temps: (?:\d{1,3} C - ){0,15}|running [^\n]{0,20}hot, at |\|[^|\n]{1,12} "
+              r"|GPU Current Temp\s{1,40}: )"
+              r"(?:9\d|1[01]\d) ?C\b(?=[\s\S]{0,40000}?(?:fallen off the bus|GPU is lost))",
+              "a GPU was too hot just before it was lost",
+              "cool it: fans and the way of the air (a passive card needs a server's), its heat sink and paste; until"
+              " then a lower power limit (nvidia-smi -pl)",
+              "wilicc/gpu-burn issue 1; NVIDIA, Xid catalogue, 79"),
     FaultLine(r"GPU \d{1,3}: FAULTY|errors: [^\n]{0,200}?-?\d{1,12} {1,2}\(WARNING!\)",
               "a GPU computed wrong results under load",
               "run gpu-burn on it alone, at the clocks and limits of the board; check power and heat; replace it if it"
@@ -874,6 +961,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the collectives' library does not know the kind of server that the driver reports",
               "install driver, firmware and libraries of one release (hl-smi shows the driver's), or the cloud's image",
               "HabanaAI/hccl_demo issue 44"),
+    FaultLine(r"failed to find matching Habana IB device[^\n]{0,20}|habanalabs_(?:ib|cn"
+              r"|en) module is not found[^\n]{0,60}"
+              r"|hcl_ibverbs_t::init[^\n]{0,80}fail[^\n]{0,80}",
+              "the accelerators' own RDMA devices (hlib_N, hbl_N) are missing: habanalabs_ib is not loaded, or is of"
+              " another version",
+              "modprobe ib_uverbs (of linux-modules-extra) and habanalabs_ib; dmesg says if it cannot. All"
+              " habanalabs modules and the maker's"
+              " rdma-core of one release, also in the image; rdma dev must list them",
+              "containers/ai-lab-recipes issue 483; docs.habana.ai, Installation"),
     FaultLine(r"synStatus=\d{1,3} \[Device (?:already acquired|not found)\][^\n]{0,40}|Device acquire failed",
               "no accelerator is free: other processes have them, or a container was not given them",
               "end them (hl-smi lists them), or give the container those that are free (HABANA_VISIBLE_DEVICES);"
@@ -925,6 +1021,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the port has no address in the fabric: no subnet manager has set it up",
               "run opensm on one host, or the switch's own; ibstat must then show Active and an SM lid",
               "linux-rdma/perftest perftest_resources.c; rdma-core, opensm"),
+    NO_LID._replace(pattern=rf"(?:{NO_LID.pattern})(?=[\s\S]{{0,40000}}?Port number \d{{1,3}} state is Down)"
+                            rf"|Port number \d{{1,3}} state is Down(?=[\s\S]{{0,40000}}?(?:{NO_LID.pattern}))"),
     FaultLine(r"Port number \d{1,3} state is (?!Active)\w{1,16}|Link layer on port \d{1,3} is Unknown",
               "the port of the test is not up",
               "ibstat: Polling is no signal (cable, its other end), Initializing no subnet manager; give another device"
@@ -1181,6 +1279,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"Failed to open device(?=\r?\n(?:Failed to open device|hca_id:))",
+              "RDMA devices are listed that the process may not open: the container was given others, or none",
+              "name those that it has (ibv_devinfo shows them whole) in NCCL_IB_HCA, UCX_NET_DEVICES or"
+              " btl_openib_if_include; else give it /dev/infiniband/uverbs* of the others",
+              "rdma-core, ibv_devinfo(1); hustcat/k8s-rdma-device-plugin issue 8"),
+    FaultLine(r"UCX_NET_DEVICES=ib\w{1,12}(?![\w:,])(?=[\s\S]{0,8000}?[Bb]andwidth \(MB/s\))",
+              "UCX_NET_DEVICES names the IP interface of an InfiniBand port: UCX sends over TCP, and not by RDMA",
+              "name the RDMA device and port (UCX_NET_DEVICES=mlx5_0:1; ucx_info -d lists them)",
+              "UCX FAQ; openucx/ucx issue 5252"),
     FaultLine(r"NVRM: GPU \S{1,20} is already bound to (?!vfio-pci)[\w-]{1,40}|Kernel driver in use: nouveau"
               r"|NVRM: This can occur when a driver such as:?\s{1,60}(?:NVRM: )?nouveau\b",
               "another driver than NVIDIA's has a GPU",
@@ -1562,6 +1669,11 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "kubectl get net-attach-def -A: name and namespace of the annotation; the plugin in /opt/cni/bin of each"
               " node; a range of addresses that is large enough (whereabouts, where several nodes share it)",
               "k8snetworkplumbingwg/multus-cni; CNI plugins, host-local"),
+    FaultLine(r"failed to set vf \d{1,4} vlan: operation not supported"
+              r"|ip link set ib\w{1,12} vf \d{1,4} vlan[^\n]{1,40}\n[^\n]{0,40}Operation not supported",
+              "the NIC's driver sets no VLAN for a virtual function: InfiniBand has none",
+              "of InfiniBand use the CNI for it (SriovIBNetwork, ib-sriov-cni), and a PKey instead of the VLAN",
+              "k8snetworkplumbingwg/sriov-cni issue 208"),
     FaultLine(r"SRIOV-CNI failed to [^\n]{1,120}|failed to (?:move|set) RDMA (?:device|subsystem)[^\n]{1,100}",
               "the cluster's network could not give the pod its virtual function",
               "its words say why; the function must be free and, for RDMA, the host in exclusive mode (rdma system"

@@ -122,6 +122,21 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "the driver takes no virtual function, because the IOMMU is off",
               "switch VT-d or AMD-Vi on in the firmware (intel_iommu=on where the kernel asks for it)",
               _NVRM),
+    FaultLine(r"not enough MMIO resources for SR-IOV",
+              "the firmware left no room for the BARs of the virtual functions",
+              "Above 4G Decoding and SR-IOV on in the firmware with a larger window (MMIO High), or boot with"
+              " pci=realloc, or make fewer of them",
+              "Linux drivers/pci/iov.c, sriov_enable"),
+    FaultLine(r"(?i:attempting to resize bar|BAR \d \[mem [^\n]{1,60}: releasing)[^\n]{0,60}"
+              r"(?=[\s\S]{0,4000}?cannot fit 0x[0-9a-f]{1,16} required)"
+              r"|WARNING: Resizable BAR not detected for device[^\n]{0,20}|Problem resizing BAR\d \(-\d{1,3}\)"
+              r"|Not enough PCI address space for a large BAR",
+              "the GPU's BAR stays small: the larger one (Resizable BAR) does not fit into the window of the"
+              " bridges above",
+              "firmware: Above 4G Decoding and Resizable BAR on, its newest version; else boot with pci=realloc, or a"
+              " newer kernel; xe's runtime takes no GPU with a small BAR, and others are slow",
+              "Linux drivers/pci/setup-bus.c, drivers/gpu/drm/xe/xe_pci_rebar.c, amdgpu_device.c;"
+              " intel/compute-runtime drm_neo.cpp"),
     FaultLine(r"FATAL: Failed to re-allocate BAR1|No address space to allocate resized BAR1"
               r"|Fatal Error while attempting to resize PCIe BARs|Failed to resize BAR\d to \d{1,7}M[^\n]{0,20}",
               "the GPU's driver found no address for the larger BAR that it wanted",
@@ -746,23 +761,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " runs in the end",
               "Proxmox qemu-server QemuServer/Helpers.pm, config_aware_timeout; bpg/terraform-provider-proxmox issue"
               " 1353"),
-    FaultLine(r"Problem resizing BAR\d \(-\d{1,3}\)(?=[\s\S]{0,20000}?Fatal error during GPU init)",
-              "a GPU's BAR could not be enlarged, and its driver gave it up",
-              "Above 4G Decoding and Resizable BAR on in the firmware, or pci=realloc; -16: something holds the BAR (a"
-              " console of the firmware: video=efifb:off); else a newer driver, which goes on without",
-              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_device_resize_fb_bar; ROCm/amdgpu issue 62"),
-    # Those of virtual functions and of other devices take the room too.
-    FaultLine(r"BAR \d{1,2}(?:: no space for \[mem| \[mem size 0x[0-9a-f]{1,16}[^]\n]{0,20}\]: can't assign)[^\n]{0,60}"
-              r"(?=[\s\S]{0,40000}?(?:amdgpu|nouveau|nvidia|radeon|mlx5_core|i915|xe)[^\n]{0,60} failed with error"
-              r" -12\b)",
-              "PCI devices found no addresses for their BARs, and so a driver did not start: the window for PCI memory"
-              " is too small",
-              "Above 4G Decoding and Resizable BAR on, SR-IOV off in the firmware where nothing uses it; its newest"
-              " release; or boot with pci=realloc; fewer cards",
-              "Linux drivers/pci/setup-res.c, pci_assign_resource; -12: ENOMEM; ROCm/legacy-rocm-build issue 2927"),
-    FaultLine(r"BAR [0-5]: failed to assign \[mem size 0x[0-9a-f]{9,16} 64bit pref\]"
-              r"|BAR [0-5] \[mem size 0x[0-9a-f]{9,16} 64bit pref\]: failed to assign|not enough MMIO resources for "
-              r"SR-IOV|can't enable device: BAR \d [^\n]{1,60} not (?:assigned|claimed)"
+    FaultLine(r"BAR \d{1,2}(?:: no space for \[mem size [^\n]{1,40}|"
+              r" \[mem size [^\n]{1,40}: can't assign; no space)(?=[\s\S]{0,40000}?failed with error -12\b)"
+              r"|BAR [0-5]: failed to assign \[mem size 0x[0-9a-f]{9,16} 64bit pref\]"
+              r"|BAR [0-5] \[mem size 0x[0-9a-f]{9,16} 64bit pref\]: failed to assign"
+              r"|can't enable device: BAR \d [^\n]{1,60} not (?:assigned|claimed)"
               r"|can't handle BAR larger than 4GB",
               "a BAR found no address: the window for PCI memory is too small",
               "host: Above 4G Decoding, Resizable BAR and SR-IOV in the firmware, or pci=realloc; guest: UEFI "

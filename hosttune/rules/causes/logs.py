@@ -31,7 +31,7 @@ from hosttune.rules.causes.lspci import groups, machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
 from hosttune.rules.causes.pairs import PAIRS, pairs
-from hosttune.rules.causes.ports import counters, ethtool, interfaces, iperf, rdma_ports
+from hosttune.rules.causes.ports import RAILS, counters, ethtool, interfaces, iperf, rdma_ports
 from hosttune.rules.causes.search import distinct, search
 from hosttune.rules.causes.stated import SPOKEN, lines_of, spoken, stated
 
@@ -221,13 +221,13 @@ def logs() -> tuple[Log, ...]:
         Log("OSU Micro-Benchmarks", r"(?m)^# OSU MPI.* Test\b", osu, begin=r"^(?:.*\bosu_\w+\b.*\n)?\n?# OSU MPI",
             lines=r"\d{1,12}(?:[ \t]+\d{1,9}\.\d{2}){1,6}(?:[ \t]+\d{1,9})?[ \t]*$"),
         Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True,
-            also=(*WITHIN, *SPOKEN, _QEMU, _MANAGERS, r"\bgim (?:info|warning)\b",
+            also=(*WITHIN, *SPOKEN, _QEMU, _MANAGERS, RAILS, r"\bgim (?:info|warning)\b",
                   r"Peer access from [^\n]{1,120} : Yes\b",
                   r"\|[ \t]{0,4}(?:Overall Health|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
             lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )|[|+][ =|+-]"),
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
             r"|^[ \t]*hca_id:|^[ \t]*(?:\d+/\d+: |link )[\w.-]{1,64}/\d{1,3}:? [^\n]{0,160}physical_state "
-            r"|^[ \t]*[\w.-]{1,64} port \d{1,3} ==> (?!ib)",
+            r"|^[ \t]*[\w.-]{1,64}[ \t]{1,8}port[ \t]{1,8}\d{1,3}[ \t]{1,8}==>[ \t]{1,8}(?!ib)",
             rdma_ports),
         Log("ip link", r"(?m)^[ \t]*\d{1,4}: [\w.@-]{1,32}: <[A-Z0-9_,-]{2,120}> mtu \d", interfaces),
         Log("a table of pairs of hosts", PAIRS, pairs),

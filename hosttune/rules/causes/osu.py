@@ -6,6 +6,7 @@ import re
 
 from hosttune.bench.parse.answer import NotJudged, NotUnderstood
 from hosttune.model.measured import Figure, Measured, Observations, Setup
+from hosttune.rules.causes.equals import OF_MPI
 
 # Options of launchers with one rank a host.
 _APART = r"-{1,2}(?:map-by|npernode|N|ppn|ntasks-per-node)[ =](?:node|ppr:1:node|1)\b|-{1,2}(?:host|H)[ =]\w[^,\s]*,\w"
@@ -27,7 +28,7 @@ def osu(text: str) -> Measured:
         raise NotUnderstood(f"OSU {what}", "no row")
     if not (between or gpus):
         raise NotJudged(f"OSU {what}", "host memory, and whether on one host is not said")
-    metric, subject = ("rdma-write", "one rank a host") if between else ("p2p", "rank 0->rank 1")
+    metric, subject = ("rdma-write", OF_MPI) if between else ("p2p", "rank 0->rank 1")
     subject += ", GPU memory" if between and gpus else ""
     if collective := re.match(r"All(reduce|gather) Latency", what):
         ranks = re.search(r" (?:-np?|--ntasks)[ =](\d{1,6})\b", text)

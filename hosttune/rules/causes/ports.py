@@ -12,6 +12,8 @@ from hosttune.errors import BadInput
 from hosttune.model.listing import some
 from hosttune.model.measured import Figure, Measured, NicLink, Nics, Observations, Setup, Stated
 from hosttune.model.text import count
+from hosttune.predicting.formulas import pcie_gb_per_s
+from hosttune.rules.causes.faultlines import NO_LID
 
 _IBSTAT = (
     r"Port (\d{1,3}):\s+State: (\w+)\s+Physical state: (\w+)\s+Rate: (\d{1,4})\b[^:]{0,40}"
@@ -26,7 +28,10 @@ _DEVINFO = (  # ibv_devinfo, -v also
     r"(?:(?!\s+port:\s)[\s\S])*?"
     r"(?:active_width:\s+(\d{1,2})X[^\n]*\s+active_speed:\s+([\d.]{1,6}) Gbps|(?=\n\s+port:|\Z))"
 )
-_NETDEV = r"(?m)^[ \t]*([\w.-]{1,64}) port (\d{1,3}) ==> (?!ib)\S{1,16} \((\w{1,8})\)"  # ibdev2netdev
+_NETDEV = (  # ibdev2netdev, also in columns
+    r"(?m)^[ \t]*([\w.-]{1,64})[ \t]{1,8}port[ \t]{1,8}(\d{1,3})[ \t]{1,8}==>[ \t]{1,8}(?!ib)\S{1,16}[ \t]{1,16}"
+    r"\((\w{1,8})\)"
+)
 _RDMA_LINK = (  # iproute2
     r"(?m)^[ \t]*(?:\d+/\d+: |link )([\w.-]{1,64})/(\d{1,3}):? (?:[^\n]{0,160}? )?state (\w{1,20})"
     r" physical_state (\w{1,20})"
@@ -205,6 +210,37 @@ _WAITING = Stated(
 )  # fmt: skip
 
 
+# Two ports of one adapter that a run uses together, and what the adapter's one slot carries.
+RAILS = r"UCX_NET_DEVICES=\w{1,24}:\d,\w{1,24}:\d|UCX_MAX_(?:RMA|RNDV)_RAILS=[2-9]"
+_TWO_PORTS = r"MCX(?:[45]\d6|[67]\d{4}6)A|(?i:\b(?:two|both|dual|2)[- ]ports?\b)"
+_GENERATION = r"ConnectX-([56])|MCX([56])\d|\bMT(?:27[78]|289)\d\d\b"
+_SLOT = r"(?i:PCIe?\b[^\n]{0,12}?Gen ?([345])(?:\.0)?[ ,]{0,2}x(\d\d?)\b)"
+_GTS, _OF_PORT = {"3": 8.0, "4": 16.0, "5": 32.0}, {"5": 100.0, "6": 200.0}  # Gb/s of a generation's largest port
+_LEAST, _MOST = 0.6, 1.02  # of the slot: less is another cause, and more is not one slot
+
+
+def shared_slot(text: str) -> Iterator[Stated]:
+    """Yield that two ports of one adapter reach what its one PCIe slot carries: lanes x speed against their sum."""
+    rails, adapter = re.search(RAILS, text), re.search(_GENERATION, text)
+    rates = [float(rate.replace(",", "")) / 1e3 for rate in re.findall(r"\b(\d[\d,]{2,9}\.\d\d)\b", text)]  # MB/s
+    if not (rails and adapter and rates and "MB/s" in text and re.search(_TWO_PORTS, text)):
+        return
+    generation = adapter[1] or adapter[2] or "5"
+    said = re.search(_SLOT, text)
+    speed, lanes = (_GTS[said[1]], int(said[2])) if said else (_OF_PORT[generation] / 12.5, 16)
+    slot, both = pcie_gb_per_s(speed, lanes), 2 * _OF_PORT[generation] / 8
+    of_one = {int(device) // 2 for device in re.findall(r"mlx5_(\d{1,3}):", rails[0])}
+    if slot and len(of_one) < 2 and slot < both and _LEAST * slot < max(rates) < _MOST * slot:
+        yield Stated(
+            says=f"two ports of one adapter share its PCIe slot, which carries {slot:.3g} GB/s, and they"
+            f" {both:g}: the second one adds little",
+            line=f"{rails[0]}: {max(rates):.3g} GB/s",
+            remedy="take one port of each adapter (UCX_NET_DEVICES=mlx5_0:1,mlx5_2:1; UCX_MAX_RMA_RAILS=2 for get and"
+            " put), each adapter in a slot of its own",
+            source="PCI Express Base Specification: rate × lanes × encoding; openucx/ucx issue 9520",
+        )
+
+
 _MTUS = Stated(
     says="the ports of two hosts have different MTUs",
     line="",
@@ -251,6 +287,10 @@ def rdma_ports(text: str) -> Measured:
     )
     places = [name for name, *_ in slow] + (down if count == len(ports) else [])
     stated: tuple[Stated, ...] = (replace(_WAITING, line=some([port.name for port in waiting], 4)),) if waiting else ()
+    if not active and "Port number " not in text and (lost := re.search(NO_LID.pattern, text)):
+        stated += (
+            Stated(line=" ".join(lost[0].split()), says=NO_LID.says, remedy=NO_LID.remedy, source=NO_LID.source),
+        )
     mtus = sorted(set(re.findall(r"hca_id:\s+(\S{1,64})(?:(?!hca_id:)[\s\S])*?active_mtu:\s+(\d{3,4})\b", text)))
     if len(mtus) > len(dict(mtus)):  # the same name twice: of two hosts
         stated += (replace(_MTUS, line=some([" ".join(row) for row in mtus], 4)),)

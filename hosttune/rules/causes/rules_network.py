@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE
+from hosttune.rules.causes.equals import BESIDE, OF_MPI
 from hosttune.rules.causes.rule import COLLECTIVES, NETWORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_gpus import _set
 from hosttune.rules.causes.verdicts import Judged
@@ -84,7 +85,12 @@ def gpudirect_off(case: Case) -> Finding | None:
     if case.seen.peer_memory_module is False and not words:
         words.append("the peer-memory module is not loaded")
     # Larger messages take another way: from the GPU directly, or in pieces through host memory.
-    fallen = tuple(judged for judged in case.falling if "GPU memory" in judged.figure.subject)
+    fallen = tuple(
+        judged
+        for judged in case.figures
+        if "GPU memory" in judged.figure.subject
+        and (judged in case.falling or (OF_MPI in judged.figure.subject and judged.apart.endswith(BESIDE)))
+    )
     if fallen and not words:
         return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in fallen), fallen)
     about = tuple(verdict for verdict in case.networked if verdict.figure.metric in COLLECTIVES) or case.networked

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
-from hosttune.rules.causes.equals import BESIDE
+from hosttune.rules.causes.equals import BESIDE, OF_MPI
 from hosttune.rules.causes.rule import (
     COLLECTIVES,
     HOST_COPIES,
@@ -209,11 +209,15 @@ def acs(case: Case) -> Finding | None:
         )
     of_host = {f"{judged.figure.subject}, GPU memory": judged.value or 0 for judged in case.figures}
     if slower := tuple(
-        judged for judged in between if judged.value and of_host.get(judged.figure.subject, 0) > judged.value * _HALF
+        judged
+        for judged in between
+        if judged.value
+        and of_host.get(judged.figure.subject, 0) > judged.value * _HALF
+        and OF_MPI not in judged.figure.subject
     ):
         return supports("fits", (f"{slower[0].name} is far below the same port with the host's memory",), slower)
     low = tuple(judged for judged in between if judged.verdict == "low" and not _of_host_memory(judged))
-    if beside := tuple(judged for judged in low if judged.apart.endswith(BESIDE)):
+    if beside := tuple(judged for judged in low if judged.apart.endswith(BESIDE) and OF_MPI not in judged.name):
         words = "or the GPU is at another CPU than the NIC: try a NIC that is nearer"
         return supports("fits", (f"{beside[0].name}: {beside[0].apart}", words), beside)
     if not low and (halved := _halved(case)):

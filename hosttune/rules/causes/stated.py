@@ -13,6 +13,7 @@ from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, 
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
 from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
 from hosttune.rules.causes.kernel import ASLEEP, of_kernel
+from hosttune.rules.causes.ports import shared_slot
 from hosttune.rules.causes.search import distinct, findall, search
 
 NO_FABRIC = "|".join(
@@ -175,7 +176,7 @@ def lines_of(text: str) -> Measured:
     classes, drivers = dict(findall(_CLASS, text)), {vendor.driver for vendor in VENDORS}
     worst: dict[str, float] = {}
     joined, fitting = _unwrapped(text)
-    told = [*_overlaps(text), *_told(map(fitting, _CERTAIN), joined)]
+    told = [*_overlaps(text), *shared_slot(text), *_told(map(fitting, _CERTAIN), joined)]
     told = [*_gids(text), *told] if any(_UNREACHED in line.remedy for line in told) else told
     seen_too = () if told else _told(map(fitting, _SEEN), joined)
     asleep = any(ASLEEP in line.says for line in kernel)  # its driver then fails, whatever its model is

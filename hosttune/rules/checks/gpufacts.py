@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.inside import is_vgpu
 from hosttune.model import sysfs
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import LOOKED, Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.pci import for_vfio
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import accelerators, lacks
-from hosttune.rules.checks.looks import LOOKED, last_look
+from hosttune.rules.checks.looks import last_look
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import gpus
 from hosttune.rules.engine import Finding, NoValue

@@ -12,7 +12,7 @@ import msgspec
 
 from hosttune.gpu import vendor_of
 from hosttune.machine.system import KEPT_GPUS
-from hosttune.model.evidence import Evidence, Look, SeenRun
+from hosttune.model.evidence import LOOKED, Evidence, Look, SeenRun
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.index import is_another
@@ -24,10 +24,6 @@ from hosttune.rules.checks.facts import AS_LIBVIRT, RUNNING, accelerators, guest
 from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 
-LOOKED = (
-    "gpu-status", "ecc-mode", "ecc-errors", "row-remap", "retired-pages", "pcie-replay", "nvlink", "nvlink-errors",
-    "xgmi", "xid",
-)  # fmt: skip
 _MOST_SEEN = 8  # one that has ended is enough
 
 

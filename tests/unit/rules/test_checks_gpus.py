@@ -13,7 +13,7 @@ from readings import UP, looked_at, read_again
 from hosttune.bench.compare import loaded_clocks
 from hosttune.discovery.kernellog import parse_events
 from hosttune.gpu.nvidia import NVIDIA
-from hosttune.model.evidence import Health
+from hosttune.model.evidence import LOOKED, Health
 from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import Link, Module, NvSwitch, PciDevice, Platform, Problem
 from hosttune.model.intent import Intent
@@ -21,7 +21,6 @@ from hosttune.model.plan import Action, MigAssignment, Plan, PlannedGuest
 from hosttune.model.validation import Validation
 from hosttune.rules.checks import FAMILIES
 from hosttune.rules.checks.gpumemory import errors_allowed
-from hosttune.rules.checks.looks import LOOKED
 
 OURS = ("gpus", "gpumemory", "gpumodes", "nvlinks", "fabric", "kernelevents", "health")
 GPUS = OURS[:3]

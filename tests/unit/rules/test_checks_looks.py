@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from gpuevidence import A, B, evidence, function, nvidia, of
 
-from hosttune.model.evidence import Evidence, GuestProcess, GuestRun, Health, KernelEvent, Look, SeenRun
+from hosttune.model.evidence import LOOKED, Evidence, GuestProcess, GuestRun, Health, KernelEvent, Look, SeenRun
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Module, Platform, Problem, RunningGuest
 from hosttune.model.validation import CheckResult, Validation
 from hosttune.report.outcomes import meaning
-from hosttune.rules.checks.looks import LOOKED, looked, looks_to_keep
+from hosttune.rules.checks.looks import looked, looks_to_keep
 
 AT = "2026-11-26T14:03:00+00:00"
 IDS = "10de:2335"
