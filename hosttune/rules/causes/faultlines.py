@@ -636,7 +636,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"not signed by a key that is trusted|[Kk]ey was rejected by service"
               r"|Loading of (?:unsigned module|module with unavailable key) is rejected"
               r"|Required key not available"
-              r"|unsigned module loading is restricted",
+              r"|unsigned module loading is restricted"
+              r"|UEFI Secure Boot ena[^\n]{0,400}\n(?=[\s\S]{0,4000}?module load error: Operation not permitted)",
               "Secure Boot refuses a kernel module that is not signed",
               "sign it and enroll the key (mokutil --import), install the distribution's signed build, or switch Secure"
               " Boot off",
@@ -1354,6 +1355,19 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " host and"
               " read the lines before (XID 79)",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x22, attach; nvstatuscodes.h: 0x56, not supported"),
+    FaultLine(r"missing NVDEC0 engine, cannot initialize GSP-RM",
+              "the open kernel modules of this release cannot run this GPU",
+              "install the closed modules, or a newer release of the driver",
+              "NVIDIA/open-gpu-kernel-modules kernel_gsp.c, kgspInitRm; its issue 116"),
+    FaultLine(r"NCCL_P2P_DISABLE=1[^\n]{0,60}\b(?:completes|passes|works|succeeds|runs fine)\b[^\n]{0,40}",
+              "copies between the GPUs do not arrive: without them the run works",
+              "a host without guests: boot with iommu=pt, or turn IOMMU and ACS off in the firmware; in a guest ask the"
+              " host's operator (lspci -vvv: ACSCtl ReqRedir+ on the bridges); GPUs without peer access: leave it set",
+              f"{_GUIDE}, PCI Access Control Services"),
+    FaultLine(r"#? {0,4}Rank {1,4}0 (?:Group {1,4}\d{1,4} )?Pid[^\n]{1,160}\n#? {0,4}Rank {1,4}0 [^\n]{1,160}",
+              "each process of the test runs alone: it was built without MPI",
+              "build it with MPI (make MPI=1 MPI_HOME=...), against the MPI whose mpirun starts it",
+              "NVIDIA/nccl-tests README, Build"),
     FaultLine(r"RmInitAdapter: Cannot initialize GSP firmware RM",
               "a GPU's system processor (GSP) did not start",
               "the NVRM lines before it say why; reset the GPU or power-cycle the host; firmware and modules must be of"
@@ -1779,8 +1793,9 @@ FAILURES: tuple[FaultLine, ...] = (
               "the run ended with an error, and no line says why",
               "run it again with NCCL_DEBUG=INFO: the first WARN line of any rank has the cause",
               f"{_GUIDE}, Errors"),
-    FaultLine(r"(?m:^)[^\n]{0,40}# {1,12}\(B\) {1,16}\(elements\)[^\n]{0,160}\s{1,20}(?![^\n]{0,60}NCCL)"
-              r"[^\n]{0,120}(?:\^C|\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Ff]reezes?|nothing more)\b)",
+    FaultLine(r"(?m:^)[^\n]{0,40}(?:# {1,12}\(B\) {1,16}\(elements\)|\bbytes {1,16}N {1,8}type)[^\n]{0,160}\s{1,20}"
+              r"(?![^\n]{0,60}NCCL)[^\n]{0,120}(?:\^C|\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Ss]talle?[ds]?|[Ff]reezes?"
+              r"|nothing more)\b)",
               "the test printed its head and no row: its first collective hangs or ended the run",
               "once with NCCL_P2P_DISABLE=1: if that passes, copies between GPUs do not arrive (a host without guests:"
               " iommu=pt, or IOMMU and ACS off in the firmware); else NCCL_DEBUG=INFO shows where each rank waits",

@@ -407,7 +407,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "<iommu model='intel'><driver intremap='on' caching_mode='on'/></iommu>, or no IOMMU in the guest",
               "QEMU hw/i386/{intel_iommu,amd_iommu}.c"),
     # The device
-    FaultLine(r"group \d{1,5} is not viable|\bGroupViable\b",
+    FaultLine(r"group \w{1,5} is not viable|\bGroupViable\b",
               "another device of the same IOMMU group is still with a driver of the host",
               "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
               " function), or use a slot whose group is smaller",

@@ -640,6 +640,13 @@ ROCM = (LOGS / "rocm-bandwidth-one.txt").read_text()
         ("|   0  NVIDIA GB10  |\nNVRM version: NVIDIA UNIX aarch64 Kernel Module  580.95.05", "closed kernel mod"),
         ("$ cat /proc/driver/nvidia/version\nNVRM version: NVIDIA UNIX Kernel Module  580.95\nGB10", "closed kernel"),
         ("#       size         count      type\n#        (B)    (elements)      (us)\n^C", "its head and no row"),
+        (">      bytes             N    type      op     time\n\n(stalled here)", "its head and no row"),
+        ("# Rank  0 Pid 13 on n1 device  0 [0x00] V100\n# Rank  0 Pid 20 on n2 device  0 [0x00] V100", "without MPI"),
+        ("NVRM kgspInitRm_IMPL: missing NVDEC0 engine, cannot initialize GSP-RM", "cannot run this GPU"),
+        ("With NCCL_P2P_DISABLE=1 the same program completes.", "copies between the GPUs do not arrive"),
+        ("This system also has UEFI Secure Boot enabled; you may\nKernel module load error: Operation not permitted",
+         "Secure Boot refuses"),
+        ("vfio group X is not viable, please ensure all devices within the iommu group are bound", "group"),
         ("[921.622] NVRM: GPU0 _kgspBootGspRm: unexpected WPR2 already up,\n       cannot proceed\n"
          "[921.623] NVRM: GPU 0000:04:00.0: RmInitAdapter failed! (0x62:0x40:2192)", "not reset"),
         ("No devices were found\nNVRM: GPU 0000:98:00.0: kgspWaitForGfwBootOk: failed to wait for GFW boot complete",
