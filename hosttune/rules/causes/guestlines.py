@@ -189,7 +189,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "keep it from loading (blacklist nouveau and nvidiafb, options nouveau modeset=0, then update-initramfs"
               " -u or dracut -f), and reboot",
               _NVRM),
-    FaultLine(r"AMD_[A-Z0-9]{3,12}: failed to reset device|AMD_[A-Z0-9]{3,12}: could not get enabled SMU features",
+    FaultLine(r"AMD_[A-Z0-9]{3,12}: failed to reset device|AMD_[A-Z0-9]{3,12}: could not get enabled SMU features"
+              r"|SMU error 0x[0-9a-f]{1,8}(?=\n[^\n]{0,80}Failed to send message)(?![\s\S]{0,4000}?reset result = 0\b)",
               "the GPU does not come back from a reset: its model has no reset that works",
               "power the host off and on; give it to one guest for good, start that guest once a boot, or try another"
               " reset (vendor-reset's newest version, reset_method)",
