@@ -320,10 +320,10 @@ def _nccl_tests(text: str) -> Measured:
     ]
     alone, started = ([n for n, table in enumerate(tables) if _by_mpirun(table) is by] for by in (False, True))
     pairs = [
-        (one.size_bytes or 0, one.value or 0, other.value or 0)
-        for one in (runs[alone[0]].figures if alone else ())
-        for other in (runs[started[0]].figures if started and "--bind-to none" not in tables[started[0]] else ())
-        if one.size_bytes == other.size_bytes
+        (figure.size_bytes or 0, figure.value or 0, launched.value or 0)
+        for figure in (runs[alone[0]].figures if alone else ())
+        for launched in (runs[started[0]].figures if started and "--bind-to none" not in tables[started[0]] else ())
+        if figure.size_bytes == launched.size_bytes
     ]
     size, one_process, by_mpirun = max(pairs, default=(0, 0, 0))
     line = f"{size:.0f} bytes: {one_process:g} and {by_mpirun:g} GB/s"
