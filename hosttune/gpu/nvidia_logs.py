@@ -451,14 +451,13 @@ def _burn(text: str) -> Measured:
     """Read gpu-burn and DCGM's ubergemm: GPUs of one model against each other. Raises BadInput."""
     models = set(re.findall(r"(?m)^[ \t]*GPU \d{1,3}: (\S[^\n(]{0,80}?)[ \t]*\(UUID", text))
     lines = re.findall(r"proc'd: ([^\n]*Gflop/s\))[^\n]*?(?:temps: ([^\n]*))?$", text, re.MULTILINE)
-    last, heat = lines[-1] if lines else ("", "")
+    series = [[int(rate) for rate in re.findall(r"\((\d{1,12}) Gflop/s\)", row)] for row, _ in lines]
+    heats = [int(degrees) for degrees in re.findall(r"(\d{1,3}) C\b", lines[-1][1] if lines else "")]
     adapters = re.findall(r"ADAPTER#(\d{1,3})\)[^\n]{1,40}? ([\d.]{1,15}) GF", text)
     rates = [(float(rate), int(index)) for index, rate in adapters]
-    rates += [(float(rate), index) for index, rate in enumerate(re.findall(r"\((\d{1,12}) Gflop/s\)", last))]
+    rates += [(float(rate), index) for index, rate in enumerate(series[-1] if series else ())]
     if not rates:
         raise BadInput("no figures in it", where="gpu-burn", hint="save its whole output")
-    series = [[int(rate) for rate in re.findall(r"\((\d{1,12}) Gflop/s\)", row)] for row, _ in lines]
-    heats = map(int, re.findall(r"(\d{1,3}) C\b", heat))
     for number, (now, degrees) in enumerate(zip(series[-1] if series else (), heats, strict=False)):
         before = max(row[number] for row in series if len(row) > number)
         if degrees >= _HOT and 0 < now * _FAR_BELOW < before:
@@ -473,7 +472,7 @@ def _burn(text: str) -> Measured:
     (least, index), *rest = sorted(rates)
     if len(models) > 1 or not rest or not 0 < least * _FAR_BELOW < rest[0][0]:
         return Measured(version=1)
-    at = "".join(f" at {degrees}" for degrees in re.findall(r"\d{1,3} C\b", heat)[index : index + 1])
+    at = "".join(f" at {degrees} C" for degrees in heats[index : index + 1])
     slow = Stated(
         says=f"GPU {index} computes far less than the others of its model",
         line=f"{least:g} GFLOP/s{at}, the others {rest[0][0]:g} and more",

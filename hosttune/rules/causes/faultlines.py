@@ -58,6 +58,13 @@ NO_LID = FaultLine(
     " then bind its driver anew",
     "NVIDIA, SR-IOV with InfiniBand; sriov-network-device-plugin issue 269",
 )
+EACH_ALONE = FaultLine(
+    r"#? {0,4}Rank {1,4}0 (?:Group {1,4}\d{1,4} )?Pid[^\n]{1,160}\n#? {0,4}Rank {1,4}0 [^\n]{1,160}",
+    "each process ran alone: of one rank the bus bandwidth is 0 by its definition",
+    "build nccl-tests with MPI=1 and start it by mpirun, or give one process several GPUs (-g); its lines must name all"
+    " ranks",
+    "NVIDIA/nccl-tests README.md and doc/PERFORMANCE.md; its issue 294",
+)
 _CLOSED = r"NVRM version: NVIDIA UNIX (?:x86_64 |aarch64 )?Kernel Module"
 _BLACKWELL = r"\b(?:GB[123]0\d?|B[23]00|RTX PRO [456]\d{3}|RTX 50[5-9]0)\b"
 # The root first: where several match, those above are named first.
@@ -1364,10 +1371,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a host without guests: boot with iommu=pt, or turn IOMMU and ACS off in the firmware; in a guest ask the"
               " host's operator (lspci -vvv: ACSCtl ReqRedir+ on the bridges); GPUs without peer access: leave it set",
               f"{_GUIDE}, PCI Access Control Services"),
-    FaultLine(r"#? {0,4}Rank {1,4}0 (?:Group {1,4}\d{1,4} )?Pid[^\n]{1,160}\n#? {0,4}Rank {1,4}0 [^\n]{1,160}",
-              "each process of the test runs alone: it was built without MPI",
-              "build it with MPI (make MPI=1 MPI_HOME=...), against the MPI whose mpirun starts it",
-              "NVIDIA/nccl-tests README, Build"),
+    EACH_ALONE,
     FaultLine(r"RmInitAdapter: Cannot initialize GSP firmware RM",
               "a GPU's system processor (GSP) did not start",
               "the NVRM lines before it say why; reset the GPU or power-cycle the host; firmware and modules must be of"

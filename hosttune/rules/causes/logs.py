@@ -23,7 +23,7 @@ from hosttune.model.listing import some
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated, Transport
 from hosttune.rules.causes.clusterlines import PROGRAMS
 from hosttune.rules.causes.equals import SPREAD
-from hosttune.rules.causes.faultlines import SOFTWARE_RDMA
+from hosttune.rules.causes.faultlines import EACH_ALONE, SOFTWARE_RDMA
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.kernel import KERNEL, WITHIN
 from hosttune.rules.causes.labels import unlabelled
@@ -280,12 +280,6 @@ _NCCL_ROW = (  # size, count, type, (redop, (root,)) time, algbw, busbw, errors
 )
 # Lines of the library between the halves of a row, and glued to them: rows are printed in parts.
 _LOGGED = re.compile(r"[A-Za-z][\w.-]{0,200}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL [^\n]*\n")
-_ALONE = Stated(
-    says="each process ran alone: of one rank the bus bandwidth is 0 by its definition", line="busbw 0.00 in every row",
-    remedy="build nccl-tests with MPI=1 and start it by mpirun, or give one process several GPUs (-g); its lines must"
-    " name all ranks",
-    source="NVIDIA/nccl-tests README.md and doc/PERFORMANCE.md; its issue 294",
-)  # fmt: skip
 _RUNS = ("first", "second", "third", "fourth")
 _BOUND = Stated(
     says="the run that mpirun started is slower than the other: it binds each rank to some CPUs, not to those near its"
@@ -351,7 +345,9 @@ def _tables(text: str) -> list[str]:
 def _nccl_table(text: str) -> Measured:
     rates = [(float(busbw), float(algbw)) for algbw, busbw in re.findall(rf"(?m)^{_NCCL_ROW}", text)]
     if rates and not max(rates)[0] and max(rates)[1] >= 1:
-        return Measured(version=1, observations=Observations(stated=(_ALONE,)))
+        says, remedy, source = EACH_ALONE[1:4]
+        alone = Stated(says=says, line="busbw 0.00 in every row", remedy=remedy, source=source)
+        return Measured(version=1, observations=Observations(stated=(alone,)))
     ran, text = _ranks_that_ran(text, rates)
     if rates and not _RANK.search(text) and not ran and _MOST_FACTOR <= max(rates)[0] / max(rates)[1] <= 2:
         raise NotJudged("nccl-tests", "how many ranks ran, 40 or more, is not in it")

@@ -641,7 +641,7 @@ ROCM = (LOGS / "rocm-bandwidth-one.txt").read_text()
         ("$ cat /proc/driver/nvidia/version\nNVRM version: NVIDIA UNIX Kernel Module  580.95\nGB10", "closed kernel"),
         ("#       size         count      type\n#        (B)    (elements)      (us)\n^C", "its head and no row"),
         (">      bytes             N    type      op     time\n\n(stalled here)", "its head and no row"),
-        ("# Rank  0 Pid 13 on n1 device  0 [0x00] V100\n# Rank  0 Pid 20 on n2 device  0 [0x00] V100", "without MPI"),
+        ("# Rank  0 Pid 13 on n1 device  0 [0x00] V100\n# Rank  0 Pid 20 on n2 device  0 [0x00] V100", "ran alone"),
         ("NVRM kgspInitRm_IMPL: missing NVDEC0 engine, cannot initialize GSP-RM", "cannot run this GPU"),
         ("With NCCL_P2P_DISABLE=1 the same program completes.", "copies between the GPUs do not arrive"),
         ("This system also has UEFI Secure Boot enabled; you may\nKernel module load error: Operation not permitted",
