@@ -244,10 +244,17 @@ def _displaced(host: Host, places: PlannedGuest, now: PlannedGuest) -> str | Non
 
 def same_request(host: Host, guest: GuestInForce, wanted: GuestIntent, reserve: Reserve) -> bool:
     """Return whether a request means the same as the one of a guest in force."""
-    return _meaning(host, guest.request, guest.reserve) == _meaning(host, wanted, reserve)
+    alike = guest.reserve == reserve or _kept(host, guest.reserve) == _kept(host, reserve)
+    return alike and _meaning(guest.request) == _meaning(wanted)
 
 
-def _meaning(host: Host, guest: GuestIntent, reserve: Reserve) -> dict[str, Any]:
+def _kept(host: Host, reserve: Reserve) -> tuple[int, dict[int, int]]:
+    """Return the cores and the bytes of each node that a reserve keeps; an older journal has the default cores as 1."""
+    cores = LEAST_CORES if reserve.cores_per_node is None else reserve.cores_per_node
+    return cores, reserve_bytes(host, reserve)
+
+
+def _meaning(guest: GuestIntent) -> dict[str, Any]:
     """Return a request so that equal values ask for the same: sizes in bytes, addresses in one form and order."""
     fields = {name: getattr(guest, name) for name in guest.__struct_fields__ if name not in ("name", "state")}
     fields |= {name: _devices(fields[name]) for name in ("gpus", "nics", "nvme")}
@@ -259,8 +266,7 @@ def _meaning(host: Host, guest: GuestIntent, reserve: Reserve) -> dict[str, Any]
     fields |= {"disk": None, "disks": tuple(guest.disk_paths.values())}
     fields["networks"] = guest.networks or ()
     fields["sysctl"] = {name: str(value) for name, value in (guest.sysctl or {}).items()}
-    cores = LEAST_CORES if reserve.cores_per_node is None else reserve.cores_per_node  # as older journals have it
-    return {**fields, "reserve": (cores, reserve_bytes(host, reserve))}
+    return fields
 
 
 def _devices(value: object) -> object:
