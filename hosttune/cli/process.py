@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import re
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
@@ -85,6 +85,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Escape characters that the locale's encoding cannot represent, as JSON does, instead of failing.
         sys.stdout.reconfigure(errors="backslashreplace")
+    gc.set_threshold(50_000)  # documents are large and have no cycles; Python's 700 costs a command a twentieth
     close_inherited_devices()
     sys.exit(run(sys.argv[1:]))
 
@@ -104,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
         return 130
     except Exception as error:  # the only catch-all: any other exception is a bug in hosttune
         if "--debug" in flags:
-            write(traceback.format_exc())
+            sys.excepthook(type(error), error, error.__traceback__)
         what = f"internal error: {type(error).__name__}: {error}"
         say(Refused(what, where=" ".join(["hosttune", *arguments]), hint="report what it prints with --debug"))
         return INTERNAL_ERROR

@@ -22,7 +22,7 @@ from hosttune.errors import BadInput, Unreadable
 from hosttune.gpu import begin, read_gpus
 from hosttune.gpu.vgpu import read_vgpu
 from hosttune.linux.tuned import ACTIVE
-from hosttune.machine.live import LiveMachine
+from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import COMMANDS, NODES, System
 from hosttune.model import sysfs
@@ -131,4 +131,4 @@ def strip_nodes(text: str, scrubbed: Callable[[str], str]) -> str | None:
 
 def _own_pci_ids() -> bytes | None:
     """Return pci.ids of the machine that runs hosttune, for captures of other tools. No decision depends on names."""
-    return load_pci_ids(LiveMachine())
+    return load_pci_ids(Capture("/"))

@@ -20,11 +20,11 @@ from hosttune.disks import MOUNTS, block_uses, disk_uses, mounts_known, nvme_nam
 from hosttune.errors import Unreadable
 from hosttune.gpu import nvswitches
 from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
+from hosttune.machine.iplink import Settings, read_functions, uplink
 from hosttune.machine.reader import Reader
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.model.ports import believed_gbps
-from hosttune.settings.virtual import Settings, read_functions, uplink
 
 _DEVICES = sysfs.PCI_DEVICES
 

@@ -112,8 +112,10 @@ def judged_links(reader: Reader, index: DeviceIndex) -> tuple[PciDevice, ...]:
             if link.state == "degraded" and link.end is device and ends not in reported:
                 reported.add(ends)
                 reader.problem("degraded PCIe link", f"{DEVICES}/{device.address}", link.why)
-        whole = link and msgspec.structs.replace(link.link, upstream=end, state=link.state, why=link.why)
-        judged.append(msgspec.structs.replace(device, link=whole))
+        if link is not None:
+            whole = msgspec.structs.replace(link.link, upstream=end, state=link.state, why=link.why)
+            device = msgspec.structs.replace(device, link=whole)
+        judged.append(device)
     return tuple(judged)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import Counter
@@ -10,12 +9,12 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.discovery.cpuinfo import first_block, read_cpuinfo, values_of
 from hosttune.gpu import VENDORS
+from hosttune.linux.systemdboot import BY_KERNEL_INSTALL, LOADER_INFO, PROXMOX, PROXMOX_DISKS
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.commandline import split
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice, Platform
 from hosttune.model.values import Value
-from hosttune.settings.kernelargs import BY_KERNEL_INSTALL, LOADER_INFO, PROXMOX, PROXMOX_DISKS
 
 _MODULES = ("vfio", "kvm", "irqbypass", "iommufd", "mdev", *(name for v in VENDORS for name in v.traces.modules))
 # What firmware or hypervisors write into DMI sys_vendor, product_name, bios_vendor (as in systemd-detect-virt).
@@ -334,4 +333,6 @@ def read_digest(reader: Reader, nodes: Sequence[NumaNode]) -> str | None:
     if not machine_id or machine_id == "uninitialized" or not present:
         return None
     parts = (machine_id, present, ",".join(str(node.id) for node in sorted(nodes, key=lambda node: node.id)))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    from hashlib import sha256  # here: it loads OpenSSL, and a capture has no digest
+
+    return sha256("\n".join(parts).encode()).hexdigest()

@@ -6,9 +6,10 @@ drivers/infiniband/core/sysfs.c; Documentation/ABI/testing/sysfs-class-net.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
+
+import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.machine.reader import Reader
@@ -86,4 +87,5 @@ def _ask(reader: Reader, argv: tuple[str, ...], keep: Callable[[str], str]) -> s
         return keep(reader.system.run(argv, timeout=_SECONDS))
     except CommandFailed as error:
         lines = error.output.strip().splitlines() or [error.reason]
-        return json.dumps({"error": lines[-1] if error.reason.startswith("exit") else error.reason})
+        answer = {"error": lines[-1] if error.reason.startswith("exit") else error.reason}
+        return msgspec.json.encode(answer).decode()

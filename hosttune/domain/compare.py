@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from hosttune.domain.definitions import SECRET, secrets_of
 from hosttune.domain.guest import (
     Controller,
     Disk,
@@ -29,8 +28,7 @@ from hosttune.domain.guest import (
     Pin,
     VirtualIommu,
 )
-from hosttune.domain.reader import domain_facts, read_tree
-from hosttune.errors import BadInput
+from hosttune.domain.reader import domain_facts
 from hosttune.model.listing import numbered
 from hosttune.model.plan import GuestChange
 from hosttune.model.values import CpuSet, Value, format_size, parse_cpus
@@ -88,6 +86,7 @@ SECTIONS = tuple(f"/domain/{tag}" for tag in ("clock", "on_poweroff", "on_reboot
 _AT_THE_START = {"current_memory_bytes": "memory_bytes", "vcpus_current": "vcpus"}
 # Devices that a field of the guest names otherwise than by their tag.
 _FIELDS = {"rng": "random", "channel": "channels"}
+SECRET = "passwd"  # of <graphics>: all that --security-info adds (libvirt, virDomainGraphicsAuthDefFormatAttr)
 # What newer versions add to an element that hosttune writes (libvirt 10.1, virCPUDefFormatBuf).
 _WRITTEN_SINCE = {"topology": ("clusters", "1")}
 
@@ -269,26 +268,6 @@ def _in_order(pins: Iterable[object]) -> str:
 
 
 # --- two definitions -----------------------------------------------------------------------------------------
-
-
-def same_guest(live_xml: str, want_xml: str, *, whole: bool = False) -> tuple[str, ...]:
-    """Return how the live XML differs from the wanted one, one text each; empty if both mean the same guest.
-
-    `whole`: the wanted one was made from libvirt's own text, so every element and password counts, in any order. Live
-    XML that cannot be read counts as different. Raises BadInput if the wanted XML is not a domain.
-    """
-    if whole and live_xml == want_xml:
-        return ()
-    want = read_tree(want_xml, where="wanted XML")
-    try:
-        if whole and secrets_of(live_xml) != secrets_of(want_xml):
-            return ("the password of a graphics device differs",)
-        live = read_tree(live_xml, where="live XML")
-        others = list(other_elements(live, want))
-        differences = [*differing(live, want)] if others or not whole else []
-    except BadInput as error:
-        return (f"{error.where}: {error.what}",)
-    return as_texts(in_words(differences or (others if whole else ())))
 
 
 def differing(live: _Element, want: _Element) -> Iterator[Difference]:

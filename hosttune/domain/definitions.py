@@ -1,11 +1,14 @@
-"""What a guest's existing definition holds besides the guest: its digest, its secrets, its managers. Pure."""
+"""What a definition holds besides the guest (digest, secrets, managers), and whether two mean the same guest. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
 
+from hosttune.domain.compare import SECRET, as_texts, differing, in_words, other_elements
 from hosttune.domain.edit import Element, XmlText
+from hosttune.domain.reader import read_tree
+from hosttune.errors import BadInput
 
 # Namespaces of the metadata that other managers of guests write.
 _MANAGERS = {
@@ -14,7 +17,6 @@ _MANAGERS = {
     "http://kubevirt.io": "KubeVirt",
     "http://opennebula.org/xmlns/libvirt/": "OpenNebula",
 }
-SECRET = "passwd"  # of <graphics>: all that --security-info adds (libvirt, virDomainGraphicsAuthDefFormatAttr)
 
 
 def digest_of(xml: str) -> str:
@@ -43,6 +45,26 @@ def secrets_of(xml: str) -> tuple[str, ...]:
     if SECRET not in xml:
         return ()
     return tuple(element.attributes[SECRET] for element in _with_secrets(XmlText(xml.encode("utf-8", "surrogatepass"))))
+
+
+def same_guest(live_xml: str, want_xml: str, *, whole: bool = False) -> tuple[str, ...]:
+    """Return how the live XML differs from the wanted one, one text each; empty if both mean the same guest.
+
+    `whole`: the wanted one was made from libvirt's own text, so every element and password counts, in any order. Live
+    XML that cannot be read counts as different. Raises BadInput if the wanted XML is not a domain.
+    """
+    if whole and live_xml == want_xml:
+        return ()
+    want = read_tree(want_xml, where="wanted XML")
+    try:
+        if whole and secrets_of(live_xml) != secrets_of(want_xml):
+            return ("the password of a graphics device differs",)
+        live = read_tree(live_xml, where="live XML")
+        others = list(other_elements(live, want))
+        differences = [*differing(live, want)] if others or not whole else []
+    except BadInput as error:
+        return (f"{error.where}: {error.what}",)
+    return as_texts(in_words(differences or (others if whole else ())))
 
 
 def managers_of(text: XmlText) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from string import ascii_lowercase
 from typing import Literal
 
 from hosttune.domain import elements
@@ -235,7 +234,7 @@ def _hostdev(planned: PlannedGuest, device: Device) -> HostDevice:
 def _disks(planned: PlannedGuest) -> Iterator[Disk]:
     for n, path in enumerate(planned.disks):
         yield Disk(
-            source=path, target=f"vd{ascii_lowercase[n]}", bus="virtio", type="block" if is_node(path) else "file",
+            source=path, target=f"vd{chr(ord('a') + n)}", bus="virtio", type="block" if is_node(path) else "file",
             format=disk_format(path), cache="none", io="native", iothread=1 if planned.iothread_cpus else None,
             boot_order=None if n else 1, device="disk",
             discard="unmap" if elements.DISCARD in planned.elements else None,

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 _SOURCES = ("file", "dev", "dir", "volume", "name")
-_SET = re.compile(r"device\.([\w-]+)\.([\w-]+)=(.+)")
+_SET = r"device\.([\w-]+)\.([\w-]+)=(.+)"
 _OFF = ("0", "off", "false", "no")  # QEMU's words, and libvirt's in an override
 _NETWORKS = ("network", "bridge", "dev", "path", "name")
 
@@ -106,7 +106,7 @@ def _overrides(root: _Element) -> dict[str, dict[str, str]]:
         for element in device.iterfind(f"{QEMU}frontend/{QEMU}property"):
             overrides.setdefault(str(device.get("alias")), {})[str(element.get("name"))] = str(element.get("value", ""))
     for argument in root.iterfind(f"{QEMU}commandline/{QEMU}arg"):
-        if written := _SET.fullmatch(str(argument.get("value", ""))):
+        if written := re.fullmatch(_SET, str(argument.get("value", ""))):
             overrides.setdefault(written[1], {})[written[2]] = written[3]
     return overrides
 
@@ -184,15 +184,15 @@ def _first(element: _Element | None, names: tuple[str, ...]) -> str | None:
 
 
 _X86 = ("x86_64", "i686")
-_PFLASH = re.compile(r"^--?pflash$|\b(?:if=pflash\b|pflash0=)")  # arguments to QEMU
+_PFLASH = r"^--?pflash$|\b(?:if=pflash\b|pflash0=)"  # arguments to QEMU
 _ENCRYPTED = (
     "tdx",
     "sev-snp",
     "sev",
 )  # launchSecurity: only UEFI starts such a guest (libvirt kbase, launch_security_sev)
 # Names that distributions and QEMU give to their firmware files.
-_SEABIOS = re.compile(r"bios(-256k|-microvm)?\.bin|.*seabios.*", re.IGNORECASE)
-_UEFI = re.compile(r"ovmf|edk2|tdvf|uefi", re.IGNORECASE)
+_SEABIOS = r"(?i)bios(-256k|-microvm)?\.bin|.*seabios.*"
+_UEFI = "(?i)ovmf|edk2|tdvf|uefi"
 
 
 def read_domain(xml: str | bytes, *, where: str = "domain XML") -> Guest:
@@ -372,13 +372,13 @@ def _firmware(root: _Element, arch: str | None, arguments: tuple[str, ...]) -> s
     if (
         attribute(loader, "type") == "pflash"
         or attribute(root.find("launchSecurity"), "type") in _ENCRYPTED
-        or any(map(_PFLASH.search, arguments))
+        or any(re.search(_PFLASH, argument) for argument in arguments)
     ):
         return "efi"
     file = next(reversed(values_of(arguments, "bios")), text(loader))
-    if not file or _SEABIOS.fullmatch(file.rpartition("/")[2]):
+    if not file or re.fullmatch(_SEABIOS, file.rpartition("/")[2]):
         return "bios"
-    return "efi" if _UEFI.search(file) else None
+    return "efi" if re.search(_UEFI, file) else None
 
 
 def _secure_boot(root: _Element) -> bool | None:

@@ -450,7 +450,7 @@ def _clique(device: Element) -> tuple[str, str] | None:
 
 def is_ours(pair: tuple[str, ...]) -> bool:
     """Return whether hosttune writes an option to QEMU with its value."""
-    return pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and WINDOW.fullmatch(pair[1]) is not None)
+    return pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and re.fullmatch(WINDOW, pair[1]) is not None)
 
 
 def differences(live_xml: str, want_xml: str) -> tuple[str, ...]:

@@ -183,8 +183,8 @@ def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
 # HabanaAI/Setup_and_Install @b0681c61, utils/intel_gaudi_health_screen/IGNodes.py (Apache-2.0): `-n ports` prints
 # "port 0: internal" or "external" for each port; `-n link -P 0,1,…` prints "port 0: UP" or "DOWN" for those ports, and
 # without -P for the internal ports alone.
-_SECTION = re.compile(r"\[(\S+) (ports|link)\]")
-_PORT = re.compile(r"port\s+([0-9]{1,3})\s*:\s*(\S+)")
+_SECTION = r"\[(\S+) (ports|link)\]"
+_PORT = r"port\s+([0-9]{1,3})\s*:\s*(\S+)"
 _WORDS = {"ports": {"internal", "external"}, "link": {"up", "down"}}
 
 
@@ -198,7 +198,7 @@ def parse_ports(text: str) -> tuple[dict[str, tuple[GpuPort, ...]], tuple[Proble
     ports: dict[int, dict[str, set[str]]] | None = None
     part = ""
     for line in filter(None, map(str.strip, text.splitlines())):
-        section, row = _SECTION.fullmatch(line), _PORT.fullmatch(line)
+        section, row = re.fullmatch(_SECTION, line), re.fullmatch(_PORT, line)
         if section is not None and is_address(section[1]):
             ports, part = told.setdefault(section[1], {}), section[2]
         elif row is not None and ports is not None:
@@ -260,7 +260,8 @@ def _ask_ports(reader: Reader, addresses: list[str]) -> Iterator[str]:
         try:
             kinds = reader.system.run(("hl-smi", "-n", "ports", "-i", address), timeout=PORTS_SECONDS)
             yield f"[{address} ports]\n{kinds.strip()}\n"
-            numbers = ",".join(row[1] for row in map(_PORT.fullmatch, map(str.strip, kinds.splitlines())) if row)
+            rows = (re.fullmatch(_PORT, row.strip()) for row in kinds.splitlines())
+            numbers = ",".join(row[1] for row in rows if row)
             command = ("hl-smi", "-n", "link", "-i", address, *(("-P", numbers) if numbers else ()))
             yield f"[{address} link]\n{reader.system.run(command, timeout=PORTS_SECONDS).strip()}\n"
         except CommandFailed as error:

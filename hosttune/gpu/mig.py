@@ -16,11 +16,11 @@ from hosttune.model.gpu import Gpu, MigInstance, MigProfile
 
 Placement = tuple[tuple[int, ...], int]
 
-_PROFILE = re.compile(
+_PROFILE = (
     r"\|\s+([0-9]{1,4})\s+MIG (\S+)\s+([0-9]{1,9})\s+[0-9]+/([0-9]{1,9})\s+([0-9]{1,9}(?:\.[0-9]{1,9})?)"
     r"\s+\S+\s+([0-9]{1,9})\s"
 )
-_PLACEMENT = re.compile(r"GPU\s+([0-9]{1,4}) Profile ID\s+([0-9]{1,9}) Placements?\s*: \{([0-9,]{0,99})\}:([0-9]{1,4})")
+_PLACEMENT = r"GPU\s+([0-9]{1,4}) Profile ID\s+([0-9]{1,9}) Placements?\s*: \{([0-9,]{0,99})\}:([0-9]{1,4})"
 
 
 def compute_slices(name: str) -> int | None:
@@ -36,7 +36,7 @@ def parse_mig_profiles(text: str) -> dict[int, tuple[MigProfile, ...]]:
     """
     profiles: dict[int, list[MigProfile]] = {}
     for line in text.splitlines():
-        match = _PROFILE.match(line)
+        match = re.match(_PROFILE, line)
         if not match:
             continue
         profile = MigProfile(
@@ -54,7 +54,7 @@ def parse_mig_profiles(text: str) -> dict[int, tuple[MigProfile, ...]]:
 def parse_mig_placements(text: str) -> dict[int, dict[int, Placement]]:
     """Parse `mig -lgipp`: by GPU index and profile id, the possible starts and the size, all in memory slices."""
     placements: dict[int, dict[int, Placement]] = {}
-    for match in _PLACEMENT.finditer(text):
+    for match in re.finditer(_PLACEMENT, text):
         starts = tuple(int(start) for start in match[3].split(",") if start)
         placements.setdefault(int(match[1]), {})[int(match[2])] = (starts, int(match[4]))
     return placements

@@ -45,6 +45,9 @@ class Asker(Protocol):
     def guard(self, call: Callable[[], Any]) -> Any:
         """Return what `call` returns."""
 
+    def reference(self, value: Any) -> object:
+        """Return a pointer to a value of C."""
+
 
 def field_values(nvml: Asker, handle: object, fields: Sequence[int | tuple[int, int]]) -> list[Any]:
     """Return the values of these fields (NVML_FI_…, or that and a link) in one call: a number each, or "ERR reason"."""

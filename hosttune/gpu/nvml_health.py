@@ -6,7 +6,6 @@ A failure in it is not a problem of discovery. The fact stays unknown, and the c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ctypes import byref
 from functools import partial
 from typing import Any
 
@@ -89,7 +88,7 @@ def _sram(nvml: Asker, handle: object) -> Any:
     """Return 1 if the lifetime count of SRAM errors is above NVIDIA's limit (nvmlEccSramErrorStatus_v1_t)."""
     status = nvml.library.c_nvmlEccSramErrorStatus_v1_t()
     status.version = nvml.library.nvmlEccSramErrorStatus_v1
-    answer = nvml.ask("nvmlDeviceGetSramEccErrorStatus", handle, byref(status))
+    answer = nvml.ask("nvmlDeviceGetSramEccErrorStatus", handle, nvml.reference(status))
     return answer if isinstance(answer, str) else status.bThresholdExceeded
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
-from hosttune.domain.compare import same_guest
+from hosttune.domain.definitions import same_guest
 from hosttune.errors import WriteFailed
 from hosttune.hypervisor.connection import read_definition
 from hosttune.hypervisor.definition import GuestDefinition, define

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
 from hosttune.domain.arguments import CLIQUE
-from hosttune.domain.compare import same_guest
-from hosttune.domain.definitions import secrets_of, without_secrets
+from hosttune.domain.definitions import same_guest, secrets_of, without_secrets
 from hosttune.domain.guest import Guest
 from hosttune.domain.planned import AGENT_CHANNEL, RANDOM_SOURCE
 from hosttune.domain.reader import read_domain

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace as changed
 
+from hosttune.machine.iplink import GUIDS
 from hosttune.model import sysfs
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent, Intent, Network
@@ -19,7 +20,6 @@ from hosttune.model.pci import PciDevice, vf_address
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import FrozenMap, parse_address
 from hosttune.settings.drivers import SriovVfs
-from hosttune.settings.virtual import GUIDS
 
 
 def vf_networks(networks: tuple[Network, ...] | None) -> list[tuple[int, Network, str]]:

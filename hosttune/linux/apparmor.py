@@ -18,27 +18,24 @@ LOCAL = "/etc/apparmor.d/local/abstractions/libvirt-qemu"
 RULE = "/sys/devices/system/node/node[0-9]*/cpumap r,"
 _MARK, _MADE = "# hosttune", "# hosttune, the whole file"
 # Any rule that allows reading a node's cpumap: by its name, or by a pattern that ends in it or in everything.
-_ALLOWS = re.compile(
-    r"^[ \t]*(?:@\{sys\}|/sys)/"
+_ALLOWS = (
+    r"(?m)^[ \t]*(?:@\{sys\}|/sys)/"
     r"(?:devices/system/node/(?:\*\*|(?:node\S*|\*{1,2})/(?:cpumap|\*{1,2}))|(?:devices/(?:system/)?)?\*\*)"
-    r"\s+\w*r\w*\s*,",
-    re.MULTILINE,
+    r"\s+\w*r\w*\s*,"
 )
 
 
-_INCLUDES_LOCAL = re.compile(
-    r"^[ \t]*#?include[ \t]+(?:if\s+exists\s+)?<local/abstractions/libvirt-qemu>", re.MULTILINE
-)
+_INCLUDES_LOCAL = r"(?m)^[ \t]*#?include[ \t]+(?:if\s+exists\s+)?<local/abstractions/libvirt-qemu>"
 
 
 def includes_local(profile: str) -> bool:
     """Return whether the profile includes its local part; otherwise a rule there has no effect."""
-    return _INCLUDES_LOCAL.search(profile) is not None
+    return re.search(_INCLUDES_LOCAL, profile) is not None
 
 
 def allows_node_cpus(*texts: str | None) -> bool:
     """Return whether one of these parts of a profile lets QEMU read which CPUs a node has."""
-    return any(_ALLOWS.search(text) for text in texts if text)
+    return any(re.search(_ALLOWS, text) for text in texts if text)
 
 
 def is_ours(text: str | None) -> bool:

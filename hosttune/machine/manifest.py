@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from hashlib import sha256
 from types import MappingProxyType
 
 import msgspec
@@ -75,7 +74,11 @@ class Manifest:
     def changed(self, path: str, data: bytes) -> bool:
         """Return whether a file's contents are others than when it was captured; False where that is not recorded."""
         digest = self._digests.get(path)
-        return digest is not None and sha256(data).hexdigest() != digest
+        if digest is None:
+            return False
+        from hashlib import sha256  # here: it loads OpenSSL, and many captures have no digests
+
+        return sha256(data).hexdigest() != digest
 
     def lacked(self, path: str) -> bool:
         """Return whether a path did not exist: it was looked for, or its directory was listed."""

@@ -1,4 +1,7 @@
-"""Opens a host that a user names: this machine, or with `--root` a directory as it is or a tar archive."""
+"""Opens a host that a user names: this machine, or with `--root` a directory as it is or a tar archive.
+
+The module of a kind of machine is imported when one is opened.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,7 @@ import stat
 from hosttune.assets import folder
 from hosttune.errors import BadInput
 from hosttune.machine.capture import Capture
-from hosttune.machine.live import LiveMachine
 from hosttune.machine.replay import TOP
-from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import System
 from hosttune.model.hints import did_you_mean
 
@@ -19,7 +20,11 @@ EXAMPLE = "@example"  # in place of a path: the example host that is shipped wit
 
 def open_system(root: str | None) -> System:
     """Return this machine, or the captured host of `open_root`. Raises BadInput."""
-    return LiveMachine() if root is None else open_root(root)
+    if root is not None:
+        return open_root(root)
+    from hosttune.machine.live import LiveMachine
+
+    return LiveMachine()
 
 
 def open_root(path: str) -> System:
@@ -35,10 +40,12 @@ def open_root(path: str) -> System:
             capture = Capture(capture_folder(path), origin=path)
             if not capture.scratch:
                 return capture
+            from hosttune.machine.scratch import Scratch
+
             return Scratch(capture.root, origin=path)
         if not stat.S_ISREG(status.st_mode):
             raise BadInput("neither a directory nor an archive", where=path, hint=_HINT)
-        from hosttune.machine.archive import open_archive  # here: a directory needs no reader of archives
+        from hosttune.machine.archive import open_archive
 
         return open_archive(place, path)
     except OSError as error:

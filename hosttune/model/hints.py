@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hosttune.model.text import either
 
 _LONGEST = 80  # characters of a word that are compared: no name of a command, key, device or guest is longer
-_UNITS = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([kmgt])(?:i?b|bytes?)?\s*", re.IGNORECASE)
+_UNITS = r"(?i)\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([kmgt])(?:i?b|bytes?)?\s*"
 _GIB_UP_TO = 8192  # a number above it without a unit is more likely MiB, in which other tools count memory
 
 
@@ -31,7 +31,7 @@ def did_you_mean_address(address: str, known: Iterable[str], hint: str) -> str:
 
 def size_hint(text: str, hint: str) -> str:
     """Return the hint for a text that is not a size, preceded by the size with the unit that was probably meant."""
-    match = _UNITS.fullmatch(text)
+    match = re.fullmatch(_UNITS, text)
     unit = "" if match is None else {"k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB"}[match[2].lower()]
     meant = "" if match is None else f"{match[1]}{unit}"
     return hint if not meant or meant == text.replace(" ", "") else f"did you mean {meant}? {hint}"

@@ -393,8 +393,8 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
                 _refuse("auto without a GPU", f"{at}.{key}", "a guest without a GPU must say its vcpus and memory")
 
 
-_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.IGNORECASE)  # the odd ones are of groups
-_GUID = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){7}", re.IGNORECASE)
+_MAC = "[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}"  # the odd ones are of groups
+_GUID = "[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){7}"
 _LAST_VLAN = 4094
 
 
@@ -413,9 +413,9 @@ def _check_network(network: Network, at: str) -> None:
             _refuse(f"{given[1]} without vf_of", at, f"{given[1]} is a virtual function's: give vf_of, or take it out")
         return
     parse_address(network.vf_of, where=f"{at}.vf_of")
-    if network.mac is not None and not _MAC.fullmatch(network.mac):
+    if network.mac is not None and not re.fullmatch(_MAC, network.mac):
         _refuse(f"{network.mac!r} is not the MAC of one NIC", f"{at}.mac", "write it like 52:54:00:12:34:56")
-    if network.guid is not None and (network.mac is not None or not _GUID.fullmatch(network.guid)):
+    if network.guid is not None and (network.mac is not None or not re.fullmatch(_GUID, network.guid)):
         hint = "write it like 00:11:22:33:44:55:66:77, and no mac with it"
         _refuse(f"{network.guid!r} is not the GUID of an InfiniBand function", f"{at}.guid", hint)
     if network.vlan is not None and not 1 <= network.vlan <= _LAST_VLAN:
@@ -535,18 +535,18 @@ def _check_cells(guest: GuestIntent, cells: tuple[CellRequest, ...], at: str) ->
         )
 
 
-_SYSCTL_NAME = re.compile(r"[A-Za-z0-9_-]+(?:[./][A-Za-z0-9_-]+){1,8}")
-_SYSCTL_VALUE = re.compile(r"[A-Za-z0-9_.,:+-]+(?: [A-Za-z0-9_.,:+-]+){0,15}")
+_SYSCTL_NAME = "[A-Za-z0-9_-]+(?:[./][A-Za-z0-9_-]+){1,8}"
+_SYSCTL_VALUE = "[A-Za-z0-9_.,:+-]+(?: [A-Za-z0-9_.,:+-]+){0,15}"
 
 
 def is_sysctl(name: object, value: object) -> bool:
     """Whether a name and a value can be a sysctl: parts joined by dots or slashes; words with single spaces between."""
     return (
         isinstance(name, str)
-        and _SYSCTL_NAME.fullmatch(name) is not None
+        and re.fullmatch(_SYSCTL_NAME, name) is not None
         and isinstance(value, int | str)
         and not isinstance(value, bool)
-        and _SYSCTL_VALUE.fullmatch(str(value)) is not None
+        and re.fullmatch(_SYSCTL_VALUE, str(value)) is not None
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -14,8 +13,8 @@ from hosttune.errors import BadInput
 from hosttune.model.limits import limit
 from hosttune.model.text import visible
 
-_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')  # a string in a JSON document; a key if a colon follows
-_SURROGATES = re.compile(rb"(?<!\\)\\u[dD](?:[89abAB]..\\u[dD][c-fC-F]|([89a-fA-F]))")  # a pair; group 1: a lone one
+_TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?'  # a string in a JSON document; a key if a colon follows
+_SURROGATES = rb"(?<!\\)\\u[dD](?:[89abAB]..\\u[dD][c-fC-F]|([89a-fA-F]))"  # a pair; group 1: a lone one
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")  # UTF-8, UTF-16
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
 _LONG = b"0" * 19  # digits of a number that may have more than 64 bits
@@ -55,11 +54,11 @@ def plain_json(
         if data.startswith(_BYTE_ORDER_MARKS):
             what = "begins with a byte order mark"
             raise BadInput(what, where=where, hint="save it in UTF-8 without a byte order mark") from error
-        lone = any(match[1] for match in _SURROGATES.finditer(data))
+        lone = any(match[1] for match in re.finditer(_SURROGATES, data))
         why = "half of a surrogate pair (\\ud800 to \\udfff)" if lone else str(error)
         raise BadInput(f"not a JSON document: {why}", where=where, hint=hint) from error
     keys = _count_keys(document, where, hint)
-    if once and keys != sum(1 for match in _TEXT.finditer(data.decode()) if match[1]):
+    if once and keys != sum(1 for match in re.finditer(_TEXT, data.decode()) if match[1]):
         raise BadInput(f"key {_key_twice(data)} is there twice in an object", where=where, hint=hint)
     if _LONG in data.translate(_DIGITS):
         refuse_long(document, where, bits)
@@ -109,6 +108,8 @@ def refuse_long(document: Any, where: str, bits: int = 64) -> None:
 
 def _key_twice(data: bytes) -> str:
     """Return the first key that occurs twice in an object of a JSON text, quoted."""
+    import json  # here: only what is wrong needs it
+
     keys: list[str] = []
 
     def keep(pairs: list[tuple[str, Any]]) -> None:

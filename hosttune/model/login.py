@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import os
 import re
@@ -12,9 +11,9 @@ from hosttune.errors import BadInput
 from hosttune.model.limits import check_count
 
 # useradd(8), "CAVEATS": at most 32 characters
-_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_USER = "[a-z_][a-z0-9_-]{0,31}"
 # sshd(8), "AUTHORIZED_KEYS FILE FORMAT". Not ssh-dss, which OpenSSH has given up.
-_KEY = re.compile(
+_KEY = (
     r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)|sk-(?:ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com)"
     r" ([A-Za-z0-9+/]{32,16384}={0,2})( [ -~]{0,255})?"
 )
@@ -22,7 +21,7 @@ _KEY = re.compile(
 
 def check_login(user: str | None, keys: Sequence[str], at: str) -> None:
     """Raise BadInput for a name that no user can have, a user without a key, and what is not a public key."""
-    if user is not None and not _USER.fullmatch(user):
+    if user is not None and not re.fullmatch(_USER, user):
         hint = "at most 32 lower-case letters, digits, '_' and '-', the first no digit"
         raise BadInput(f"{user!r} is not the name of a user", where=f"{at}.user", hint=hint)
     if user is not None and not keys:
@@ -39,9 +38,9 @@ def check_login(user: str | None, keys: Sequence[str], at: str) -> None:
 
 def _is_key(text: str) -> bool:
     """Return whether a line is a public key: its data begin with the name of its type, after four bytes of length."""
-    match = _KEY.fullmatch(text)
+    match = re.fullmatch(_KEY, text)
     try:
-        data = base64.b64decode(match[2], validate=True) if match else b""
+        data = binascii.a2b_base64(match[2], strict_mode=True) if match else b""
     except binascii.Error:
         return False
     return match is not None and data.startswith(len(match[1]).to_bytes(4, "big") + match[1].encode())

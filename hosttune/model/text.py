@@ -16,9 +16,9 @@ from hosttune.errors import BadInput
 
 _ABOVE_ASCII = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 UNSAFE = f"[\x00-\x08\x0b-\x1f{_ABOVE_ASCII}]"  # a pattern
-_UNSAFE_IN_JSON = re.compile(f"[{_ABOVE_ASCII}]")  # JSON has its own escapes below U+0020
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_CONTROL = re.compile(f"[\x00-\x1f{_ABOVE_ASCII}]")
+_UNSAFE_IN_JSON = f"[{_ABOVE_ASCII}]"  # JSON has its own escapes below U+0020
+_SURROGATE = "[\ud800-\udfff]"
+_CONTROL = f"[\x00-\x1f{_ABOVE_ASCII}]"
 
 
 def visible(text: str) -> str:
@@ -35,13 +35,13 @@ def json_escaped(text: str) -> str:
     """Return a JSON text in which unsafe characters are JSON escapes. It decodes to the same value."""
     if text.isascii() and "\x7f" not in text:
         return text
-    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return re.sub(_UNSAFE_IN_JSON, lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def refuse_unwritable(value: object, where: str) -> None:
     """Raise BadInput, with the path, if a text of a plain value has an unsafe character, a tab or a line end."""
     for path, text in _texts(value, ""):
-        if not text.isprintable() and (match := _CONTROL.search(text)):
+        if not text.isprintable() and (match := re.search(_CONTROL, text)):
             what = f"{text[:80]!r} holds the control character U+{ord(match[0]):04X}"
             raise BadInput(what, where=f"{where}: {path}", hint="take it out")
 
@@ -49,7 +49,7 @@ def refuse_unwritable(value: object, where: str) -> None:
 def refuse_surrogates(value: object, where: str) -> None:
     """Raise BadInput, with the path, if a text of a plain value has a lone surrogate: no encoding can write it."""
     for path, text in _texts(value, ""):
-        if not text.isascii() and (match := _SURROGATE.search(text)):
+        if not text.isascii() and (match := re.search(_SURROGATE, text)):
             what = f"{text[:80]!r} cannot be written in UTF-8: it holds half a character, U+{ord(match[0]):04X}"
             raise BadInput(what, where=f"{where}: {path}", hint="correct the text")
 

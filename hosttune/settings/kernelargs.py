@@ -11,6 +11,7 @@ import re
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import WriteFailed
+from hosttune.linux.systemdboot import LOADER_INFO, PROXMOX, PROXMOX_DISKS
 from hosttune.machine.system import System
 from hosttune.model.commandline import PAGES, split, text_of
 from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, BootLoader, Staged, by_hand, entries_folder
@@ -20,14 +21,6 @@ from hosttune.settings.kernelinstall import KernelInstall
 from hosttune.settings.setting import BOOT, KEEP_STAGE, WrittenTogether, refuse
 
 # --- which boot loader a machine has -------------------------------------------------------------------------
-
-
-# What systemd-boot leaves for the system that it started (systemd.io/BOOT_LOADER_INTERFACE); UTF-16 after 4 bytes.
-LOADER_INFO = "/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
-# With this file Proxmox VE keeps its kernels on several boot partitions, by its own tool (pve Host_Bootloader).
-PROXMOX_DISKS = "/etc/kernel/proxmox-boot-uuids"
-PROXMOX = "proxmox-boot-tool"
-BY_KERNEL_INSTALL = ("systemd-boot", PROXMOX)  # their command line is /etc/kernel/cmdline
 
 
 def boot_loader(system: System) -> BootLoader | None:

@@ -11,7 +11,7 @@ from libvirtd import Libvirtd, private_libvirtd
 from lxml import etree
 from sweeps import FULL
 
-from hosttune.domain.compare import same_guest
+from hosttune.domain.definitions import same_guest
 from hosttune.domain.elements import known_elements
 from hosttune.domain.writer import domain_xml
 from lab.seen import unpacked

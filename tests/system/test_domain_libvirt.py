@@ -10,7 +10,7 @@ from libvirtd import PACKAGES, Argv, Libvirtd, libvirtd
 from lxml import etree
 from xmledits import edited
 
-from hosttune.domain.compare import same_guest
+from hosttune.domain.definitions import same_guest
 from hosttune.domain.writer import domain_xml
 from hosttune.model.plan import PlannedGuest
 

@@ -14,7 +14,7 @@ from libvirtd import Libvirtd, libvirtd
 from planhosts import Card, build_host
 from xmledits import Edit, edited
 
-from hosttune.domain.compare import same_guest
+from hosttune.domain.definitions import same_guest
 from hosttune.domain.reader import read_domain
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed

@@ -22,7 +22,7 @@ from lxml import etree
 from planhosts import GIB, Card, Held, Shape, build_host
 
 import hosttune
-from hosttune.domain.compare import same_guest
+from hosttune.domain.definitions import same_guest
 from hosttune.domain.planned import guest_of
 from hosttune.domain.reader import read_domain
 from hosttune.domain.writer import domain_xml

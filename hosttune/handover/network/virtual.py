@@ -22,6 +22,7 @@ from hosttune.handover.network import atstart
 from hosttune.handover.network.known import Before, FunctionFacts, keep, known
 from hosttune.handover.targets import Target
 from hosttune.machine.child import in_child
+from hosttune.machine.iplink import Settings, read_function, uplink
 from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.clock import now_text
@@ -29,7 +30,7 @@ from hosttune.model.handover import HandoverStep
 from hosttune.model.values import FrozenMap
 from hosttune.settings.drivers import SriovVfs, virtual_functions
 from hosttune.settings.setting import driver_of
-from hosttune.settings.virtual import Settings, commands, read_function, uplink
+from hosttune.settings.virtual import commands
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
 _METHOD = "state of its driver gone with unbind and reset; settings of its physical function put back"

@@ -375,7 +375,7 @@ def iommu_dma(scene: GuestOnHost) -> Iterator[Finding]:
     """Find an IOMMU device that translates DMA."""
     device = scene.guest.iommu
     off = device is not None and device.dma_translation is False
-    if not off and not any(map(DMA_OFF.fullmatch, values_of(scene.guest.qemu_arguments, "global"))):
+    if not off and not any(re.fullmatch(DMA_OFF, value) for value in values_of(scene.guest.qemu_arguments, "global")):
         remedy = "write <driver dma_translation='off'/> in the <iommu>"
         if elements.DMA_TRANSLATION not in scene.facts.elements:
             remedy = f"write {' '.join(NO_DMA_TRANSLATION)} in <qemu:commandline> (QEMU 7.2)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -338,7 +339,7 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Finding]:
         yield Finding(window.refusal, _OS, WARN)
         return
     own, doubt = own_window(memory, width, firmware)
-    written = map(WINDOW.fullmatch, values_of(scene.guest.qemu_arguments, "fw_cfg"))
+    written = (re.fullmatch(WINDOW, value) for value in values_of(scene.guest.qemu_arguments, "fw_cfg"))
     asked = max((int(match[1]) << 20 for match in written if match), default=0)
     if max(own, asked) >= need:
         less = replace(firmware, one_gib_pages=False)

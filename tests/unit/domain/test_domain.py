@@ -11,7 +11,8 @@ import pytest
 from domain_shapes import ONE_GPU, SEEDED, SHAPES, TWO_CELLS, changed, device, emulated, plan_of
 from xmledits import Edit, edited
 
-from hosttune.domain.compare import LEFT_OPEN, compare, same_guest
+from hosttune.domain.compare import LEFT_OPEN, compare
+from hosttune.domain.definitions import same_guest
 from hosttune.domain.elements import known_elements
 from hosttune.domain.guest import AddressWidth, Guest
 from hosttune.domain.planned import guest_of

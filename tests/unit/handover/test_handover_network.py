@@ -40,12 +40,12 @@ from hosttune.handover.network.known import Before, FunctionFacts, KnownFunction
 from hosttune.handover.running import Handed, HandoverOptions, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
+from hosttune.machine.iplink import read_function
 from hosttune.machine.opening import open_system
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
 from hosttune.model.starts import GUEST, start_line
 from hosttune.model.validation import CheckResult
-from hosttune.settings.virtual import read_function
 from hosttune.transaction.site import Site, site_of
 
 PXE, NO_PXE = "PXE(1)               PXE(1)               PXE(1)", "PXE(1)               NONE(0)              NONE(0)"

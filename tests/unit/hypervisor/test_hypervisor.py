@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xmledits import Edit, edited, with_edits
 
 from hosttune.discovery import discover
-from hosttune.domain.compare import same_guest
+from hosttune.domain.definitions import same_guest
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput, Unreadable, WriteFailed
 from hosttune.hypervisor import canonical, no_system, ready, startable, xml_difference

@@ -22,8 +22,7 @@ from xmledits import Edit, edited, with_edits
 
 import hosttune
 from hosttune.cli.process import run
-from hosttune.domain.compare import same_guest
-from hosttune.domain.definitions import digest_of, managers_of, secrets_of, without_secrets
+from hosttune.domain.definitions import digest_of, managers_of, same_guest, secrets_of, without_secrets
 from hosttune.domain.edit import XmlText
 from hosttune.domain.guest import Memnode
 from hosttune.domain.reader import read_domain
