@@ -18,7 +18,7 @@ from faultlab import Ended, Faults, Job, effect_names, kill, run_forked
 from sweeps import FULL, SEED
 
 from hosttune.cli import run
-from hosttune.machine import opening
+from hosttune.machine import scratch
 from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.result import Result
 
@@ -55,7 +55,7 @@ def command(*argv: str) -> Job:
 
     def job(site: Any) -> tuple[Result, int]:
         FaultyBoard.faults = site.system.faults
-        opening.Scratch = FaultyBoard  # type: ignore[assignment,attr-defined]  # in a process of its own
+        scratch.Scratch = FaultyBoard  # type: ignore[assignment,misc]  # in a process of its own
         return Result(verb="apply"), told(*argv)[0]
 
     return job

@@ -18,7 +18,7 @@ from board import PCI, Board, programs
 from boardtrace import trace_of, wrongs
 
 from hosttune.errors import CommandFailed, WriteFailed
-from hosttune.machine import opening
+from hosttune.machine import scratch
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.values import CpuSet
@@ -205,7 +205,7 @@ def fewer_cpus(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def root(lean_host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
     """Such a host; scratch roots that the command line opens are boards."""
     with copied(lean_host, tmp_path / "root") as root:
-        monkeypatch.setattr(opening, "Scratch", BoardRoot)
+        monkeypatch.setattr(scratch, "Scratch", BoardRoot)
         yield root
 
 

@@ -13,7 +13,7 @@ from boardkills import judged, killed, left_at, linked, standing, told
 from boardroots import BoardRoot, asked, ends, with_board, with_nvlink5
 from sweeps import FULL, sample
 
-from hosttune.machine import opening
+from hosttune.machine import scratch
 
 lean_host = boardroots.lean_host
 FRAMEWORKS = ("mdev", "vfio")
@@ -21,7 +21,7 @@ FRAMEWORKS = ("mdev", "vfio")
 
 @pytest.fixture
 def root(lean_host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(opening, "Scratch", BoardRoot)
+    monkeypatch.setattr(scratch, "Scratch", BoardRoot)
     monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "outside"))
     return linked(lean_host, tmp_path / "root")
 

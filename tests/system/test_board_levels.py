@@ -18,7 +18,7 @@ from boardkills import told
 from boardroots import BoardRoot, asked, clean, ends, with_board
 
 from hosttune.errors import CommandFailed
-from hosttune.machine import opening
+from hosttune.machine import live
 
 lean_host, root, cli = boardroots.lean_host, boardroots.root, boardroots.cli
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root measures in a partition")
@@ -51,7 +51,7 @@ class Measured(BoardRoot):
 
 @pytest.fixture
 def board(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Board:
-    monkeypatch.setattr(opening, "LiveMachine", lambda: Measured(str(cli.root.path)))
+    monkeypatch.setattr(live, "LiveMachine", lambda: Measured(str(cli.root.path)))
     return with_board(cli.root.path)
 
 

@@ -20,7 +20,7 @@ from sweeps import sample
 from xmledits import edited
 
 from hosttune.errors import WriteFailed
-from hosttune.machine import opening
+from hosttune.machine import scratch
 from hosttune.machine.scratch import Scratch
 
 pristine = boardroots.fewer_cpus
@@ -356,7 +356,7 @@ class WithoutPages(Scratch):
 def test_a_plan_whose_apply_was_rolled_back_is_applied(three: Day, monkeypatch: pytest.MonkeyPatch) -> None:
     asked(three, {**A, "memory": "32GiB"}, B, C)
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "Scratch", WithoutPages)
+        patch.setattr(scratch, "Scratch", WithoutPages)
         three.apply().ended(1)
     three.plan().ended()
     assert three("apply", "--yes", "-o", "json").ended()["changed"] is True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hosttune.domain.arguments import WINDOW, hole_bytes, passed_functions, values_of
@@ -49,8 +51,8 @@ def test_devices_that_an_argument_passes(value: str, found: dict[str, str | None
 
 
 def test_the_window_with_and_without_the_implied_key() -> None:
-    assert all(WINDOW.fullmatch(f"{key}opt/ovmf/X-PciMmio64Mb,string=65536") for key in ("", "name="))
-    assert not WINDOW.fullmatch("opt/ovmf/X-PciMmio64Mb,string=0x10000")
+    assert all(re.fullmatch(WINDOW, f"{key}opt/ovmf/X-PciMmio64Mb,string=65536") for key in ("", "name="))
+    assert not re.fullmatch(WINDOW, "opt/ovmf/X-PciMmio64Mb,string=0x10000")
     assert values_of(("-s", "-fw_cfg", "a", "--fw_cfg", "b"), "fw_cfg") == ["a", "b"]
 
 

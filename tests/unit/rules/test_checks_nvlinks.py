@@ -217,6 +217,9 @@ def test_nvml_is_asked_for_the_counters_of_nvlink_5_where_it_has_no_others() -> 
                 for field, value in values.items()
             ]
 
+        def reference(self, value: Any) -> object:
+            return value
+
         def guard(self, call: Any) -> Any:
             return call()
 
