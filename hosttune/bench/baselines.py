@@ -159,6 +159,7 @@ def pair_links(host: Host, measured: Sequence[str]) -> dict[str, int]:
     return {**links_of, "2 GPUs": links_of[pair]} if pair in links_of else links_of
 
 
+@cache
 def shipped() -> Standard:
     """Return the peaks and baselines that are part of hosttune. Raises BadInput for a damaged file."""
 

@@ -25,7 +25,7 @@ from hosttune.model.values import Value, to_json
 RUNNING = "qemu-running"
 _MOST_OPEN = 65_536  # descriptors of one process that are looked at
 _NODES = re.compile(r"^Mems_allowed_list:\s*([0-9,-]+)\s*$", re.MULTILINE)
-_LARGE = re.compile("^.* (?:N[0-9]{1,4}=[0-9]{4}|huge ).*$", re.MULTILINE)  # mappings of 1,000 pages, or huge ones
+_LARGE = re.compile(" N[0-9]{1,4}=[0-9]{4}| huge ")  # mappings of 1,000 pages, or huge ones
 # Who starts QEMU so, by its arguments and its control group; the first that fits. `id` is what its commands ask for.
 _MANAGERS = (
     ("Proxmox", re.compile(r"/run/qemu-server/([0-9]+)\.")),
@@ -147,7 +147,7 @@ def strip_running(answer: str, scrub_node: Callable[[str], str], scrub_words: Ca
 def _running(reader: Reader, process: Process) -> Running:
     pid = process.pid
     text = numa_maps(reader, pid)
-    maps, unread = parse_maps("\n".join(_LARGE.findall(text)) or text)
+    maps, unread = parse_maps("\n".join(filter(_LARGE.search, text.splitlines())) or text)
     maps = maps if unread is None else []
     most = max(maps, key=lambda mapped: sum(mapped.pages.values()) * (mapped.page_bytes or 0), default=None)
     nodes = _NODES.search(reader.text(f"/proc/{pid}/task/{pid}/status") or "")

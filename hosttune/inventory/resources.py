@@ -135,7 +135,8 @@ def place_cpus(host: Host) -> CpuNodes:
     If no CPU has a node and there are several nodes, all CPUs count as CPUs of one node: an unknown place is no reason
     to refuse a guest.
     """
-    by_list = {cpu: node.id for node in host.numa_nodes for cpu in parse_cpus(node.cpus)}
+    listing = host.numa_nodes if any(cpu.numa_node is None for cpu in host.cpus) else ()
+    by_list = {cpu: node.id for node in listing for cpu in parse_cpus(node.cpus)}
     only = 0 if not host.numa_nodes else host.numa_nodes[0].id if len(host.numa_nodes) == 1 else None
     node_of = {cpu.id: by_list.get(cpu.id, only) if cpu.numa_node is None else cpu.numa_node for cpu in host.cpus}
     nodes = {cpu: node for cpu, node in node_of.items() if node is not None}

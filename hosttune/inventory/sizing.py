@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import msgspec
 from msgspec.structs import replace
@@ -174,32 +174,32 @@ def auto_share(
     """
     counted = {**context.countable, **{address: context.home(address) for address in gpus}}
     total = Counter(counted.values())
-    by_node: dict[int | None, Fraction] = {}
+    by_node: dict[int | None, int | Fraction] = {}
     for address in gpus:
         home = context.home(address)
-        by_node[home] = by_node.get(home, Fraction(0)) + (parts or {}).get(address, Fraction(1))
+        by_node[home] = by_node.get(home, 0) + (parts or {}).get(address, 1)
     bare = sorted(set(nodes) - total.keys())
-    own_gpus = sum(by_node.values(), Fraction(0))
+    own_gpus = sum(by_node.values())
     barren = nothing_to_share(context, gpus)
     if barren is not None:
         cores = sum(len(node.assignable) for node in context.resources.nodes.values())
         sizes = [memory.assignable_bytes for memory in context.memory.values()]
-        size = None if None in sizes or not sizes else int(sum(s or 0 for s in sizes) * own_gpus / len(counted))
+        size = None if None in sizes or not sizes else int(sum(s or 0 for s in sizes) * own_gpus // len(counted))
         why = f"{own_gpus} of {len(counted)} GPUs of the whole host, since {barren}"
-        part = int(cores * own_gpus / len(counted))
+        part = int(cores * own_gpus // len(counted))
         return AutoShare(part, part, size, True, why)
     own = sorted((n, c) for n, c in by_node.items() if n is not None)
-    shares = {node: count / total[node] for node, count in own} | dict.fromkeys(bare, Fraction(1))
+    shares = {node: (count, total[node]) for node, count in own} | dict.fromkeys(bare, (1, 1))
     cores_of_nodes: list[int] = []
     bytes_by_node: list[int | None] = []
     lines = []
-    for node, share in shares.items():
+    for node, (count, of_all) in shares.items():
         alike = context.alike.get(node, ())
         have = min(map(sum, context.caches[node]))
         lacking = len(context.resources.nodes[node].assignable) - len(context.dividable[node])
-        cores_of_nodes.append(int(have * share))
+        cores_of_nodes.append(int(have * count // of_all))
         assignable = min(filter(None, (other.assignable_bytes for other in alike)), default=None)
-        bytes_by_node.append(None if assignable is None else int(assignable * share))
+        bytes_by_node.append(None if assignable is None else int(assignable * count // of_all))
         lines.append(
             (f"{by_node[node]} of {total[node]} GPUs of node {node}" if node in by_node else
              f"all of node {node}, which has no GPU")
@@ -208,7 +208,7 @@ def auto_share(
         )  # fmt: skip
     uncapped = min(cores_of_nodes)
     most = min(uncapped, context.vcpus.most // len(shares) // context.resources.threads_per_core)
-    cores = _in_whole_caches(context, {node: int(1 / share) for node, share in shares.items()}, most)
+    cores = _in_whole_caches(context, {node: int(of_all // count) for node, (count, of_all) in shares.items()}, most)
     if cores < most:
         lines[-1] += f" without {most - cores} cores of a cache that would be broken"
     known_bytes = [size for size in bytes_by_node if size is not None]
@@ -231,7 +231,8 @@ def _in_whole_caches(context: PlanningContext, copies: Mapping[int, int], cores:
     return cores
 
 
-def _holds(caches: Sequence[int], groups: Sequence[int], guests: int) -> bool:
+@lru_cache(maxsize=1024)  # nodes are alike, and so are most sets of GPUs
+def _holds(caches: tuple[int, ...], groups: tuple[int, ...], guests: int) -> bool:
     """Return whether so many guests find caches for all their groups of cores."""
     left = list(caches)
     for _ in range(guests):

@@ -214,7 +214,8 @@ def _through_cpu(host: Host, one: str, other: str) -> list[Hop]:
         return [Hop(kind="cpu", start=names[0], end=names[1], words=f"through the CPU of {names[0]}")]
     if None in nodes:
         return [Hop(kind="cpu", start=names[0], end=names[1], words="through the CPU; the nodes are not known")]
-    packages = [{cpu.package for cpu in host.cpus if cpu.numa_node == host.home(node)} for node in nodes]
+    homes = [host.home(node) for node in nodes]
+    packages = [{cpu.package for cpu in host.cpus if cpu.numa_node == home} for home in homes]
     if len(packages[0]) == 1 and packages[0] == packages[1] and None not in packages[0]:
         return [Hop(kind="socket", start=names[0], end=names[1], words="within one socket")]
     rate = of_host(host, (), Standard({}, ())).socket_gb_per_s

@@ -22,6 +22,7 @@ from hosttune.model.limits import check_count
 from hosttune.model.listing import some
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated, Transport
 from hosttune.rules.causes.clusterlines import PROGRAMS
+from hosttune.rules.causes.commands import BOUND, last_command, of_runs
 from hosttune.rules.causes.equals import SPREAD
 from hosttune.rules.causes.faultlines import EACH_ALONE, SOFTWARE_RDMA
 from hosttune.rules.causes.gathering import figures_of, of_gpus
@@ -38,6 +39,7 @@ from hosttune.rules.causes.stated import SPOKEN, lines_of, spoken, stated
 _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
+_NEAR_COMMAND = 1000  # characters before a run
 _QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
 _DETECTED = r"systemd-detect-virt\b[^\n]{0,40}\n(?:kvm|qemu|vmware|microsoft|xen|amazon|oracle|google)\b"
 _FORMS, _LINE = 3, 160  # of lines that name no cause; characters of each
@@ -120,13 +122,14 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     unused: list[Doubt] = []
     for log in tools:
         runs = [
-            (who, run)
+            (who, command, run)
             for who, output in ({"": whole} if log.everyone else outputs).items()
-            for run in _runs(log, output)
+            for command, run in _runs(log, output)
         ]
         check_count(len(runs), "figures of a diagnosis", where)  # each run has one at least
-        several = len({who for who, _ in runs}) > 1
-        for who, run in runs:
+        several = len({who for who, *_ in runs}) > 1
+        commanded = []
+        for who, command, run in runs:
             try:
                 measured = log.read(run)
             except (NotUnderstood, BadInput) as error:
@@ -140,6 +143,9 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
                 )
                 said = msgspec.structs.replace(measured, figures=tuple(figures)) if several else measured
                 parts.append((f"{where} {who}".strip(), said))
+                commanded.append((command, said.figures))
+        if bound := of_runs(commanded):
+            parts.append((where, Measured(version=1, observations=Observations(stated=bound))))
     if not parts:
         raise BadInput(unused[0].why, where=where, hint=_HINT)
     merged, doubts = merge(parts)
@@ -150,13 +156,17 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     return merged, " and ".join(log.name for log in tools), (*doubts, *unused[:_QUOTED], *_noted(whole, where), *unread)
 
 
-def _runs(log: Log, output: str) -> list[str]:
-    """Return the output of each run of a tool in a text."""
+def _runs(log: Log, output: str) -> list[tuple[str, str]]:
+    """Return the last command before each run of a tool in a text, and the run's output."""
     if not log.begin and log.everyone:
-        return [output]  # its sign was looked for
+        return [("", output)]  # its sign was looked for
     starts = [match.start() for match in re.finditer(rf"(?m){log.begin}", output)] if log.begin else []
     bounds = zip([0, *starts], [*starts, len(output)], strict=True)
-    return [run for start, end in bounds if re.search(log.sign, run := output[start:end])]
+    return [
+        (last_command(output[max(0, start - _NEAR_COMMAND) : start + sign.end()]) if starts[1:] else "", run)
+        for start, end in bounds
+        if (sign := re.search(log.sign, run := output[start:end]))
+    ]
 
 
 def _trouble(text: str, where: str) -> Iterator[Doubt]:
@@ -281,13 +291,6 @@ _NCCL_ROW = (  # size, count, type, (redop, (root,)) time, algbw, busbw, errors
 # Lines of the library between the halves of a row, and glued to them: rows are printed in parts.
 _LOGGED = re.compile(r"[A-Za-z][\w.-]{0,200}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL [^\n]*\n")
 _RUNS = ("first", "second", "third", "fourth")
-_BOUND = Stated(
-    says="the run that mpirun started is slower than the other: it binds each rank to some CPUs, not to those near its"
-    " GPU",
-    line="", source="Open MPI documentation, mpirun(1), --bind-to; NVIDIA/nccl issue 644",
-    remedy="mpirun --bind-to none (NCCL then takes the CPUs near each GPU), or --map-by numa --bind-to numa with the"
-    " ranks in the order of the nodes",
-)  # fmt: skip
 _NEAR = 0.02  # of the factor that the ranks give
 _MOST_FACTOR = 1.95  # of more ranks the factor is too near 2
 _RANK = re.compile(r"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*?\bon\s+(\S+)\s+device\s+[0-9]+\s+\[[^\]]*\]\s+(\S.*?)\s*$")
@@ -321,7 +324,7 @@ def _nccl_tests(text: str) -> Measured:
     ]
     size, one_process, by_mpirun = max(pairs, default=(0, 0, 0))
     line = f"{size:.0f} bytes: {one_process:g} and {by_mpirun:g} GB/s"
-    stated = (msgspec.structs.replace(_BOUND, line=line),) if by_mpirun * SPREAD < one_process else ()
+    stated = (msgspec.structs.replace(BOUND, line=line),) if by_mpirun * SPREAD < one_process else ()
     return Measured(version=1, setup=runs[0].setup, figures=tuple(figures), observations=Observations(stated=stated))
 
 

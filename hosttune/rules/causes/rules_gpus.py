@@ -120,12 +120,16 @@ def p2p_disabled(case: Case) -> Finding | None:
     finding = _p2p_disabled(case)
     if finding is None or _set(case, NCCL_P2P_DISABLE=(), NCCL_P2P_LEVEL=()):
         return finding
-    return replace(finding, remedy=_BY_DESIGN if _lacks_peers(case) else _OF_MACHINE)
+    if not _lacks_peers(case):
+        return replace(finding, remedy=_OF_MACHINE)
+    low = any(judged.verdict == "low" for judged in case.figures)
+    return replace(finding, remedy=_BY_DESIGN) if low else None
 
 
 def _lacks_peers(case: Case) -> bool:
     """Return whether the GPUs are consumer models without links, to which peer access is not given."""
-    return _linked(case) is False and re.search(r"\b(?:GeForce|TITAN) RTX\b", case.shape.gpu or "") is not None
+    consumer = re.search(r"\b(?:GeForce|TITAN) RTX\b", case.shape.gpu or "") is not None
+    return not _linked(case) and (consumer or (not case.shape.gpu and "GNS" in case.seen.said.get("p2p", "")))
 
 
 def _p2p_disabled(case: Case) -> Finding | None:
