@@ -25,6 +25,7 @@ from hosttune.predicting.estimates import OWN_METRICS, roof_of
 from hosttune.predicting.shape import HostShape, shape_of, slot_of
 from hosttune.rules.causes.equals import SPREAD, compared
 from hosttune.rules.causes.rule import TIERS, Case, CauseRule
+from hosttune.rules.causes.rules_gpus import lacks_peers
 from hosttune.rules.causes.rules_other import LOG_LINE
 from hosttune.rules.causes.verdicts import Judged, judge_figure
 from hosttune.rules.engine import Finding, rules_of
@@ -197,6 +198,8 @@ def _next(case: Case, found: Sequence[tuple[CauseRule, Finding]], *, hostless: b
             f"{case.seen.said['transport']}: between hosts the run would use TCP; whether there were several is not in"
             " it: the lines with nNodes, or those of every host"
         )
+    if case.seen.p2p == "off" and not found and lacks_peers(case):
+        yield "no peer access: the driver gives these GPUs none over PCIe, so their copies go through host memory"
     yield from _reasons(unknown)
     low = [figure.name for figure in case.figures if figure.verdict == "low"]
     if low and not found:

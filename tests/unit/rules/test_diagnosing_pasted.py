@@ -391,7 +391,8 @@ CSV = "index, name, pcie.link.gen.current, pcie.link.gen.max, pcie.link.width.cu
         ("GPU Link Info\n PCIe Generation\n  Max : 4\n  Current : 3\n Link Width\n  Max : 16x\n  Current : 16x\n",
          ["pcie-link-degraded"]),
         ("index, power.limit [W], power.default_limit [W]\n0, 300.00 W, 700.00 W\n", ["power-cap"]),
-        (" \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n", ["p2p-disabled"]),
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n", []),  # by design; `next` says so
+        (" \tGPU0\tGPU1\t\n GPU0\tX\tCNS\t\n GPU1\tCNS\tX\t\n", ["p2p-disabled"]),
         ("$ nvidia-smi topo -p2p n\n \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n", []),  # no NVLink
         (" \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n", []),  # of what is not said
         ("$ nvidia-smi topo -p2p p\n \tGPU0\tGPU1\t\n GPU0\tX\tNS\t\n GPU1\tNS\tX\t\n", []),
@@ -401,8 +402,8 @@ CSV = "index, name, pcie.link.gen.current, pcie.link.gen.max, pcie.link.width.cu
         ("LnkCap: Port #0, Speed 16GT/s, Width x16\nLnkSta: Speed 16GT/s (ok), Width x8 (downgraded)\n",
          ["pcie-link-degraded"]),
         ("        HW Thermal Slowdown     : Active\n", ["thermal"]),
-        ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-63\nGPU1\tPHB\t X \t0-63\n\n \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n"
-         " GPU1\tGNS\tX\t\n", ["p2p-disabled"]),
+        ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-63\nGPU1\tPHB\t X \t0-63\n\n \tGPU0\tGPU1\t\n GPU0\tX\tTNS\t\n"
+         " GPU1\tTNS\tX\t\n", ["p2p-disabled"]),
         ("0000:01:00.0  LnkCap: Speed 32GT/s, Width x4    LnkSta: Speed 32GT/s, Width x4\n"
          "0002:01:00.0  LnkCap: Speed 32GT/s, Width x4    LnkSta: Speed 32GT/s, Width x2\n", ["pcie-link-degraded"]),
         ("".join(f"a:{n}:9 [0] NCCL WARN Failed to open libibverbs\na:{n}:9 [0] NCCL INFO NET/Socket : Using e0\n"
@@ -412,6 +413,14 @@ CSV = "index, name, pcie.link.gen.current, pcie.link.gen.max, pcie.link.width.cu
 )  # fmt: skip
 def test_states_of_tools(text: str, cause: list[str]) -> None:
     assert names(diagnose(read(text))) == cause
+
+
+def test_consumer_cards_without_peer_access_are_in_order() -> None:
+    found = diagnose(read(" \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n"))
+    assert not found.causes
+    assert found.next == (
+        "no peer access: the driver gives these GPUs none over PCIe, so their copies go through host memory",
+    )
 
 
 def test_what_a_log_of_one_rank_does_not_decide_is_said() -> None:
