@@ -60,7 +60,7 @@ def cores_in_groups(node: NodeResources, threads: int, groups: Sequence[int]) ->
     Nothing where there are none, or where an isolated core would be left over beside others that are taken.
     """
     cores = sorted(fitting_cores(node, threads), key=lambda core: (core.isolation_rank, core.id))
-    most = max(core.isolation_rank for core in cores[: sum(groups)])
+    most = max((core.isolation_rank for core in cores[: sum(groups)]), default=0)
     pool = [core for core in cores if core.isolation_rank <= most]
     by_cache = list(grouped((core.llc, core) for core in pool).values())
     places = caches_for(groups, [len(part) for part in by_cache])

@@ -65,7 +65,13 @@ _TROUBLE = (
     ("error: ", r"(?m:^)error: (?!Failed to (?:start|define|create) domain|[^\n]{1,300}(?:qemu-|kvm: ))[^\n]{1,200}",
      _UNRULED),
 )  # fmt: skip
-_BAD = re.compile(r"(?i)\b(?:error|failed|failure|fatal|cannot|could not|unable to|refused|denied|timed out|no such)\b")
+_BAD = re.compile(
+    r"(?i)(?<!0 )\b(?:error(?!\w{0,8}[\"']?\s?[:=]\s?0\b)|failed(?!\s?[:=]\s?0\b)|failure|fatal|panic|cannot|could not"
+    r"|unable to(?! resolve host)|refused|denied|timed out|no such|aborted|killed|out of memory"
+    r"|not (?:found|allowed|permitted|viable)|mismatch)\b"
+)
+_WORST = re.compile(r"(?i)\b(?:panic|fatal|error)\b:")
+_TELLS = "tells of trouble that no rule knows"
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
 # Lines that set variables: assignments alone or before a command, options of launchers; not what a text says of them.
@@ -173,7 +179,7 @@ def _trouble(text: str, where: str) -> Iterator[Doubt]:
     """Yield the lines of a text that tell of trouble, for people to read: nothing says what wrote them."""
     for number, line in enumerate(text.split("\n"), 1):
         if _BAD.search(line):
-            yield Doubt(what="tells of trouble that no rule knows", where=f"{where}:{number}", why=repr(line[:_LINE]))
+            yield Doubt(what=_TELLS, where=f"{where}:{number}", why=repr(line[:_LINE]))
 
 
 def _noted(text: str, where: str) -> Iterator[Doubt]:
@@ -194,26 +200,33 @@ def _noted(text: str, where: str) -> Iterator[Doubt]:
 
 
 def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Doubt]:
-    """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are."""
+    """Yield the first lines that belong to none of the tools, with their numbers, and how many more there are.
+
+    Those that tell of trouble come first.
+    """
     mixed = re.compile("|".join(log.lines for log in logs() if log.lines))
     lines = text.split("\n")
     ends = list(accumulate(len(line) + 1 for line in lines))
     signs = (match.start() for log in tools if not log.lines for match in re.finditer(log.sign, text))
     starts = {bisect_right(ends, place) for place in signs}
-    inside, count = False, 0
+    inside, unread = False, list[tuple[int, str]]()
     for number, line in enumerate(lines, 1):
         if _PROMPT.match(line) and number - 1 not in starts:
             inside = False
         elif not inside and not mixed.match(line) and not spoken(line):
             inside = number - 1 in starts
             if re.search(r"\w", line) and not inside:
-                count += 1
-                if count <= _QUOTED:
-                    yield Doubt(what="not understood", where=f"{where}:{number}", why=repr(line.strip()[:120]))
-                if count > _MOST_COUNTED:
+                unread.append((number, line.strip()))
+                if len(unread) > _MOST_COUNTED:
                     break
-    if count > _QUOTED:
-        more = f"more than {_MOST_COUNTED - _QUOTED}" if count > _MOST_COUNTED else f"{count - _QUOTED} more"
+    bad = sorted((row for row in unread if _BAD.search(row[1])), key=lambda row: not _WORST.search(row[1]))[:_FORMS]
+    for number, line in [*bad, *(row for row in unread if row not in bad)][:_QUOTED]:
+        what = _TELLS if (number, line) in bad else "not understood"
+        yield Doubt(what=what, where=f"{where}:{number}", why=repr(line[:120]))
+    if len(unread) > _QUOTED:
+        more = (
+            f"more than {_MOST_COUNTED - _QUOTED}" if len(unread) > _MOST_COUNTED else f"{len(unread) - _QUOTED} more"
+        )
         yield Doubt(what="not understood", where=where, why=f"{more} lines")
 
 
