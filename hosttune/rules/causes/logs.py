@@ -177,9 +177,16 @@ def _runs(log: Log, output: str) -> list[tuple[str, str]]:
 
 def _trouble(text: str, where: str) -> Iterator[Doubt]:
     """Yield the lines of a text that tell of trouble, for people to read: nothing says what wrote them."""
-    for number, line in enumerate(text.split("\n"), 1):
-        if _BAD.search(line):
-            yield Doubt(what=_TELLS, where=f"{where}:{number}", why=repr(line[:_LINE]))
+    bad = islice(
+        ((number, line) for number, line in enumerate(text.split("\n"), 1) if _BAD.search(line)), _MOST_COUNTED
+    )
+    for number, line in sorted(bad, key=_rank):
+        yield Doubt(what=_TELLS, where=f"{where}:{number}", why=repr(line[:_LINE]))
+
+
+def _rank(row: tuple[int, str]) -> bool:
+    """Sort lines of trouble: those that say "error:", "fatal:" or "panic:" first."""
+    return not _WORST.search(row[1])
 
 
 def _noted(text: str, where: str) -> Iterator[Doubt]:
@@ -219,7 +226,7 @@ def _not_understood(tools: Sequence[Log], text: str, where: str) -> Iterator[Dou
                 unread.append((number, line.strip()))
                 if len(unread) > _MOST_COUNTED:
                     break
-    bad = sorted((row for row in unread if _BAD.search(row[1])), key=lambda row: not _WORST.search(row[1]))[:_FORMS]
+    bad = sorted((row for row in unread if _BAD.search(row[1])), key=_rank)[:_FORMS]
     for number, line in [*bad, *(row for row in unread if row not in bad)][:_QUOTED]:
         what = _TELLS if (number, line) in bad else "not understood"
         yield Doubt(what=what, where=f"{where}:{number}", why=repr(line[:120]))
