@@ -85,7 +85,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Escape characters that the locale's encoding cannot represent, as JSON does, instead of failing.
         sys.stdout.reconfigure(errors="backslashreplace")
-    gc.set_threshold(50_000)  # documents are large and have no cycles; Python's 700 costs a command a twentieth
+    gc.set_threshold(50_000)  # documents are large and have no cycles: to look for some costs time
     close_inherited_devices()
     sys.exit(run(sys.argv[1:]))
 

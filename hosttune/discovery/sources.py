@@ -204,7 +204,7 @@ def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     inner = [f"{_DEVICES}/{name}" for name in reader.names(_DEVICES) if _ROOT.fullmatch(name)]
     while inner:
         path = inner.pop()
-        below = [name for name in reader.names_of_open_folder(path) if ":" in name and sysfs.is_function(name)]
+        below = [name for name in reader.names_of_open_folder(path) if sysfs.is_function(name)]
         addresses.update(below)
         inner += [f"{path}/{name}" for name in below]
     if addresses:
