@@ -32,6 +32,7 @@ from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
 from hosttune.rules.causes.pairs import PAIRS, pairs
 from hosttune.rules.causes.ports import RAILS, counters, ethtool, interfaces, iperf, rdma_ports
+from hosttune.rules.causes.rates import RATES, rates
 from hosttune.rules.causes.search import distinct, search
 from hosttune.rules.causes.stated import SPOKEN, lines_of, spoken, stated
 
@@ -231,7 +232,12 @@ def logs() -> tuple[Log, ...]:
             rdma_ports),
         Log("ip link", r"(?m)^[ \t]*\d{1,4}: [\w.@-]{1,32}: <[A-Z0-9_,-]{2,120}> mtu \d", interfaces),
         Log("a table of pairs of hosts", PAIRS, pairs),
+        Log("rates of numbered GPUs", RATES, rates, lines=rf"[^\n]{{0,80}}?{RATES}"),
         # Their faults are lines of `faultlines`.
+        Log("tools of GPUs", r"(?m)^\[RESULT\] +\[ *\d|^port \d{1,2}:\s{1,8}(?:UP|DOWN)\b|_VIOLATION_STATUS: "
+            r"|Available Tensor Operations:|Device interconnect StreamExecutor|images/sec: \d|HPLinpack \d"
+            r"|^(?:# )?CONFIG_[A-Z0-9_]{2,60}(?:=[ym]| is not set)|^(?:kernel|vm)\.[a-z_]{4,40} = \d"
+            r"|\| (?:Integration|Performance|Software|Hardware) [\w ]{3,20}\| Result: ", nothing_more),
         Log("iblinkinfo", r"==\([^)\n]{0,80}/[^)\n]{0,20}\)==>", nothing_more,
             lines=r"Switch: 0x|CA: \S|[^\n]{1,60}==\("),
         Log("mlxlink", r"(?m)^[ \t]*Operational Info[ \t]*$", nothing_more),

@@ -118,6 +118,8 @@ def _ring_kept(case: Case) -> tuple[Judged, str] | None:
 def p2p_disabled(case: Case) -> Finding | None:
     """GPUs copy to each other through host memory."""
     finding = _p2p_disabled(case)
+    if _lacks_peers(case) and not case.figures and "not supported" in case.seen.said.get("p2p", ""):
+        return None  # a table says that such GPUs are so, and nothing is slow
     if finding is None or _set(case, NCCL_P2P_DISABLE=(), NCCL_P2P_LEVEL=()):
         return finding
     return replace(finding, remedy=_BY_DESIGN if _lacks_peers(case) else _OF_MACHINE)
