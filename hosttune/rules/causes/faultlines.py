@@ -798,6 +798,16 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "PCIe: LnkSta in lspci -vv under load, slot, riser and Resizable BAR; memory: clocks, heat and ECC;"
               " compare with the other GPUs, on an idle host",
               "intel/xpumanager diagnostic_manager.cpp"),
+    FaultLine(r"!!!! WARNING: (?:RANK|Rank): ?\d{1,6} [^\n]{1,140}",
+              "HPL's own test before the run found a host or a GPU slower than the others",
+              "the line names GPU and figure: CPU_BW and BID_BW its PCIe link and the CPUs that its rank is bound to"
+              " (--cpu-affinity, --mem-affinity), GPU_FP and GPU_BW its clocks, heat and power, NET_BW its NIC",
+              "NVIDIA HPC benchmarks, HPL: HPL_TEST_ variables"),
+    FaultLine(r"[1-9]\d{0,6} tests completed and failed residual checks|Failed Validation on array[^\n]{0,40}",
+              "the benchmark computed a wrong result: memory, a CPU or a GPU is not reliable, or clocks are too high",
+              "dmesg (mce, EDAC, XIDs); run it on each GPU and each host alone; clocks, limits and memory's timings"
+              " of the board; else another build of the libraries",
+              "HPL, HPL_pdtest.c; STREAM, checkSTREAMresults"),
     FaultLine(r"Width x[124] \(downgraded\)(?=[\s\S]{0,40000}?(?:Verification error @ element|Out of bounds values :"
               r" [1-9]"
               r"|Data Path Validation))"
@@ -993,7 +1003,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " power-cycle"
               " the host, and install the GPU's firmware anew",
               "ROCm/rocm_smi_lib rocm_smi.py, showAllConcise; ROCm/legacy-rocm-build issue 4414"),
-    FaultLine(r"\|[^|\n]{4,12}[ \t]P(?:8|1[0-2])[ \t][^|\n]{6,40}\|[^|\n]{8,40}\|[ \t]{0,6}(?:9\d|100)%"
+    FaultLine(r"\|[^|\n]{4,24}[ \t]P(?:8|1[0-2])[ \t][^|\n]{6,40}\|[^|\n]{8,40}\|[ \t]{0,6}(?:9\d|100)%"
               r"|Performance State[ \t]{0,40}: P(?:8|1[0-2])\s(?:[^\n]{0,100}\n){1,60}?[ \t]{4,12}G[Pp][Uu][ \t]{0,40}:"
               r" (?:9\d|100) %",
               "a GPU that is busy stays in its idle state: its clocks are those of idle times",
@@ -1005,6 +1015,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "read whether the reset below it worked, else power-cycle the host; update firmware (linux-firmware) and"
               " driver if it comes back",
               "Linux drivers/gpu/drm/amd/amdgpu/mes_v11_0.c; ROCm/legacy-rocm-build issue 5724"),
+    FaultLine(r"XGMI: (?:[GS]et topology failure|Failed to initialize)[^\n]{0,80}",
+              "the links between the GPUs (XGMI) were not set up",
+              "power-cycle the host (a reboot may not be enough); firmware of board and GPUs and amdgpu of one release;"
+              " reseat board or bridge if it comes back",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c"),
     FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}"
               r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*|Ring \w[\w.]{0,24} reset failure",
               "a GPU hung: one of its engines did not answer in time",
@@ -1780,6 +1795,37 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the driver cannot read the state of a GPU's links: it may leave them out",
               "read XIDs and RPC errors before it; reset that GPU once nothing uses it, then load the driver anew",
               "NVIDIA/open-gpu-kernel-modules kernel_nvlink.c"),
+    FaultLine(r"offloaded (\d{1,3})/(?!\1 )\d{1,3} layers to GPU|because they were offloaded to the (?:cpu|disk)"
+              r"|Some modules are dispatched on the CPU or the disk",
+              "a part of the model runs on the CPU: the GPU has no room for it, or was not asked",
+              "free the GPU's memory, take a smaller quantization or context, or more GPUs; llama.cpp: -ngl 999",
+              "ggml-org/llama.cpp src/llama-model.cpp; huggingface/accelerate big_modeling.py"),
+    FaultLine(r"Failed to create (?:CUDA|TensorRT|ROCM|MIGraphX)ExecutionProvider[^\n]{0,80}"
+              r"|Specified provider '(?:CUDA|Tensorrt|ROCM|MIGraphX)ExecutionProvider' is not in available provider"
+              r"|no compatible GPUs were discovered",
+              "the program runs on the CPU: it did not find the GPU's libraries or the GPU",
+              "install its build for the GPU (onnxruntime-gpu alone, without onnxruntime) with CUDA and cuDNN of the"
+              " releases that the line names; a container needs the GPUs (--gpus all)",
+              "microsoft/onnxruntime onnxruntime_pybind_state.cc; ollama discover/gpu.go"),
+    FaultLine(r"set(?:ting membind|_mempolicy): Operation not permitted",
+              "a container may not choose the node of its memory: the binding was refused",
+              "docker run --cap-add SYS_NICE (Kubernetes: securityContext, capabilities), or bind the CPUs alone",
+              "set_mempolicy(2); Docker's seccomp profile; bytedance/byteps issue 17"),
+    FaultLine(r"libnuma: Warning: [^\n]{1,80}out of range|sched_setaffinity: Invalid argument"
+              r"|taskset: failed to set pid \d{1,10}'s affinity: Invalid argument",
+              "the command asks for CPUs or a node that the process may not use, or that are not there",
+              "numactl --show in the same place (the container's or the job's cpuset); lscpu shows nodes and CPUs that"
+              " are online",
+              "sched_setaffinity(2): EINVAL; numactl(8)"),
+    FaultLine(r"Read -1, expected \d{1,12}, errno = 1\b",
+              "MPI's processes may not copy from each other's memory (CMA): the container forbids it",
+              "docker run --cap-add SYS_PTRACE, or mpirun --mca btl_vader_single_copy_mechanism none (Open MPI 5:"
+              " btl_sm_single_copy_mechanism)",
+              "process_vm_readv(2): EPERM; open-mpi/ompi issue 4948"),
+    FaultLine(r"Result is : INVALID|HPCG result is INVALID[^\n]{0,60}",
+              "the benchmark calls its own run invalid",
+              "its lines below say which condition was not met: too short, too few queries, latency, or a wrong result",
+              "mlcommons/inference loadgen/results.cc; HPCG, ReportResults.cpp"),
     FaultLine(r"There is an imbalance between your GPUs",
               "the process uses GPUs of different size: the weaker one sets the pace of all",
               "name only the strong ones (CUDA_VISIBLE_DEVICES, device_ids); a process for each GPU"

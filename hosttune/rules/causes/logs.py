@@ -224,7 +224,8 @@ def logs() -> tuple[Log, ...]:
         Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True,
             also=(*WITHIN, *SPOKEN, _QEMU, _MANAGERS, RAILS, r"\bgim (?:info|warning)\b",
                   r"Peer access from [^\n]{1,120} : Yes\b",
-                  r"\|[ \t]{0,4}(?:Overall Health|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
+                  r"\|[ \t]{0,4}(?:Overall Health|(?:Warning|Error)[ \t]{6,24}\|[ \t]{1,4}GPU \d"
+                  r"|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
             lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )|[|+][ =|+-]"),
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
             r"|^[ \t]*hca_id:|^[ \t]*(?:\d+/\d+: |link )[\w.-]{1,64}/\d{1,3}:? [^\n]{0,160}physical_state "
@@ -237,6 +238,7 @@ def logs() -> tuple[Log, ...]:
         Log("tools of GPUs", r"(?m)^\[RESULT\] +\[ *\d|^port \d{1,2}:\s{1,8}(?:UP|DOWN)\b|_VIOLATION_STATUS: "
             r"|Available Tensor Operations:|Device interconnect StreamExecutor|images/sec: \d|HPLinpack \d"
             r"|^(?:# )?CONFIG_[A-Z0-9_]{2,60}(?:=[ym]| is not set)|^(?:kernel|vm)\.[a-z_]{4,40} = \d"
+            r"|GPU pairs are enabled direct access|\| (?:Des|As)serted[ \t]*$|^[ \t]*Performance State[ \t]*: P\d"
             r"|\| (?:Integration|Performance|Software|Hardware) [\w ]{3,20}\| Result: ", nothing_more),
         Log("iblinkinfo", r"==\([^)\n]{0,80}/[^)\n]{0,20}\)==>", nothing_more,
             lines=r"Switch: 0x|CA: \S|[^\n]{1,60}==\("),
