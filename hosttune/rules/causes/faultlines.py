@@ -997,7 +997,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " pages are bad",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c"),
     FaultLine(r"(?m:^)\d{1,3}[ \t][^\n]{0,120}?[ \t](?:[1-9]?\d|1\d\d)M[Hh]z[ \t]{1,16}\d{2,4}M[Hh]z[^\n]{0,20}"
-              r"[ \t](?:auto|manual|high|perf_\w{2,16})[ \t][^\n]{0,40}[ \t](?:9\d|100)%[ \t\r]*(?m:$)",
+              r"[ \t](?:auto|manual|high|perf_\w{2,16})[ \t][^\n]{0,40}[ \t](?:9\d|100)%[ \t\r]*(?m:$)"
+              r"|(?m:^)[ \t]*\d{1,3}[ \t][^\n]{0,80}?[ \t](?:[1-9]?\d|1\d\d) MHz[ \t]{1,12}(?:9\d|100) %"
+              r"|sclk clock level: \d{1,2}:? \((?:[1-9]?\d|1\d\d)M[Hh]z\)(?=[\s\S]{0,8000}?GPU use \(%\): (?:9\d"
+              r"|100)\b)",
               "a GPU that is busy runs at a clock of idle times",
               "rocm-smi --showperflevel: auto or high, and --resetclocks; read its power and heat limits; else"
               " power-cycle"
@@ -1010,6 +1013,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "nvidia-smi -q -d PERFORMANCE,CLOCK says why: reset locked clocks (nvidia-smi -rgc; -rac), look at power"
               " cables and limits and at heat; load the driver anew or power-cycle the host",
               f"{_SMI}, Performance State"),
+    FaultLine(r"Performance Level: low\b|power_dpm_force_performance_level\s{1,4}low\b",
+              "a GPU's performance level was set to low: its clocks stay at their lowest",
+              "rocm-smi --setperflevel auto (or echo auto into power_dpm_force_performance_level of its card)",
+              "Linux Documentation/gpu/amdgpu/thermal.rst, power_dpm_force_performance_level"),
     FaultLine(r"MES failed to respon(?:d to|se) msg=\w{1,24}|MES might be in unrecoverable state[^\n]{0,40}",
               "a GPU hung: its scheduler's firmware does not answer",
               "read whether the reset below it worked, else power-cycle the host; update firmware (linux-firmware) and"

@@ -65,6 +65,18 @@ _TROUBLE = (
      _UNRULED),
 )  # fmt: skip
 _BAD = re.compile(r"(?i)\b(?:error|failed|failure|fatal|cannot|could not|unable to|refused|denied|timed out|no such)\b")
+# Of tools whose faults are lines of `faultlines`, and of listings that hold none.
+_OTHERS = (
+    r"(?m)^\[RESULT\] +\[ *\d|^port \d{1,2}:\s{1,8}(?:UP|DOWN)\b|_VIOLATION_STATUS: "
+    r"|Available Tensor Operations:|Device interconnect StreamExecutor|images/sec: \d|HPLinpack \d"
+    r"|^(?:# )?CONFIG_[A-Z0-9_]{2,60}(?:=[ym]| is not set)|^(?:kernel|vm)\.[a-z_]{4,40} = \d"
+    r"|GPU pairs are enabled direct access|\| (?:Des|As)serted[ \t]*$|^[ \t]*Performance State[ \t]*: P\d"
+    r"|\| (?:Integration|Performance|Software|Hardware) [\w ]{3,20}\| Result: |\| (?:GPU|Device) ID +\| Device"
+    r"|^analyzing CPU \d|^#Entity  |^(?:\[\d\] )?[A-Z][^|\n]{4,60} \| +\d{1,3}'C,|^HSA System Attributes$"
+    r"|^GPU +(?:XCP +)?POWER |^Module {6,40}Size  Used by|^ +total +used +free |\| GPU instances: "
+    r"|^(?:performance|powersave|schedutil|ondemand)\r?$|scaling_(?:governor|driver):|^Scenario : |^Result is : "
+    r"|elapsed time per iteration \(ms\)|^GPU\[\d{1,3}\]\s*: (?:Performance Level|sclk clock level|GPU use)"
+)
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
 # Lines that set variables: assignments alone or before a command, options of launchers; not what a text says of them.
@@ -235,11 +247,7 @@ def logs() -> tuple[Log, ...]:
         Log("a table of pairs of hosts", PAIRS, pairs),
         Log("rates of numbered GPUs", RATES, rates, lines=rf"[^\n]{{0,80}}?{RATES}"),
         # Their faults are lines of `faultlines`.
-        Log("tools of GPUs", r"(?m)^\[RESULT\] +\[ *\d|^port \d{1,2}:\s{1,8}(?:UP|DOWN)\b|_VIOLATION_STATUS: "
-            r"|Available Tensor Operations:|Device interconnect StreamExecutor|images/sec: \d|HPLinpack \d"
-            r"|^(?:# )?CONFIG_[A-Z0-9_]{2,60}(?:=[ym]| is not set)|^(?:kernel|vm)\.[a-z_]{4,40} = \d"
-            r"|GPU pairs are enabled direct access|\| (?:Des|As)serted[ \t]*$|^[ \t]*Performance State[ \t]*: P\d"
-            r"|\| (?:Integration|Performance|Software|Hardware) [\w ]{3,20}\| Result: ", nothing_more),
+        Log("tools of GPUs", _OTHERS, nothing_more),
         Log("iblinkinfo", r"==\([^)\n]{0,80}/[^)\n]{0,20}\)==>", nothing_more,
             lines=r"Switch: 0x|CA: \S|[^\n]{1,60}==\("),
         Log("mlxlink", r"(?m)^[ \t]*Operational Info[ \t]*$", nothing_more),

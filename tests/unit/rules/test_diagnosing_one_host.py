@@ -179,6 +179,13 @@ BUILD = "Available Tensor Operations:\n    [{}] NCCL\n    [ ] DDL\n    [ ] CCL\n
         ("| N/A   41C    P8    88W / 400W |  40000MiB / 81920MiB |    100%      Default |", "idle state"),
         ("| N/A   41C    P8    58W / 400W |      4MiB / 81920MiB |      0%      Default |", ""),
         ("    There is an imbalance between your GPUs. You may want to exclude GPU 1 which", "different size"),
+        # Clocks of idle times; amd-smi monitor, rocm-smi --showclocks --showuse and --showperflevel
+        ("  0  131 W   40 °C   42 °C    61 MHz  100 %   30 %    N/A    0 %    150.2/192.0 GB", "clock of idle times"),
+        ("  0  171 W   50 °C   42 °C  2111 MHz  100 %   30 %    N/A    0 %    150.2/192.0 GB", ""),
+        ("GPU[0]\t\t: sclk clock level: 1: (59Mhz)\nGPU[0]\t\t: GPU use (%): 100", "clock of idle times"),
+        ("GPU[0]\t\t: sclk clock level: 1: (59Mhz)\nGPU[0]\t\t: GPU use (%): 0", ""),
+        ("GPU[0]\t\t: Performance Level: low", "performance level"),
+        ("GPU[0]\t\t: Performance Level: auto", ""),
         # Benchmarks and CPUs; forms of HPL, STREAM, HPCG, llama.cpp, onnxruntime, numactl, Open MPI and the kernel
         ("!!!! WARNING: RANK: 1 HOST: n33 GPU: 0000:c3:00.0 \tGPU_FP \t[GFLPS] @NB= 128\t 935 ", "HPL's own test"),
         ("      2 tests completed and failed residual checks,", "wrong result"),
@@ -280,6 +287,31 @@ def test_tools_that_watch_and_list(text: str, says: str) -> None:
 def test_lines_of_lspci_that_were_filtered() -> None:
     for sign in "+-":
         assert read_log(BRIDGE.format(sign, sign), "a.log")[0].observations.acs_redirect is (sign == "+")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Module                  Size  Used by\nnvidia              56721408  121 nvidia_uvm\n",
+        "[RESULT] [ 12.1] [fp32] [GPU:: 48932] GFLOPS 95123 Target GFLOPS: 90000 met: TRUE\n",
+        "GPU  POWER   GPU_T   MEM_T   GFX_CLK   GFX%\n  0  171 W   50 °C   42 °C  2111 MHz  100 %\n",
+        "PROCHOT_VIOLATION_STATUS: NOT ACTIVE\nPPT_VIOLATION_STATUS: NOT ACTIVE\n",  # no labels of ranks
+        "Scenario : Offline\nResult is : VALID\n",
+    ],
+)
+def test_outputs_that_say_nothing_are_not_refused(text: str) -> None:
+    assert not diagnose(read_log(text, "a.log")[0]).causes
+
+
+def test_a_gpu_with_a_slow_link_where_all_cpus_are_one_node() -> None:
+    """The form of rocm_bandwidth_test 2.6; the name of the one CPU is in each figure."""
+    rows = "0 N/A 28.4 28.5 6.9\n1 28.3 1310.1 N/A N/A\n2 28.2 N/A 1309.0 N/A\n3 6.8 N/A N/A 1309.0\n"
+    log = (
+        "RocmBandwidthTest Version: 2.6.0\nDevice: 0,  AMD EPYC 7763\n"
+        + "".join(f"Device: {number},  AMD Instinct MI210,  GPU-{number},  {number}c:0.0\n" for number in (1, 2, 3))
+        + f"Unidirectional copy peak bandwidth GB/s\n\nD/D 0 1 2 3\n{rows}"
+    )
+    assert "pcie-link-degraded" in {cause.cause for cause in diagnose(read_log(log, "a.log")[0]).causes}
 
 
 def test_links_in_rows_that_only_the_command_names() -> None:
