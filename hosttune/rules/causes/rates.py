@@ -28,7 +28,7 @@ def rates(text: str) -> Measured:
         served = word.lower() == "worker" and "flop" not in unit.lower()  # by requests, which differ
         if not served and not re.search(r"->|<-|(?i:gpu|device|rank|card)\W{0,3}#", form):  # of two: a pair
             group = groups.setdefault((word.lower(), form, unit.lower()), {})
-            group[f"{word} {number}"] = float(value.replace(",", "") or 0)
+            group[f"{word.upper() if len(word) == 3 else word} {number}"] = float(value.replace(",", "") or 0)
     ranked = ((unit, sorted((rate, name) for name, rate in group.items())) for (*_, unit), group in groups.items())
     stated = tuple(
         Stated(

@@ -266,7 +266,7 @@ BRIDGE = (
         (COMMAND.format("ecc.errors.uncorrected.volatile.total") + "0, 0\n1, 4\n", "uncorrectable errors"),
         (COMMAND.format("ecc.errors.uncorrected.volatile.total") + "0, 0\n1, [N/A]\n", ""),
         ("GPU 0: 712.3 TFLOPS\nGPU 1: 709.8 TFLOPS\nGPU 2: 402.6 TFLOPS\n", "GPU 2 gives far less"),
-        ("gpu0: 55.3 GB/s\ngpu1: 55.1 GB/s\ngpu2: 12.6 GB/s\n", "gpu 2 gives far less"),
+        ("gpu0: 55.3 GB/s\ngpu1: 55.1 GB/s\ngpu2: 12.6 GB/s\n", "GPU 2 gives far less"),
         ("GPU 0: 712.3 TFLOPS\nGPU 1: 709.8 TFLOPS\nGPU 2: 640.6 TFLOPS\n", ""),
         ("GPU 0 A100: 1320.2 images/sec\nGPU 1 A100: 1318.0 images/sec\nGPU 2 T4: 310.0 images/sec\n", ""),
         ("GPU 0 -> GPU 1: 50.1 GB/s\nGPU 1 -> GPU 2: 50.2 GB/s\nGPU 2 -> GPU 3: 20.2 GB/s\n", ""),
