@@ -187,7 +187,30 @@ def _manager(text: str) -> Measured:
     )
 
 
+# Of the test pqt; its lines with (*) are of a test that still runs (ROCmValidationSuite, pqt.so/src/action_run.cpp).
+_BETWEEN = r"(?:\[GPU:: )?(\d{1,6})(?: - [^\]\n]{4,40}\])?[ \t]+"
+_PEERS = (
+    rf"p2p-bandwidth[ \t]+\[\d{{1,4}}/\d{{1,4}}\][ \t]+{_BETWEEN}{_BETWEEN}bidirectional: (true|false)[ \t]+"
+    r"([\d.]{1,9}) GBps[ \t]+duration"
+)
+
+
+def _validation(text: str) -> Measured:
+    """Read the copies between GPUs that ROCm's validation suite (rvs) measured; Instinct boards join GPUs by XGMI."""
+    figures = tuple(
+        Figure(
+            metric="p2p",
+            subject=f"gpu{start}->gpu{end}" + (", both directions" if both == "true" else ""),
+            value=float(rate),
+            unit="GB/s",
+        )
+        for start, end, both, rate in re.findall(_PEERS, text)
+    )
+    return Measured(version=1, setup=Setup(hosts=1), figures=figures)
+
+
 AMD_LOGS = (
+    LogReader(name="rvs", machine=_validation, sign=_PEERS),
     LogReader(name="rocm-smi", machine=_manager,
               sign=r"ROCm System Management Interface|(?m:^)(?:LINK TYPE|ACCESS) TABLE:|between two GPUs ={4}"
               r"|(?m:^)GPU: \d{1,3}[ \t\r]*\n[ \t]{2,8}[A-Z][A-Z_]{2,30}:"

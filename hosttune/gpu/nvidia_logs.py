@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from hosttune.errors import BadInput
 from hosttune.gpu.matrices import between, matrices, named_pairs
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
@@ -132,8 +134,9 @@ def _peer_status(text: str) -> Measured:
     )
 
 
-_BUSY, _SLOW_CLOCK, _WAITING = 90, 0.6, 0.4  # percent; parts of the next GPU's clock, and of the power limit
-_WORK = ("index", "utilization.gpu", "clocks.sm", "power.draw", "power.limit", "name")
+# Percent; parts of the next GPU's clock, of the power limit, and of the highest clock.
+_BUSY, _SLOW_CLOCK, _WAITING, _HELD = 90, 0.6, 0.4, 0.35
+_WORK = ("index", "utilization.gpu", "clocks.sm", "power.draw", "power.limit", "clocks.max.sm", "name")
 
 
 def _at_work(rows: Iterable[Sequence[str]]) -> dict[str, Any]:
@@ -145,14 +148,22 @@ def _at_work(rows: Iterable[Sequence[str]]) -> dict[str, Any]:
     known = [(float(mhz), index) for index, _, mhz, *_ in busy if mhz]
     clocks = sorted((max(mhz for mhz, other in known if other == index), index) for index in {row[1] for row in known})
     slow = len(clocks) > 1 and len({row[-1] for row in busy}) == 1 and clocks[0][0] < clocks[1][0] * _SLOW_CLOCK
+    held = next((row for row in busy if row[2] and float(row[2]) < float(row[5] or 0) * _HELD), None)
+    stated = Stated(
+        says=f"GPU {held[0]} is busy at a clock far below its highest",
+        line=f"{held[2]} of {held[5]} MHz",
+        remedy="its clocks' reasons say why (nvidia-smi -q -d PERFORMANCE): reset locked clocks (nvidia-smi -rgc),"
+        " then see its power cables and limits, and heat",
+        source="nvml.h, clocks event reasons; nvidia-smi manual page, --reset-gpu-clocks",
+    ) if held else None  # fmt: skip
     stated = Stated(
         says=f"GPU {clocks[0][1]} runs at a far lower clock than the others, and all are busy",
         line=f"GPU {clocks[0][1]}: {clocks[0][0]:g} MHz, the others {clocks[1][0]:g} and more",
         remedy="read its clocks' reasons, temperature and power limit (nvidia-smi -q -d PERFORMANCE); if nothing limits"
         " it, reseat its power cables and the GPU, and then replace it",
         source="nvidia-smi manual page, Clocks Event Reasons",
-    ) if slow else None  # fmt: skip
-    parts = [(float(watts), float(most)) for *_, watts, most, _ in busy if watts and most]
+    ) if slow else stated  # fmt: skip
+    parts = [(float(watts), float(most)) for *_, watts, most, _, _ in busy if watts and most]
     said = (
         {"waiting": f"{len(parts)} GPUs are busy with {max(parts)[0]:g} W of {max(parts)[1]:g} W"}
         if (len(parts) > 1 and all(watts < most * _WAITING for watts, most in parts))
@@ -168,6 +179,11 @@ _SMI_LINK = re.compile(
 _FIELDS = ("pcie.link.gen.max", "pcie.link.gen.current", "pcie.link.width.max", "pcie.link.width.current")
 # Columns of `dmon`, and an older or a longer name of those of --query-gpu. The clock of its memory tells a GPU's kind.
 _ALSO = {"gpu": "index", "sm": "utilization.gpu", "pclk": "clocks.sm", "mclk": "name", "clocks.current.sm": "clocks.sm"}
+_UNCORRECTED = Stated(
+    says="a GPU's memory had uncorrectable errors since its driver was loaded", line="",
+    remedy="reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
+    source="nvidia-smi manual page, Volatile Uncorr. ECC",
+)  # fmt: skip
 _BRAKE = Stated(
     says="something outside the GPU slows it: the power brake is on", line="power brake slowdown: Active",
     remedy="check the host's power supplies and the BMC's power limits", source="nvml.h, clocks event reasons",
@@ -178,10 +194,13 @@ def _tables(text: str) -> Iterator[dict[str, str]]:
     """Yield each row of `--query-gpu` as CSV and of `dmon` by its column's name, the numbers without their units."""
     head: list[str] = []
     for line in text.split("\n"):
+        if asked := re.search(r"--query-gpu[= ]([a-z][\w.,]{2,2000})", line):  # with `noheader` it alone names them
+            head = [_ALSO.get(name, name) for name in asked[1].split(",")]
+            continue
         apart = line.split(",") if "," in line or "." in line else line.lstrip("# \t").split()
         cells = [cell.strip().partition(" [")[0] for cell in apart]
         if cells[:1] == ["gpu"] or any(
-            re.match(r"(?:pcie\.link|power|utilization|clocks\w*)\.[a-z]", cell) for cell in cells
+            re.match(r"(?:pcie\.link|power|utilization|clocks\w*|ecc\.errors)\.[a-z]", cell) for cell in cells
         ):
             head = [_ALSO.get(cell, cell) for cell in cells]
         elif len(cells) == len(head):
@@ -219,22 +238,29 @@ def _pcie_links(text: str) -> Measured:
     *_, gpu, link = min(known, key=lambda row: row[:2], default=(1.0, 1.0, "", None))
     limit = min(limits, key=lambda pair: pair[0] / max(1.0, pair[1]), default=(None, None))
     hot = "thermal_slowdown" in active or any(mask & 0x60 for mask in masks)
+    braked = "power_brake" in active or any(mask & 0x80 for mask in masks)
+    errors = [(row.get("index", ""), row.get("ecc.errors.uncorrected.volatile.total", "")) for row in rows]
+    models = {row["name"] for row in rows if re.search(r"[A-Za-z]", row.get("name", ""))}
     shown = _at_work(
         [row.get(name, "") if name == "name" or re.fullmatch(_NUMBER, row.get(name, "")) else "" for name in _WORK]
         for row in rows
     )
     return Measured(
         version=1,
+        setup=Setup(gpu=models.pop() if len(models) == 1 else None),
         observations=Observations(
             link=link,
             power_limit_watts=limit[0],
             default_power_limit_watts=limit[1],
             thermal_slowdown=hot or None,
-            stated=(_BRAKE,)
-            if "power_brake" in active or any(mask & 0x80 for mask in masks)
-            else ()
-            if hot
-            else shown["stated"],
+            stated=(
+                *((_BRAKE,) if braked else () if hot else shown["stated"]),
+                *(
+                    msgspec.structs.replace(_UNCORRECTED, line=f"GPU {index}: {count}")
+                    for index, count in errors
+                    if count.isdecimal() and int(count)
+                ),
+            ),
             said={**shown["said"], **({"link": f"GPU {gpu}"} if gpu else {})},
         ),
     )
@@ -400,12 +426,7 @@ def _table(text: str) -> Measured:
     stated, limits = [], []
     for index, model, _, errors, state, _, most in rows:
         if errors.isdecimal() and int(errors):
-            stated.append(Stated(
-                says="a GPU's memory had uncorrectable errors since its driver was loaded", line=f"GPU {index}:"
-                f" {errors}",
-                remedy="reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if they come back",
-                source="nvidia-smi manual page, Volatile Uncorr. ECC",
-            ))  # fmt: skip
+            stated.append(msgspec.structs.replace(_UNCORRECTED, line=f"GPU {index}: {errors}"))
         # That of the power drawn alone passes (Azure/azhpc-diagnostics issue 77).
         if "ERR!" in (errors, most) or "ERR!" in state:
             stated.append(Stated(
@@ -419,7 +440,7 @@ def _table(text: str) -> Measured:
            for top in [max(other for name, other, _ in limits if name == model)] if limit < top]  # fmt: skip
     _, limit, top, index = min(low, default=(1.0, None, None, ""))
     used = re.findall(r"[ \t](\d{1,4})W[ \t]*/[ \t]*(\d{1,4})W[ \t]*\|[^|\n]{5,60}\|[ \t]*(\d{1,3})%", text)
-    work = _at_work(("", use, "", watts, most, "") for watts, most, use in used)
+    work = _at_work(("", use, "", watts, most, "", "") for watts, most, use in used)
     return Measured(
         version=1,
         setup=Setup(gpu=models.pop() if len(models) == 1 else None, gpus_per_host=len(rows)),
@@ -499,7 +520,8 @@ NVIDIA_LOGS = (
               sign=rf"(?m)^GPU \d{{1,4}}: .*\n[ \t]+Link 0: |{_DCGM_LINKS[4:]}",
               begin=r"^.*\bnvlink -s"),
     LogReader(name="nvidia-smi --query-gpu", machine=_pcie_links,
-              sign=r"(?m)(?:pcie\.link|power|utilization|clocks\w{0,20})\.[a-z_.]{1,60}(?: \[(?:W|%|MHz)\])?(?:, |\r?$)"
+              sign=r"(?m)(?:pcie\.link|power|utilization|clocks\w{0,20}|ecc\.errors)\.[a-z_.]{1,60}"
+              r"(?: \[(?:W|%|MHz)\])?(?:, ?| -|\r?$)"
               rf"|^# gpu[ \t]+[a-z]{{2,6}}[ \t]|{_SMI_LINK.pattern}"),
     LogReader(name="nvidia-smi -L", sign=rf"(?m){_GPU_LINE}", machine=_listed),
     LogReader(name="nvidia-smi -q -d", sign=r"(?m)^[ \t]*(?:GPU Current Temp|Default Power Limit)[ \t]*: \d"

@@ -261,6 +261,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "one CPU is the limit: before 3.16 iperf3 sends all streams with one thread",
               "update iperf3 to 3.16 or newer, or run several at once on ports of their own; then MTU 9000",
               "esnet/iperf release notes 3.16"),
+    FaultLine(r"\|[^|\n]{0,60}\|[ \t]{0,4}(?:Power Supply AC lost|Failure detected|AC lost or out-of-range)[ \t]{0,4}\|"
+              r"[ \t]{0,4}Asserted(?![\s\S]{0,40000}?(?:AC lost|Failure detected|out-of-range)[ \t]{0,4}\| Deasserted)",
+              "a power supply of the host has failed or has no input: what is left may slow the GPUs down",
+              "its cable and feed, then another supply; ipmitool sdr type \"Power Supply\" shows which",
+              "IPMI 2.0 specification, table 42-3, sensor type 08h"),
+    FaultLine(r"GPU over temperature range[^\n]{0,40}|GPU HW Critical Temperature Fault[^\n]{0,20}"
+              r"|System is going to shutdown due to GPU \w{2} CTF",
+              "a GPU became too hot: its driver stops the host",
+              "fans and the way of the air (a passive card needs a server's), heat sink and paste; until then a lower"
+              " power limit",
+              "Linux drivers/gpu/drm/amd/pm/swsmu/amdgpu_smu.c"),
     FaultLine(r"HW Power Brake Slowdown[ \t]{0,40}: Active\b",
               "something outside the GPU slows it: the power brake is on",
               "look at power supplies, their cables and the chassis' or rack's power limit (BMC): the board's own limit"
@@ -684,6 +695,29 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the program was not built for this GPU",
               "take a build that has the GPU's compute capability (newer PyTorch, CUDA or NCCL)",
               "CUDA runtime API, cudaErrorNoKernelImageForDevice"),
+    FaultLine(r"knvlinkCoreSet[TR]xSublinkModeCallback\w{0,8}: Error setting [^\n]{0,60}"
+              r"|knvlink(?:Train|CoreSet)\w{4,48}: [^\n]{0,60}(?:[Ff]ailed|[Ee]rror)[^\n]{0,60}"
+              r"|nvlink_\w{4,48}: [^\n]{0,60}[Tt]raining [^\n]{0,20}failed[^\n]{0,60}",
+              "the links of a GPU to the others do not train: GPUs copy over PCIe",
+              "power the host off and reseat the NVLink bridge on both cards, then try another one; a board without"
+              " bridges: reset its GPUs, restart the fabric's service, and send the board back if it stays so",
+              "NVIDIA/open-gpu-kernel-modules kernel_nvlinkcorelibcallback.c"),
+    FaultLine(r"Available Tensor Operations:\s{1,20}\[ \] NCCL\s{1,20}\[ \] DDL\s{1,20}\[ \] CCL\b"
+              r"(?=[\s\S]{0,40000}?(?:\bGPUs?\b|\bCUDA))"
+              r"|(?:\bGPUs?\b|\bCUDA)(?=[\s\S]{0,20000}?Available Tensor Operations:\s{1,20}\[ \] NCCL\s{1,20}"
+              r"\[ \] DDL\s{1,20}\[ \] CCL\b)",
+              "Horovod was built without NCCL: the gradients of the GPUs go through the CPU",
+              "build it anew where NCCL's headers are: HOROVOD_GPU_OPERATIONS=NCCL pip install --no-cache-dir horovod;"
+              " horovodrun --check-build must show [X] NCCL",
+              "horovod docs/gpus.rst; horovod issue 2077"),
+    FaultLine(r"# CONFIG_(?:HSA_AMD_P2P|PCI_P2PDMA) is not set"
+              r"(?=[\s\S]{0,20000}?(?:\bhip[A-Z]\w|ROCm|\brocm|\b[Rr][Cc][Cc][Ll]\b|access_peer|\bgfx\d{3}))"
+              r"|(?:\bhip[A-Z]\w|ROCm|\brocm|\b[Rr][Cc][Cc][Ll]\b|access_peer|\bgfx\d{3})[^\n]{0,60}"
+              r"(?=[\s\S]{0,20000}?# CONFIG_(?:HSA_AMD_P2P|PCI_P2PDMA) is not set)",
+              "the kernel has no copies between AMD's GPUs over PCIe: CONFIG_HSA_AMD_P2P or PCI_P2PDMA is not set",
+              "boot a kernel with CONFIG_PCI_P2PDMA and CONFIG_HSA_AMD_P2P (Linux 6.0 and later; zgrep P2P"
+              " /proc/config.gz), or install ROCm's own amdgpu (DKMS); then iommu=pt",
+              "Linux drivers/gpu/drm/amd/amdkfd/Kconfig, HSA_AMD_P2P; AMD, IOMMU and PCIe P2P"),
     FaultLine(r"row remapping failed|Found \d{1,9} (?:faulty|NaN-value) memory elements on GPU"
               r"|A memory mismatch was detected on GPU|Detected a miscompare failure in the L1 cache",
               "a GPU's memory gives wrong data, or could not be repaired",
@@ -748,11 +782,32 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "NVIDIA/DCGM issue 272, NVBandwidthPlugin.cpp"),
     FaultLine(r"Detected [\d.]{1,12} \w{1,12} for GPU \d{1,3} which is below the threshold|Max stress level of "
               r"[\d.]{1,12} did not reach desired stress level|Max power of [\d.]{1,9} did not reach desired power "
-              r"minimum|only achieved a memory bandwidth of [\d.]{1,12} GB/s",
+              r"minimum|only achieved a memory bandwidth of [\d.]{1,12} GB/s"
+              r"|GFLOPS [\d.]{1,16} Target GFLOPS: [\d.]{1,16} met: FALSE|\[GPU:: \d{1,6}\] pass: FALSE",
               "a GPU is slower than the test asks for",
               "compare with the other GPUs; read its clocks' reasons, temperature and power limit under load"
               " (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE); if nothing limits it, replace it",
-              f"{_DCGM}; NVIDIA/DCGM issue 122"),
+              f"{_DCGM}; NVIDIA/DCGM issue 122; ROCmValidationSuite, gst and iet"),
+    FaultLine(r"Unconfigured or invalid thr",
+              "the diagnostic has no threshold for this model: its Fail says nothing of the GPU",
+              "compare the figure with the model's data sheet and with the other GPUs, or set the threshold in its"
+              " diagnostics.conf",
+              "intel/xpumanager diagnostic_manager.cpp; its issue 102"),
+    FaultLine(r"Fail to check (?:PCIe|memory) bandwidth\.[^\n]{0,80}",
+              "a GPU is slower than the diagnostic asks for",
+              "PCIe: LnkSta in lspci -vv under load, slot, riser and Resizable BAR; memory: clocks, heat and ECC;"
+              " compare with the other GPUs, on an idle host",
+              "intel/xpumanager diagnostic_manager.cpp"),
+    FaultLine(r"!!!! WARNING: (?:RANK|Rank): ?\d{1,6} [^\n]{1,140}",
+              "HPL's own test before the run found a host or a GPU slower than the others",
+              "the line names GPU and figure: CPU_BW and BID_BW its PCIe link and the CPUs that its rank is bound to"
+              " (--cpu-affinity, --mem-affinity), GPU_FP and GPU_BW its clocks, heat and power, NET_BW its NIC",
+              "NVIDIA HPC benchmarks, HPL: HPL_TEST_ variables"),
+    FaultLine(r"[1-9]\d{0,6} tests completed and failed residual checks|Failed Validation on array[^\n]{0,40}",
+              "the benchmark computed a wrong result: memory, a CPU or a GPU is not reliable, or clocks are too high",
+              "dmesg (mce, EDAC, XIDs); run it on each GPU and each host alone; clocks, limits and memory's timings"
+              " of the board; else another build of the libraries",
+              "HPL, HPL_pdtest.c; STREAM, checkSTREAMresults"),
     FaultLine(r"Width x[124] \(downgraded\)(?=[\s\S]{0,40000}?(?:Verification error @ element|Out of bounds values :"
               r" [1-9]"
               r"|Data Path Validation))"
@@ -942,17 +997,36 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " pages are bad",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, amdgpu_ras_eeprom.c"),
     FaultLine(r"(?m:^)\d{1,3}[ \t][^\n]{0,120}?[ \t](?:[1-9]?\d|1\d\d)M[Hh]z[ \t]{1,16}\d{2,4}M[Hh]z[^\n]{0,20}"
-              r"[ \t](?:auto|manual|high|perf_\w{2,16})[ \t][^\n]{0,40}[ \t](?:9\d|100)%[ \t\r]*(?m:$)",
+              r"[ \t](?:auto|manual|high|perf_\w{2,16})[ \t][^\n]{0,40}[ \t](?:9\d|100)%[ \t\r]*(?m:$)"
+              r"|(?m:^)[ \t]*\d{1,3}[ \t][^\n]{0,80}?[ \t](?:[1-9]?\d|1\d\d) MHz[ \t]{1,12}(?:9\d|100) %"
+              r"|sclk clock level: \d{1,2}:? \((?:[1-9]?\d|1\d\d)M[Hh]z\)(?=[\s\S]{0,8000}?GPU use \(%\): (?:9\d"
+              r"|100)\b)",
               "a GPU that is busy runs at a clock of idle times",
               "rocm-smi --showperflevel: auto or high, and --resetclocks; read its power and heat limits; else"
               " power-cycle"
               " the host, and install the GPU's firmware anew",
               "ROCm/rocm_smi_lib rocm_smi.py, showAllConcise; ROCm/legacy-rocm-build issue 4414"),
+    FaultLine(r"\|[^|\n]{4,24}[ \t]P(?:8|1[0-2])[ \t][^|\n]{6,40}\|[^|\n]{8,40}\|[ \t]{0,6}(?:9\d|100)%"
+              r"|Performance State[ \t]{0,40}: P(?:8|1[0-2])\s(?:[^\n]{0,100}\n){1,60}?[ \t]{4,12}G[Pp][Uu][ \t]{0,40}:"
+              r" (?:9\d|100) %",
+              "a GPU that is busy stays in its idle state: its clocks are those of idle times",
+              "nvidia-smi -q -d PERFORMANCE,CLOCK says why: reset locked clocks (nvidia-smi -rgc; -rac), look at power"
+              " cables and limits and at heat; load the driver anew or power-cycle the host",
+              f"{_SMI}, Performance State"),
+    FaultLine(r"Performance Level: low\b|power_dpm_force_performance_level\s{1,4}low\b",
+              "a GPU's performance level was set to low: its clocks stay at their lowest",
+              "rocm-smi --setperflevel auto (or echo auto into power_dpm_force_performance_level of its card)",
+              "Linux Documentation/gpu/amdgpu/thermal.rst, power_dpm_force_performance_level"),
     FaultLine(r"MES failed to respon(?:d to|se) msg=\w{1,24}|MES might be in unrecoverable state[^\n]{0,40}",
               "a GPU hung: its scheduler's firmware does not answer",
               "read whether the reset below it worked, else power-cycle the host; update firmware (linux-firmware) and"
               " driver if it comes back",
               "Linux drivers/gpu/drm/amd/amdgpu/mes_v11_0.c; ROCm/legacy-rocm-build issue 5724"),
+    FaultLine(r"XGMI: (?:[GS]et topology failure|Failed to initialize)[^\n]{0,80}",
+              "the links between the GPUs (XGMI) were not set up",
+              "power-cycle the host (a reboot may not be enough); firmware of board and GPUs and amdgpu of one release;"
+              " reseat board or bridge if it comes back",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c"),
     FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}"
               r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*|Ring \w[\w.]{0,24} reset failure",
               "a GPU hung: one of its engines did not answer in time",
@@ -1236,12 +1310,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the GPU driver is older than the CUDA runtime needs, or is not seen",
               "install a newer driver, or a program built for the older CUDA; a container needs the GPUs (--gpus all)",
               "CUDA compatibility guide"),
-    FaultLine(r"Remapping Failure Occurred[ \t]{0,40}: Yes",
+    FaultLine(r"Remapping Failure Occurred[ \t]{0,40}: Yes|remapped_rows\.pending, remapped_rows\.failure[\r\n]{1,2}"
+              r"(?:[^\n]{1,120}, (?:Yes|No), No[\r\n]{1,2}){0,15}[^\n]{1,120}, (?:Yes|No), Yes\b",
               "a GPU could not replace a row of its memory",
               "replace the GPU (hosttune validate, row-remap)",
               "NVIDIA GPU memory error management guide, row remapping"),
     FaultLine(r"Remapped Rows[ \t]{0,40}\n(?:[ \t][^\n]{0,80}\n){0,3}?[ \t]{1,40}Pending[ \t]{0,40}: Yes"
-              r"|Pending Page Blacklist[ \t]{0,40}: Yes",
+              r"|Pending Page Blacklist[ \t]{0,40}: Yes|remapped_rows\.pending, remapped_rows\.failure[\r\n]{1,2}"
+              r"(?:[^\n]{1,120}, No, No[\r\n]{1,2}){0,15}[^\n]{1,120}, Yes, No\b",
               "a GPU has memory that waits to be replaced after errors",
               "reset the GPU once nothing uses it (nvidia-smi --gpu-reset), or reboot",
               "NVIDIA GPU memory error management guide, row remapping and page retirement"),
@@ -1719,8 +1795,49 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
     FaultLine(r"Unable to retrieve NV[Ll]ink information as all links are in[Aa]ctive",
               "all links of a GPU to the others are down",
-              "read its XIDs in dmesg and the fabric's log; restart the fabric's service, then reset the GPUs",
+              "of cards that a bridge joins: power off and reseat it (without a bridge that is no fault); of a board:"
+              " read the XIDs in dmesg and the fabric's log, restart the fabric's service, then reset the GPUs",
               _SMI),
+    FaultLine(r"knvlink(?:UpdatePostRxDetectLinkMask|DiscoverPostRxDetLinks)\w{0,12}: [^\n]{0,60}[Ff]ailed[^\n]{0,40}",
+              "the driver cannot read the state of a GPU's links: it may leave them out",
+              "read XIDs and RPC errors before it; reset that GPU once nothing uses it, then load the driver anew",
+              "NVIDIA/open-gpu-kernel-modules kernel_nvlink.c"),
+    FaultLine(r"offloaded (\d{1,3})/(?!\1 )\d{1,3} layers to GPU|because they were offloaded to the (?:cpu|disk)"
+              r"|Some modules are dispatched on the CPU or the disk",
+              "a part of the model runs on the CPU: the GPU has no room for it, or was not asked",
+              "free the GPU's memory, take a smaller quantization or context, or more GPUs; llama.cpp: -ngl 999",
+              "ggml-org/llama.cpp src/llama-model.cpp; huggingface/accelerate big_modeling.py"),
+    FaultLine(r"Failed to create (?:CUDA|TensorRT|ROCM|MIGraphX)ExecutionProvider[^\n]{0,80}"
+              r"|Specified provider '(?:CUDA|Tensorrt|ROCM|MIGraphX)ExecutionProvider' is not in available provider"
+              r"|no compatible GPUs were discovered",
+              "the program runs on the CPU: it did not find the GPU's libraries or the GPU",
+              "install its build for the GPU (onnxruntime-gpu alone, without onnxruntime) with CUDA and cuDNN of the"
+              " releases that the line names; a container needs the GPUs (--gpus all)",
+              "microsoft/onnxruntime onnxruntime_pybind_state.cc; ollama discover/gpu.go"),
+    FaultLine(r"set(?:ting membind|_mempolicy): Operation not permitted",
+              "a container may not choose the node of its memory: the binding was refused",
+              "docker run --cap-add SYS_NICE (Kubernetes: securityContext, capabilities), or bind the CPUs alone",
+              "set_mempolicy(2); Docker's seccomp profile; bytedance/byteps issue 17"),
+    FaultLine(r"libnuma: Warning: [^\n]{1,80}out of range|sched_setaffinity: Invalid argument"
+              r"|taskset: failed to set pid \d{1,10}'s affinity: Invalid argument",
+              "the command asks for CPUs or a node that the process may not use, or that are not there",
+              "numactl --show in the same place (the container's or the job's cpuset); lscpu shows nodes and CPUs that"
+              " are online",
+              "sched_setaffinity(2): EINVAL; numactl(8)"),
+    FaultLine(r"Read -1, expected \d{1,12}, errno = 1\b",
+              "MPI's processes may not copy from each other's memory (CMA): the container forbids it",
+              "docker run --cap-add SYS_PTRACE, or mpirun --mca btl_vader_single_copy_mechanism none (Open MPI 5:"
+              " btl_sm_single_copy_mechanism)",
+              "process_vm_readv(2): EPERM; open-mpi/ompi issue 4948"),
+    FaultLine(r"Result is : INVALID|HPCG result is INVALID[^\n]{0,60}",
+              "the benchmark calls its own run invalid",
+              "its lines below say which condition was not met: too short, too few queries, latency, or a wrong result",
+              "mlcommons/inference loadgen/results.cc; HPCG, ReportResults.cpp"),
+    FaultLine(r"There is an imbalance between your GPUs",
+              "the process uses GPUs of different size: the weaker one sets the pace of all",
+              "name only the strong ones (CUDA_VISIBLE_DEVICES, device_ids); a process for each GPU"
+              " (DistributedDataParallel) instead of DataParallel",
+              "PyTorch torch/nn/parallel/data_parallel.py"),
     FaultLine(r"uncorrectable ECC error encountered|cudaErrorECCUncorrectable",
               "a GPU's memory had an uncorrectable error",
               "read its XIDs in dmesg; reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if"

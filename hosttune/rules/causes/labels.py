@@ -30,7 +30,8 @@ _LABELS = tuple(
         (r"\[(\d{1,6})\]:? ?", 0.6),
         (
             r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container)|kernel:|vfio-pci:|qemu-|kvm:|modprobe:"
-            r"|ibwarn:|ping:|iperf3:|mlx[45]:|(?i:error|fatal|warning):|\d{1,4}: [\w.@-]{1,32}: <)"
+            r"|ibwarn:|ping:|iperf3:|mlx[45]:|(?i:error|fatal|warning|(?:gpu|hpu|rank)\d{1,3}):|[A-Z_]{4,60}:"
+            r"|\d{1,4}: [\w.@-]{1,32}: <)"
             r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel

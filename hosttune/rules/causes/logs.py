@@ -33,6 +33,7 @@ from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
 from hosttune.rules.causes.pairs import PAIRS, pairs
 from hosttune.rules.causes.ports import RAILS, counters, ethtool, interfaces, iperf, rdma_ports
+from hosttune.rules.causes.rates import RATES, rates
 from hosttune.rules.causes.search import distinct, search
 from hosttune.rules.causes.stated import SPOKEN, lines_of, spoken, stated
 
@@ -72,6 +73,18 @@ _BAD = re.compile(
 )
 _WORST = re.compile(r"(?i)\b(?:panic|fatal|error)\b:")
 _TELLS = "tells of trouble that no rule knows"
+# Of tools whose faults are lines of `faultlines`, and of listings that hold none.
+_OTHERS = (
+    r"(?m)^\[RESULT\] +\[ *\d|^port \d{1,2}:\s{1,8}(?:UP|DOWN)\b|_VIOLATION_STATUS: "
+    r"|Available Tensor Operations:|Device interconnect StreamExecutor|images/sec: \d|HPLinpack \d"
+    r"|^(?:# )?CONFIG_[A-Z0-9_]{2,60}(?:=[ym]| is not set)|^(?:kernel|vm)\.[a-z_]{4,40} = \d"
+    r"|GPU pairs are enabled direct access|\| (?:Des|As)serted[ \t]*$|^[ \t]*Performance State[ \t]*: P\d"
+    r"|\| (?:Integration|Performance|Software|Hardware) [\w ]{3,20}\| Result: |\| (?:GPU|Device) ID +\| Device"
+    r"|^analyzing CPU \d|^#Entity  |^(?:\[\d\] )?[A-Z][^|\n]{4,60} \| +\d{1,3}'C,|^HSA System Attributes$"
+    r"|^GPU +(?:XCP +)?POWER |^Module {6,40}Size  Used by|^ +total +used +free |\| GPU instances: "
+    r"|^(?:performance|powersave|schedutil|ondemand)\r?$|scaling_(?:governor|driver):|^Scenario : |^Result is : "
+    r"|elapsed time per iteration \(ms\)|^GPU\[\d{1,3}\]\s*: (?:Performance Level|sclk clock level|GPU use)"
+)
 _PROMPT = re.compile(r"(?:\[[^]\n]{1,80}\]|\S{0,80})[$#>] \S|```")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL|CUDA|HSA|FI|UCX)_[A-Z0-9_]{1,64})=[\"']?([^\s\"'\\;]{1,200})")
 # Lines that set variables: assignments alone or before a command, options of launchers; not what a text says of them.
@@ -253,7 +266,8 @@ def logs() -> tuple[Log, ...]:
         Log("lines of drivers and the kernel", rf"(?m:^){KERNEL}", lines_of, everyone=True,
             also=(*WITHIN, *SPOKEN, _QEMU, _MANAGERS, RAILS, r"\bgim (?:info|warning)\b",
                   r"Peer access from [^\n]{1,120} : Yes\b",
-                  r"\|[ \t]{0,4}(?:Overall Health|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
+                  r"\|[ \t]{0,4}(?:Overall Health|(?:Warning|Error)[ \t]{6,24}\|[ \t]{1,4}GPU \d"
+                  r"|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
             lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )|[|+][ =|+-]"),
         Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
             r"|^[ \t]*hca_id:|^[ \t]*(?:\d+/\d+: |link )[\w.-]{1,64}/\d{1,3}:? [^\n]{0,160}physical_state "
@@ -261,7 +275,9 @@ def logs() -> tuple[Log, ...]:
             rdma_ports),
         Log("ip link", r"(?m)^[ \t]*\d{1,4}: [\w.@-]{1,32}: <[A-Z0-9_,-]{2,120}> mtu \d", interfaces),
         Log("a table of pairs of hosts", PAIRS, pairs),
+        Log("rates of numbered GPUs", RATES, rates, lines=rf"[^\n]{{0,80}}?{RATES}"),
         # Their faults are lines of `faultlines`.
+        Log("tools of GPUs", _OTHERS, nothing_more),
         Log("iblinkinfo", r"==\([^)\n]{0,80}/[^)\n]{0,20}\)==>", nothing_more,
             lines=r"Switch: 0x|CA: \S|[^\n]{1,60}==\("),
         Log("mlxlink", r"(?m)^[ \t]*Operational Info[ \t]*$", nothing_more),

@@ -282,7 +282,7 @@ _SIZED = ("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_IB_QPS_PER_CONNECTION
 )
 def forced(case: Case) -> Finding | None:
     """Variables replace what the library would choose."""
-    variables = _set(case, **dict.fromkeys(_FORCED, ()))
+    variables = _set(case, **dict.fromkeys(_FORCED, ()), CUDA_LAUNCH_BLOCKING=("1",), HSA_ENABLE_SDMA=("0",))
     about = case.about(COLLECTIVES)
     alike = bool(about) and all(judged.figure.subject == "2 GPUs" for judged in about)  # of two, tree and ring are one
     # Of several hosts a ring is what the library itself would take for large messages.

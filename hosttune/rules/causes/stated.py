@@ -46,8 +46,11 @@ _ROWS: tuple[tuple[str, Any, str], ...] = (
     ("p2p", "off", NO_FABRIC),
     ("p2p", "off", r"peer2peer not supported : gpu#\d{1,3}"),
     ("p2p", "off", r"p2p \d{1,6} \d{1,6} peers:false\b|p2p-bandwidth No peers found"),
-    # nvidia-smi -q, also a part of it
+    ("p2p", "off", r"only 0 out of \d{1,4} GPU pairs are enabled direct access"),  # MXNet, src/kvstore/comm.h
+    # nvidia-smi -q, also a part of it; amd-smi metric --throttle; Linux drivers/accel/habanalabs
     ("thermal_slowdown", True, r"[SH]W Thermal Slowdown[ \t]{0,40}: Active\b"),
+    ("thermal_slowdown", True, r"(?:SOCKET|VR|HBM)_THERMAL_VIOLATION_STATUS: ACTIVE\b"),
+    ("thermal_slowdown", True, r"Clock throttling due to overheating"),
 )  # fmt: skip
 # Those of which some say that a pair has access.
 _PEERS = (

@@ -10,6 +10,8 @@ from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.logs import read_log
 from hosttune.rules.causes.stated import lines_of
 
+BUILD = "Available Tensor Operations:\n    [{}] NCCL\n    [ ] DDL\n    [ ] CCL\n    [{}] MPI\n    [X] Gloo"
+
 
 @pytest.mark.parametrize(
     ("line", "says"),
@@ -145,6 +147,57 @@ from hosttune.rules.causes.stated import lines_of
         ("modprobe: ERROR: could not insert 'nv_peer_mem': Invalid argument", "nvidia_peermem cannot"),
         ("        Kernel driver in use: nouveau", "Another driver"),
         ("        Kernel driver in use: vfio-pci", ""),
+        # Links, heat and supplies; open-gpu-kernel-modules kernel_nvlinkcorelibcallback.c, amdgpu_smu.c, ipmitool
+        (
+            "[   21.1] NVRM: GPU4 knvlinkCoreSetRxSublinkModeCallback_IMPL: Error setting RX sublink mode!",
+            "do not train",
+        ),
+        ("[   21.1] NVRM: GPU2 knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!", "state"),
+        ("[   21.1] NVRM: knvlinkCoreShutdownDeviceLinks_IMPL: Need to shutdown all links for GPU0", ""),
+        ("[    9.1] amdgpu 0000:83:00.0: amdgpu: ERROR: GPU HW Critical Temperature Fault(aka CTF) detected!", "hot"),
+        ("  1 | 06/14/2023 | 10:01:17 | Power Supply PS2 | Power Supply AC lost | Asserted", "power supply"),
+        (
+            "  1 | 06/14/2023 | 10:01:17 | Power Supply PS2 | Power Supply AC lost | Asserted\n"
+            "  2 | 06/14/2023 | 10:09:40 | Power Supply PS2 | Power Supply AC lost | Deasserted",
+            "",
+        ),
+        # Builds; horovod issues 2077 and 2686; Linux amdkfd/Kconfig
+        (f"GPUs: 8\n{BUILD.format(' ', 'X')}", "without NCCL"),
+        (f"GPUs: 8\n{BUILD.format('X', 'X')}", ""),
+        (BUILD.format(" ", " "), ""),  # of a host without GPUs, for all that it says
+        ("# CONFIG_HSA_AMD_P2P is not set\nhipDeviceCanAccessPeer 12/12", "CONFIG_HSA_AMD_P2P"),
+        ("rocm-core 6.2\nCONFIG_HSA_AMD_P2P=y\n# CONFIG_PCI_P2PDMA is not set", "CONFIG_HSA_AMD_P2P"),
+        ("# CONFIG_PCI_P2PDMA is not set\nGPU 0: NVIDIA H100", ""),
+        # Tests: ROCmValidationSuite, intel/xpumanager issue 102; tables of nvidia-smi; PyTorch
+        ("[RESULT] [ 12.1] [fp32] [GPU:: 48932] GFLOPS 45123 Target GFLOPS: 90000 met: FALSE", "slower than the test"),
+        ("[RESULT] [ 12.1] [fp32] [GPU:: 48932] GFLOPS 95123 Target GFLOPS: 90000 met: TRUE", ""),
+        ("|     |   410.609 GBPS.  Unconfigured or invalid threshold. Fail on copy  |", "no threshold"),
+        ("|     | Message: Fail to check PCIe bandwidth. Its bandwidth is 6.104    |", "than the diagnostic asks"),
+        ("r, remapped_rows.pending, remapped_rows.failure\n1:0, 0, 0, No, No\n2:0, 0, 2, Yes, No", "waits to be"),
+        ("r, remapped_rows.pending, remapped_rows.failure\n1:0, 0, 0, No, No\n2:0, 0, 2, No, Yes", "not replace"),
+        ("r, remapped_rows.pending, remapped_rows.failure\n1:0, 0, 0, No, No\n2:0, 1, 0, No, No", ""),
+        ("| N/A   41C    P8    88W / 400W |  40000MiB / 81920MiB |    100%      Default |", "idle state"),
+        ("| N/A   41C    P8    58W / 400W |      4MiB / 81920MiB |      0%      Default |", ""),
+        ("    There is an imbalance between your GPUs. You may want to exclude GPU 1 which", "different size"),
+        # Clocks of idle times; amd-smi monitor, rocm-smi --showclocks --showuse and --showperflevel
+        ("  0  131 W   40 °C   42 °C    61 MHz  100 %   30 %    N/A    0 %    150.2/192.0 GB", "clock of idle times"),
+        ("  0  171 W   50 °C   42 °C  2111 MHz  100 %   30 %    N/A    0 %    150.2/192.0 GB", ""),
+        ("GPU[0]\t\t: sclk clock level: 1: (59Mhz)\nGPU[0]\t\t: GPU use (%): 100", "clock of idle times"),
+        ("GPU[0]\t\t: sclk clock level: 1: (59Mhz)\nGPU[0]\t\t: GPU use (%): 0", ""),
+        ("GPU[0]\t\t: Performance Level: low", "performance level"),
+        ("GPU[0]\t\t: Performance Level: auto", ""),
+        # Benchmarks and CPUs; forms of HPL, STREAM, HPCG, llama.cpp, onnxruntime, numactl, Open MPI and the kernel
+        ("!!!! WARNING: RANK: 1 HOST: n33 GPU: 0000:c3:00.0 \tGPU_FP \t[GFLPS] @NB= 128\t 935 ", "HPL's own test"),
+        ("      2 tests completed and failed residual checks,", "wrong result"),
+        ("      0 tests completed and failed residual checks,", ""),
+        ("HPCG result is INVALID.", "its own run invalid"),
+        ("[    9.1] amdgpu: XGMI: Set topology failure on device 0, hive 1, ret -22", "XGMI"),
+        ("load_tensors: offloaded 20/33 layers to GPU", "runs on the CPU"),
+        ("load_tensors: offloaded 33/33 layers to GPU", ""),
+        ("Failed to create CUDAExecutionProvider. Require cuDNN 9.* and CUDA 12.*.", "runs on the CPU"),
+        ("setting membind: Operation not permitted", "node of its memory"),
+        ("libnuma: Warning: node argument 3 is out of range", "may not use"),
+        ("Read -1, expected 16384, errno = 1", "CMA"),
         # fine, or of no cause
         ("GPU 0: OK", ""),
         ("Only 18 NvLinks are up", ""),
@@ -191,6 +244,7 @@ ROW = (
     "| 30%   48C    P2   {1}W / 300W | 20713MiB / 49140MiB |   100%      Default |\n"
 )
 QUERY = "utilization.gpu [%], power.draw [W], power.limit [W]\n{}"
+COMMAND = "$ nvidia-smi --query-gpu=index,{} --format=csv,noheader\n"
 LISTED = "".join(f"GPU {number}: NVIDIA H100 80GB HBM3 (UUID: GPU-{number}111-2222)\n" for number in range(2))
 BRIDGE = (
     "00:01.1 PCI bridge: AMD Starship/Matisse GPP Bridge\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir{} CmpltRedir{}\n"
@@ -206,6 +260,21 @@ BRIDGE = (
         (ROW.format(0, 283) + ROW.format(1, 84), ""),
         (QUERY.format("100 %, 97.41 W, 350.00 W\n99 %, 97.00 W, 350.00 W\n"), ""),
         (LISTED, ""),
+        (COMMAND.format("utilization.gpu,clocks.sm,clocks.max.sm") + "0, 100 %, 345 MHz, 1980 MHz\n", "its highest"),
+        (COMMAND.format("utilization.gpu,clocks.sm,clocks.max.sm") + "0, 100 %, 1395 MHz, 1980 MHz\n", ""),
+        (COMMAND.format("utilization.gpu,clocks.sm,clocks.max.sm") + "0, 0 %, 345 MHz, 1980 MHz\n", ""),
+        (COMMAND.format("ecc.errors.uncorrected.volatile.total") + "0, 0\n1, 4\n", "uncorrectable errors"),
+        (COMMAND.format("ecc.errors.uncorrected.volatile.total") + "0, 0\n1, [N/A]\n", ""),
+        ("GPU 0: 712.3 TFLOPS\nGPU 1: 709.8 TFLOPS\nGPU 2: 402.6 TFLOPS\n", "GPU 2 gives far less"),
+        ("gpu0: 55.3 GB/s\ngpu1: 55.1 GB/s\ngpu2: 12.6 GB/s\n", "GPU 2 gives far less"),
+        ("GPU 0: 712.3 TFLOPS\nGPU 1: 709.8 TFLOPS\nGPU 2: 640.6 TFLOPS\n", ""),
+        ("GPU 0 A100: 1320.2 images/sec\nGPU 1 A100: 1318.0 images/sec\nGPU 2 T4: 310.0 images/sec\n", ""),
+        ("GPU 0 -> GPU 1: 50.1 GB/s\nGPU 1 -> GPU 2: 50.2 GB/s\nGPU 2 -> GPU 3: 20.2 GB/s\n", ""),
+        ("Worker 0: 41.2 tokens/s\nWorker 1: 40.8 tokens/s\nWorker 2: 3.1 tokens/s\n", ""),
+        ("Worker 0:0[1004]: T: (250362.2 gflops)\nWorker 1:0[1004]: T: (251917.0 gflops)\n"
+         "Worker 2:0[1004]: T: (121917.0 gflops)\n", "Worker 2 gives far less"),
+        ("| Warning                   | GPU 0 Unable to create CUDA context: 'CUDA-capable device(s) is/  |\n"
+         "|                           | are busy or unavailable'.                      |\n", "take no new process"),
         ("-+-[0000:00]-+-00.0\n |           +-01.1-[01]--+-00.0\n |           |            \\-00.1\n", ""),
         ("\t\tLnkSta:\tSpeed 16GT/s, Width x1 (downgraded)\n# Out of bounds values : 50 FAILED\n", "has lost lanes"),
     ],
@@ -218,6 +287,58 @@ def test_tools_that_watch_and_list(text: str, says: str) -> None:
 def test_lines_of_lspci_that_were_filtered() -> None:
     for sign in "+-":
         assert read_log(BRIDGE.format(sign, sign), "a.log")[0].observations.acs_redirect is (sign == "+")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Module                  Size  Used by\nnvidia              56721408  121 nvidia_uvm\n",
+        "[RESULT] [ 12.1] [fp32] [GPU:: 48932] GFLOPS 95123 Target GFLOPS: 90000 met: TRUE\n",
+        "GPU  POWER   GPU_T   MEM_T   GFX_CLK   GFX%\n  0  171 W   50 °C   42 °C  2111 MHz  100 %\n",
+        "PROCHOT_VIOLATION_STATUS: NOT ACTIVE\nPPT_VIOLATION_STATUS: NOT ACTIVE\n",  # no labels of ranks
+        "Scenario : Offline\nResult is : VALID\n",
+    ],
+)
+def test_outputs_that_say_nothing_are_not_refused(text: str) -> None:
+    assert not diagnose(read_log(text, "a.log")[0]).causes
+
+
+def test_a_gpu_with_a_slow_link_where_all_cpus_are_one_node() -> None:
+    """The form of rocm_bandwidth_test 2.6; the name of the one CPU is in each figure."""
+    rows = "0 N/A 28.4 28.5 6.9\n1 28.3 1310.1 N/A N/A\n2 28.2 N/A 1309.0 N/A\n3 6.8 N/A N/A 1309.0\n"
+    log = (
+        "RocmBandwidthTest Version: 2.6.0\nDevice: 0,  AMD EPYC 7763\n"
+        + "".join(f"Device: {number},  AMD Instinct MI210,  GPU-{number},  {number}c:0.0\n" for number in (1, 2, 3))
+        + f"Unidirectional copy peak bandwidth GB/s\n\nD/D 0 1 2 3\n{rows}"
+    )
+    assert "pcie-link-degraded" in {cause.cause for cause in diagnose(read_log(log, "a.log")[0]).causes}
+
+
+def test_links_in_rows_that_only_the_command_names() -> None:
+    fields = "pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max"
+    link = read_log(COMMAND.format(fields) + "0, 4, 4, 16, 16\n1, 4, 4, 4, 16\n", "a.log")[0].observations.link
+    assert link is not None
+    assert (link.width, link.max_width) == (4, 16)
+
+
+def test_pairs_that_rocms_suite_measured() -> None:
+    """Forms of ROCmValidationSuite: issue 427, and newer ones with the bus address."""
+    old = "[RESULT] [  3095.6] [a] p2p-bandwidth  [1/2] 453 15450  bidirectional: false  7.056 GBps  duration: 0.78 sec"
+    new = old.replace("453 15450", "[GPU:: 2 - 453 - 03:00.0] [GPU:: 3 - 15450 - 26:00.0]").replace("false", "true")
+    figures = read_log(f"{old}\n{new}\n", "a.log")[0].figures
+    assert [(figure.subject, figure.value) for figure in figures] == [
+        ("gpu453->gpu15450", 7.056), ("gpu2->gpu3, both directions", 7.056)
+    ]  # fmt: skip
+
+
+def test_consumer_gpus_without_peer_access_are_so() -> None:
+    """NVIDIA/nccl issue 1309: the maintainer says that GeForce cards have none; where nothing is slow it is fine."""
+    status = " \tGPU0\tGPU1\n GPU0\tX\tGNS\n GPU1\tGNS\tX\n"
+    rows = "$ nvidia-smi --query-gpu=index,name,power.draw --format=csv,noheader\n"
+    rows += "0, NVIDIA {0}, 17.4 W\n1, NVIDIA {0}, 16.4 W\n"
+    for model, named in (("GeForce RTX 5090", []), ("RTX PRO 6000", ["p2p-disabled"])):
+        found = diagnose(read_log(status + rows.format(model), "a.log")[0]).causes
+        assert [cause.cause for cause in found] == named
 
 
 def test_cells_that_touch() -> None:
