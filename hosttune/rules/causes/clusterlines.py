@@ -18,7 +18,9 @@ PROGRAMS = (
     r"|(?m:^)NodeName=\S{1,80} |\bnvidia-(?:gridd|persistenced|fabricmanager|imex)\b|\bnhc: |License (?:Status"
     r"|acquired)"
     r"|\[INFO\] \[tid \d|(?m:^)(?:INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[\w{1,60}\.py:\d"
-    r"|NVIDIA (?:driver kernel modules|Software Installer|Persistence Daemon)|\bDomain State: UP|(?m:^)Allocatable:$"
+    r"|NVIDIA (?:driver kernel modules|Software Installer|Persistence Daemon)|\bDomain State: UP|(?m:^Allocatable:\s)"
+    r"|(?m:^)\d{4}/\d\d/\d\d \d\d:\d\d:\d\d [A-Z][\w ]{3,40}|Available Tensor Operations:|Autoscaler status: "
+    r"|MIG Mode for GPU|\bGPU instances: {6}"
 )
 # The root first.
 CLUSTER_LINES: tuple[FaultLine, ...] = (
@@ -32,6 +34,22 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " --runtime=containerd, docker or crio; habana: habana-container-runtime in daemon.json) in the"
               " configuration that the engine really reads (k3s and RKE2 have their own), then restart the engine",
               "NVIDIA container toolkit, Installation; docs.habana.ai, Installation; NVIDIA/gpu-operator issue 730"),
+    FaultLine(r"invalid plugin config: [^\n]{1,120}|unknown service runtime\.v1(?:alpha2)?\.(?:Runtime|Image)Service",
+              "the container engine's part for Kubernetes (CRI) is off: its configuration is wrong",
+              "journalctl -u containerd names the entry; write config.toml anew (containerd config default), without"
+              " cri"
+              " in disabled_plugins, register the GPU's runtime again (nvidia-ctk runtime configure), restart it",
+              "containerd docs/cri/config.md; k3d-io/k3d issue 1108"),
+    FaultLine(r"invoking the NVIDIA Container Runtime Hook directly[^\n]{0,80}",
+              "the container was started by the toolkit's hook (--gpus), and the toolkit's mode does not allow that",
+              "docker run --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all; or mode = \"auto\" in"
+              " /etc/nvidia-container-runtime/config.toml (cdi and csv, as on Jetson, need the runtime)",
+              "NVIDIA/nvidia-container-toolkit cmd/nvidia-container-runtime-hook/hook_config.go"),
+    FaultLine(r"CDI container edits did not apply[^\n]{0,60}",
+              "the container engine does not read descriptions of devices (CDI)",
+              "containerd 1.7: enable_cdi = true and cdi_spec_dirs in config.toml, or version 2; CRI-O 1.23 or later;"
+              " docker: features.cdi true in daemon.json; then restart it",
+              "kubernetes-sigs/dra-driver-nvidia-gpu cmd; containerd docs/cri/config.md"),
     FaultLine(r"could not select device driver \"(?:cdi|nvidia|amd)\"[^\n]{0,40}",
               "docker has no driver of this kind for devices",
               "cdi: switch it on (features.cdi true in daemon.json, docker 25 or later) and make the description"
@@ -113,11 +131,43 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "setsebool -P container_use_devices on, or start it with --security-opt label=disable",
               "container-selinux, container_use_devices; podman-run(1)"),
     FaultLine(r"Device /dev/(?:nvidia|dri/|kfd|accel|infiniband)\S{0,30} does not exist|Failed to detect requested GPU"
-              r" device|Missing source path /dev/(?:nvidia|dri|kfd)[^\n]{0,60}",
+              r" device|Missing source path /dev/(?:nvidia|dri|kfd)[^\n]{0,60}"
+              r"|stat [`'\"]?/dev/(?:nvidia|dri|accel|infiniband)\S{0,30}: (?i:no such file)[^\n]{0,20}"
+              r"|error gathering device information while adding custom device [^\n]{1,80}",
               "the device that the container is given is not on the host",
               "load the driver on the host before the container starts (nvidia-smi or modprobe nvidia_uvm makes the"
               " nodes; ls -l /dev/nvidia* /dev/dri /dev/kfd), and correct the container's list",
               "Proxmox LXC, dev entries; LXD and Incus documentation, type gpu"),
+    FaultLine(r"SPANK plugin \"pyxis\" option \"[\w-]{1,40}\" not found"
+              r"|unrecognized option '--container-image[^\n]{0,40}",
+              "Slurm's container plugin (pyxis) is not loaded on a host",
+              "spank_pyxis.so of one version and its line in plugstack.conf on the submitting and all computing hosts,"
+              " then restart slurmd",
+              "NVIDIA/pyxis README, Installation; its issue 84"),
+    FaultLine(r"cannot create directory '[^'\n]{0,80}enroot[^'\n]{0,80}': [^\n]{1,40}"
+              r"|pyxis: couldn't mkdir [^\n]{1,100}|enroot-\w{1,12}: failed to create user runtime path[^\n]{0,60}",
+              "the folders in which enroot and pyxis keep containers cannot be made by the user",
+              "ENROOT_RUNTIME_PATH, ENROOT_CACHE_PATH and ENROOT_DATA_PATH in enroot.conf with $(id -u) in them, made"
+              " by"
+              " Slurm's prolog or in a folder with mode 1777; pyxis: runtime_path in plugstack.conf",
+              "NVIDIA/enroot doc/configuration.md; NVIDIA/pyxis issues 4, 12 and 123"),
+    FaultLine(r"enroot-switchroot: failed to execute: [^\n]{1,80}",
+              "the program or shell that is to start is not in the container's image",
+              "import the image anew (enroot import; a full disk or another architecture leaves parts out), start it by"
+              " enroot start on the host, or --no-container-entrypoint",
+              "NVIDIA/enroot bin/enroot-switchroot.c; NVIDIA/pyxis issue 61"),
+    FaultLine(r"Not enough space left in [^\n]{1,80}|enroot-\w{1,16}: [^\n]{1,80}No space left on device"
+              r"|failed to extract layer [^\n]{1,300}no space left on device"
+              r"|While making image from oci registry: [^\n]{1,300}no space left on device",
+              "there is no space for the container's image where it is unpacked",
+              "df -h of that folder (often /run, /tmp or a home directory): ENROOT_CACHE_PATH, ENROOT_DATA_PATH and"
+              " ENROOT_TEMP_PATH, APPTAINER_CACHEDIR and APPTAINER_TMPDIR, containerd's root; remove old images",
+              "NVIDIA/enroot src/docker.sh; apptainer documentation, Build environment"),
+    FaultLine(r"\bURL https?://\S{1,200} returned error code: \d{3}[^\n]{0,40}",
+              "the registry did not give the container's image",
+              "401, 403: credentials for it (~/.config/enroot/.credentials) and its agreement; 404: the name, written"
+              " with # after the registry (nvcr.io#nvidia/pytorch:TAG); 429: its limit of downloads",
+              "NVIDIA/enroot src/docker.sh"),
     FaultLine(r"enroot-\w{1,12}: failed to create user namespace[^\n]{0,60}|cannot clone: Operation not permitted"
               r"|[Ff]ailed to create user namespace[^\n]{0,60}",
               "the host does not let users make containers (user namespaces)",
@@ -125,6 +175,51 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " kernel.apparmor_restrict_unprivileged_userns=0 or a profile for the runtime",
               "NVIDIA/enroot doc/requirements.md; user_namespaces(7)"),
     # Kubernetes
+    FaultLine(r"maximum request size for shared resources is 1[^\n]{0,20}",
+              "the pod asks for several replicas of a shared GPU: they give no more of it than one",
+              "ask for 1 (time slices and MPS share a GPU's time; memory is not added up), or"
+              " failRequestsGreaterThanOne: false in the plugin's configuration",
+              "NVIDIA/k8s-device-plugin README, With CUDA Time-Slicing; internal/rm/rm.go"),
+    FaultLine(r"error visiting device[^\n]{0,200}: Insufficient Permissions|MIG[^\n]{0,100}: Insufficient Permissions"
+              r"|cannot set MIG_(?:CONFIG|MONITOR)_DEVICES in non privileged container",
+              "with MIG the container may not read the whole GPU: it lacks the right to",
+              "NVIDIA_MIG_MONITOR_DEVICES=all and a privileged container (CAP_SYS_ADMIN) for plugin, exporter or"
+              " manager; other containers must not set it",
+              "NVIDIA/k8s-device-plugin issues 229 and 399; nvidia-container-toolkit, hook_config.go"),
+    FaultLine(r"migEnabled=true was not configured correctly[^\n]{0,120}|No MIG devices associated with [^\n]{1,60}"
+              r"|device \d{1,3} has (?:an invalid MIG configuration|no MIG devices configured)",
+              "MIG is on, and a GPU has no instance: the device plugin has nothing to give",
+              "create GPU and compute instances (nvidia-smi mig -cgi PROFILE -C, or nvidia-mig-parted apply), or switch"
+              " MIG off (nvidia-smi -mig 0); then restart the plugin",
+              "NVIDIA/k8s-device-plugin internal/rm/device_map.go, old mig-strategy.go; its issue 253"),
+    FaultLine(r"[Aa]ll devices on the node must be configured with the same migEnabled value"
+              r"|[Mm]ore than one MIG device type present on node",
+              "the strategy single of the device plugin needs all GPUs of the node cut alike, and they are not",
+              "migStrategy mixed for the plugin (resources nvidia.com/mig-…), or one profile on all GPUs (nvidia.com/"
+              "mig.config=all-…)",
+              "NVIDIA/k8s-device-plugin internal/rm/device_map.go; its issue 397"),
+    FaultLine(r"Could not register device plugin: [^\n]{1,80}|unable (?:to )?(?:connect|register) (?:to|with)"
+              r" Kubelet[^\n]{0,80}|failed to be registered at Kubelet: [^\n]{1,80}",
+              "the device plugin could not register with the kubelet, so the node offers no device",
+              "its pod must have the kubelet's own folder (/var/lib/kubelet/device-plugins; k0s and microk8s have"
+              " another) and a version that this kubelet knows; restart the kubelet, then the plugin",
+              "Kubernetes documentation, Device Plugins; hustcat/k8s-rdma-device-plugin issue 10"),
+    FaultLine(r"LoadConf\(\): VF pci addr is required",
+              "the pod was given no virtual function: the network's definition and the pod do not name its resource",
+              "annotation k8s.v1.cni.cncf.io/resourceName in the NetworkAttachmentDefinition, the same resource in the"
+              " pod's limits; kubectl describe node must list it above 0",
+              "k8snetworkplumbingwg/sriov-cni pkg/config; sriov-network-device-plugin issues 258 and 490"),
+    FaultLine(r"lstat /sys/bus/pci/devices/[^\n]{4,80}: no such file[^\n]{0,20}",
+              "the virtual function that the pod was given is not on the host any more, or with another driver",
+              "delete the pod, so that it gets another one; restart the device plugin after each change of sriov_numvfs"
+              " or of a driver, so that it lists the functions anew",
+              "k8snetworkplumbingwg/sriov-cni pkg/utils; sriov-network-device-plugin issue 693"),
+    FaultLine(r"excluding interface \S{1,20}: {1,3}default route found[^\n]{0,60}"
+              r"(?=[\s\S]{0,20000}?no devices in device pool)",
+              "the plugin of network devices leaves functions out that carry a default route of the host",
+              "take the addresses from the virtual functions (NetworkManager and DHCP must leave them alone), restart"
+              " the plugin; or bind them to vfio-pci",
+              "k8snetworkplumbingwg/sriov-network-device-plugin pkg/netdevice; its issue 386"),
     FaultLine(r"Allocate failed due to [^\n]{0,60}?(?:requested number of devices unavailable"
               r"|no healthy devices present"
               r"|unregistered device)[^\n]{0,80}",
@@ -191,7 +286,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "kubectl get pods: its kubelet plugin must run on the node, with the container for this kind of device"
               " (gpus, compute-domains) on; read its log",
               "Kubernetes documentation, Dynamic Resource Allocation; dra-driver-nvidia-gpu issue 814"),
-    FaultLine(r"current node not ready in ComputeDomain|NodePrepareResources: rpc error: [^\n]{1,120}",
+    FaultLine(r"current node not ready in ComputeDomain|NodePrepareResources: rpc error: [^\n]{1,120}"
+              r"|IMEX daemon (?:not ready|check failed): [^\n]{1,80}|is nvidia-imex installed on this node[^\n]{0,4}",
               "the driver that gives out the devices (DRA) could not prepare them",
               "read its kubelet plugin's log: compute domain: the IMEX daemon's pod on each of the nodes; passthrough:"
               " a"
@@ -210,6 +306,13 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " job needs /dev/nvidia-caps-imex-channels/channel0, and all GPUs one fabric (ClusterUUID, CliqueId)",
               "NVIDIA IMEX guide; NVIDIA/nvbandwidth multinode_memcpy.cpp and issue 44"),
     # Slurm
+    FaultLine(r"Detected \d{1,6} oom[-_]kill event[^\n]{0,60}|\btasks? [\d,-]{1,40}: Out Of Memory"
+              r"|exceeded (?:job |virtual )?memory limit \(\d[^\n]{0,60}|TERM_MEMLIMIT[^\n]{0,60}"
+              r"|job killed: \w{0,2}mem [^\n]{1,60} exceeded limit [^\n]{1,30}",
+              "a process was killed: the memory of its job ran out",
+              "ask for more (--mem, --mem-per-cpu; LSF -M, PBS -l mem), start fewer ranks or loader processes a host;"
+              " errors of the network on other hosts follow from it",
+              "Slurm, src/plugins/task/cgroup and src/srun/launch.c; LSF and PBS documentation, memory limits"),
     FaultLine(r"can't stat gres\.conf file [^\n]{1,60}",
               "Slurm's list of GPUs names a device file that is not there: the driver is not loaded, or a GPU is lost",
               "nvidia-smi must show the GPUs before slurmd starts (After=nvidia-persistenced.service), or correct"
@@ -285,7 +388,33 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "a host of the job failed or was not reached any more",
               "look at that host: does it run, dmesg and the BMC's log of that time, slurmd's log and its network",
               "Slurm, src/slurmctld/job_mgr.c"),
-    FaultLine(r"CANCELLED AT \S{1,30} DUE TO TIME LIMIT",
+    FaultLine(r"Memory (?:specification can not be satisfied|required by task is not available)"
+              r"|Requested node configuration is not available|More processors requested than permitted"
+              r"|Node count specification invalid",
+              "the job or step asks for more than a host of the partition, or its job, has",
+              "sinfo -o '%P %D %c %m %G' shows what hosts have: CPUs, memory and GPUs that one of them has together; an"
+              " srun within a job no more than the job has (--overlap, --mem=0)",
+              "Slurm, src/common/slurm_errno.c"),
+    FaultLine(r"Reason=(?:Prolog|Epilog)[ /]\w{4,16}(?: failure)?"
+              r"|(?:Prolog|Epilog) failure on (?:nodes?|host) [^\n]{1,60}"
+              r"|Reason=batch job complete failure",
+              "a script that Slurm runs before or after each job failed on the host, which is taken out of use",
+              "slurmd's log there has its words; run it by hand as root; then scontrol update nodename=NAME"
+              " state=resume",
+              "Slurm, prolog_epilog.html; src/slurmctld"),
+    FaultLine(r"Incompatible versions of client and server code|Incompatible RPC version[^\n]{0,60}",
+              "Slurm's commands and daemons are of versions too far apart",
+              "slurmdbd the newest, then slurmctld, slurmd and commands within two (25.05: three) releases; also in"
+              " images",
+              "Slurm, upgrades.html"),
+    FaultLine(r"Unable to contact slurm controller \([^)\n]{1,40}\)|Reason=(?:Not responding"
+              r"|Node unexpectedly rebooted)"
+              r"|fetch_config: DNS SRV lookup failed",
+              "Slurm's controller and the host do not reach each other, or one of them was down",
+              "scontrol ping; systemctl status slurmctld and slurmd; ports 6817 and 6818 open both ways, the same"
+              " slurm.conf and names; a host that rebooted: its log, then state=resume",
+              "Slurm, troubleshoot.html"),
+    FaultLine(r"CANCELLED AT \S{1,30} DUE TO TIME LIMIT|TERM_RUNLIMIT[^\n]{0,60}|job killed: walltime [^\n]{1,60}",
               "the job was ended at its time limit",
               "ask for more (--time); a job that usually ends earlier hangs: look at its last lines",
               "Slurm, sbatch(1) --time"),
@@ -305,11 +434,64 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "Slurm, gres.html; Ray documentation, Accelerator support; vllm ray_utils.py"),
     FaultLine(r"Free memory on device[^\n]{0,40}\([\d.]{1,9}/[\d.]{1,9} GiB\) on startup is less than[^\n]{0,60}"
               r"|No available memory for the cache blocks"
-              r"|Not enough memory\. Please try to increase --mem-fraction-static",
+              r"|Not enough memory\. Please try to increase --mem-fraction-static|The memory capacity is unbalanced\."
+              r"[^\n]{0,80}",
               "the GPU's memory does not hold the model and its cache: something else has a part of it",
               "nvidia-smi shows who holds it: end what is left of an earlier run, and start one server a GPU; else more"
               " GPUs (tensor parallel) or another share (gpu_memory_utilization, mem-fraction-static)",
               "vllm v1/worker/gpu_worker.py; sglang srt/model_executor"),
+    FaultLine(r"HSA Agents\s{1,40}==========\s{1,40}\*\*\* Done \*\*\*",
+              "the ROCm runtime lists no agent at all, not even the CPU: it may not open all GPUs that the driver"
+              " shows",
+              "before ROCm 4.3 a container needs all of /dev/dri (then choose by ROCR_VISIBLE_DEVICES), or update; give"
+              " it /dev/kfd and the groups of both (--group-add video, render), --security-opt seccomp=unconfined",
+              "ROCm/ROCm issue 1482; rocminfo.cc"),
+    FaultLine(r"\[ \] NCCL\s{1,20}(?:\[ \] [A-Z]{3}\s{1,20}){0,3}\[[ X]\] MPI\s",
+              "Horovod was built without NCCL: the GPUs' gradients go through the CPU, by MPI or Gloo",
+              "HOROVOD_GPU_OPERATIONS=NCCL pip install --no-cache-dir --force-reinstall horovod, with NCCL's headers"
+              " (HOROVOD_NCCL_HOME); horovodrun --check-build must then show [X] NCCL",
+              "Horovod on GPU; horovod/runner/launch.py, check_build; horovod issue 2577"),
+    FaultLine(r"Horovod was not built with \w{3,8}|(?:MPI|Gloo) support has not been built|has not been built with MPI"
+              r" support|Neither MPI nor Gloo support has been built",
+              "Horovod was built without the controller that it is to use",
+              "horovodrun --check-build lists them: take the other (--gloo, --mpi), or build it with HOROVOD_WITH_MPI=1"
+              " (mpicxx in PATH) or HOROVOD_WITH_GLOO=1 (CMake)",
+              "horovod/runner/launch.py and common/basics.py"),
+    FaultLine(r"Unable to find a set of common task-to-task communication interfaces[^\n]{0,80}"
+              r"|Unable to connect to any of the addresses[^\n]{0,80}|No common network interfaces? (?:were )?found",
+              "Horovod's processes found no interface over which all hosts reach each other",
+              "horovodrun --network-interfaces NAME, that of the hosts' common network; open the firewall between them",
+              "horovod/runner/driver/driver_service.py"),
+    FaultLine(r"(?:[Cc]onnect to |dest_addr=|remote=\[)169\.254\.\d{1,3}\.\d{1,3}\b[^\n]{0,60}"
+              r"(?:refused|No route|[Tt]imed out|unreachable|connection abort)",
+              "the library took an interface with a link-local address (169.254), as the BMC's USB port has one, which"
+              " leads to no other host",
+              "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME=the interface that reaches the other hosts, the same on all;"
+              " take that address off an interface that does not need it",
+              "NCCL user guide, Networking issues; RFC 3927; sgl-project/sglang issue 6017"),
+    FaultLine(r"Assertion failed: mpiSize == tp \* pp[^\n]{0,40}|mpiSize == tp \* pp \* cp[^\n]{0,40}",
+              "the engine was built for another number of processes than are started",
+              "mpirun -n as many as tensor times pipeline parallel, by one MPI (mpirun of the image, srun --mpi=pmix),"
+              " so"
+              " that each rank sees the others",
+              "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/runtime/worldConfig.cpp"),
+    FaultLine(r"\b(?:orted|prted): Error: unknown option[^\n]{0,40}"
+              r"|Error: unknown option \"--(?:tree-spawn|hnp-topo-sig)",
+              "the hosts have different releases of Open MPI: one starts a daemon that does not know its options",
+              "the same Open MPI, first in PATH and LD_LIBRARY_PATH of a login without terminal on all hosts (ssh HOST"
+              " orted --version), or mpirun --prefix DIR; in containers the same image",
+              "Open MPI documentation, Launching with SSH; orte/tools/orted"),
+    FaultLine(r"bind(?: to)? that would (?:result in binding more\s{1,20}processes than cpus on a resource"
+              r"|require binding\s{1,20}processes to more cpus than are available)",
+              "mpirun is to bind more processes than the job has CPUs",
+              "ask the scheduler for a CPU for each process (--cpus-per-task, a container's cpuset), or mpirun"
+              " --bind-to"
+              " none; --use-hwthread-cpus counts threads",
+              "openpmix/prrte src/mca/rmaps/base/help-prte-rmaps-base.txt"),
+    FaultLine(r"has been marked dead because the detector has missed too many heartbeats[^\n]{0,40}",
+              "Ray lost a host: it did not answer in time",
+              "look at that host: memory that ran out (dmesg, ray memory), its network, or a reboot; raylet.out there",
+              "Ray documentation, Node failures; src/ray/gcs/gcs_server"),
     FaultLine(r"HAMI-core ERROR[^\n]{0,80}(?:Device \d{1,2} OOM \d{1,20} / \d{1,20}|cuMemoryAllocate failed res=2)",
               "the container used up the share of GPU memory that it was given (HAMi)",
               "ask for more (nvidia.com/gpumem) or load less; where far less is used than the line says, take a newer"
@@ -345,17 +527,58 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
 # What is seen of a fault whose cause another line may say.
 CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"Incompatible (?:platform|strategy) detected|Failed to initialize NVML: (?:could not load NVML library"
-              r"|ERROR_\w{4,40})|NVML not detected: could not load NVML library",
+              r"|ERROR_\w{4,40})|NVML not detected: could not load NVML library|Detected non-NVML platform: [^\n]{1,60}"
+              r"|did you (?:set the docker default runtime to|configure the NVIDIA Container Toolkit)[^\n]{0,12}",
               "the device plugin does not see the driver: its pod does not run with the runtime that gives GPUs",
               "of a node with GPUs: nvidia-smi there, the container toolkit, and its runtime as the engine's default or"
               " runtimeClassName: nvidia for the plugin; on a node without GPUs it is no fault",
               _PLUGIN),
+    FaultLine(r"no devices in device pool, [^\n]{1,100}(?![\s\S]{0,20000}?(?:resource server is created|registered"
+              r" successfully))|no Rdma Devices were found for resource[^\n]{0,60}",
+              "the plugin of network devices finds none that fits its list, so the node offers none",
+              "its selectors (vendors, devices, drivers, pfNames, ifNames, isRdma) against lspci -nnk and rdma link;"
+              " make"
+              " virtual functions and bind their driver before it starts, then restart it",
+              "k8snetworkplumbingwg/sriov-network-device-plugin README; its issue 340; k8s-rdma-shared-dev-plugin"),
+    FaultLine(r"GPU resources are not discovered by the node|unable to find any allocatable GPU resource",
+              "the node offers no GPU: no device plugin has registered one",
+              "read the log of its device plugin, then those before it: driver, container toolkit (kubectl describe"
+              " node: Allocatable)",
+              "NVIDIA/gpu-operator cmd/nvidia-validator; its issue 1190"),
+    FaultLine(r"(?:set_mempolicy|get_mempolicy|mbind|setting membind): Operation not permitted",
+              "the container may not bind memory to NUMA nodes",
+              "docker run --cap-add=SYS_NICE (in Kubernetes securityContext.capabilities), or start the program without"
+              " numactl (DeepSpeed: without --bind_cores_to_rank)",
+              "set_mempolicy(2); Docker documentation, seccomp; deepspeedai/DeepSpeed issue 4971"),
+    FaultLine(r"rocpclient\.go:\d{1,4}: exec error ?: ?[^\n]{1,60}",
+              "AMD's exporter cannot ask the GPU: its reader crashes or gets no answer",
+              "rocm-smi on the host: where it hangs, dmesg (amdgpu) says why, and a reboot mends a driver that was"
+              " loaded again",
+              "ROCm/gpu-operator issue 227"),
+    FaultLine(r"Unable to register worker with raylet[^\n]{0,60}|[Ff]ailed to register worker[^\n]{0,100}[Rr]aylet"
+              r"[^\n]{0,40}",
+              "Ray's own process on the host (raylet) ended or does not answer",
+              "raylet.out and gcs_server.out there (/tmp/ray/session_latest/logs) say why: memory, /dev/shm, open files"
+              " (ulimit -n), another Ray version; name the resources (--num-gpus, --num-cpus) where it counts wrong",
+              "Ray documentation, Debugging failures; ray issue 45440"),
+    FaultLine(r"selected configuration not currently applied",
+              "the GPUs' MIG mode or instances are not those that the configuration names",
+              "read the lines before it: a GPU in use is not reset (end what uses it, or reboot), a profile can be of"
+              " another model; nvidia-smi mig -lgi shows what there is",
+              "NVIDIA/mig-parted cmd/nvidia-mig-parted/assert"),
+    FaultLine(r"submitted to be reduced, gathered or broadcasted by\s{1,20}subset of ranks[^\n]{0,80}",
+              "ranks wait for others that do not come to the same collective",
+              "Missing ranks below it (older: those not among the ready ranks) are behind: their log and host first;"
+              " else"
+              " ranks with other tensors or another number of steps",
+              "horovod/common/stall_inspector.cc; its issue 2107"),
     FaultLine(r"\w{2,30}: Unknown symbol \w{2,60} \(err -?\d{1,3}\)",
               "a kernel module needs another one, which is not loaded or of another version",
               "modprobe (not insmod) loads what it needs after depmod -a: of ib_… names ib_core and ib_uverbs; install"
               " modules that belong together from one release, and one that knows this kernel",
               "Linux kernel/module/main.c, resolve_symbol_wait; containers/ai-lab-recipes issue 483"),
-    FaultLine(r"exec: \\?\"(?:nvidia|rocm|amd|hl)-smi\\?\": executable file not found",
+    FaultLine(r"exec: \\?\"?(?:nvidia|rocm|amd|hl)-smi\\?\"?: (?:executable file )?not found"
+              r"|non existent bind point \(file\) in container: '[^'\n]{0,40}nvidia-smi'",
               "the container has not the GPU driver's tools: its runtime did not give it the GPU",
               "start it with the GPUs (docker --gpus all; Kubernetes limits and runtimeClassName: nvidia) and"
               " NVIDIA_DRIVER_CAPABILITIES with utility; AMD and Gaudi: an image that has them",
@@ -397,14 +620,16 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               " each"
               " job, it is not there between jobs",
               "NVIDIA/DCGM issue 308; NVIDIA/NVSentinel issue 1471"),
-    FaultLine(r"Failed loading kernel module mlx5_\w{2,8}|Loading HCA driver and Access Layer:[^\n]{0,12}FAILED",
+    FaultLine(r"openibd restart\"? failed[^\n]{0,40}|Unloading \w{2,20} {4,60}\[FAILED\]"
+              r"|Failed loading kernel module mlx5_\w{2,8}|Loading HCA driver and Access Layer:[^\n]{0,12}FAILED",
               "the RDMA stack's own driver could not be loaded",
               "dmesg says why: modules of two stacks (distribution and DOCA) are mixed, or something uses the NIC:"
               " unload"
               " it (storage modules, ib_*), or reboot",
               "Mellanox/doca-driver-build issue 52"),
-    FaultLine(r"Detected \d{1,6} oom[-_]kill event|exitcode {0,4}: -9\b|Signal 9 \(SIGKILL\) received by PID"
-              r"|died with <Signals\.SIGKILL: 9>",
+    FaultLine(r"exitcode {0,4}: -9\b|Signal 9 \(SIGKILL\) received by PID"
+              r"|died with <Signals\.SIGKILL: 9>|exited on\s{1,20}signal 9 \(Killed\)"
+              r"|DataLoader worker \(pid \d{1,9}\) is killed by signal: Killed",
               "a process was killed: mostly the memory of its host or job ran out",
               "dmesg (oom-kill) and the job's or pod's limit say so: raise it (--mem, limits.memory), load fewer data"
               " at"
@@ -443,11 +668,24 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # That something failed, where no line says why.
 CLUSTER_FAILURES: tuple[FaultLine, ...] = (
+    FaultLine(r"Task launch for [^\n]{1,60} failed on node [^\n]{1,120}"
+              r"|error: Unable to (?:create step for job \d{1,12}"
+              r"|allocate resources): [^\n]{1,80}|error: Batch job submission failed: [^\n]{1,80}",
+              "Slurm refused the job, or could not start its step",
+              "its words say why; slurmd's log of the host, slurmctld's, and scontrol show job",
+              "Slurm, src/common/slurm_errno.c"),
+    FaultLine(r"Engine core (?:initialization failed|process \S{1,40} died)[^\n]{0,60}|Scheduler hit an exception"
+              r"|scheduler died, please check[^\n]{0,40}|EngineDeadError",
+              "the server's engine ended with an error",
+              "the first traceback above it, of any rank, has the cause",
+              "vllm v1/engine/core_client.py; sglang srt/managers"),
     FaultLine(r"nhc: {1,4}Health check failed: {1,4}[^\n]{1,160}",
               "a health check of the host failed",
               "its words say which; run that test alone, and read dmesg of the host",
               "mej/nhc; Azure/azurehpc-health-checks"),
-    FaultLine(r"Caught signal \d{1,2} \([^\n]{1,100}",
+    FaultLine(r"Caught signal \d{1,2} \([^\n]{1,100}|exitcode {0,4}: -(?:6|11)\b"
+              r"|Signal (?:6|11) \(SIG\w{3,4}\) received"
+              r" by PID \d{1,9}|exited on\s{1,20}signal (?:6|11) \([^)\n]{1,30}\)",
               "a process crashed",
               "the backtrace below it names the library: UCX and MPI of the image must fit the host's driver; signal 7"
               " (bus error) is a file, /dev/shm or huge pages that ran out",

@@ -74,7 +74,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|while creating shared memory segment(?![^\n]{0,160}error: (?!No space))|killed by signal: Bus error"
               r"|Please check that /dev/shm or the directory you specified has more available memory"
               r"|unable to write to file </torch_|out of shared memory\. Please try to raise"
-              r"|insufficient shared memory \(shm\)|Signal 7 \(SIGBUS\) received|exitcode {0,4}: -7\b",
+              r"|insufficient shared memory \(shm\)|Signal 7 \(SIGBUS\) received|exitcode {0,4}: -7\b"
+              r"|exited on\s{1,20}signal 7 \(Bus error\)",
               "/dev/shm of the container is too small",
               "docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium Memory there",
               f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
@@ -346,7 +347,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "run nvidia-imex on all of them with the same list of nodes (nvidia-imex-ctl -N); a container needs a"
               " channel (/dev/nvidia-caps-imex-channels); NCCL_MNNVL_ENABLE=0 goes over the NICs",
               "NVIDIA/nccl src/mnnvl.cc; IMEX user guide"),
-    FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
+    FaultLine(r"failed to (?:open|get) (?:CUDA|HIP) IPC handle[^\n]{0,60}"
+              r"|cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
               r"failed[^\n]{0,60}|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
               r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))"
               r"|p2p\.cc:\d{1,5} NCCL WARN (?:HIP|Cuda) failure (?:\d{1,4} )?'invalid (?:device pointer|argument"
@@ -440,12 +442,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, where NET is the network of the hosts"
               " (10.0.0.0/24 or a name): docker0 and virbr0 have one address on all hosts; open the firewall",
               "open-mpi/ompi opal/mca/btl/tcp/help-mpi-btl-tcp.txt; horovod issue 310"),
-    FaultLine(r"[Cc]onnect to 127(?:\.\d{1,3}){3}<\d{1,5}> failed[^\n]{0,60}"
+    FaultLine(r"Using (?:interface |\[\d\])lo:127\.0\.0\.1<0>(?=[\s\S]{0,40000}?(?:Connection refused|[Tt]imed out))"
+              r"|[Cc]onnect to 127(?:\.\d{1,3}){3}<\d{1,5}> failed[^\n]{0,60}"
               r"|dest_addr=127(?:\.\d{1,3}){3}:\d{1,5}\) failed[^\n]{0,60}|\btcp/lo - Destination is unreachable",
               "a rank gave the others its loopback address",
               "NCCL_SOCKET_IFNAME (UCX: UCX_NET_DEVICES)=the interface that reaches the other hosts, on each"
-              " host its own"
-              " name; see that it is up and has an address",
+              " host its own name, up and with an address (a list that excludes, ^docker0, must exclude lo, too)",
               f"{_GUIDE}, Networking issues (IP network interfaces)"),
     FaultLine(r"(?:Call to connect|(?<!failed to )[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
               r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable"
@@ -504,11 +506,6 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "srun --mpi=pmix (srun --mpi=list shows what there is), or an MPI built with Slurm's PMI; mpirun within"
               " the allocation works too",
               "open-mpi/ompi ompi/runtime/help-mpi-runtime.txt; Slurm MPI guide"),
-    FaultLine(r"Insufficient (?:rdma|nvidia\.com|amd\.com|openshift\.io|mellanox\.com|vpc\.amazonaws\.com)/\S{1,60}",
-              "no node of the cluster has the resource free that the pod asks for",
-              "kubectl describe node: Allocatable and Allocated; see that the device plugin runs and that the name of"
-              " the resource is its own",
-              "Kubernetes documentation, Device Plugins"),
     FaultLine(r"Unable to resolve hostname to a \(local\) address"
               r"(?=[\s\S]{0,20000}?(?:connectFullMesh|[Tt]ime ?d? ?out|refused|Error))|unsupported gloo device"
               r"|Unable to find address for: \S{1,20}",
@@ -785,7 +782,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "read the SXIDs in dmesg and Fabric Manager's log; reset GPUs and switches or reboot; if it comes back,"
               " the board goes back",
               _DCGM),
-    FaultLine(r"Detected XID \d{1,4} for GPU \d{1,3}",
+    FaultLine(r"Detected XID \d{1,4} for GPU \d{1,3}|XidCriticalError: Xid=\d{1,4} on Device[^\n]{0,80}",
               "a GPU reported an XID",
               "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
               _DCGM),
@@ -889,7 +886,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"could not select device driver \"(?:nvidia)?\"? ?\"? ?with capabilities: \[\[gpu\]\]"
               r"|nvidia-container-cli: "
               r"[^\n]{1,120}"
-              r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}"
+              r"(?:load library failed|no such file)[^\n]{0,60}"
               r"|[Uu]nknown (?:or invalid )?runtime(?: name)?:? \\?\"?nvidia"
               r"|no runtime for \\?\"nvidia\\?\" is configured",
               "the container runtime cannot give GPUs to containers",
@@ -991,6 +988,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "end the processes that hold them (rdma resource show mr), register fewer and larger pieces, or raise the"
               " NIC's limit; keys of killed processes go with a reload of mlx5_ib",
               "Linux drivers/infiniband/hw/mlx5/mr.c, create_mkey_warn; openucx/ucx issue 6264"),
+    FaultLine(r"ALLOC_UAR\(0x802\)[^\n]{0,40} failed, status (?:limits exceeded|no resources)[^\n]{0,40}",
+              "the NIC has no UAR pages left: too many processes or queues have it open",
+              "enlarge them (mlxconfig -d ADDRESS set PF_LOG_BAR_SIZE=N, UAR BAR; then a cold reboot), or start fewer"
+              " processes a host; it is neither the host's memory nor ulimit -l",
+              "openucx/ucx issue 6049; open-mpi/ompi issue 6854; Linux mlx5/core/cmd.c"),
     FaultLine(r"\b(?!CREATE_MKEY)[A-Z]\w{3,40}\(0x[0-9a-f]{1,4}\)[^\n]{0,40} failed, status (?:limits exceeded|no "
               r"resources)\(0x[8f]\)[^\n]{0,40}",
               "a NIC's resources are used up",
@@ -1175,7 +1177,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "nvml.h, nvmlReturn_t"),
     FaultLine(r"Failed to initialize NVML: Unknown Error",
               "the container has lost its right to the GPUs' device nodes",
-              "start the container again; then cgroup driver cgroupfs, or name the nodes with --device",
+              "start the container again; a reload of systemd takes it: nvidia-ctk system create-dev-char-symlinks"
+              " --create-all at boot, CDI, the nodes by --device, or the cgroup driver cgroupfs",
               "NVIDIA container toolkit, Troubleshooting (systemctl daemon-reload)"),
     FaultLine(r"HW Exception by GPU node-\d{1,4}[^\n]{0,100}",
               "a GPU hung, and its driver ended what ran on it",
@@ -1204,7 +1207,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "start nvidia-fabricmanager of the driver's version (boards with NVLink 5 also need nvlsm), and read"
               " its log; of a guest, activate its partition (hosttune plan, fabric_partition)",
               f"{_SMI}, Fabric; Fabric Manager user guide"),
-    FaultLine(r"Fabric[ \t]{0,20}\n[ \t]{0,40}State[ \t]{0,60}: \w[\w ]{0,20}\n[ \t]{0,40}Status[ \t]{0,60}:"
+    FaultLine(r"NVLink fabric (?:registration error|not attached) \([^\n]{1,100}"
+              r"|Fabric[ \t]{0,20}\n[ \t]{0,40}State[ \t]{0,60}: \w[\w ]{0,20}\n[ \t]{0,40}Status[ \t]{0,60}:"
               r" (?!Success|N/A)[A-Z][\w ]{2,40}",
               "a GPU's registration with the fabric failed",
               "read Fabric Manager's log of that time (with NVLink between hosts also the switches' and IMEX),"
@@ -1287,6 +1291,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"Insufficient (?:rdma|[a-z][\w-]{1,30}(?:\.[\w-]{1,30}){0,3}\.(?:com|io|ai|org))/\w[\w.-]{0,59}",
+              "no node of the cluster has the resource free that the pod asks for",
+              "kubectl describe node: Allocatable and Allocated; none there: read the device plugin's log (driver,"
+              " runtime, MIG), and see that the name of the resource is its own",
+              "Kubernetes documentation, Device Plugins"),
     FaultLine(r"Failed to open device(?=\r?\n(?:Failed to open device|hca_id:))",
               "RDMA devices are listed that the process may not open: the container was given others, or none",
               "name those that it has (ibv_devinfo shows them whole) in NCCL_IB_HCA, UCX_NET_DEVICES or"
@@ -1596,7 +1605,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the first rank did not give the others NCCL's id: it has not come so far, or ended",
               "read its log first; then MASTER_ADDR and MASTER_PORT",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID"),
-    FaultLine(r"ORTE was unable to reliably start one or more daemons|(?:ORTE|PRR?TE) daemon has unexpectedly failed"
+    FaultLine(r"(?:ORTE|PRR?TE) does not know how to route a message"
+              r"|ORTE was unable to reliably start one or more daemons|(?:ORTE|PRR?TE) daemon has unexpectedly failed"
               r"|has lost communication with a remote daemon|A daemon \(pid[^\n]{1,60} died unexpectedly"
               r"|timeout waiting for task launch|mpi/pmix\w{0,4}: [^\n]{0,100}collective timeout",
               "the launcher could not start its daemons on all hosts, or lost them",
@@ -1699,7 +1709,10 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "k8snetworkplumbingwg/sriov-cni; rdma-cni"),
     FaultLine(r"remote process exited or there was a network error|NIXL_ERR_REMOTE_DISCONNECT"
               r"|Connection closed by remote peer"
-              r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)",
+              r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)"
+              r"|Horovod has been shut down\. This was caused by an exception"
+              r"|unexpectedly tried to connect with a different incarnation"
+              r"|JAX distributed service detected fatal errors|UNAVAILABLE: Task /job:[^\n]{1,80} heartbeat timeout",
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),
