@@ -45,6 +45,18 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "docker run --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all; or mode = \"auto\" in"
               " /etc/nvidia-container-runtime/config.toml (cdi and csv, as on Jetson, need the runtime)",
               "NVIDIA/nvidia-container-toolkit cmd/nvidia-container-runtime-hook/hook_config.go"),
+    FaultLine(r"find runc path: exec: [^\n]{1,80}|error locating runtime: [^\n]{1,80}"
+              r"|no runtime binary found from candidate list[^\n]{0,60}",
+              "the toolkit's runtime finds no runtime below it (runc or crun)",
+              "install runc, or name the one that is there (runtimes = [\"crun\"] in"
+              " /etc/nvidia-container-runtime/config.toml); podman: --device nvidia.com/gpu=all (CDI) instead",
+              "NVIDIA/nvidia-container-toolkit internal/oci; containers/podman issue 5711"),
+    FaultLine(r"enroot-\w{1,16}: failed to set capabilities[^\n]{0,40}",
+              "enroot's helper programs lack the rights (capabilities) with which they unpack images",
+              "install enroot+caps (or setcap on enroot-aufs2ovlfs and enroot-mksquashovlfs), on a file system that"
+              " keeps"
+              " them (not NFS)",
+              "NVIDIA/enroot doc/installation.md"),
     FaultLine(r"CDI container edits did not apply[^\n]{0,60}",
               "the container engine does not read descriptions of devices (CDI)",
               "containerd 1.7: enable_cdi = true and cdi_spec_dirs in config.toml, or version 2; CRI-O 1.23 or later;"
@@ -157,7 +169,9 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " enroot start on the host, or --no-container-entrypoint",
               "NVIDIA/enroot bin/enroot-switchroot.c; NVIDIA/pyxis issue 61"),
     FaultLine(r"Not enough space left in [^\n]{1,80}|enroot-\w{1,16}: [^\n]{1,80}No space left on device"
-              r"|failed to extract layer [^\n]{1,300}no space left on device"
+              r"|(?:failed to extract layer|(?:write|mkdir) /var/lib/(?:docker"
+              r"|container)) ?\S[^\n]{1,300}no space left on"
+              r" device"
               r"|While making image from oci registry: [^\n]{1,300}no space left on device",
               "there is no space for the container's image where it is unpacked",
               "df -h of that folder (often /run, /tmp or a home directory): ENROOT_CACHE_PATH, ENROOT_DATA_PATH and"
@@ -220,6 +234,11 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "take the addresses from the virtual functions (NetworkManager and DHCP must leave them alone), restart"
               " the plugin; or bind them to vfio-pci",
               "k8snetworkplumbingwg/sriov-network-device-plugin pkg/netdevice; its issue 386"),
+    FaultLine(r"The node was low on resource: [\w-]{4,24}",
+              "the node ran out of this resource and ended the pod",
+              "kubectl describe node (conditions, Allocated): requests and limits of the pods, emptyDir volumes with"
+              " Medium Memory count as memory; for ephemeral-storage images and logs",
+              "Kubernetes documentation, Node-pressure Eviction"),
     FaultLine(r"Allocate failed due to [^\n]{0,60}?(?:requested number of devices unavailable"
               r"|no healthy devices present"
               r"|unregistered device)[^\n]{0,80}",
@@ -425,7 +444,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " reaches the others); ray status shows addresses and GPUs",
               "vllm documentation, distributed serving; its issue 7815"),
     FaultLine(r"CUDA_VISIBLE_DEVICES[=:'\" ]{1,4}NoDevFiles|Total available GPUs \d{1,4} is less than total desired"
-              r" GPUs[^\n]{0,20}|number of required \w{2,8} exceeds the total number of available[^\n]{0,60}"
+              r" GPUs[^\n]{0,20}|[Ww]orld size \(\d{1,5}\) is larger than the number of available GPUs"
+              r"|number of required \w{2,8} exceeds the total number of available[^\n]{0,60}"
               r"|No available node types can fulfill resource request(?![^\n]{0,80}'node:)[^\n]{0,80}"
               r"|Ray does not allocate any GPUs on the driver node|Current node has no GPU available[^\n]{0,60}",
               "the scheduler gave the job no GPU, or fewer than it asks for",
@@ -488,6 +508,42 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " --bind-to"
               " none; --use-hwthread-cpus counts threads",
               "openpmix/prrte src/mca/rmaps/base/help-prte-rmaps-base.txt"),
+    FaultLine(r"CUDA Hook Library: Failed to find symbol[^\n]{0,100}",
+              "Spectrum MPI's hooks for GPUs were loaded into a program without MPI, or before its MPI_Init",
+              "jsrun --smpiargs=off (or \"-disable_gpu_hooks\") for it; a program with MPI: MPI_Init before the first"
+              " call of CUDA",
+              "olcf/olcf-user-docs issue 78, CUDA hook error when program uses CUDA without first calling MPI_Init()"),
+    FaultLine(r"CUDA_HOME does not exist, unable to compile CUDA op"
+              r"|CUDA_HOME environment variable is not set[^\n]{0,40}",
+              "no CUDA toolkit (nvcc) is there, with which the program builds its extensions",
+              "install the toolkit of PyTorch's version (torch.version.cuda) and set CUDA_HOME, take an image with it"
+              " (-devel), or a build of the program that has them (DS_BUILD_OPS=1)",
+              "deepspeedai/DeepSpeed op_builder/builder.py; PyTorch torch/utils/cpp_extension.py"),
+    FaultLine(r"nvshmem_bootstrap_\w{2,12}\.so[.\d]{0,6}: cannot open shared object file|Bootstrap unable to load"
+              r" '[^'\n]{1,80}'",
+              "NVSHMEM does not find the library by which its processes meet",
+              "its lib folder into LD_LIBRARY_PATH on all hosts (mpirun -x), NVSHMEM_BOOTSTRAP=MPI, PMI or UID as the"
+              " program is started; for MPI build it for the MPI in use (nvshmem_bootstrap_mpi)",
+              "NVSHMEM documentation, NVSHMEM_BOOTSTRAP"),
+    FaultLine(r"Ray is trying to start at [^\n]{1,60}but is already running[^\n]{0,60}"
+              r"|Failed to start GCS\b[^\n]{0,60}",
+              "Ray's head could not start: another one runs, or its port is taken",
+              "ray stop --force on the host, then start it anew; or ray start --port with a free one (ss -ltnp)",
+              "ray-project/ray python/ray/_private/node.py"),
+    FaultLine(r"[Vv]ersion mismatch: The cluster was started with:",
+              "hosts of the Ray cluster have different versions of Ray or Python",
+              "one image, or one environment with the same versions of both, on all hosts",
+              "ray-project/ray python/ray/_private/utils.py"),
+    FaultLine(r"pthread_create failed[^\n]{0,80}|can't start new thread|fork: retry: [^\n]{1,60}",
+              "the limit of processes and threads is reached",
+              "raise it where the job starts (ulimit -u, TasksMax of its service, docker run --pids-limit=-1; in"
+              " Kubernetes the kubelet's podPidsLimit), or start fewer threads (OMP_NUM_THREADS)",
+              "pthread_create(3), fork(2): EAGAIN"),
+    FaultLine(r"Getting local topologies timed out[^\n]{0,100}",
+              "a process of the JAX job did not list its GPUs in time: the others wait for it",
+              "the task that the line names: its log first (a GPU that hangs, another jaxlib, fewer processes than"
+              " num_processes)",
+              "openxla/xla xla/pjrt/distributed/topology_util.cc"),
     FaultLine(r"has been marked dead because the detector has missed too many heartbeats[^\n]{0,40}",
               "Ray lost a host: it did not answer in time",
               "look at that host: memory that ran out (dmesg, ray memory), its network, or a reboot; raylet.out there",
@@ -550,6 +606,17 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               "docker run --cap-add=SYS_NICE (in Kubernetes securityContext.capabilities), or start the program without"
               " numactl (DeepSpeed: without --bind_cores_to_rank)",
               "set_mempolicy(2); Docker documentation, seccomp; deepspeedai/DeepSpeed issue 4971"),
+    FaultLine(r"nvidia-device-plugin-daemonset {1,40}0 {1,20}0 {1,20}0 ",
+              "no node is one for the device plugin: none has the labels of a GPU",
+              "kubectl get nodes --show-labels: feature.node.kubernetes.io/pci-10de.present comes from node feature"
+              " discovery, which must run there and see the GPU (lspci); then nvidia.com/gpu.deploy.device-plugin",
+              "NVIDIA GPU operator documentation, Troubleshooting"),
+    FaultLine(r"amdgpu driver unavailable[^\n]{0,80}|No GPU nodes found via properties",
+              "AMD's device plugin sees no driver or no GPU on the node",
+              "lsmod and dmesg of the node (amdgpu, kfd), rocminfo there; the plugin needs /sys and /dev; on a node"
+              " without"
+              " GPUs it is no fault",
+              "ROCm/k8s-device-plugin internal/pkg/amdgpu"),
     FaultLine(r"rocpclient\.go:\d{1,4}: exec error ?: ?[^\n]{1,60}",
               "AMD's exporter cannot ask the GPU: its reader crashes or gets no answer",
               "rocm-smi on the host: where it hangs, dmesg (amdgpu) says why, and a reboot mends a driver that was"
@@ -628,7 +695,8 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               " it (storage modules, ib_*), or reboot",
               "Mellanox/doca-driver-build issue 52"),
     FaultLine(r"exitcode {0,4}: -9\b|Signal 9 \(SIGKILL\) received by PID"
-              r"|died with <Signals\.SIGKILL: 9>|exited on\s{1,20}signal 9 \(Killed\)"
+              r"|died with <Signals\.SIGKILL: 9>|exited on\s{1,20}signal 9 \(Killed\)|exits with return code = -9\b"
+              r"|terminated with -9\b|signaled to shutdown with signal 9"
               r"|DataLoader worker \(pid \d{1,9}\) is killed by signal: Killed",
               "a process was killed: mostly the memory of its host or job ran out",
               "dmesg (oom-kill) and the job's or pod's limit say so: raise it (--mem, limits.memory), load fewer data"
@@ -647,7 +715,8 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               " taints of the nodes",
               "Volcano documentation, gang and capacity plugins; its issue 3220"),
     FaultLine(r"dial unix /\S{1,60}(?:containerd|crio|docker)\.sock: connect: (?:connection refused"
-              r"|permission denied)|Cannot connect to the Docker daemon at [^\n]{1,60}",
+              r"|permission denied)|permission denied while trying to connect to the Docker daemon socket"
+              r"|Cannot connect to the Docker daemon at [^\n]{1,60}",
               "the container engine does not answer on its socket",
               "systemctl status containerd (docker, crio) and its journal: an error in its configuration, as of a"
               " runtime"
@@ -683,13 +752,19 @@ CLUSTER_FAILURES: tuple[FaultLine, ...] = (
               "a health check of the host failed",
               "its words say which; run that test alone, and read dmesg of the host",
               "mej/nhc; Azure/azurehpc-health-checks"),
-    FaultLine(r"Caught signal \d{1,2} \([^\n]{1,100}|exitcode {0,4}: -(?:6|11)\b"
+    FaultLine(r"Caught signal \d{1,2} \([^\n]{1,100}|exitcode {0,4}: -(?:6|11)\b|exits with return code = -(?:6|11)\b"
               r"|Signal (?:6|11) \(SIG\w{3,4}\) received"
               r" by PID \d{1,9}|exited on\s{1,20}signal (?:6|11) \([^)\n]{1,30}\)",
               "a process crashed",
               "the backtrace below it names the library: UCX and MPI of the image must fit the host's driver; signal 7"
               " (bus error) is a file, /dev/shm or huge pages that ran out",
               "openucx/ucx src/ucs/debug/debug.c"),
+    FaultLine(r"(?:runc|crun) create failed: [^\n]{1,160}|OCI runtime (?:create|exec) failed: [^\n]{1,160}"
+              r"|container creation failed: [^\n]{1,160}",
+              "the container could not be made",
+              "the last words of the line say why; the same command without the GPU shows whether the GPU is the"
+              " reason",
+              "opencontainers/runc; apptainer"),
     FaultLine(r"pyxis: couldn't start container|pyxis: \[ERROR\] [^\n]{1,120}",
               "Slurm's container plugin could not start the container",
               "the lines above it say why; enroot start IMAGE on the host shows the same",

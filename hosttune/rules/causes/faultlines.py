@@ -75,7 +75,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|Please check that /dev/shm or the directory you specified has more available memory"
               r"|unable to write to file </torch_|out of shared memory\. Please try to raise"
               r"|insufficient shared memory \(shm\)|Signal 7 \(SIGBUS\) received|exitcode {0,4}: -7\b"
-              r"|exited on\s{1,20}signal 7 \(Bus error\)",
+              r"|exited on\s{1,20}signal 7 \(Bus error\)|exits with return code = -7\b",
               "/dev/shm of the container is too small",
               "docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium Memory there",
               f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
@@ -370,7 +370,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r" of memory"
               r"|OOM when allocating tensor|MODULE:PT_DEVMEM Allocation failed|CU(?:BLAS|DNN"
               r"|SPARSE)_STATUS_ALLOC_FAILED"
-              r"|CUFFT_ALLOC_FAILED|(?:UR|ZE)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|No available memory for the cache"
+              r"|CUFFT_ALLOC_FAILED|(?:UR|ZE)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|tokens that can be stored in KV cache"
+              r"|No available memory for the cache"
               r" blocks|is needed, which is larger than the available"
               r" KV cache memory|Free memory on device [^\n]{0,60}is less than desired",
               "the GPU's memory is full",
@@ -830,7 +831,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "after an update of the driver reboot; in a container take cuda-compat and copies of libcuda out of"
               " LD_LIBRARY_PATH, so that the host's library is used",
               "CUDA runtime API, cudaErrorSystemDriverMismatch (803)"),
-    FaultLine(r"MPS client failed to connect|(?:cudaErrorMps|CUDA_ERROR_MPS_)\w{4,40}"
+    FaultLine(r"MPS client failed to connect|Cannot find MPS control daemon process"
+              r"|(?:cudaErrorMps|CUDA_ERROR_MPS_)\w{4,40}"
               r"|remote procedural call between the MPS server and the MPS client failed"
               r"|Server encountered a fatal exception\. Shutting down"
               r"|MPS server is not ready to accept new MPS client requests|required to (?:create MPS client|support"
@@ -1173,7 +1175,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               f"{_SMI}, mig; Project-HAMi/HAMi issue 1044"),
     FaultLine(r"Failed to initialize NVML: (?:GPU access blocked by the operating system|Insufficient Permissions)",
               "the process may not use the GPUs' device nodes",
-              "give the user, or the container's cgroup, /dev/nvidiactl and /dev/nvidiaN (--gpus, or --device)",
+              "give the user, or the container's cgroup, /dev/nvidiactl and /dev/nvidiaN (--gpus, or --device); podman"
+              " without root: --group-add keep-groups; SELinux: setsebool -P container_use_devices on",
               "nvml.h, nvmlReturn_t"),
     FaultLine(r"Failed to initialize NVML: Unknown Error",
               "the container has lost its right to the GPUs' device nodes",
@@ -1291,6 +1294,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"had (?:untolerated )?taint \{nvidia\.com/gpu[^}\n]{0,40}\}[^\n]{0,60}",
+              "the nodes with GPUs are closed to pods that do not name their taint",
+              "tolerations in the pod (key nvidia.com/gpu, operator Exists), with the GPU among its limits",
+              "Kubernetes documentation, Taints and Tolerations"),
     FaultLine(r"Insufficient (?:rdma|[a-z][\w-]{1,30}(?:\.[\w-]{1,30}){0,3}\.(?:com|io|ai|org))/\w[\w.-]{0,59}",
               "no node of the cluster has the resource free that the pod asks for",
               "kubectl describe node: Allocatable and Allocated; none there: read the device plugin's log (driver,"
@@ -1503,7 +1510,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " -p2p r shows which pairs have access",
               "CUDA runtime API, cudaErrorPeerAccessNotEnabled (705); ggml-org/llama.cpp issue 10152"),
     FaultLine(r"Torch not compiled with CUDA enabled|not compiled with (?:GPU offload|CUDA|ROCm) support"
-              r"|Skipping registering GPU devices",
+              r"|Skipping registering GPU devices|CUDA-enabled jaxlib is not installed"
+              r"|No GPU/TPU found, falling back to CPU",
               "the program was built without the GPU, or lacks a library for it",
               "install its build for the GPU (pip: the cuXXX or rocmX.Y wheel); the lines before it name libraries that"
               " were not found",
@@ -1725,7 +1733,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the job at which this host wanted to meet the others has ended",
               "the log of the first host says why; start all again, with a new --rdzv-id",
               "PyTorch, torch/distributed/elastic/rendezvous"),
-    FaultLine(r"Watchdog caught collective operation timeout",
+    FaultLine(r"Watchdog caught collective operation timeout|dump signal due to a collective timeout from[^\n]{0,40}",
               "a rank did not come to a collective in time",
               "find the rank that is behind (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy): it crashed, waits for data, or its"
               " network hangs (NCCL_DEBUG=INFO)",

@@ -32,7 +32,7 @@ _LABELS = tuple(
             r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container)|kernel:|vfio-pci:|qemu-|kvm:|modprobe:"
             r"|ibwarn:|ping:|iperf3:|mlx[45]:|(?i:error|fatal|warning):|\d{1,4}: [\w.@-]{1,32}: <"
             r"|[\w.]{1,60}(?:Error|Exception):|lib[\w+-]{2,40}\.so|(?:[gs]et_mempolicy|mbind|panic|orted|prted|srun"
-            r"|slurm\w{1,8}): )"
+            r"|slurm\w{1,8}|enroot-\w{1,16}): )"
             r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel
