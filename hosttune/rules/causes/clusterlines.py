@@ -45,6 +45,11 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "docker run --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all; or mode = \"auto\" in"
               " /etc/nvidia-container-runtime/config.toml (cdi and csv, as on Jetson, need the runtime)",
               "NVIDIA/nvidia-container-toolkit cmd/nvidia-container-runtime-hook/hook_config.go"),
+    FaultLine(r"create nvidia_driver_[\d.]{3,12}: [^\n]{1,80}",
+              "the container asks for the volume of nvidia-docker 1, which nothing serves any more",
+              "remove such containers and volumes (docker volume ls -f driver=nvidia-docker), install the NVIDIA"
+              " container toolkit, and start with --gpus all",
+              "NVIDIA/nvidia-docker wiki, version 1 and its removal"),
     FaultLine(r"find runc path: exec: [^\n]{1,80}|error locating runtime: [^\n]{1,80}"
               r"|no runtime binary found from candidate list[^\n]{0,60}",
               "the toolkit's runtime finds no runtime below it (runc or crun)",
@@ -145,7 +150,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"Device /dev/(?:nvidia|dri/|kfd|accel|infiniband)\S{0,30} does not exist|Failed to detect requested GPU"
               r" device|Missing source path /dev/(?:nvidia|dri|kfd)[^\n]{0,60}"
               r"|stat [`'\"]?/dev/(?:nvidia|dri|accel|infiniband)\S{0,30}: (?i:no such file)[^\n]{0,20}"
-              r"|error gathering device information while adding custom device [^\n]{1,80}",
+              r"|error gathering device information while adding custom device [^\n]{1,80}"
+              r"|hostPath type check failed: /dev/[^\n]{1,60}",
               "the device that the container is given is not on the host",
               "load the driver on the host before the container starts (nvidia-smi or modprobe nvidia_uvm makes the"
               " nodes; ls -l /dev/nvidia* /dev/dri /dev/kfd), and correct the container's list",
@@ -234,6 +240,10 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "take the addresses from the virtual functions (NetworkManager and DHCP must leave them alone), restart"
               " the plugin; or bind them to vfio-pci",
               "k8snetworkplumbingwg/sriov-network-device-plugin pkg/netdevice; its issue 386"),
+    FaultLine(r"exceeded quota: [^\n]{1,160}",
+              "the namespace's quota does not allow more of it",
+              "kubectl describe quota -n NAMESPACE: end what is left there, or have requests.nvidia.com/gpu raised",
+              "Kubernetes documentation, Resource Quotas"),
     FaultLine(r"The node was low on resource: [\w-]{4,24}",
               "the node ran out of this resource and ended the pod",
               "kubectl describe node (conditions, Allocated): requests and limits of the pods, emptyDir volumes with"
@@ -365,7 +375,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "unset SLURM_CPU_BIND* before an srun within a job, or srun --cpu-bind=none; give the job all CPUs"
               " (--exclusive, --cpus-per-task)",
               "Slurm, srun(1) --cpu-bind; llnl/ATS issue 133"),
-    FaultLine(r"Low (?:RealMemory|socket\*core\*thread count|CPUs)\b[^\n]{0,80}"
+    FaultLine(r"has low (?:real_memory size|socket\*core\*thread count|cpu count)[^\n]{0,40}|Low (?:RealMemory"
+              r"|socket\*core\*thread count|CPUs)\b[^\n]{0,80}"
               r"|Node configuration differs from hardware:"
               r" [^\n]{1,120}",
               "a host has less memory or other CPUs than Slurm was told",
@@ -383,7 +394,10 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "chronyc tracking on both; the same /etc/munge/munge.key everywhere, then restart munge and Slurm's"
               " daemons",
               "munge(7); Slurm troubleshooting guide"),
-    FaultLine(r"Couldn't (?:load|find the) specified plugin name for cgroup/v\d[^\n]{0,40}|Unable to initialize cgroup"
+    FaultLine(r"cgroup namespace '\w{2,12}' not mounted[^\n]{0,20}|unable to create \w{2,12} cgroup namespace"
+              r"|BPF load error \([^)\n]{1,60}\)|Could not apply device constrain to \w{3,4}"
+              r"|Couldn't (?:load|find the) specified plugin name for (?:cgroup/v\d|proctrack/cgroup)[^\n]{0,40}"
+              r"|Unable to initialize cgroup"
               r" plugin|cannot create cgroup context for cgroup/v\d",
               "Slurm's daemon cannot use the host's cgroups",
               "cgroup/v2 needs a slurmd built with dbus and bpf, and systemd; in a container without systemd"
@@ -398,7 +412,10 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "the kernel has no identities left for memory cgroups: ended jobs still hold them",
               "reboot the host; a kernel of 4.5 or later gives them back",
               "galaxyproject/galaxy pull request 6293; Linux mm/memcontrol.c"),
-    FaultLine(r"error: execve\(\): [^\n]{1,160}: No such file or directory",
+    FaultLine(r"error: execve\(\): (?!(?:nvidia|rocm|amd|hl)-smi)[^\n]{1,160}: No such file or directory"
+              r"|unable to find the specified executable file|(?:as it could not|execute an executable:)\s{1,20}"
+              r"(?:find an executable|access\s{1,20}or execute|change to the\s{1,20}specified working directory)"
+              r"|execvp error on file [^\n]{1,80}",
               "the job's program or script is not on the host that was to run it",
               "see that path there: a file system that is not mounted, SlurmdSpoolDir or /tmp that was emptied, or a"
               " program that only the submitting host has",
@@ -508,6 +525,16 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " --bind-to"
               " none; --use-hwthread-cpus counts threads",
               "openpmix/prrte src/mca/rmaps/base/help-prte-rmaps-base.txt"),
+    FaultLine(r"failed to alloc \d{3,20} bytes on host: CUDA_ERROR_OUT_OF_MEMORY[^\n]{0,20}"
+              r"|cudaHostAlloc failed: out of memory",
+              "the host's memory for the GPU (pinned) could not be had: it is not the GPU's memory that is full",
+              "free memory of the host and the job's or container's limit (docker --memory, limits.memory, --mem),"
+              " ulimit -l; let the program pin less",
+              "CUDA runtime API, cudaHostAlloc; tensorflow stream_executor/cuda/cuda_driver.cc"),
+    FaultLine(r"Total number of attention heads \(\d{1,5}\) must be divisible by tensor parallel size[^\n]{0,10}",
+              "the model cannot be cut over this number of GPUs",
+              "a tensor parallel size that divides its heads (mostly 1, 2, 4, 8), the rest by pipeline parallel",
+              "vllm config.py, verify_with_parallel_config"),
     FaultLine(r"CUDA Hook Library: Failed to find symbol[^\n]{0,100}",
               "Spectrum MPI's hooks for GPUs were loaded into a program without MPI, or before its MPI_Init",
               "jsrun --smpiargs=off (or \"-disable_gpu_hooks\") for it; a program with MPI: MPI_Init before the first"
@@ -645,7 +672,8 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               " modules that belong together from one release, and one that knows this kernel",
               "Linux kernel/module/main.c, resolve_symbol_wait; containers/ai-lab-recipes issue 483"),
     FaultLine(r"exec: \\?\"?(?:nvidia|rocm|amd|hl)-smi\\?\"?: (?:executable file )?not found"
-              r"|non existent bind point \(file\) in container: '[^'\n]{0,40}nvidia-smi'",
+              r"|non existent bind point \(file\) in container: '[^'\n]{0,40}nvidia-smi'"
+              r"|execve\(\): (?:nvidia|rocm|amd|hl)-smi: No such file[^\n]{0,20}",
               "the container has not the GPU driver's tools: its runtime did not give it the GPU",
               "start it with the GPUs (docker --gpus all; Kubernetes limits and runtimeClassName: nvidia) and"
               " NVIDIA_DRIVER_CAPABILITIES with utility; AMD and Gaudi: an image that has them",
@@ -696,7 +724,8 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               "Mellanox/doca-driver-build issue 52"),
     FaultLine(r"exitcode {0,4}: -9\b|Signal 9 \(SIGKILL\) received by PID"
               r"|died with <Signals\.SIGKILL: 9>|exited on\s{1,20}signal 9 \(Killed\)|exits with return code = -9\b"
-              r"|terminated with -9\b|signaled to shutdown with signal 9"
+              r"|terminated with -9\b|signaled to shutdown with signal 9|KILLED BY SIGNAL: 9 \("
+              r"|EXIT STRING: Killed \(signal 9\)"
               r"|DataLoader worker \(pid \d{1,9}\) is killed by signal: Killed",
               "a process was killed: mostly the memory of its host or job ran out",
               "dmesg (oom-kill) and the job's or pod's limit say so: raise it (--mem, limits.memory), load fewer data"
@@ -753,6 +782,7 @@ CLUSTER_FAILURES: tuple[FaultLine, ...] = (
               "its words say which; run that test alone, and read dmesg of the host",
               "mej/nhc; Azure/azurehpc-health-checks"),
     FaultLine(r"Caught signal \d{1,2} \([^\n]{1,100}|exitcode {0,4}: -(?:6|11)\b|exits with return code = -(?:6|11)\b"
+              r"|KILLED BY SIGNAL: (?:6|11) \([^)\n]{1,30}\)|EXIT STRING: (?:Aborted|Segmentation fault)[^\n]{0,20}"
               r"|Signal (?:6|11) \(SIG\w{3,4}\) received"
               r" by PID \d{1,9}|exited on\s{1,20}signal (?:6|11) \([^)\n]{1,30}\)",
               "a process crashed",

@@ -403,7 +403,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"Host key verification failed|Permission denied \(publickey[^\n]{0,60}|was not reachable via ssh"
               r"|ssh exited with exit code 255|unable to run (?:bstrap_)?proxy on \S{1,80}"
               r"|connect to host \S{1,80} port \d{1,5}: |launcher '\w{1,20}' not installed"
-              r"|kex_exchange_identification: [^\n]{0,60}|MCA parameter \"plm_rsh_agent\""
+              r"|\bssh: (?:command )?not found|kex_exchange_identification: [^\n]{0,60}|MCA parameter \"plm_rsh_agent\""
               r"|\borted: (?:command not found|No such file)|\bprted: (?:command not found|No such file)",
               "the launcher cannot log in on a host, or start its daemon there",
               "ssh HOST true must work without a question from the first host, in a container with its own keys and"
@@ -1298,7 +1298,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the nodes with GPUs are closed to pods that do not name their taint",
               "tolerations in the pod (key nvidia.com/gpu, operator Exists), with the GPU among its limits",
               "Kubernetes documentation, Taints and Tolerations"),
-    FaultLine(r"Insufficient (?:rdma|[a-z][\w-]{1,30}(?:\.[\w-]{1,30}){0,3}\.(?:com|io|ai|org))/\w[\w.-]{0,59}",
+    FaultLine(r"Insufficient (?:rdma|[a-z][\w-]{1,30}(?:\.[\w-]{1,30}){0,3}\.(?:com|io|ai|org))/\w[\w.-]{0,59}"
+              r"|cannot allocate all claims",
               "no node of the cluster has the resource free that the pod asks for",
               "kubectl describe node: Allocatable and Allocated; none there: read the device plugin's log (driver,"
               " runtime, MIG), and see that the name of the resource is its own",
@@ -1613,7 +1614,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the first rank did not give the others NCCL's id: it has not come so far, or ended",
               "read its log first; then MASTER_ADDR and MASTER_PORT",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID"),
-    FaultLine(r"(?:ORTE|PRR?TE) does not know how to route a message"
+    FaultLine(r"control_cb \([^)\n]{1,80}\): assert \(!closed\) failed"
+              r"|(?:ORTE|PRR?TE) does not know how to route a message"
               r"|ORTE was unable to reliably start one or more daemons|(?:ORTE|PRR?TE) daemon has unexpectedly failed"
               r"|has lost communication with a remote daemon|A daemon \(pid[^\n]{1,60} died unexpectedly"
               r"|timeout waiting for task launch|mpi/pmix\w{0,4}: [^\n]{0,100}collective timeout",
@@ -1700,7 +1702,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "its stack (py-spy dump, gdb) shows where; dmesg of its host for XIDs; NCCL_DEBUG=INFO for the network",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
     FaultLine(r"cannot find a network-attachment-definition \([^\n]{1,80}|failed to find plugin \"[\w-]{1,30}\" in path"
-              r"[^\n]{0,60}|no IP addresses available in (?:range set|network)[^\n]{0,60}",
+              r"[^\n]{0,60}|Could not allocate IP in range[^\n]{0,60}"
+              r"|no IP addresses available in (?:range set|network)[^\n]{0,60}",
               "the cluster's network could not give the pod its second interface",
               "kubectl get net-attach-def -A: name and namespace of the annotation; the plugin in /opt/cni/bin of each"
               " node; a range of addresses that is large enough (whereabouts, where several nodes share it)",
