@@ -96,6 +96,7 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " a toolkit of 1.8 or later",
               f"{_TOOLKIT}; NVIDIA/nvidia-container-runtime issue 78; NVIDIA/libnvidia-container issue 111"),
     FaultLine(r"nvidia-container-cli(?:\.real)?: [\w ]{1,24}error: [^\n]{0,200}?(?:file exists"
+              r"|no such device or address"
               r"|persistenced/socket: [^\n]{1,40}"
               r"|file lookup failed: [^\n]{1,160}|ldcache error[^\n]{0,80}|change root failed[^\n]{0,60})"
               r"|nvidia-container-cli(?:\.real)?: ldcache error: [^\n]{1,100}",
@@ -337,12 +338,13 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
     # Slurm
     FaultLine(r"Detected \d{1,6} oom[-_]kill event[^\n]{0,60}|\btasks? [\d,-]{1,40}: Out Of Memory"
               r"|exceeded (?:job |virtual )?memory limit \(\d[^\n]{0,60}|TERM_MEMLIMIT[^\n]{0,60}"
-              r"|job killed: \w{0,2}mem [^\n]{1,60} exceeded limit [^\n]{1,30}",
+              r"|job killed: \w{0,2}mem [^\n]{1,60} exceeded limit [^\n]{1,30}|container init was OOM-killed[^\n]{0,40}"
+              r"|Workers \(tasks / actors\) killed due to memory pressure \(OOM\)",
               "a process was killed: the memory of its job ran out",
               "ask for more (--mem, --mem-per-cpu; LSF -M, PBS -l mem), start fewer ranks or loader processes a host;"
               " errors of the network on other hosts follow from it",
               "Slurm, src/plugins/task/cgroup and src/srun/launch.c; LSF and PBS documentation, memory limits"),
-    FaultLine(r"can't stat gres\.conf file [^\n]{1,60}",
+    FaultLine(r"can't stat gres\.conf file [^\n]{1,60}|Waiting for gres\.conf file /dev/[^\n]{1,40}",
               "Slurm's list of GPUs names a device file that is not there: the driver is not loaded, or a GPU is lost",
               "nvidia-smi must show the GPUs before slurmd starts (After=nvidia-persistenced.service), or correct"
               " gres.conf; lspci and dmesg show a GPU that is lost",
@@ -359,7 +361,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "correct gres.conf: one line for each device file, Cores= in Slurm's own numbers (slurmd -C: cores, not"
               " threads), or AutoDetect alone; slurmd -G shows what is found",
               f"{_SLURM}; NVIDIA/deepops issue 1195"),
-    FaultLine(r"Invalid generic resource \(gres\) specification|Invalid Trackable RESource \(TRES\) specification",
+    FaultLine(r"Step requested GRES but job doesn't have GRES|Invalid generic resource \(gres\) specification"
+              r"|Invalid Trackable RESource \(TRES\) specification",
               "the job asks Slurm for GPUs that it does not know, or its step for more than the job has",
               "sinfo -o '%N %G' shows names and types: write them so (--gres=gpu:TYPE:N), with GresTypes=gpu in"
               " slurm.conf"
@@ -394,7 +397,16 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "chronyc tracking on both; the same /etc/munge/munge.key everywhere, then restart munge and Slurm's"
               " daemons",
               "munge(7); Slurm troubleshooting guide"),
-    FaultLine(r"cgroup namespace '\w{2,12}' not mounted[^\n]{0,20}|unable to create \w{2,12} cgroup namespace"
+    FaultLine(r"Parsing error at unrecognized key: [^\n]{1,40}|fatal: Unable to process configuration file"
+              r"|Invalid user for SlurmUser [^\n]{1,40}",
+              "Slurm's configuration has a key or a user that this host does not know",
+              "the line before names it: keys of cgroup.conf and gres.conf do not belong into slurm.conf, newer ones"
+              " need a"
+              " newer Slurm; SlurmUser must exist with one number on all hosts (id slurm)",
+              "Slurm, slurm.conf(5), src/common/parse_config.c"),
+    FaultLine(r"Hybrid mode is not supported\. Mounted cgroups are[^\n]{0,40}|systemd scope for slurmstepd could not be"
+              r" set|cannot create (?:jobacct_gather|task) context[^\n]{0,40}"
+              r"|cgroup namespace '\w{2,12}' not mounted[^\n]{0,20}|unable to create \w{2,12} cgroup namespace"
               r"|BPF load error \([^)\n]{1,60}\)|Could not apply device constrain to \w{3,4}"
               r"|Couldn't (?:load|find the) specified plugin name for (?:cgroup/v\d|proctrack/cgroup)[^\n]{0,40}"
               r"|Unable to initialize cgroup"
@@ -531,7 +543,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "free memory of the host and the job's or container's limit (docker --memory, limits.memory, --mem),"
               " ulimit -l; let the program pin less",
               "CUDA runtime API, cudaHostAlloc; tensorflow stream_executor/cuda/cuda_driver.cc"),
-    FaultLine(r"Total number of attention heads \(\d{1,5}\) must be divisible by tensor parallel size[^\n]{0,10}",
+    FaultLine(r"world[ _]size \(\d{1,6}\) is not (?:divisible by|equal to) tensor_model_parallel_size[^\n]{0,80}"
+              r"|Total number of attention heads \(\d{1,5}\) must be divisible by tensor parallel size[^\n]{0,10}",
               "the model cannot be cut over this number of GPUs",
               "a tensor parallel size that divides its heads (mostly 1, 2, 4, 8), the rest by pipeline parallel",
               "vllm config.py, verify_with_parallel_config"),
@@ -609,7 +622,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say.
 CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
-    FaultLine(r"Incompatible (?:platform|strategy) detected|Failed to initialize NVML: (?:could not load NVML library"
+    FaultLine(r"Incompatible (?:platform|strategy) detected"
+              r"|[Ff]ailed to initialize NVML: (?:could not load NVML library"
               r"|ERROR_\w{4,40})|NVML not detected: could not load NVML library|Detected non-NVML platform: [^\n]{1,60}"
               r"|did you (?:set the docker default runtime to|configure the NVIDIA Container Toolkit)[^\n]{0,12}",
               "the device plugin does not see the driver: its pod does not run with the runtime that gives GPUs",
@@ -623,6 +637,11 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               " make"
               " virtual functions and bind their driver before it starts, then restart it",
               "k8snetworkplumbingwg/sriov-network-device-plugin README; its issue 340; k8s-rdma-shared-dev-plugin"),
+    FaultLine(r"device marked unhealthy: [^\n]{1,60}|[Mm]arking (?:it|all devices|device \S{1,50}) as unhealthy",
+              "the device plugin took a GPU out: its driver reported a grave event, or did not answer",
+              "its XID in the plugin's log and in dmesg says what to do; it stays out until the plugin is started"
+              " again",
+              "NVIDIA/k8s-device-plugin internal/rm/health.go"),
     FaultLine(r"GPU resources are not discovered by the node|unable to find any allocatable GPU resource",
               "the node offers no GPU: no device plugin has registered one",
               "read the log of its device plugin, then those before it: driver, container toolkit (kubectl describe"
@@ -673,7 +692,8 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               "Linux kernel/module/main.c, resolve_symbol_wait; containers/ai-lab-recipes issue 483"),
     FaultLine(r"exec: \\?\"?(?:nvidia|rocm|amd|hl)-smi\\?\"?: (?:executable file )?not found"
               r"|non existent bind point \(file\) in container: '[^'\n]{0,40}nvidia-smi'"
-              r"|execve\(\): (?:nvidia|rocm|amd|hl)-smi: No such file[^\n]{0,20}",
+              r"|execve\(\): (?:nvidia|rocm|amd|hl)-smi: No such file[^\n]{0,20}"
+              r"|Skipping mount [^\n]{0,80}nvidia-smi[^\n]{0,80}doesn't exist in container",
               "the container has not the GPU driver's tools: its runtime did not give it the GPU",
               "start it with the GPUs (docker --gpus all; Kubernetes limits and runtimeClassName: nvidia) and"
               " NVIDIA_DRIVER_CAPABILITIES with utility; AMD and Gaudi: an image that has them",
@@ -772,6 +792,20 @@ CLUSTER_FAILURES: tuple[FaultLine, ...] = (
               "Slurm refused the job, or could not start its step",
               "its words say why; slurmd's log of the host, slurmctld's, and scontrol show job",
               "Slurm, src/common/slurm_errno.c"),
+    FaultLine(r"FATAL ERROR :: MODULE:\w{2,16} [^\n]{1,120}|RuntimeError: Collective call returned error",
+              "Gaudi's bridge to PyTorch, or its collectives, ended with an error",
+              "the lines before it and $HABANA_LOGS (hcl.log, synapse_runtime.log) of each rank; dmesg (habanalabs),"
+              " and"
+              " hl-smi -Q or manage_network_ifs.sh --status for the ports",
+              "docs.habana.ai, Runtime Environment Variables and Troubleshooting"),
+    FaultLine(r"Unable to initialize backend '(?:cuda|rocm)': [^\n]{1,160}",
+              "JAX could not use the GPUs",
+              "its words say why: driver, a jaxlib with the plugin of the GPU (pip list), devices in the container",
+              "jax-ml/jax jax/_src/xla_bridge.py"),
+    FaultLine(r"An error occurred in MPI_\w{3,30}|Fatal error in P?MPI_\w{3,30}[^\n]{0,80}",
+              "a call of MPI failed",
+              "the lines around it say why; the first rank that ended, by time, has the cause",
+              "open-mpi/ompi ompi/errhandler; pmodels/mpich"),
     FaultLine(r"Engine core (?:initialization failed|process \S{1,40} died)[^\n]{0,60}|Scheduler hit an exception"
               r"|scheduler died, please check[^\n]{0,40}|EngineDeadError",
               "the server's engine ended with an error",

@@ -403,7 +403,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"Host key verification failed|Permission denied \(publickey[^\n]{0,60}|was not reachable via ssh"
               r"|ssh exited with exit code 255|unable to run (?:bstrap_)?proxy on \S{1,80}"
               r"|connect to host \S{1,80} port \d{1,5}: |launcher '\w{1,20}' not installed"
-              r"|\bssh: (?:command )?not found|kex_exchange_identification: [^\n]{0,60}|MCA parameter \"plm_rsh_agent\""
+              r"|\bssh: (?:command )?not found|\bmpi(?:run|exec): command not found"
+              r"|kex_exchange_identification: [^\n]{0,60}|MCA parameter \"plm_rsh_agent\""
               r"|\borted: (?:command not found|No such file)|\bprted: (?:command not found|No such file)",
               "the launcher cannot log in on a host, or start its daemon there",
               "ssh HOST true must work without a question from the first host, in a container with its own keys and"
@@ -464,6 +465,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|Name or service not known for \S{1,80}:\d|The IPv4 network addresses of \([^\n]{1,120}? cannot be"
               r" retrieved[^\n]{0,60}(?=[\s\S]{0,9000}?(?:timed out after|DistStoreError|failed to connect to))"
               r"|Can't find address for host \S{1,80}, check slurm\.conf"
+              r"|Unable to resolve \"[\w.-]{1,80}\": Unknown host"
               r"|error encountered when getting address info",
               "the name of a host is not resolved",
               "getent hosts NAME on the host that asks; correct the list of hosts or /etc/hosts; in Kubernetes wait"
@@ -863,6 +865,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
               "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
     FaultLine(r"unresolvable CDI devices[^\n]{0,80}|failed to (?:stat CDI host device|inject CDI devices)[^\n]{0,80}"
+              r"|unable to create cdi spec file: [^\n]{1,120}"
               r"|failed to (?:generate|create) (?:device )?CDI specs?\b[^\n]{0,120}|invalid device, empty device edits",
               "the containers' description of the GPUs (CDI) lacks the device, is old, or could not be made",
               "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml (AMD: amd-ctk) after each change of driver, GPUs"
@@ -1352,7 +1355,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " a GPU that needs a reset is busy, too (its XIDs in dmesg), and so is a vGPU without a license",
               "CUDA runtime API, cudaErrorDevicesUnavailable; k8s-device-plugin issue 647; Azure/AKS issue 4870"),
     FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
-              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b|(?:cuInit|cudaSetDevice) err: 100\b"
+              r"|No CUDA GPUs are available|No visible GPU devices|(?:cuda|hip)ErrorNoDevice\b"
+              r"|(?:cuInit|cudaSetDevice) err: 100\b"
               r"|(?:cudart|nvcuda) init failure: 100\b|Failed to infer device type|cuInit: CUDA_ERROR_NO_DEVICE\b"
               r"|cuInit failed: ?100\b",
               "the process asks for a GPU that it does not see",
@@ -1614,7 +1618,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the first rank did not give the others NCCL's id: it has not come so far, or ended",
               "read its log first; then MASTER_ADDR and MASTER_PORT",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID"),
-    FaultLine(r"control_cb \([^)\n]{1,80}\): assert \(!closed\) failed"
+    FaultLine(r"(?:control_cb|control_cmd_cb) \([^)\n]{1,80}\): assert \(!closed\) failed"
               r"|(?:ORTE|PRR?TE) does not know how to route a message"
               r"|ORTE was unable to reliably start one or more daemons|(?:ORTE|PRR?TE) daemon has unexpectedly failed"
               r"|has lost communication with a remote daemon|A daemon \(pid[^\n]{1,60} died unexpectedly"
@@ -1702,7 +1706,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "its stack (py-spy dump, gdb) shows where; dmesg of its host for XIDs; NCCL_DEBUG=INFO for the network",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
     FaultLine(r"cannot find a network-attachment-definition \([^\n]{1,80}|failed to find plugin \"[\w-]{1,30}\" in path"
-              r"[^\n]{0,60}|Could not allocate IP in range[^\n]{0,60}"
+              r"[^\n]{0,60}|Could not allocate IP in range[^\n]{0,60}|failed to assign an IP address to container"
               r"|no IP addresses available in (?:range set|network)[^\n]{0,60}",
               "the cluster's network could not give the pod its second interface",
               "kubectl get net-attach-def -A: name and namespace of the annotation; the plugin in /opt/cni/bin of each"
@@ -1713,7 +1717,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the NIC's driver sets no VLAN for a virtual function: InfiniBand has none",
               "of InfiniBand use the CNI for it (SriovIBNetwork, ib-sriov-cni), and a PKey instead of the VLAN",
               "k8snetworkplumbingwg/sriov-cni issue 208"),
-    FaultLine(r"SRIOV-CNI failed to [^\n]{1,120}|failed to (?:move|set) RDMA (?:device|subsystem)[^\n]{1,100}",
+    FaultLine(r"SRIOV-CNI failed to [^\n]{1,120}|failed to (?:move|set) RDMA (?:device|subsystem)[^\n]{1,100}"
+              r"|RDMA subsystem namespace awareness mode is set to \w{2,12}, expected[^\n]{0,40}",
               "the cluster's network could not give the pod its virtual function",
               "its words say why; the function must be free and, for RDMA, the host in exclusive mode (rdma system"
               " show)",
