@@ -12,6 +12,9 @@ _CDI = "NVIDIA container toolkit, Support for Container Device Interface; cncf-t
 _PLUGIN = "NVIDIA/k8s-device-plugin README, internal/plugin/manager/factory.go"
 _SLURM = "Slurm, src/interfaces/gres.c; gres.conf(5)"
 _BRIDGE = r"(?:docker|virbr|lxcbr|lxdbr|podman|cni|br-[0-9a-f]{4}|ip6tnl|tunl0)\w{0,12}"
+# Of a node's description: up to the number of its GPUs.
+_GPUS = r"[ \t]{1,20}(?:nvidia|amd)\.com/gpu: {1,40}"
+_BEFORE_GPUS = rf"(?:(?!{_GPUS})[ \t]{{0,20}}\w[^\n]{{0,100}}\n){{0,24}}{_GPUS}\"?"
 # Programs whose faults are the lines below: a log of one of them without such a line is not decided.
 PROGRAMS = (
     r"(?m:^)[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} |\btime=\"\d{4}-[^\"\n]{1,40}\" level=|\bslurm(?:d|ctld|stepd)\b"
@@ -50,6 +53,16 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "remove such containers and volumes (docker volume ls -f driver=nvidia-docker), install the NVIDIA"
               " container toolkit, and start with --gpus all",
               "NVIDIA/nvidia-docker wiki, version 1 and its removal"),
+    FaultLine(r"WSL environment detected but no adapters were found",
+              "WSL has no GPU: Windows gives it none",
+              "a current Windows driver of the GPU, wsl --update, version 2 (wsl -l -v); nvidia-smi.exe in Windows must"
+              " show"
+              " it; install no Linux driver in WSL",
+              "NVIDIA/libnvidia-container src/dxcore.c; CUDA on WSL user guide"),
+    FaultLine(r"seccomp filter failed: Function not implemented",
+              "the kernel is too old for Slurm's container plugin (pyxis): it has no seccomp(2), which came with 3.17",
+              "a newer kernel or distribution (CentOS 7: not supported by newer pyxis)",
+              "NVIDIA/pyxis seccomp_filter.c; its issue 42; seccomp(2)"),
     FaultLine(r"find runc path: exec: [^\n]{1,80}|error locating runtime: [^\n]{1,80}"
               r"|no runtime binary found from candidate list[^\n]{0,60}",
               "the toolkit's runtime finds no runtime below it (runc or crun)",
@@ -273,7 +286,7 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "no node has as many huge pages free as the pod asks for",
               "reserve them on the nodes (hugepages= at boot) and restart the kubelet, which counts them at its start",
               "Kubernetes documentation, Manage HugePages"),
-    FaultLine(r"Could not resolve Linux kernel version|Unable to find a match: (?:kernel-|kmod-)[^\n]{1,120}"
+    FaultLine(r"Could not resolve Linux kernel version|Unable to find a match: [^\n]{1,120}"
               r"|(?:Unable to locate package|[Cc]ouldn't find any package by glob '?)[ ]?linux-(?:headers|modules"
               r"|image)"
               r"[^\n]{0,60}|linux-(?:headers|modules)-\S{1,60}' has no installation candidate"
@@ -317,6 +330,7 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " (gpus, compute-domains) on; read its log",
               "Kubernetes documentation, Dynamic Resource Allocation; dra-driver-nvidia-gpu issue 814"),
     FaultLine(r"current node not ready in ComputeDomain|NodePrepareResources: rpc error: [^\n]{1,120}"
+              r"|GPU \"[0-9A-Fa-f:.]{7,16}\" is bound to \"[\w-]{1,24}\" driver, expected[^\n]{0,40}"
               r"|IMEX daemon (?:not ready|check failed): [^\n]{1,80}|is nvidia-imex installed on this node[^\n]{0,4}",
               "the driver that gives out the devices (DRA) could not prepare them",
               "read its kubelet plugin's log: compute domain: the IMEX daemon's pod on each of the nodes; passthrough:"
@@ -436,6 +450,13 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "a host of the job failed or was not reached any more",
               "look at that host: does it run, dmesg and the BMC's log of that time, slurmd's log and its network",
               "Slurm, src/slurmctld/job_mgr.c"),
+    FaultLine(r"Gres=\(null\)(?=[\s\S]{0,8000}?\b(?:gres|gpus?)[=:-][\s\S]{0,400}?(?:Requested node configuration"
+              r"|Invalid"
+              r" generic resource))",
+              "Slurm knows no GPU of the host",
+              "slurm.conf: GresTypes=gpu and Gres=gpu:TYPE:N at the host's NodeName (a dynamic one: slurmd --conf"
+              " \"Gres=gpu:N\"), gres.conf there with File= or AutoDetect; then restart slurmctld and slurmd",
+              "Slurm, gres.html; SlinkyProject/slurm-operator issue 101"),
     FaultLine(r"Memory (?:specification can not be satisfied|required by task is not available)"
               r"|Requested node configuration is not available|More processors requested than permitted"
               r"|Node count specification invalid",
@@ -524,6 +545,12 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " so"
               " that each rank sees the others",
               "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/runtime/worldConfig.cpp"),
+    FaultLine(r"kubexec\.sh: (?:line )?\d{1,4}: [^\n]{1,80}not found",
+              "mpirun starts its daemons from worker to worker, and the workers' pods lack kubectl",
+              "mpirun --mca plm_rsh_no_tree_spawn 1 (the launcher then starts all), or the operator's version 2, which"
+              " uses"
+              " ssh",
+              "kubeflow/mpi-operator issue 501"),
     FaultLine(r"\b(?:orted|prted): Error: unknown option[^\n]{0,40}"
               r"|Error: unknown option \"--(?:tree-spawn|hnp-topo-sig)",
               "the hosts have different releases of Open MPI: one starts a daemon that does not know its options",
@@ -637,6 +664,12 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               " make"
               " virtual functions and bind their driver before it starts, then restart it",
               "k8snetworkplumbingwg/sriov-network-device-plugin README; its issue 340; k8s-rdma-shared-dev-plugin"),
+    FaultLine(rf"\bCapacity:\s{{1,2}}{_BEFORE_GPUS}[1-9][^\n]{{0,40}}\n{_BEFORE_GPUS}0\"?\s"
+              rf"|\ballocatable:\s{{1,2}}{_BEFORE_GPUS}0\"?\s{{1,2}}{_BEFORE_GPUS}[1-9]",
+              "the device plugin counts the node's GPUs and gives none: it holds all for unhealthy, or does not run any"
+              " more",
+              "its log (XIDs, an error of NVML) and nvidia-smi on the node; then start the plugin anew",
+              "Kubernetes documentation, Device Plugins; NVIDIA/k8s-device-plugin issue 58"),
     FaultLine(r"device marked unhealthy: [^\n]{1,60}|[Mm]arking (?:it|all devices|device \S{1,50}) as unhealthy",
               "the device plugin took a GPU out: its driver reported a grave event, or did not answer",
               "its XID in the plugin's log and in dmesg says what to do; it stays out until the plugin is started"

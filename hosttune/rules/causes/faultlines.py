@@ -1555,7 +1555,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               r" failed for",
               "a driver's kernel module is not built for the kernel that runs",
               "install the kernel's headers and build it again (dkms autoinstall; its make.log says what failed), or"
-              " install the distribution's signed build; dmesg names symbols that do not fit",
+              " install the distribution's signed build; dmesg names symbols that do not fit, Secure Boot or nouveau",
               "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
     FaultLine(r"couldn't find libnvidia-ml\.so|libcuda\.so[.\d]{0,4}: cannot open shared object|unable to find"
               r" libcuda\.so"

@@ -178,6 +178,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"NVRM: Attempting to remove device [0-9a-f:.]{7,16} with non-zero usage count"
               r"|failed to clear page tables on GEM object close|amdgpu: leaking bo va"
               r"|Could not unload NVIDIA driver kernel modules, driver is in use"
+              r"|An NVIDIA kernel module '[\w-]{1,24}' appears to (?:be )?already (?:be )?loaded[^\n]{0,40}"
               r"|failed to unload driver: resource temporarily unavailable"
               rf"|Module {_MODULES} is in use[^\n]{{0,60}}",
               "something on the host still uses the GPU or NIC that its driver is to give up",
