@@ -358,7 +358,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "ask for more (--mem, --mem-per-cpu; LSF -M, PBS -l mem), start fewer ranks or loader processes a host;"
               " errors of the network on other hosts follow from it",
               "Slurm, src/plugins/task/cgroup and src/srun/launch.c; LSF and PBS documentation, memory limits"),
-    FaultLine(r"can't stat gres\.conf file [^\n]{1,60}|Waiting for gres\.conf file /dev/[^\n]{1,40}",
+    FaultLine(r"can't stat gres\.conf file [^\n]{1,60}"
+              r"|Waiting for gres\.conf file /dev/[^\n]{1,40}(?![\s\S]{0,8000}?slurmd version \S{1,20} started)",
               "Slurm's list of GPUs names a device file that is not there: the driver is not loaded, or a GPU is lost",
               "nvidia-smi must show the GPUs before slurmd starts (After=nvidia-persistenced.service), or correct"
               " gres.conf; lspci and dmesg show a GPU that is lost",
@@ -651,7 +652,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
 CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
     FaultLine(r"Incompatible (?:platform|strategy) detected"
               r"|[Ff]ailed to initialize NVML: (?:could not load NVML library"
-              r"|ERROR_\w{4,40})|NVML not detected: could not load NVML library|Detected non-NVML platform: [^\n]{1,60}"
+              r"|ERROR_\w{4,40})|NVML not detected: could not load NVML library"
+              r"|Detected non-NVML platform: [^\n]{1,60}(?![\s\S]{0,400}?Detected Tegra platform)"
               r"|did you (?:set the docker default runtime to|configure the NVIDIA Container Toolkit)[^\n]{0,12}",
               "the device plugin does not see the driver: its pod does not run with the runtime that gives GPUs",
               "of a node with GPUs: nvidia-smi there, the container toolkit, and its runtime as the engine's default or"
@@ -731,7 +733,9 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               "start it with the GPUs (docker --gpus all; Kubernetes limits and runtimeClassName: nvidia) and"
               " NVIDIA_DRIVER_CAPABILITIES with utility; AMD and Gaudi: an image that has them",
               "NVIDIA container toolkit, driver capabilities; NVIDIA/k8s-device-plugin issue 346"),
-    FaultLine(r"lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared object file",
+    FaultLine(r"(?<!non-NVML platform: could not load NVML library: )lib(?:cuda"
+              r"|nvidia-ml)\.so\.1: cannot open shared object"
+              r" file",
               "the container or program does not find the GPU driver's libraries",
               "start the container with the GPUs (docker --gpus all, podman --device nvidia.com/gpu=all, apptainer"
               " --nv,"
@@ -831,7 +835,7 @@ CLUSTER_FAILURES: tuple[FaultLine, ...] = (
               " and"
               " hl-smi -Q or manage_network_ifs.sh --status for the ports",
               "docs.habana.ai, Runtime Environment Variables and Troubleshooting"),
-    FaultLine(r"Unable to initialize backend '(?:cuda|rocm)': [^\n]{1,160}",
+    FaultLine(r"RuntimeError: Unable to initialize backend '(?:cuda|rocm)': [^\n]{1,160}",
               "JAX could not use the GPUs",
               "its words say why: driver, a jaxlib with the plugin of the GPU (pip list), devices in the container",
               "jax-ml/jax jax/_src/xla_bridge.py"),

@@ -1559,8 +1559,9 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
     FaultLine(r"couldn't find libnvidia-ml\.so|libcuda\.so[.\d]{0,4}: cannot open shared object|unable to find"
               r" libcuda\.so"
-              r"|failed call to cuInit: (?:CUresult\(-1\)|UNKNOWN ERROR \(303)|could not load NVML library"
-              r"|libnvidia-ml\.so\.1: cannot open shared",
+              r"|failed call to cuInit: (?:CUresult\(-1\)|UNKNOWN ERROR \(303)"
+              r"|(?<!non-NVML platform: )could not load NVML library"
+              r"|(?<!non-NVML platform: could not load NVML library: )libnvidia-ml\.so\.1: cannot open shared",
               "the driver's library is not where programs look for it",
               "install the driver's libraries of the module's version, and run ldconfig; in a container give it the GPU"
               " through the container toolkit",
