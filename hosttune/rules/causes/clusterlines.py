@@ -42,7 +42,7 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "journalctl -u containerd names the entry; write config.toml anew (containerd config default), without"
               " cri"
               " in disabled_plugins, register the GPU's runtime again (nvidia-ctk runtime configure), restart it",
-              "containerd docs/cri/config.md; k3d-io/k3d issue 1108"),
+              "containerd documentation, CRI plugin; k3d-io/k3d issue 1108"),
     FaultLine(r"invoking the NVIDIA Container Runtime Hook directly[^\n]{0,80}",
               "the container was started by the toolkit's hook (--gpus), and the toolkit's mode does not allow that",
               "docker run --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all; or mode = \"auto\" in"
@@ -79,7 +79,7 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "the container engine does not read descriptions of devices (CDI)",
               "containerd 1.7: enable_cdi = true and cdi_spec_dirs in config.toml, or version 2; CRI-O 1.23 or later;"
               " docker: features.cdi true in daemon.json; then restart it",
-              "kubernetes-sigs/dra-driver-nvidia-gpu cmd; containerd docs/cri/config.md"),
+              "kubernetes-sigs/dra-driver-nvidia-gpu cmd; containerd documentation, CRI plugin"),
     FaultLine(r"could not select device driver \"(?:cdi|nvidia|amd)\"[^\n]{0,40}",
               "docker has no driver of this kind for devices",
               "cdi: switch it on (features.cdi true in daemon.json, docker 25 or later) and make the description"
