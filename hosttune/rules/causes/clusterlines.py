@@ -687,7 +687,7 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               "docker run --cap-add=SYS_NICE (in Kubernetes securityContext.capabilities), or start the program without"
               " numactl (DeepSpeed: without --bind_cores_to_rank)",
               "set_mempolicy(2); Docker documentation, seccomp; deepspeedai/DeepSpeed issue 4971"),
-    FaultLine(r"nvidia-device-plugin-daemonset {1,40}0 {1,20}0 {1,20}0 ",
+    FaultLine(r"nvidia-device-plugin-daemonset {1,40}0 {1,20}0 {1,20}0 [^\n]{0,80}nvidia\.com/gpu\.deploy",
               "no node is one for the device plugin: none has the labels of a GPU",
               "kubectl get nodes --show-labels: feature.node.kubernetes.io/pci-10de.present comes from node feature"
               " discovery, which must run there and see the GPU (lspci); then nvidia.com/gpu.deploy.device-plugin",
