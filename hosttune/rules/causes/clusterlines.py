@@ -458,6 +458,19 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "slurm.conf: GresTypes=gpu and Gres=gpu:TYPE:N at the host's NodeName (a dynamic one: slurmd --conf"
               " \"Gres=gpu:N\"), gres.conf there with File= or AutoDetect; then restart slurmctld and slurmd",
               "Slurm, gres.html; SlinkyProject/slurm-operator issue 101"),
+    FaultLine(r"Munge encode failed: Failed to access [^\n]{1,120}(?=[\s\S]{0,20000}?(?:Zero Bytes"
+              r"|[Aa]uthentication error|Unable"
+              r" to register))",
+              "munge does not run on this host, so Slurm's daemons do not trust it",
+              "systemctl enable --now munge, before slurmd; the same munge.key as the others, owned by munge with mode"
+              " 400",
+              "MUNGE installation guide; Azure/az-hop issue 656"),
+    FaultLine(r"SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive",
+              "a job was started within another one, whose variables contradict its own options",
+              "unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE before srun or sbatch there, or submit from"
+              " a"
+              " login host",
+              "Slurm, srun(1) --mem; mehta-lab/recOrder issue 482"),
     FaultLine(r"Memory (?:specification can not be satisfied|required by task is not available)"
               r"|Requested node configuration is not available|More processors requested than permitted"
               r"|Node count specification invalid",
@@ -558,6 +571,14 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "the same Open MPI, first in PATH and LD_LIBRARY_PATH of a login without terminal on all hosts (ssh HOST"
               " orted --version), or mpirun --prefix DIR; in containers the same image",
               "Open MPI documentation, Launching with SSH; orte/tools/orted"),
+    FaultLine(r"unable to create shared memory BTL coordinating structure"
+              r"|error occurred while determining whether or not"
+              r" \S{1,200} could be created",
+              "Open MPI cannot make its files of shared memory in its session folder",
+              "df -h /tmp and the owner of /tmp/ompi.*: remove what another user or run left, or set TMPDIR"
+              " (orte_tmpdir_base,"
+              " Open MPI 5: prte_tmpdir_base) to a local folder with space",
+              "open-mpi/ompi opal/mca/shmem/mmap; NVIDIA/TensorRT-LLM issue 2405"),
     FaultLine(r"bind(?: to)? that would (?:result in binding more\s{1,20}processes than cpus on a resource"
               r"|require binding\s{1,20}processes to more cpus than are available)",
               "mpirun is to bind more processes than the job has CPUs",
@@ -823,7 +844,8 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # That something failed, where no line says why.
 CLUSTER_FAILURES: tuple[FaultLine, ...] = (
-    FaultLine(r"Task launch for [^\n]{1,60} failed on node [^\n]{1,120}"
+    FaultLine(r"error: tasks? [\d,-]{1,40} launch failed: [^\n]{1,80}"
+              r"|Task launch for [^\n]{1,60} failed on node [^\n]{1,120}"
               r"|error: Unable to (?:create step for job \d{1,12}"
               r"|allocate resources): [^\n]{1,80}|error: Batch job submission failed: [^\n]{1,80}",
               "Slurm refused the job, or could not start its step",

@@ -480,7 +480,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "end it (ss -ltnp shows who), or give another one (MASTER_PORT, -p)",
               "bind(2): EADDRINUSE"),
     FaultLine(r"error while loading shared libraries: \S{1,80}|lib(?:cu(?:dart|blas|blasLt|dnn|fft|rand|solver|sparse)"
-              r"|nvrtc|nccl|rccl|amdhip64|rocblas|hipblas|hsa-runtime64|MIOpen)\.so[.\d]{0,16}: cannot open shared"
+              r"|nvrtc|nvinfer\w{0,30}|nccl|rccl|amdhip64|rocblas|hipblas|hsa-runtime64"
+              r"|MIOpen)\.so[.\d]{0,16}: cannot open shared"
               r" object"
               r"|Unable to load NCCL library",
               "a library of the program is not found on a host",
