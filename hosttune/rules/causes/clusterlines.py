@@ -12,13 +12,18 @@ _CDI = "NVIDIA container toolkit, Support for Container Device Interface; cncf-t
 _PLUGIN = "NVIDIA/k8s-device-plugin README, internal/plugin/manager/factory.go"
 _SLURM = "Slurm, src/interfaces/gres.c; gres.conf(5)"
 _BRIDGE = r"(?:docker|virbr|lxcbr|lxdbr|podman|cni|br-[0-9a-f]{4}|ip6tnl|tunl0)\w{0,12}"
+# Of a node's description: up to the number of its GPUs.
+_GPUS = r"[ \t]{1,20}(?:nvidia|amd)\.com/gpu: {1,40}"
+_BEFORE_GPUS = rf"(?:(?!{_GPUS})[ \t]{{0,20}}\w[^\n]{{0,100}}\n){{0,24}}{_GPUS}\"?"
 # Programs whose faults are the lines below: a log of one of them without such a line is not decided.
 PROGRAMS = (
     r"(?m:^)[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} |\btime=\"\d{4}-[^\"\n]{1,40}\" level=|\bslurm(?:d|ctld|stepd)\b"
     r"|(?m:^)NodeName=\S{1,80} |\bnvidia-(?:gridd|persistenced|fabricmanager|imex)\b|\bnhc: |License (?:Status"
     r"|acquired)"
     r"|\[INFO\] \[tid \d|(?m:^)(?:INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[\w{1,60}\.py:\d"
-    r"|NVIDIA (?:driver kernel modules|Software Installer|Persistence Daemon)|\bDomain State: UP|(?m:^)Allocatable:$"
+    r"|NVIDIA (?:driver kernel modules|Software Installer|Persistence Daemon)|\bDomain State: UP|(?m:^Allocatable:\s)"
+    r"|(?m:^)\d{4}/\d\d/\d\d \d\d:\d\d:\d\d [A-Z][\w ]{3,40}|Available Tensor Operations:|Autoscaler status: "
+    r"|MIG Mode for GPU|\bGPU instances: {6}"
 )
 # The root first.
 CLUSTER_LINES: tuple[FaultLine, ...] = (
@@ -32,6 +37,49 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " --runtime=containerd, docker or crio; habana: habana-container-runtime in daemon.json) in the"
               " configuration that the engine really reads (k3s and RKE2 have their own), then restart the engine",
               "NVIDIA container toolkit, Installation; docs.habana.ai, Installation; NVIDIA/gpu-operator issue 730"),
+    FaultLine(r"invalid plugin config: [^\n]{1,120}|unknown service runtime\.v1(?:alpha2)?\.(?:Runtime|Image)Service",
+              "the container engine's part for Kubernetes (CRI) is off: its configuration is wrong",
+              "journalctl -u containerd names the entry; write config.toml anew (containerd config default), without"
+              " cri"
+              " in disabled_plugins, register the GPU's runtime again (nvidia-ctk runtime configure), restart it",
+              "containerd documentation, CRI plugin; k3d-io/k3d issue 1108"),
+    FaultLine(r"invoking the NVIDIA Container Runtime Hook directly[^\n]{0,80}",
+              "the container was started by the toolkit's hook (--gpus), and the toolkit's mode does not allow that",
+              "docker run --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all; or mode = \"auto\" in"
+              " /etc/nvidia-container-runtime/config.toml (cdi and csv, as on Jetson, need the runtime)",
+              "NVIDIA/nvidia-container-toolkit cmd/nvidia-container-runtime-hook/hook_config.go"),
+    FaultLine(r"create nvidia_driver_[\d.]{3,12}: [^\n]{1,80}",
+              "the container asks for the volume of nvidia-docker 1, which nothing serves any more",
+              "remove such containers and volumes (docker volume ls -f driver=nvidia-docker), install the NVIDIA"
+              " container toolkit, and start with --gpus all",
+              "NVIDIA/nvidia-docker wiki, version 1 and its removal"),
+    FaultLine(r"WSL environment detected but no adapters were found",
+              "WSL has no GPU: Windows gives it none",
+              "a current Windows driver of the GPU, wsl --update, version 2 (wsl -l -v); nvidia-smi.exe in Windows must"
+              " show"
+              " it; install no Linux driver in WSL",
+              "NVIDIA/libnvidia-container src/dxcore.c; CUDA on WSL user guide"),
+    FaultLine(r"seccomp filter failed: Function not implemented",
+              "the kernel is too old for Slurm's container plugin (pyxis): it has no seccomp(2), which came with 3.17",
+              "a newer kernel or distribution (CentOS 7: not supported by newer pyxis)",
+              "NVIDIA/pyxis seccomp_filter.c; its issue 42; seccomp(2)"),
+    FaultLine(r"find runc path: exec: [^\n]{1,80}|error locating runtime: [^\n]{1,80}"
+              r"|no runtime binary found from candidate list[^\n]{0,60}",
+              "the toolkit's runtime finds no runtime below it (runc or crun)",
+              "install runc, or name the one that is there (runtimes = [\"crun\"] in"
+              " /etc/nvidia-container-runtime/config.toml); podman: --device nvidia.com/gpu=all (CDI) instead",
+              "NVIDIA/nvidia-container-toolkit internal/oci; containers/podman issue 5711"),
+    FaultLine(r"enroot-\w{1,16}: failed to set capabilities[^\n]{0,40}",
+              "enroot's helper programs lack the rights (capabilities) with which they unpack images",
+              "install enroot+caps (or setcap on enroot-aufs2ovlfs and enroot-mksquashovlfs), on a file system that"
+              " keeps"
+              " them (not NFS)",
+              "NVIDIA/enroot doc/installation.md"),
+    FaultLine(r"CDI container edits did not apply[^\n]{0,60}",
+              "the container engine does not read descriptions of devices (CDI)",
+              "containerd 1.7: enable_cdi = true and cdi_spec_dirs in config.toml, or version 2; CRI-O 1.23 or later;"
+              " docker: features.cdi true in daemon.json; then restart it",
+              "kubernetes-sigs/dra-driver-nvidia-gpu cmd; containerd documentation, CRI plugin"),
     FaultLine(r"could not select device driver \"(?:cdi|nvidia|amd)\"[^\n]{0,40}",
               "docker has no driver of this kind for devices",
               "cdi: switch it on (features.cdi true in daemon.json, docker 25 or later) and make the description"
@@ -61,6 +109,7 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " a toolkit of 1.8 or later",
               f"{_TOOLKIT}; NVIDIA/nvidia-container-runtime issue 78; NVIDIA/libnvidia-container issue 111"),
     FaultLine(r"nvidia-container-cli(?:\.real)?: [\w ]{1,24}error: [^\n]{0,200}?(?:file exists"
+              r"|no such device or address"
               r"|persistenced/socket: [^\n]{1,40}"
               r"|file lookup failed: [^\n]{1,160}|ldcache error[^\n]{0,80}|change root failed[^\n]{0,60})"
               r"|nvidia-container-cli(?:\.real)?: ldcache error: [^\n]{1,100}",
@@ -113,11 +162,46 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "setsebool -P container_use_devices on, or start it with --security-opt label=disable",
               "container-selinux, container_use_devices; podman-run(1)"),
     FaultLine(r"Device /dev/(?:nvidia|dri/|kfd|accel|infiniband)\S{0,30} does not exist|Failed to detect requested GPU"
-              r" device|Missing source path /dev/(?:nvidia|dri|kfd)[^\n]{0,60}",
+              r" device|Missing source path /dev/(?:nvidia|dri|kfd)[^\n]{0,60}"
+              r"|stat [`'\"]?/dev/(?:nvidia|dri|accel|infiniband)\S{0,30}: (?i:no such file)[^\n]{0,20}"
+              r"|error gathering device information while adding custom device [^\n]{1,80}"
+              r"|hostPath type check failed: /dev/[^\n]{1,60}",
               "the device that the container is given is not on the host",
               "load the driver on the host before the container starts (nvidia-smi or modprobe nvidia_uvm makes the"
               " nodes; ls -l /dev/nvidia* /dev/dri /dev/kfd), and correct the container's list",
               "Proxmox LXC, dev entries; LXD and Incus documentation, type gpu"),
+    FaultLine(r"SPANK plugin \"pyxis\" option \"[\w-]{1,40}\" not found"
+              r"|unrecognized option '--container-image[^\n]{0,40}",
+              "Slurm's container plugin (pyxis) is not loaded on a host",
+              "spank_pyxis.so of one version and its line in plugstack.conf on the submitting and all computing hosts,"
+              " then restart slurmd",
+              "NVIDIA/pyxis README, Installation; its issue 84"),
+    FaultLine(r"cannot create directory '[^'\n]{0,80}enroot[^'\n]{0,80}': [^\n]{1,40}"
+              r"|pyxis: couldn't mkdir [^\n]{1,100}|enroot-\w{1,12}: failed to create user runtime path[^\n]{0,60}",
+              "the folders in which enroot and pyxis keep containers cannot be made by the user",
+              "ENROOT_RUNTIME_PATH, ENROOT_CACHE_PATH and ENROOT_DATA_PATH in enroot.conf with $(id -u) in them, made"
+              " by"
+              " Slurm's prolog or in a folder with mode 1777; pyxis: runtime_path in plugstack.conf",
+              "NVIDIA/enroot doc/configuration.md; NVIDIA/pyxis issues 4, 12 and 123"),
+    FaultLine(r"enroot-switchroot: failed to execute: [^\n]{1,80}",
+              "the program or shell that is to start is not in the container's image",
+              "import the image anew (enroot import; a full disk or another architecture leaves parts out), start it by"
+              " enroot start on the host, or --no-container-entrypoint",
+              "NVIDIA/enroot bin/enroot-switchroot.c; NVIDIA/pyxis issue 61"),
+    FaultLine(r"Not enough space left in [^\n]{1,80}|enroot-\w{1,16}: [^\n]{1,80}No space left on device"
+              r"|(?:failed to extract layer|(?:write|mkdir) /var/lib/(?:docker"
+              r"|container)) ?\S[^\n]{1,300}no space left on"
+              r" device"
+              r"|While making image from oci registry: [^\n]{1,300}no space left on device",
+              "there is no space for the container's image where it is unpacked",
+              "df -h of that folder (often /run, /tmp or a home directory): ENROOT_CACHE_PATH, ENROOT_DATA_PATH and"
+              " ENROOT_TEMP_PATH, APPTAINER_CACHEDIR and APPTAINER_TMPDIR, containerd's root; remove old images",
+              "NVIDIA/enroot src/docker.sh; apptainer documentation, Build environment"),
+    FaultLine(r"\bURL https?://\S{1,200} returned error code: \d{3}[^\n]{0,40}",
+              "the registry did not give the container's image",
+              "401, 403: credentials for it (~/.config/enroot/.credentials) and its agreement; 404: the name, written"
+              " with # after the registry (nvcr.io#nvidia/pytorch:TAG); 429: its limit of downloads",
+              "NVIDIA/enroot src/docker.sh"),
     FaultLine(r"enroot-\w{1,12}: failed to create user namespace[^\n]{0,60}|cannot clone: Operation not permitted"
               r"|[Ff]ailed to create user namespace[^\n]{0,60}",
               "the host does not let users make containers (user namespaces)",
@@ -125,6 +209,60 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " kernel.apparmor_restrict_unprivileged_userns=0 or a profile for the runtime",
               "NVIDIA/enroot doc/requirements.md; user_namespaces(7)"),
     # Kubernetes
+    FaultLine(r"maximum request size for shared resources is 1[^\n]{0,20}",
+              "the pod asks for several replicas of a shared GPU: they give no more of it than one",
+              "ask for 1 (time slices and MPS share a GPU's time; memory is not added up), or"
+              " failRequestsGreaterThanOne: false in the plugin's configuration",
+              "NVIDIA/k8s-device-plugin README, With CUDA Time-Slicing; internal/rm/rm.go"),
+    FaultLine(r"error visiting device[^\n]{0,200}: Insufficient Permissions|MIG[^\n]{0,100}: Insufficient Permissions"
+              r"|cannot set MIG_(?:CONFIG|MONITOR)_DEVICES in non privileged container",
+              "with MIG the container may not read the whole GPU: it lacks the right to",
+              "NVIDIA_MIG_MONITOR_DEVICES=all and a privileged container (CAP_SYS_ADMIN) for plugin, exporter or"
+              " manager; other containers must not set it",
+              "NVIDIA/k8s-device-plugin issues 229 and 399; nvidia-container-toolkit, hook_config.go"),
+    FaultLine(r"migEnabled=true was not configured correctly[^\n]{0,120}|No MIG devices associated with [^\n]{1,60}"
+              r"|device \d{1,3} has (?:an invalid MIG configuration|no MIG devices configured)",
+              "MIG is on, and a GPU has no instance: the device plugin has nothing to give",
+              "create GPU and compute instances (nvidia-smi mig -cgi PROFILE -C, or nvidia-mig-parted apply), or switch"
+              " MIG off (nvidia-smi -mig 0); then restart the plugin",
+              "NVIDIA/k8s-device-plugin internal/rm/device_map.go, old mig-strategy.go; its issue 253"),
+    FaultLine(r"[Aa]ll devices on the node must be configured with the same migEnabled value"
+              r"|[Mm]ore than one MIG device type present on node",
+              "the strategy single of the device plugin needs all GPUs of the node cut alike, and they are not",
+              "migStrategy mixed for the plugin (resources nvidia.com/mig-…), or one profile on all GPUs (nvidia.com/"
+              "mig.config=all-…)",
+              "NVIDIA/k8s-device-plugin internal/rm/device_map.go; its issue 397"),
+    FaultLine(r"Could not register device plugin: [^\n]{1,80}|unable (?:to )?(?:connect|register) (?:to|with)"
+              r" Kubelet[^\n]{0,80}|failed to be registered at Kubelet: [^\n]{1,80}",
+              "the device plugin could not register with the kubelet, so the node offers no device",
+              "its pod must have the kubelet's own folder (/var/lib/kubelet/device-plugins; k0s and microk8s have"
+              " another) and a version that this kubelet knows; restart the kubelet, then the plugin",
+              "Kubernetes documentation, Device Plugins; hustcat/k8s-rdma-device-plugin issue 10"),
+    FaultLine(r"LoadConf\(\): VF pci addr is required",
+              "the pod was given no virtual function: the network's definition and the pod do not name its resource",
+              "annotation k8s.v1.cni.cncf.io/resourceName in the NetworkAttachmentDefinition, the same resource in the"
+              " pod's limits; kubectl describe node must list it above 0",
+              "k8snetworkplumbingwg/sriov-cni pkg/config; sriov-network-device-plugin issues 258 and 490"),
+    FaultLine(r"lstat /sys/bus/pci/devices/[^\n]{4,80}: no such file[^\n]{0,20}",
+              "the virtual function that the pod was given is not on the host any more, or with another driver",
+              "delete the pod, so that it gets another one; restart the device plugin after each change of sriov_numvfs"
+              " or of a driver, so that it lists the functions anew",
+              "k8snetworkplumbingwg/sriov-cni pkg/utils; sriov-network-device-plugin issue 693"),
+    FaultLine(r"excluding interface \S{1,20}: {1,3}default route found[^\n]{0,60}"
+              r"(?=[\s\S]{0,20000}?no devices in device pool)",
+              "the plugin of network devices leaves functions out that carry a default route of the host",
+              "take the addresses from the virtual functions (NetworkManager and DHCP must leave them alone), restart"
+              " the plugin; or bind them to vfio-pci",
+              "k8snetworkplumbingwg/sriov-network-device-plugin pkg/netdevice; its issue 386"),
+    FaultLine(r"exceeded quota: [^\n]{1,160}",
+              "the namespace's quota does not allow more of it",
+              "kubectl describe quota -n NAMESPACE: end what is left there, or have requests.nvidia.com/gpu raised",
+              "Kubernetes documentation, Resource Quotas"),
+    FaultLine(r"The node was low on resource: [\w-]{4,24}",
+              "the node ran out of this resource and ended the pod",
+              "kubectl describe node (conditions, Allocated): requests and limits of the pods, emptyDir volumes with"
+              " Medium Memory count as memory; for ephemeral-storage images and logs",
+              "Kubernetes documentation, Node-pressure Eviction"),
     FaultLine(r"Allocate failed due to [^\n]{0,60}?(?:requested number of devices unavailable"
               r"|no healthy devices present"
               r"|unregistered device)[^\n]{0,80}",
@@ -148,7 +286,7 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "no node has as many huge pages free as the pod asks for",
               "reserve them on the nodes (hugepages= at boot) and restart the kubelet, which counts them at its start",
               "Kubernetes documentation, Manage HugePages"),
-    FaultLine(r"Could not resolve Linux kernel version|Unable to find a match: (?:kernel-|kmod-)[^\n]{1,120}"
+    FaultLine(r"Could not resolve Linux kernel version|Unable to find a match: [^\n]{1,120}"
               r"|(?:Unable to locate package|[Cc]ouldn't find any package by glob '?)[ ]?linux-(?:headers|modules"
               r"|image)"
               r"[^\n]{0,60}|linux-(?:headers|modules)-\S{1,60}' has no installation candidate"
@@ -191,7 +329,9 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "kubectl get pods: its kubelet plugin must run on the node, with the container for this kind of device"
               " (gpus, compute-domains) on; read its log",
               "Kubernetes documentation, Dynamic Resource Allocation; dra-driver-nvidia-gpu issue 814"),
-    FaultLine(r"current node not ready in ComputeDomain|NodePrepareResources: rpc error: [^\n]{1,120}",
+    FaultLine(r"current node not ready in ComputeDomain|NodePrepareResources: rpc error: [^\n]{1,120}"
+              r"|GPU \"[0-9A-Fa-f:.]{7,16}\" is bound to \"[\w-]{1,24}\" driver, expected[^\n]{0,40}"
+              r"|IMEX daemon (?:not ready|check failed): [^\n]{1,80}|is nvidia-imex installed on this node[^\n]{0,4}",
               "the driver that gives out the devices (DRA) could not prepare them",
               "read its kubelet plugin's log: compute domain: the IMEX daemon's pod on each of the nodes; passthrough:"
               " a"
@@ -210,7 +350,16 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " job needs /dev/nvidia-caps-imex-channels/channel0, and all GPUs one fabric (ClusterUUID, CliqueId)",
               "NVIDIA IMEX guide; NVIDIA/nvbandwidth multinode_memcpy.cpp and issue 44"),
     # Slurm
-    FaultLine(r"can't stat gres\.conf file [^\n]{1,60}",
+    FaultLine(r"Detected \d{1,6} oom[-_]kill event[^\n]{0,60}|\btasks? [\d,-]{1,40}: Out Of Memory"
+              r"|exceeded (?:job |virtual )?memory limit \(\d[^\n]{0,60}|TERM_MEMLIMIT[^\n]{0,60}"
+              r"|job killed: \w{0,2}mem [^\n]{1,60} exceeded limit [^\n]{1,30}|container init was OOM-killed[^\n]{0,40}"
+              r"|Workers \(tasks / actors\) killed due to memory pressure \(OOM\)",
+              "a process was killed: the memory of its job ran out",
+              "ask for more (--mem, --mem-per-cpu; LSF -M, PBS -l mem), start fewer ranks or loader processes a host;"
+              " errors of the network on other hosts follow from it",
+              "Slurm, src/plugins/task/cgroup and src/srun/launch.c; LSF and PBS documentation, memory limits"),
+    FaultLine(r"can't stat gres\.conf file [^\n]{1,60}"
+              r"|Waiting for gres\.conf file /dev/[^\n]{1,40}(?![\s\S]{0,8000}?slurmd version \S{1,20} started)",
               "Slurm's list of GPUs names a device file that is not there: the driver is not loaded, or a GPU is lost",
               "nvidia-smi must show the GPUs before slurmd starts (After=nvidia-persistenced.service), or correct"
               " gres.conf; lspci and dmesg show a GPU that is lost",
@@ -227,7 +376,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "correct gres.conf: one line for each device file, Cores= in Slurm's own numbers (slurmd -C: cores, not"
               " threads), or AutoDetect alone; slurmd -G shows what is found",
               f"{_SLURM}; NVIDIA/deepops issue 1195"),
-    FaultLine(r"Invalid generic resource \(gres\) specification|Invalid Trackable RESource \(TRES\) specification",
+    FaultLine(r"Step requested GRES but job doesn't have GRES|Invalid generic resource \(gres\) specification"
+              r"|Invalid Trackable RESource \(TRES\) specification",
               "the job asks Slurm for GPUs that it does not know, or its step for more than the job has",
               "sinfo -o '%N %G' shows names and types: write them so (--gres=gpu:TYPE:N), with GresTypes=gpu in"
               " slurm.conf"
@@ -243,7 +393,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "unset SLURM_CPU_BIND* before an srun within a job, or srun --cpu-bind=none; give the job all CPUs"
               " (--exclusive, --cpus-per-task)",
               "Slurm, srun(1) --cpu-bind; llnl/ATS issue 133"),
-    FaultLine(r"Low (?:RealMemory|socket\*core\*thread count|CPUs)\b[^\n]{0,80}"
+    FaultLine(r"has low (?:real_memory size|socket\*core\*thread count|cpu count)[^\n]{0,40}|Low (?:RealMemory"
+              r"|socket\*core\*thread count|CPUs)\b[^\n]{0,80}"
               r"|Node configuration differs from hardware:"
               r" [^\n]{1,120}",
               "a host has less memory or other CPUs than Slurm was told",
@@ -261,7 +412,19 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "chronyc tracking on both; the same /etc/munge/munge.key everywhere, then restart munge and Slurm's"
               " daemons",
               "munge(7); Slurm troubleshooting guide"),
-    FaultLine(r"Couldn't (?:load|find the) specified plugin name for cgroup/v\d[^\n]{0,40}|Unable to initialize cgroup"
+    FaultLine(r"Parsing error at unrecognized key: [^\n]{1,40}|fatal: Unable to process configuration file"
+              r"|Invalid user for SlurmUser [^\n]{1,40}",
+              "Slurm's configuration has a key or a user that this host does not know",
+              "the line before names it: keys of cgroup.conf and gres.conf do not belong into slurm.conf, newer ones"
+              " need a"
+              " newer Slurm; SlurmUser must exist with one number on all hosts (id slurm)",
+              "Slurm, slurm.conf(5), src/common/parse_config.c"),
+    FaultLine(r"Hybrid mode is not supported\. Mounted cgroups are[^\n]{0,40}|systemd scope for slurmstepd could not be"
+              r" set|cannot create (?:jobacct_gather|task) context[^\n]{0,40}"
+              r"|cgroup namespace '\w{2,12}' not mounted[^\n]{0,20}|unable to create \w{2,12} cgroup namespace"
+              r"|BPF load error \([^)\n]{1,60}\)|Could not apply device constrain to \w{3,4}"
+              r"|Couldn't (?:load|find the) specified plugin name for (?:cgroup/v\d|proctrack/cgroup)[^\n]{0,40}"
+              r"|Unable to initialize cgroup"
               r" plugin|cannot create cgroup context for cgroup/v\d",
               "Slurm's daemon cannot use the host's cgroups",
               "cgroup/v2 needs a slurmd built with dbus and bpf, and systemd; in a container without systemd"
@@ -276,7 +439,10 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "the kernel has no identities left for memory cgroups: ended jobs still hold them",
               "reboot the host; a kernel of 4.5 or later gives them back",
               "galaxyproject/galaxy pull request 6293; Linux mm/memcontrol.c"),
-    FaultLine(r"error: execve\(\): [^\n]{1,160}: No such file or directory",
+    FaultLine(r"error: execve\(\): (?!(?:nvidia|rocm|amd|hl)-smi)[^\n]{1,160}: No such file or directory"
+              r"|unable to find the specified executable file|(?:as it could not|execute an executable:)\s{1,20}"
+              r"(?:find an executable|access\s{1,20}or execute|change to the\s{1,20}specified working directory)"
+              r"|execvp error on file [^\n]{1,80}",
               "the job's program or script is not on the host that was to run it",
               "see that path there: a file system that is not mounted, SlurmdSpoolDir or /tmp that was emptied, or a"
               " program that only the submitting host has",
@@ -285,7 +451,53 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "a host of the job failed or was not reached any more",
               "look at that host: does it run, dmesg and the BMC's log of that time, slurmd's log and its network",
               "Slurm, src/slurmctld/job_mgr.c"),
-    FaultLine(r"CANCELLED AT \S{1,30} DUE TO TIME LIMIT",
+    FaultLine(r"Gres=\(null\)(?=[\s\S]{0,8000}?\b(?:gres|gpus?)[=:-][\s\S]{0,400}?(?:Requested node configuration"
+              r"|Invalid"
+              r" generic resource))",
+              "Slurm knows no GPU of the host",
+              "slurm.conf: GresTypes=gpu and Gres=gpu:TYPE:N at the host's NodeName (a dynamic one: slurmd --conf"
+              " \"Gres=gpu:N\"), gres.conf there with File= or AutoDetect; then restart slurmctld and slurmd",
+              "Slurm, gres.html; SlinkyProject/slurm-operator issue 101"),
+    FaultLine(r"Munge encode failed: Failed to access [^\n]{1,120}(?=[\s\S]{0,20000}?(?:Zero Bytes"
+              r"|[Aa]uthentication error|Unable"
+              r" to register))",
+              "munge does not run on this host, so Slurm's daemons do not trust it",
+              "systemctl enable --now munge, before slurmd; the same munge.key as the others, owned by munge with mode"
+              " 400",
+              "MUNGE installation guide; Azure/az-hop issue 656"),
+    FaultLine(r"SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive",
+              "a job was started within another one, whose variables contradict its own options",
+              "unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE before srun or sbatch there, or submit from"
+              " a"
+              " login host",
+              "Slurm, srun(1) --mem; mehta-lab/recOrder issue 482"),
+    FaultLine(r"Memory (?:specification can not be satisfied|required by task is not available)"
+              r"|Requested node configuration is not available|More processors requested than permitted"
+              r"|Node count specification invalid",
+              "the job or step asks for more than a host of the partition, or its job, has",
+              "sinfo -o '%P %D %c %m %G' shows what hosts have: CPUs, memory and GPUs that one of them has together; an"
+              " srun within a job no more than the job has (--overlap, --mem=0)",
+              "Slurm, src/common/slurm_errno.c"),
+    FaultLine(r"Reason=(?:Prolog|Epilog)[ /]\w{4,16}(?: failure)?"
+              r"|(?:Prolog|Epilog) failure on (?:nodes?|host) [^\n]{1,60}"
+              r"|Reason=batch job complete failure",
+              "a script that Slurm runs before or after each job failed on the host, which is taken out of use",
+              "slurmd's log there has its words; run it by hand as root; then scontrol update nodename=NAME"
+              " state=resume",
+              "Slurm, prolog_epilog.html; src/slurmctld"),
+    FaultLine(r"Incompatible versions of client and server code|Incompatible RPC version[^\n]{0,60}",
+              "Slurm's commands and daemons are of versions too far apart",
+              "slurmdbd the newest, then slurmctld, slurmd and commands within two (25.05: three) releases; also in"
+              " images",
+              "Slurm, upgrades.html"),
+    FaultLine(r"Unable to contact slurm controller \([^)\n]{1,40}\)|Reason=(?:Not responding"
+              r"|Node unexpectedly rebooted)"
+              r"|fetch_config: DNS SRV lookup failed",
+              "Slurm's controller and the host do not reach each other, or one of them was down",
+              "scontrol ping; systemctl status slurmctld and slurmd; ports 6817 and 6818 open both ways, the same"
+              " slurm.conf and names; a host that rebooted: its log, then state=resume",
+              "Slurm, troubleshoot.html"),
+    FaultLine(r"CANCELLED AT \S{1,30} DUE TO TIME LIMIT|TERM_RUNLIMIT[^\n]{0,60}|job killed: walltime [^\n]{1,60}",
               "the job was ended at its time limit",
               "ask for more (--time); a job that usually ends earlier hangs: look at its last lines",
               "Slurm, sbatch(1) --time"),
@@ -296,7 +508,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " reaches the others); ray status shows addresses and GPUs",
               "vllm documentation, distributed serving; its issue 7815"),
     FaultLine(r"CUDA_VISIBLE_DEVICES[=:'\" ]{1,4}NoDevFiles|Total available GPUs \d{1,4} is less than total desired"
-              r" GPUs[^\n]{0,20}|number of required \w{2,8} exceeds the total number of available[^\n]{0,60}"
+              r" GPUs[^\n]{0,20}|[Ww]orld size \(\d{1,5}\) is larger than the number of available GPUs"
+              r"|number of required \w{2,8} exceeds the total number of available[^\n]{0,60}"
               r"|No available node types can fulfill resource request(?![^\n]{0,80}'node:)[^\n]{0,80}"
               r"|Ray does not allocate any GPUs on the driver node|Current node has no GPU available[^\n]{0,60}",
               "the scheduler gave the job no GPU, or fewer than it asks for",
@@ -305,11 +518,125 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "Slurm, gres.html; Ray documentation, Accelerator support; vllm ray_utils.py"),
     FaultLine(r"Free memory on device[^\n]{0,40}\([\d.]{1,9}/[\d.]{1,9} GiB\) on startup is less than[^\n]{0,60}"
               r"|No available memory for the cache blocks"
-              r"|Not enough memory\. Please try to increase --mem-fraction-static",
+              r"|Not enough memory\. Please try to increase --mem-fraction-static|The memory capacity is unbalanced\."
+              r"[^\n]{0,80}",
               "the GPU's memory does not hold the model and its cache: something else has a part of it",
               "nvidia-smi shows who holds it: end what is left of an earlier run, and start one server a GPU; else more"
               " GPUs (tensor parallel) or another share (gpu_memory_utilization, mem-fraction-static)",
               "vllm v1/worker/gpu_worker.py; sglang srt/model_executor"),
+    FaultLine(r"HSA Agents\s{1,40}==========\s{1,40}\*\*\* Done \*\*\*",
+              "the ROCm runtime lists no agent at all, not even the CPU: it may not open all GPUs that the driver"
+              " shows",
+              "before ROCm 4.3 a container needs all of /dev/dri (then choose by ROCR_VISIBLE_DEVICES), or update; give"
+              " it /dev/kfd and the groups of both (--group-add video, render), --security-opt seccomp=unconfined",
+              "ROCm/ROCm issue 1482; rocminfo.cc"),
+    FaultLine(r"\[ \] NCCL\s{1,20}(?:\[ \] [A-Z]{3}\s{1,20}){0,3}\[[ X]\] MPI\s",
+              "Horovod was built without NCCL: the GPUs' gradients go through the CPU, by MPI or Gloo",
+              "HOROVOD_GPU_OPERATIONS=NCCL pip install --no-cache-dir --force-reinstall horovod, with NCCL's headers"
+              " (HOROVOD_NCCL_HOME); horovodrun --check-build must then show [X] NCCL",
+              "Horovod on GPU; horovod/runner/launch.py, check_build; horovod issue 2577"),
+    FaultLine(r"Horovod was not built with \w{3,8}|(?:MPI|Gloo) support has not been built|has not been built with MPI"
+              r" support|Neither MPI nor Gloo support has been built",
+              "Horovod was built without the controller that it is to use",
+              "horovodrun --check-build lists them: take the other (--gloo, --mpi), or build it with HOROVOD_WITH_MPI=1"
+              " (mpicxx in PATH) or HOROVOD_WITH_GLOO=1 (CMake)",
+              "horovod/runner/launch.py and common/basics.py"),
+    FaultLine(r"Unable to find a set of common task-to-task communication interfaces[^\n]{0,80}"
+              r"|Unable to connect to any of the addresses[^\n]{0,80}|No common network interfaces? (?:were )?found",
+              "Horovod's processes found no interface over which all hosts reach each other",
+              "horovodrun --network-interfaces NAME, that of the hosts' common network; open the firewall between them",
+              "horovod/runner/driver/driver_service.py"),
+    FaultLine(r"(?:[Cc]onnect to |dest_addr=|remote=\[)169\.254\.\d{1,3}\.\d{1,3}\b[^\n]{0,60}"
+              r"(?:refused|No route|[Tt]imed out|unreachable|connection abort)",
+              "the library took an interface with a link-local address (169.254), as the BMC's USB port has one, which"
+              " leads to no other host",
+              "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME=the interface that reaches the other hosts, the same on all;"
+              " take that address off an interface that does not need it",
+              "NCCL user guide, Networking issues; RFC 3927; sgl-project/sglang issue 6017"),
+    FaultLine(r"Assertion failed: mpiSize == tp \* pp[^\n]{0,40}|mpiSize == tp \* pp \* cp[^\n]{0,40}",
+              "the engine was built for another number of processes than are started",
+              "mpirun -n as many as tensor times pipeline parallel, by one MPI (mpirun of the image, srun --mpi=pmix),"
+              " so"
+              " that each rank sees the others",
+              "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/runtime/worldConfig.cpp"),
+    FaultLine(r"kubexec\.sh: (?:line )?\d{1,4}: [^\n]{1,80}not found",
+              "mpirun starts its daemons from worker to worker, and the workers' pods lack kubectl",
+              "mpirun --mca plm_rsh_no_tree_spawn 1 (the launcher then starts all), or the operator's version 2, which"
+              " uses"
+              " ssh",
+              "kubeflow/mpi-operator issue 501"),
+    FaultLine(r"\b(?:orted|prted): Error: unknown option[^\n]{0,40}"
+              r"|Error: unknown option \"--(?:tree-spawn|hnp-topo-sig)",
+              "the hosts have different releases of Open MPI: one starts a daemon that does not know its options",
+              "the same Open MPI, first in PATH and LD_LIBRARY_PATH of a login without terminal on all hosts (ssh HOST"
+              " orted --version), or mpirun --prefix DIR; in containers the same image",
+              "Open MPI documentation, Launching with SSH; orte/tools/orted"),
+    FaultLine(r"unable to create shared memory BTL coordinating structure"
+              r"|error occurred while determining whether or not"
+              r" \S{1,200} could be created",
+              "Open MPI cannot make its files of shared memory in its session folder",
+              "df -h /tmp and the owner of /tmp/ompi.*: remove what another user or run left, or set TMPDIR"
+              " (orte_tmpdir_base,"
+              " Open MPI 5: prte_tmpdir_base) to a local folder with space",
+              "open-mpi/ompi opal/mca/shmem/mmap; NVIDIA/TensorRT-LLM issue 2405"),
+    FaultLine(r"bind(?: to)? that would (?:result in binding more\s{1,20}processes than cpus on a resource"
+              r"|require binding\s{1,20}processes to more cpus than are available)",
+              "mpirun is to bind more processes than the job has CPUs",
+              "ask the scheduler for a CPU for each process (--cpus-per-task, a container's cpuset), or mpirun"
+              " --bind-to"
+              " none; --use-hwthread-cpus counts threads",
+              "openpmix/prrte src/mca/rmaps/base/help-prte-rmaps-base.txt"),
+    FaultLine(r"failed to alloc \d{3,20} bytes on host: CUDA_ERROR_OUT_OF_MEMORY[^\n]{0,20}"
+              r"|cudaHostAlloc failed: out of memory",
+              "the host's memory for the GPU (pinned) could not be had: it is not the GPU's memory that is full",
+              "free memory of the host and the job's or container's limit (docker --memory, limits.memory, --mem),"
+              " ulimit -l; let the program pin less",
+              "CUDA runtime API, cudaHostAlloc; tensorflow stream_executor/cuda/cuda_driver.cc"),
+    FaultLine(r"world[ _]size \(\d{1,6}\) is not (?:divisible by|equal to) tensor_model_parallel_size[^\n]{0,80}"
+              r"|Total number of attention heads \(\d{1,5}\) must be divisible by tensor parallel size[^\n]{0,10}",
+              "the model cannot be cut over this number of GPUs",
+              "a tensor parallel size that divides its heads (mostly 1, 2, 4, 8), the rest by pipeline parallel",
+              "vllm config.py, verify_with_parallel_config"),
+    FaultLine(r"CUDA Hook Library: Failed to find symbol[^\n]{0,100}",
+              "Spectrum MPI's hooks for GPUs were loaded into a program without MPI, or before its MPI_Init",
+              "jsrun --smpiargs=off (or \"-disable_gpu_hooks\") for it; a program with MPI: MPI_Init before the first"
+              " call of CUDA",
+              "olcf/olcf-user-docs issue 78, CUDA hook error when program uses CUDA without first calling MPI_Init()"),
+    FaultLine(r"CUDA_HOME does not exist, unable to compile CUDA op"
+              r"|CUDA_HOME environment variable is not set[^\n]{0,40}",
+              "no CUDA toolkit (nvcc) is there, with which the program builds its extensions",
+              "install the toolkit of PyTorch's version (torch.version.cuda) and set CUDA_HOME, take an image with it"
+              " (-devel), or a build of the program that has them (DS_BUILD_OPS=1)",
+              "deepspeedai/DeepSpeed op_builder/builder.py; PyTorch torch/utils/cpp_extension.py"),
+    FaultLine(r"nvshmem_bootstrap_\w{2,12}\.so[.\d]{0,6}: cannot open shared object file|Bootstrap unable to load"
+              r" '[^'\n]{1,80}'",
+              "NVSHMEM does not find the library by which its processes meet",
+              "its lib folder into LD_LIBRARY_PATH on all hosts (mpirun -x), NVSHMEM_BOOTSTRAP=MPI, PMI or UID as the"
+              " program is started; for MPI build it for the MPI in use (nvshmem_bootstrap_mpi)",
+              "NVSHMEM documentation, NVSHMEM_BOOTSTRAP"),
+    FaultLine(r"Ray is trying to start at [^\n]{1,60}but is already running[^\n]{0,60}"
+              r"|Failed to start GCS\b[^\n]{0,60}",
+              "Ray's head could not start: another one runs, or its port is taken",
+              "ray stop --force on the host, then start it anew; or ray start --port with a free one (ss -ltnp)",
+              "ray-project/ray python/ray/_private/node.py"),
+    FaultLine(r"[Vv]ersion mismatch: The cluster was started with:",
+              "hosts of the Ray cluster have different versions of Ray or Python",
+              "one image, or one environment with the same versions of both, on all hosts",
+              "ray-project/ray python/ray/_private/utils.py"),
+    FaultLine(r"pthread_create failed[^\n]{0,80}|can't start new thread|fork: retry: [^\n]{1,60}",
+              "the limit of processes and threads is reached",
+              "raise it where the job starts (ulimit -u, TasksMax of its service, docker run --pids-limit=-1; in"
+              " Kubernetes the kubelet's podPidsLimit), or start fewer threads (OMP_NUM_THREADS)",
+              "pthread_create(3), fork(2): EAGAIN"),
+    FaultLine(r"Getting local topologies timed out[^\n]{0,100}",
+              "a process of the JAX job did not list its GPUs in time: the others wait for it",
+              "the task that the line names: its log first (a GPU that hangs, another jaxlib, fewer processes than"
+              " num_processes)",
+              "openxla/xla xla/pjrt/distributed/topology_util.cc"),
+    FaultLine(r"has been marked dead because the detector has missed too many heartbeats[^\n]{0,40}",
+              "Ray lost a host: it did not answer in time",
+              "look at that host: memory that ran out (dmesg, ray memory), its network, or a reboot; raylet.out there",
+              "Ray documentation, Node failures; src/ray/gcs/gcs_server"),
     FaultLine(r"HAMI-core ERROR[^\n]{0,80}(?:Device \d{1,2} OOM \d{1,20} / \d{1,20}|cuMemoryAllocate failed res=2)",
               "the container used up the share of GPU memory that it was given (HAMi)",
               "ask for more (nvidia.com/gpumem) or load less; where far less is used than the line says, take a newer"
@@ -344,23 +671,92 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say.
 CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
-    FaultLine(r"Incompatible (?:platform|strategy) detected|Failed to initialize NVML: (?:could not load NVML library"
-              r"|ERROR_\w{4,40})|NVML not detected: could not load NVML library",
+    FaultLine(r"Incompatible (?:platform|strategy) detected"
+              r"|[Ff]ailed to initialize NVML: (?:could not load NVML library"
+              r"|ERROR_\w{4,40})|NVML not detected: could not load NVML library"
+              r"|Detected non-NVML platform: [^\n]{1,60}(?![\s\S]{0,400}?Detected Tegra platform)"
+              r"|did you (?:set the docker default runtime to|configure the NVIDIA Container Toolkit)[^\n]{0,12}",
               "the device plugin does not see the driver: its pod does not run with the runtime that gives GPUs",
               "of a node with GPUs: nvidia-smi there, the container toolkit, and its runtime as the engine's default or"
               " runtimeClassName: nvidia for the plugin; on a node without GPUs it is no fault",
               _PLUGIN),
+    FaultLine(r"no devices in device pool, [^\n]{1,100}(?![\s\S]{0,20000}?(?:resource server is created|registered"
+              r" successfully))|no Rdma Devices were found for resource[^\n]{0,60}",
+              "the plugin of network devices finds none that fits its list, so the node offers none",
+              "its selectors (vendors, devices, drivers, pfNames, ifNames, isRdma) against lspci -nnk and rdma link;"
+              " make"
+              " virtual functions and bind their driver before it starts, then restart it",
+              "k8snetworkplumbingwg/sriov-network-device-plugin README; its issue 340; k8s-rdma-shared-dev-plugin"),
+    FaultLine(rf"\bCapacity:\s{{1,2}}{_BEFORE_GPUS}[1-9][^\n]{{0,40}}\n{_BEFORE_GPUS}0\"?\s"
+              rf"|\ballocatable:\s{{1,2}}{_BEFORE_GPUS}0\"?\s{{1,2}}{_BEFORE_GPUS}[1-9]",
+              "the device plugin counts the node's GPUs and gives none: it holds all for unhealthy, or does not run any"
+              " more",
+              "its log (XIDs, an error of NVML) and nvidia-smi on the node; then start the plugin anew",
+              "Kubernetes documentation, Device Plugins; NVIDIA/k8s-device-plugin issue 58"),
+    FaultLine(r"device marked unhealthy: [^\n]{1,60}|[Mm]arking (?:it|all devices|device \S{1,50}) as unhealthy",
+              "the device plugin took a GPU out: its driver reported a grave event, or did not answer",
+              "its XID in the plugin's log and in dmesg says what to do; it stays out until the plugin is started"
+              " again",
+              "NVIDIA/k8s-device-plugin internal/rm/health.go"),
+    FaultLine(r"GPU resources are not discovered by the node|unable to find any allocatable GPU resource",
+              "the node offers no GPU: no device plugin has registered one",
+              "read the log of its device plugin, then those before it: driver, container toolkit (kubectl describe"
+              " node: Allocatable)",
+              "NVIDIA/gpu-operator cmd/nvidia-validator; its issue 1190"),
+    FaultLine(r"(?:set_mempolicy|get_mempolicy|mbind|setting membind): Operation not permitted",
+              "the container may not bind memory to NUMA nodes",
+              "docker run --cap-add=SYS_NICE (in Kubernetes securityContext.capabilities), or start the program without"
+              " numactl (DeepSpeed: without --bind_cores_to_rank)",
+              "set_mempolicy(2); Docker documentation, seccomp; deepspeedai/DeepSpeed issue 4971"),
+    FaultLine(r"nvidia-device-plugin-daemonset {1,40}0 {1,20}0 {1,20}0 [^\n]{0,80}nvidia\.com/gpu\.deploy",
+              "no node is one for the device plugin: none has the labels of a GPU",
+              "kubectl get nodes --show-labels: feature.node.kubernetes.io/pci-10de.present comes from node feature"
+              " discovery, which must run there and see the GPU (lspci); then nvidia.com/gpu.deploy.device-plugin",
+              "NVIDIA GPU operator documentation, Troubleshooting"),
+    FaultLine(r"amdgpu driver unavailable[^\n]{0,80}|No GPU nodes found via properties",
+              "AMD's device plugin sees no driver or no GPU on the node",
+              "lsmod and dmesg of the node (amdgpu, kfd), rocminfo there; the plugin needs /sys and /dev; on a node"
+              " without"
+              " GPUs it is no fault",
+              "ROCm/k8s-device-plugin internal/pkg/amdgpu"),
+    FaultLine(r"rocpclient\.go:\d{1,4}: exec error ?: ?[^\n]{1,60}",
+              "AMD's exporter cannot ask the GPU: its reader crashes or gets no answer",
+              "rocm-smi on the host: where it hangs, dmesg (amdgpu) says why, and a reboot mends a driver that was"
+              " loaded again",
+              "ROCm/gpu-operator issue 227"),
+    FaultLine(r"Unable to register worker with raylet[^\n]{0,60}|[Ff]ailed to register worker[^\n]{0,100}[Rr]aylet"
+              r"[^\n]{0,40}",
+              "Ray's own process on the host (raylet) ended or does not answer",
+              "raylet.out and gcs_server.out there (/tmp/ray/session_latest/logs) say why: memory, /dev/shm, open files"
+              " (ulimit -n), another Ray version; name the resources (--num-gpus, --num-cpus) where it counts wrong",
+              "Ray documentation, Debugging failures; ray issue 45440"),
+    FaultLine(r"selected configuration not currently applied",
+              "the GPUs' MIG mode or instances are not those that the configuration names",
+              "read the lines before it: a GPU in use is not reset (end what uses it, or reboot), a profile can be of"
+              " another model; nvidia-smi mig -lgi shows what there is",
+              "NVIDIA/mig-parted cmd/nvidia-mig-parted/assert"),
+    FaultLine(r"submitted to be reduced, gathered or broadcasted by\s{1,20}subset of ranks[^\n]{0,80}",
+              "ranks wait for others that do not come to the same collective",
+              "Missing ranks below it (older: those not among the ready ranks) are behind: their log and host first;"
+              " else"
+              " ranks with other tensors or another number of steps",
+              "horovod/common/stall_inspector.cc; its issue 2107"),
     FaultLine(r"\w{2,30}: Unknown symbol \w{2,60} \(err -?\d{1,3}\)",
               "a kernel module needs another one, which is not loaded or of another version",
               "modprobe (not insmod) loads what it needs after depmod -a: of ib_… names ib_core and ib_uverbs; install"
               " modules that belong together from one release, and one that knows this kernel",
               "Linux kernel/module/main.c, resolve_symbol_wait; containers/ai-lab-recipes issue 483"),
-    FaultLine(r"exec: \\?\"(?:nvidia|rocm|amd|hl)-smi\\?\": executable file not found",
+    FaultLine(r"exec: \\?\"?(?:nvidia|rocm|amd|hl)-smi\\?\"?: (?:executable file )?not found"
+              r"|non existent bind point \(file\) in container: '[^'\n]{0,40}nvidia-smi'"
+              r"|execve\(\): (?:nvidia|rocm|amd|hl)-smi: No such file[^\n]{0,20}"
+              r"|Skipping mount [^\n]{0,80}nvidia-smi[^\n]{0,80}doesn't exist in container",
               "the container has not the GPU driver's tools: its runtime did not give it the GPU",
               "start it with the GPUs (docker --gpus all; Kubernetes limits and runtimeClassName: nvidia) and"
               " NVIDIA_DRIVER_CAPABILITIES with utility; AMD and Gaudi: an image that has them",
               "NVIDIA container toolkit, driver capabilities; NVIDIA/k8s-device-plugin issue 346"),
-    FaultLine(r"lib(?:cuda|nvidia-ml)\.so\.1: cannot open shared object file",
+    FaultLine(r"(?<!non-NVML platform: could not load NVML library: )lib(?:cuda"
+              r"|nvidia-ml)\.so\.1: cannot open shared object"
+              r" file",
               "the container or program does not find the GPU driver's libraries",
               "start the container with the GPUs (docker --gpus all, podman --device nvidia.com/gpu=all, apptainer"
               " --nv,"
@@ -397,14 +793,18 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               " each"
               " job, it is not there between jobs",
               "NVIDIA/DCGM issue 308; NVIDIA/NVSentinel issue 1471"),
-    FaultLine(r"Failed loading kernel module mlx5_\w{2,8}|Loading HCA driver and Access Layer:[^\n]{0,12}FAILED",
+    FaultLine(r"openibd restart\"? failed[^\n]{0,40}|Unloading \w{2,20} {4,60}\[FAILED\]"
+              r"|Failed loading kernel module mlx5_\w{2,8}|Loading HCA driver and Access Layer:[^\n]{0,12}FAILED",
               "the RDMA stack's own driver could not be loaded",
               "dmesg says why: modules of two stacks (distribution and DOCA) are mixed, or something uses the NIC:"
               " unload"
               " it (storage modules, ib_*), or reboot",
               "Mellanox/doca-driver-build issue 52"),
-    FaultLine(r"Detected \d{1,6} oom[-_]kill event|exitcode {0,4}: -9\b|Signal 9 \(SIGKILL\) received by PID"
-              r"|died with <Signals\.SIGKILL: 9>",
+    FaultLine(r"exitcode {0,4}: -9\b|Signal 9 \(SIGKILL\) received by PID"
+              r"|died with <Signals\.SIGKILL: 9>|exited on\s{1,20}signal 9 \(Killed\)|exits with return code = -9\b"
+              r"|terminated with -9\b|signaled to shutdown with signal 9|KILLED BY SIGNAL: 9 \("
+              r"|EXIT STRING: Killed \(signal 9\)"
+              r"|DataLoader worker \(pid \d{1,9}\) is killed by signal: Killed",
               "a process was killed: mostly the memory of its host or job ran out",
               "dmesg (oom-kill) and the job's or pod's limit say so: raise it (--mem, limits.memory), load fewer data"
               " at"
@@ -422,7 +822,8 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               " taints of the nodes",
               "Volcano documentation, gang and capacity plugins; its issue 3220"),
     FaultLine(r"dial unix /\S{1,60}(?:containerd|crio|docker)\.sock: connect: (?:connection refused"
-              r"|permission denied)|Cannot connect to the Docker daemon at [^\n]{1,60}",
+              r"|permission denied)|permission denied while trying to connect to the Docker daemon socket"
+              r"|Cannot connect to the Docker daemon at [^\n]{1,60}",
               "the container engine does not answer on its socket",
               "systemctl status containerd (docker, crio) and its journal: an error in its configuration, as of a"
               " runtime"
@@ -443,15 +844,50 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # That something failed, where no line says why.
 CLUSTER_FAILURES: tuple[FaultLine, ...] = (
+    FaultLine(r"error: tasks? [\d,-]{1,40} launch failed: [^\n]{1,80}"
+              r"|Task launch for [^\n]{1,60} failed on node [^\n]{1,120}"
+              r"|error: Unable to (?:create step for job \d{1,12}"
+              r"|allocate resources): [^\n]{1,80}|error: Batch job submission failed: [^\n]{1,80}",
+              "Slurm refused the job, or could not start its step",
+              "its words say why; slurmd's log of the host, slurmctld's, and scontrol show job",
+              "Slurm, src/common/slurm_errno.c"),
+    FaultLine(r"FATAL ERROR :: MODULE:\w{2,16} [^\n]{1,120}|RuntimeError: Collective call returned error",
+              "Gaudi's bridge to PyTorch, or its collectives, ended with an error",
+              "the lines before it and $HABANA_LOGS (hcl.log, synapse_runtime.log) of each rank; dmesg (habanalabs),"
+              " and"
+              " hl-smi -Q or manage_network_ifs.sh --status for the ports",
+              "docs.habana.ai, Runtime Environment Variables and Troubleshooting"),
+    FaultLine(r"RuntimeError: Unable to initialize backend '(?:cuda|rocm)': [^\n]{1,160}",
+              "JAX could not use the GPUs",
+              "its words say why: driver, a jaxlib with the plugin of the GPU (pip list), devices in the container",
+              "jax-ml/jax jax/_src/xla_bridge.py"),
+    FaultLine(r"An error occurred in MPI_\w{3,30}|Fatal error in P?MPI_\w{3,30}[^\n]{0,80}",
+              "a call of MPI failed",
+              "the lines around it say why; the first rank that ended, by time, has the cause",
+              "open-mpi/ompi ompi/errhandler; pmodels/mpich"),
+    FaultLine(r"Engine core (?:initialization failed|process \S{1,40} died)[^\n]{0,60}|Scheduler hit an exception"
+              r"|scheduler died, please check[^\n]{0,40}|EngineDeadError",
+              "the server's engine ended with an error",
+              "the first traceback above it, of any rank, has the cause",
+              "vllm v1/engine/core_client.py; sglang srt/managers"),
     FaultLine(r"nhc: {1,4}Health check failed: {1,4}[^\n]{1,160}",
               "a health check of the host failed",
               "its words say which; run that test alone, and read dmesg of the host",
               "mej/nhc; Azure/azurehpc-health-checks"),
-    FaultLine(r"Caught signal \d{1,2} \([^\n]{1,100}",
+    FaultLine(r"Caught signal \d{1,2} \([^\n]{1,100}|exitcode {0,4}: -(?:6|11)\b|exits with return code = -(?:6|11)\b"
+              r"|KILLED BY SIGNAL: (?:6|11) \([^)\n]{1,30}\)|EXIT STRING: (?:Aborted|Segmentation fault)[^\n]{0,20}"
+              r"|Signal (?:6|11) \(SIG\w{3,4}\) received"
+              r" by PID \d{1,9}|exited on\s{1,20}signal (?:6|11) \([^)\n]{1,30}\)",
               "a process crashed",
               "the backtrace below it names the library: UCX and MPI of the image must fit the host's driver; signal 7"
               " (bus error) is a file, /dev/shm or huge pages that ran out",
               "openucx/ucx src/ucs/debug/debug.c"),
+    FaultLine(r"(?:runc|crun) create failed: [^\n]{1,160}|OCI runtime (?:create|exec) failed: [^\n]{1,160}"
+              r"|container creation failed: [^\n]{1,160}",
+              "the container could not be made",
+              "the last words of the line say why; the same command without the GPU shows whether the GPU is the"
+              " reason",
+              "opencontainers/runc; apptainer"),
     FaultLine(r"pyxis: couldn't start container|pyxis: \[ERROR\] [^\n]{1,120}",
               "Slurm's container plugin could not start the container",
               "the lines above it say why; enroot start IMAGE on the host shows the same",

@@ -74,7 +74,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|while creating shared memory segment(?![^\n]{0,160}error: (?!No space))|killed by signal: Bus error"
               r"|Please check that /dev/shm or the directory you specified has more available memory"
               r"|unable to write to file </torch_|out of shared memory\. Please try to raise"
-              r"|insufficient shared memory \(shm\)|Signal 7 \(SIGBUS\) received|exitcode {0,4}: -7\b",
+              r"|insufficient shared memory \(shm\)|Signal 7 \(SIGBUS\) received|exitcode {0,4}: -7\b"
+              r"|exited on\s{1,20}signal 7 \(Bus error\)|exits with return code = -7\b",
               "/dev/shm of the container is too small",
               "docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium Memory there",
               f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
@@ -357,7 +358,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "run nvidia-imex on all of them with the same list of nodes (nvidia-imex-ctl -N); a container needs a"
               " channel (/dev/nvidia-caps-imex-channels); NCCL_MNNVL_ENABLE=0 goes over the NICs",
               "NVIDIA/nccl src/mnnvl.cc; IMEX user guide"),
-    FaultLine(r"cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
+    FaultLine(r"failed to (?:open|get) (?:CUDA|HIP) IPC handle[^\n]{0,60}"
+              r"|cuMemImportFromShareableHandle[^\n]{0,120}(?:fail|error|not )|(?:cuda|hip)Ipc(?:Get|Open)MemHandle "
               r"failed[^\n]{0,60}|alloc\.h:\d{1,5} NCCL WARN Cuda failure"
               r" (?:\d{1,4} )?'(?:operation not|invalid (?:argument|device))"
               r"|p2p\.cc:\d{1,5} NCCL WARN (?:HIP|Cuda) failure (?:\d{1,4} )?'invalid (?:device pointer|argument"
@@ -379,7 +381,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r" of memory"
               r"|OOM when allocating tensor|MODULE:PT_DEVMEM Allocation failed|CU(?:BLAS|DNN"
               r"|SPARSE)_STATUS_ALLOC_FAILED"
-              r"|CUFFT_ALLOC_FAILED|(?:UR|ZE)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|No available memory for the cache"
+              r"|CUFFT_ALLOC_FAILED|(?:UR|ZE)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|tokens that can be stored in KV cache"
+              r"|No available memory for the cache"
               r" blocks|is needed, which is larger than the available"
               r" KV cache memory|Free memory on device [^\n]{0,60}is less than desired",
               "the GPU's memory is full",
@@ -411,6 +414,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"Host key verification failed|Permission denied \(publickey[^\n]{0,60}|was not reachable via ssh"
               r"|ssh exited with exit code 255|unable to run (?:bstrap_)?proxy on \S{1,80}"
               r"|connect to host \S{1,80} port \d{1,5}: |launcher '\w{1,20}' not installed"
+              r"|\bssh: (?:command )?not found|\bmpi(?:run|exec): command not found"
               r"|kex_exchange_identification: [^\n]{0,60}|MCA parameter \"plm_rsh_agent\""
               r"|\borted: (?:command not found|No such file)|\bprted: (?:command not found|No such file)",
               "the launcher cannot log in on a host, or start its daemon there",
@@ -451,12 +455,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, where NET is the network of the hosts"
               " (10.0.0.0/24 or a name): docker0 and virbr0 have one address on all hosts; open the firewall",
               "open-mpi/ompi opal/mca/btl/tcp/help-mpi-btl-tcp.txt; horovod issue 310"),
-    FaultLine(r"[Cc]onnect to 127(?:\.\d{1,3}){3}<\d{1,5}> failed[^\n]{0,60}"
+    FaultLine(r"Using (?:interface |\[\d\])lo:127\.0\.0\.1<0>(?=[\s\S]{0,40000}?(?:Connection refused|[Tt]imed out))"
+              r"|[Cc]onnect to 127(?:\.\d{1,3}){3}<\d{1,5}> failed[^\n]{0,60}"
               r"|dest_addr=127(?:\.\d{1,3}){3}:\d{1,5}\) failed[^\n]{0,60}|\btcp/lo - Destination is unreachable",
               "a rank gave the others its loopback address",
               "NCCL_SOCKET_IFNAME (UCX: UCX_NET_DEVICES)=the interface that reaches the other hosts, on each"
-              " host its own"
-              " name; see that it is up and has an address",
+              " host its own name, up and with an address (a list that excludes, ^docker0, must exclude lo, too)",
               f"{_GUIDE}, Networking issues (IP network interfaces)"),
     FaultLine(r"(?:Call to connect|(?<!failed to )[Cc]onnect to|socketStartConnect: Connect to)[^\n]{0,120}"
               r"(?:No route to host|Connection timed out|Connection refused|Network is unreachable"
@@ -472,6 +476,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|Name or service not known for \S{1,80}:\d|The IPv4 network addresses of \([^\n]{1,120}? cannot be"
               r" retrieved[^\n]{0,60}(?=[\s\S]{0,9000}?(?:timed out after|DistStoreError|failed to connect to))"
               r"|Can't find address for host \S{1,80}, check slurm\.conf"
+              r"|Unable to resolve \"[\w.-]{1,80}\": Unknown host"
               r"|error encountered when getting address info",
               "the name of a host is not resolved",
               "getent hosts NAME on the host that asks; correct the list of hosts or /etc/hosts; in Kubernetes wait"
@@ -486,7 +491,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "end it (ss -ltnp shows who), or give another one (MASTER_PORT, -p)",
               "bind(2): EADDRINUSE"),
     FaultLine(r"error while loading shared libraries: \S{1,80}|lib(?:cu(?:dart|blas|blasLt|dnn|fft|rand|solver|sparse)"
-              r"|nvrtc|nccl|rccl|amdhip64|rocblas|hipblas|hsa-runtime64|MIOpen)\.so[.\d]{0,16}: cannot open shared"
+              r"|nvrtc|nvinfer\w{0,30}|nccl|rccl|amdhip64|rocblas|hipblas|hsa-runtime64"
+              r"|MIOpen)\.so[.\d]{0,16}: cannot open shared"
               r" object"
               r"|Unable to load NCCL library",
               "a library of the program is not found on a host",
@@ -515,11 +521,6 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "srun --mpi=pmix (srun --mpi=list shows what there is), or an MPI built with Slurm's PMI; mpirun within"
               " the allocation works too",
               "open-mpi/ompi ompi/runtime/help-mpi-runtime.txt; Slurm MPI guide"),
-    FaultLine(r"Insufficient (?:rdma|nvidia\.com|amd\.com|openshift\.io|mellanox\.com|vpc\.amazonaws\.com)/\S{1,60}",
-              "no node of the cluster has the resource free that the pod asks for",
-              "kubectl describe node: Allocatable and Allocated; see that the device plugin runs and that the name of"
-              " the resource is its own",
-              "Kubernetes documentation, Device Plugins"),
     FaultLine(r"Unable to resolve hostname to a \(local\) address"
               r"(?=[\s\S]{0,20000}?(?:connectFullMesh|[Tt]ime ?d? ?out|refused|Error))|unsupported gloo device"
               r"|Unable to find address for: \S{1,20}",
@@ -840,7 +841,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "read the SXIDs in dmesg and Fabric Manager's log; reset GPUs and switches or reboot; if it comes back,"
               " the board goes back",
               _DCGM),
-    FaultLine(r"Detected XID \d{1,4} for GPU \d{1,3}",
+    FaultLine(r"Detected XID \d{1,4} for GPU \d{1,3}|XidCriticalError: Xid=\d{1,4} on Device[^\n]{0,80}",
               "a GPU reported an XID",
               "read its line in dmesg: NVIDIA's catalogue of XIDs says what to do",
               _DCGM),
@@ -888,7 +889,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "after an update of the driver reboot; in a container take cuda-compat and copies of libcuda out of"
               " LD_LIBRARY_PATH, so that the host's library is used",
               "CUDA runtime API, cudaErrorSystemDriverMismatch (803)"),
-    FaultLine(r"MPS client failed to connect|(?:cudaErrorMps|CUDA_ERROR_MPS_)\w{4,40}"
+    FaultLine(r"MPS client failed to connect|Cannot find MPS control daemon process"
+              r"|(?:cudaErrorMps|CUDA_ERROR_MPS_)\w{4,40}"
               r"|remote procedural call between the MPS server and the MPS client failed"
               r"|Server encountered a fatal exception\. Shutting down"
               r"|MPS server is not ready to accept new MPS client requests|required to (?:create MPS client|support"
@@ -919,6 +921,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
               "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
     FaultLine(r"unresolvable CDI devices[^\n]{0,80}|failed to (?:stat CDI host device|inject CDI devices)[^\n]{0,80}"
+              r"|unable to create cdi spec file: [^\n]{1,120}"
               r"|failed to (?:generate|create) (?:device )?CDI specs?\b[^\n]{0,120}|invalid device, empty device edits",
               "the containers' description of the GPUs (CDI) lacks the device, is old, or could not be made",
               "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml (AMD: amd-ctk) after each change of driver, GPUs"
@@ -944,7 +947,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"could not select device driver \"(?:nvidia)?\"? ?\"? ?with capabilities: \[\[gpu\]\]"
               r"|nvidia-container-cli: "
               r"[^\n]{1,120}"
-              r"(?:driver not loaded|load library failed|no such file)[^\n]{0,60}"
+              r"(?:load library failed|no such file)[^\n]{0,60}"
               r"|[Uu]nknown (?:or invalid )?runtime(?: name)?:? \\?\"?nvidia"
               r"|no runtime for \\?\"nvidia\\?\" is configured",
               "the container runtime cannot give GPUs to containers",
@@ -1065,6 +1068,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "end the processes that hold them (rdma resource show mr), register fewer and larger pieces, or raise the"
               " NIC's limit; keys of killed processes go with a reload of mlx5_ib",
               "Linux drivers/infiniband/hw/mlx5/mr.c, create_mkey_warn; openucx/ucx issue 6264"),
+    FaultLine(r"ALLOC_UAR\(0x802\)[^\n]{0,40} failed, status (?:limits exceeded|no resources)[^\n]{0,40}",
+              "the NIC has no UAR pages left: too many processes or queues have it open",
+              "enlarge them (mlxconfig -d ADDRESS set PF_LOG_BAR_SIZE=N, UAR BAR; then a cold reboot), or start fewer"
+              " processes a host; it is neither the host's memory nor ulimit -l",
+              "openucx/ucx issue 6049; open-mpi/ompi issue 6854; Linux mlx5/core/cmd.c"),
     FaultLine(r"\b(?!CREATE_MKEY)[A-Z]\w{3,40}\(0x[0-9a-f]{1,4}\)[^\n]{0,40} failed, status (?:limits exceeded|no "
               r"resources)\(0x[8f]\)[^\n]{0,40}",
               "a NIC's resources are used up",
@@ -1245,11 +1253,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               f"{_SMI}, mig; Project-HAMi/HAMi issue 1044"),
     FaultLine(r"Failed to initialize NVML: (?:GPU access blocked by the operating system|Insufficient Permissions)",
               "the process may not use the GPUs' device nodes",
-              "give the user, or the container's cgroup, /dev/nvidiactl and /dev/nvidiaN (--gpus, or --device)",
+              "give the user, or the container's cgroup, /dev/nvidiactl and /dev/nvidiaN (--gpus, or --device); podman"
+              " without root: --group-add keep-groups; SELinux: setsebool -P container_use_devices on",
               "nvml.h, nvmlReturn_t"),
     FaultLine(r"Failed to initialize NVML: Unknown Error",
               "the container has lost its right to the GPUs' device nodes",
-              "start the container again; then cgroup driver cgroupfs, or name the nodes with --device",
+              "start the container again; a reload of systemd takes it: nvidia-ctk system create-dev-char-symlinks"
+              " --create-all at boot, CDI, the nodes by --device, or the cgroup driver cgroupfs",
               "NVIDIA container toolkit, Troubleshooting (systemctl daemon-reload)"),
     FaultLine(r"HW Exception by GPU node-\d{1,4}[^\n]{0,100}",
               "a GPU hung, and its driver ended what ran on it",
@@ -1278,7 +1288,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "start nvidia-fabricmanager of the driver's version (boards with NVLink 5 also need nvlsm), and read"
               " its log; of a guest, activate its partition (hosttune plan, fabric_partition)",
               f"{_SMI}, Fabric; Fabric Manager user guide"),
-    FaultLine(r"Fabric[ \t]{0,20}\n[ \t]{0,40}State[ \t]{0,60}: \w[\w ]{0,20}\n[ \t]{0,40}Status[ \t]{0,60}:"
+    FaultLine(r"NVLink fabric (?:registration error|not attached) \([^\n]{1,100}"
+              r"|Fabric[ \t]{0,20}\n[ \t]{0,40}State[ \t]{0,60}: \w[\w ]{0,20}\n[ \t]{0,40}Status[ \t]{0,60}:"
               r" (?!Success|N/A)[A-Z][\w ]{2,40}",
               "a GPU's registration with the fabric failed",
               "read Fabric Manager's log of that time (with NVLink between hosts also the switches' and IMEX),"
@@ -1363,6 +1374,16 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"had (?:untolerated )?taint \{nvidia\.com/gpu[^}\n]{0,40}\}[^\n]{0,60}",
+              "the nodes with GPUs are closed to pods that do not name their taint",
+              "tolerations in the pod (key nvidia.com/gpu, operator Exists), with the GPU among its limits",
+              "Kubernetes documentation, Taints and Tolerations"),
+    FaultLine(r"Insufficient (?:rdma|[a-z][\w-]{1,30}(?:\.[\w-]{1,30}){0,3}\.(?:com|io|ai|org))/\w[\w.-]{0,59}"
+              r"|cannot allocate all claims",
+              "no node of the cluster has the resource free that the pod asks for",
+              "kubectl describe node: Allocatable and Allocated; none there: read the device plugin's log (driver,"
+              " runtime, MIG), and see that the name of the resource is its own",
+              "Kubernetes documentation, Device Plugins"),
     FaultLine(r"Failed to open device(?=\r?\n(?:Failed to open device|hca_id:))",
               "RDMA devices are listed that the process may not open: the container was given others, or none",
               "name those that it has (ibv_devinfo shows them whole) in NCCL_IB_HCA, UCX_NET_DEVICES or"
@@ -1411,7 +1432,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " a GPU that needs a reset is busy, too (its XIDs in dmesg), and so is a vGPU without a license",
               "CUDA runtime API, cudaErrorDevicesUnavailable; k8s-device-plugin issue 647; Azure/AKS issue 4870"),
     FaultLine(r"invalid device ordinal|no (?:CUDA|cuda|ROCm)-capable device is detected|No HIP GPUs are available"
-              r"|No CUDA GPUs are available|(?:cuda|hip)ErrorNoDevice\b|(?:cuInit|cudaSetDevice) err: 100\b"
+              r"|No CUDA GPUs are available|No visible GPU devices|(?:cuda|hip)ErrorNoDevice\b"
+              r"|(?:cuInit|cudaSetDevice) err: 100\b"
               r"|(?:cudart|nvcuda) init failure: 100\b|Failed to infer device type|cuInit: CUDA_ERROR_NO_DEVICE\b"
               r"|cuInit failed: ?100\b",
               "the process asks for a GPU that it does not see",
@@ -1570,7 +1592,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " -p2p r shows which pairs have access",
               "CUDA runtime API, cudaErrorPeerAccessNotEnabled (705); ggml-org/llama.cpp issue 10152"),
     FaultLine(r"Torch not compiled with CUDA enabled|not compiled with (?:GPU offload|CUDA|ROCm) support"
-              r"|Skipping registering GPU devices",
+              r"|Skipping registering GPU devices|CUDA-enabled jaxlib is not installed"
+              r"|No GPU/TPU found, falling back to CPU",
               "the program was built without the GPU, or lacks a library for it",
               "install its build for the GPU (pip: the cuXXX or rocmX.Y wheel); the lines before it name libraries that"
               " were not found",
@@ -1609,12 +1632,13 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               r" failed for",
               "a driver's kernel module is not built for the kernel that runs",
               "install the kernel's headers and build it again (dkms autoinstall; its make.log says what failed), or"
-              " install the distribution's signed build; dmesg names symbols that do not fit",
+              " install the distribution's signed build; dmesg names symbols that do not fit, Secure Boot or nouveau",
               "dkms(8); modprobe(8); NVIDIA driver README, Common Problems"),
     FaultLine(r"couldn't find libnvidia-ml\.so|libcuda\.so[.\d]{0,4}: cannot open shared object|unable to find"
               r" libcuda\.so"
-              r"|failed call to cuInit: (?:CUresult\(-1\)|UNKNOWN ERROR \(303)|could not load NVML library"
-              r"|libnvidia-ml\.so\.1: cannot open shared",
+              r"|failed call to cuInit: (?:CUresult\(-1\)|UNKNOWN ERROR \(303)"
+              r"|(?<!non-NVML platform: )could not load NVML library"
+              r"|(?<!non-NVML platform: could not load NVML library: )libnvidia-ml\.so\.1: cannot open shared",
               "the driver's library is not where programs look for it",
               "install the driver's libraries of the module's version, and run ldconfig; in a container give it the GPU"
               " through the container toolkit",
@@ -1672,7 +1696,9 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the first rank did not give the others NCCL's id: it has not come so far, or ended",
               "read its log first; then MASTER_ADDR and MASTER_PORT",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID"),
-    FaultLine(r"ORTE was unable to reliably start one or more daemons|(?:ORTE|PRR?TE) daemon has unexpectedly failed"
+    FaultLine(r"(?:control_cb|control_cmd_cb) \([^)\n]{1,80}\): assert \(!closed\) failed"
+              r"|(?:ORTE|PRR?TE) does not know how to route a message"
+              r"|ORTE was unable to reliably start one or more daemons|(?:ORTE|PRR?TE) daemon has unexpectedly failed"
               r"|has lost communication with a remote daemon|A daemon \(pid[^\n]{1,60} died unexpectedly"
               r"|timeout waiting for task launch|mpi/pmix\w{0,4}: [^\n]{0,100}collective timeout",
               "the launcher could not start its daemons on all hosts, or lost them",
@@ -1758,7 +1784,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "its stack (py-spy dump, gdb) shows where; dmesg of its host for XIDs; NCCL_DEBUG=INFO for the network",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
     FaultLine(r"cannot find a network-attachment-definition \([^\n]{1,80}|failed to find plugin \"[\w-]{1,30}\" in path"
-              r"[^\n]{0,60}|no IP addresses available in (?:range set|network)[^\n]{0,60}",
+              r"[^\n]{0,60}|Could not allocate IP in range[^\n]{0,60}|failed to assign an IP address to container"
+              r"|no IP addresses available in (?:range set|network)[^\n]{0,60}",
               "the cluster's network could not give the pod its second interface",
               "kubectl get net-attach-def -A: name and namespace of the annotation; the plugin in /opt/cni/bin of each"
               " node; a range of addresses that is large enough (whereabouts, where several nodes share it)",
@@ -1768,14 +1795,18 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the NIC's driver sets no VLAN for a virtual function: InfiniBand has none",
               "of InfiniBand use the CNI for it (SriovIBNetwork, ib-sriov-cni), and a PKey instead of the VLAN",
               "k8snetworkplumbingwg/sriov-cni issue 208"),
-    FaultLine(r"SRIOV-CNI failed to [^\n]{1,120}|failed to (?:move|set) RDMA (?:device|subsystem)[^\n]{1,100}",
+    FaultLine(r"SRIOV-CNI failed to [^\n]{1,120}|failed to (?:move|set) RDMA (?:device|subsystem)[^\n]{1,100}"
+              r"|RDMA subsystem namespace awareness mode is set to \w{2,12}, expected[^\n]{0,40}",
               "the cluster's network could not give the pod its virtual function",
               "its words say why; the function must be free and, for RDMA, the host in exclusive mode (rdma system"
               " show)",
               "k8snetworkplumbingwg/sriov-cni; rdma-cni"),
     FaultLine(r"remote process exited or there was a network error|NIXL_ERR_REMOTE_DISCONNECT"
               r"|Connection closed by remote peer"
-              r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)",
+              r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)"
+              r"|Horovod has been shut down\. This was caused by an exception"
+              r"|unexpectedly tried to connect with a different incarnation"
+              r"|JAX distributed service detected fatal errors|UNAVAILABLE: Task /job:[^\n]{1,80} heartbeat timeout",
               "another rank ended first",
               "its log has the cause: the first error by time, on any host",
               f"{_GUIDE}, Errors (ncclRemoteError)"),
@@ -1788,7 +1819,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "the job at which this host wanted to meet the others has ended",
               "the log of the first host says why; start all again, with a new --rdzv-id",
               "PyTorch, torch/distributed/elastic/rendezvous"),
-    FaultLine(r"Watchdog caught collective operation timeout",
+    FaultLine(r"Watchdog caught collective operation timeout|dump signal due to a collective timeout from[^\n]{0,40}",
               "a rank did not come to a collective in time",
               "find the rank that is behind (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy): it crashed, waits for data, or its"
               " network hangs (NCCL_DEBUG=INFO)",

@@ -178,9 +178,10 @@ GUEST_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"NVRM: Attempting to remove device [0-9a-f:.]{7,16} with non-zero usage count"
               r"|failed to clear page tables on GEM object close|amdgpu: leaking bo va"
               r"|Could not unload NVIDIA driver kernel modules, driver is in use"
+              r"|An NVIDIA kernel module '[\w-]{1,24}' appears to (?:be )?already (?:be )?loaded[^\n]{0,40}"
               r"|failed to unload driver: resource temporarily unavailable"
               rf"|Module {_MODULES} is in use[^\n]{{0,60}}",
-              "something on the host still uses the GPU that its driver is to give up",
+              "something on the host still uses the GPU or NIC that its driver is to give up",
               _IN_USE,
               f"{_NVRM}; kmod modprobe(8), rmmod(8)"),
     FaultLine(r"NVRM: GPU [0-9a-f:.]{7,16} is already bound to (?:nouveau|nvidiafb|rivafb|rivatv)"
@@ -293,7 +294,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " then nvidia-smi --gpu-reset; in a guest that may not reset it reboot the guest",
               "NVIDIA MIG user guide, Enable MIG mode"),
     FaultLine(r"Unable to create a (?:GPU|compute) instance on GPU[^\n]{1,80}: (?:In use|Insufficient|Invalid|Not"
-              r"|No)[^\n]{0,40}",
+              r"|No)[^\n]{0,40}|all orderings failed|MIG profile \S{1,40} not found on this GPU"
+              r"|cannot set MIG (?:config|mode) on non MIG-capable GPU",
               "a MIG instance could not be made: its place is taken, or the GPU does not have this profile",
               "nvidia-smi mig -lgip lists profiles with what is free, -lgipp their places: make the largest first, or"
               " destroy instances (-dci, then -dgi)",
@@ -1074,12 +1076,10 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "coredumpctl info and the guest's log (/var/log/libvirt/qemu) say where; dmesg whether memory ran out;"
               " update QEMU",
               "systemd-coredump(8)"),
-    FaultLine(r"No valid host was found[^\n]{0,80}|nodes are available:[^\n]{0,200}Insufficient"
-              r" [\w.-]{1,60}/[\w.-]{1,60}",
-              "no host has what the guest or pod asks for free",
-              "see what the hosts offer and what is taken (openstack allocation candidate list; kubectl describe node),"
-              " and whether the device's plugin runs",
-              "OpenStack Nova scheduler; Kubernetes scheduler, NodeResourcesFit"),
+    FaultLine(r"No valid host was found[^\n]{0,80}",
+              "no host has what the guest asks for free",
+              "see what the hosts offer and what is taken (openstack allocation candidate list)",
+              "OpenStack Nova scheduler"),
 )  # fmt: skip
 _REFUSED = (
     r"-(?:device|object|machine|M|cpu|smp|m|numa|drive|blockdev|netdev|accel|global) (?![^\n]{0,2000}(?:: warning: "

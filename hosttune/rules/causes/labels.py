@@ -31,7 +31,8 @@ _LABELS = tuple(
         (
             r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container)|kernel:|vfio-pci:|qemu-|kvm:|modprobe:"
             r"|ibwarn:|ping:|iperf3:|mlx[45]:|(?i:error|fatal|warning|(?:gpu|hpu|rank)\d{1,3}):|[A-Z_]{4,60}:"
-            r"|\d{1,4}: [\w.@-]{1,32}: <)"
+            r"|\d{1,4}: [\w.@-]{1,32}: <|[\w.]{1,60}(?:Error|Exception):|lib[\w+-]{2,40}\.so"
+            r"|(?:[gs]et_mempolicy|mbind|panic|orted|prted|srun|slurm\w{1,8}|enroot-\w{1,16}): )"
             r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel

@@ -59,6 +59,7 @@ _TROUBLE = (
      "the NIC's firmware refused a command of its driver"),
     ("Xid (", r"Xid \([^()\n]{1,40}\): 45\b(?![^\n]{0,200}previous Xid)[^\n]{0,120}",
      "work on the GPU was ended, after another error or with its process; no other XID is here"),
+    ("panic: ", r"(?m:^)[^\n]{0,60}\bpanic: [^\n]{1,200}", "a program ended itself, for a reason that no rule knows"),
     ("No irq handler", r"No irq handler for vector", "an interrupt without a handler: seldom a fault"),
     ("qemu-", rf"qemu-(?:system-\w{{1,16}}|kvm): {_TOLD}[^\n]{{1,200}}", _UNRULED),
     ("kvm: ", rf"(?m:^)kvm: {_TOLD}[^\n]{{1,200}}", _UNRULED),
