@@ -530,11 +530,6 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "before ROCm 4.3 a container needs all of /dev/dri (then choose by ROCR_VISIBLE_DEVICES), or update; give"
               " it /dev/kfd and the groups of both (--group-add video, render), --security-opt seccomp=unconfined",
               "ROCm/ROCm issue 1482; rocminfo.cc"),
-    FaultLine(r"\[ \] NCCL\s{1,20}(?:\[ \] [A-Z]{3}\s{1,20}){0,3}\[[ X]\] MPI\s",
-              "Horovod was built without NCCL: the GPUs' gradients go through the CPU, by MPI or Gloo",
-              "HOROVOD_GPU_OPERATIONS=NCCL pip install --no-cache-dir --force-reinstall horovod, with NCCL's headers"
-              " (HOROVOD_NCCL_HOME); horovodrun --check-build must then show [X] NCCL",
-              "Horovod on GPU; horovod/runner/launch.py, check_build; horovod issue 2577"),
     FaultLine(r"Horovod was not built with \w{3,8}|(?:MPI|Gloo) support has not been built|has not been built with MPI"
               r" support|Neither MPI nor Gloo support has been built",
               "Horovod was built without the controller that it is to use",
@@ -703,11 +698,6 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               "read the log of its device plugin, then those before it: driver, container toolkit (kubectl describe"
               " node: Allocatable)",
               "NVIDIA/gpu-operator cmd/nvidia-validator; its issue 1190"),
-    FaultLine(r"(?:set_mempolicy|get_mempolicy|mbind|setting membind): Operation not permitted",
-              "the container may not bind memory to NUMA nodes",
-              "docker run --cap-add=SYS_NICE (in Kubernetes securityContext.capabilities), or start the program without"
-              " numactl (DeepSpeed: without --bind_cores_to_rank)",
-              "set_mempolicy(2); Docker documentation, seccomp; deepspeedai/DeepSpeed issue 4971"),
     FaultLine(r"nvidia-device-plugin-daemonset {1,40}0 {1,20}0 {1,20}0 [^\n]{0,80}nvidia\.com/gpu\.deploy",
               "no node is one for the device plugin: none has the labels of a GPU",
               "kubectl get nodes --show-labels: feature.node.kubernetes.io/pci-10de.present comes from node feature"

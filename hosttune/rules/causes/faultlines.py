@@ -1845,7 +1845,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "install its build for the GPU (onnxruntime-gpu alone, without onnxruntime) with CUDA and cuDNN of the"
               " releases that the line names; a container needs the GPUs (--gpus all)",
               "microsoft/onnxruntime onnxruntime_pybind_state.cc; ollama discover/gpu.go"),
-    FaultLine(r"set(?:ting membind|_mempolicy): Operation not permitted",
+    FaultLine(r"(?:[gs]et_mempolicy|mbind|setting membind): Operation not permitted",
               "a container may not choose the node of its memory: the binding was refused",
               "docker run --cap-add SYS_NICE (Kubernetes: securityContext, capabilities), or bind the CPUs alone",
               "set_mempolicy(2); Docker's seccomp profile; bytedance/byteps issue 17"),
