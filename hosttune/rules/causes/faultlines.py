@@ -1279,7 +1279,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "turn flow control on at the switch port, or PFC at both ends (RoCE)",
               "ethtool(8), -a"),
     SOFTWARE_RDMA,
-    FaultLine(r"Region [0-5]: Memory at <unassigned>[^\n]{0,60}",
+    FaultLine(r"Region [0-5]: Memory at <(?:unassigned|ignored)>[^\n]{0,60}",
               "a BAR of a device has no address",
               "host: Above 4G Decoding and Resizable BAR in the firmware, or pci=realloc; guest: UEFI firmware and a"
               " 64-bit window that holds its BARs (hosttune plan computes it)",

@@ -11,7 +11,7 @@ from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
 from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, CLUSTER_SYMPTOMS
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
-from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
+from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS, NOT_READY
 from hosttune.rules.causes.kernel import ASLEEP, of_kernel
 from hosttune.rules.causes.ports import shared_slot
 from hosttune.rules.causes.search import distinct, findall, search
@@ -90,7 +90,12 @@ def spoken(line: str) -> bool:
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
     """Return the observations that lines state, each with its value and the line's words."""
-    rows = ((name, value, search(pattern, text)) for name, value, pattern in reversed(_ROWS))
+    unready = search(NOT_READY, text)  # CUDA says the same of it
+    rows = (
+        (name, value, search(pattern, text))
+        for name, value, pattern in reversed(_ROWS)
+        if not unready or pattern is not NO_FABRIC
+    )
     found = {name: (value, match[0].strip()) for name, value, match in rows if match}
     peers = [("".join(row[::3]), "".join(row[1::3]), "".join(row[2::3])) for row in findall(_PEERS, text)]
     off = [(f"gpu{start}", f"gpu{end}") for start, end, word in peers if word in ("No", "false")]
@@ -204,7 +209,7 @@ def lines_of(text: str) -> Measured:
             worst[name] = part
             seen[name] = link
             said[name] = f"{address}, limited at {where}"
-    switched = True if search(NO_FABRIC, text) else None
+    switched = True if search(NO_FABRIC, text) and not search(NOT_READY, text) else None
     return Measured(
         version=1,
         setup=Setup(nvswitch=switched),
