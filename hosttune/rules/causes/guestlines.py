@@ -501,10 +501,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "VFIO refuses the device: it has no IOMMU group, or the IOMMU's part of VFIO is not loaded",
               "switch VT-d or AMD-Vi on in the firmware, load vfio_iommu_type1; a bridge cannot be passed",
               "Linux drivers/vfio/pci/vfio_pci_core.c; QEMU hw/vfio/container.c"),
-    FaultLine(r"drivers/vfio-pci(?:/\w{2,14})?'?: [Nn]o such file[^\n]{0,20}"
+    FaultLine(r"drivers/(?:vfio-pci|[\w-]{1,16}vfio[\w-]{0,6})(?:/\w{2,14})?'?: [Nn]o such file[^\n]{0,20}"
               r"|bind failed for [0-9a-f:.]{7,16} - Cannot open /sys/bus/pci/drivers/vfio[-_]pci/bind",
-              "the driver vfio-pci is not loaded",
-              "modprobe vfio-pci, and at each boot (/etc/modules-load.d, initramfs); hosttune plan binds the devices",
+              "the driver vfio-pci is not loaded, or has another name here",
+              "modprobe vfio-pci (GPUs of Grace: nvgrace_gpu_vfio_pci), and at each boot (/etc/modules-load.d,"
+              " initramfs); hosttune plan binds the devices",
               "Linux drivers/vfio/pci/vfio_pci.c"),
     FaultLine(r"error (?:bind device fd=\d{1,6} to iommufd=|attach [0-9a-f:.]{7,40} \(\d{1,6}\) to )[^\n]{1,60}",
               "iommufd refuses the device: something else has it or its group, or its IOMMU does not take it",
@@ -654,6 +655,17 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "take QEMU, kernel and firmware of one release; Invalid argument: a confidential guest's memory must be"
               " memfd and fit its flags; File exists: two devices lie at one address",
               "QEMU accel/kvm/kvm-all.c, kvm_set_user_memory_region; amd/sev-utils issue 17"),
+    FaultLine(r"PLACEHOLDER_FOR_DISTRO_QEMU\w{0,40} does not exist[^\n]{0,20}"
+              r"|configuration[\w-]{0,40}\.toml: file \S{1,200} does not exist",
+              "Kata's configuration names a program or file that is not on this host",
+              "install what it names (of TDX the distribution's QEMU), or write the right path; take the newest"
+              " kata-deploy, which brings its own",
+              "kata-containers src/runtime/pkg/katautils; confidential-containers/operator issue 496"),
+    FaultLine(r"no CDI annotations, no devices to inject",
+              "Kata's runtime was given no device for this container",
+              "the pod must ask for the plugin's resource (nvidia.com/pgpu: 1), and the plugin for GPUs of guests must"
+              " run and have written its CDI file (/var/run/cdi)",
+              "kata-containers src/runtime; its issue 12186"),
     FaultLine(r"Unknown device type vfio-\w{2,8}\b",
               "Kata's agent in the guest does not know the device's type: image and runtime are of different releases",
               "take image, kernel and runtime of one Kata release (kata-deploy)",
@@ -1225,6 +1237,11 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "take GuC firmware and driver of one age (linux-firmware; of i915-sriov-dkms the newest, alike in the"
               " guest), and make the virtual functions anew",
               "strongtz/i915-sriov-dkms issues 210 and 314"),
+    FaultLine(r"Failed to allocate MSI-?X? (?:interrupts|vectors)[^\n]{0,40}",
+              "a driver got no MSI-X vectors for its device: one queue, and no virtual functions",
+              "a guest of Xen: permissive=1 for the device, a newer Xen; a host: see whether vectors ran out"
+              " (/proc/interrupts), and leave out pci=nomsi",
+              "Linux drivers/net/ethernet/intel/ixgbe/ixgbe_lib.c; QubesOS/qubes-issues issue 4799"),
     FaultLine(r"CORB reset timeout#\d, CORBRP = 65535",
               "a GPU's audio function answers with ones: the GPU sleeps, is off or lost",
               "dmesg says what became of the GPU (D3cold, AER, reset); bind both functions to vfio-pci if they go to a"
@@ -1273,6 +1290,10 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "LXD or Incus could not give the guest a device; its words say why",
               "lxc info --show-log GUEST (incus info --show-log) has QEMU's own words, dmesg the kernel's",
               "canonical/lxd lxd/instance/drivers; lxc/incus"),
+    FaultLine(r"Exhausted all hosts available for retrying build failures[^\n]{0,60}",
+              "Nova tried every host that fits, and the guest started on none",
+              "nova-compute.log of each of them says why",
+              "OpenStack Nova, MaxRetriesExceeded"),
     FaultLine(r"\bVmBoot\([^\n]{1,200}",
               "Cloud Hypervisor could not start the guest; its words say why",
               "run it with -v, and read dmesg of that time",
