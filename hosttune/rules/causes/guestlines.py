@@ -916,7 +916,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "give it a topology file (NCCL_TOPO_FILE) with the host's link_speed and link_width (hosttune plan writes"
               " one), or ports with x-speed=32,x-width=16; and GPUDirect RDMA in the guest",
               "NVIDIA/nccl issue 749; its src/graph/topo.cc"),
-    FaultLine(r"(?:Hyper-V|-azure\b|Microsoft)[\s\S]{0,2000}?numa_balancing(?: ?= ?|\s{1,4})1\b"
+    FaultLine(r"(?:Hyper-V|-azure\b|Microsoft)[^\n]{0,40}(?=[\s\S]{0,2000}?numa_balancing(?: ?= ?|\s{1,4})1\b)"
               r"(?=[\s\S]{0,20000}?(?:RCCL|Instinct))(?=[\s\S]{0,20000}?GPU Direct RDMA Disabled)"
               r"|numa_balancing(?: ?= ?|\s{1,4})1\b(?=[\s\S]{0,2000}?(?:Hyper-V|-azure\b|Microsoft))"
               r"(?=[\s\S]{0,20000}?(?:RCCL|Instinct))(?=[\s\S]{0,20000}?GPU Direct RDMA Disabled)",
@@ -1036,6 +1036,11 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "dmesg of the host at that time; QEMU, firmware (OVMF) and kernel of one release; a confidential guest"
               " needs a firmware built for it",
               "QEMU accel/kvm/kvm-all.c, kvm_cpu_exec; Linux Documentation/virt/kvm/api.rst, KVM_RUN"),
+    FaultLine(r"Convert non guest_memfd backed memory region[^\n]{0,60}",
+              "a confidential guest asked for private memory where QEMU has none",
+              "take QEMU, kernel and OVMF of one release; the guest's memory from memory-backend-memfd, the firmware"
+              " with -bios",
+              "QEMU accel/kvm/kvm-all.c, kvm_convert_memory; AMDESE/AMDSEV issue 236"),
     FaultLine(r"cannot acquire state change lock[^\n]{0,80}|monitor socket did not show up[^\n]{0,60}",
               "libvirt still waits for an earlier operation on this guest",
               "see whether QEMU hangs in the kernel (state D: dmesg, a device that does not come back from a reset);"
@@ -1277,6 +1282,7 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "libvirt src/qemu/qemu_process.c"),
     FaultLine(r"Failed to start domain[^\n]{0,200}(?:\nerror: [^\n]{1,200})?"
               r"|Failed to create domain[^\n]{0,200}(?:\nerror: [^\n]{1,200})?|Error starting domain[^\n]{0,200}"
+              r"|libvirtd quit during handshake[^\n]{0,40}"
               r"|virDomainCreate[^\n]{0,200}|ibvirtError\W[^\n]{1,200}|ibvirtException\W[^\n]{1,200}"
               r"|virError\W(?!Code=38\b)[^\n]{1,200}",
               "libvirt could not start the guest; its words say why",

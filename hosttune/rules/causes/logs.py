@@ -39,7 +39,10 @@ _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
-_DETECTED = r"systemd-detect-virt\b[^\n]{0,40}\n(?:kvm|qemu|vmware|microsoft|xen|amazon|oracle|google)\b"
+_DETECTED = (
+    r"systemd-detect-virt\b[^\n]{0,40}\n(?:kvm|qemu|vmware|microsoft|xen|amazon|oracle|google)\b"
+    r"|\bHypervisor detected: (?!Xen)\w|\bDMI: (?:QEMU|VMware|Amazon EC2|Microsoft Corporation Virtual)"
+)
 _FORMS, _LINE = 3, 160  # of lines that name no cause; characters of each
 # QEMU's lines, but for warnings and the end that it was told.
 _UNRULED = "an error that no rule knows"

@@ -46,6 +46,9 @@ _ROWS: tuple[tuple[str, Any, str], ...] = (
     ("p2p", "off", NO_FABRIC),
     ("p2p", "off", r"peer2peer not supported : gpu#\d{1,3}"),
     ("p2p", "off", r"p2p \d{1,6} \d{1,6} peers:false\b|p2p-bandwidth No peers found"),
+    # NVIDIA/nccl src/graph/xml.cc, NCCL_TOPO_DUMP_FILE: its issue 1329
+    ("guest_topology", "flat", r"<cpu numaid=\"-1\"[^>\n]{0,160}>\s{1,16}<pci busid=\"[^\"\n]{7,16}\" class=\"0x03"
+     r"[^>\n]{0,200}link_speed=\"\" link_width=\"0\""),
     # nvidia-smi -q, also a part of it
     ("thermal_slowdown", True, r"[SH]W Thermal Slowdown[ \t]{0,40}: Active\b"),
 )  # fmt: skip
