@@ -844,7 +844,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               r"|dxgk: [^\n]{0,40}Unable to allocate mmio memory[^\n]{0,8}"
               r"|Virtual P[Cc][Ii] Express Port[^\n]{0,120}Insufficient system resources[^\n]{0,60}"
               r"|Need 0x[0-9a-f]{1,16} of (?:low|high) MMIO space[^\n]{0,40}"
-              r"|cannot find enough free resources that it can use[^\n]{0,4}\(Code 12\)",
+              r"|cannot find enough free resources that it can use|CM_PROB_NORMAL_CONFLICT",
               "the guest's window for PCI memory is too small for the device",
               "give the guest a 64-bit window that holds its BARs (hosttune plan computes it; Hyper-V: Set-VM"
               " -HighMemoryMappedIoSpace; VMware: pciPassthru.use64bitMMIO=TRUE and 64bitMMIOSizeGB), and UEFI"
@@ -1153,7 +1153,22 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               " it does"
               " not work: use nvidia-smi mig",
               "NVIDIA/mig-parted, its issue 14; NVIDIA/deepops issue 1304"),
-    FaultLine(r"Windows has stopped this device because it has reported problems[^\n]{0,4}\(Code 43\)",
+    FaultLine(r"cannot verify the digital signature for the drivers required for this device[^\n]{0,12}"
+              r"|CM_PROB_UNSIGNED_DRIVER",
+              "Windows in the guest refuses the driver: it is not signed, or was changed (code 52)",
+              "install the maker's signed driver; a patched one needs test signing on and Secure Boot off",
+              "Microsoft, Code 52"),
+    FaultLine(r"because Windows cannot load the drivers required for this device[^\n]{0,12}|CM_PROB_FAILED_ADD\b"
+              r"|This device cannot start\.[^\n]{0,4}\(Code 10\)|CM_PROB_FAILED_START\b",
+              "the driver in a Windows guest did not load, or could not start the device (code 31, 10)",
+              "take the driver that fits: of a vGPU the one of the host's release, of Intel's virtual functions the one"
+              " that knows them; remove older ones, restart the guest, and read the host's log of that time",
+              "Microsoft, Code 31, Code 10"),
+    FaultLine(r"Unsupported MSI delivery mode \d for Dom\d{1,6}",
+              "Xen drops interrupts of a passed device: its MSI is not as the guest's driver set it",
+              "update Xen, the stub domain's QEMU and the guest's kernel; as a test pci=nomsi in the guest",
+              "Xen xen/arch/x86/hvm/vmsi.c; QubesOS/qubes-issues issue 7971"),
+    FaultLine(r"Windows has stopped this device because it has reported problems|\bCode 43\b|CM_PROB_FAILED_POST_START",
               "the driver in a Windows guest gave the device up (code 43)",
               "take a newer driver (NVIDIA's from 465 on works in guests; older: <kvm><hidden state='on'/></kvm>); give"
               " the GPU its ROM, do not let the host's display use it, and start it after a reset that works",
