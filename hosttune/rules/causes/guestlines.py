@@ -873,6 +873,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "firmware: VT-d or AMD-Vi, SR-IOV, ACS and native control of PCI Express on, newest version, cold boot;"
               " Get-VMHost | fl IovSupport* says what is left",
               "Microsoft KB 2762297"),
+    FaultLine(r"manufacturer of this device has not supplied any directives for securing this device",
+              "Hyper-V takes the device from the host only when forced: its maker gives no directives for securing it",
+              "Dismount-VMHostAssignableDevice -Force -LocationPath PATH, for guests that are trusted; a partitioning"
+              " driver of the maker brings the directives",
+              "Microsoft, Deploy graphics devices by using Discrete Device Assignment"),
     FaultLine(r"Virtual P[Cc][Ii] Express Port[^\n]{0,120}(?:hypervisor feature is not available"
               r"|0xC035001E)[^\n]{0,40}",
               "this Windows does not give devices to guests: it is no server, or the IOMMU is off",
@@ -1006,7 +1011,13 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "see what holds it in /proc/iomem; a console of the firmware (BOOTFB, simple-framebuffer) goes with"
               " initcall_blacklist=sysfb_init, or by making another GPU the boot display",
               "QEMU hw/vfio/region.c; Linux drivers/vfio/pci/vfio_pci_rdwr.c"),
-    FaultLine(r"error: vmiop_(?:env_)?log: [^\n]{1,140}|\[nvidia-vgpu-vfio\][^\n]{1,80}start failed[^\n]{0,60}"
+    FaultLine(r"error: vmiop_log: (?:\(0x\w{1,4}\): )?XID \d{1,3} detected on[^\n]{0,80}",
+              "work of a vGPU failed (an XID of its guest)",
+              "the XID's number says what: 43, 31 and 13 come from the guest's program or driver (its release must fit"
+              " the host's); others are of the GPU: dmesg of the host",
+              "NVIDIA vGPU documentation, troubleshooting; NVIDIA XID catalogue"),
+    FaultLine(r"error: vmiop_(?:env_)?log: (?!(?:\(0x\w{1,4}\): )?XID )[^\n]{1,140}"
+              r"|\[nvidia-vgpu-vfio\][^\n]{1,80}start failed[^\n]{0,60}"
               r"|error: Failed to initialize RM client[^\n]{0,40}",
               "the host's vGPU manager could not start the vGPU",
               "its first error line says why: journalctl -u nvidia-vgpu-mgr; the host needs the vGPU driver of the"
