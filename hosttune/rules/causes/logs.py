@@ -51,7 +51,8 @@ _QEMU = rf"qemu-system-\w{{1,16}}: {_TOLD}|qemu-kvm: {_TOLD}|(?m:^)kvm: {_TOLD}"
 _MANAGERS = (
     r"TASK ERROR: |(?m:^)error: (?:Failed to|internal error|unsupported conf|operation failed|Requested op|XML error)"
     r"|\bPCIPassthru: |\besxcli \w|of PCI Express endpoint devices|\blibxl: |\(XEN\) |\bconf-compute\b"
-    r"|(?m:^)[ \t]{1,8}Active: \w{2,12} \(|\bivshmem\w{0,8} |qemu-(?:system-\w{1,16}|kvm): warning"
+    r"|(?m:^)[ \t]{1,8}Active: \w{2,12} \(|(?m:^)[ \t]{0,8}Fabric\n[ \t]{1,16}State |\bivshmem\w{0,8} "
+    r"|qemu-(?:system-\w{1,16}|kvm): warning"
 )
 _TROUBLE = (
     ("NCCL WARN ", r"NCCL WARN [^\n]{1,200}", "a warning of the library that no rule knows"),
