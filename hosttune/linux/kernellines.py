@@ -77,7 +77,8 @@ _LOOKED = (
 _JUDGED = (
     KernelLine("reset-failed", "; giving up", rf"{_OF}not ready [0-9]{{1,7}}ms after [\w -]{{1,32}}; giving up",
                "drivers/pci/pci.c, pci_dev_wait", outcome="fail",
-               says="does not answer after a reset", remedy=_POWER),
+               says="does not answer after a reset", remedy=f"{_POWER}; a model that has no reset that works: another"
+               " reset_method, vendor-reset for the GPUs that it knows, or one guest for good"),
     KernelLine("reset-failed", "device inaccessible",
                rf"{_OF}Unable to change power state from [\w-]{{1,8}} to D0, device inaccessible",
                "drivers/pci/pci.c, pci_power_up", outcome="fail",

@@ -1366,7 +1366,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "turn flow control on at the switch port, or PFC at both ends (RoCE)",
               "ethtool(8), -a"),
     SOFTWARE_RDMA,
-    FaultLine(r"Region [0-5]: Memory at <unassigned>[^\n]{0,60}",
+    FaultLine(r"Region [0-5]: Memory at <(?:unassigned|ignored)>[^\n]{0,60}",
               "a BAR of a device has no address",
               "host: Above 4G Decoding and Resizable BAR in the firmware, or pci=realloc; guest: UEFI firmware and a"
               " 64-bit window that holds its BARs (hosttune plan computes it)",
@@ -1736,6 +1736,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "ip link set PF up on the host, at each boot; then load the guest's driver again",
               "Linux drivers/net/ethernet/intel/ixgbevf/ixgbevf_main.c; canonical/lxd issue 5041"),
     FaultLine(r"iavf [0-9a-f:.]{7,16}[^\n]{0,20}: (?:PF returned error -\d{1,3} [^\n]{1,80}"
+              r"|Unable to get VF config[^\n]{0,60}|Failed to communicate with PF[^\n]{0,40}"
               r"|Reset indication received from the PF(?=(?:[\s\S]{0,4000}?Reset indication){2}))"
               r"|VF is not trusted[^\n]{0,40}|attempting to override administratively set[^\n]{0,20}"
               r"|Unprivileged VF \d{1,4} [^\n]{4,60}|Failed to add MAC filter[^\n]{0,40}"

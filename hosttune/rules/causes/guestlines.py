@@ -19,6 +19,12 @@ _IN_USE = (
 )
 _DRIVERS = "|".join(vendor.driver for vendor in VENDORS if vendor.driver)
 _MODULES = rf"(?:{_DRIVERS}|nouveau|i915|vfio|kvm|mlx5|ib)[\w-]{{0,24}}"
+# The last: what CUDA says in a confidential guest, where nothing says that the state is set.
+NOT_READY = (
+    r"GPUs? Ready [Ss]tate\s{0,40}: {0,2}[Nn]ot[ -][Rr]eady"
+    r"|CC [Ss]tat(?:us|e)\s{0,40}: ON\b(?![\s\S]{0,20000}GPUs? Ready [Ss]tate\s{0,40}: {0,2}[Rr]eady)"
+    r"(?=[\s\S]{0,20000}?(?:not yet initialized|[Ee]rror:? 802|returned 802|SYSTEM_NOT_READY))"
+)
 # The root first.
 GUEST_LINES: tuple[FaultLine, ...] = (
     # Confidential guests
@@ -58,11 +64,22 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "the guest's firmware has no place for the hashes of the kernel that QEMU is to measure",
               "give the guest the OVMF that is built for it (AmdSev), or leave kernel-hashes off",
               "QEMU target/i386/sev.c; kata-containers issue 11785"),
-    FaultLine(r"because ?the NVLink fabric is no[^\n]{0,20}",
+    FaultLine(NOT_READY,
+              "the GPU's confidential mode is on, and its ready state is not set: CUDA refuses work (802)",
+              "after the attestation set it in the guest (nvidia-smi conf-compute -srs 1; -grs shows it), at each boot:"
+              " a service after nvidia-persistenced with --uvm-persistence-mode",
+              "NVIDIA confidential computing deployment guide; NVIDIA/nvtrust issue 56"),
+    FaultLine(r"because ?the NVLink fabric is no[^\n]{0,20}"
+              r"|Fabric\s{1,40}State\s{1,40}: \w[\w ]{1,20}\s{1,40}Status\s{1,40}: Insufficient Permissions",
               "the GPUs' NVLink fabric is not set up, which CUDA waits for",
-              "start Fabric Manager where the NVSwitches are (host or guest), or let the host activate the guest's"
-              " partition before it starts",
+              "start Fabric Manager where the NVSwitches are (host or guest; with vGPUs FABRIC_MODE=2), and let the"
+              " host activate the guest's partition before it starts",
               "NVIDIA/nvrc issue 159; NVIDIA Fabric Manager user guide, virtualization models"),
+    FaultLine(r"Cannot set discarding of RAM broken: [^\n'\"]{1,40}",
+              "QEMU cannot pass a device to this guest: something of it gives memory back (a confidential guest in QEMU"
+              " 9.1, virtio-mem)",
+              "QEMU 9.2 or later for confidential guests; of others leave virtio-mem out",
+              "QEMU system/physmem.c, ram_block_discard_disable; QEMU ChangeLog 9.2, VFIO; kubevirt issue 16407"),
     FaultLine(r"SEV-SNP: (?:CPUID validation failed for function|failed update CPUID page)[^\n]{0,60}",
               "the SEV firmware refuses the CPU that QEMU describes to the guest",
               "take a CPU model of the host's generation (-cpu EPYC-v4 or later) without what the line shows as"
@@ -155,6 +172,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "take drivers of one release on host and guest (of i915-sriov-dkms the same version), and GuC firmware"
               " that they know; make the virtual functions anew",
               "Linux drivers/gpu/drm/xe/xe_guc.c; strongtz/i915-sriov-dkms issues 26 and 122"),
+    FaultLine(r"Device is non-operational; MMIO access returns 0xFFFFFFFF",
+              "the GPU's registers read as ones: it does not answer its driver",
+              "of a virtual function see that the host's driver has made it, and load the guest's driver anew; else"
+              " power-cycle the host",
+              "Linux drivers/gpu/drm/i915/intel_uncore.c, sanity_check_mmio_access; i915-sriov-dkms issue 133"),
     FaultLine(r"Open nvidia\.ko is only ready for use on Data Center GPUs",
               "the open driver of this release does not take this GPU",
               "take a newer release (560 or later), or the proprietary modules",
@@ -191,6 +213,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " -u or dracut -f), and reboot",
               _NVRM),
     FaultLine(r"AMD_[A-Z0-9]{3,12}: failed to reset device|AMD_[A-Z0-9]{3,12}: could not get enabled SMU features"
+              r"|AMD_[A-Z0-9]{3,12}: (?:Could not reset w/|PSP did not acknowledge|timed out waiting for PSP"
+              r" bootloader to respond after reset)[^\n]{0,60}"
               r"|SMU error 0x[0-9a-f]{1,8}(?=\n[^\n]{0,80}Failed to send message)(?![\s\S]{0,4000}?reset result = 0\b)",
               "the GPU does not come back from a reset: its model has no reset that works",
               "power the host off and on; give it to one guest for good, start that guest once a boot, or try another"
@@ -230,6 +254,17 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "of a virtual function look at the physical one on the host; else power-cycle the host, then burn its"
               " firmware (mstflint)",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c, wait_fw_init"),
+    FaultLine(r"Failed setting eswitch to offloads|E-Switch: Failed to create (?:slow path|offloads|legacy)[^\n]{0,60}",
+              "the NIC did not take the other mode of its switch for virtual functions (switchdev)",
+              "write 0 to sriov_numvfs, then devlink dev eswitch set pci/ADDRESS mode switchdev, and only then make the"
+              " virtual functions; update its firmware",
+              "Linux drivers/net/ethernet/mellanox/mlx5/core/eswitch_offloads.c; sriov-network-operator issue 1015"),
+    FaultLine(r"no matching virtual function found|[Nn]o (?:free|available) (?:VFs?|virtual functions?)\b[^\n]{0,40}"
+              r"|[Aa]ll virtual functions of [^\n]{1,60} in use",
+              "no virtual function of the device is free",
+              "make more of them (sriov_numvfs; mlx4_core num_vfs), or take them from guests that are stopped; those"
+              " with a driver of the host are not free",
+              "canonical/lxd lxd/network; its pull request 10710"),
     FaultLine(r"E-Switch: Failed to enable SRIOV[^\n]{0,40}|Failed to allocate VF resources[^\n]{0,40}"
               r"|Not enough VFs? (?:resources|available)[^\n]{0,40}",
               "the NIC has not the resources for that number of virtual functions",
@@ -272,6 +307,12 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "put a client token of the license server into /etc/nvidia/ClientConfigToken, restart nvidia-gridd, and"
               " let the guest reach the server (port 443); nvidia-smi -q shows the status",
               "NVIDIA license system, client configuration"),
+    FaultLine(r"Failed to allocate vGPU FB|error allocating framebuffer|graphics resource available in the parent"
+              r" resource pool is insufficient|No graphics device is available for vGPU[^\n]{0,40}",
+              "no GPU of the host has room for a vGPU of this type",
+              "see what has the GPUs' memory (nvidia-smi vgpu, processes of the host): all vGPUs of one GPU have one"
+              " type, unless it is in mixed mode; VMware: host graphics Shared Direct, then restart its Xorg service",
+              "NVIDIA vGPU documentation, troubleshooting; mbilker/vgpu_unlock-rs issue 30"),
     FaultLine(r"Failed to get VM UUID from QEMU command-line",
               "QEMU was started without the guest's UUID, which the vGPU manager needs",
               "give QEMU -uuid (Proxmox: args: -uuid UUID; libvirt does it by itself)",
@@ -307,6 +348,12 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "run it as root on the host; a container needs NVIDIA_MIG_CONFIG_DEVICES=all and the capability file of"
               " MIG",
               "NVIDIA MIG user guide, Device nodes and capabilities"),
+    FaultLine(r"migEnabled=true was not configured correctly: [^\n]{1,120}"
+              r"|No MIG devices (?:associated with|found on|present on)[^\n]{0,80}",
+              "MIG is on, and the GPU has no instances: nothing can be given out",
+              "make them (nvidia-smi mig -cgi PROFILES -C, mig-parted; they are gone after a boot), or switch MIG off"
+              " (nvidia-smi -mig 0), or take the plugin's MIG strategy none",
+              "NVIDIA/k8s-device-plugin internal/mig; its issue 253"),
     FaultLine(r"apply MIG config with MIG mode disabled",
               "MIG mode is not on, so no instances can be made",
               "nvidia-smi -mig 1 and reset the GPU (nothing may use it); a guest reboots",
@@ -345,8 +392,9 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "the number of virtual functions cannot be changed while there are some, or a guest has one",
               "stop the guests that have them, write 0 to sriov_numvfs, then the new number",
               "Linux drivers/pci/pci-sysfs.c, sriov_numvfs_store"),
-    FaultLine(r"[Dd]river (?:\w{1,32} )?does not support SR-IOV configuration via sysfs",
-              "the device's driver makes no virtual functions",
+    FaultLine(r"[Dd]river (?:\w{1,32} )?does not support SR-IOV configuration via sysfs"
+              r"|No driver bound to device; cannot configure SR-IOV|device/sriov_numvfs: no such file[^\n]{0,20}",
+              "the device has no driver that makes virtual functions",
               "bind it to the driver that does (NVIDIA's vGPU driver, the NIC's own; of vfio-pci enable_sriov=1)",
               "Linux drivers/pci/pci-sysfs.c, sriov_numvfs_store"),
     # The guest's memory
@@ -390,11 +438,13 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "raise dma_entry_limit of vfio_iommu_type1, or back the guest's memory with huge pages",
               "Linux drivers/vfio/vfio_iommu_type1.c, dma_entry_limit"),
     FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Bad address|= -14\b)"
+              r"(?![^\n]{0,40}\n[^\n]{0,60}PCI peer-to-peer trans)"
               r"|IommuDmaMap\([^\n]{0,60}\b14\)",
               "memory of the guest cannot be pinned for the device: what backs it cannot",
               "back the guest's memory with memfd or huge pages; see whether a file, a pool or virtiofs backs it",
               "Linux drivers/vfio/vfio_iommu_type1.c, vaddr_get_pfns: EFAULT"),
     FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Invalid argument|= -22\b)"
+              r"(?![^\n]{0,40}\n[^\n]{0,60}PCI peer-to-peer trans(?![\s\S]{0,4000}?USER_MEMORY_REGION2? failed))"
               r"|IommuDmaMap\([^\n]{0,60}\b22\)",
               "the IOMMU cannot map an address of the guest",
               "keep memory and the PCI window of the guest within the IOMMU's address width (<maxphysaddr"
@@ -410,7 +460,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "<iommu model='intel'><driver intremap='on' caching_mode='on'/></iommu>, or no IOMMU in the guest",
               "QEMU hw/i386/{intel_iommu,amd_iommu}.c"),
     # The device
-    FaultLine(r"group \w{1,5} is not viable|\bGroupViable\b",
+    FaultLine(r"group (?:\w{1,5} )?is not viable|\bGroupViable\b",
               "another device of the same IOMMU group is still with a driver of the host",
               "bind every device of the group to vfio-pci (`hosttune discover` lists the group; often the GPU's audio"
               " function), or use a slot whose group is smaller",
@@ -453,10 +503,11 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "VFIO refuses the device: it has no IOMMU group, or the IOMMU's part of VFIO is not loaded",
               "switch VT-d or AMD-Vi on in the firmware, load vfio_iommu_type1; a bridge cannot be passed",
               "Linux drivers/vfio/pci/vfio_pci_core.c; QEMU hw/vfio/container.c"),
-    FaultLine(r"drivers/vfio-pci(?:/\w{2,14})?'?: [Nn]o such file[^\n]{0,20}"
+    FaultLine(r"drivers/(?:vfio-pci|[\w-]{1,16}vfio[\w-]{0,6})(?:/\w{2,14})?'?: [Nn]o such file[^\n]{0,20}"
               r"|bind failed for [0-9a-f:.]{7,16} - Cannot open /sys/bus/pci/drivers/vfio[-_]pci/bind",
-              "the driver vfio-pci is not loaded",
-              "modprobe vfio-pci, and at each boot (/etc/modules-load.d, initramfs); hosttune plan binds the devices",
+              "the driver vfio-pci is not loaded, or has another name here",
+              "modprobe vfio-pci (GPUs of Grace: nvgrace_gpu_vfio_pci), and at each boot (/etc/modules-load.d,"
+              " initramfs); hosttune plan binds the devices",
               "Linux drivers/vfio/pci/vfio_pci.c"),
     FaultLine(r"error (?:bind device fd=\d{1,6} to iommufd=|attach [0-9a-f:.]{7,40} \(\d{1,6}\) to )[^\n]{1,60}",
               "iommufd refuses the device: something else has it or its group, or its IOMMU does not take it",
@@ -507,7 +558,9 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "a passed device loses its settings again and again: it does not come back from a reset",
               "read the lines before it (AER, link down, not ready after FLR); power-cycle the host if it stays so",
               "Linux drivers/vfio/pci/vfio_pci_config.c, vfio_bar_restore"),
-    FaultLine(r"no FLR, PM reset or bus reset available|Active [0-9a-f:.]{7,16} devices on bus with [0-9a-f:.]{7,16},"
+    FaultLine(r"doesn't support reset from sysfs for PCI device \S{7,16}(?=[\s\S]{0,8000}?(?:refused to add device"
+              r"|pci_add {1,2}failed|unable to add pci))"
+              r"|no FLR, PM reset or bus reset available|Active [0-9a-f:.]{7,16} devices on bus with [0-9a-f:.]{7,16},"
               r" not doing bus reset",
               "the device cannot be reset alone: it has no reset of its own, or others on its bus are in use",
               "give the guest all functions of its bus, or none; cat /sys/bus/pci/devices/ADDRESS/reset_method shows"
@@ -520,7 +573,8 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " and update its firmware",
               "libvirt src/util/virpci.c, virPCIDeviceGetHeaderType"),
     FaultLine(r"no such host device: No such file or directory|Device [0-9a-f:.]{7,16} not found: could not "
-              r"access[^\n]{0,80}|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found"
+              r"access[^\n]{0,80}|Could not open '/sys/bus/pci/devices/[0-9a-f:.]{7,16}/config': No such file"
+              r"|Failed to allocate PCI device list: Device [0-9a-f:.]{7,16} not found"
               r"|PCI device mapping (?:invalid|not found)[^\n]{0,80}|could not find a free device for 'hostpci"
               r"|no PCI device found for '[^'\n]{1,40}'",
               "the device that the guest asks for is not on the host",
@@ -603,6 +657,17 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "take QEMU, kernel and firmware of one release; Invalid argument: a confidential guest's memory must be"
               " memfd and fit its flags; File exists: two devices lie at one address",
               "QEMU accel/kvm/kvm-all.c, kvm_set_user_memory_region; amd/sev-utils issue 17"),
+    FaultLine(r"PLACEHOLDER_FOR_DISTRO_QEMU\w{0,40} does not exist[^\n]{0,20}"
+              r"|configuration[\w-]{0,40}\.toml: file \S{1,200} does not exist",
+              "Kata's configuration names a program or file that is not on this host",
+              "install what it names (of TDX the distribution's QEMU), or write the right path; take the newest"
+              " kata-deploy, which brings its own",
+              "kata-containers src/runtime/pkg/katautils; confidential-containers/operator issue 496"),
+    FaultLine(r"no CDI annotations, no devices to inject",
+              "Kata's runtime was given no device for this container",
+              "the pod must ask for the plugin's resource (nvidia.com/pgpu: 1), and the plugin for GPUs of guests must"
+              " run and have written its CDI file (/var/run/cdi)",
+              "kata-containers src/runtime; its issue 12186"),
     FaultLine(r"Unknown device type vfio-\w{2,8}\b",
               "Kata's agent in the guest does not know the device's type: image and runtime are of different releases",
               "take image, kernel and runtime of one Kata release (kata-deploy)",
@@ -624,6 +689,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "NVIDIA/gpu-admin-tools; NVIDIA/nvtrust issue 51"),
     FaultLine(r"Address space limit 0x[0-9a-f]{1,16} < 0x[0-9a-f]{1,16} phys-bits too low \(\d{1,3}\)"
               r"|phys-bits should be between \d{1,3} and \d{1,3}[^\n]{0,40}"
+              r"|Hotplug memory \[0x[0-9a-fx-]{1,40}\] exceeds maximum addressable range[^\n]{0,40}"
               r"|has less physical address bits than[^\n]{0,60}",
               "the guest's address width does not fit its memory and its window for BARs",
               "host-phys-bits=on (libvirt: <maxphysaddr mode='passthrough'/>), a smaller window (pci-hole64-size) or"
@@ -776,12 +842,118 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               " a 64-bit window that holds its BARs (hosttune plan computes it)",
               "Linux drivers/pci/setup-res.c, pci_assign_resource; drivers/pci/iov.c"),
     FaultLine(r"[Ff]ailed (?:moving device BAR|allocating new MMIO range)[^\n]{0,80}"
+              r"|PCIPassthru: total number of pages needed \(\d{1,12}\) exceeds limit[^\n]{0,30}"
+              r"|dxgk: [^\n]{0,40}Unable to allocate mmio memory[^\n]{0,8}"
+              r"|Virtual P[Cc][Ii] Express Port[^\n]{0,120}Insufficient system resources[^\n]{0,60}"
               r"|Need 0x[0-9a-f]{1,16} of (?:low|high) MMIO space[^\n]{0,40}"
-              r"|cannot find enough free resources that it can use[^\n]{0,4}\(Code 12\)",
+              r"|cannot find enough free resources that it can use|CM_PROB_NORMAL_CONFLICT",
               "the guest's window for PCI memory is too small for the device",
               "give the guest a 64-bit window that holds its BARs (hosttune plan computes it; Hyper-V: Set-VM"
-              " -HighMemoryMappedIoSpace), and UEFI firmware",
-              "cloud-hypervisor pci/src/configuration.rs; issue 6147; Linux drivers/pci/controller/pci-hyperv.c"),
+              " -HighMemoryMappedIoSpace; VMware: pciPassthru.use64bitMMIO=TRUE and 64bitMMIOSizeGB), and UEFI"
+              " firmware",
+              "cloud-hypervisor pci/src/configuration.rs; issue 6147; Linux drivers/pci/controller/pci-hyperv.c; Dell"
+              " article 000199172"),
+    FaultLine(r"memory reservation \(sched\.mem\.min\) should be equal to memsize[^\n]{0,12}",
+              "VMware starts a guest with a passed device only if all of its memory is reserved",
+              "Reserve all guest memory (sched.mem.min as large as memSize, sched.mem.pin = TRUE)",
+              "VMware KB 2002779"),
+    FaultLine(r"Device insertion detected while prior device \S{7,16} removal is still pending"
+              r"|[Dd]evice \d{1,5}:\d{1,3}\.\d is not a passthrough device",
+              "ESXi no longer has the device as one to pass: it was unplugged and plugged again, or is not marked",
+              "esxcli system settings kernel set -s enablePCIEHotplug -v FALSE and reboot the host, where the reset of"
+              " the device looks like hot-plug; else mark it under Host, PCI Devices again",
+              "HPE a00121002en_us; Broadcom, GPU in passthrough mode fails to start"),
+    FaultLine(r"vendorId does not match the device currently at [\w:.]{3,16}",
+              "the passed device is no longer at the address that the guest's definition names",
+              "take the PCI device out of the guest and add it again: addresses change with slots and firmware",
+              "VMware PowerCLI forum, the systemId does not match"),
+    FaultLine(r"does not allow for OS control of the PCI Express bus|must be updated to allow Windows to control PCI"
+              r" Express|does not do (?:interrupt|DMA) remapping, without which|configured to disable the use of I/O"
+              r" remapping|I/O virtualization is enabled in the BIOS|does not support Access Control Services \(ACS\)"
+              r" at any root port|BIOS must be updated because it contains incorrect information",
+              "Hyper-V gives no device away: the firmware keeps PCI Express, or its IOMMU or ACS is off or lacks",
+              "firmware: VT-d or AMD-Vi, SR-IOV, ACS and native control of PCI Express on, newest version, cold boot;"
+              " Get-VMHost | fl IovSupport* says what is left",
+              "Microsoft KB 2762297"),
+    FaultLine(r"manufacturer of this device has not supplied any directives for securing this device",
+              "Hyper-V takes the device from the host only when forced: its maker gives no directives for securing it",
+              "Dismount-VMHostAssignableDevice -Force -LocationPath PATH, for guests that are trusted; a partitioning"
+              " driver of the maker brings the directives",
+              "Microsoft, Deploy graphics devices by using Discrete Device Assignment"),
+    FaultLine(r"Virtual P[Cc][Ii] Express Port[^\n]{0,120}(?:hypervisor feature is not available"
+              r"|0xC035001E)[^\n]{0,40}",
+              "this Windows does not give devices to guests: it is no server, or the IOMMU is off",
+              "take Windows Server (2016 or later) or its Hyper-V; there see that Get-VMHost's IovSupport is true",
+              "Microsoft, Plan for deploying devices by using Discrete Device Assignment"),
+    FaultLine(r"(?:GPU|GeForce|Tesla|Quadro|RTX|GRID|Radeon|Instinct)[^\n]{0,40}\n[^\n]{0,8}(?:Traffic from this"
+              r" device may be redirected|BIOS requires that this device|BIOS kept control of PCI Express|All of the"
+              r" interrupts are line-based)[^\n]{0,80}"
+              r"|Generating a list of PCI[^\n]{0,30}\n{1,3}[^\n]{1,80}\n(?:Traffic from this device may be"
+              r"|BIOS requires that this)[^\n]{0,80}(?![\s\S]{0,20000}can work)",
+              "Hyper-V cannot give the device to a guest",
+              "redirected: a bridge above it has no ACS, use a slot at the CPU; BIOS: the firmware keeps memory for it"
+              " or control of it, switch off there what uses it (shared memory of the BMC), or update it",
+              "MicrosoftDocs/Virtualization-Documentation, SurveyDDA.ps1"),
+    FaultLine(r"It's disallowed to assign \S{7,16} with shared RMRR[^\n]{0,60}",
+              "the IOMMU refused the device to a guest: the firmware keeps memory for it",
+              "switch off in the firmware what uses it (shared memory of the BMC, legacy USB), or update it;"
+              " rdm_policy=relaxed of its pci entry only if nothing uses that memory",
+              "Xen xen/drivers/passthrough/vtd/iommu.c; xl-pci-configuration(5)"),
+    FaultLine(r"xen_pciback: Error parsing pci_devs_to_hide at[^\n]{0,60}",
+              "the kernel argument that hides devices from dom0 has an address that is none, so none is hidden",
+              "xen-pciback.hide=(0000:BUS:DEVICE.FUNCTION) as lspci -D shows them, then reboot",
+              "Linux drivers/xen/xen-pciback/pci_stub.c, pcistub_init; xcp-ng/xcp issue 412"),
+    FaultLine(r"Looks like pciback driver (?:is )?not loaded",
+              "dom0 has no driver that gives devices to guests (xen-pciback)",
+              "modprobe xen-pciback, or hide the devices at boot (xen-pciback.hide=, dmesg says whether it was"
+              " understood)",
+              "Xen tools/libs/light/libxl_pci.c; xcp-ng/xcp issue 320"),
+    FaultLine(r"Device\.PCI\.Cannot_add|xc_assign_device failed[^\n]{0,60}"
+              r"|assign \([0-9a-f:.]{7,16}\) failed \(-\d{1,3}\)",
+              "Xen's IOMMU did not take the device for the guest",
+              "VT-d or AMD-Vi on in the firmware (xl info must list hvm_directio); xl dmesg says why else",
+              "docs.xcp-ng.org, PCI passthrough; Xen tools/libs/light/libxl_pci.c"),
+    FaultLine(r"Failed to get contiguous memory for DMA from Xen[^\n]{0,4}|pcifront pci-\d: Could not setup SWIOTLB",
+              "a guest of Xen found no memory in one piece for its devices (swiotlb)",
+              "give that guest (of a device model the stub domain) more memory, or a smaller swiotlb=; free memory"
+              " below 4 GiB, after a boot there is most",
+              "Linux drivers/xen/swiotlb-xen.c; QubesOS/qubes-issues issue 9971"),
+    FaultLine(r"\+ PCI\[0\.\d{1,2}\] - PCI/[^\n]{1,60}\n[^\n]{0,120}\+ PCI\[[1-9]\d?\.\d\] - (?:NIC|GPU)/\S{1,20}",
+              "NCCL counts a virtual bridge above GPU and NIC as a link of 0.2 GB/s, and plans around it",
+              "give it a topology file (NCCL_TOPO_FILE) with the host's link_speed and link_width (hosttune plan writes"
+              " one), or ports with x-speed=32,x-width=16; and GPUDirect RDMA in the guest",
+              "NVIDIA/nccl issue 749; its src/graph/topo.cc"),
+    FaultLine(r"(?:Hyper-V|-azure\b|Microsoft)[^\n]{0,40}(?=[\s\S]{0,2000}?numa_balancing(?: ?= ?|\s{1,4})1\b)"
+              r"(?=[\s\S]{0,20000}?(?:RCCL|Instinct))(?=[\s\S]{0,20000}?GPU Direct RDMA Disabled)"
+              r"|numa_balancing(?: ?= ?|\s{1,4})1\b(?=[\s\S]{0,2000}?(?:Hyper-V|-azure\b|Microsoft))"
+              r"(?=[\s\S]{0,20000}?(?:RCCL|Instinct))(?=[\s\S]{0,20000}?GPU Direct RDMA Disabled)",
+              "RCCL leaves GPUDirect RDMA off on Hyper-V while NUMA balancing is on",
+              "sysctl kernel.numa_balancing=0 (in /etc/sysctl.d, too), or NCCL_IB_PCI_RELAXED_ORDERING=1",
+              "ROCm/rccl issue 1377; its src/transport/net_ib.cc"),
+    FaultLine(r"attach to a device that was already attached to another device",
+              "another program in the guest has Looking Glass's shared memory open",
+              "one host application only: the service runs it already; end the other one",
+              "gnif/LookingGlass issue 547"),
+    FaultLine(r"Maximum frame size of \d{1,12} bytes exc{1,2}ee?ds max[^\n]{0,30}",
+              "Looking Glass's shared memory is too small for the guest's resolution",
+              "width × height × 8 bytes and 10 MiB, rounded up to a power of two: the size of <shmem> (kvmfr:"
+              " static_size_mb)",
+              "Looking Glass documentation, Determining memory"),
+    FaultLine(r"ivshmemOpenDev[^\n]{0,40}Failed to open: \S{1,80}[^\n]{0,4}(?:\n[^\n]{1,160})?",
+              "Looking Glass's client cannot open the shared memory",
+              "No such file: start the guest first, or load kvmfr; Permission denied: give the user the file"
+              " (tmpfiles.d, udev: 0660, owner the user, group kvm)",
+              "gnif/LookingGlass common/src/platform/linux/ivshmem.c"),
+    FaultLine(r"Unable to enumerate the device, (?:it is|is it) attached[^\n]{0,60}"
+              r"|ivshmem(?:Init|Open)[^\n]{0,30}SetupDi\w{4,40} failed[^\n]{0,60}",
+              "the guest has no shared memory device for Looking Glass (IVSHMEM), or no driver for it",
+              "<shmem name='looking-glass'><model type='ivshmem-plain'/>…; in the guest its driver (virtio-win)",
+              "gnif/LookingGlass common/src/platform/windows/ivshmem.c; its issue 236"),
+    FaultLine(r"Expected KVMFR version \d{1,4}, got \d{1,4}|KVMFR version missmatch[^\n]{0,40}|host application is not"
+              r" compatible with this client|LGMP_ERR_INVALID_VERSION",
+              "Looking Glass's client and the application in the guest are of different releases",
+              "install the same release on both sides, and its kvmfr module",
+              "gnif/LookingGlass client/src/main.c, reportBadVersion"),
     FaultLine(r"PCI Pass-through VSP failed D0 Entry with status [0-9a-f]{1,8}",
               "Hyper-V does not bring the passed device up for the guest",
               "stop and start the guest (Azure: deallocate it), so that the host resets the device; its event log says"
@@ -841,7 +1013,13 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "see what holds it in /proc/iomem; a console of the firmware (BOOTFB, simple-framebuffer) goes with"
               " initcall_blacklist=sysfb_init, or by making another GPU the boot display",
               "QEMU hw/vfio/region.c; Linux drivers/vfio/pci/vfio_pci_rdwr.c"),
-    FaultLine(r"error: vmiop_(?:env_)?log: [^\n]{1,140}|\[nvidia-vgpu-vfio\][^\n]{1,80}start failed[^\n]{0,60}"
+    FaultLine(r"error: vmiop_log: (?:\(0x\w{1,4}\): )?XID \d{1,3} detected on[^\n]{0,80}",
+              "work of a vGPU failed (an XID of its guest)",
+              "the XID's number says what: 43, 31 and 13 come from the guest's program or driver (its release must fit"
+              " the host's); others are of the GPU: dmesg of the host",
+              "NVIDIA vGPU documentation, troubleshooting; NVIDIA XID catalogue"),
+    FaultLine(r"error: vmiop_(?:env_)?log: (?!(?:\(0x\w{1,4}\): )?XID )[^\n]{1,140}"
+              r"|\[nvidia-vgpu-vfio\][^\n]{1,80}start failed[^\n]{0,60}"
               r"|error: Failed to initialize RM client[^\n]{0,40}",
               "the host's vGPU manager could not start the vGPU",
               "its first error line says why: journalctl -u nvidia-vgpu-mgr; the host needs the vGPU driver of the"
@@ -871,6 +1049,11 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "dmesg of the host at that time; QEMU, firmware (OVMF) and kernel of one release; a confidential guest"
               " needs a firmware built for it",
               "QEMU accel/kvm/kvm-all.c, kvm_cpu_exec; Linux Documentation/virt/kvm/api.rst, KVM_RUN"),
+    FaultLine(r"Convert non guest_memfd backed memory region[^\n]{0,60}",
+              "a confidential guest asked for private memory where QEMU has none",
+              "take QEMU, kernel and OVMF of one release; the guest's memory from memory-backend-memfd, the firmware"
+              " with -bios",
+              "QEMU accel/kvm/kvm-all.c, kvm_convert_memory; AMDESE/AMDSEV issue 236"),
     FaultLine(r"cannot acquire state change lock[^\n]{0,80}|monitor socket did not show up[^\n]{0,60}",
               "libvirt still waits for an earlier operation on this guest",
               "see whether QEMU hangs in the kernel (state D: dmesg, a device that does not come back from a reset);"
@@ -983,7 +1166,22 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               " it does"
               " not work: use nvidia-smi mig",
               "NVIDIA/mig-parted, its issue 14; NVIDIA/deepops issue 1304"),
-    FaultLine(r"Windows has stopped this device because it has reported problems[^\n]{0,4}\(Code 43\)",
+    FaultLine(r"cannot verify the digital signature for the drivers required for this device[^\n]{0,12}"
+              r"|CM_PROB_UNSIGNED_DRIVER",
+              "Windows in the guest refuses the driver: it is not signed, or was changed (code 52)",
+              "install the maker's signed driver; a patched one needs test signing on and Secure Boot off",
+              "Microsoft, Code 52"),
+    FaultLine(r"because Windows cannot load the drivers required for this device[^\n]{0,12}|CM_PROB_FAILED_ADD\b"
+              r"|This device cannot start\.[^\n]{0,4}\(Code 10\)|CM_PROB_FAILED_START\b",
+              "the driver in a Windows guest did not load, or could not start the device (code 31, 10)",
+              "take the driver that fits: of a vGPU the one of the host's release, of Intel's virtual functions the one"
+              " that knows them; remove older ones, restart the guest, and read the host's log of that time",
+              "Microsoft, Code 31, Code 10"),
+    FaultLine(r"Unsupported MSI delivery mode \d for Dom\d{1,6}",
+              "Xen drops interrupts of a passed device: its MSI is not as the guest's driver set it",
+              "update Xen, the stub domain's QEMU and the guest's kernel; as a test pci=nomsi in the guest",
+              "Xen xen/arch/x86/hvm/vmsi.c; QubesOS/qubes-issues issue 7971"),
+    FaultLine(r"Windows has stopped this device because it has reported problems|\bCode 43\b|CM_PROB_FAILED_POST_START",
               "the driver in a Windows guest gave the device up (code 43)",
               "take a newer driver (NVIDIA's from 465 on works in guests; older: <kvm><hidden state='on'/></kvm>); give"
               " the GPU its ROM, do not let the host's display use it, and start it after a reset that works",
@@ -1019,7 +1217,8 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               " firmware",
               "Linux drivers/iommu/arm/arm-smmu-v3/arm-smmu-v3.c, arm-smmu/arm-smmu.c"),
     FaultLine(r"AMD-Vi: Event logged \[(?:ILLEGAL_\w{3,20}|\w{3,10}_HARDWARE_ERROR|INVALID_PPR_REQUEST)[^\n]{0,80}"
-              r"|\[VT-D\]DMAR:\[[^\n]{4,80}|DMAR: VT-d detected (?:Invalidation Queue|Completion) Error[^\n]{0,40}",
+              r"|\bIOMMU [Ff]ault detected for [^\n]{4,80}|\[VT-D\]DMAR:\[[^\n]{4,80}"
+              r"|DMAR: VT-d detected (?:Invalidation Queue|Completion) Error[^\n]{0,40}",
               "the IOMMU refused a device's access, or reports a fault of its own",
               "see which device it is and what its driver did (a reset, another guest); update firmware and kernel; an"
               " Intel iGPU under Xen: iommu=no-igfx",
@@ -1060,6 +1259,22 @@ GUEST_SYMPTOMS: tuple[FaultLine, ...] = (
               "reset it or power-cycle the host; its confidential mode must fit the guest; update its VBIOS; an"
               " external box or a riser may be too slow",
               "NVIDIA/open-gpu-kernel-modules kern_fsp_gh100.c, kernel_gsp.c; its issue 974"),
+    FaultLine(r"device model did not start: -?\d{1,3}|Device Model not ready|Stubdom \d{1,6} for \d{1,6} startup:"
+              r" startup timed out",
+              "the guest's device model (QEMU) did not start under Xen",
+              "its own log says why: /var/log/xen/qemu-dm-GUEST.log, of a stub domain console/guest-GUEST-dm.log",
+              "Xen tools/libs/light/libxl_dm.c"),
+    FaultLine(r"GUC: CT: Sending action 0x[0-9a-f]{1,6} failed[^\n]{0,60}"
+              r"|IOV: Failed to save VF\d{1,3} state[^\n]{0,20}",
+              "a GPU's firmware (GuC) refuses a request about its virtual functions",
+              "take GuC firmware and driver of one age (linux-firmware; of i915-sriov-dkms the newest, alike in the"
+              " guest), and make the virtual functions anew",
+              "strongtz/i915-sriov-dkms issues 210 and 314"),
+    FaultLine(r"Failed to allocate MSI-?X? (?:interrupts|vectors)[^\n]{0,40}",
+              "a driver got no MSI-X vectors for its device: one queue, and no virtual functions",
+              "a guest of Xen: permissive=1 for the device, a newer Xen; a host: see whether vectors ran out"
+              " (/proc/interrupts), and leave out pci=nomsi",
+              "Linux drivers/net/ethernet/intel/ixgbe/ixgbe_lib.c; QubesOS/qubes-issues issue 4799"),
     FaultLine(r"CORB reset timeout#\d, CORBRP = 65535",
               "a GPU's audio function answers with ones: the GPU sleeps, is off or lost",
               "dmesg says what became of the GPU (D3cold, AER, reset); bind both functions to vfio-pci if they go to a"
@@ -1093,6 +1308,7 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "libvirt src/qemu/qemu_process.c"),
     FaultLine(r"Failed to start domain[^\n]{0,200}(?:\nerror: [^\n]{1,200})?"
               r"|Failed to create domain[^\n]{0,200}(?:\nerror: [^\n]{1,200})?|Error starting domain[^\n]{0,200}"
+              r"|libvirtd quit during handshake[^\n]{0,40}"
               r"|virDomainCreate[^\n]{0,200}|ibvirtError\W[^\n]{1,200}|ibvirtException\W[^\n]{1,200}"
               r"|virError\W(?!Code=38\b)[^\n]{1,200}",
               "libvirt could not start the guest; its words say why",
@@ -1106,6 +1322,10 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "LXD or Incus could not give the guest a device; its words say why",
               "lxc info --show-log GUEST (incus info --show-log) has QEMU's own words, dmesg the kernel's",
               "canonical/lxd lxd/instance/drivers; lxc/incus"),
+    FaultLine(r"Exhausted all hosts available for retrying build failures[^\n]{0,60}",
+              "Nova tried every host that fits, and the guest started on none",
+              "nova-compute.log of each of them says why",
+              "OpenStack Nova, MaxRetriesExceeded"),
     FaultLine(r"\bVmBoot\([^\n]{1,200}",
               "Cloud Hypervisor could not start the guest; its words say why",
               "run it with -v, and read dmesg of that time",
@@ -1114,6 +1334,20 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "the kernel itself failed (oops), and what it said first is missing",
               "read dmesg above it; the RIP line below it names the function and, in brackets, the module: update that",
               "Linux arch/x86/mm/fault.c, page_fault_oops; kernel/panic.c, print_oops_end_marker"),
+    FaultLine(r"Virtual P[Cc][Ii] Express Port[^\n]{0,120}Failed to [Pp]ower on with [Ee]rror[^\n]{1,120}",
+              "Hyper-V could not give the guest the device; its words say why",
+              "Dismount-VMHostAssignableDevice first, AutomaticStopAction TurnOff, memory without dynamic; the event"
+              " log (Hyper-V-Worker) says more",
+              "Microsoft, Deploy graphics devices by using Discrete Device Assignment"),
+    FaultLine(r"(?<![\w'])Module '?\w{4,24}'? power on failed",
+              "ESXi could not start the guest",
+              "vmware.log in the guest's folder says why, in the lines before",
+              "VMware ESXi, vmware.log"),
+    FaultLine(r"unable to add pci devices|libxl__device_pci_add {1,2}failed for[^\n]{1,60}",
+              "Xen could not give the guest a device",
+              "the lines of libxl before it and xl dmesg say why; the device must be assignable (xl"
+              " pci-assignable-list)",
+              "Xen tools/libs/light/libxl_pci.c"),
     FaultLine(r"TASK ERROR: [^\n]{1,160}",
               "Proxmox could not start the guest",
               "the lines above it say why; qm showcmd VMID --pretty prints the command, which can be run by hand",

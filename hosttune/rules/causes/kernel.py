@@ -51,6 +51,7 @@ _Judged = tuple[KernelEvent, str, str, str, str]  # outcome, words, remedy, sour
 _GRAVE = ("fatal", "nonfatal")
 _PASTED = 12  # lines
 ASLEEP = "it cannot be woken"
+_WAITED = r"\[14\] (?:CmpltTO|Completion Timeout)"
 _AWAKE = (
     "power-cycle the host, then keep it out of D3cold: d3cold_allowed 0 and power/control on in its folder of sysfs and"
     " in that of the bridge above it (vfio-pci: disable_idle_d3=1); update the board's firmware"
@@ -72,7 +73,8 @@ def of_kernel(text: str) -> Iterator[Stated]:
         if message is None:
             message = line[ends[0] :] if ends else ""
         if message.startswith("NVRM: Th"):  # its next lines say what is wrong
-            more = (_LINE.sub("", other.strip(), count=1) for other in lines[number + 1 : number + 3])
+            following = (other[max(0, other.find("NVRM: ")) :].strip() for other in lines[number + 1 : number + 3])
+            more = (_LINE.sub("", other, count=1) for other in following)
             message = " ".join((message, *more))
         plain = _HIDDEN.sub(f"Xid {_NOWHERE}", message)
         if next(interesting([(None, plain)]), None):
@@ -86,7 +88,15 @@ def of_kernel(text: str) -> Iterator[Stated]:
     if len(lines) > _PASTED:  # of a whole log, not of the lines that somebody asks about
         groups = {what: events for what, events in groups.items() if not _corrected_once(events, seen)}
     first = {event.address: event.code for event in reversed(told) if event.kind == "xid"}
-    order = sorted(groups.items(), key=lambda group: (_follows(group[1][0], first), -RANK.index(group[0][0])))
+    # A port that waited in vain for a device which a reset did not bring back.
+    waited = re.search(_WAITED, text) and any(event.kind == "reset-failed" for event in told)
+    order = sorted(
+        groups.items(),
+        key=lambda group: (
+            _follows(group[1][0], first) or (bool(waited) and group[1][0].kind == "aer"),
+            -RANK.index(group[0][0]),
+        ),
+    )
     for (_, says, remedy, source), events in order:
         places = dict.fromkeys(
             event.address

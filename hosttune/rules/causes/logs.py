@@ -42,7 +42,10 @@ _FIRST = 1 << 20  # characters in which a tool's sign is looked for
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _NEAR_COMMAND = 1000  # characters before a run
 _QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
-_DETECTED = r"systemd-detect-virt\b[^\n]{0,40}\n(?:kvm|qemu|vmware|microsoft|xen|amazon|oracle|google)\b"
+_DETECTED = (
+    r"systemd-detect-virt\b[^\n]{0,40}\n(?:kvm|qemu|vmware|microsoft|xen|amazon|oracle|google)\b"
+    r"|\bHypervisor detected: (?!Xen)\w|\bDMI: (?:QEMU|VMware|Amazon EC2|Microsoft Corporation Virtual)"
+)
 _FORMS, _LINE = 3, 160  # of lines that name no cause; characters of each
 # QEMU's lines, but for warnings and the end that it was told.
 _UNRULED = "an error that no rule knows"
@@ -50,6 +53,9 @@ _TOLD = r"(?!warning:|[^\n]{0,400}(?:: warning: |terminating on signal))"
 _QEMU = rf"qemu-system-\w{{1,16}}: {_TOLD}|qemu-kvm: {_TOLD}|(?m:^)kvm: {_TOLD}"
 _MANAGERS = (
     r"TASK ERROR: |(?m:^)error: (?:Failed to|internal error|unsupported conf|operation failed|Requested op|XML error)"
+    r"|\bPCIPassthru: |\besxcli \w|of PCI Express endpoint devices|\blibxl: |\(XEN\) |\bconf-compute\b"
+    r"|(?m:^)[ \t]{1,8}Active: \w{2,12} \(|(?m:^)[ \t]{0,8}Fabric\n[ \t]{1,16}State |\bivshmem\w{0,8} "
+    r"|qemu-(?:system-\w{1,16}|kvm): warning"
 )
 _TROUBLE = (
     ("NCCL WARN ", r"NCCL WARN [^\n]{1,200}", "a warning of the library that no rule knows"),

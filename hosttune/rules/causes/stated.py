@@ -11,7 +11,7 @@ from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
 from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, CLUSTER_SYMPTOMS
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
-from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
+from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS, NOT_READY
 from hosttune.rules.causes.kernel import ASLEEP, of_kernel
 from hosttune.rules.causes.ports import shared_slot
 from hosttune.rules.causes.search import distinct, findall, search
@@ -46,6 +46,9 @@ _ROWS: tuple[tuple[str, Any, str], ...] = (
     ("p2p", "off", NO_FABRIC),
     ("p2p", "off", r"peer2peer not supported : gpu#\d{1,3}"),
     ("p2p", "off", r"p2p \d{1,6} \d{1,6} peers:false\b|p2p-bandwidth No peers found"),
+    # NVIDIA/nccl src/graph/xml.cc, NCCL_TOPO_DUMP_FILE: its issue 1329
+    ("guest_topology", "flat", r"<cpu numaid=\"-1\"[^>\n]{0,160}>\s{1,16}<pci busid=\"[^\"\n]{7,16}\" class=\"0x03"
+     r"[^>\n]{0,200}link_speed=\"\" link_width=\"0\""),
     ("p2p", "off", r"only 0 out of \d{1,4} GPU pairs are enabled direct access"),  # MXNet, src/kvstore/comm.h
     # nvidia-smi -q, also a part of it; amd-smi metric --throttle; Linux drivers/accel/habanalabs
     ("thermal_slowdown", True, r"[SH]W Thermal Slowdown[ \t]{0,40}: Active\b"),
@@ -93,7 +96,12 @@ def spoken(line: str) -> bool:
 
 def stated(text: str) -> dict[str, tuple[Any, str]]:
     """Return the observations that lines state, each with its value and the line's words."""
-    rows = ((name, value, search(pattern, text)) for name, value, pattern in reversed(_ROWS))
+    unready = search(NOT_READY, text)  # CUDA says the same of it
+    rows = (
+        (name, value, search(pattern, text))
+        for name, value, pattern in reversed(_ROWS)
+        if not unready or pattern is not NO_FABRIC
+    )
     found = {name: (value, match[0].strip()) for name, value, match in rows if match}
     peers = [("".join(row[::3]), "".join(row[1::3]), "".join(row[2::3])) for row in findall(_PEERS, text)]
     off = [(f"gpu{start}", f"gpu{end}") for start, end, word in peers if word in ("No", "false")]
@@ -207,7 +215,7 @@ def lines_of(text: str) -> Measured:
             worst[name] = part
             seen[name] = link
             said[name] = f"{address}, limited at {where}"
-    switched = True if search(NO_FABRIC, text) else None
+    switched = True if search(NO_FABRIC, text) and not search(NOT_READY, text) else None
     return Measured(
         version=1,
         setup=Setup(nvswitch=switched),

@@ -792,6 +792,50 @@ def test_that_a_gpu_did_not_start_is_left_to_its_xid() -> None:
     assert ("did not start" in first.says, "XID 31" in second.says) == (True, True)
 
 
+def test_a_port_that_waited_for_a_device_after_a_reset_is_no_root() -> None:
+    """gnif/vendor-reset issue 72."""
+    port = "[1.1] pcieport 0000:00:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, id=8\n"
+    gone = "[9.1] vfio-pci 0000:01:00.0: not ready 65535ms after bus reset; giving up\n"
+    waited = "[1.2] pcieport 0000:00:01.0:    [14] CmpltTO                (First)\n"
+    for why, first in ((waited, "0000:01:00.0"), ("", "0000:00:01.0")):
+        assert next(iter(read(port + why + gone).observations.stated)).says.startswith(first)
+
+
+def test_a_confidential_gpu_that_is_not_ready_lacks_no_fabric() -> None:
+    """NVIDIA/nvtrust issue 56: CUDA says 802 of it, too."""
+    text = "Confidential Compute GPUs Ready state: {}\nRuntimeError: CUDA error: system not yet initialized\n"
+    not_ready, ready = (read(text.format(state)).observations for state in ("not-ready", "ready"))
+    assert (not_ready.p2p, ready.p2p, len(not_ready.stated), len(ready.stated)) == (None, "off", 1, 0)
+
+
+def test_a_topology_without_links_is_that_of_a_guest() -> None:
+    """NVIDIA/nccl issue 1329; with the links it says nothing."""
+    text = """<system version="1">
+  <cpu numaid="-1" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="134">
+    <pci busid="0000:00:09.0" class="0x030200" vendor="0x10de" device="0x20f5" link_speed="" link_width="0">
+      <gpu dev="0" sm="80" rank="0" gdr="1"/>
+"""
+    assert names(diagnose(read(text))) == ["guest-topology-hidden"]
+    linked = text.replace('link_speed="" link_width="0"', 'link_speed="16.0 GT/s PCIe" link_width="16"')
+    assert read(f"[    0.000000] Linux version 6.8.0\n{linked}").observations.guest_topology is None
+
+
+def test_a_boot_log_says_that_this_is_a_guest() -> None:
+    lines = ("Hypervisor detected: KVM", "DMI: QEMU Standard PC (Q35 + ICH9, 2009)", "Hypervisor detected: Xen PV")
+    assert [read(f"[    0.000000] {line}\n").setup.virtual for line in lines] == [True, True, None]
+
+
+def test_what_a_guest_prints_within_a_log_of_its_host_is_one_sentence() -> None:
+    """kata-containers issue 11671."""
+    line = 'containerd[9]: level=debug msg="reading guest console" vmconsole="[13.25] NVRM: {}"\n'
+    words = ("The NVIDIA GPU 0000:02:00.0 (PCI ID: 10de:2331)", "installed in this system is not supported by the",
+             "NVIDIA 575.64.03 driver release.")  # fmt: skip
+    (told,) = read("".join(map(line.format, words))).observations.stated
+    plain, *rest = words
+    (same,) = read(f"[13.25] NVRM: {plain}\n" + "".join(f"    NVRM: {word}\n" for word in rest)).observations.stated
+    assert (told.says, told.remedy) == (same.says, same.remedy)
+
+
 def test_without_peer_access_redirection_is_no_cause() -> None:
     """Copies then go through the host's memory, whatever the bridges do."""
     figure = {"metric": "p2p", "subject": "gpu0->gpu1", "value": 5.9, "unit": "GB/s"}
