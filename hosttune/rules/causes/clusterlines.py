@@ -220,7 +220,7 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "NVIDIA_MIG_MONITOR_DEVICES=all and a privileged container (CAP_SYS_ADMIN) for plugin, exporter or"
               " manager; other containers must not set it",
               "NVIDIA/k8s-device-plugin issues 229 and 399; nvidia-container-toolkit, hook_config.go"),
-    FaultLine(r"migEnabled=true was not configured correctly[^\n]{0,120}|No MIG devices associated with [^\n]{1,60}"
+    FaultLine(r"migEnabled=true was not configured correctly[^\n]{0,120}|No MIG devices (?:associated with|found on|present on)[^\n]{0,80}"
               r"|device \d{1,3} has (?:an invalid MIG configuration|no MIG devices configured)",
               "MIG is on, and a GPU has no instance: the device plugin has nothing to give",
               "create GPU and compute instances (nvidia-smi mig -cgi PROFILE -C, or nvidia-mig-parted apply), or switch"

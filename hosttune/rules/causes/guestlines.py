@@ -348,12 +348,6 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "run it as root on the host; a container needs NVIDIA_MIG_CONFIG_DEVICES=all and the capability file of"
               " MIG",
               "NVIDIA MIG user guide, Device nodes and capabilities"),
-    FaultLine(r"migEnabled=true was not configured correctly: [^\n]{1,120}"
-              r"|No MIG devices (?:associated with|found on|present on)[^\n]{0,80}",
-              "MIG is on, and the GPU has no instances: nothing can be given out",
-              "make them (nvidia-smi mig -cgi PROFILES -C, mig-parted; they are gone after a boot), or switch MIG off"
-              " (nvidia-smi -mig 0), or take the plugin's MIG strategy none",
-              "NVIDIA/k8s-device-plugin internal/mig; its issue 253"),
     FaultLine(r"apply MIG config with MIG mode disabled",
               "MIG mode is not on, so no instances can be made",
               "nvidia-smi -mig 1 and reset the GPU (nothing may use it); a guest reboots",
