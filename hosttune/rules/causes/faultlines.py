@@ -78,6 +78,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "/dev/shm of the container is too small",
               "docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium Memory there",
               f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
+    # Copies of a test that mpirun started: each lists its own rank 0, on another host, and no row is between.
+    FaultLine(r"Rank {1,4}0 (?:Group {1,4}\d{1,4} {1,4})?Pid {1,8}\d{1,9} on {1,24}(\S{1,64}) {1,4}device[^\n]{1,120}\n"
+              r"(?:#[^\n]{0,200}\n| {2,8}Rank[^\n]{1,200}\n|[^\n]{1,80} NCCL INFO[^\n]{0,600}\n){0,64}?#? {0,4}Rank {1,4}0 "
+              r"(?:Group {1,4}\d{1,4} {1,4})?Pid {1,8}\d{1,9} on {1,24}(?!\1 )\S{1,64} {1,4}device[^\n]{1,120}",
+              "each process runs a test of its own: rank 0 is there once for each host, so that the hosts do not talk"
+              " with each other",
+              "build nccl-tests with make MPI=1 MPI_HOME=DIR (a variable of the run does not do it); its lines must name"
+              " all ranks once",
+              "NVIDIA/nccl-tests README.md; its issues 182 and 213"),
     FaultLine(r"Call to ibv_open_device failed|NET/IB : Unable to open device|[Uu]nable to open RDMA device"
               r"|Failed to open /dev/infiniband",
               "the process may not open the RDMA device",
@@ -110,7 +119,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"(?:(?:ibv|mlx5dv)_(?:exp_)?(?:reg_mr|reg_dmabuf_mr|create_)\w{0,20}[^\n]{0,80}|register user"
               r" memory[^\n]{0,40})Cannot allocate memory|Please set max locked memory"
               r"|RLIMIT_MEMLOCK is \d{1,20} bytes|memlock limits are set too low"
-              r"|map_hfi_mem: mmap of [^\n]{1,80} failed: Resource temporarily unavailable"
+              r"|(?:map_hfi_mem|hfi_userinit\w{0,12}): mmap of [^\n]{1,80} failed: Resource temporarily unavailable"
               r"|EFA internal error: \(\d{1,6}\) Failure to post internal receive buffers"
               r"|NET/OFI Couldn't enable endpoint\. RC: -12[^\n]{0,40}"
               r"|Couldn't allocate MR\b(?![\s\S]{0,400}Bad address)",
@@ -170,6 +179,42 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "let all traffic pass between the hosts (the security group must allow itself, in and out), put them into"
               " one subnet, and see whether the peer's process ended: its log comes first",
               "ofiwg/libfabric prov/efa/src/efa_errno.h and efa_strerror.c, efa_show_help"),
+    FaultLine(r"GDR disabled on GDR-supported instance type [\w.-]{2,24}",
+              "the NICs do not reach GPU memory here (EFA), so that the plugin does not start: NCCL goes over TCP",
+              "install EFA's driver and libfabric of one release with the installer, load efa_nv_peermem (or use DMA-BUF),"
+              " and give the container all of /dev/infiniband; fi_info -p efa must list it",
+              "aws/aws-ofi-nccl src/platform-aws.c, platform_config_endpoint; its issue 889"),
+    FaultLine(r"cxi\w{0,4}: ?Failed to find valid default rgroup[^\n]{0,60}|Failed to find valid default rgroup and vni"
+              r"[^\n]{0,40}|NET/OFI Couldn't open a fabric access domain[^\n]{0,80}Function not implemented",
+              "the process has no network identity (VNI) of Slingshot, so that libfabric (cxi) does not open the NIC",
+              "start it as a step of the job (srun --network=single_node_vni,job_vni, or the site's default), hand on"
+              " SLINGSHOT_VNIS, and take the libfabric of the system in the container",
+              "ofiwg/libfabric prov/cxi/src/cxip_nic.c; aws-ofi-nccl issue 801"),
+    FaultLine(r"due to completion queue exhaustion[^\n]{0,80}|H/W Event Queue overflow detected",
+              "the queue of completions of the NIC is full (cxi)",
+              "FI_CXI_DEFAULT_CQ_SIZE=131072, with FI_CXI_RX_MATCH_MODE=hybrid; post fewer receives at once",
+              "ofiwg/libfabric fi_cxi(7), FI_CXI_DEFAULT_CQ_SIZE; its issue 9286"),
+    FaultLine(r"\bPTLTE_NOT_FOUND\b|\bLE_NOT_FOUND\b|\bC_RC_PTLTE_NOT_FOUND\b|\bNO_MATCH_ENTRY\b[^\n]{0,20}",
+              "the other side's endpoint or buffer was gone (cxi): its process ended, or its matching lists were full",
+              "look for the rank that ended first; FI_CXI_RX_MATCH_MODE=hybrid (or software) takes the lists out of the"
+              " NIC",
+              "ofiwg/libfabric fi_cxi(7), FI_CXI_RX_MATCH_MODE; its issue 10072"),
+    FaultLine(r"assign_context command failed: (?:Device or resource busy|No such device or address)"
+              r"|PSM2? can't open (?:hfi|/dev/ipath)[^\n]{0,20}\(err=23\)(?![\s\S]{0,4000}?mmap of)",
+              "the Omni-Path adapter has no context left for another process",
+              "one context a rank: mpirun --mca btl ^ofi (it takes a second one), fewer ranks, PSM2_MAX_CONTEXTS_PER_JOB"
+              " for jobs that share a host, or num_user_contexts of the module hfi1 (twice the CPUs)",
+              "cornelisnetworks/opa-psm2; Linux drivers/infiniband/hw/hfi1; open-mpi/ompi issue 9575"),
+    FaultLine(r"hfi1 units: total -1, active 0[^\n]{0,60}(?=[\s\S]{0,20000}?PortState: {1,8}Active)"
+              r"|PortState: {1,8}Active(?=[\s\S]{0,20000}?hfi1 units: total -1)",
+              "PSM2 does not find the Omni-Path adapter: it was renamed",
+              "give it back its name hfi1_0: rdma-core's rule 60-rdma-persistent-naming with NAME_KERNEL (a copy in"
+              " /etc/udev/rules.d), then reboot",
+              "rdma-core, kernel-boot/rdma-persistent-naming.rules; cornelisnetworks/opa-psm2 issue 43"),
+    FaultLine(r"PSM2? and driver version mismatch[^\n]{0,30}|OPX and driver version mismatch",
+              "the Omni-Path library and the driver hfi1 do not fit each other",
+              "install libpsm2 (or libfabric with opx) and the driver of one release, also in the container",
+              "cornelisnetworks/opa-psm2 opa_proto.c; ofiwg/libfabric prov/opx"),
     FaultLine(r"gdrdrv:nvidia_p2p_get_pages\([^\n]{1,90}\) failed|could not load module \S{0,80}gdrdrv\.ko",
               "GDRCopy's module does not work with the GPU's driver that runs",
               "build and install gdrdrv anew for this kernel and driver (DKMS package), and load it",
@@ -188,12 +233,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "install libfabric with that provider (`fi_info -p efa` must list it), give the container"
               " /dev/infiniband, and set FI_PROVIDER=efa",
               "NVIDIA/nccl issue 229; aws-ofi-nccl README"),
-    FaultLine(r"Couldn't set FI_OPT_EFA_\w{4,60}[^\n]{0,60}"
+    FaultLine(r"Couldn't set FI_OPT_EFA_\w{4,60}[^\n]{0,60}|NET/OFI Disabling shared memory failed[^\n]{0,60}"
               r"|EFA provider requires at least libfabric version[^\n]{0,20}",
               "the libfabric that is loaded is older than the one for which the plugin was built",
               "one release of the EFA installer on hosts and in images (fi_info --version), and its lib first in"
               " LD_LIBRARY_PATH",
               "aws-ofi-nccl issue 241"),
+    FaultLine(r"NET/IB : Using (?=[^\n]{0,800}?:\d/IB\b)(?=[^\n]{0,800}?:\d/RoCE\b)[^\n]{1,1200}"
+              r"(?=[\s\S]{0,60000}?(?:with (?:error |status=\w{1,40}\()12\b|\b(?:hangs?|stuck)\b))",
+              "the run uses ports of InfiniBand and of Ethernet together, and some do not answer",
+              "name those of one link layer in NCCL_IB_HCA, the same on all hosts (ibv_devinfo shows link_layer)",
+              "NVIDIA/nccl issues 1412 and 302; NCCL user guide, NCCL_IB_HCA"),
     FaultLine(r"Attempted to (?:connect|merge) incompatible devices[^\n]{0,120}|NET/IB : Remote \w{1,12} device is"
               r" incompatible[^\n]{0,80}",
               "ports of InfiniBand and of Ethernet are mixed: they cannot be connected with each other",
@@ -261,6 +311,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "one CPU is the limit: before 3.16 iperf3 sends all streams with one thread",
               "update iperf3 to 3.16 or newer, or run several at once on ports of their own; then MTU 9000",
               "esnet/iperf release notes 3.16"),
+    FaultLine(r"TCP STREAM TEST[^\n]{1,160}\n(?:[^\n]{0,120}\n){4,7}?[ \t]{0,8}\d{1,9} {1,9}\d{1,9} {1,9}\d{1,9} {1,9}[\d.]{2,9}"
+              r" {1,9}9[3-5]\.\d{1,2}\b",
+              "the rate is that of Fast Ethernet: a link on the way runs at 100 Mb/s",
+              "ethtool at both ends and the switch ports between: Speed; reseat or exchange the cable (all four pairs), and"
+              " leave autonegotiation on",
+              "IEEE 802.3, 100BASE-TX: 94.9 Mb/s of TCP with frames of 1500 bytes"),
     FaultLine(r"HW Power Brake Slowdown[ \t]{0,40}: Active\b",
               "something outside the GPU slows it: the power brake is on",
               "look at power supplies, their cables and the chassis' or rack's power limit (BMC): the board's own limit"
@@ -316,6 +372,38 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "check that all hosts have the same GPU driver, peer-memory module and library; try"
               " NCCL_NET_GDR_LEVEL=LOC: if that works, GPU memory is what cannot be reached (ACS, IOMMU)",
               _VERBS),
+    FaultLine(r"allow registering part of your physical memory[^\n]{0,40}|help-mpi-btl-openib\.txt / reg mem limit low",
+              "the NIC's driver (mlx4_core) lets only a part of the memory be registered",
+              "options mlx4_core log_num_mtt=24 log_mtts_per_seg=3 in /etc/modprobe.d, for twice the memory (2^num x 2^seg x"
+              " 4 KiB), then load it anew",
+              "open-mpi/ompi opal/mca/btl/openib/help-mpi-btl-openib.txt; Open MPI FAQ, registered memory"),
+    FaultLine(r"(?m:^)(\S{1,60}?):\d{1,9}:\d{1,9} \[\d{1,3}\] [^\n]{0,40}WARN Failed to open libibverbs[^\n]{0,20}"
+              r"(?=[\s\S]{0,20000}?\n(?!\1:)\S{1,60}?:\d{1,9}:\d{1,9} \[\d{1,3}\] INFO Using internal Network Socket)"
+              r"|(?:Infiniband controller|-H \S{1,60}:\d{1,3},\S)[^\n]{0,200}"
+              r"(?=[\s\S]{0,20000}?Failed to open libibverbs[\s\S]{0,20000}?INFO Using internal Network Socket)",
+              "the process has no RDMA library (libibverbs): the hosts talk over TCP",
+              "install rdma-core, or the NIC maker's libraries, in the image, and give the container /dev/infiniband; the"
+              " log must then say NET/IB",
+              "NVIDIA/nccl src/misc/ibvwrap.cc; horovod issue 476"),
+    FaultLine(r"(?m:^)(\S{1,60}?):\d{1,9}:\d{1,9} \[\d{1,3}\] NCCL INFO (?:Bootstrap|NET/Socket) : Using (?:\[0\])?"
+              r"((?:docker|virbr|lo)\d{0,2}:[\d.]{7,15})<[^\n]{0,20}"
+              r"(?=[\s\S]{0,40000}?\n(?!\1:)\S{1,60}?:\d{1,9}:\d{1,9} \[\d{1,3}\] NCCL INFO (?:Bootstrap|NET/Socket) : Using"
+              r" (?:\[0\])?\2<)",
+              "the hosts chose an interface that has one address on all of them: they do not reach each other",
+              "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts; a list with ^ must name lo and docker0, too"
+              " (NCCL_SOCKET_IFNAME=^lo,docker0)",
+              "NCCL user guide, NCCL_SOCKET_IFNAME; horovod issue 584"),
+    FaultLine(r"No active HCAs found on the system",
+              "MPI found no InfiniBand port that is active",
+              "ibstat: the port must be Active (driver, cable, subnet manager); a container needs /dev/infiniband",
+              "MVAPICH2 src/mpid/ch3/channels/mrail, rdma_open_hca"),
+    FaultLine(r"are you sure there is a netserver listening on[^\n]{0,60}|could not establish the control connection from"
+              r"[^\n]{0,60}|(?m:^)connect failed: (?:Connection refused|No route to host|Connection timed out"
+              r"|Operation timed out)",
+              "the test does not reach its server on the other host",
+              "start it there (netserver, iperf -s), take the address of the interface that is meant, and open its port"
+              " (12865, 5001) in the firewall",
+              "netperf manual; iperf2 documentation"),
     FaultLine(r"custom_all_reduce\.cuh:\d{1,5} '[^'\n]{1,60}'",
               "vLLM's own all-reduce cannot share memory between the GPUs",
               "--disable-custom-all-reduce; without expandable_segments in PYTORCH_CUDA_ALLOC_CONF, and all ranks in"
@@ -761,6 +849,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the way to a GPU is bad: its link has lost lanes, and copies do not arrive as they were sent",
               "reseat or replace the card, its riser and cables, and try another slot; see CorrErr+ and AER in dmesg",
               "pciutils ls-caps.c, cap_express_link: downgraded; NVIDIA/cuda-samples issue 48"),
+    FaultLine(r"(?i:selected provider is cxi)[^\n]{0,60}(?=[\s\S]{0,200000}?Out of bounds values : [1-9]\d{0,9} FAILED)",
+              "sums between hosts are wrong with libfabric's cxi: on Grace Hopper its use of GDRCopy is the known cause",
+              "keep GDRCopy out (FI_CXI_DISABLE_HMEM_DEV_REGISTER=1 and the site's list of variables), or"
+              " NCCL_PROTO=^LL128; report it to the maker",
+              "NVIDIA/nccl issue 2001; HewlettPackard/shs-ccl-docs ccl_env.sh"),
     FaultLine(r"GPU \d{1,3} (?:was unsuccessfully written to|unsuccessfully wrote data) in a peer-to-peer test"
               r"|Invalid value when checking the pattern at \S{1,30}|Out of bounds values : [1-9]\d{0,9} FAILED"
               r"|Verification error @ element \d{1,9}: val = \S{1,20}, ref = \S{1,20}"
@@ -1014,6 +1107,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a link of the fabric runs narrower or slower than both of its ends can",
               "reseat or replace its cable and modules; ibportstate LID PORT reset trains it again",
               "rdma-core, iblinkinfo(8); infiniband-diags/ibdiag_common.c, get_max_msg"),
+    FaultLine(r"LinkWidthSupported:\.{3,60}[^\n]{0,40}\b4X[^\n]{0,40}\nLinkWidthEnabled:\.{3,60}[^\n]{0,40}4X[^\n]{0,40}\n"
+              r"LinkWidthActive:\.{3,60}[12]X"
+              r"|LinkSpeedSupported:\.{3,60}[^\n]{0,60}\b10\.0 Gbps[^\n]{0,40}\nLinkSpeedEnabled:\.{3,60}[^\n]{0,60}10\.0"
+              r"[^\n]{0,40}\nLinkSpeedActive:\.{3,60}(?:2\.5|5\.0) Gbps",
+              "a link of the fabric runs narrower or slower than its port can",
+              "compare with the port at its other end; reseat or replace cable and modules; ibportstate LID PORT reset"
+              " trains it again",
+              "rdma-core, ibportstate(8)"),
     FaultLine(r"LinkState:\.{3,60}(?:Down|Initialize)\s{1,8}PhysLinkState:\.{3,60}\w{1,30}",
               "a port of the fabric is not up",
               "Disabled: somebody or the switch's error policy switched it off (ibportstate LID PORT enable); Polling:"
@@ -1121,6 +1222,18 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the"
               " server's own interface",
               "linux-rdma/perftest perftest_communication.c, ethernet_client_connect"),
+    FaultLine(r"\+ PCI\[0\.[0-3]\d?\] - PCI/[^\n]{1,40}(?![\s\S]{0,60000}?/GDRDMA)"
+              r"(?=[\s\S]{0,60000}?Pattern \d, [^\n]{0,60}(?:bw|speed) 0\.[0-3]\d*/)",
+              "NCCL counts a bridge as slower than 0.4 GB/s and plans with that: virtual bridges of a guest, or its"
+              " topology file, say 2.5 GT/s x1",
+              "give the guest a topology file with the links' real speed and width (NCCL_TOPO_FILE; hosttune plan writes"
+              " it), and let the NICs reach GPU memory (nvidia_peermem or DMA-BUF)",
+              "NVIDIA/nccl src/graph/topo.cc; its issue 749"),
+    FaultLine(r"numa_balancing ?(?:= ?|\n)1\b(?=[\s\S]{0,40000}?(?:MI[23]\d\d|mi[23]\d\d|RCCL|rccl|Hyper-V)"
+              r"[\s\S]{0,40000}?GPU Direct RDMA Disabled for)",
+              "NUMA balancing is on: RCCL then keeps NICs from GPU memory in a guest of Hyper-V",
+              "sysctl kernel.numa_balancing=0, at each boot; or NCCL_IB_PCI_RELAXED_ORDERING=1",
+              "ROCm/rccl src/transport/net_ib.cc, ncclIbGdrSupport; its issue 1377"),
     FaultLine(r"XML Import Channel : dev \S{1,20} not found|Could not open XML (?:graph|topology) file[^\n]{0,100}"
               r"|NCCL WARN XML (?:Parse|Mismatch|Graph has wrong version)[^\n]{0,80}",
               "a graph or topology file of NCCL does not fit this machine",
@@ -1348,6 +1461,45 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
               " been reset by the host; a bridge between GPUs can be defective: start it without",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_psp.c; ROCm/legacy-rocm-build issue 2747"),
+    FaultLine(r"mca pml ucx\b(?=[\s\S]{0,20000}?\bhfi1_\d)|\bhfi1_\d(?=[\s\S]{0,20000}?mca pml ucx\b)",
+              "MPI goes over UCX, which has no way of its own for Omni-Path: verbs are slow there",
+              "mpirun --mca pml cm --mca mtl psm2 (or mtl ofi with FI_PROVIDER=psm2 or opx)",
+              "Intel Omni-Path, Performance Tuning; openucx/ucx issue 3196"),
+    FaultLine(r"UCX_TLS=(?![^\s,]{0,40}(?:all|ib)\b)(?=\S{0,80}gdr_copy)(?!\S{0,80}cuda(?:_copy)?(?:,|\s|$))[\w,]{4,80}"
+              r"(?=[\s\S]{0,20000}?(?:Buffer on DEVICE \(D\)|-m cuda| D [DH]\b))",
+              "UCX_TLS has gdr_copy alone for GPU memory: it reads from a GPU at a few hundred MB/s",
+              "add cuda_copy (UCX_TLS=rc,sm,cuda_copy,gdr_copy,cuda_ipc), or unset UCX_TLS; load nvidia_peermem for the"
+              " direct way",
+              "UCX FAQ, GPU; openucx/ucx issues 3984 and 3776"),
+    FaultLine(r"MPICH Device:[ \t]{1,24}ch3:(?:nemesis|sock)(?!:(?:ofi|mxm|mlx))(?=[\s\S]{0,20000}?(?:Rate: [1-9]\d"
+              r"|mlx[45]_\d|InfiniBand|HDR|EDR|NDR))",
+              "this MPICH has no way for InfiniBand (ch3): it goes over TCP",
+              "an MPICH built --with-device=ch4:ucx (or ch4:ofi), or another MPI",
+              "MPICH installation guide; pmodels/mpich issue 6157"),
+    FaultLine(r"GPU and IB selected are not on the same socket",
+              "the GPU and the NIC that MPI took are on different sockets",
+              "take a NIC of the GPU's socket (MV2_IBA_HCA, CUDA_VISIBLE_DEVICES; nvidia-smi topo -m)",
+              "MVAPICH2-GDR user guide; reframe issue 265"),
+    FaultLine(r"(?:dapl|ofa|tmi|ofi) fabric is not available and fallback fabric is enabled"
+              r"|MPI startup\(\): (?:shm and )?tcp data transfer modes?"
+              r"(?=[\s\S]{0,20000}?(?:mlx[45]|InfiniBand|Mbytes/sec))",
+              "Intel MPI runs over TCP: the fabric that it was to use is not there",
+              "I_MPI_FALLBACK=0 shows why; ibstat must be Active, and the library of that fabric there (DAPL of the"
+              " NIC's maker; newer MPI: I_MPI_FABRICS=shm:ofi with FI_PROVIDER=mlx)",
+              "Intel MPI Library reference, I_MPI_FABRICS and I_MPI_FALLBACK"),
+    FaultLine(r"messaging module\s{1,4}was unable to find any relevant network interfaces:\s{1,8}Module: (?:OpenFabrics"
+              r"|uDAPL|mVAPI)[^\n]{0,20}(?![\s\S]{0,40000}?(?:NCCL|RCCL|busbw|pml ucx))"
+              r"(?=[\s\S]{0,40000}?(?:MB/s|Mbytes/sec|mlx[45]_|InfiniBand|\bib\d))",
+              "Open MPI found no InfiniBand port that it can use: MPI goes over TCP",
+              "ibv_devinfo on that host: the driver (mlx5_ib) loaded and the port ACTIVE; ulimit -l unlimited; then mpirun"
+              " --mca pml ucx where Open MPI has it",
+              "open-mpi/ompi opal/mca/btl/base/help-mpi-btl-base.txt: btl:no-nics"),
+    FaultLine(r"/mode\n(?:\S{0,40}:)?datagram\b(?=[\s\S]{0,8000}?\bib\d{1,2}:? [^\n]{0,80}?mtu (?:2044|4092|1500)\b"
+              r"[\s\S]{0,8000}?[ \t][1-9]\.\d{1,2} Gbits/sec)",
+              "IPoIB runs with small packets (datagram, MTU 2044): TCP over it costs much CPU",
+              "connected mode, where the driver has it: echo connected > /sys/class/net/ib0/mode and MTU 65520 on all"
+              " hosts; else MTU 4092 (subnet manager too); RDMA does not need IPoIB",
+              "Linux Documentation/infiniband/ipoib.rst"),
     FaultLine(r"Unable to locate a BIOS ROM",
               "the driver found no ROM of the GPU",
               "give the guest a dump of it (<rom file='…'/>), or make another GPU the boot display of the host",
