@@ -82,13 +82,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"Rank {1,4}0 (?:Group {1,4}\d{1,4} {1,4})?Pid {1,8}\d{1,9} on {1,24}(\S{1,64}) {1,4}device[^\n]{1,120}\n"
               r"(?:#[^\n]{0,200}\n| {2,8}Rank[^\n]{1,200}\n|[^\n]{1,80} NCCL INFO[^\n]{0,600}\n){0,64}?#? {0,4}Rank {1,4}0 "
               r"(?:Group {1,4}\d{1,4} {1,4})?Pid {1,8}\d{1,9} on {1,24}(?!\1 )\S{1,64} {1,4}device[^\n]{1,120}",
-              "each process runs a test of its own: rank 0 is there once for each host, so that the hosts do not talk"
+              "each process ran alone, a test of its own: rank 0 is there once for each host, and the hosts do not talk"
               " with each other",
               "build nccl-tests with make MPI=1 MPI_HOME=DIR (a variable of the run does not do it); its lines must name"
               " all ranks once",
               "NVIDIA/nccl-tests README.md; its issues 182 and 213"),
     FaultLine(r"Call to ibv_open_device failed|NET/IB : Unable to open device|[Uu]nable to open RDMA device"
-              r"|Failed to open /dev/infiniband",
+              r"|Failed to open /dev/infiniband"
+              r"|NET/IB : No device found(?=[\s\S]{0,40000}?cannot access '?/dev/infiniband)"
+              r"|cannot access '?/dev/infiniband'?: No such file(?=[\s\S]{0,40000}?NET/IB : No device found)",
               "the process may not open the RDMA device",
               "give the container /dev/infiniband and locked memory (docker run --device=/dev/infiniband"
               " --cap-add=IPC_LOCK --ulimit memlock=-1; in Kubernetes the RDMA device plugin's resource)",
@@ -153,8 +155,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"component 0 {1,4}: {1,4}\w{2,12}(?![\s\S]{0,4000}?component \d{1,2} {1,4}: {1,4}ib\b)"
               r"(?=[\s\S]{0,8000}?(?:tcp/ib\w{1,12}|mlx5_\d))"
               r"|[Cc]omponent: (?:posix|sysv|self|tcp)\b(?![\s\S]{0,40000}?(?:Memory domain: (?:ib|mlx|irdma|bnxt|efa)"
-              r"|[Cc]omponent: ib\b))(?=[\s\S]{0,20000}?Device: ib\w{1,12})",
-              "UCX has no transport for InfiniBand here: it goes over TCP on the interface of IPoIB",
+              r"|[Cc]omponent: ib\b))(?=[\s\S]{0,20000}?(?:Device: ib\w{1,12}|\n[ \t]{0,8}mlx[45]_\d{1,2}[ \t]))",
+              "UCX has no transport for InfiniBand or RoCE here: it goes over TCP",
               "its module libuct_ib is missing or does not load (ldd lib/ucx/libuct_ib.so): install libibverbs and the"
               " NIC's library, or take the build that fits the RDMA stack (HPC-X: inbox or MOFED; UCX: --with-verbs);"
               " ucx_info -d must list rc_mlx5",
@@ -244,6 +246,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the run uses ports of InfiniBand and of Ethernet together, and some do not answer",
               "name those of one link layer in NCCL_IB_HCA, the same on all hosts (ibv_devinfo shows link_layer)",
               "NVIDIA/nccl issues 1412 and 302; NCCL user guide, NCCL_IB_HCA"),
+    FaultLine(r"default subnet GID prefix was detected on more than one"
+              r"(?=[\s\S]{0,40000}?(?:error modif|RETRY|EXCEEDED|[Tt]imed out|unable to reach|UNREACHABLE))",
+              "two separate InfiniBand fabrics have the same subnet prefix: MPI takes their ports for one network",
+              "give each fabric's subnet manager a prefix of its own (opensm.conf, subnet_prefix), or name the ports of one"
+              " (btl_openib_if_include, UCX_NET_DEVICES, NCCL_IB_HCA)",
+              "open-mpi/ompi, help-mpi-btl-openib.txt: default subnet prefix; Open MPI FAQ, ofa-default-subnet-gid"),
     FaultLine(r"Attempted to (?:connect|merge) incompatible devices[^\n]{0,120}|NET/IB : Remote \w{1,12} device is"
               r" incompatible[^\n]{0,80}",
               "ports of InfiniBand and of Ethernet are mixed: they cannot be connected with each other",
@@ -257,7 +265,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " 905; rdma-core, ibv_get_async_event(3)"),
     FaultLine(r"ibv_modify_qp\b[^\n]{0,40}(?:(?:Connection|Operation) timed out|No route to host|Network is unreachable"
               r"|Invalid argument|No data available|No such device|Remote I/O error)"
-              r"|[Ff]ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
+              r"|[Ff]ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modif(?:y)?ing QP to RTR"
               r"[^\n]{0,80}|(?<!to RTS\n )Unable to Connect the HCA's through the link"
               r"|ibv_create_ah\([^\n]{0,240}failed: (?:Connection timed out|No route|Network is unreach|Invalid arg)"
               r"|non-zero status: (?:19|22|101|110|113) ibv_modify_qp failed"
@@ -317,6 +325,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ethtool at both ends and the switch ports between: Speed; reseat or exchange the cable (all four pairs), and"
               " leave autonegotiation on",
               "IEEE 802.3, 100BASE-TX: 94.9 Mb/s of TCP with frames of 1500 bytes"),
+    FaultLine(r"numactl [^\n]{0,60}?(?:-N|--cpunodebind)[= ]?(\d{1,2})\b[^\n]{0,160}? -d (\w{2,24})\b[^\n]{0,120}"
+              r"(?=[\s\S]{0,20000}?is less than)(?=[\s\S]{0,20000}?(?:\b\2 numa(?:_node)?:? |/\2/device/numa_node\n)"
+              r"(?!\1\b)\d)",
+              "the test runs on the CPUs of another NUMA node than that of its NIC",
+              "numactl -N and -m with the node of the NIC (cat /sys/class/infiniband/DEV/device/numa_node)",
+              "numactl(8); Azure/azurehpc-health-checks issue 46"),
     FaultLine(r"HW Power Brake Slowdown[ \t]{0,40}: Active\b",
               "something outside the GPU slows it: the power brake is on",
               "look at power supplies, their cables and the chassis' or rack's power limit (BMC): the board's own limit"
@@ -389,7 +403,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"((?:docker|virbr|lo)\d{0,2}:[\d.]{7,15})<[^\n]{0,20}"
               r"(?=[\s\S]{0,40000}?\n(?!\1:)\S{1,60}?:\d{1,9}:\d{1,9} \[\d{1,3}\] NCCL INFO (?:Bootstrap|NET/Socket) : Using"
               r" (?:\[0\])?\2<)",
-              "the hosts chose an interface that has one address on all of them: they do not reach each other",
+              "the hosts chose an interface with the same address on all of them (a loopback address, or a bridge of"
+              " containers): they do not reach each other",
               "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts; a list with ^ must name lo and docker0, too"
               " (NCCL_SOCKET_IFNAME=^lo,docker0)",
               "NCCL user guide, NCCL_SOCKET_IFNAME; horovod issue 584"),
@@ -521,6 +536,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " container needs /dev/infiniband",
               "open-mpi/ompi opal/mca/btl, help-mca-bml-r2.txt: unreachable proc; its issue 3573"),
     FaultLine(r"mca_btl_tcp_endpoint_\w{1,40}\] (?:\S{1,60} )?(?:connect\(\) to |received unexpected process)"
+              r"[^\n]{0,100}|accepted a TCP connection (?:from what appears to be|but did not receive)[^\n]{0,20}"
+              r"|failed to handshake with a connecting peer|inbound MPI TCP connection request from a peer"
               r"[^\n]{0,100}|Message: {1,8}connect\(\) to [^\n]{1,60} failed|failed to TCP connect to a peer MPI"
               r"|HYDU_sock_connect[^\n]{0,80}unable to connect from[^\n]{0,80}|unable to complete a TCP connection"
               r"|MPI process(?:es)? (?:is|are) un(?:able to reach|reachable)|MPI requires .--mca btl_tcp_if_include",
@@ -1107,10 +1124,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a link of the fabric runs narrower or slower than both of its ends can",
               "reseat or replace its cable and modules; ibportstate LID PORT reset trains it again",
               "rdma-core, iblinkinfo(8); infiniband-diags/ibdiag_common.c, get_max_msg"),
-    FaultLine(r"LinkWidthSupported:\.{3,60}[^\n]{0,40}\b4X[^\n]{0,40}\nLinkWidthEnabled:\.{3,60}[^\n]{0,40}4X[^\n]{0,40}\n"
-              r"LinkWidthActive:\.{3,60}[12]X"
-              r"|LinkSpeedSupported:\.{3,60}[^\n]{0,60}\b10\.0 Gbps[^\n]{0,40}\nLinkSpeedEnabled:\.{3,60}[^\n]{0,60}10\.0"
-              r"[^\n]{0,40}\nLinkSpeedActive:\.{3,60}(?:2\.5|5\.0) Gbps",
+    FaultLine(r"LinkState:\.{3,60}Active\s{1,8}PhysLinkState:\.{3,60}LinkUp[^\n]{0,20}\n(?:Link\w{5,20}:[^\n]{1,100}\n){0,5}?"
+              r"(?:LinkWidthEnabled:\.{3,60}[^\n]{0,40}\b4X[^\n]{0,40}\nLinkWidthActive:\.{3,60}[12]X"
+              r"|LinkSpeedEnabled:\.{3,60}[^\n]{0,60}\b10\.0 Gbps[^\n]{0,40}\nLinkSpeedActive:\.{3,60}(?:2\.5|5\.0) Gbps)",
               "a link of the fabric runs narrower or slower than its port can",
               "compare with the port at its other end; reseat or replace cable and modules; ibportstate LID PORT reset"
               " trains it again",
@@ -1162,17 +1178,18 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the management device of InfiniBand is missing",
               "modprobe ib_umad, and run the tool as root; a container needs /dev/infiniband/umad*",
               "rdma-core, libibumad/umad.c"),
+    FaultLine(r"PSM[23]? (?:no (?:hfi|nic) units are active|can't open (?:hfi|nic) unit)[^\n]{0,60}"
+              r"|PSM2 was unable to open an endpoint|Initialization of PSM2 library failed",
+              "no Omni-Path port is up, or none that PSM3 can use",
+              "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm); PSM3:"
+              " ibv_devinfo, or FI_PROVIDER=tcp",
+              "cornelisnetworks/opa-psm2 psm_ep.c; ofiwg/libfabric prov/psm3"),
     FaultLine(r"OFI (?:addrinfo|get_info|fi_getinfo)\(?\)? failed[^\n]{0,80}|OFI endpoint open failed[^\n]{0,80}"
               r"|failed an OFI Libfabric library call \(fi_(?:getinfo|fabric|domain|endpoint)\)",
               "MPI found no provider of libfabric that it can use",
               "fi_info lists those that are there; FI_PROVIDER (Intel MPI: I_MPI_OFI_PROVIDER) names one, and the"
               " container needs its device",
               "ofiwg/libfabric fi_getinfo(3); pmodels/mpich src/mpid/ch4/netmod/ofi"),
-    FaultLine(r"PSM[23]? (?:no (?:hfi|nic) units are active|can't open (?:hfi|nic) unit)[^\n]{0,60}",
-              "no Omni-Path port is up, or none that PSM3 can use",
-              "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm); PSM3:"
-              " ibv_devinfo, or FI_PROVIDER=tcp",
-              "cornelisnetworks/opa-psm2 psm_ep.c; ofiwg/libfabric prov/psm3"),
     FaultLine(r"\bSM port is down|Duplicate GUID found by link",
               "the subnet manager cannot set up the fabric",
               "its own port must be LinkUp (ibstat; opensm -g GUID names it); two devices with one GUID: change one",
@@ -1336,6 +1353,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "lspci and dmesg (nvidia-nvswitch, SXid) show which; power-cycle the host; if it stays away, the board"
               " goes back",
               "Fabric Manager's log, as in leptonai/gpud components/accelerator/nvidia/fabric-manager"),
+    FaultLine(r"Failed to initialize ofi_plugin|Error loading OFI wrapper|Libfabric init failed|No available OFI devices"
+              r"|ofi_t::init[^\n]{0,80}(?:fail|-61\b)[^\n]{0,40}",
+              "the accelerators' collectives do not reach the host's NICs over libfabric (OFI)",
+              "build hccl_ofi_wrapper for the libfabric in use (LIBFABRIC_ROOT, LD_LIBRARY_PATH, the same in the image);"
+              " fi_info -p verbs or efa must list the NIC, and the container needs /dev/infiniband",
+              "HabanaAI, hccl_ofi_wrapper README; HCL src, ofi_plugin.cpp"),
     FaultLine(r"no (?:habanalabs network )?interfaces were detected",
               "the accelerators' own network ports are missing",
               "load the driver's network modules (habanalabs_cn, habanalabs_en) of the same version as habanalabs, and"
@@ -1494,6 +1517,15 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "ibv_devinfo on that host: the driver (mlx5_ib) loaded and the port ACTIVE; ulimit -l unlimited; then mpirun"
               " --mca pml ucx where Open MPI has it",
               "open-mpi/ompi opal/mca/btl/base/help-mpi-btl-base.txt: btl:no-nics"),
+    FaultLine(r"NET(?:/Socket)? : Using (?:interface )?(?:[^\n]{0,400}? \[\d\])?[\w.@-]{1,24}:fe80:[^\n]{0,60}"
+              r"(?=[\s\S]{0,40000}?\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Tt]imed out)\b)",
+              "the library also takes interfaces that have only a link-local address (fe80::), which hosts do not reach",
+              "NCCL_SOCKET_IFNAME=the one interface that reaches the other hosts, on each host its own name (ip -br addr)",
+              "NCCL user guide, NCCL_SOCKET_IFNAME; horovod issue 636"),
+    FaultLine(r"OFI driver detected multiple NICs on the system but cannot select(?=[\s\S]{0,40000}?(?:MB/s|Mbytes/sec))",
+              "the ranks are not bound, so that MPI does not take the NIC that is near each",
+              "mpirun --bind-to core (or numa) --map-by numa",
+              "open-mpi/ompi opal/mca/common/ofi/help-common-ofi.txt: unbound_process"),
     FaultLine(r"/mode\n(?:\S{0,40}:)?datagram\b(?=[\s\S]{0,8000}?\bib\d{1,2}:? [^\n]{0,80}?mtu (?:2044|4092|1500)\b"
               r"[\s\S]{0,8000}?[ \t][1-9]\.\d{1,2} Gbits/sec)",
               "IPoIB runs with small packets (datagram, MTU 2044): TCP over it costs much CPU",
@@ -1850,6 +1882,7 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " show)",
               "k8snetworkplumbingwg/sriov-cni; rdma-cni"),
     FaultLine(r"remote process exited or there was a network error|NIXL_ERR_REMOTE_DISCONNECT"
+              r"|MPI communication peer process has unexpectedly disconnected"
               r"|Connection closed by remote peer"
               r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)",
               "another rank ended first",

@@ -241,7 +241,7 @@ def logs() -> tuple[Log, ...]:
         Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
             r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d"
             r"|^# {1,8}component \d{1,2} {1,4}: |^(?:\[\d{1,6}\] )?MPI startup\(\): |^# Port info: Lid \d"
-            r"|^\S{1,40}:\d {8,40}PortGID:0x|TCP (?:STREAM|MAERTS|RR) TEST from ",
+            r"|^\S{1,40}:\d {8,40}PortGID:0x|TCP (?:STREAM|MAERTS|RR) TEST from |# Benchmarking \w",
             nothing_more),
         Log("ethtool -a or -m", r"(?m)^[ \t]*(?:Pause parameters for |Identifier {2,40}: 0x)", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
