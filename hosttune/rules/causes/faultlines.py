@@ -80,11 +80,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
     # Copies of a test that mpirun started: each lists its own rank 0, on another host, and no row is between.
     FaultLine(r"Rank {1,4}0 (?:Group {1,4}\d{1,4} {1,4})?Pid {1,8}\d{1,9} on {1,24}(\S{1,64}) {1,4}device[^\n]{1,120}\n"
-              r"(?:#[^\n]{0,200}\n| {2,8}Rank[^\n]{1,200}\n|[^\n]{1,80} NCCL INFO[^\n]{0,600}\n){0,64}?#? {0,4}Rank {1,4}0 "
+              r"(?:#[^\n]{0,200}\n| {2,8}Rank[^\n]{1,200}\n"
+              r"|[^\n]{1,80} NCCL INFO[^\n]{0,600}\n){0,64}?#? {0,4}Rank {1,4}0 "
               r"(?:Group {1,4}\d{1,4} {1,4})?Pid {1,8}\d{1,9} on {1,24}(?!\1 )\S{1,64} {1,4}device[^\n]{1,120}",
               "each process ran alone, a test of its own: rank 0 is there once for each host, and the hosts do not talk"
               " with each other",
-              "build nccl-tests with make MPI=1 MPI_HOME=DIR (a variable of the run does not do it); its lines must name"
+              "build nccl-tests with make MPI=1 MPI_HOME=DIR (a variable of the run does not do it); its lines must"
+              " name"
               " all ranks once",
               "NVIDIA/nccl-tests README.md; its issues 182 and 213"),
     FaultLine(r"Call to ibv_open_device failed|NET/IB : Unable to open device|[Uu]nable to open RDMA device"
@@ -183,7 +185,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "ofiwg/libfabric prov/efa/src/efa_errno.h and efa_strerror.c, efa_show_help"),
     FaultLine(r"GDR disabled on GDR-supported instance type [\w.-]{2,24}",
               "the NICs do not reach GPU memory here (EFA), so that the plugin does not start: NCCL goes over TCP",
-              "install EFA's driver and libfabric of one release with the installer, load efa_nv_peermem (or use DMA-BUF),"
+              "install EFA's driver and libfabric of one release with the installer, load efa_nv_peermem (or use"
+              " DMA-BUF),"
               " and give the container all of /dev/infiniband; fi_info -p efa must list it",
               "aws/aws-ofi-nccl src/platform-aws.c, platform_config_endpoint; its issue 889"),
     FaultLine(r"cxi\w{0,4}: ?Failed to find valid default rgroup[^\n]{0,60}|Failed to find valid default rgroup and vni"
@@ -204,7 +207,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"assign_context command failed: (?:Device or resource busy|No such device or address)"
               r"|PSM2? can't open (?:hfi|/dev/ipath)[^\n]{0,20}\(err=23\)(?![\s\S]{0,4000}?mmap of)",
               "the Omni-Path adapter has no context left for another process",
-              "one context a rank: mpirun --mca btl ^ofi (it takes a second one), fewer ranks, PSM2_MAX_CONTEXTS_PER_JOB"
+              "one context a rank: mpirun --mca btl ^ofi (it takes a second one), fewer ranks,"
+              " PSM2_MAX_CONTEXTS_PER_JOB"
               " for jobs that share a host, or num_user_contexts of the module hfi1 (twice the CPUs)",
               "cornelisnetworks/opa-psm2; Linux drivers/infiniband/hw/hfi1; open-mpi/ompi issue 9575"),
     FaultLine(r"hfi1 units: total -1, active 0[^\n]{0,60}(?=[\s\S]{0,20000}?PortState: {1,8}Active)"
@@ -249,7 +253,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"default subnet GID prefix was detected on more than one"
               r"(?=[\s\S]{0,40000}?(?:error modif|RETRY|EXCEEDED|[Tt]imed out|unable to reach|UNREACHABLE))",
               "two separate InfiniBand fabrics have the same subnet prefix: MPI takes their ports for one network",
-              "give each fabric's subnet manager a prefix of its own (opensm.conf, subnet_prefix), or name the ports of one"
+              "give each fabric's subnet manager a prefix of its own (opensm.conf, subnet_prefix), or name the ports"
+              " of one"
               " (btl_openib_if_include, UCX_NET_DEVICES, NCCL_IB_HCA)",
               "open-mpi/ompi, help-mpi-btl-openib.txt: default subnet prefix; Open MPI FAQ, ofa-default-subnet-gid"),
     FaultLine(r"Attempted to (?:connect|merge) incompatible devices[^\n]{0,120}|NET/IB : Remote \w{1,12} device is"
@@ -319,10 +324,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "one CPU is the limit: before 3.16 iperf3 sends all streams with one thread",
               "update iperf3 to 3.16 or newer, or run several at once on ports of their own; then MTU 9000",
               "esnet/iperf release notes 3.16"),
-    FaultLine(r"TCP STREAM TEST[^\n]{1,160}\n(?:[^\n]{0,120}\n){4,7}?[ \t]{0,8}\d{1,9} {1,9}\d{1,9} {1,9}\d{1,9} {1,9}[\d.]{2,9}"
+    FaultLine(r"TCP STREAM TEST[^\n]{1,160}\n"
+              r"(?:[^\n]{0,120}\n){4,7}?[ \t]{0,8}\d{1,9} {1,9}\d{1,9} {1,9}\d{1,9} {1,9}[\d.]{2,9}"
               r" {1,9}9[3-5]\.\d{1,2}\b",
               "the rate is that of Fast Ethernet: a link on the way runs at 100 Mb/s",
-              "ethtool at both ends and the switch ports between: Speed; reseat or exchange the cable (all four pairs), and"
+              "ethtool at both ends and the switch ports between: Speed; reseat or exchange the cable (all four"
+              " pairs), and"
               " leave autonegotiation on",
               "IEEE 802.3, 100BASE-TX: 94.9 Mb/s of TCP with frames of 1500 bytes"),
     FaultLine(r"numactl [^\n]{0,60}?(?:-N|--cpunodebind)[= ]?(\d{1,2})\b[^\n]{0,160}? -d (\w{2,24})\b[^\n]{0,120}"
@@ -388,7 +395,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               _VERBS),
     FaultLine(r"allow registering part of your physical memory[^\n]{0,40}|help-mpi-btl-openib\.txt / reg mem limit low",
               "the NIC's driver (mlx4_core) lets only a part of the memory be registered",
-              "options mlx4_core log_num_mtt=24 log_mtts_per_seg=3 in /etc/modprobe.d, for twice the memory (2^num x 2^seg x"
+              "options mlx4_core log_num_mtt=24 log_mtts_per_seg=3 in /etc/modprobe.d, for twice the memory (2^num x"
+              " 2^seg x"
               " 4 KiB), then load it anew",
               "open-mpi/ompi opal/mca/btl/openib/help-mpi-btl-openib.txt; Open MPI FAQ, registered memory"),
     FaultLine(r"(?m:^)(\S{1,60}?):\d{1,9}:\d{1,9} \[\d{1,3}\] [^\n]{0,40}WARN Failed to open libibverbs[^\n]{0,20}"
@@ -396,23 +404,27 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|(?:Infiniband controller|-H \S{1,60}:\d{1,3},\S)[^\n]{0,200}"
               r"(?=[\s\S]{0,20000}?Failed to open libibverbs[\s\S]{0,20000}?INFO Using internal Network Socket)",
               "the process has no RDMA library (libibverbs): the hosts talk over TCP",
-              "install rdma-core, or the NIC maker's libraries, in the image, and give the container /dev/infiniband; the"
+              "install rdma-core, or the NIC maker's libraries, in the image, and give the container /dev/infiniband;"
+              " the"
               " log must then say NET/IB",
               "NVIDIA/nccl src/misc/ibvwrap.cc; horovod issue 476"),
     FaultLine(r"(?m:^)(\S{1,60}?):\d{1,9}:\d{1,9} \[\d{1,3}\] NCCL INFO (?:Bootstrap|NET/Socket) : Using (?:\[0\])?"
               r"((?:docker|virbr|lo)\d{0,2}:[\d.]{7,15})<[^\n]{0,20}"
-              r"(?=[\s\S]{0,40000}?\n(?!\1:)\S{1,60}?:\d{1,9}:\d{1,9} \[\d{1,3}\] NCCL INFO (?:Bootstrap|NET/Socket) : Using"
+              r"(?=[\s\S]{0,40000}?\n(?!\1:)\S{1,60}?:\d{1,9}:\d{1,9} \[\d{1,3}\] NCCL INFO (?:Bootstrap"
+              r"|NET/Socket) : Using"
               r" (?:\[0\])?\2<)",
               "the hosts chose an interface with the same address on all of them (a loopback address, or a bridge of"
               " containers): they do not reach each other",
-              "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts; a list with ^ must name lo and docker0, too"
+              "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts; a list with ^ must name lo and docker0,"
+              " too"
               " (NCCL_SOCKET_IFNAME=^lo,docker0)",
               "NCCL user guide, NCCL_SOCKET_IFNAME; horovod issue 584"),
     FaultLine(r"No active HCAs found on the system",
               "MPI found no InfiniBand port that is active",
               "ibstat: the port must be Active (driver, cable, subnet manager); a container needs /dev/infiniband",
               "MVAPICH2 src/mpid/ch3/channels/mrail, rdma_open_hca"),
-    FaultLine(r"are you sure there is a netserver listening on[^\n]{0,60}|could not establish the control connection from"
+    FaultLine(r"are you sure there is a netserver listening on[^\n]{0,60}"
+              r"|could not establish the control connection from"
               r"[^\n]{0,60}|(?m:^)connect failed: (?:Connection refused|No route to host|Connection timed out"
               r"|Operation timed out)",
               "the test does not reach its server on the other host",
@@ -866,8 +878,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the way to a GPU is bad: its link has lost lanes, and copies do not arrive as they were sent",
               "reseat or replace the card, its riser and cables, and try another slot; see CorrErr+ and AER in dmesg",
               "pciutils ls-caps.c, cap_express_link: downgraded; NVIDIA/cuda-samples issue 48"),
-    FaultLine(r"(?i:selected provider is cxi)[^\n]{0,60}(?=[\s\S]{0,200000}?Out of bounds values : [1-9]\d{0,9} FAILED)",
-              "sums between hosts are wrong with libfabric's cxi: on Grace Hopper its use of GDRCopy is the known cause",
+    FaultLine(r"(?i:selected provider is cxi)[^\n]{0,60}"
+              r"(?=[\s\S]{0,200000}?Out of bounds values : [1-9]\d{0,9} FAILED)",
+              "sums between hosts are wrong with libfabric's cxi: on Grace Hopper its use of GDRCopy is the known"
+              " cause",
               "keep GDRCopy out (FI_CXI_DISABLE_HMEM_DEV_REGISTER=1 and the site's list of variables), or"
               " NCCL_PROTO=^LL128; report it to the maker",
               "NVIDIA/nccl issue 2001; HewlettPackard/shs-ccl-docs ccl_env.sh"),
@@ -1124,9 +1138,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a link of the fabric runs narrower or slower than both of its ends can",
               "reseat or replace its cable and modules; ibportstate LID PORT reset trains it again",
               "rdma-core, iblinkinfo(8); infiniband-diags/ibdiag_common.c, get_max_msg"),
-    FaultLine(r"LinkState:\.{3,60}Active\s{1,8}PhysLinkState:\.{3,60}LinkUp[^\n]{0,20}\n(?:Link\w{5,20}:[^\n]{1,100}\n){0,5}?"
+    FaultLine(r"LinkState:\.{3,60}Active\s{1,8}PhysLinkState:\.{3,60}LinkUp[^\n]{0,20}\n"
+              r"(?:Link\w{5,20}:[^\n]{1,100}\n){0,5}?"
               r"(?:LinkWidthEnabled:\.{3,60}[^\n]{0,40}\b4X[^\n]{0,40}\nLinkWidthActive:\.{3,60}[12]X"
-              r"|LinkSpeedEnabled:\.{3,60}[^\n]{0,60}\b10\.0 Gbps[^\n]{0,40}\nLinkSpeedActive:\.{3,60}(?:2\.5|5\.0) Gbps)",
+              r"|LinkSpeedEnabled:\.{3,60}[^\n]{0,60}\b10\.0 Gbps[^\n]{0,40}\nLinkSpeedActive:\.{3,60}(?:2\.5"
+              r"|5\.0) Gbps)",
               "a link of the fabric runs narrower or slower than its port can",
               "compare with the port at its other end; reseat or replace cable and modules; ibportstate LID PORT reset"
               " trains it again",
@@ -1243,7 +1259,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"(?=[\s\S]{0,60000}?Pattern \d, [^\n]{0,60}(?:bw|speed) 0\.[0-3]\d*/)",
               "NCCL counts a bridge as slower than 0.4 GB/s and plans with that: virtual bridges of a guest, or its"
               " topology file, say 2.5 GT/s x1",
-              "give the guest a topology file with the links' real speed and width (NCCL_TOPO_FILE; hosttune plan writes"
+              "give the guest a topology file with the links' real speed and width (NCCL_TOPO_FILE; hosttune plan"
+              " writes"
               " it), and let the NICs reach GPU memory (nvidia_peermem or DMA-BUF)",
               "NVIDIA/nccl src/graph/topo.cc; its issue 749"),
     FaultLine(r"numa_balancing ?(?:= ?|\n)1\b(?=[\s\S]{0,40000}?(?:MI[23]\d\d|mi[23]\d\d|RCCL|rccl|Hyper-V)"
@@ -1353,10 +1370,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "lspci and dmesg (nvidia-nvswitch, SXid) show which; power-cycle the host; if it stays away, the board"
               " goes back",
               "Fabric Manager's log, as in leptonai/gpud components/accelerator/nvidia/fabric-manager"),
-    FaultLine(r"Failed to initialize ofi_plugin|Error loading OFI wrapper|Libfabric init failed|No available OFI devices"
+    FaultLine(r"Failed to initialize ofi_plugin|Error loading OFI wrapper|Libfabric init failed"
+              r"|No available OFI devices"
               r"|ofi_t::init[^\n]{0,80}(?:fail|-61\b)[^\n]{0,40}",
               "the accelerators' collectives do not reach the host's NICs over libfabric (OFI)",
-              "build hccl_ofi_wrapper for the libfabric in use (LIBFABRIC_ROOT, LD_LIBRARY_PATH, the same in the image);"
+              "build hccl_ofi_wrapper for the libfabric in use (LIBFABRIC_ROOT, LD_LIBRARY_PATH, the same in the"
+              " image);"
               " fi_info -p verbs or efa must list the NIC, and the container needs /dev/infiniband",
               "HabanaAI, hccl_ofi_wrapper README; HCL src, ofi_plugin.cpp"),
     FaultLine(r"no (?:habanalabs network )?interfaces were detected",
@@ -1514,15 +1533,19 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               r"|uDAPL|mVAPI)[^\n]{0,20}(?![\s\S]{0,40000}?(?:NCCL|RCCL|busbw|pml ucx))"
               r"(?=[\s\S]{0,40000}?(?:MB/s|Mbytes/sec|mlx[45]_|InfiniBand|\bib\d))",
               "Open MPI found no InfiniBand port that it can use: MPI goes over TCP",
-              "ibv_devinfo on that host: the driver (mlx5_ib) loaded and the port ACTIVE; ulimit -l unlimited; then mpirun"
+              "ibv_devinfo on that host: the driver (mlx5_ib) loaded and the port ACTIVE; ulimit -l unlimited; then"
+              " mpirun"
               " --mca pml ucx where Open MPI has it",
               "open-mpi/ompi opal/mca/btl/base/help-mpi-btl-base.txt: btl:no-nics"),
     FaultLine(r"NET(?:/Socket)? : Using (?:interface )?(?:[^\n]{0,400}? \[\d\])?[\w.@-]{1,24}:fe80:[^\n]{0,60}"
               r"(?=[\s\S]{0,40000}?\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Tt]imed out)\b)",
-              "the library also takes interfaces that have only a link-local address (fe80::), which hosts do not reach",
-              "NCCL_SOCKET_IFNAME=the one interface that reaches the other hosts, on each host its own name (ip -br addr)",
+              "the library also takes interfaces that have only a link-local address (fe80::), which hosts do not"
+              " reach",
+              "NCCL_SOCKET_IFNAME=the one interface that reaches the other hosts, on each host its own name (ip -br"
+              " addr)",
               "NCCL user guide, NCCL_SOCKET_IFNAME; horovod issue 636"),
-    FaultLine(r"OFI driver detected multiple NICs on the system but cannot select(?=[\s\S]{0,40000}?(?:MB/s|Mbytes/sec))",
+    FaultLine(r"OFI driver detected multiple NICs on the system but cannot select(?=[\s\S]{0,40000}?(?:MB/s"
+              r"|Mbytes/sec))",
               "the ranks are not bound, so that MPI does not take the NIC that is near each",
               "mpirun --bind-to core (or numa) --map-by numa",
               "open-mpi/ompi opal/mca/common/ofi/help-common-ofi.txt: unbound_process"),
