@@ -120,6 +120,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " Linux 5.12 or later and a NIC driver that has it (else NCCL_DMABUF_ENABLE=0)",
               "NVIDIA GPUDirect RDMA documentation, nvidia-peermem; ibv_reg_dmabuf_mr(3); NVIDIA/nccl issue 778;"
               " linux-rdma/perftest issues 31 and 280"),
+    FaultLine(r"(?m:^)unlimited\s(?=[\s\S]{0,40000}?ibv_(?:exp_)?(?:reg|create)_\w{1,20}[^\n]{0,80}Cannot allocate"
+              r" memory)",
+              "memory cannot be registered for RDMA, and the limit of locked memory is not the reason",
+              "dmesg of that time; the NIC's own limits (fewer processes and registrations), the limit in the job or"
+              " the"
+              " container itself (ulimit -l there), or a kernel without CMA (CmaTotal: 0 kB on a DGX Spark)",
+              "rdma-core, ibv_reg_mr(3): ENOMEM; luxingcom/aicad-nccl-optimization issue 1"),
     FaultLine(r"(?:(?:ibv|mlx5dv)_(?:exp_)?(?:reg_mr|reg_dmabuf_mr|create_)\w{0,20}[^\n]{0,80}|register user"
               r" memory[^\n]{0,40})Cannot allocate memory|Please set max locked memory"
               r"|RLIMIT_MEMLOCK is \d{1,20} bytes|memlock limits are set too low"
@@ -257,6 +264,19 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " of one"
               " (btl_openib_if_include, UCX_NET_DEVICES, NCCL_IB_HCA)",
               "open-mpi/ompi, help-mpi-btl-openib.txt: default subnet prefix; Open MPI FAQ, ofa-default-subnet-gid"),
+    FaultLine(r"pkey_index[= ][1-9]\d?\b(?=[\s\S]{0,40000}?with (?:error |status=\w{0,40}?\(?)12\b)",
+              "the fabric's partition is another one than the port's first key, which the library takes",
+              "NCCL_IB_PKEY=its index (MPI: UCX_IB_PKEY=its value); /sys/class/infiniband/DEV/ports/1/pkeys lists them",
+              "NCCL user guide, NCCL_IB_PKEY; NVIDIA/nccl issue 1323"),
+    FaultLine(r"Device {1,12}: roceP?\d?p\d{1,2}s0f\d\b[\s\S]{0,1500}?BW average\[Gb/sec\][^\n]{0,40}\n {1,4}\d{5,9}"
+              r" {1,12}"
+              r"\d{1,9} {1,16}[\d.]{1,8} {1,16}(?:[89]|1\d|2[0-5])\.\d{1,3}\b",
+              "the port of a DGX Spark (ConnectX-7 by two x4 links) carries a tenth of its rate: it did not start"
+              " right",
+              "shut down, take the power off for a minute, boot with the cable plugged at both ends, and test again;"
+              " update"
+              " the firmware (fwupdmgr)",
+              "NVIDIA/dgx-spark-playbooks pull request 108"),
     FaultLine(r"Attempted to (?:connect|merge) incompatible devices[^\n]{0,120}|NET/IB : Remote \w{1,12} device is"
               r" incompatible[^\n]{0,80}",
               "ports of InfiniBand and of Ethernet are mixed: they cannot be connected with each other",
@@ -270,7 +290,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " 905; rdma-core, ibv_get_async_event(3)"),
     FaultLine(r"ibv_modify_qp\b[^\n]{0,40}(?:(?:Connection|Operation) timed out|No route to host|Network is unreachable"
               r"|Invalid argument|No data available|No such device|Remote I/O error)"
-              r"|[Ff]ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modif(?:y)?ing QP to RTR"
+              r"|Failed to create AH\b|[Ff]ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modif(?:y)?ing QP"
+              r" to RTR"
               r"[^\n]{0,80}|(?<!to RTS\n )Unable to Connect the HCA's through the link"
               r"|ibv_create_ah\([^\n]{0,240}failed: (?:Connection timed out|No route|Network is unreach|Invalid arg)"
               r"|non-zero status: (?:19|22|101|110|113) ibv_modify_qp failed"
@@ -387,7 +408,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               f"{_VERBS}; NCCL user guide, Troubleshooting, GPU Direct; openucx/ucx issue 3564"),
     FaultLine(_status("(?:[24689]|10|11)", "(?:Local (?:protection|access|QP operation)|Remote access|Remote operation"
                       "|(?:Remote i|I)nvalid request)")
-              + r"|\bremote (?:access|operation|invalid request) error|\blocal protection error"
+              + r"|CQ with status [A-Z -]{4,40} status number (?:[24689]|10|11)\b"
+              r"|\bremote (?:access|operation|invalid request) error|\blocal protection error"
               r"|bad completion with status: 0x[24689ab]\b",
               "an RDMA access was refused (protection or remote access error)",
               "check that all hosts have the same GPU driver, peer-memory module and library; try"
@@ -495,6 +517,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "two ranks were given the same GPU",
               "set the device by the local rank, and give each host as many ranks as it has GPUs",
               "NVIDIA/nccl src/init.cc"),
+    FaultLine(r"No interface found in the same subnet as remote address[^\n]{0,60}",
+              "NCCL_COMM_ID has an address in a subnet where this host has no interface",
+              "give the first rank's address in a network of both hosts, or unset NCCL_COMM_ID (the launcher then hands"
+              " on the id)",
+              f"{_VARIABLES} (NCCL_COMM_ID); NVIDIA/nccl issue 474"),
     FaultLine(r"Bootstrap : no socket interface found|no socket interface found|NET/IB : No IP interface found"
               r"|NET/Socket : no interface found|No usable listening interface found"
               r"|No interface found in the same subnet"
@@ -700,7 +727,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "UCX_NET_DEVICES names a device that is not on this host",
               "ucx_info -d lists the names (mlx5_0:1), which can differ from host to host; unset UCX_NET_DEVICES",
               "openucx/ucx src/ucp/core/ucp_context.c"),
-    FaultLine(r"transport '\w{1,20}' is not available, please use one or more of|no usable transports/devices",
+    FaultLine(r"UCX {1,4}ERROR Cannot use \w{1,20}/\S{1,24}|transport '\w{1,20}' is not available, please use one or"
+              r" more of|no usable transports/devices",
               "UCX lacks a transport that UCX_TLS asks for: its library or device is missing",
               "ucx_info -d lists what is there; give the container /dev/infiniband, install UCX with that transport, or"
               " unset UCX_TLS",
@@ -1764,7 +1792,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a GPU does not answer",
               "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
               _SMI),
-    FaultLine(_status("5", "Work Request Flushed") + r"|bad completion with status: 0x5\b",
+    FaultLine(_status("5", "Work Request Flushed")
+              + r"|CQ with status [A-Z -]{4,40} status number 5\b|bad completion with status: 0x5\b",
               "requests were flushed (status 5) after an earlier error of the same connection",
               "look for the first error, often on another host",
               _VERBS),
@@ -1994,6 +2023,10 @@ FAILURES: tuple[FaultLine, ...] = (
               "a call of the GPU's runtime or library failed",
               "the lines before it say why; hl-smi shows whether a process has the device, dmesg whether it started",
               "HabanaAI/hccl_demo, its check of calls; docs.habana.ai, SynapseAI"),
+    FaultLine(r"\|CCL_ERROR\|[^\n]{1,140}",
+              "oneCCL reports an error",
+              "its words say why; CCL_LOG_LEVEL=info shows transport and provider (CCL_ATL_TRANSPORT, FI_PROVIDER)",
+              "uxlfoundation/oneCCL, environment variables"),
     FaultLine(r"UCX {1,4}(?:ERROR|FATAL) [^\n]{1,140}",
               "UCX reports an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",

@@ -225,7 +225,9 @@ def logs() -> tuple[Log, ...]:
                   r"Peer access from [^\n]{1,120} : Yes\b",
                   r"\|[ \t]{0,4}(?:Overall Health|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
             lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )|[|+][ =|+-]"),
-        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
+        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'"
+            r"|\bibstat \w{1,24} ?\|[^\n]{1,80}\n(?:[^\n]{0,60}\n){0,3}?[ \t]+Rate: \d"
+            r"|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
             r"|^[ \t]*hca_id:|^[ \t]*(?:\d+/\d+: |link )[\w.-]{1,64}/\d{1,3}:? [^\n]{0,160}physical_state "
             r"|^[ \t]*[\w.-]{1,64}[ \t]{1,8}port[ \t]{1,8}\d{1,3}[ \t]{1,8}==>[ \t]{1,8}(?!ib)",
             rdma_ports),
@@ -241,7 +243,8 @@ def logs() -> tuple[Log, ...]:
         Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
             r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d"
             r"|^# {1,8}component \d{1,2} {1,4}: |^(?:\[\d{1,6}\] )?MPI startup\(\): |^# Port info: Lid \d"
-            r"|^\S{1,40}:\d {8,40}PortGID:0x|TCP (?:STREAM|MAERTS|RR) TEST from |# Benchmarking \w",
+            r"|^\S{1,40}:\d {8,40}PortGID:0x|TCP (?:STREAM|MAERTS|RR) TEST from |# Benchmarking \w"
+            r"|[^\n]{0,60}\|CCL_(?:WARN|ERROR)\|",
             nothing_more),
         Log("ethtool -a or -m", r"(?m)^[ \t]*(?:Pause parameters for |Identifier {2,40}: 0x)", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"

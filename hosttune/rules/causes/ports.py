@@ -261,6 +261,7 @@ _MTUS = Stated(
 
 def rdma_ports(text: str) -> Measured:
     """Read ibstat, ibstatus, ibv_devinfo and rdma link: ports of one kind are each other's measure. Raises BadInput."""
+    text = re.sub(r"(?m)^.{0,80}\bibstat (\w{1,24}) ?\|.*$", r"CA '\1'", text)  # of one device, by grep
     ports = list(dict.fromkeys(_ports(text)))
     if not ports:
         raise BadInput("no whole port in it", where="ibstat", hint="save its whole output")
