@@ -211,8 +211,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "look for the rank that ended first; FI_CXI_RX_MATCH_MODE=hybrid (or software) takes the lists out of the"
               " NIC",
               "ofiwg/libfabric fi_cxi(7), FI_CXI_RX_MATCH_MODE; its issue 10072"),
-    FaultLine(r"assign_context command failed: (?:Device or resource busy|No such device or address)"
-              r"|PSM2? can't open (?:hfi|/dev/ipath)[^\n]{0,20}\(err=23\)(?![\s\S]{0,4000}?mmap of)",
+    FaultLine(r"assign_context command failed: (?:Device or resource busy|No such device or address)",
               "the Omni-Path adapter has no context left for another process",
               "one context a rank: mpirun --mca btl ^ofi (it takes a second one), fewer ranks,"
               " PSM2_MAX_CONTEXTS_PER_JOB"
@@ -1565,7 +1564,9 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " mpirun"
               " --mca pml ucx where Open MPI has it",
               "open-mpi/ompi opal/mca/btl/base/help-mpi-btl-base.txt: btl:no-nics"),
-    FaultLine(r"NET(?:/Socket)? : Using (?:interface )?(?:[^\n]{0,400}? \[\d\])?[\w.@-]{1,24}:fe80:[^\n]{0,60}"
+    FaultLine(r"(?m:^)(\S{1,60}?):\d{1,9}:\d{1,9} \[\d{1,3}\] [^\n]{0,20}NET(?:/Socket)? : Using (?:interface )?"
+              r"(?:[^\n]{0,400}? \[\d\])?[\w.@-]{1,24}:fe80:[^\n]{0,60}"
+              r"(?=[\s\S]{0,40000}?\n(?!\1:)\S{1,60}?:\d{1,9}:\d{1,9} \[\d)"
               r"(?=[\s\S]{0,40000}?\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Tt]imed out)\b)",
               "the library also takes interfaces that have only a link-local address (fe80::), which hosts do not"
               " reach",
@@ -1934,7 +1935,6 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " show)",
               "k8snetworkplumbingwg/sriov-cni; rdma-cni"),
     FaultLine(r"remote process exited or there was a network error|NIXL_ERR_REMOTE_DISCONNECT"
-              r"|MPI communication peer process has unexpectedly disconnected"
               r"|Connection closed by remote peer"
               r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\] (?:(?:Read|Write) error|Connection closed by peer)",
               "another rank ended first",
@@ -2023,6 +2023,10 @@ FAILURES: tuple[FaultLine, ...] = (
               "a call of the GPU's runtime or library failed",
               "the lines before it say why; hl-smi shows whether a process has the device, dmesg whether it started",
               "HabanaAI/hccl_demo, its check of calls; docs.habana.ai, SynapseAI"),
+    FaultLine(r"MPI communication peer process has unexpectedly disconnected",
+              "another rank ended first",
+              "its log has the cause: the first error by time, on any host",
+              "open-mpi/ompi opal/mca/btl/tcp/help-mpi-btl-tcp.txt: peer hung up"),
     FaultLine(r"\|CCL_ERROR\|[^\n]{1,140}",
               "oneCCL reports an error",
               "its words say why; CCL_LOG_LEVEL=info shows transport and provider (CCL_ATL_TRANSPORT, FI_PROVIDER)",

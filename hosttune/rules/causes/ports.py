@@ -152,7 +152,8 @@ def iperf(text: str) -> Measured:
         and not any(int(row[0] or 0) for row in sizes)
     ):
         stated = replace(_HELD, line=f"{rate} {unit}b/s; the largest window each round trip: {most:.3g} {unit}b/s")
-    if unit == "M" and _FAST_ETHERNET[0] < float(rate) < _FAST_ETHERNET[1]:
+    asked = re.search(r" -b ?9\d(?:\.\d)?[mM]\b", text)
+    if unit == "M" and _FAST_ETHERNET[0] < float(rate) < _FAST_ETHERNET[1] and not asked:
         stated = replace(_HUNDRED, line=f"{rate} Mb/s")
     figure = Figure(metric="tcp", subject=subject, value=float(rate), unit=f"{unit}b/s")
     return Measured(version=1, figures=(figure,), observations=Observations(stated=(stated,) if stated else ()))
