@@ -79,8 +79,21 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "/dev/shm of the container is too small",
               "docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium Memory there",
               f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
+    # Copies of a test that mpirun started: each lists its own rank 0, on another host, and no row is between.
+    FaultLine(r"Rank {1,4}0 (?:Group {1,4}\d{1,4} {1,4})?Pid {1,8}\d{1,9} on {1,24}(\S{1,64}) {1,4}device[^\n]{1,120}\n"
+              r"(?:#[^\n]{0,200}\n| {2,8}Rank[^\n]{1,200}\n"
+              r"|[^\n]{1,80} NCCL INFO[^\n]{0,600}\n){0,64}?#? {0,4}Rank {1,4}0 "
+              r"(?:Group {1,4}\d{1,4} {1,4})?Pid {1,8}\d{1,9} on {1,24}(?!\1 )\S{1,64} {1,4}device[^\n]{1,120}",
+              "each process ran alone, a test of its own: rank 0 is there once for each host, and the hosts do not talk"
+              " with each other",
+              "build nccl-tests with make MPI=1 MPI_HOME=DIR (a variable of the run does not do it); its lines must"
+              " name"
+              " all ranks once",
+              "NVIDIA/nccl-tests README.md; its issues 182 and 213"),
     FaultLine(r"Call to ibv_open_device failed|NET/IB : Unable to open device|[Uu]nable to open RDMA device"
-              r"|Failed to open /dev/infiniband",
+              r"|Failed to open /dev/infiniband"
+              r"|NET/IB : No device found(?=[\s\S]{0,40000}?cannot access '?/dev/infiniband)"
+              r"|cannot access '?/dev/infiniband'?: No such file(?=[\s\S]{0,40000}?NET/IB : No device found)",
               "the process may not open the RDMA device",
               "give the container /dev/infiniband and locked memory (docker run --device=/dev/infiniband"
               " --cap-add=IPC_LOCK --ulimit memlock=-1; in Kubernetes the RDMA device plugin's resource)",
@@ -108,10 +121,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " Linux 5.12 or later and a NIC driver that has it (else NCCL_DMABUF_ENABLE=0)",
               "NVIDIA GPUDirect RDMA documentation, nvidia-peermem; ibv_reg_dmabuf_mr(3); NVIDIA/nccl issue 778;"
               " linux-rdma/perftest issues 31 and 280"),
+    FaultLine(r"(?m:^)unlimited\s(?=[\s\S]{0,40000}?ibv_(?:exp_)?(?:reg|create)_\w{1,20}[^\n]{0,80}Cannot allocate"
+              r" memory)",
+              "memory cannot be registered for RDMA, and the limit of locked memory is not the reason",
+              "dmesg of that time; the NIC's own limits (fewer processes and registrations), the limit in the job or"
+              " the"
+              " container itself (ulimit -l there), or a kernel without CMA (CmaTotal: 0 kB on a DGX Spark)",
+              "rdma-core, ibv_reg_mr(3): ENOMEM; luxingcom/aicad-nccl-optimization issue 1"),
     FaultLine(r"(?:(?:ibv|mlx5dv)_(?:exp_)?(?:reg_mr|reg_dmabuf_mr|create_)\w{0,20}[^\n]{0,80}|register user"
               r" memory[^\n]{0,40})Cannot allocate memory|Please set max locked memory"
               r"|RLIMIT_MEMLOCK is \d{1,20} bytes|memlock limits are set too low"
-              r"|map_hfi_mem: mmap of [^\n]{1,80} failed: Resource temporarily unavailable"
+              r"|(?:map_hfi_mem|hfi_userinit\w{0,12}): mmap of [^\n]{1,80} failed: Resource temporarily unavailable"
               r"|EFA internal error: \(\d{1,6}\) Failure to post internal receive buffers"
               r"|NET/OFI Couldn't enable endpoint\. RC: -12[^\n]{0,40}"
               r"|Couldn't allocate MR\b(?![\s\S]{0,400}Bad address)",
@@ -145,8 +165,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"component 0 {1,4}: {1,4}\w{2,12}(?![\s\S]{0,4000}?component \d{1,2} {1,4}: {1,4}ib\b)"
               r"(?=[\s\S]{0,8000}?(?:tcp/ib\w{1,12}|mlx5_\d))"
               r"|[Cc]omponent: (?:posix|sysv|self|tcp)\b(?![\s\S]{0,40000}?(?:Memory domain: (?:ib|mlx|irdma|bnxt|efa)"
-              r"|[Cc]omponent: ib\b))(?=[\s\S]{0,20000}?Device: ib\w{1,12})",
-              "UCX has no transport for InfiniBand here: it goes over TCP on the interface of IPoIB",
+              r"|[Cc]omponent: ib\b))(?=[\s\S]{0,20000}?(?:Device: ib\w{1,12}|\n[ \t]{0,8}mlx[45]_\d{1,2}[ \t]))",
+              "UCX has no transport for InfiniBand or RoCE here: it goes over TCP",
               "its module libuct_ib is missing or does not load (ldd lib/ucx/libuct_ib.so): install libibverbs and the"
               " NIC's library, or take the build that fits the RDMA stack (HPC-X: inbox or MOFED; UCX: --with-verbs);"
               " ucx_info -d must list rc_mlx5",
@@ -171,6 +191,43 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "let all traffic pass between the hosts (the security group must allow itself, in and out), put them into"
               " one subnet, and see whether the peer's process ended: its log comes first",
               "ofiwg/libfabric prov/efa/src/efa_errno.h and efa_strerror.c, efa_show_help"),
+    FaultLine(r"GDR disabled on GDR-supported instance type [\w.-]{2,24}",
+              "the NICs do not reach GPU memory here (EFA), so that the plugin does not start: NCCL goes over TCP",
+              "install EFA's driver and libfabric of one release with the installer, load efa_nv_peermem (or use"
+              " DMA-BUF),"
+              " and give the container all of /dev/infiniband; fi_info -p efa must list it",
+              "aws/aws-ofi-nccl src/platform-aws.c, platform_config_endpoint; its issue 889"),
+    FaultLine(r"cxi\w{0,4}: ?Failed to find valid default rgroup[^\n]{0,60}|Failed to find valid default rgroup and vni"
+              r"[^\n]{0,40}|NET/OFI Couldn't open a fabric access domain[^\n]{0,80}Function not implemented",
+              "the process has no network identity (VNI) of Slingshot, so that libfabric (cxi) does not open the NIC",
+              "start it as a step of the job (srun --network=single_node_vni,job_vni, or the site's default), hand on"
+              " SLINGSHOT_VNIS, and take the libfabric of the system in the container",
+              "ofiwg/libfabric prov/cxi/src/cxip_nic.c; aws-ofi-nccl issue 801"),
+    FaultLine(r"due to completion queue exhaustion[^\n]{0,80}|H/W Event Queue overflow detected",
+              "the queue of completions of the NIC is full (cxi)",
+              "FI_CXI_DEFAULT_CQ_SIZE=131072, with FI_CXI_RX_MATCH_MODE=hybrid; post fewer receives at once",
+              "ofiwg/libfabric fi_cxi(7), FI_CXI_DEFAULT_CQ_SIZE; its issue 9286"),
+    FaultLine(r"\bPTLTE_NOT_FOUND\b|\bLE_NOT_FOUND\b|\bC_RC_PTLTE_NOT_FOUND\b|\bNO_MATCH_ENTRY\b[^\n]{0,20}",
+              "the other side's endpoint or buffer was gone (cxi): its process ended, or its matching lists were full",
+              "look for the rank that ended first; FI_CXI_RX_MATCH_MODE=hybrid (or software) takes the lists out of the"
+              " NIC",
+              "ofiwg/libfabric fi_cxi(7), FI_CXI_RX_MATCH_MODE; its issue 10072"),
+    FaultLine(r"assign_context command failed: (?:Device or resource busy|No such device or address)",
+              "the Omni-Path adapter has no context left for another process",
+              "one context a rank: mpirun --mca btl ^ofi (it takes a second one), fewer ranks,"
+              " PSM2_MAX_CONTEXTS_PER_JOB"
+              " for jobs that share a host, or num_user_contexts of the module hfi1 (twice the CPUs)",
+              "cornelisnetworks/opa-psm2; Linux drivers/infiniband/hw/hfi1; open-mpi/ompi issue 9575"),
+    FaultLine(r"hfi1 units: total -1, active 0[^\n]{0,60}(?=[\s\S]{0,20000}?PortState: {1,8}Active)"
+              r"|PortState: {1,8}Active(?=[\s\S]{0,20000}?hfi1 units: total -1)",
+              "PSM2 does not find the Omni-Path adapter: it was renamed",
+              "give it back its name hfi1_0: rdma-core's rule 60-rdma-persistent-naming with NAME_KERNEL (a copy in"
+              " /etc/udev/rules.d), then reboot",
+              "rdma-core, kernel-boot/rdma-persistent-naming.rules; cornelisnetworks/opa-psm2 issue 43"),
+    FaultLine(r"PSM2? and driver version mismatch[^\n]{0,30}|OPX and driver version mismatch",
+              "the Omni-Path library and the driver hfi1 do not fit each other",
+              "install libpsm2 (or libfabric with opx) and the driver of one release, also in the container",
+              "cornelisnetworks/opa-psm2 opa_proto.c; ofiwg/libfabric prov/opx"),
     FaultLine(r"gdrdrv:nvidia_p2p_get_pages\([^\n]{1,90}\) failed|could not load module \S{0,80}gdrdrv\.ko",
               "GDRCopy's module does not work with the GPU's driver that runs",
               "build and install gdrdrv anew for this kernel and driver (DKMS package), and load it",
@@ -189,12 +246,37 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "install libfabric with that provider (`fi_info -p efa` must list it), give the container"
               " /dev/infiniband, and set FI_PROVIDER=efa",
               "NVIDIA/nccl issue 229; aws-ofi-nccl README"),
-    FaultLine(r"Couldn't set FI_OPT_EFA_\w{4,60}[^\n]{0,60}"
+    FaultLine(r"Couldn't set FI_OPT_EFA_\w{4,60}[^\n]{0,60}|NET/OFI Disabling shared memory failed[^\n]{0,60}"
               r"|EFA provider requires at least libfabric version[^\n]{0,20}",
               "the libfabric that is loaded is older than the one for which the plugin was built",
               "one release of the EFA installer on hosts and in images (fi_info --version), and its lib first in"
               " LD_LIBRARY_PATH",
               "aws-ofi-nccl issue 241"),
+    FaultLine(r"NET/IB : Using (?=[^\n]{0,800}?:\d/IB\b)(?=[^\n]{0,800}?:\d/RoCE\b)[^\n]{1,1200}"
+              r"(?=[\s\S]{0,60000}?(?:with (?:error |status=\w{1,40}\()12\b|\b(?:hangs?|stuck)\b))",
+              "the run uses ports of InfiniBand and of Ethernet together, and some do not answer",
+              "name those of one link layer in NCCL_IB_HCA, the same on all hosts (ibv_devinfo shows link_layer)",
+              "NVIDIA/nccl issues 1412 and 302; NCCL user guide, NCCL_IB_HCA"),
+    FaultLine(r"default subnet GID prefix was detected on more than one"
+              r"(?=[\s\S]{0,40000}?(?:error modif|RETRY|EXCEEDED|[Tt]imed out|unable to reach|UNREACHABLE))",
+              "two separate InfiniBand fabrics have the same subnet prefix: MPI takes their ports for one network",
+              "give each fabric's subnet manager a prefix of its own (opensm.conf, subnet_prefix), or name the ports"
+              " of one"
+              " (btl_openib_if_include, UCX_NET_DEVICES, NCCL_IB_HCA)",
+              "open-mpi/ompi, help-mpi-btl-openib.txt: default subnet prefix; Open MPI FAQ, ofa-default-subnet-gid"),
+    FaultLine(r"pkey_index[= ][1-9]\d?\b(?=[\s\S]{0,40000}?with (?:error |status=\w{0,40}?\(?)12\b)",
+              "the fabric's partition is another one than the port's first key, which the library takes",
+              "NCCL_IB_PKEY=its index (MPI: UCX_IB_PKEY=its value); /sys/class/infiniband/DEV/ports/1/pkeys lists them",
+              "NCCL user guide, NCCL_IB_PKEY; NVIDIA/nccl issue 1323"),
+    FaultLine(r"Device {1,12}: roceP?\d?p\d{1,2}s0f\d\b[\s\S]{0,1500}?BW average\[Gb/sec\][^\n]{0,40}\n {1,4}\d{5,9}"
+              r" {1,12}"
+              r"\d{1,9} {1,16}[\d.]{1,8} {1,16}(?:[89]|1\d|2[0-5])\.\d{1,3}\b",
+              "the port of a DGX Spark (ConnectX-7 by two x4 links) carries a tenth of its rate: it did not start"
+              " right",
+              "shut down, take the power off for a minute, boot with the cable plugged at both ends, and test again;"
+              " update"
+              " the firmware (fwupdmgr)",
+              "NVIDIA/dgx-spark-playbooks pull request 108"),
     FaultLine(r"Attempted to (?:connect|merge) incompatible devices[^\n]{0,120}|NET/IB : Remote \w{1,12} device is"
               r" incompatible[^\n]{0,80}",
               "ports of InfiniBand and of Ethernet are mixed: they cannot be connected with each other",
@@ -208,7 +290,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " 905; rdma-core, ibv_get_async_event(3)"),
     FaultLine(r"ibv_modify_qp\b[^\n]{0,40}(?:(?:Connection|Operation) timed out|No route to host|Network is unreachable"
               r"|Invalid argument|No data available|No such device|Remote I/O error)"
-              r"|[Ff]ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modifying QP to RTR"
+              r"|Failed to create AH\b|[Ff]ailed to modify (?:\w{2,3} )?QP [^\n]{0,30}to RTR|error modif(?:y)?ing QP"
+              r" to RTR"
               r"[^\n]{0,80}|(?<!to RTS\n )Unable to Connect the HCA's through the link"
               r"|ibv_create_ah\([^\n]{0,240}failed: (?:Connection timed out|No route|Network is unreach|Invalid arg)"
               r"|non-zero status: (?:19|22|101|110|113) ibv_modify_qp failed"
@@ -273,6 +356,20 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "fans and the way of the air (a passive card needs a server's), heat sink and paste; until then a lower"
               " power limit",
               "Linux drivers/gpu/drm/amd/pm/swsmu/amdgpu_smu.c"),
+    FaultLine(r"TCP STREAM TEST[^\n]{1,160}\n"
+              r"(?:[^\n]{0,120}\n){4,7}?[ \t]{0,8}\d{1,9} {1,9}\d{1,9} {1,9}\d{1,9} {1,9}[\d.]{2,9}"
+              r" {1,9}9[3-5]\.\d{1,2}\b",
+              "the rate is that of Fast Ethernet: a link on the way runs at 100 Mb/s",
+              "ethtool at both ends and the switch ports between: Speed; reseat or exchange the cable (all four"
+              " pairs), and"
+              " leave autonegotiation on",
+              "IEEE 802.3, 100BASE-TX: 94.9 Mb/s of TCP with frames of 1500 bytes"),
+    FaultLine(r"numactl [^\n]{0,60}?(?:-N|--cpunodebind)[= ]?(\d{1,2})\b[^\n]{0,160}? -d (\w{2,24})\b[^\n]{0,120}"
+              r"(?=[\s\S]{0,20000}?is less than)(?=[\s\S]{0,20000}?(?:\b\2 numa(?:_node)?:? |/\2/device/numa_node\n)"
+              r"(?!\1\b)\d)",
+              "the test runs on the CPUs of another NUMA node than that of its NIC",
+              "numactl -N and -m with the node of the NIC (cat /sys/class/infiniband/DEV/device/numa_node)",
+              "numactl(8); Azure/azurehpc-health-checks issue 46"),
     FaultLine(r"HW Power Brake Slowdown[ \t]{0,40}: Active\b",
               "something outside the GPU slows it: the power brake is on",
               "look at power supplies, their cables and the chassis' or rack's power limit (BMC): the board's own limit"
@@ -322,12 +419,51 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               f"{_VERBS}; NCCL user guide, Troubleshooting, GPU Direct; openucx/ucx issue 3564"),
     FaultLine(_status("(?:[24689]|10|11)", "(?:Local (?:protection|access|QP operation)|Remote access|Remote operation"
                       "|(?:Remote i|I)nvalid request)")
-              + r"|\bremote (?:access|operation|invalid request) error|\blocal protection error"
+              + r"|CQ with status [A-Z -]{4,40} status number (?:[24689]|10|11)\b"
+              r"|\bremote (?:access|operation|invalid request) error|\blocal protection error"
               r"|bad completion with status: 0x[24689ab]\b",
               "an RDMA access was refused (protection or remote access error)",
               "check that all hosts have the same GPU driver, peer-memory module and library; try"
               " NCCL_NET_GDR_LEVEL=LOC: if that works, GPU memory is what cannot be reached (ACS, IOMMU)",
               _VERBS),
+    FaultLine(r"allow registering part of your physical memory[^\n]{0,40}|help-mpi-btl-openib\.txt / reg mem limit low",
+              "the NIC's driver (mlx4_core) lets only a part of the memory be registered",
+              "options mlx4_core log_num_mtt=24 log_mtts_per_seg=3 in /etc/modprobe.d, for twice the memory (2^num x"
+              " 2^seg x"
+              " 4 KiB), then load it anew",
+              "open-mpi/ompi opal/mca/btl/openib/help-mpi-btl-openib.txt; Open MPI FAQ, registered memory"),
+    FaultLine(r"(?m:^)(\S{1,60}?):\d{1,9}:\d{1,9} \[\d{1,3}\] [^\n]{0,40}WARN Failed to open libibverbs[^\n]{0,20}"
+              r"(?=[\s\S]{0,20000}?\n(?!\1:)\S{1,60}?:\d{1,9}:\d{1,9} \[\d{1,3}\] INFO Using internal Network Socket)"
+              r"|(?:Infiniband controller|-H \S{1,60}:\d{1,3},\S)[^\n]{0,200}"
+              r"(?=[\s\S]{0,20000}?Failed to open libibverbs[\s\S]{0,20000}?INFO Using internal Network Socket)",
+              "the process has no RDMA library (libibverbs): the hosts talk over TCP",
+              "install rdma-core, or the NIC maker's libraries, in the image, and give the container /dev/infiniband;"
+              " the"
+              " log must then say NET/IB",
+              "NVIDIA/nccl src/misc/ibvwrap.cc; horovod issue 476"),
+    FaultLine(r"(?m:^)(\S{1,60}?):\d{1,9}:\d{1,9} \[\d{1,3}\] NCCL INFO (?:Bootstrap|NET/Socket) : Using (?:\[0\])?"
+              r"((?:docker|virbr|lo)\d{0,2}:[\d.]{7,15})<[^\n]{0,20}"
+              r"(?=[\s\S]{0,40000}?\n(?!\1:)\S{1,60}?:\d{1,9}:\d{1,9} \[\d{1,3}\] NCCL INFO (?:Bootstrap"
+              r"|NET/Socket) : Using"
+              r" (?:\[0\])?\2<)",
+              "the hosts chose an interface with the same address on all of them (a loopback address, or a bridge of"
+              " containers): they do not reach each other",
+              "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts; a list with ^ must name lo and docker0,"
+              " too"
+              " (NCCL_SOCKET_IFNAME=^lo,docker0)",
+              "NCCL user guide, NCCL_SOCKET_IFNAME; horovod issue 584"),
+    FaultLine(r"No active HCAs found on the system",
+              "MPI found no InfiniBand port that is active",
+              "ibstat: the port must be Active (driver, cable, subnet manager); a container needs /dev/infiniband",
+              "MVAPICH2 src/mpid/ch3/channels/mrail, rdma_open_hca"),
+    FaultLine(r"are you sure there is a netserver listening on[^\n]{0,60}"
+              r"|could not establish the control connection from"
+              r"[^\n]{0,60}|(?m:^)connect failed: (?:Connection refused|No route to host|Connection timed out"
+              r"|Operation timed out)",
+              "the test does not reach its server on the other host",
+              "start it there (netserver, iperf -s), take the address of the interface that is meant, and open its port"
+              " (12865, 5001) in the firewall",
+              "netperf manual; iperf2 documentation"),
     FaultLine(r"custom_all_reduce\.cuh:\d{1,5} '[^'\n]{1,60}'",
               "vLLM's own all-reduce cannot share memory between the GPUs",
               "--disable-custom-all-reduce; without expandable_segments in PYTORCH_CUDA_ALLOC_CONF, and all ranks in"
@@ -394,6 +530,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "two ranks were given the same GPU",
               "set the device by the local rank, and give each host as many ranks as it has GPUs",
               "NVIDIA/nccl src/init.cc"),
+    FaultLine(r"No interface found in the same subnet as remote address[^\n]{0,60}",
+              "NCCL_COMM_ID has an address in a subnet where this host has no interface",
+              "give the first rank's address in a network of both hosts, or unset NCCL_COMM_ID (the launcher then hands"
+              " on the id)",
+              f"{_VARIABLES} (NCCL_COMM_ID); NVIDIA/nccl issue 474"),
     FaultLine(r"Bootstrap : no socket interface found|no socket interface found|NET/IB : No IP interface found"
               r"|NET/Socket : no interface found|No usable listening interface found"
               r"|No interface found in the same subnet"
@@ -448,6 +589,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " container needs /dev/infiniband",
               "open-mpi/ompi opal/mca/btl, help-mca-bml-r2.txt: unreachable proc; its issue 3573"),
     FaultLine(r"mca_btl_tcp_endpoint_\w{1,40}\] (?:\S{1,60} )?(?:connect\(\) to |received unexpected process)"
+              r"[^\n]{0,100}|accepted a TCP connection (?:from what appears to be|but did not receive)[^\n]{0,20}"
+              r"|failed to handshake with a connecting peer|inbound MPI TCP connection request from a peer"
               r"[^\n]{0,100}|Message: {1,8}connect\(\) to [^\n]{1,60} failed|failed to TCP connect to a peer MPI"
               r"|HYDU_sock_connect[^\n]{0,80}unable to connect from[^\n]{0,80}|unable to complete a TCP connection"
               r"|MPI process(?:es)? (?:is|are) un(?:able to reach|reachable)|MPI requires .--mca btl_tcp_if_include",
@@ -595,7 +738,8 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "UCX_NET_DEVICES names a device that is not on this host",
               "ucx_info -d lists the names (mlx5_0:1), which can differ from host to host; unset UCX_NET_DEVICES",
               "openucx/ucx src/ucp/core/ucp_context.c"),
-    FaultLine(r"transport '\w{1,20}' is not available, please use one or more of|no usable transports/devices",
+    FaultLine(r"UCX {1,4}ERROR Cannot use \w{1,20}/\S{1,24}|transport '\w{1,20}' is not available, please use one or"
+              r" more of|no usable transports/devices",
               "UCX lacks a transport that UCX_TLS asks for: its library or device is missing",
               "ucx_info -d lists what is there; give the container /dev/infiniband, install UCX with that transport, or"
               " unset UCX_TLS",
@@ -817,6 +961,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the way to a GPU is bad: its link has lost lanes, and copies do not arrive as they were sent",
               "reseat or replace the card, its riser and cables, and try another slot; see CorrErr+ and AER in dmesg",
               "pciutils ls-caps.c, cap_express_link: downgraded; NVIDIA/cuda-samples issue 48"),
+    FaultLine(r"(?i:selected provider is cxi)[^\n]{0,60}"
+              r"(?=[\s\S]{0,200000}?Out of bounds values : [1-9]\d{0,9} FAILED)",
+              "sums between hosts are wrong with libfabric's cxi: on Grace Hopper its use of GDRCopy is the known"
+              " cause",
+              "keep GDRCopy out (FI_CXI_DISABLE_HMEM_DEV_REGISTER=1 and the site's list of variables), or"
+              " NCCL_PROTO=^LL128; report it to the maker",
+              "NVIDIA/nccl issue 2001; HewlettPackard/shs-ccl-docs ccl_env.sh"),
     FaultLine(r"GPU \d{1,3} (?:was unsuccessfully written to|unsuccessfully wrote data) in a peer-to-peer test"
               r"|Invalid value when checking the pattern at \S{1,30}|Out of bounds values : [1-9]\d{0,9} FAILED"
               r"|Verification error @ element \d{1,9}: val = \S{1,20}, ref = \S{1,20}"
@@ -1096,6 +1247,15 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "a link of the fabric runs narrower or slower than both of its ends can",
               "reseat or replace its cable and modules; ibportstate LID PORT reset trains it again",
               "rdma-core, iblinkinfo(8); infiniband-diags/ibdiag_common.c, get_max_msg"),
+    FaultLine(r"LinkState:\.{3,60}Active\s{1,8}PhysLinkState:\.{3,60}LinkUp[^\n]{0,20}\n"
+              r"(?:Link\w{5,20}:[^\n]{1,100}\n){0,5}?"
+              r"(?:LinkWidthEnabled:\.{3,60}[^\n]{0,40}\b4X[^\n]{0,40}\nLinkWidthActive:\.{3,60}[12]X"
+              r"|LinkSpeedEnabled:\.{3,60}[^\n]{0,60}\b10\.0 Gbps[^\n]{0,40}\nLinkSpeedActive:\.{3,60}(?:2\.5"
+              r"|5\.0) Gbps)",
+              "a link of the fabric runs narrower or slower than its port can",
+              "compare with the port at its other end; reseat or replace cable and modules; ibportstate LID PORT reset"
+              " trains it again",
+              "rdma-core, ibportstate(8)"),
     FaultLine(r"LinkState:\.{3,60}(?:Down|Initialize)\s{1,8}PhysLinkState:\.{3,60}\w{1,30}",
               "a port of the fabric is not up",
               "Disabled: somebody or the switch's error policy switched it off (ibportstate LID PORT enable); Polling:"
@@ -1143,17 +1303,18 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the management device of InfiniBand is missing",
               "modprobe ib_umad, and run the tool as root; a container needs /dev/infiniband/umad*",
               "rdma-core, libibumad/umad.c"),
+    FaultLine(r"PSM[23]? (?:no (?:hfi|nic) units are active|can't open (?:hfi|nic) unit)[^\n]{0,60}"
+              r"|PSM2 was unable to open an endpoint|Initialization of PSM2 library failed",
+              "no Omni-Path port is up, or none that PSM3 can use",
+              "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm); PSM3:"
+              " ibv_devinfo, or FI_PROVIDER=tcp",
+              "cornelisnetworks/opa-psm2 psm_ep.c; ofiwg/libfabric prov/psm3"),
     FaultLine(r"OFI (?:addrinfo|get_info|fi_getinfo)\(?\)? failed[^\n]{0,80}|OFI endpoint open failed[^\n]{0,80}"
               r"|failed an OFI Libfabric library call \(fi_(?:getinfo|fabric|domain|endpoint)\)",
               "MPI found no provider of libfabric that it can use",
               "fi_info lists those that are there; FI_PROVIDER (Intel MPI: I_MPI_OFI_PROVIDER) names one, and the"
               " container needs its device",
               "ofiwg/libfabric fi_getinfo(3); pmodels/mpich src/mpid/ch4/netmod/ofi"),
-    FaultLine(r"PSM[23]? (?:no (?:hfi|nic) units are active|can't open (?:hfi|nic) unit)[^\n]{0,60}",
-              "no Omni-Path port is up, or none that PSM3 can use",
-              "opainfo must show Active: load hfi1, check the cable, start the fabric manager (opafm); PSM3:"
-              " ibv_devinfo, or FI_PROVIDER=tcp",
-              "cornelisnetworks/opa-psm2 psm_ep.c; ofiwg/libfabric prov/psm3"),
     FaultLine(r"\bSM port is down|Duplicate GUID found by link",
               "the subnet manager cannot set up the fabric",
               "its own port must be LinkUp (ibstat; opensm -g GUID names it); two devices with one GUID: change one",
@@ -1203,6 +1364,19 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the"
               " server's own interface",
               "linux-rdma/perftest perftest_communication.c, ethernet_client_connect"),
+    FaultLine(r"\+ PCI\[0\.[0-3]\d?\] - PCI/[^\n]{1,40}(?![\s\S]{0,60000}?/GDRDMA)"
+              r"(?=[\s\S]{0,60000}?Pattern \d, [^\n]{0,60}(?:bw|speed) 0\.[0-3]\d*/)",
+              "NCCL counts a bridge as slower than 0.4 GB/s and plans with that: virtual bridges of a guest, or its"
+              " topology file, say 2.5 GT/s x1",
+              "give the guest a topology file with the links' real speed and width (NCCL_TOPO_FILE; hosttune plan"
+              " writes"
+              " it), and let the NICs reach GPU memory (nvidia_peermem or DMA-BUF)",
+              "NVIDIA/nccl src/graph/topo.cc; its issue 749"),
+    FaultLine(r"numa_balancing ?(?:= ?|\n)1\b(?=[\s\S]{0,40000}?(?:MI[23]\d\d|mi[23]\d\d|RCCL|rccl|Hyper-V)"
+              r"[\s\S]{0,40000}?GPU Direct RDMA Disabled for)",
+              "NUMA balancing is on: RCCL then keeps NICs from GPU memory in a guest of Hyper-V",
+              "sysctl kernel.numa_balancing=0, at each boot; or NCCL_IB_PCI_RELAXED_ORDERING=1",
+              "ROCm/rccl src/transport/net_ib.cc, ncclIbGdrSupport; its issue 1377"),
     FaultLine(r"XML Import Channel : dev \S{1,20} not found|Could not open XML (?:graph|topology) file[^\n]{0,100}"
               r"|NCCL WARN XML (?:Parse|Mismatch|Graph has wrong version)[^\n]{0,80}",
               "a graph or topology file of NCCL does not fit this machine",
@@ -1308,6 +1482,14 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "lspci and dmesg (nvidia-nvswitch, SXid) show which; power-cycle the host; if it stays away, the board"
               " goes back",
               "Fabric Manager's log, as in leptonai/gpud components/accelerator/nvidia/fabric-manager"),
+    FaultLine(r"Failed to initialize ofi_plugin|Error loading OFI wrapper|Libfabric init failed"
+              r"|No available OFI devices"
+              r"|ofi_t::init[^\n]{0,80}(?:fail|-61\b)[^\n]{0,40}",
+              "the accelerators' collectives do not reach the host's NICs over libfabric (OFI)",
+              "build hccl_ofi_wrapper for the libfabric in use (LIBFABRIC_ROOT, LD_LIBRARY_PATH, the same in the"
+              " image);"
+              " fi_info -p verbs or efa must list the NIC, and the container needs /dev/infiniband",
+              "HabanaAI, hccl_ofi_wrapper README; HCL src, ofi_plugin.cpp"),
     FaultLine(r"no (?:habanalabs network )?interfaces were detected",
               "the accelerators' own network ports are missing",
               "load the driver's network modules (habanalabs_cn, habanalabs_en) of the same version as habanalabs, and"
@@ -1446,6 +1628,60 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
               " been reset by the host; a bridge between GPUs can be defective: start it without",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_psp.c; ROCm/legacy-rocm-build issue 2747"),
+    FaultLine(r"mca pml ucx\b(?=[\s\S]{0,20000}?\bhfi1_\d)|\bhfi1_\d(?=[\s\S]{0,20000}?mca pml ucx\b)",
+              "MPI goes over UCX, which has no way of its own for Omni-Path: verbs are slow there",
+              "mpirun --mca pml cm --mca mtl psm2 (or mtl ofi with FI_PROVIDER=psm2 or opx)",
+              "Intel Omni-Path, Performance Tuning; openucx/ucx issue 3196"),
+    FaultLine(r"UCX_TLS=(?![^\s,]{0,40}(?:all|ib)\b)(?=\S{0,80}gdr_copy)(?!\S{0,80}cuda(?:_copy)?(?:,|\s|$))[\w,]{4,80}"
+              r"(?=[\s\S]{0,20000}?(?:Buffer on DEVICE \(D\)|-m cuda| D [DH]\b))",
+              "UCX_TLS has gdr_copy alone for GPU memory: it reads from a GPU at a few hundred MB/s",
+              "add cuda_copy (UCX_TLS=rc,sm,cuda_copy,gdr_copy,cuda_ipc), or unset UCX_TLS; load nvidia_peermem for the"
+              " direct way",
+              "UCX FAQ, GPU; openucx/ucx issues 3984 and 3776"),
+    FaultLine(r"MPICH Device:[ \t]{1,24}ch3:(?:nemesis|sock)(?!:(?:ofi|mxm|mlx))(?=[\s\S]{0,20000}?(?:Rate: [1-9]\d"
+              r"|mlx[45]_\d|InfiniBand|HDR|EDR|NDR))",
+              "this MPICH has no way for InfiniBand (ch3): it goes over TCP",
+              "an MPICH built --with-device=ch4:ucx (or ch4:ofi), or another MPI",
+              "MPICH installation guide; pmodels/mpich issue 6157"),
+    FaultLine(r"GPU and IB selected are not on the same socket",
+              "the GPU and the NIC that MPI took are on different sockets",
+              "take a NIC of the GPU's socket (MV2_IBA_HCA, CUDA_VISIBLE_DEVICES; nvidia-smi topo -m)",
+              "MVAPICH2-GDR user guide; reframe issue 265"),
+    FaultLine(r"(?:dapl|ofa|tmi|ofi) fabric is not available and fallback fabric is enabled"
+              r"|MPI startup\(\): (?:shm and )?tcp data transfer modes?"
+              r"(?=[\s\S]{0,20000}?(?:mlx[45]|InfiniBand|Mbytes/sec))",
+              "Intel MPI runs over TCP: the fabric that it was to use is not there",
+              "I_MPI_FALLBACK=0 shows why; ibstat must be Active, and the library of that fabric there (DAPL of the"
+              " NIC's maker; newer MPI: I_MPI_FABRICS=shm:ofi with FI_PROVIDER=mlx)",
+              "Intel MPI Library reference, I_MPI_FABRICS and I_MPI_FALLBACK"),
+    FaultLine(r"messaging module\s{1,4}was unable to find any relevant network interfaces:\s{1,8}Module: (?:OpenFabrics"
+              r"|uDAPL|mVAPI)[^\n]{0,20}(?![\s\S]{0,40000}?(?:NCCL|RCCL|busbw|pml ucx))"
+              r"(?=[\s\S]{0,40000}?(?:MB/s|Mbytes/sec|mlx[45]_|InfiniBand|\bib\d))",
+              "Open MPI found no InfiniBand port that it can use: MPI goes over TCP",
+              "ibv_devinfo on that host: the driver (mlx5_ib) loaded and the port ACTIVE; ulimit -l unlimited; then"
+              " mpirun"
+              " --mca pml ucx where Open MPI has it",
+              "open-mpi/ompi opal/mca/btl/base/help-mpi-btl-base.txt: btl:no-nics"),
+    FaultLine(r"(?m:^)(\S{1,60}?):\d{1,9}:\d{1,9} \[\d{1,3}\] [^\n]{0,20}NET(?:/Socket)? : Using (?:interface )?"
+              r"(?:[^\n]{0,400}? \[\d\])?[\w.@-]{1,24}:fe80:[^\n]{0,60}"
+              r"(?=[\s\S]{0,40000}?\n(?!\1:)\S{1,60}?:\d{1,9}:\d{1,9} \[\d)"
+              r"(?=[\s\S]{0,40000}?\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Tt]imed out)\b)",
+              "the library also takes interfaces that have only a link-local address (fe80::), which hosts do not"
+              " reach",
+              "NCCL_SOCKET_IFNAME=the one interface that reaches the other hosts, on each host its own name (ip -br"
+              " addr)",
+              "NCCL user guide, NCCL_SOCKET_IFNAME; horovod issue 636"),
+    FaultLine(r"OFI driver detected multiple NICs on the system but cannot select(?=[\s\S]{0,40000}?(?:MB/s"
+              r"|Mbytes/sec))",
+              "the ranks are not bound, so that MPI does not take the NIC that is near each",
+              "mpirun --bind-to core (or numa) --map-by numa",
+              "open-mpi/ompi opal/mca/common/ofi/help-common-ofi.txt: unbound_process"),
+    FaultLine(r"/mode\n(?:\S{0,40}:)?datagram\b(?=[\s\S]{0,8000}?\bib\d{1,2}:? [^\n]{0,80}?mtu (?:2044|4092|1500)\b"
+              r"[\s\S]{0,8000}?[ \t][1-9]\.\d{1,2} Gbits/sec)",
+              "IPoIB runs with small packets (datagram, MTU 2044): TCP over it costs much CPU",
+              "connected mode, where the driver has it: echo connected > /sys/class/net/ib0/mode and MTU 65520 on all"
+              " hosts; else MTU 4092 (subnet manager too); RDMA does not need IPoIB",
+              "Linux Documentation/infiniband/ipoib.rst"),
     FaultLine(r"Unable to locate a BIOS ROM",
               "the driver found no ROM of the GPU",
               "give the guest a dump of it (<rom file='…'/>), or make another GPU the boot display of the host",
@@ -1657,7 +1893,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "a GPU does not answer",
               "read its Xid in dmesg; power-cycle the host; if it comes back, reseat or replace the GPU",
               _SMI),
-    FaultLine(_status("5", "Work Request Flushed") + r"|bad completion with status: 0x5\b",
+    FaultLine(_status("5", "Work Request Flushed")
+              + r"|CQ with status [A-Z -]{4,40} status number 5\b|bad completion with status: 0x5\b",
               "requests were flushed (status 5) after an earlier error of the same connection",
               "look for the first error, often on another host",
               _VERBS),
@@ -1935,6 +2172,14 @@ FAILURES: tuple[FaultLine, ...] = (
               "a call of the GPU's runtime or library failed",
               "the lines before it say why; hl-smi shows whether a process has the device, dmesg whether it started",
               "HabanaAI/hccl_demo, its check of calls; docs.habana.ai, SynapseAI"),
+    FaultLine(r"MPI communication peer process has unexpectedly disconnected",
+              "another rank ended first",
+              "its log has the cause: the first error by time, on any host",
+              "open-mpi/ompi opal/mca/btl/tcp/help-mpi-btl-tcp.txt: peer hung up"),
+    FaultLine(r"\|CCL_ERROR\|[^\n]{1,140}",
+              "oneCCL reports an error",
+              "its words say why; CCL_LOG_LEVEL=info shows transport and provider (CCL_ATL_TRANSPORT, FI_PROVIDER)",
+              "uxlfoundation/oneCCL, environment variables"),
     FaultLine(r"UCX {1,4}(?:ERROR|FATAL) [^\n]{1,140}",
               "UCX reports an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",

@@ -276,7 +276,9 @@ def logs() -> tuple[Log, ...]:
                   r"\|[ \t]{0,4}(?:Overall Health|(?:Warning|Error)[ \t]{6,24}\|[ \t]{1,4}GPU \d"
                   r"|[A-Za-z][\w ]{2,28}\|[ \t]{1,4}(?:Pass|Fail)\b)"),
             lines=rf"{KERNEL}|[^\n]{{0,120}}?(?:\bkernel:[ \[]|\bNVRM: )|[|+][ =|+-]"),
-        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
+        Log("ibstat", r"(?m)^[ \t]*CA '[^'\n]{1,64}'"
+            r"|\bibstat \w{1,24} ?\|[^\n]{1,80}\n(?:[^\n]{0,60}\n){0,3}?[ \t]+Rate: \d"
+            r"|^[ \t]*Infiniband device '[^'\n]{1,64}' port \d"
             r"|^[ \t]*hca_id:|^[ \t]*(?:\d+/\d+: |link )[\w.-]{1,64}/\d{1,3}:? [^\n]{0,160}physical_state "
             r"|^[ \t]*[\w.-]{1,64}[ \t]{1,8}port[ \t]{1,8}\d{1,3}[ \t]{1,8}==>[ \t]{1,8}(?!ib)",
             rdma_ports),
@@ -293,7 +295,9 @@ def logs() -> tuple[Log, ...]:
             r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
         Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
             r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d"
-            r"|^# {1,8}component \d{1,2} {1,4}: |^(?:\[\d{1,6}\] )?MPI startup\(\): ",
+            r"|^# {1,8}component \d{1,2} {1,4}: |^(?:\[\d{1,6}\] )?MPI startup\(\): |^# Port info: Lid \d"
+            r"|^\S{1,40}:\d {8,40}PortGID:0x|TCP (?:STREAM|MAERTS|RR) TEST from |# Benchmarking \w"
+            r"|[^\n]{0,60}\|CCL_(?:WARN|ERROR)\|",
             nothing_more),
         Log("ethtool -a or -m", r"(?m)^[ \t]*(?:Pause parameters for |Identifier {2,40}: 0x)", nothing_more),
         Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
@@ -594,6 +598,14 @@ _UNLIKE = Stated(
     " as many of one link layer on all hosts",
     source="NVIDIA/nccl src/transport/net_ib; NCCL user guide, NCCL_IB_HCA",
 )
+_NETWORK = r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO Using network (\S[^\n]{0,40}?)[ \t]*$"
+_NETWORKS = Stated(
+    says="the hosts use different networks of NCCL, which do not connect with each other: the run hangs",
+    line="",
+    remedy="the same plugin on all hosts (libnccl-net.so in LD_LIBRARY_PATH: of HPC-X, EFA, the cloud), or on all none:"
+    " NCCL_NET_PLUGIN=none, NCCL_NET=IB",
+    source="NVIDIA/nccl src/plugin/net.cc; its issue 1634",
+)
 # kubectl get pods -o wide: pod and node, which follows the address.
 _POD = r"(?m)^(\S{1,253})[ \t]+\d+/\d+[ \t]+Running[ \t][^\n]{0,60}?[ \t]\d+\.\d+\.\d+\.\d+[ \t]+(\S{1,253})"
 _PODS = Stated(
@@ -623,6 +635,9 @@ def _nccl_debug(text: str) -> Measured:
     if len(set(has.values())) > 1:
         words = some([f"{host} {layers or 'none'}" for host, layers in sorted(has.items())], 4)
         told.append(msgspec.structs.replace(_UNLIKE, line=words))
+    if len(set((networks := dict(re.findall(_NETWORK, text))).values())) > 1:  # of each host its last one
+        words = some([f"{host}: {network}" for host, network in sorted(networks.items())], 4)
+        told.append(msgspec.structs.replace(_NETWORKS, line=words))
     comm = _COMM.search(text)
     ranks, hosts = (int(comm[1]), int(comm[2])) if comm else (None, None)
     if hosts and len(set(_HOST.findall(text))) == 1 and _all_here(text):

@@ -30,6 +30,9 @@ def osu(text: str) -> Measured:
         raise NotJudged(f"OSU {what}", "host memory, and whether on one host is not said")
     metric, subject = ("rdma-write", OF_MPI) if between else ("p2p", "rank 0->rank 1")
     subject += ", GPU memory" if between and gpus else ""
+    ways = (("Send Buffer on HOST (H) and Receive Buffer on DEVICE", ", to a GPU"),
+            ("Send Buffer on DEVICE (D) and Receive Buffer on HOST", ", from a GPU"))  # fmt: skip
+    subject += next((way for words, way in ways if words in text), "")
     if collective := re.match(r"All(reduce|gather) Latency", what):
         ranks = re.search(r" (?:-np?|--ntasks)[ =](\d{1,6})\b", text)
         if not gpus or not ranks or int(ranks[1]) < 2:

@@ -89,6 +89,13 @@ _WINDOW, _UNITS = (
     r"(?:bits/sec[ \t]+(\d+)|TCP window size:)[ \t]+(\d{1,4}(?:\.\d{1,2})?) ([KM])Bytes?\b",
     {"K": 8 * 1024, "M": 8 << 20},
 )
+_HUNDRED = Stated(
+    says="the rate is that of Fast Ethernet: a link on the way runs at 100 Mb/s",
+    line="", remedy="ethtool at both ends and the switch ports between: Speed; reseat or exchange the cable (all four"
+    " pairs), and leave autonegotiation on; a cloud or VPN can also limit the rate",
+    source="IEEE 802.3, 100BASE-TX: 94.9 Mb/s of TCP, 95.7 of UDP with frames of 1500 bytes",
+)  # fmt: skip
+_FAST_ETHERNET = (93.0, 96.5)  # Mb/s
 _HELD = Stated(
     says="the window of TCP, not the wire, holds one stream on this long way",
     line="", remedy="larger windows at both ends (sysctl net.ipv4.tcp_rmem, tcp_wmem, net.core.rmem_max, wmem_max: at"
@@ -145,6 +152,9 @@ def iperf(text: str) -> Measured:
         and not any(int(row[0] or 0) for row in sizes)
     ):
         stated = replace(_HELD, line=f"{rate} {unit}b/s; the largest window each round trip: {most:.3g} {unit}b/s")
+    asked = re.search(r" -b ?9\d(?:\.\d)?[mM]\b", text)
+    if unit == "M" and _FAST_ETHERNET[0] < float(rate) < _FAST_ETHERNET[1] and not asked:
+        stated = replace(_HUNDRED, line=f"{rate} Mb/s")
     figure = Figure(metric="tcp", subject=subject, value=float(rate), unit=f"{unit}b/s")
     return Measured(version=1, figures=(figure,), observations=Observations(stated=(stated,) if stated else ()))
 
@@ -252,6 +262,7 @@ _MTUS = Stated(
 
 def rdma_ports(text: str) -> Measured:
     """Read ibstat, ibstatus, ibv_devinfo and rdma link: ports of one kind are each other's measure. Raises BadInput."""
+    text = re.sub(r"(?m)^.{0,80}\bibstat (\w{1,24}) ?\|.*$", r"CA '\1'", text)  # of one device, by grep
     ports = list(dict.fromkeys(_ports(text)))
     if not ports:
         raise BadInput("no whole port in it", where="ibstat", hint="save its whole output")
