@@ -19,6 +19,10 @@ PROGRAMS = (
     r"|acquired)"
     r"|\[INFO\] \[tid \d|(?m:^)(?:INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[\w{1,60}\.py:\d"
     r"|NVIDIA (?:driver kernel modules|Software Installer|Persistence Daemon)|\bDomain State: UP|(?m:^)Allocatable:$"
+    r"|\| (?:Asserted|Deasserted)\b|nvidia-installer log file|(?m:^)Signing (?:key|module)\b|GDS release version"
+    r"|(?m:^)Number of platforms {1,60}\d|Querying Mellanox devices firmware|(?m:^)[\w.+-]{1,40}[/,]"
+    r" ?[\w.:+~-]{1,40}, \S{1,60},"
+    r" (?:x86_64|aarch64): installed"
 )
 # The root first.
 CLUSTER_LINES: tuple[FaultLine, ...] = (

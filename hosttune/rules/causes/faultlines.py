@@ -1717,10 +1717,6 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "find the rank that is behind (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy): it crashed, waits for data, or its"
               " network hangs (NCCL_DEBUG=INFO)",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
-    FaultLine(r"Unable to retrieve NV[Ll]ink information as all links are in[Aa]ctive",
-              "all links of a GPU to the others are down",
-              "read its XIDs in dmesg and the fabric's log; restart the fabric's service, then reset the GPUs",
-              _SMI),
     FaultLine(r"uncorrectable ECC error encountered|cudaErrorECCUncorrectable",
               "a GPU's memory had an uncorrectable error",
               "read its XIDs in dmesg; reset the GPU, then hosttune validate (ecc-errors, row-remap); replace it if"

@@ -86,7 +86,14 @@ def of_kernel(text: str) -> Iterator[Stated]:
     if len(lines) > _PASTED:  # of a whole log, not of the lines that somebody asks about
         groups = {what: events for what, events in groups.items() if not _corrected_once(events, seen)}
     first = {event.address: event.code for event in reversed(told) if event.kind == "xid"}
-    order = sorted(groups.items(), key=lambda group: (_follows(group[1][0], first), -RANK.index(group[0][0])))
+    silent = "CmpltTO" in text and any(event.kind == "reset-failed" for event in told)  # it does not answer any more
+    order = sorted(
+        groups.items(),
+        key=lambda group: (
+            _follows(group[1][0], first) or (silent and group[1][0].kind == "aer"),
+            -RANK.index(group[0][0]),
+        ),
+    )
     for (_, says, remedy, source), events in order:
         places = dict.fromkeys(
             event.address

@@ -29,8 +29,9 @@ _LABELS = tuple(
         (r" {0,6}(\d{1,6}):(?![0-9a-f]{2}:| [\w.@-]{1,32}: <[A-Z]) ?", 0.6),  # srun --label; not ip link
         (r"\[(\d{1,6})\]:? ?", 0.6),
         (
-            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container)|kernel:|vfio-pci:|qemu-|kvm:|modprobe:"
-            r"|ibwarn:|ping:|iperf3:|mlx[45]:|(?i:error|fatal|warning):|\d{1,4}: [\w.@-]{1,32}: <)"
+            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container|modeset|uvm)|kernel:|vfio-pci:|qemu-"
+            r"|kvm:|modprobe:|(?:amdgpu|ice|igb|i40e|irdma|qede):|ibwarn:|ping:|iperf3:|mlx[45]:"
+            r"|(?i:error|fatal|warning):|\d{1,4}: [\w.@-]{1,32}: <)"
             r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel
