@@ -22,7 +22,8 @@ PROGRAMS = (
     r"|\| (?:Asserted|Deasserted)\b|nvidia-installer log file|(?m:^)Signing (?:key|module)\b|GDS release version"
     r"|(?m:^)Number of platforms {1,60}\d|Querying Mellanox devices firmware|(?m:^)[\w.+-]{1,40}[/,]"
     r" ?[\w.:+~-]{1,40}, \S{1,60},"
-    r" (?:x86_64|aarch64): installed"
+    r" (?:x86_64|aarch64): installed|(?m:^)critical_warning\b|\| [\dA-F]{2}h \| ok {1,4}\|"
+    r"|(?m:^)(?:nvidia|amdgpu|mlx5_core|ib_core)\w{0,12} {1,24}\d{4,9} {1,8}\d"
 )
 # The root first.
 CLUSTER_LINES: tuple[FaultLine, ...] = (

@@ -17,10 +17,11 @@ _LATER = r"(?![\s\S]{0,2000}?(?:Deasserted|Fully Redundant))"
 DRIVER_LINES: tuple[FaultLine, ...] = (
     # The board and its parts
     FaultLine(rf"{_RESET_REASON}(?:thermal pin|internal CPU thermal)[^\n]{{0,60}}"
-              r"|Processor[^|\n]{0,40}\| Thermal Trip\b[^\n]{0,30}",
+              r"|Processor[^|\n]{0,40}\| Thermal Trip\b[^\n]{0,30}"
+              r"|thermal thermal_zone\d{1,2}: (?:\w{1,16}: )?critical temperature reached[^\n]{0,40}",
               "heat switched the host off",
               "check fans, air flow, heat sinks of the CPUs and the inlet temperature; the BMC's log has the sensor",
-              f"Linux arch/x86/kernel/cpu/amd.c, print_s5_reset_status_mmio; {_SEL}"),
+              f"Linux arch/x86/kernel/cpu/amd.c, drivers/thermal/thermal_core.c; {_SEL}"),
     FaultLine(rf"{_RESET_REASON}(?:an uncorrected error|a parity error|internal CPU shutdown)[^\n]{{0,60}}"
               r"|Kernel panic - not syncing: (?:Fatal (?:local )?machine check"
               r"|Fatal hardware error)[^\n]{0,60}"
@@ -45,7 +46,8 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"Power Supply[^|\n]{0,40}\|[^|\n]{0,24}(?:AC lost|Failure detected|[Ii]nput lost|Predictive failure)"
               rf"[^|\n]{{0,40}}\| Asserted{_LATER}"
               rf"|Power Unit[^|\n]{{0,40}}\| (?:Redundancy Lost|Power off/down|Soft-power control failure)"
-              rf"[^|\n]{{0,30}}\| Asserted(?=[\s\S]{{0,4000}}?Power Supply){_LATER}",
+              rf"[^|\n]{{0,30}}\| Asserted(?=[\s\S]{{0,4000}}?Power Supply){_LATER}"
+              r"|Presence detected, (?:[\w ]{1,30}, )?(?:Failure detected|Power Supply AC lost)[^\n]{0,40}",
               "a power supply of the host failed, or has no input",
               "plug or replace it, and see its circuit: with fewer supplies the board brakes or resets GPUs under load",
               _SEL),
@@ -54,7 +56,8 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "a sensor of the host is too hot",
               "check fans, air flow and the inlet temperature at the place that the sensor names",
               _SEL),
-    FaultLine(r"Fan[^|\n]{0,40}\| Lower (?:Critical|Non-recoverable) going low[^|\n]{0,20}\| Asserted" + _LATER,
+    FaultLine(r"Fan[^|\n]{0,40}\| Lower (?:Critical|Non-recoverable) going low[^|\n]{0,20}\| Asserted" + _LATER
+              + r"|\b[\d.]{1,9} {1,8}\| RPM {1,12}\| (?:cr|nr)\b[^\n]{0,30}",
               "a fan of the host stands still or is too slow",
               "replace it; until then lower the load of the GPUs behind it",
               _SEL),
@@ -97,7 +100,21 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "the module's package does not take this kernel",
               "take a release of the driver that knows this kernel, or boot a kernel that it knows (dkms status)",
               "dkms(8), BUILD_EXCLUSIVE_KERNEL"),
-    FaultLine(r"Failed to install the kernel module through DKMS|Failed to run `[^`\n]{0,20}dkms (?:build|install)"
+    FaultLine(r"uname -r\s{1,4}(\d\.\d{1,2}[\w.+-]{1,40})\n(?=[\s\S]{0,8000}?(?m:^)nvidia\S{0,20}[/,] ?\S{1,30},"
+              r" [\w.+-]{5,60}, \w{3,8}: installed)(?![\s\S]{0,8000}?, \1, \w{3,8}: installed)"
+              r"(?=[\s\S]{0,8000}?(?:couldn't communicate with the|Module nvidia not found))",
+              "the driver's module is built for another kernel than the one that runs",
+              "install this kernel's headers and build it (dkms autoinstall -k $(uname -r)), or boot the kernel that"
+              " dkms status names",
+              "dkms(8)"),
+    FaultLine(r"(?m:^)nouveau {1,24}\d{5,9} {1,8}\d[^\n]{0,60}(?=[\s\S]{0,8000}?couldn't communicate with the NVIDIA)"
+              r"|couldn't communicate with the NVIDIA driver(?=[\s\S]{0,8000}?(?m:^)nouveau {1,24}\d{5,9} {1,8}\d)",
+              "another driver of the host (nouveau) has the GPU",
+              "blacklist nouveau (options nouveau modeset=0), update-initramfs -u or dracut -f, and reboot",
+              "NVIDIA driver README, nouveau"),
+    FaultLine(r"Failed to install the kernel module through DKMS"
+              r"|make\[\d\]: \*\*\* \[(?:/usr/src/linux-|/usr/lib/modules/|/lib/modules/|scripts/Makefile\.build)"
+              r"[^]\n]{1,160}\] Error \d{1,3}|Failed to run `[^`\n]{0,20}dkms (?:build|install)"
               r"[^`\n]{0,60}|DKMS: install failed",
               "a kernel module could not be built for this kernel",
               "its make.log has the first error: take a driver release that knows this kernel, or an older kernel;"
@@ -134,6 +151,7 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               " load ice anew: until then no RDMA, one queue and no SR-IOV",
               "Linux drivers/net/ethernet/intel/ice/ice_main.c, ice_log_pkg_init; lxc/incus-os issue 1305"),
     FaultLine(r"Direct firmware load for [^\s]{4,90} failed with error -2"
+              r"(?![\s\S]{0,2000}?(?:Failed to load (?:\w{1,12} )?firmware|: fetch failed))"
               r"(?=[\s\S]{0,4000}?(?:probe (?:of \S{7,16}|with driver \w{2,20}) failed with error -(?:2|11)\b"
               r"|Fatal error during GPU init|Failed to initialize uC))"
               r"|nouveau [0-9a-f:.]{7,16}: (?:gsp ctor failed: -2|acr: failed to load firmware)",
@@ -142,6 +160,28 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               " load the driver again",
               "Linux drivers/base/firmware_loader/main.c; sof linux pull request 5196"),
     # GPUs
+    FaultLine(r"[Ff]ailed to copy vbios to system memory",
+              "a GPU's driver cannot read the GPU's VBIOS",
+              "give the guest a dump of it (<rom file='…'/>) and UEFI firmware; on the host power-cycle it, and keep"
+              " a GPU"
+              " that sleeps awake; of a notebook it lies in ACPI tables",
+              "Bumblebee issue 204; NVIDIA/open-gpu-kernel-modules osinit.c: 0x30 VBIOS"),
+    FaultLine(r"IB test failed on \w[\w.]{1,20} \(-\d{1,3}\)",
+              "a GPU's engines do not answer: its driver's test at start failed",
+              "boot with iommu=pt; update the board's firmware, linux-firmware and the kernel together; power-cycle the"
+              " host; compare with another slot",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ib.c, amdgpu_ib_ring_tests; ROCm_Documentation issue 107"),
+    FaultLine(r"kfd not supported on this ASIC(?=[\s\S]{0,8000}?(?:Call returned|HSA_STATUS_ERROR|No HIP|no ROCm))",
+              "the GPUs' compute driver does not support a GPU: its model, or a CPU or slot without PCIe atomics",
+              "take a model of ROCm's list (system requirements) and a CPU of Intel's 4th generation or Ryzen on, in a"
+              " slot at the CPU",
+              "Linux drivers/gpu/drm/amd/amdkfd/kfd_device.c; ROCm/amdgpu issue 57"),
+    FaultLine(r"(?:LMEM|VRAM) not initialized by firmware",
+              "an Intel GPU's memory was not set up by its firmware",
+              "power-cycle the host (a reboot is not enough); update the card's firmware and the board's; replace it"
+              " if it"
+              " comes back",
+              "Linux drivers/gpu/drm/i915/intel_uncore.c, xe/xe_device.c"),
     FaultLine(r"knvlinkCoreSet[TR]xSublinkModeCallback: Error setting[^\n]{0,60}|Unable to train an intranode"
               r" connection"
               r"|Failed to change ALI Links to active|Unable to set (?:sub)?link state to (?:ACTIVE|HIGH"
@@ -168,11 +208,6 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "the kernel cannot add the GPU's memory: it lacks memory hotplug",
               "boot a kernel with CONFIG_MEMORY_HOTPLUG and pages as NVIDIA names for this superchip (64K)",
               _NVRM),
-    FaultLine(r"The GPU likely needs to be reset|PMU has halted|from GSP to trigger bugcheck",
-              "a GPU must be reset before it works again",
-              "stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the guest or host; if it comes back,"
-              " read its XIDs",
-              f"{_OPEN} kernel_gsp.c"),
     FaultLine(r"XGMI: (?:Get topology failure|Set topology failure|Failed to (?:get|set|initialize))[^\n]{0,80}"
               r"|Failed to (?:get|update) xgmi topology[^\n]{0,40}",
               "the links between AMD GPUs (XGMI) were not set up",
@@ -227,6 +262,37 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "power-cycle the host; bring NVM and driver (ice, i40e, irdma) to one release of the maker; where no RDMA"
               " is used, blacklist irdma",
               "Linux drivers/net/ethernet/intel/{i40e,ice}, drivers/infiniband/hw/irdma; ethernet-linux-ice issue 12"),
+    FaultLine(r"ena [0-9a-f:.]{7,16}[^\n]{0,12}: (?:Keep alive watchdog timeout|Trigger reset is on)",
+              "the cloud's network interface (ENA) did not answer and was reset",
+              "if its CPU was fully loaded spread its interrupts; else stop and start the instance, and update the"
+              " driver",
+              "Linux drivers/net/ethernet/amazon/ena/ena_netdev.c"),
+    FaultLine(r"mlx4_core [0-9a-f:.]{7,16}: (?:QUERY_FW command failed|Failed to init fw|Failed to map"
+              r" outbox)[^\n]{0,30}",
+              "the NIC's firmware did not answer its driver",
+              "power-cycle the host; burn the card's firmware (mstflint), and replace it if it comes back",
+              "Linux drivers/net/ethernet/mellanox/mlx4/{main,fw}.c"),
+    FaultLine(r"Disk failure on nvme\w{1,12}, disabling device|critical_warning\s{1,12}: (?:0x)?[1-9a-f][0-9a-f]?\b"
+              r"|\bI/O error, dev nvme\w{1,12}, sector \d{1,20}[^\n]{0,40}",
+              "a drive has errors, or says itself that it fails",
+              "nvme smart-log and error-log of it; copy what is on it, and replace it; where it comes back after a"
+              " power"
+              " cycle see its slot, cable and heat, and nvme_core.default_ps_max_latency_us=0",
+              "Linux block/blk-core.c, drivers/md; NVM Express base specification, SMART log: critical warning"),
+    FaultLine(r"\[Firmware Bug\]: (?:reg 0x10|BAR 0): invalid(?: BAR|;) \(?can't size",
+              "a PCIe device does not answer where its BAR should be",
+              "power-cycle the host; reseat the device and its riser; update its firmware and the board's",
+              "Linux drivers/pci/probe.c, __pci_read_base"),
+    FaultLine(r"pciehp [0-9a-f:.]{12}:pcie\w{2,4}: [^\n]{0,24}(?:Link Down|Card not present|Power fault)[^\n]{0,30}",
+              "a slot lost its device or its power",
+              "if nobody pulled or powered it off: reseat the device, its riser or cables, and check its power",
+              "Linux before 4.20, drivers/pci/hotplug/pciehp_ctrl.c"),
+    FaultLine(r"AMD-Vi: Event logged \[\s{0,4}\n[^\n]{0,60}?(?:IO_PAGE_FAULT|INVALID_DEVICE_REQUEST) device="
+              r"[^\n]{1,60}",
+              "the IOMMU refused a device's access",
+              "of a GPU or NIC that the host uses: boot with iommu=pt; of device 00:00.x the board's firmware: update"
+              " it",
+              "Linux before 4.20, drivers/iommu/amd_iommu.c"),
     FaultLine(r"hfi1 units: total -1\b[^\n]{0,40}",
               "libpsm2 does not find the Omni-Path port: rdma-core's rule for names has renamed hfi1_0",
               "NAME_KERNEL in /etc/udev/rules.d/60-rdma-persistent-naming.rules and reboot, or a newer libpsm2",
@@ -248,6 +314,27 @@ DRIVER_SYMPTOMS: tuple[FaultLine, ...] = (
               "of cards that a bridge joins: seat it, without one that is no fault; of a board: read the XIDs in dmesg"
               " and the fabric's log, restart the fabric's service, then reset the GPUs",
               "nvidia-smi nvlink -s; NVIDIA/open-gpu-kernel-modules issue 1150"),
+    FaultLine(r"\bnvidia\w{0,8}: Unknown symbol (?!ib_)\w{2,60} \(err -\d{1,3}\)",
+              "the driver's module does not fit the kernel that runs",
+              "build it anew for this kernel (dkms autoinstall with its headers), take a release that knows it, or load"
+              " the modules that it needs (drm, video, backlight)",
+              "Linux kernel/module/main.c, resolve_symbol"),
+    FaultLine(r"(?:reset request timed out|TLB invalidation time'd out)[^\n]{0,60}",
+              "an Intel GPU hung: it does not answer its driver",
+              "cat /sys/class/drm/card*/error (devcoredump of xe) names the ring; power-cycle the host; update kernel"
+              " and"
+              " firmware",
+              "Linux drivers/gpu/drm/i915/gt/intel_reset.c, drivers/gpu/drm/xe"),
+    FaultLine(r"# CONFIG_(?:PCI_P2PDMA|HSA_AMD_P2P|DMABUF_MOVE_NOTIFY) is not set"
+              r"(?=[\s\S]{0,8000}?\b(?:hip[A-Z]|HIP|rocm|amdgpu))",
+              "the kernel was built without copies between AMD GPUs over PCIe",
+              "take a newer kernel with CONFIG_HSA_AMD_P2P, PCI_P2PDMA and DMABUF_MOVE_NOTIFY (6.x), or amdgpu-dkms",
+              "Linux drivers/gpu/drm/amd/amdkfd/Kconfig, HSA_AMD_P2P"),
+    FaultLine(r"The GPU likely needs to be reset|PMU has halted|from GSP to trigger bugcheck",
+              "a GPU must be reset before it works again",
+              "stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the guest or host; if it comes back,"
+              " read its XIDs",
+              f"{_OPEN} kernel_gsp.c"),
     FaultLine(r"Could not load UVM kernel module[^\n]{0,40}",
               "the GPU's memory driver (nvidia-uvm) is not loaded: CUDA cannot start",
               "nvidia-modprobe -u -c=0 (or modprobe nvidia_uvm) as root, and at each boot; if it fails, dmesg says why",
@@ -277,7 +364,7 @@ DRIVER_SYMPTOMS: tuple[FaultLine, ...] = (
               " kernel and driver with PCI P2PDMA (use_pci_p2pdma); IOMMU off; until then cuFile copies through the"
               " host",
               "NVIDIA/gds-nvidia-fs issues 31 and 75; NVIDIA GPUDirect Storage installation guide"),
-    FaultLine(r"Number of platforms {1,60}0\b",
+    FaultLine(r"Number of platforms {1,60}0\b|CL_PLATFORM_NOT_FOUND_KHR|clGetPlatformIDs[^\n]{0,30}-1001\b",
               "OpenCL finds no platform: the maker's runtime is missing, or the user may not open the GPU",
               "as root it works: add the user to the groups render and video; else install the runtime"
               " (intel-opencl-icd, rocm-opencl) so that /etc/OpenCL/vendors has its file",

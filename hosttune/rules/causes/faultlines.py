@@ -925,7 +925,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the driver is too new for a GPU: it ignores it",
               "install the legacy driver that the line names",
               "NVIDIA/open-gpu-kernel-modules; NVIDIA driver README, Supported GPUs"),
-    FaultLine(r"Call returned HSA_STATUS_ERROR_OUT_OF_RESOURCES"
+    FaultLine(r"Call returned (?:HSA_STATUS_ERROR_OUT_OF_RESOURCES|4104\b)"
               r"(?=[\s\S]{0,8000}?(?:kfd not supported on this ASIC|not supported in kfd))",
               "the GPUs' compute driver does not support a GPU of this model",
               "take a model of ROCm's list, or a ROCm release that had it (ROCm documentation, system requirements)",
@@ -1394,7 +1394,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "does not answer after a reset",
               "power-cycle the host if it gives up; update the firmware of device and board",
               "Linux drivers/pci/pci.c, pci_dev_wait"),
-    FaultLine(r"AER: (?:Multiple )?Uncorrect(?:ed|able) \((?:Non-)?Fatal\) error (?:message )?received[^\n]{0,40}",
+    FaultLine(r"AER: (?:Multiple )?Uncorrect(?:ed|able) \((?:Non-)?Fatal\) error (?:message )?received[^\n]{0,40}"
+              r"|AER: device recovery failed",
               "PCIe errors",
               "reseat or replace the device below this port, its riser or cables, and check its power; the lines with"
               " severity and type say more",
@@ -1723,6 +1724,12 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " they"
               " come back",
               "CUDA runtime API, cudaErrorECCUncorrectable"),
+    FaultLine(r"\*ERROR\* \[nvidia-drm\] \[GPU ID 0x[0-9a-f]{8}\] Failed to (?:allocate NvKmsKapiDevice|register"
+              r" device)",
+              "the GPU's driver could not start a GPU for display",
+              "the NVRM lines before it say why (GSP firmware, RmInitAdapter, another driver); without a display leave"
+              " nvidia_drm's modeset off",
+              "NVIDIA/open-gpu-kernel-modules nvidia-drm-drv.c"),
 )  # fmt: skip
 # That a run failed, where no line above says why.
 FAILURES: tuple[FaultLine, ...] = (

@@ -30,7 +30,7 @@ _LABELS = tuple(
         (r"\[(\d{1,6})\]:? ?", 0.6),
         (
             r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container|modeset|uvm)|kernel:|vfio-pci:|qemu-"
-            r"|kvm:|modprobe:|(?:amdgpu|ice|igb|i40e|irdma|qede):|ibwarn:|ping:|iperf3:|mlx[45]:"
+            r"|kvm:|modprobe:|(?:amdgpu|nvidia(?:_\w{2,8})?|ice|igb|i40e|irdma|qede):|ibwarn:|ping:|iperf3:|mlx[45]:"
             r"|(?i:error|fatal|warning):|\d{1,4}: [\w.@-]{1,32}: <)"
             r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
