@@ -57,7 +57,7 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "check fans, air flow and the inlet temperature at the place that the sensor names",
               _SEL),
     FaultLine(r"Fan[^|\n]{0,40}\| Lower (?:Critical|Non-recoverable) going low[^|\n]{0,20}\| Asserted" + _LATER
-              + r"|\b[\d.]{1,9} {1,8}\| RPM {1,12}\| (?:cr|nr)\b[^\n]{0,30}",
+              + r"|\b[\d.]{1,9} {1,8}\| RPM {1,20}\| (?:cr|nr)\b[^\n]{0,30}|\b\d{1,5} RPM {1,20}\| (?:cr|nr)\b",
               "a fan of the host stands still or is too slow",
               "replace it; until then lower the load of the GPUs behind it",
               _SEL),
@@ -272,8 +272,7 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "the NIC's firmware did not answer its driver",
               "power-cycle the host; burn the card's firmware (mstflint), and replace it if it comes back",
               "Linux drivers/net/ethernet/mellanox/mlx4/{main,fw}.c"),
-    FaultLine(r"Disk failure on nvme\w{1,12}, disabling device|critical_warning\s{1,12}: (?:0x)?[1-9a-f][0-9a-f]?\b"
-              r"|\bI/O error, dev nvme\w{1,12}, sector \d{1,20}[^\n]{0,40}",
+    FaultLine(r"Disk failure on nvme\w{1,12}, disabling device|critical_warning\s{1,12}: (?:0x)?[1-9a-f][0-9a-f]?\b",
               "a drive has errors, or says itself that it fails",
               "nvme smart-log and error-log of it; copy what is on it, and replace it; where it comes back after a"
               " power"

@@ -35,7 +35,10 @@ _LABELS = tuple(
             r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel
-        (r"([\w.-]{1,64}) {1,40}\| ?", 0.9),  # docker compose
+        (  # docker compose; not sensors of ipmitool
+            r"([\w.-]{1,64}) {1,40}\| ?(?![^|\n]{0,30}\|(?:[^|\n]{0,14}\|)? ?(?:ok|cr|nr|nc|na|ns)\b)",
+            0.9,
+        ),
     )
 )
 _ROW = re.compile(r"\s*\d{1,15}\s+\d{1,15}\s+\w")
