@@ -45,7 +45,7 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               _SEL),
     FaultLine(r"Power Supply[^|\n]{0,40}\|[^|\n]{0,24}(?:AC lost|Failure detected|[Ii]nput lost|Predictive failure)"
               rf"[^|\n]{{0,40}}\| Asserted{_LATER}"
-              rf"|Power Unit[^|\n]{{0,40}}\| (?:Redundancy Lost|Power off/down|Soft-power control failure)"
+              rf"|Power Unit[^|\n]{{0,40}}\| (?:Redundancy Lost|Soft-power control failure)"
               rf"[^|\n]{{0,30}}\| Asserted(?=[\s\S]{{0,4000}}?Power Supply){_LATER}"
               r"|Presence detected, (?:[\w ]{1,30}, )?(?:Failure detected|Power Supply AC lost)[^\n]{0,40}",
               "a power supply of the host failed, or has no input",
@@ -91,8 +91,7 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "install the headers of exactly this kernel (linux-headers-$(uname -r), kernel-devel-$(uname -r)), with"
               " compiler and make; then dkms autoinstall",
               "NVIDIA/nvidia-installer kernel.c; Linux Makefile"),
-    FaultLine(r"does not exactly match the current compiler[^\n]{0,30}"
-              r"|compiler differs from the one used to build the kernel[^\n]{0,20}(?=[\s\S]{0,8000}?(?i:\berror\b))",
+    FaultLine(r"does not exactly match the current compiler[^\n]{0,30}",
               "a kernel module is built with another compiler than the kernel",
               "install the compiler that /proc/version names and build with it (CC=gcc-12)",
               "NVIDIA/nvidia-installer conftest.sh, cc_version_check"),
@@ -150,9 +149,10 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "install linux-firmware with intel/ice/ddp/ice.pkg (firmware-intel-misc), also in the initramfs, and"
               " load ice anew: until then no RDMA, one queue and no SR-IOV",
               "Linux drivers/net/ethernet/intel/ice/ice_main.c, ice_log_pkg_init; lxc/incus-os issue 1305"),
-    FaultLine(r"Direct firmware load for [^\s]{4,90} failed with error -2"
+    FaultLine(r"\b([a-z]\w{1,19}) [0-9a-f]{4}:[0-9a-f:.]{7}: Direct firmware load for \S{4,90} failed with error -2"
               r"(?![\s\S]{0,2000}?(?:Failed to load (?:\w{1,12} )?firmware|: fetch failed))"
-              r"(?=[\s\S]{0,4000}?(?:probe (?:of \S{7,16}|with driver \w{2,20}) failed with error -(?:2|11)\b"
+              r"(?=[\s\S]{0,4000}?(?:\b\1(?: [0-9a-f:.]{12})?: probe (?:of \S{7,16}|with driver \w{2,20}) failed with"
+              r" error -(?:2|11)\b"
               r"|Fatal error during GPU init|Failed to initialize uC))"
               r"|nouveau [0-9a-f:.]{7,16}: (?:gsp ctor failed: -2|acr: failed to load firmware)",
               "a firmware file that a driver needs is missing",
@@ -278,10 +278,6 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               " power"
               " cycle see its slot, cable and heat, and nvme_core.default_ps_max_latency_us=0",
               "Linux block/blk-core.c, drivers/md; NVM Express base specification, SMART log: critical warning"),
-    FaultLine(r"\[Firmware Bug\]: (?:reg 0x10|BAR 0): invalid(?: BAR|;) \(?can't size",
-              "a PCIe device does not answer where its BAR should be",
-              "power-cycle the host; reseat the device and its riser; update its firmware and the board's",
-              "Linux drivers/pci/probe.c, __pci_read_base"),
     FaultLine(r"pciehp [0-9a-f:.]{12}:pcie\w{2,4}: [^\n]{0,24}(?:Link Down|Card not present|Power fault)[^\n]{0,30}",
               "a slot lost its device or its power",
               "if nobody pulled or powered it off: reseat the device, its riser or cables, and check its power",
