@@ -25,6 +25,7 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
     FaultLine(rf"{_RESET_REASON}(?:an uncorrected error|a parity error|internal CPU shutdown)[^\n]{{0,60}}"
               r"|Kernel panic - not syncing: (?:Fatal (?:local )?machine check"
               r"|Fatal hardware error)[^\n]{0,60}"
+              r"|Uncorrectable Machine Check Exception \([^\n]{1,80}"
               r"|Processor[^|\n]{0,40}\| (?:IERR|Machine Check Exception|Uncorrectable machine check)[^\n]{0,30}",
               "an uncorrected error of the hardware stopped the host",
               "the BMC's event log and ras-mc-ctl --errors name the part (memory module, CPU, PCIe slot); update the"
@@ -62,7 +63,8 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "replace it; until then lower the load of the GPUs behind it",
               _SEL),
     FaultLine(r"Critical Interrupt[^|\n]{0,40}\|[^|\n]{0,4}(?:PCI (?:SERR|PERR)|Bus (?:Uncorrectable|Fatal) [Ee]rror"
-              r"|Bus Degraded)[^\n]{0,60}",
+              r"|Bus Degraded)[^\n]{0,60}"
+              r"|Uncorrectable PCI Express Error Detected\. [^\n]{1,80}",
               "the board saw an uncorrected error of a PCIe device",
               "reseat or replace the device in the slot that the event names, its riser and cables; AER lines in dmesg"
               " of that time",
@@ -214,6 +216,11 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "see whether a GPU of the set did not start; power-cycle the host; update the boards' firmware; a bridge"
               " can be defective",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c"),
+    FaultLine(r"Fan RPM: 0\b(?=[\s\S]{0,600}?Temperature \(Sensor \w{1,12}\) \(C\): 1\d\d\b)",
+              "a GPU is too hot, and its fan stands still",
+              "power the host off: see the fan and its plug; where the driver's and the card's firmware do not fit (SMU"
+              " driver if version not matched) update both",
+              "ROCm/rocm_smi_lib rocm_smi.py; ROCm/legacy-rocm-build issue 5908"),
     FaultLine(r"RAS poison consumption[^\n]{0,80}|RAS poison is consumed[^\n]{0,40}",
               "a program used memory of a GPU that had an uncorrected error",
               "see amd-smi bad-pages and the lines below it (reset); reset the GPU before the next tenant, and"
@@ -330,6 +337,11 @@ DRIVER_SYMPTOMS: tuple[FaultLine, ...] = (
               "stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the guest or host; if it comes back,"
               " read its XIDs",
               f"{_OPEN} kernel_gsp.c"),
+    FaultLine(r"Fence fallback timer expired on ring \w{2,16}(?=[\s\S]{0,8000}?Fence fallback timer)",
+              "interrupts of a GPU get lost: its driver waits for each in vain",
+              "MSI must work: leave out pci=nomsi, and see interrupt remapping, the slot and the board's firmware; in a"
+              " guest that of its host; power-cycle the host",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_fence.c, amdgpu_fence_fallback"),
     FaultLine(r"Could not load UVM kernel module[^\n]{0,40}",
               "the GPU's memory driver (nvidia-uvm) is not loaded: CUDA cannot start",
               "nvidia-modprobe -u -c=0 (or modprobe nvidia_uvm) as root, and at each boot; if it fails, dmesg says why",
