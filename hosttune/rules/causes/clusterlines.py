@@ -24,6 +24,11 @@ PROGRAMS = (
     r"|NVIDIA (?:driver kernel modules|Software Installer|Persistence Daemon)|\bDomain State: UP|(?m:^Allocatable:\s)"
     r"|(?m:^)\d{4}/\d\d/\d\d \d\d:\d\d:\d\d [A-Z][\w ]{3,40}|Available Tensor Operations:|Autoscaler status: "
     r"|MIG Mode for GPU|\bGPU instances: {6}"
+    r"|\| (?:Asserted|Deasserted)\b|nvidia-installer log file|(?m:^)Signing (?:key|module)\b|GDS release version"
+    r"|(?m:^)Number of platforms {1,60}\d|Querying Mellanox devices firmware|(?m:^)[\w.+-]{1,40}[/,]"
+    r" ?[\w.:+~-]{1,40}, \S{1,60},"
+    r" (?:x86_64|aarch64): installed|(?m:^)critical_warning\b|\| [\dA-F]{2}h \| ok {1,4}\|"
+    r"|(?m:^)(?:nvidia|amdgpu|mlx5_core|ib_core)\w{0,12} {1,24}\d{4,9} {1,8}\d"
 )
 # The root first.
 CLUSTER_LINES: tuple[FaultLine, ...] = (
@@ -220,7 +225,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "NVIDIA_MIG_MONITOR_DEVICES=all and a privileged container (CAP_SYS_ADMIN) for plugin, exporter or"
               " manager; other containers must not set it",
               "NVIDIA/k8s-device-plugin issues 229 and 399; nvidia-container-toolkit, hook_config.go"),
-    FaultLine(r"migEnabled=true was not configured correctly[^\n]{0,120}|No MIG devices (?:associated with|found on|present on)[^\n]{0,80}"
+    FaultLine(r"migEnabled=true was not configured correctly[^\n]{0,120}"
+              r"|No MIG devices (?:associated with|found on|present on)[^\n]{0,80}"
               r"|device \d{1,3} has (?:an invalid MIG configuration|no MIG devices configured)",
               "MIG is on, and a GPU has no instance: the device plugin has nothing to give",
               "create GPU and compute instances (nvidia-smi mig -cgi PROFILE -C, or nvidia-mig-parted apply), or switch"

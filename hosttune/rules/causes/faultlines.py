@@ -1134,7 +1134,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the driver is too new for a GPU: it ignores it",
               "install the legacy driver that the line names",
               "NVIDIA/open-gpu-kernel-modules; NVIDIA driver README, Supported GPUs"),
-    FaultLine(r"Call returned HSA_STATUS_ERROR_OUT_OF_RESOURCES"
+    FaultLine(r"Call returned (?:HSA_STATUS_ERROR_OUT_OF_RESOURCES|4104\b)"
               r"(?=[\s\S]{0,8000}?(?:kfd not supported on this ASIC|not supported in kfd))",
               "the GPUs' compute driver does not support a GPU of this model",
               "take a model of ROCm's list, or a ROCm release that had it (ROCm documentation, system requirements)",
@@ -1728,7 +1728,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "does not answer after a reset",
               "power-cycle the host if it gives up; update the firmware of device and board",
               "Linux drivers/pci/pci.c, pci_dev_wait"),
-    FaultLine(r"AER: (?:Multiple )?Uncorrect(?:ed|able) \((?:Non-)?Fatal\) error (?:message )?received[^\n]{0,40}",
+    FaultLine(r"AER: (?:Multiple )?Uncorrect(?:ed|able) \((?:Non-)?Fatal\) error (?:message )?received[^\n]{0,40}"
+              r"|AER: device recovery failed",
               "PCIe errors",
               "reseat or replace the device below this port, its riser or cables, and check its power; the lines with"
               " severity and type say more",
@@ -2062,11 +2063,6 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "find the rank that is behind (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy): it crashed, waits for data, or its"
               " network hangs (NCCL_DEBUG=INFO)",
               "PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"),
-    FaultLine(r"Unable to retrieve NV[Ll]ink information as all links are in[Aa]ctive",
-              "all links of a GPU to the others are down",
-              "of cards that a bridge joins: power off and reseat it (without a bridge that is no fault); of a board:"
-              " read the XIDs in dmesg and the fabric's log, restart the fabric's service, then reset the GPUs",
-              _SMI),
     FaultLine(r"knvlink(?:UpdatePostRxDetectLinkMask|DiscoverPostRxDetLinks)\w{0,12}: [^\n]{0,60}[Ff]ailed[^\n]{0,40}",
               "the driver cannot read the state of a GPU's links: it may leave them out",
               "read XIDs and RPC errors before it; reset that GPU once nothing uses it, then load the driver anew",
@@ -2113,6 +2109,12 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " they"
               " come back",
               "CUDA runtime API, cudaErrorECCUncorrectable"),
+    FaultLine(r"\*ERROR\* \[nvidia-drm\] \[GPU ID 0x[0-9a-f]{8}\] Failed to (?:allocate NvKmsKapiDevice|register"
+              r" device)",
+              "the GPU's driver could not start a GPU for display",
+              "the NVRM lines before it say why (GSP firmware, RmInitAdapter, another driver); without a display leave"
+              " nvidia_drm's modeset off",
+              "NVIDIA/open-gpu-kernel-modules nvidia-drm-drv.c"),
 )  # fmt: skip
 # That a run failed, where no line above says why.
 FAILURES: tuple[FaultLine, ...] = (

@@ -25,6 +25,7 @@ NOT_READY = (
     r"|CC [Ss]tat(?:us|e)\s{0,40}: ON\b(?![\s\S]{0,20000}GPUs? Ready [Ss]tate\s{0,40}: {0,2}[Rr]eady)"
     r"(?=[\s\S]{0,20000}?(?:not yet initialized|[Ee]rror:? 802|returned 802|SYSTEM_NOT_READY))"
 )
+_NICS = "mlx[45]_core|i915|xe|ice|iavf|i40e|ixgbe(?:vf)?|igb|bnxt_en|qede?|efa|ena|hfi1|irdma|nvme"
 # The root first.
 GUEST_LINES: tuple[FaultLine, ...] = (
     # Confidential guests
@@ -1346,7 +1347,7 @@ GUEST_FAILURES: tuple[FaultLine, ...] = (
               "Proxmox could not start the guest",
               "the lines above it say why; qm showcmd VMID --pretty prints the command, which can be run by hand",
               "Proxmox qemu-server"),
-    FaultLine(rf"(?:{_DRIVERS}|mlx5_core|i915|xe|ice|bnxt_en)[^\n]{{0,30}}: probe (?:of [0-9a-f:.]{{7,16}}"
+    FaultLine(rf"\b(?:{_DRIVERS}|nouveau|{_NICS}|amd_hsmp)[^\n]{{0,30}}: probe (?:of [0-9a-f:.]{{7,16}}"
               rf"|with driver \w{{2,20}}) failed with error -\d{{1,3}}",
               "a driver could not take its device",
               "the lines before it say why: -12 no memory or no address for a BAR, -5 and -110 the device does not"

@@ -29,14 +29,18 @@ _LABELS = tuple(
         (r" {0,6}(\d{1,6}):(?![0-9a-f]{2}:| [\w.@-]{1,32}: <[A-Z]) ?", 0.6),  # srun --label; not ip link
         (r"\[(\d{1,6})\]:? ?", 0.6),
         (
-            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container)|kernel:|vfio-pci:|qemu-|kvm:|modprobe:"
-            r"|ibwarn:|ping:|iperf3:|mlx[45]:|(?i:error|fatal|warning|(?:gpu|hpu|rank)\d{1,3}):|[A-Z_]{4,60}:"
+            r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container|modeset|uvm)|kernel:|vfio-pci:|qemu-|kvm:|modprobe:"
+            r"|(?:amdgpu|nvidia(?:_\w{2,8})?|ice|igb|i40e|irdma|qede):|ibwarn:|ping:|iperf3:|mlx[45]:"
+            r"|(?i:error|fatal|warning|(?:gpu|hpu|rank)\d{1,3}):|[A-Z_]{4,60}:"
             r"|\d{1,4}: [\w.@-]{1,32}: <|[\w.]{1,60}(?:Error|Exception):|lib[\w+-]{2,40}\.so"
             r"|(?:[gs]et_mempolicy|mbind|panic|orted|prted|srun|slurm\w{1,8}|enroot-\w{1,16}): )"
             r"([\w.-]{1,64}): (?!\d+$)",
             0.9,
         ),  # pdsh, stern; not lspci and the kernel
-        (r"([\w.-]{1,64}) {1,40}\| ?", 0.9),  # docker compose
+        (  # docker compose; not sensors of ipmitool
+            r"([\w.-]{1,64}) {1,40}\| ?(?![^|\n]{0,30}\|(?:[^|\n]{0,14}\|)? ?(?:ok|cr|nr|nc|na|ns)\b)",
+            0.9,
+        ),
     )
 )
 _ROW = re.compile(r"\s*\d{1,15}\s+\d{1,15}\s+\w")

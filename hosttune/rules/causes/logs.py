@@ -72,6 +72,8 @@ _TROUBLE = (
     ("TASK ERROR: ", r"TASK ERROR: (?!start failed: QEMU exited)[^\n]{1,200}", _UNRULED),
     ("error: ", r"(?m:^)error: (?!Failed to (?:start|define|create) domain|[^\n]{1,300}(?:qemu-|kvm: ))[^\n]{1,200}",
      _UNRULED),
+    ("ailed", r"(?:\b[a-z][\w-]{1,20} (?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b|NVRM:) [^\n]{0,140}?\b[Ff]ailed"
+     r"\b[^\n]{0,60}", "a driver reports a failure that no rule knows"),
 )  # fmt: skip
 _BAD = re.compile(
     r"(?i)(?<!0 )\b(?:error(?!\w{0,8}[\"']?\s?[:=]\s?0\b)|failed(?!\s?[:=]\s?0\b)|failure|fatal|panic|cannot|could not"

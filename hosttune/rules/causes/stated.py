@@ -10,6 +10,7 @@ from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
 from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, CLUSTER_SYMPTOMS
+from hosttune.rules.causes.driverlines import DRIVER_LINES, DRIVER_SYMPTOMS
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
 from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS, NOT_READY
 from hosttune.rules.causes.kernel import ASLEEP, of_kernel
@@ -83,7 +84,8 @@ _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
 _LAST = r"RmInitAdapter failed|Fatal error during GPU init"  # what a driver says when it gives a GPU up
-_CERTAIN, _SEEN = (*GUEST_LINES, *CLUSTER_LINES, *FAULT_LINES), (*CLUSTER_SYMPTOMS, *SYMPTOMS, *GUEST_SYMPTOMS)
+_CERTAIN = (*GUEST_LINES, *DRIVER_LINES, *CLUSTER_LINES, *FAULT_LINES)
+_SEEN = (*DRIVER_SYMPTOMS, *CLUSTER_SYMPTOMS, *SYMPTOMS, *GUEST_SYMPTOMS)
 _FAILED = (*CLUSTER_FAILURES, *FAILURES, *GUEST_FAILURES)
 _FOLLOWING = {row.says for row in _CERTAIN if row.follows}
 SPOKEN = (*(pattern for _, _, pattern in _ROWS), *(row.pattern for row in (*_CERTAIN, *_SEEN, *_FAILED)))

@@ -142,6 +142,7 @@ NAME_TOOLS = {
     "bench/parse/dcgm.py",
     "rules/causes/faultlines.py",  # lines of the makers' libraries and tools
     "rules/causes/clusterlines.py",
+    "rules/causes/driverlines.py",
     "rules/causes/guestlines.py",
     "rules/checks/fabric.py",  # fabric registration, NVSwitches
     "rules/checks/gpumemory.py",  # to switch ECC on

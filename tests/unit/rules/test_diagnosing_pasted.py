@@ -16,6 +16,7 @@ from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.measured import Measured
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, CLUSTER_SYMPTOMS
+from hosttune.rules.causes.driverlines import DRIVER_LINES, DRIVER_SYMPTOMS
 from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS
 from hosttune.rules.causes.kernel import ASLEEP
 from hosttune.rules.causes.labels import decoded
@@ -726,18 +727,20 @@ def test_healthy_fragments_name_nothing(text: str) -> None:
 
 GUESTS = tomllib.loads((ROOT / "cases/diagnosis/guests.toml").read_text())
 CLUSTERS = tomllib.loads((ROOT / "cases/diagnosis/clusters.toml").read_text())
+DRIVERS = tomllib.loads((ROOT / "cases/diagnosis/drivers.toml").read_text())
+TOLD = [*GUESTS["told"], *CLUSTERS["told"], *DRIVERS["told"]]
 
 
-@pytest.mark.parametrize(("words", "text"), GUESTS["told"] + CLUSTERS["told"], ids=lambda part: part[:40])
-def test_what_is_said_of_guests_and_clusters(words: str, text: str) -> None:
+@pytest.mark.parametrize(("words", "text"), TOLD, ids=lambda part: part[:40])
+def test_what_is_said_of_guests_drivers_and_clusters(words: str, text: str) -> None:
     first, *_ = read(f"{text}\n").observations.stated
     assert words in first.says
 
 
-def test_every_row_about_guests_and_clusters_has_a_line() -> None:
-    told = [text for _, text in GUESTS["told"] + CLUSTERS["told"]]
+def test_every_row_about_guests_drivers_and_clusters_has_a_line() -> None:
+    told = [text for _, text in TOLD]
     guests = (*GUEST_LINES, *GUEST_SYMPTOMS, *GUEST_FAILURES)
-    rows = (*guests, *CLUSTER_LINES, *CLUSTER_SYMPTOMS, *CLUSTER_FAILURES)
+    rows = (*guests, *CLUSTER_LINES, *CLUSTER_SYMPTOMS, *CLUSTER_FAILURES, *DRIVER_LINES, *DRIVER_SYMPTOMS)
     assert [row.says for row in rows if not any(search(row.pattern, text) for text in told)] == []
 
 
@@ -746,8 +749,8 @@ def test_healthy_hosts_and_guests_name_nothing(text: str) -> None:
     assert not diagnose(read(f"[    0.000000] Linux version 6.8.0\n{text}")).causes
 
 
-@pytest.mark.parametrize("text", CLUSTERS["quiet"], ids=lambda text: text[:40])
-def test_healthy_clusters_name_nothing(text: str) -> None:
+@pytest.mark.parametrize("text", CLUSTERS["quiet"] + DRIVERS["quiet"], ids=lambda text: text[:40])
+def test_healthy_clusters_and_drivers_name_nothing(text: str) -> None:
     assert not diagnose(read(text)).causes
 
 
