@@ -295,10 +295,6 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "of a GPU or NIC that the host uses: boot with iommu=pt; of device 00:00.x the board's firmware: update"
               " it",
               "Linux before 4.20, drivers/iommu/amd_iommu.c"),
-    FaultLine(r"hfi1 units: total -1\b[^\n]{0,40}",
-              "libpsm2 does not find the Omni-Path port: rdma-core's rule for names has renamed hfi1_0",
-              "NAME_KERNEL in /etc/udev/rules.d/60-rdma-persistent-naming.rules and reboot, or a newer libpsm2",
-              "cornelisnetworks/opa-psm2 issue 43"),
     FaultLine(r"-E- [^\n]{0,60}PSID[^\n]{0,40}(?:mismatch|differs|does not match)[^\n]{0,60}|-E- PSID"
               r" mismatch[^\n]{0,80}",
               "the firmware image is not for this card: its PSID is another one",
@@ -327,11 +323,6 @@ DRIVER_SYMPTOMS: tuple[FaultLine, ...] = (
               " and"
               " firmware",
               "Linux drivers/gpu/drm/i915/gt/intel_reset.c, drivers/gpu/drm/xe"),
-    FaultLine(r"# CONFIG_(?:PCI_P2PDMA|HSA_AMD_P2P|DMABUF_MOVE_NOTIFY) is not set"
-              r"(?=[\s\S]{0,8000}?\b(?:hip[A-Z]|HIP|rocm|amdgpu))",
-              "the kernel was built without copies between AMD GPUs over PCIe",
-              "take a newer kernel with CONFIG_HSA_AMD_P2P, PCI_P2PDMA and DMABUF_MOVE_NOTIFY (6.x), or amdgpu-dkms",
-              "Linux drivers/gpu/drm/amd/amdkfd/Kconfig, HSA_AMD_P2P"),
     FaultLine(r"The GPU likely needs to be reset|PMU has halted|from GSP to trigger bugcheck",
               "a GPU must be reset before it works again",
               "stop what uses it and reset it (nvidia-smi --gpu-reset), or restart the guest or host; if it comes back,"

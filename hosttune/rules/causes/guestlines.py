@@ -201,7 +201,6 @@ GUEST_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"NVRM: Attempting to remove device [0-9a-f:.]{7,16} with non-zero usage count"
               r"|failed to clear page tables on GEM object close|amdgpu: leaking bo va"
               r"|Could not unload NVIDIA driver kernel modules, driver is in use"
-              r"|An NVIDIA kernel module '[\w-]{1,24}' appears to (?:be )?already (?:be )?loaded[^\n]{0,40}"
               r"|failed to unload driver: resource temporarily unavailable"
               rf"|Module {_MODULES} is in use[^\n]{{0,60}}",
               "something on the host still uses the GPU or NIC that its driver is to give up",
@@ -913,11 +912,6 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "give that guest (of a device model the stub domain) more memory, or a smaller swiotlb=; free memory"
               " below 4 GiB, after a boot there is most",
               "Linux drivers/xen/swiotlb-xen.c; QubesOS/qubes-issues issue 9971"),
-    FaultLine(r"\+ PCI\[0\.\d{1,2}\] - PCI/[^\n]{1,60}\n[^\n]{0,120}\+ PCI\[[1-9]\d?\.\d\] - (?:NIC|GPU)/\S{1,20}",
-              "NCCL counts a virtual bridge above GPU and NIC as a link of 0.2 GB/s, and plans around it",
-              "give it a topology file (NCCL_TOPO_FILE) with the host's link_speed and link_width (hosttune plan writes"
-              " one), or ports with x-speed=32,x-width=16; and GPUDirect RDMA in the guest",
-              "NVIDIA/nccl issue 749; its src/graph/topo.cc"),
     FaultLine(r"(?:Hyper-V|-azure\b|Microsoft)[^\n]{0,40}(?=[\s\S]{0,2000}?numa_balancing(?: ?= ?|\s{1,4})1\b)"
               r"(?=[\s\S]{0,20000}?(?:RCCL|Instinct))(?=[\s\S]{0,20000}?GPU Direct RDMA Disabled)"
               r"|numa_balancing(?: ?= ?|\s{1,4})1\b(?=[\s\S]{0,2000}?(?:Hyper-V|-azure\b|Microsoft))"
