@@ -6,6 +6,7 @@ Runs of one figure on one machine are nearer to each other than `SPREAD`; no mod
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
@@ -75,11 +76,13 @@ def _apart(figures: Sequence[Judged], group: Mapping[int, float]) -> Iterator[tu
         middle, unit = median(rest), figures[min(low)].figure
         factor = figures[min(low)].factor
         others = "the other" if len(rest) == 1 else f"the other {len(rest)}"
-        shared = frozenset.intersection(*(places[n] for n in low)) if len(low) > 1 and pairs else frozenset()
-        whose = [re.search(rf"[a-z]{{0,16}}{re.escape(place)}\b", figures[min(low)].figure.subject) for place in shared]
-        also = f", as all pairs of {whose[0][0]}" if whose and whose[0] and not shared & fine else ""
+        often = Counter(place for n in low if pairs for place in places[n] - fine)
+        shared = {place for place in often if often[place] > 1}
         for n in low:
             part = f"{group[n] / middle:.0%} of {others} ({number(middle / factor)} {unit.unit})"
+            names = (rf"[a-z]{{0,16}}{re.escape(place)}\b" for place in shared & places[n])
+            whose = [re.search(name, figures[n].figure.subject) for name in names]
+            also = f", as all pairs of {whose[0][0]}" if len(whose) == 1 and whose[0] else ""
             yield n, f"{number(figures[n].figure.value)} {unit.unit}, {part}{also}"
 
 

@@ -1556,6 +1556,13 @@ FAULT_LINES: tuple[FaultLine, ...] = (
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say: named where no line above says it, after the kernel's.
 SYMPTOMS: tuple[FaultLine, ...] = (
+    FaultLine(r"NCCL_P2P_LEVEL=(?:SYS|5)\b[^\n]{0,200}\b(?:alltoall|sendrecv|gather|scatter)_perf\b"
+              r"(?=[\s\S]{0,200000}?# Avg bus bandwidth {1,4}: [0-7]\.\d)"
+              r"(?=[\s\S]{0,200000}?\nGPU\d[^\n]{0,200}\bSYS\b)(?![\s\S]{0,200000}?\bNV\d{1,2}\b)",
+              "copies between GPUs of two sockets are forced to go from GPU to GPU (NCCL_P2P_LEVEL=SYS), which is"
+              " slower there than through host memory",
+              "unset NCCL_P2P_LEVEL, and compare the two runs size by size",
+              "NCCL user guide, NCCL_P2P_LEVEL; NVIDIA/nccl issue 1817"),
     FaultLine(r"had (?:untolerated )?taint \{nvidia\.com/gpu[^}\n]{0,40}\}[^\n]{0,60}",
               "the nodes with GPUs are closed to pods that do not name their taint",
               "tolerations in the pod (key nvidia.com/gpu, operator Exists), with the GPU among its limits",

@@ -155,8 +155,12 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
 
 def _merely_set(case: Case, finding: Finding) -> bool:
     """Return whether variables are all that speaks for it: machines that run well have them set, too."""
-    return not finding.more and all(
-        part.partition("=")[0] in case.environment for part in re.split(r"[;,] (?=[A-Z_]+=|[a-z])", finding.text)
+    return (
+        not finding.more
+        and "complaint" not in case.seen.said
+        and all(
+            part.partition("=")[0] in case.environment for part in re.split(r"[;,] (?=[A-Z_]+=|[a-z])", finding.text)
+        )
     )
 
 

@@ -32,6 +32,7 @@ from hosttune.rules.causes.lspci import groups, machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
 from hosttune.rules.causes.pairs import PAIRS, pairs
+from hosttune.rules.causes.people import of_people
 from hosttune.rules.causes.ports import RAILS, counters, ethtool, interfaces, iperf, rdma_ports
 from hosttune.rules.causes.rates import RATES, rates
 from hosttune.rules.causes.search import distinct, search
@@ -177,6 +178,8 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     if not parts:
         raise BadInput(unused[0].why, where=where, hint=_HINT)
     merged, doubts = merge(parts)
+    if not merged.observations.stated:
+        merged, doubts = merge([*parts, (where, of_people(whole[:_FIRST], merged.setup.nics))])
     unread = _not_understood(tools, whole, where)
     if re.search(_VIRTUAL, whole):
         why = "reserved there: those of its physical function hold, which the host shows"
@@ -347,7 +350,7 @@ _RANK = re.compile(r"(?m)^#?[ \t]+Rank[ \t]+[0-9]+[ \t].*?\bon\s+(\S+)\s+device\
 
 def _variables(text: str) -> Measured:
     lines = (line for line in text.split("\n") if re.match(_SETS, line))
-    variables = {name: value for line in lines for name, value in _VARIABLE.findall(line)}
+    variables = {name: value.rstrip(",") for line in lines for name, value in _VARIABLE.findall(line)}
     return Measured(version=1, setup=Setup(environment=variables))
 
 
@@ -624,6 +627,18 @@ _TREE = r"\+ PCI\[([\d.]{1,6})\] - NIC/(\S{1,24})[^\n]*\n[^\n]*?\+ NET\[([\d.]{1
 # a guest does not show the link.
 _PART, _UNREAD = 0.45, 12.0
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
+# What people and launchers say of several hosts; ports and plugins that a run on one host does not name.
+_SAID_SEVERAL = re.compile(
+    r"(?i)(?<!available: )\b(?:[2-9]|[1-9]\d{1,3}|two|three|four|eight)[ -](?:[x×] ?)?"
+    r"(?!numa|[gc]pu|rank|process)(?:(?!of|per|on|in)[\w-]{1,16} )?(?:nodes?|machines|hosts|servers|replicas|pods)\b"
+    r"(?! \(\d)"
+    r"|\b(?:n|num_)nodes?[ =:]{1,3}(?:[2-9]|[1-9]\d)|(?:--nodes[ =]|\bsrun [^\n]{0,80}?-N ?)(?:[2-9]|[1-9]\d)\b"
+    r"|\s--?(?:hostfile|machinefile)\b|\s(?:-H|--host|-hosts) ?[\w.-]{1,64}(?::\d{1,3})?,[\w.-]"
+)
+_MEANT = (
+    r"NCCL_IB_HCA(?:=| set (?:by environment )?to )[\"'=]?\w|Loaded net plugin [^\n]{0,20}RDMA Plugin|P2P plugin IBext"
+)
+_WORLD = r"(?i)\bworld[_ ]size\W{1,3}(\d{1,5})\b"
 
 
 def _nccl_debug(text: str) -> Measured:
@@ -648,10 +663,9 @@ def _nccl_debug(text: str) -> Measured:
         "transport": _transport(vias, names, text, hosts),
         "said": {"nics": ", ".join(re.findall(r"\[[0-9]+\](\S+?):[0-9]+/", ports[1]))} if ports else {},
     }
-    if seen["transport"] is None and (lacking := re.search(r"NET/IB : No device found", text)):
+    lacking = re.search(r"NET/IB : No device found", text) if seen["transport"] in (None, "socket") else None
+    if lacking := (seen["transport"] and re.search(_NO_VERBS, text)) or lacking:
         seen["said"]["transport"] = lacking[0]  # of one host that is no fault, and of several it is
-    if seen["transport"] == "socket" and (lacking := re.search(_NO_VERBS, text)):
-        seen["said"]["transport"] = lacking[0]
     if any(via.startswith("NET/IB") for via in vias):
         direct = {
             host: bool(gdr) for host, gdr in sorted(_OVER_RDMA.findall(text))
@@ -711,6 +725,16 @@ def _all_here(text: str) -> bool:
     )
 
 
+def _of_several(text: str) -> bool:
+    """Return whether the words around a log tell of several hosts, or what is said to be missing is for several."""
+    if re.search(_NO_VERBS, text) or _SAID_SEVERAL.search(text):
+        return True
+    world = re.search(_WORLD, text)
+    here = set(re.findall(r"(?m)^(\S{1,200}?:\d{1,10}):\d{1,10} \[\d{1,4}\] ", text))
+    named = re.search(_MEANT, text) if "NET/IB : No device found" in text else None
+    return named is not None and ("NCCL_IB_HCA" in named[0] or (world is not None and int(world[1]) > len(here)))
+
+
 def _transport(vias: set[str], ports: list[str], text: str, hosts: int | None) -> Transport | None:
     """Return what carries the data: what the channels say, and else the network of a run on several hosts.
 
@@ -721,7 +745,7 @@ def _transport(vias: set[str], ports: list[str], text: str, hosts: int | None) -
     several = (
         (hosts or len(set(_HOST.findall(text)))) > 1
         or re.search(_MANY_RANKS, text) is not None
-        or (hosts is None and re.search(_NO_VERBS, text) is not None and not _all_here(text))
+        or (hosts is None and not _all_here(text) and _of_several(text))
     )
     if any(via.startswith("NET/Socket") for via in vias):
         return "socket"

@@ -10,7 +10,7 @@ from hosttune.model.measured import Figure, Measured
 _NAME = r"(?:[A-Za-z][\w.-]{0,62}|\d{1,3}(?:\.\d{1,3}){3})"
 _UNIT = r"[KMG]i?(?:[Bb]/s|[bB]ps|bits?/s(?:ec)?|B/sec)"
 _ROW = (
-    rf"[ \t|*>-]{{0,8}}({_NAME})[ \t]*(?:<?[-=]{{1,2}}>|[→↔|,:/]|[ \t](?:to|and|vs\.?)[ \t]|[ \t])[ \t|]*({_NAME})"
+    rf"[ \t|*>-]{{0,8}}({_NAME})[ \t]*(?:<?[-=]{{1,2}}>|[→↔|,:/]|[ \t](?:to|and|vs\.?|--?)[ \t]|[ \t])[ \t|]*({_NAME})"
     rf"[ \t|:=,]+(\d{{1,6}}(?:\.\d{{1,4}})?)[ \t]*({_UNIT})?[ \t|]*(?:#[^\n]{{0,80}})?"
 )
 _SQUARE = (
@@ -31,7 +31,7 @@ def pairs(text: str) -> Measured:
     names = {name for row in rows for name in row[:2]}
     alike = {re.sub(r"\d+|(?<=[-_.])[a-z]$", "", name) for name in names}  # node01, gpu-a, 192.0.2.1
     unit = next(iter(re.findall(_UNIT, text)), "")
-    if len(rows) != len({row[:2] for row in rows}) or len(names) > len(rows) + 1 or len(alike) != 1:
+    if len(rows) != len({row[:2] for row in rows}) or len(names) == 2 * len(rows) or len(alike) != 1:
         raise NotUnderstood("a table of pairs", "its names are not those of hosts, each in several pairs")
     if not unit:
         raise NotUnderstood("a table of pairs", "its unit is not said (GB/s, Gb/s …)")

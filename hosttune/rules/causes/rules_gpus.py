@@ -283,7 +283,10 @@ _SIZED = ("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_IB_QPS_PER_CONNECTION
 def forced(case: Case) -> Finding | None:
     """Variables replace what the library would choose."""
     variables = _set(case, **dict.fromkeys(_FORCED, ()), CUDA_LAUNCH_BLOCKING=("1",), HSA_ENABLE_SDMA=("0",))
-    about = case.about(COLLECTIVES)
+    if case.shape.links == 0 and not case.shape.virtual and case.low(COLLECTIVES):
+        variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not
+    # What is set for all does not set one apart.
+    about = tuple(judged for judged in case.about(COLLECTIVES) if judged not in case.apart(COLLECTIVES))
     alike = bool(about) and all(judged.figure.subject == "2 GPUs" for judged in about)  # of two, tree and ring are one
     # Of several hosts a ring is what the library itself would take for large messages.
     if alike or (case.shape.hosts != 1 and case.environment.get("NCCL_ALGO", "").upper() == "RING"):

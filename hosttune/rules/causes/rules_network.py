@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
 from hosttune.rules.causes.rule import COLLECTIVES, NETWORK, Case, first_kept, observed, rule, supports
@@ -14,6 +16,11 @@ from hosttune.rules.engine import Finding
 
 _GUIDE = "NCCL user guide, Environment Variables"
 _PORT_RATES = (10.0, 25.0, 40.0, 50.0, 56.0, 100.0, 200.0, 400.0)  # Gb/s of Ethernet and InfiniBand ports
+_UNSEEN = (
+    "the process sees no RDMA device: ibv_devinfo where it runs. A container needs /dev/infiniband (docker --device;"
+    " Kubernetes: an RDMA device plugin, hostNetwork or SR-IOV), libibverbs and IPC_LOCK; a guest the RDMA function;"
+    " a host the NIC's driver and ib_uverbs; NCCL_IB_HCA names that are there"
+)
 _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
 _FAMILY = re.compile(r"(?:mlx|hfi|cxgb)\d_?$")  # how all names of a driver begin
 _BOTH = 2  # ways within a host: between GPUs, and through its memory
@@ -44,12 +51,14 @@ def socket_transport(case: Case) -> Finding | None:
         *variables,
         *([case.told("transport", "the library uses sockets")] if case.seen.transport == "socket" else []),
     ]
+    unseen = case.seen.transport == "socket" and "No device" in case.seen.said.get("transport", "")
     alone = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_SHM_DISABLE=("1",))  # of one host, too
     if case.shape.hosts == 1 and alone and not variables:
         return None  # its own devices have no other way then
     if words:
         about = case.about(COLLECTIVES) if len(alone) == _BOTH else case.networked
-        return observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
+        finding = observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
+        return replace(finding, remedy=_UNSEEN) if finding and unseen and not variables else finding
     host, low = case.shape.host_gb_per_s, case.low_between
     little = [verdict for verdict in low if host and verdict.value is not None and verdict.value < host * _LITTLE]
     if case.seen.transport is not None or not low or case.seen.gpudirect_rdma:

@@ -1,0 +1,67 @@
+"""What people write around a log: the rate that they have and the one that they expect, and that a run hangs."""
+
+from __future__ import annotations
+
+import re
+
+from hosttune.model.measured import Measured, Nics, Observations, Stated
+from hosttune.rules.causes.equals import SPREAD
+from hosttune.rules.causes.verdicts import converted
+
+_RATE = r"(\d{1,4}(?:\.\d{1,3})?) ?([GM]i?(?:[Bb]/s(?:ec)?|[Bb]ps|bits?/s))(?: \w{3,12})?"
+_WANTED = (
+    r"(?:instead of|rather than|(?<!as )expect(?:ed|ing)?|should (?:be|get|give|reach)|supposed to (?:be|get|reach))"
+)
+_AIM = re.compile(
+    rf"{_RATE}[ ,;(]{{1,4}}{_RATE} (?:is |was |are |were )?(?:expected\b|should)"
+    rf"|{_RATE}[^\n\d]{{0,40}}?\b{_WANTED}[^\n\d]{{0,30}}{_RATE}"
+)
+_LITTLE = rf"\bonly (?:about |around |~ ?|at )?{_RATE}"
+_HANGS = (
+    r"(?im)^(?![^\n]{0,400}(?:\bNCCL |kernel|NVRM|i915|\bxe |amdgpu|\bif |fix))[^\n]{0,200}?"
+    r"(?<!not )(?<!never )(?<!longer )(?<!without )\b(?:hangs?|hung|stuck|freezes?|frozen|stalls?|stalled"
+    r"|never (?:returns?|finish|ends?|completes?)|(?:does|did) not return|nothing (?:more|further)"
+    r"|no (?:further|more) (?:output|lines)|output (?:stays|stops|ends) here)\b[^\n]{0,60}"
+    r"|^[^\n]{0,80}\b0%\|[^\n]{0,60} 0/\d{1,9} \[00:0\d<\?[^\n]{0,120}\s*\Z"
+)
+_BETWEEN_GPUS = r"\bInit COMPLETE\b|NCCL INFO Channel [^\n]{1,120} via (?:P2P|SHM|direct)"
+# Links, or hosts: then something else holds the ranks.
+_OTHERWISE = (
+    r"\bNV\d{1,2}\b|(?<!no )(?<!without )\bNVLink|\bNVLS\b|\bSXM|\bHGX|via NET/|nNodes (?!1\b)\d"
+    r"|NCCL_P2P_DISABLE(?:=| set \D{0,20}to )[\"']?1"
+)
+
+
+def of_people(text: str, nics: Nics | None) -> Measured:
+    """Return what people say of a run: a complaint with its figures, and why a run hangs. `nics`: those of its log."""
+    aim, little, hangs = _AIM.search(text), re.search(_LITTLE, text), re.search(_HANGS, text)
+    stated = []
+    if hangs and re.search(_BETWEEN_GPUS, text) and not re.search(_OTHERWISE, text):
+        stated.append(
+            Stated(
+                says="after the init nothing more happens, as where copies between GPUs do not get through: IOMMU, ACS",
+                line=" ".join(hangs[0].split())[:120],
+                remedy="run once with NCCL_P2P_DISABLE=1 (vLLM: --disable-custom-all-reduce, too): if that passes, on a"
+                " host without guests boot with iommu=pt, or turn IOMMU and ACS off in the firmware; else a stack of"
+                " each rank (py-spy dump) shows where it waits",
+                source="NCCL user guide, PCI Access Control Services; vllm-project/vllm issue 9920",
+            )
+        )
+    cells = [cell for cell in aim.groups() if cell] if aim else ["0", "GB/s"] * 2
+    rates = (converted(float(cells[n]), cells[n + 1], "bytes per second") for n in (0, 2))
+    now, goal = (rate[0] if rate else 0.0 for rate in rates)
+    carried = nics.rate_gbps / 8 * (nics.count or 1) if nics and nics.rate_gbps else 0.0
+    short = 0 < now * SPREAD < goal
+    if aim and short and 0 < carried * SPREAD < goal:
+        stated.append(
+            Stated(
+                says=f"the ports that are shown carry {carried:g} GB/s, and {goal:g} GB/s is expected",
+                line=" ".join(aim[0].split()),
+                remedy="ibstat or ethtool: a port that can do more has a cable, switch port or setting of a lower rate;"
+                " else count with the ports' rate",
+                source="standard rates of ports, 8 bits a byte; nccl-tests doc/PERFORMANCE.md",
+            )
+        )
+    complaint = aim[0] if aim and short else little[0] if little else ""
+    said = {"complaint": complaint} if complaint else {}
+    return Measured(version=1, observations=Observations(stated=tuple(stated), said=said))
