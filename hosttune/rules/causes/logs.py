@@ -32,7 +32,7 @@ from hosttune.rules.causes.lspci import groups, machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
 from hosttune.rules.causes.pairs import PAIRS, pairs
-from hosttune.rules.causes.people import of_people
+from hosttune.rules.causes.people import SEVERAL, of_people
 from hosttune.rules.causes.ports import RAILS, counters, ethtool, interfaces, iperf, rdma_ports
 from hosttune.rules.causes.rates import RATES, rates
 from hosttune.rules.causes.search import distinct, search
@@ -40,6 +40,7 @@ from hosttune.rules.causes.stated import SPOKEN, lines_of, spoken, stated
 
 _HINT = "save the whole output of one run"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
+_WRITTEN = 1 << 17  # in which people's own words are: they stand around short logs
 _VIRTUAL = r"(?m)^[0-9a-f:]{5,13}\.[0-7] \S[^\n]{0,200}Virtual Function"
 _NEAR_COMMAND = 1000  # characters before a run
 _QUOTED, _MOST_COUNTED = 5, 1000  # lines that were not understood
@@ -179,7 +180,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
         raise BadInput(unused[0].why, where=where, hint=_HINT)
     merged, doubts = merge(parts)
     if not merged.observations.stated:
-        merged, doubts = merge([*parts, (where, of_people(whole[:_FIRST], merged.setup.nics))])
+        merged, doubts = merge([*parts, (where, of_people(whole[:_WRITTEN], merged.setup.nics))])
     unread = _not_understood(tools, whole, where)
     if re.search(_VIRTUAL, whole):
         why = "reserved there: those of its physical function hold, which the host shows"
@@ -627,14 +628,7 @@ _TREE = r"\+ PCI\[([\d.]{1,6})\] - NIC/(\S{1,24})[^\n]*\n[^\n]*?\+ NET\[([\d.]{1
 # a guest does not show the link.
 _PART, _UNREAD = 0.45, 12.0
 _NO_VERBS = r"Failed to open libibverbs[^\n]{0,40}"  # nobody asks why that is so on one host
-# What people and launchers say of several hosts; ports and plugins that a run on one host does not name.
-_SAID_SEVERAL = re.compile(
-    r"(?i)(?<!available: )\b(?:[2-9]|[1-9]\d{1,3}|two|three|four|eight)[ -](?:[x×] ?)?"
-    r"(?!numa|[gc]pu|rank|process)(?:(?!of|per|on|in)[\w-]{1,16} )?(?:nodes?|machines|hosts|servers|replicas|pods)\b"
-    r"(?! \(\d)"
-    r"|\b(?:n|num_)nodes?[ =:]{1,3}(?:[2-9]|[1-9]\d)|(?:--nodes[ =]|\bsrun [^\n]{0,80}?-N ?)(?:[2-9]|[1-9]\d)\b"
-    r"|\s--?(?:hostfile|machinefile)\b|\s(?:-H|--host|-hosts) ?[\w.-]{1,64}(?::\d{1,3})?,[\w.-]"
-)
+# Ports and plugins that a run on one host does not name.
 _MEANT = (
     r"NCCL_IB_HCA(?:=| set (?:by environment )?to )[\"'=]?\w|Loaded net plugin [^\n]{0,20}RDMA Plugin|P2P plugin IBext"
 )
@@ -727,7 +721,7 @@ def _all_here(text: str) -> bool:
 
 def _of_several(text: str) -> bool:
     """Return whether the words around a log tell of several hosts, or what is said to be missing is for several."""
-    if re.search(_NO_VERBS, text) or _SAID_SEVERAL.search(text):
+    if re.search(_NO_VERBS, text) or SEVERAL.search(text[:_WRITTEN]):
         return True
     world = re.search(_WORLD, text)
     here = set(re.findall(r"(?m)^(\S{1,200}?:\d{1,10}):\d{1,10} \[\d{1,4}\] ", text))

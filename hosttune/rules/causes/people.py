@@ -15,16 +15,30 @@ _WANTED = (
 _AIM = re.compile(
     rf"{_RATE}[ ,;(]{{1,4}}{_RATE} (?:is |was |are |were )?(?:expected\b|should)"
     rf"|{_RATE}[^\n\d]{{0,40}}?\b{_WANTED}[^\n\d]{{0,30}}{_RATE}"
+    rf"|(?<!as )\b[Ee]xpect(?:ed|ing)?\b[^\n\d]{{0,30}}{_RATE}[^\n\d]{{0,40}}?{_RATE}"  # the other way round
 )
+_OTHER_WAY = 9  # its first group
 _LITTLE = rf"\bonly (?:about |around |~ ?|at )?{_RATE}"
+# What people and launchers say of several hosts.
+SEVERAL = re.compile(
+    r"(?i)(?<!available: )\b(?:[2-9]|[1-9]\d{1,3}|two|three|four|eight)[ -](?:[x×] ?)?"
+    r"(?!numa|[gc]pu|rank|process)(?:(?!of|per|on|in)[\w-]{1,16} )?(?:nodes?|machines|hosts|servers|replicas|pods)\b"
+    r"(?! \(\d)"
+    r"|\b(?:n|num_)nodes?[ =:]{1,3}(?:[2-9]|[1-9]\d)|(?:--nodes[ =]|\bsrun [^\n]{0,80}?-N ?)(?:[2-9]|[1-9]\d)\b"
+    r"|\s--?(?:hostfile|machinefile)\b|\s(?:-H|--host|-hosts) ?[\w.-]{1,64}(?::\d{1,3})?,[\w.-]"
+)
 _HANGS = (
-    r"(?im)^(?![^\n]{0,400}(?:\bNCCL |kernel|NVRM|i915|\bxe |amdgpu|\bif |fix))[^\n]{0,200}?"
+    r"(?im)^(?![^\n]{0,400}(?:\bNCCL (?:INFO|WARN)|kernel:|NVRM|i915|\bxe |amdgpu|\bif (?:it|the)\b|\bfixe[sd]\b))"
+    r"[^\n]{0,200}?"
     r"(?<!not )(?<!never )(?<!longer )(?<!without )\b(?:hangs?|hung|stuck|freezes?|frozen|stalls?|stalled"
     r"|never (?:returns?|finish|ends?|completes?)|(?:does|did) not return|nothing (?:more|further)"
     r"|no (?:further|more) (?:output|lines)|output (?:stays|stops|ends) here)\b[^\n]{0,60}"
     r"|^[^\n]{0,80}\b0%\|[^\n]{0,60} 0/\d{1,9} \[00:0\d<\?[^\n]{0,120}\s*\Z"
 )
-_BETWEEN_GPUS = r"\bInit COMPLETE\b|NCCL INFO Channel [^\n]{1,120} via (?:P2P|SHM|direct)"
+_OF_HOST = r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] "
+_BETWEEN_GPUS = (
+    r"\bInit COMPLETE\b|\bConnected all (?:rings|trees)|NCCL INFO Channel [^\n]{1,120} via (?:P2P|SHM|direct)"
+)
 # Links, or hosts: then something else holds the ranks.
 _OTHERWISE = (
     r"\bNV\d{1,2}\b|(?<!no )(?<!without )\bNVLink|\bNVLS\b|\bSXM|\bHGX|via NET/|nNodes (?!1\b)\d"
@@ -36,7 +50,8 @@ def of_people(text: str, nics: Nics | None) -> Measured:
     """Return what people say of a run: a complaint with its figures, and why a run hangs. `nics`: those of its log."""
     aim, little, hangs = _AIM.search(text), re.search(_LITTLE, text), re.search(_HANGS, text)
     stated = []
-    if hangs and re.search(_BETWEEN_GPUS, text) and not re.search(_OTHERWISE, text):
+    alone = not SEVERAL.search(text) and len(set(re.findall(_OF_HOST, text))) < 2
+    if hangs and alone and re.search(_BETWEEN_GPUS, text) and not re.search(_OTHERWISE, text):
         stated.append(
             Stated(
                 says="after the init nothing more happens, as where copies between GPUs do not get through: IOMMU, ACS",
@@ -50,6 +65,7 @@ def of_people(text: str, nics: Nics | None) -> Measured:
     cells = [cell for cell in aim.groups() if cell] if aim else ["0", "GB/s"] * 2
     rates = (converted(float(cells[n]), cells[n + 1], "bytes per second") for n in (0, 2))
     now, goal = (rate[0] if rate else 0.0 for rate in rates)
+    now, goal = (goal, now) if aim and aim[_OTHER_WAY] else (now, goal)
     carried = nics.rate_gbps / 8 * (nics.count or 1) if nics and nics.rate_gbps else 0.0
     short = 0 < now * SPREAD < goal
     if aim and short and 0 < carried * SPREAD < goal:
