@@ -38,11 +38,12 @@ _HANGS = (
 _OF_HOST = r"(?m)^(\S{1,200}?):\d{1,10}:\d{1,10} \[\d{1,4}\] "
 _BETWEEN_GPUS = (
     r"\bInit COMPLETE\b|\bConnected all (?:rings|trees)|NCCL INFO Channel [^\n]{1,120} via (?:P2P|SHM|direct)"
+    r"|(?m:^)[ \t]*GPU0[ \t]+X[ \t]+(?:PIX|PXB|PHB|NODE|SYS)\b|P2P Connectivity Matrix"
 )
 # Links, or hosts: then something else holds the ranks.
 _OTHERWISE = (
-    r"\bNV\d{1,2}\b|(?<!no )(?<!without )\bNVLink|\bNVLS\b|\bSXM|\bHGX|via NET/|nNodes (?!1\b)\d"
-    r"|NCCL_P2P_DISABLE(?:=| set \D{0,20}to )[\"']?1"
+    r"\bNV\d{1,2}\b|(?<!no )(?<!without )\bNVLink|\bNVLS\b|\bSXM|\b[HD]GX|\bMI[23]\d\d|via NET/|nNodes (?!1\b)\d"
+    r"|NCCL_P2P_DISABLE(?:=| set \D{0,20}to )[\"']?1|\biommu=off\b"
 )
 
 
@@ -54,7 +55,7 @@ def of_people(text: str, nics: Nics | None) -> Measured:
     if hangs and alone and re.search(_BETWEEN_GPUS, text) and not re.search(_OTHERWISE, text):
         stated.append(
             Stated(
-                says="after the init nothing more happens, as where copies between GPUs do not get through: IOMMU, ACS",
+                says="the run hangs, as where copies between GPUs do not get through: IOMMU, ACS",
                 line=" ".join(hangs[0].split())[:120],
                 remedy="run once with NCCL_P2P_DISABLE=1 (vLLM: --disable-custom-all-reduce, too): if that passes, on a"
                 " host without guests boot with iommu=pt, or turn IOMMU and ACS off in the firmware; else a stack of"
