@@ -18,7 +18,7 @@ _AIM = re.compile(
     rf"|(?<!as )\b[Ee]xpect(?:ed|ing)?\b[^\n\d]{{0,30}}{_RATE}[^\n\d]{{0,40}}?{_RATE}"  # the other way round
 )
 _OTHER_WAY = 9  # its first group
-_LITTLE = rf"\bonly (?:about |around |~ ?|at )?{_RATE}"
+_LITTLE = rf"\bonly (?![^\n]{{0,40}}\b(?i:ports?|nics?|links?|ethernet)\b)(?:about |around |~ ?|at )?{_RATE}"
 # What people and launchers say of several hosts.
 SEVERAL = re.compile(
     r"(?i)(?<!available: )\b(?:[2-9]|[1-9]\d{1,3}|two|three|four|eight)[ -](?:[x×] ?)?"
