@@ -662,13 +662,18 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (also GLOO_SOCKET_IFNAME, UCX_NET_DEVICES,"
               " and of Open MPI btl_tcp_if_include), not docker0, 172.17.0.1 on each host; UCX 1.17 leaves bridges out",
               "NCCL user guide, Troubleshooting, Networking issues; openucx/ucx issues 9383 and 9908"),
-    FaultLine(r"could not insert '?(?:nvidia|amdgpu|habanalabs|mlx5)\w{0,16}'?: (?:Operation not permitted"
-              r"|Permission denied)",
-              "the kernel refuses the module: it is locked down (Secure Boot), or SELinux or the container's rights"
-              " forbid it",
+    FaultLine(r"could not insert '?(?:nvidia|amdgpu|habanalabs|mlx5)\w{0,16}'?: Operation not permitted",
+              "the kernel refuses the module: it is locked down (Secure Boot), or the container's rights forbid it",
               "sign the module with a key that the kernel trusts (mokutil --import) or switch Secure Boot and lockdown"
-              " off; dmesg and ausearch -m avc say which; a container must be privileged, better the host loads it",
-              "kernel_lockdown(7); init_module(2): EPERM; bottlerocket issue 4218; NVIDIA/gpu-operator issue 553"),
+              " off; dmesg says which; a container must be privileged, better the host loads it",
+              "kernel_lockdown(7); init_module(2): EPERM; bottlerocket issue 4218"),
+    FaultLine(r"could not insert '?(?:nvidia|amdgpu|habanalabs|mlx5)\w{0,16}'?: Permission denied"
+              r"|avc: {1,2}denied {1,2}\{ module_load \}[^\n]{0,160}",
+              "SELinux forbids to load the module: EACCES, and not the EPERM of a locked kernel",
+              "ausearch -m avc shows it; restorecon -R the module's folder, or give its file the type"
+              " modules_object_t; a container that loads it must be privileged with the type spc_t; to see it pass"
+              " once: setenforce 0",
+              "Linux security/selinux/hooks.c, selinux_kernel_module_from_file; NVIDIA/gpu-operator issue 553"),
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say.
 CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (

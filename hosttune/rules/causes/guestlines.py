@@ -422,8 +422,9 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               r"|(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)"
               r"|IommuDmaMap\([^\n]{0,60}\b12\)",
               "the guest's memory may not be locked",
-              "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory of"
-              " what starts QEMU (LimitMEMLOCK=infinity, ulimit -l; of a container its runtime's)",
+              "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory"
+              " of what starts QEMU (LimitMEMLOCK=infinity, ulimit -l; of a container its runtime's, and SYS_RESOURCE"
+              " to raise it)",
               "QEMU hw/vfio/container.c; libvirt, formatdomain: memtune; Linux drivers/vfio/vfio_iommu_type1.c;"
               " kubevirt issue 8472"),
     FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:No space left on device|= -28\b)"
