@@ -79,6 +79,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "/dev/shm of the container is too small",
               "docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium Memory there",
               f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
+    FaultLine(r"NCCL WARN unlink shared memory /dev/shm/nccl-[^\n]{1,40}No such file or directory",
+              "the login manager removed the library's files in /dev/shm: to it the job's user is not logged in",
+              "RemoveIPC=no in /etc/systemd/logind.conf, then restart systemd-logind",
+              f"{_GUIDE}, Shared memory: Systemd"),
     # Copies of a test that mpirun started: each lists its own rank 0, on another host, and no row is between.
     FaultLine(r"Rank {1,4}0 (?:Group {1,4}\d{1,4} {1,4})?Pid {1,8}\d{1,9} on {1,24}(\S{1,64}) {1,4}device[^\n]{1,120}\n"
               r"(?:#[^\n]{0,200}\n| {2,8}Rank[^\n]{1,200}\n"
@@ -1720,9 +1724,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_load_one"),
     FaultLine(r"RmInitAdapter failed! \(0x22:0x56:",
               "the driver does not take a GPU: it is of another generation, or its registers do not answer",
-              "Blackwell needs the open modules, old models a legacy driver; where it ran before, power-cycle the"
-              " host and"
-              " read the lines before (XID 79)",
+              "Blackwell needs the open modules, with Above 4G Decoding and Resizable BAR in the firmware, old models a"
+              " legacy driver; where it ran before, power-cycle the host and read the lines before (XID 79)",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x22, attach; nvstatuscodes.h: 0x56, not supported"),
     FaultLine(r"missing NVDEC0 engine, cannot initialize GSP-RM",
               "the open kernel modules of this release cannot run this GPU",

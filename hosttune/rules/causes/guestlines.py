@@ -148,7 +148,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"(?i:attempting to resize bar|BAR \d \[mem [^\n]{1,60}: releasing)[^\n]{0,60}"
               r"(?=[\s\S]{0,4000}?cannot fit 0x[0-9a-f]{1,16} required)"
               r"|WARNING: Resizable BAR not detected for device[^\n]{0,20}|Problem resizing BAR\d \(-\d{1,3}\)"
-              r"|Not enough PCI address space for a large BAR",
+              r"|Not enough PCI address space for a large BAR|xe \S{8,16}: \[drm\] Small BAR device",
               "the GPU's BAR stays small: the larger one (Resizable BAR) does not fit into the window of the"
               " bridges above",
               "firmware: Above 4G Decoding and Resizable BAR on, its newest version; else boot with pci=realloc, or a"
