@@ -674,6 +674,28 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " modules_object_t; a container that loads it must be privileged with the type spc_t; to see it pass"
               " once: setenforce 0",
               "Linux security/selinux/hooks.c, selinux_kernel_module_from_file; NVIDIA/gpu-operator issue 553"),
+    FaultLine(r"device cold plug failed[^\n]{0,160}|PodResources API Get method disabled",
+              "Kata may not ask the kubelet which GPU its pod was given",
+              "kubelet's feature gate KubeletPodResourcesGet: true on this node, then restart the kubelet",
+              "NVIDIA cloud-native-docs, Confidential Containers: Troubleshooting"),
+    FaultLine(r"chmod: cannot access '[^'\n]{0,200}/dev/(?:dri|nvidia-caps)'",
+              "the container toolkit's hook looks for device files that this GPU does not have",
+              "container toolkit 1.12.1 or later; or leave graphics and display out of NVIDIA_DRIVER_CAPABILITIES",
+              "NVIDIA container toolkit, Release notes: 1.12.0, Known issues"),
+    FaultLine(r"remote hostengine at \S{1,80}\s{1,4}[^\n]{0,80}Encountered a failure",
+              "dcgm-exporter does not reach DCGM's pod",
+              "a network policy or firewall between the two: let it pass TCP port 5555; or switch DCGM's own pod off",
+              "NVIDIA GPU Operator, Troubleshooting: DCGM Exporter"),
+    FaultLine(r"cc\.mode\.state\"?[:=] {0,4}\"?failed",
+              "the GPU's confidential mode could not be changed",
+              "end what uses the GPU and set the label anew; virtualization and ACS on in the firmware; the GPU's model"
+              " must have the mode",
+              "NVIDIA cloud-native-docs, Confidential Containers: Troubleshooting"),
+    FaultLine(r"SELinux is preventing [^\n]{1,160}",
+              "SELinux refuses an access",
+              "sealert -l with the number of its line says what to change: a label (restorecon), a boolean, or a rule"
+              " (audit2allow)",
+              "setroubleshoot; NVIDIA container toolkit, Troubleshooting"),
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say.
 CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
