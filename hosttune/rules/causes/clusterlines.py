@@ -674,6 +674,12 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               " modules_object_t; a container that loads it must be privileged with the type spc_t; to see it pass"
               " once: setenforce 0",
               "Linux security/selinux/hooks.c, selinux_kernel_module_from_file; NVIDIA/gpu-operator issue 553"),
+    FaultLine(r"\b(?:inf[12]|trn[12]n?)\.\w{1,12}\b(?=[\s\S]{0,8000}?(?:driver (?:is )?not loaded|could not load NVML"
+              r"|couldn't communicate with the NVIDIA|[Nn]o devices found))",
+              "this kind of instance has no GPU of NVIDIA: its accelerators are AWS's own (Inferentia, Trainium)",
+              "an instance of a kind with GPUs (g, p); or keep NVIDIA's pods off these nodes and use the Neuron device"
+              " plugin",
+              "AWS, EC2 instance types: accelerated computing; awslabs/amazon-eks-ami issue 1470"),
     FaultLine(r"device cold plug failed[^\n]{0,160}|PodResources API Get method disabled",
               "Kata may not ask the kubelet which GPU its pod was given",
               "kubelet's feature gate KubeletPodResourcesGet: true on this node, then restart the kubelet",

@@ -2233,6 +2233,15 @@ FAILURES: tuple[FaultLine, ...] = (
               "the run ended with an error, and no line says why",
               "run it again with NCCL_DEBUG=INFO: the first WARN line of any rank has the cause",
               f"{_GUIDE}, Errors"),
+    FaultLine(r"Rank {1,4}0 (?=(?:uses device[^\n]{1,80}\n(?:[ #]{1,6}Rank {1,4}\d{1,2} uses[^\n]{1,80}\n){1,15}"
+              r"|(?:Group {1,4}\d {1,4})?Pid {1,8}(\d{1,9}) [^\n]{1,120}\n"
+              r"(?:[ #]{1,6}Rank {1,4}\d{1,2} [^\n]{0,16}Pid {1,8}\1 [^\n]{1,120}\n){1,15})(?![ #]{1,6}Rank)"
+              r"(?:[#> ][^\n]{0,200}\n|>?\s{1,4}){0,8}?[^\n]{0,80}"
+              r"\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Ss]talle?[ds]?|[Ff]reezes?)\b)[^\n]{1,60}",
+              "the first collective of one process hangs: copies between GPUs of this host do not arrive (IOMMU, ACS)",
+              "a host without guests: iommu=pt, or IOMMU and ACS off in the firmware (setpci takes ACS off for a boot);"
+              " to see it: NCCL_P2P_DISABLE=1 passes",
+              f"{_GUIDE}, PCI Access Control Services; ROCm/rccl issue 1129"),
     FaultLine(r"(?m:^)[^\n]{0,40}(?:# {1,12}\(B\) {1,16}\(elements\)|\bbytes {1,16}N {1,8}type)[^\n]{0,160}\s{1,20}"
               r"(?![^\n]{0,60}NCCL)[^\n]{0,120}(?:\^C|\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Ss]talle?[ds]?|[Ff]reezes?"
               r"|nothing more)\b)",
