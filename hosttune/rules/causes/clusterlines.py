@@ -697,7 +697,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "end what uses the GPU and set the label anew; virtualization and ACS on in the firmware; the GPU's model"
               " must have the mode",
               "NVIDIA cloud-native-docs, Confidential Containers: Troubleshooting"),
-    FaultLine(r"SELinux is preventing [^\n]{1,160}",
+    FaultLine(r"SELinux is preventing [^\n]{0,80}(?:docker|podman|containerd|nvidia|qemu|vfio"
+              r"|/dev/(?:kfd|dri))[^\n]{0,60}",
               "SELinux refuses an access",
               "sealert -l with the number of its line says what to change: a label (restorecon), a boolean, or a rule"
               " (audit2allow)",

@@ -2217,7 +2217,8 @@ FAILURES: tuple[FaultLine, ...] = (
               "UCX reports an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
               "UCX FAQ; openucx/ucx"),
-    FaultLine(r"Last error: ?\r?\n(?:[^\n]{0,40}\[std(?:err|out)\] |\S{0,80}: )?(?!Cuda failure)[^\n]{8,160}",
+    FaultLine(r"nccl\w{4,16}(?:Error|Usage)\b[^\n]{0,120}\n[^\n]{0,60}Last error: ?\r?\n"
+              r"(?:[^\n]{0,40}\[std(?:err|out)\] |\S{0,80}: )?(?!Cuda failure)[^\n]{8,160}",
               "the library ended with an error that no rule knows",
               "its words say why; NCCL_DEBUG=INFO shows what stands before it",
               "NVIDIA/nccl src/init.cc, ncclGetLastError; PyTorch torch/csrc/distributed/c10d/NCCLUtils.cpp"),
