@@ -96,7 +96,7 @@ _JUDGED = (
     KernelLine("bar-busy", "can't reserve", rf"vfio-pci (?P<address>{FULL}): BAR [0-6]: can't reserve \[",
                "drivers/pci/pci.c, __pci_request_region", outcome="fail",
                says="something else holds a BAR that VFIO needs",
-               remedy="see what holds it in /proc/iomem; a console of the firmware (BOOTFB, simple-framebuffer) goes"
+               remedy="see what holds it in /proc/iomem; a console of the firmware (BOOTFB, vesafb, efifb) goes"
                " with initcall_blacklist=sysfb_init, or by making another GPU the boot display"),
     KernelLine("iommu-refused", "platform RMRR requirement|1:1 IOMMU mapping",
                rf"{_OF}(?:DMAR: )?(?:Device is ineligible for IOMMU domain attach due to platform RMRR requirement|"

@@ -142,7 +142,7 @@ def diagnosis_report(diagnosis: Diagnosis, host: Host | None = None, name: str |
         headline = "every figure is as such a machine gives it"
         meaning = f"{told} A figure that is as it should be gets no cause."
     else:
-        trouble = next((doubt.why for doubt in diagnosis.problems if doubt.what.startswith("tells of trouble")), "")
+        trouble = next((doubt.why for doubt in diagnosis.problems if "no rule knows" in doubt.what), "")
         headline = "not decided: no line names a cause, and no figure is known to be low"
         headline = f"not decided: no rule knows the line {trouble}" if trouble else headline
         meaning = (

@@ -662,13 +662,47 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "NCCL_SOCKET_IFNAME=the interface that reaches the other hosts (also GLOO_SOCKET_IFNAME, UCX_NET_DEVICES,"
               " and of Open MPI btl_tcp_if_include), not docker0, 172.17.0.1 on each host; UCX 1.17 leaves bridges out",
               "NCCL user guide, Troubleshooting, Networking issues; openucx/ucx issues 9383 and 9908"),
-    FaultLine(r"could not insert '?(?:nvidia|amdgpu|habanalabs|mlx5)\w{0,16}'?: (?:Operation not permitted"
-              r"|Permission denied)",
-              "the kernel refuses the module: it is locked down (Secure Boot), or SELinux or the container's rights"
-              " forbid it",
+    FaultLine(r"could not insert '?(?:nvidia|amdgpu|habanalabs|mlx5)\w{0,16}'?: Operation not permitted",
+              "the kernel refuses the module: it is locked down (Secure Boot), or the container's rights forbid it",
               "sign the module with a key that the kernel trusts (mokutil --import) or switch Secure Boot and lockdown"
-              " off; dmesg and ausearch -m avc say which; a container must be privileged, better the host loads it",
-              "kernel_lockdown(7); init_module(2): EPERM; bottlerocket issue 4218; NVIDIA/gpu-operator issue 553"),
+              " off; dmesg says which; a container must be privileged, better the host loads it",
+              "kernel_lockdown(7); init_module(2): EPERM; bottlerocket issue 4218"),
+    FaultLine(r"could not insert '?(?:nvidia|amdgpu|habanalabs|mlx5)\w{0,16}'?: Permission denied"
+              r"|avc: {1,2}denied {1,2}\{ module_load \}[^\n]{0,160}",
+              "SELinux forbids to load the module: EACCES, and not the EPERM of a locked kernel",
+              "ausearch -m avc shows it; restorecon -R the module's folder, or give its file the type"
+              " modules_object_t; a container that loads it must be privileged with the type spc_t; to see it pass"
+              " once: setenforce 0",
+              "Linux security/selinux/hooks.c, selinux_kernel_module_from_file; NVIDIA/gpu-operator issue 553"),
+    FaultLine(r"\b(?:inf[12]|trn[12]n?)\.\w{1,12}\b(?=[\s\S]{0,8000}?(?:driver (?:is )?not loaded|could not load NVML"
+              r"|couldn't communicate with the NVIDIA|[Nn]o devices found))",
+              "this kind of instance has no GPU of NVIDIA: its accelerators are AWS's own (Inferentia, Trainium)",
+              "an instance of a kind with GPUs (g, p); or keep NVIDIA's pods off these nodes and use the Neuron device"
+              " plugin",
+              "AWS, EC2 instance types: accelerated computing; awslabs/amazon-eks-ami issue 1470"),
+    FaultLine(r"device cold plug failed[^\n]{0,160}|PodResources API Get method disabled",
+              "Kata may not ask the kubelet which GPU its pod was given",
+              "kubelet's feature gate KubeletPodResourcesGet: true on this node, then restart the kubelet",
+              "NVIDIA cloud-native-docs, Confidential Containers: Troubleshooting"),
+    FaultLine(r"chmod: cannot access '[^'\n]{0,200}/dev/(?:dri|nvidia-caps)'",
+              "the container toolkit's hook looks for device files that this GPU does not have",
+              "container toolkit 1.12.1 or later; or leave graphics and display out of NVIDIA_DRIVER_CAPABILITIES",
+              "NVIDIA container toolkit, Release notes: 1.12.0, Known issues"),
+    FaultLine(r"remote hostengine at \S{1,80}\s{1,4}[^\n]{0,80}Encountered a failure",
+              "dcgm-exporter does not reach DCGM's pod",
+              "a network policy or firewall between the two: let it pass TCP port 5555; or switch DCGM's own pod off",
+              "NVIDIA GPU Operator, Troubleshooting: DCGM Exporter"),
+    FaultLine(r"cc\.mode\.state\"?[:=] {0,4}\"?failed",
+              "the GPU's confidential mode could not be changed",
+              "end what uses the GPU and set the label anew; virtualization and ACS on in the firmware; the GPU's model"
+              " must have the mode",
+              "NVIDIA cloud-native-docs, Confidential Containers: Troubleshooting"),
+    FaultLine(r"SELinux is preventing [^\n]{0,80}(?:docker|podman|containerd|nvidia|qemu|vfio"
+              r"|/dev/(?:kfd|dri))[^\n]{0,60}",
+              "SELinux refuses an access",
+              "sealert -l with the number of its line says what to change: a label (restorecon), a boolean, or a rule"
+              " (audit2allow)",
+              "setroubleshoot; NVIDIA container toolkit, Troubleshooting"),
 )  # fmt: skip
 # What is seen of a fault whose cause another line may say.
 CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (

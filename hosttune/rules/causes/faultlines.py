@@ -79,6 +79,10 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "/dev/shm of the container is too small",
               "docker run --shm-size=8g (or --ipc=host); in Kubernetes mount an emptyDir with medium Memory there",
               f"{_GUIDE}, Shared memory: Docker gives 64 MB; NVIDIA/nccl src/misc/shmutils.cc"),
+    FaultLine(r"NCCL WARN unlink shared memory /dev/shm/nccl-[^\n]{1,40}No such file or directory",
+              "the login manager removed the library's files in /dev/shm: to it the job's user is not logged in",
+              "RemoveIPC=no in /etc/systemd/logind.conf, then restart systemd-logind",
+              f"{_GUIDE}, Shared memory: Systemd"),
     # Copies of a test that mpirun started: each lists its own rank 0, on another host, and no row is between.
     FaultLine(r"Rank {1,4}0 (?:Group {1,4}\d{1,4} {1,4})?Pid {1,8}\d{1,9} on {1,24}(\S{1,64}) {1,4}device[^\n]{1,120}\n"
               r"(?:#[^\n]{0,200}\n| {2,8}Rank[^\n]{1,200}\n"
@@ -1184,9 +1188,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}"
               r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*|Ring \w[\w.]{0,24} reset failure",
               "a GPU hung: one of its engines did not answer in time",
-              "read the lines below it (reset, RAS, page faults); if the reset fails, power-cycle the host; update "
-              "driver"
-              " and firmware if it comes back",
+              "read the lines around it (reset, RAS, page faults); if the reset fails, power-cycle the host; where it"
+              " is always the same of several GPUs, run without it, try it in another slot, then replace it; else"
+              " update driver and firmware",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_job.c, amdgpu_job_timedout"),
     FaultLine(r"Failed to initialize hl\d{1,3}\. Device is NOT usable|Failed to communicate with Device CPU[^\n]{0,40}",
               "an accelerator did not start: its own CPU does not answer",
@@ -1378,11 +1382,19 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "sysctl kernel.numa_balancing=0, at each boot; or NCCL_IB_PCI_RELAXED_ORDERING=1",
               "ROCm/rccl src/transport/net_ib.cc, ncclIbGdrSupport; its issue 1377"),
     FaultLine(r"XML Import Channel : dev \S{1,20} not found|Could not open XML (?:graph|topology) file[^\n]{0,100}"
-              r"|NCCL WARN XML (?:Parse|Mismatch|Graph has wrong version)[^\n]{0,80}",
+              r"|NCCL WARN XML (?:Parse|Mismatch|Format|Import|Graph has wrong version)[^\n]{0,80}"
+              r"|NCCL WARN Attribute \w{1,40} of node \w{1,40} not found",
               "a graph or topology file of NCCL does not fit this machine",
-              "unset NCCL_GRAPH_FILE and NCCL_TOPO_FILE, also in /etc/nccl.conf and ~/.nccl.conf; in a guest give it"
-              " the file that hosttune plan writes",
-              f"{_VARIABLES} (NCCL_TOPO_FILE, NCCL_GRAPH_FILE); NVIDIA/nccl issue 1240"),
+              "unset NCCL_GRAPH_FILE and NCCL_TOPO_FILE, also in /etc/nccl.conf and ~/.nccl.conf (aws-ofi-nccl sets"
+              " one: install its newest release); in a guest give it the file that hosttune plan writes",
+              f"{_VARIABLES} (NCCL_TOPO_FILE, NCCL_GRAPH_FILE); NVIDIA/nccl src/graph/xml.h; its issue 1240"),
+    FaultLine(r"Failed to find reverse path from remNode[^\n]{0,80}",
+              "the library sees a link (NVLink, XGMI) from one GPU to another, and not the way back: it is older than"
+              " this GPU, or links are down",
+              "take NCCL of the GPU's generation (H100: 2.18 and later; the framework brings its own) and another"
+              " driver; nvidia-smi nvlink -s must show all links of each GPU; a container or job must see all GPUs of"
+              " its links",
+              "NVIDIA/nccl src/graph/paths.cc; its issue 1253; ROCm/rccl issue 1728"),
     FaultLine(r"failed to connect to all addresses[^\n]{0,160}|DEADLINE_EXCEEDED[^\n]{0,80}(?:[Bb]arrier|coordination)"
               r"[^\n]{0,60}|(?:Failed|Unable) to connect to GCS[^\n]{0,100}",
               "processes do not reach the one that coordinates them",
@@ -1563,6 +1575,14 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               " slower there than through host memory",
               "unset NCCL_P2P_LEVEL, and compare the two runs size by size",
               "NCCL user guide, NCCL_P2P_LEVEL; NVIDIA/nccl issue 1817"),
+    FaultLine(r"CPU Affinity(?=[^\n]{0,80}\n(?:[^\n]{1,400}\n){0,16}?[ \t]{0,8}GPU\d{1,2}\b[^\n]{1,300}?\d-\d"
+              r"[^\n]{1,80}\n(?:[^\n]{1,400}\n){0,16}?[ \t]{0,8}GPU\d{1,2}\b[ \t A-Z0-9]{1,300}[XSEBK\d][ \t]{3,40}"
+              r"\d{1,2}[ \t]{1,20}N/A[ \t\r]{0,4}(?:\n|\Z))",
+              "the job may not use the CPUs next to one of its GPUs: its CPU Affinity is empty, that of others is not",
+              "ask for cores of both sockets (Slurm: --ntasks-per-socket, --gres-flags=enforce-binding, --exclusive; a"
+              " container: --cpuset-cpus), or for GPUs of one NUMA node",
+              "nvidia-smi topo -m: CPU Affinity within the process's cpuset; Slurm, gres.conf Cores;"
+              " rapidsai/dask-cuda issue 1381"),
     FaultLine(r"had (?:untolerated )?taint \{nvidia\.com/gpu[^}\n]{0,40}\}[^\n]{0,60}",
               "the nodes with GPUs are closed to pods that do not name their taint",
               "tolerations in the pod (key nvidia.com/gpu, operator Exists), with the GPU among its limits",
@@ -1587,6 +1607,18 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "another driver than NVIDIA's has a GPU",
               "blacklist it (nouveau, nova_core), rebuild the initramfs and reboot; vfio-pci is right for guests",
               "NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv-pci.c and nv.c; NVIDIA driver README, nouveau"),
+    FaultLine(r"/dev/kfd[^\n]{0,24}: Permission denied(?=\s{1,8}root is not member)",
+              "root of this container may not open the GPUs' compute driver: to the host it is a user outside the"
+              " group of /dev/kfd",
+              "give the container the group: --group-add with the number of the host's (stat -c %g /dev/kfd), of"
+              " rootless Podman --group-add keep-groups; in rootless Docker or LXC map it (lxc.idmap, subgid), or give"
+              " the device to the user that the container's root is",
+              "ROCm installation guide, Docker; rocminfo.cc; user_namespaces(7); podman-run(1), --group-add"),
+    FaultLine(r"/dev/kfd[^\n]{0,24}: Permission denied",
+              "the process may not open the GPUs' compute driver (/dev/kfd): it is not in its group",
+              "id must list render and video: usermod -aG render,video USER, then log in anew; give a container"
+              " --group-add with the number of the host's group (stat -c %g /dev/kfd), of rootless Podman keep-groups",
+              "ROCm installation guide, group permissions; rocminfo.cc"),
     FaultLine(r"(?:Unable to open|open) /dev/kfd[^\n]{0,80}|ROCk module is NOT loaded|amdgpu not found in modules"
               r"|RSMI_STATUS_INIT_ERROR|AMDSMI_STATUS_(?:NO_DRV|DRIVER_NOT_LOADED)|Unable to detect any GPU devices"
               r"|/dev/kfd\"?: [Nn]o such file|/sys/class/kfd[\w/]{0,30}: no such file",
@@ -1699,9 +1731,8 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "Linux drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_load_one"),
     FaultLine(r"RmInitAdapter failed! \(0x22:0x56:",
               "the driver does not take a GPU: it is of another generation, or its registers do not answer",
-              "Blackwell needs the open modules, old models a legacy driver; where it ran before, power-cycle the"
-              " host and"
-              " read the lines before (XID 79)",
+              "Blackwell needs the open modules, with Above 4G Decoding and Resizable BAR in the firmware, old models a"
+              " legacy driver; where it ran before, power-cycle the host and read the lines before (XID 79)",
               "NVIDIA/open-gpu-kernel-modules osinit.c: 0x22, attach; nvstatuscodes.h: 0x56, not supported"),
     FaultLine(r"missing NVDEC0 engine, cannot initialize GSP-RM",
               "the open kernel modules of this release cannot run this GPU",
@@ -2193,6 +2224,16 @@ FAILURES: tuple[FaultLine, ...] = (
               "UCX reports an error",
               "its words say why; ucx_info -d lists the devices that it sees, show_gids the GIDs of RoCE",
               "UCX FAQ; openucx/ucx"),
+    FaultLine(r"nccl\w{4,16}(?:Error|Usage)\b[^\n]{0,120}\n[^\n]{0,60}Last error: ?\r?\n"
+              r"(?:[^\n]{0,40}\[std(?:err|out)\] |\S{0,80}: )?(?!Cuda failure)[^\n]{8,160}",
+              "the library ended with an error that no rule knows",
+              "its words say why; NCCL_DEBUG=INFO shows what stands before it",
+              "NVIDIA/nccl src/init.cc, ncclGetLastError; PyTorch torch/csrc/distributed/c10d/NCCLUtils.cpp"),
+    FaultLine(r"NCCL WARN (?!Cuda failure|HIP failure)[^\n]{8,160}(?=[\s\S]{0,20000}?(?:Test (?:NCCL|CUDA|HIP) failure"
+              r"|(?:NCCL|RCCL) [Ee]rror|NCCL failure|nccl\w{4,20}Error\b))",
+              "the run ended after a warning of the library that no rule knows",
+              "its words say why: look for them in the library's issues and sources",
+              f"{_GUIDE}, Errors"),
     FaultLine(r"NCCL operation [^\n]{1,160}? failed: [^\n]{1,60}|Test (?:NCCL|CUDA|HIP) failure[^\n]{0,120}|(?:NCCL"
               r"|CUDA|HIP) failure \S{1,80}:\d{1,6} '[^'\n]{1,80}'"
               r"|(?:NCCL|RCCL) [Ee]rror[^\n]{0,160}?(?:unhandled (?:cuda|hip|system) error|invalid usage|internal"
@@ -2200,6 +2241,15 @@ FAILURES: tuple[FaultLine, ...] = (
               "the run ended with an error, and no line says why",
               "run it again with NCCL_DEBUG=INFO: the first WARN line of any rank has the cause",
               f"{_GUIDE}, Errors"),
+    FaultLine(r"Rank {1,4}0 (?=(?:uses device[^\n]{1,80}\n(?:[ #]{1,6}Rank {1,4}\d{1,2} uses[^\n]{1,80}\n){1,15}"
+              r"|(?:Group {1,4}\d {1,4})?Pid {1,8}(\d{1,9}) [^\n]{1,120}\n"
+              r"(?:[ #]{1,6}Rank {1,4}\d{1,2} [^\n]{0,16}Pid {1,8}\1 [^\n]{1,120}\n){1,15})(?![ #]{1,6}Rank)"
+              r"(?:[#> ][^\n]{0,200}\n|>?\s{1,4}){0,8}?[^\n]{0,80}"
+              r"\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Ss]talle?[ds]?|[Ff]reezes?)\b)[^\n]{1,60}",
+              "the first collective of one process hangs: copies between GPUs of this host do not arrive (IOMMU, ACS)",
+              "a host without guests: iommu=pt, or IOMMU and ACS off in the firmware (setpci takes ACS off for a boot);"
+              " to see it: NCCL_P2P_DISABLE=1 passes",
+              f"{_GUIDE}, PCI Access Control Services; ROCm/rccl issue 1129"),
     FaultLine(r"(?m:^)[^\n]{0,40}(?:# {1,12}\(B\) {1,16}\(elements\)|\bbytes {1,16}N {1,8}type)[^\n]{0,160}\s{1,20}"
               r"(?![^\n]{0,60}NCCL)[^\n]{0,120}(?:\^C|\b(?:[Hh]angs?|[Hh]ung|[Ss]tuck|[Ss]talle?[ds]?|[Ff]reezes?"
               r"|nothing more)\b)",

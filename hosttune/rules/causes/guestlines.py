@@ -148,7 +148,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
     FaultLine(r"(?i:attempting to resize bar|BAR \d \[mem [^\n]{1,60}: releasing)[^\n]{0,60}"
               r"(?=[\s\S]{0,4000}?cannot fit 0x[0-9a-f]{1,16} required)"
               r"|WARNING: Resizable BAR not detected for device[^\n]{0,20}|Problem resizing BAR\d \(-\d{1,3}\)"
-              r"|Not enough PCI address space for a large BAR",
+              r"|Not enough PCI address space for a large BAR|xe \S{8,16}: \[drm\] Small BAR device",
               "the GPU's BAR stays small: the larger one (Resizable BAR) does not fit into the window of the"
               " bridges above",
               "firmware: Above 4G Decoding and Resizable BAR on, its newest version; else boot with pci=realloc, or a"
@@ -422,8 +422,9 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               r"|(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:Cannot allocate memory|= -12\b)"
               r"|IommuDmaMap\([^\n]{0,60}\b12\)",
               "the guest's memory may not be locked",
-              "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory of"
-              " what starts QEMU (LimitMEMLOCK=infinity, ulimit -l; of a container its runtime's)",
+              "give the guest <memtune><hard_limit> of its memory plus some GiB, or raise the limit of locked memory"
+              " of what starts QEMU (LimitMEMLOCK=infinity, ulimit -l; of a container its runtime's, and SYS_RESOURCE"
+              " to raise it)",
               "QEMU hw/vfio/container.c; libvirt, formatdomain: memtune; Linux drivers/vfio/vfio_iommu_type1.c;"
               " kubevirt issue 8472"),
     FaultLine(r"(?:VFIO_MAP_DMA failed|vfio_\w{0,20}dma_map\()[^\n]{0,120}(?:No space left on device|= -28\b)"

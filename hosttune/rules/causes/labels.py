@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_PASTED, _BROKEN = 20_000, re.compile(r"(?m)^([^\n]{60,200})\n(?![\w.@-]{1,64}[:\[=/])(?=[a-z])")  # characters
 _MOST = 4  # labels in front of each other: time, pod, rank
 _SAMPLE = 4000  # lines that decide whether a label is there
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
@@ -52,6 +53,11 @@ def decoded(content: bytes) -> str:
     if not wide and content[:2].count(0) == 1:
         return content.decode("utf-16-le" if content[1] == 0 else "utf-16-be", "replace")
     return content.decode("utf-16" if wide else "utf-8-sig", "replace")
+
+
+def rejoined(text: str) -> str:
+    """Return a text that somebody pasted with the lines joined that a page broke; a long log as it is."""
+    return _BROKEN.sub(r"\1 ", text) if len(text) < _PASTED else text
 
 
 def unlabelled(text: str) -> list[tuple[str, str]]:

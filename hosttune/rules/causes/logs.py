@@ -27,7 +27,7 @@ from hosttune.rules.causes.equals import SPREAD
 from hosttune.rules.causes.faultlines import EACH_ALONE, SOFTWARE_RDMA
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.kernel import KERNEL, WITHIN
-from hosttune.rules.causes.labels import unlabelled
+from hosttune.rules.causes.labels import rejoined, unlabelled
 from hosttune.rules.causes.lspci import groups, machine_of
 from hosttune.rules.causes.merging import merge
 from hosttune.rules.causes.osu import osu
@@ -136,7 +136,9 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
     lines = unlabelled(text)
     del text  # with those of other alphabets a log takes several times its size
     whole = "\n".join(line for _, line in lines)
-    tools = [log for log in logs() if log.is_in(distinct(whole) if log.everyone else whole)]
+    tools = _tools(whole)
+    if not tools and (tools := _tools(rejoined(whole))):
+        whole = rejoined(whole)
     if not tools and ((told := [*islice(_trouble(whole, where), _FORMS)]) or re.search(PROGRAMS, whole)):
         return Measured(version=1), "no tool that hosttune reads", tuple(told)
     if not tools:
@@ -186,6 +188,10 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
         why = "reserved there: those of its physical function hold, which the host shows"
         unused.append(Doubt(what="PCIe settings of a virtual function", where=where, why=why))
     return merged, " and ".join(log.name for log in tools), (*doubts, *unused[:_QUOTED], *_noted(whole, where), *unread)
+
+
+def _tools(text: str) -> list[Log]:
+    return [log for log in logs() if log.is_in(distinct(text) if log.everyone else text)]
 
 
 def _runs(log: Log, output: str) -> list[tuple[str, str]]:
@@ -300,7 +306,7 @@ def logs() -> tuple[Log, ...]:
         Log("ethtool -S", r"(?m)^[ \t]*(?:rx_(?:packets|discards|out_of_buffer|prio)\w{0,40}: \d"
             r"|# Port (?:extended )?counters:|(?:PortSelect|SymbolErrorCounter|PortRcvErrors):\.)", counters),
         Log("tools of RDMA ports", r"(?m)^# ?Memory domain: |^provider: \S|^[ \t]*Priority trust state: |Latency Test$"
-            r"|^[ \t]*link \S{1,64}/\d{1,3} rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d"
+            r"|^[ \t]*link \S{1,64}/\d{1,3}\s{1,8}rx_write_requests |^PING \S{1,253} \(|/hw_counters/\w{1,60}:\d"
             r"|^# {1,8}component \d{1,2} {1,4}: |^(?:\[\d{1,6}\] )?MPI startup\(\): |^# Port info: Lid \d"
             r"|^\S{1,40}:\d {8,40}PortGID:0x|TCP (?:STREAM|MAERTS|RR) TEST from |# Benchmarking \w"
             r"|[^\n]{0,60}\|CCL_(?:WARN|ERROR)\|",
@@ -343,6 +349,7 @@ _NCCL_ROW = (  # size, count, type, (redop, (root,)) time, algbw, busbw, errors
 )
 # Lines of the library between the halves of a row, and glued to them: rows are printed in parts.
 _LOGGED = re.compile(r"[A-Za-z][\w.-]{0,200}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL [^\n]*\n")
+_MATRIX = r"(?m)^[ \t]*D\\D[ \t].*\n(?:[ \t]*\d.*\n?)*"  # of p2pBandwidthLatencyTest, which people run, too
 _RUNS = ("first", "second", "third", "fourth")
 _NEAR = 0.02  # of the factor that the ranks give
 _MOST_FACTOR = 1.95  # of more ranks the factor is too near 2
@@ -357,7 +364,7 @@ def _variables(text: str) -> Measured:
 
 def _nccl_tests(text: str) -> Measured:
     """Read the tables of nccl-tests; several with words between them are compared. Raises BadInput."""
-    text = _LOGGED.sub("", text)
+    text = re.sub(_MATRIX, "", _LOGGED.sub("", text))
     tables = _tables(text)
     if not 1 < len(tables) <= len(_RUNS):
         return _nccl_table(text)
@@ -586,6 +593,7 @@ def _nodes(text: str) -> Measured:
 _SET = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,64}) set (?:by environment )?to (.{0,200}?)\.?\s*$", re.MULTILINE)
 _VIA = re.compile(r"NCCL INFO (?:Channel|Ring) [0-9/]+ ?:.{0,120}? via (direct shared memory|[A-Za-z0-9/_()]{1,60})")
 _COMM = re.compile(r"nRanks ([0-9]{1,6}) nNodes ([0-9]{1,6})\b")
+_WARNED = r"NCCL WARN (?!Failed to open libibverbs)"
 _HOST = re.compile(r"(?m)^(\S{1,200}?):[0-9]{1,10}:[0-9]{1,10} \[[0-9]{1,4}\] ")
 _MANY_RANKS = r"NCCL INFO Channel [0-9/]{1,9} :(?:[ \t]{1,8}\d){0,16}(?:[ \t]{1,8}\d\d?){0,16}[ \t]{1,8}1[6-9]\b"
 _OVER_RDMA = re.compile(  # the host of a channel over RDMA, and whether it reaches GPU memory
@@ -739,7 +747,7 @@ def _transport(vias: set[str], ports: list[str], text: str, hosts: int | None) -
     several = (
         (hosts or len(set(_HOST.findall(text)))) > 1
         or re.search(_MANY_RANKS, text) is not None
-        or (hosts is None and not _all_here(text) and _of_several(text))
+        or (hosts is None and not _all_here(text) and not search(_WARNED, text) and _of_several(text))
     )
     if any(via.startswith("NET/Socket") for via in vias):
         return "socket"

@@ -40,6 +40,7 @@ def machine_of(text: str) -> Measured:
         for short in islice(re.finditer(rf"{_NOW.pattern} \(downgraded\)", text) if alone else (), 1)
     )
     if not any(_NAMED.match(block) for block in blocks):  # `lspci -vv | grep Lnk`: of which devices is not said
+        text = re.sub(r"(?m)^[^\n]{0,80}\blspci -s (\S{5,13}) [^\n]{0,80}\n(?=[^\n]{0,40}LnkCap:)", r"\1 ", text)
         link, place = _worst(re.split(r"(?m)^(?=[^\n]{0,40}LnkCap:)", text))
         signs = re.findall(r"ACSCtl:[^\n]{0,80}?ReqRedir([+-])", text)
         said = {"link": place} if place else {}

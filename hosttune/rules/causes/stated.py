@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from hosttune.gpu import VENDORS
 from hosttune.gpu.matrices import named_pairs
 from hosttune.model.measured import LinkSeen, Measured, Observations, Setup, Stated
@@ -14,6 +16,7 @@ from hosttune.rules.causes.driverlines import DRIVER_LINES, DRIVER_SYMPTOMS
 from hosttune.rules.causes.faultlines import FAILURES, FAULT_LINES, SYMPTOMS, FaultLine
 from hosttune.rules.causes.guestlines import GUEST_FAILURES, GUEST_LINES, GUEST_SYMPTOMS, NOT_READY
 from hosttune.rules.causes.kernel import ASLEEP, of_kernel
+from hosttune.rules.causes.labels import rejoined
 from hosttune.rules.causes.ports import shared_slot
 from hosttune.rules.causes.search import distinct, findall, search
 
@@ -83,6 +86,8 @@ _UNREACHED = "show_gids"  # of the remedies for ports that do not reach each oth
 _HYPERTRANSPORT = (0xFD_0000_0000, 0xFF_FFFF_FFFF)  # QEMU hw/i386/pc.c, AMD_HT_START, AMD_HT_END
 _GPU, _NIC, _DRIVE = ("03", "12"), ("02",), ("0108",)  # PCI classes
 _UPLINK = 4
+# Linux drivers/gpu/drm: a GPU of which a driver tells trouble.
+_HUNG = rf"\b(?:amdgpu|xe|i915) ({_ADDRESS}): [^\n]{{0,60}}?(?:page fault|[Rr]eset begin|wedged|GPU HANG|timeout)"
 _LAST = r"RmInitAdapter failed|Fatal error during GPU init"  # what a driver says when it gives a GPU up
 _CERTAIN = (*GUEST_LINES, *DRIVER_LINES, *CLUSTER_LINES, *FAULT_LINES)
 _SEEN = (*DRIVER_SYMPTOMS, *CLUSTER_SYMPTOMS, *SYMPTOMS, *GUEST_SYMPTOMS)
@@ -190,6 +195,7 @@ def lines_of(text: str) -> Measured:
     worst: dict[str, float] = {}
     joined, fitting = _unwrapped(text)
     told = [*_overlaps(text), *shared_slot(text), *_told(map(fitting, _CERTAIN), joined)]
+    told = told or [*_told(_CERTAIN, rejoined(text))]
     told = [*_gids(text), *told] if any(_UNREACHED in line.remedy for line in told) else told
     seen_too = () if told else _told(map(fitting, _SEEN), joined)
     asleep = any(ASLEEP in line.says for line in kernel)  # its driver then fails, whatever its model is
@@ -202,6 +208,10 @@ def lines_of(text: str) -> Measured:
     more = [line for line in kernel if not ((told or symptoms or asleep) and re.search(_LAST, line.line))]
     told = [*more, *told] if all(line.says in _FOLLOWING for line in told) else [*told, *more]
     told += symptoms
+    if len(hung := set(findall(_HUNG, text))) == 1:
+        told = [
+            replace(row, line=f"{min(hung)}: {row.line}") if row.says.startswith("a GPU hung") else row for row in told
+        ]
     told += [] if told or found else list(_told(_FAILED, text))[:1]
     for driver, address, speed, width, where, top, most in findall(_NARROW, text):
         # A function without a class here that a driver names is a NIC: only drivers of GPUs and NICs print the line.

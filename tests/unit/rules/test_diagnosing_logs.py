@@ -10,9 +10,11 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hosttune.errors import BadInput
 from hosttune.model.measured import Measured
+from hosttune.report.prediction import diagnosis_report
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.logs import read_log
 from hosttune.rules.causes.merging import merge
@@ -323,3 +325,11 @@ def test_lines_of_trouble_of_a_tool_that_is_not_read_are_quoted() -> None:
         Measured(version=1),
         [("a.log:2", "'flux: FAILED to claim the lane'")],
     )
+
+
+def test_the_headline_quotes_a_warning_that_no_rule_knows() -> None:
+    measured, _, doubts = read_log("host-1:75:95 [2] graph/some.cc:101 NCCL WARN Bad frame of 7 bytes\n", "a.log")
+    diagnosis = diagnose(measured)
+    report = diagnosis_report(replace(diagnosis, problems=(*diagnosis.problems, *doubts)))
+    assert report.headline.startswith("not decided: no rule knows the line ")
+    assert "NCCL WARN Bad frame of 7 bytes" in report.headline
