@@ -16,7 +16,6 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from hosttune.domain.arguments import CLIQUE
-from hosttune.domain.reader import domain_facts
 from hosttune.domain.xml import QEMU
 from hosttune.errors import BadInput
 from hosttune.linux.qemuline import Option, size_of
@@ -93,7 +92,7 @@ def put(parent: _Element, tag: str, text: object = None, **attributes: object) -
 
 
 def definition(running: Running, host: Host) -> str:
-    """Return the domain XML of a process on its host; of one whose options make none, that it is not judged."""
+    """Return the domain XML of a process on its host, with what was not read."""
     from lxml import etree
 
     root = etree.Element("domain", nsmap={"qemu": QEMU[1:-1]})
@@ -104,15 +103,24 @@ def definition(running: Running, host: Host) -> str:
         _vcpus(root, running, host, unread)
         _memory(root, running, host, unread)
         _devices(root, running, host, unread)
-        domain_facts(root, where=running.name)
     except (BadInput, ValueError) as error:
-        unread = [(f"its options: {error}", "/domain")]
-        for child in list(root)[1:]:
-            root.remove(child)
+        not_judged(root, error)
+    else:
+        _note(root, unread)
+    return str(etree.tostring(root, encoding="unicode"))
+
+
+def not_judged(root: _Element, error: Exception) -> None:
+    """Leave of a definition its name only, and that its options make none."""
+    for child in list(root)[1:]:
+        root.remove(child)
+    _note(root, [(f"its options: {error}", "/domain")])
+
+
+def _note(root: _Element, unread: Notes) -> None:
     metadata = put(root, "metadata")
     for what, path in unread:
         put(metadata, UNREAD, what, path=path)
-    return str(etree.tostring(root, encoding="unicode"))
 
 
 def _machine(root: _Element, running: Running) -> None:

@@ -48,8 +48,10 @@ def _bandwidth(text: str) -> Measured:
             "no device, or no whole matrix, in it", where="rocm_bandwidth_test", hint="save its whole output"
         )
     none = bool(peers) and not any(peers)
-    far = [{gpu: min((value or 0, cpu) for cpu, value in row.items() if value is not None)[1]
-            for gpu in gpus if (row := {cpu: cells.get((gpu, cpu)) for (_, cpu) in cells if cpu not in gpus})}
+    far = [{gpu: min((value, cpu) for cpu, value in row.items())[1]
+            for gpu in gpus
+            if (row := {cpu: value for (here, cpu), value in cells.items() if here == gpu and cpu not in gpus
+                        and value is not None})}
            for _, cells in matrices(text, _DISTANCES)]  # fmt: skip
     apart = "; their CPUs differ: over the link between sockets these GPUs have no access" if any(
         len(near) > 1 and len(set(near.values())) == len(near) for near in far) else ""  # fmt: skip

@@ -738,6 +738,23 @@ CLUSTER_SYMPTOMS: tuple[FaultLine, ...] = (
               "read the log of its device plugin, then those before it: driver, container toolkit (kubectl describe"
               " node: Allocatable)",
               "NVIDIA/gpu-operator cmd/nvidia-validator; its issue 1190"),
+    FaultLine(r"MIG devices found that aren't prepared to any claim",
+              "the driver for DRA finds MIG devices that were made by hand: it makes its own",
+              "take them away (nvidia-smi mig -dci, then -dgi) and restart its pod; claims then make theirs",
+              "NVIDIA/k8s-dra-driver-gpu, device_state.go"),
+    FaultLine(r"device \S{1,40} is not enumerated as an mlx5 device(?![\s\S]{0,20000}?\bmlx5_\d)",
+              "NVSHMEM leaves out the NICs, for their names do not begin with mlx5",
+              "keep the kernel's names (rdma-core's rule 60-rdma-persistent-naming with NAME_KERNEL), then reboot",
+              "NVSHMEM, transports ibrc and ibgda; deepseek-ai/DeepEP"),
+    FaultLine(r"No suitable GID found on \S{1,40}|Failed to query GID \d{1,3} on \S{1,40}: No data available",
+              "no GID of the RoCE port fits: its interface has no address",
+              "give the interface an IPv4 address, and name the GID's index (show_gids; MC_GID_INDEX,"
+              " NCCL_IB_GID_INDEX)",
+              "kvcache-ai/Mooncake rdma_context.cpp"),
+    FaultLine(r"NCCL_IB_HCA=[\"']?\^=?[\w:.-]{1,40},\^",
+              "NCCL_IB_HCA is written wrongly: ^ stands once, before the whole list",
+              "NCCL_IB_HCA=^=mlx5_8,mlx5_14 leaves both out",
+              "NCCL user guide, NCCL_IB_HCA; NVIDIA/nccl-tests issue 150"),
     FaultLine(r"nvidia-device-plugin-daemonset {1,40}0 {1,20}0 {1,20}0 [^\n]{0,80}nvidia\.com/gpu\.deploy",
               "no node is one for the device plugin: none has the labels of a GPU",
               "kubectl get nodes --show-labels: feature.node.kubernetes.io/pci-10de.present comes from node feature"

@@ -317,6 +317,27 @@ DRIVER_SYMPTOMS: tuple[FaultLine, ...] = (
               "build it anew for this kernel (dkms autoinstall with its headers), take a release that knows it, or load"
               " the modules that it needs (drm, video, backlight)",
               "Linux kernel/module/main.c, resolve_symbol"),
+    FaultLine(r"Fatal error during GPU init(?=[\s\S]{0,2000}?amdgpu[^\n]{0,20} failed with error -12\b)"
+              r"|amdgpu: probe of \S{1,16} failed with error -12\b",
+              "the GPU's driver found no room for the GPU's memory (-12, ENOMEM)",
+              "firmware: Above 4G Decoding on, newest version; else boot with pci=realloc (lspci -v: BARs without an"
+              " address)",
+              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, ioremap of BARs; lamikr/rocm_sdk_builder, MI50"),
+    FaultLine(r"i915: unknown parameter 'max_vfs' ignored|Incompatible option enable_guc=7 - undocumented flag",
+              "the kernel's own i915 is loaded, and not the one with SR-IOV: it does not know the options",
+              "depmod -a, build the initramfs anew (it has the old module) and reboot; dkms status must name the kernel"
+              " that runs (uname -r)",
+              "strongtz/i915-sriov-dkms issues 53 and 334"),
+    FaultLine(r"crw-(?:rw-)?------? {1,4}\d{1,3} root {1,4}root {1,4}\d{1,4}, {1,6}\d{1,4} [^\n]{1,40}\bkfd\b",
+              "only root may open the GPUs' compute driver: /dev/kfd has no group",
+              "a rule of udev, SUBSYSTEM==\"kfd\", KERNEL==\"kfd\", GROUP=\"render\", MODE=\"0660\"; then udevadm"
+              " trigger, and the user in that group",
+              "ROCm documentation, Configuring permissions for GPU access; ROCm/ROCT-Thunk-Interface issue 36"),
+    FaultLine(r"GPU not supported by vGPU at PCI Id: [^\n]{1,60}(?=[\s\S]{0,400}?failed to send vGPU configuration)",
+              "the host's vGPU manager does not know this GPU",
+              "take a GPU of NVIDIA's list for vGPU, or pass it through whole (vgpu_unlock: its library must be loaded"
+              " into nvidia-vgpud and nvidia-vgpu-mgr, and the profile fit)",
+              "NVIDIA vGPU software, supported GPUs; mbilker/vgpu_unlock-rs"),
     FaultLine(r"(?:reset request timed out|TLB invalidation time'd out)[^\n]{0,60}",
               "an Intel GPU hung: it does not answer its driver",
               "cat /sys/class/drm/card*/error (devcoredump of xe) names the ring; power-cycle the host; update kernel"

@@ -138,6 +138,9 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               r"|(?:map_hfi_mem|hfi_userinit\w{0,12}): mmap of [^\n]{1,80} failed: Resource temporarily unavailable"
               r"|EFA internal error: \(\d{1,6}\) Failure to post internal receive buffers"
               r"|NET/OFI Couldn't enable endpoint\. RC: -12[^\n]{0,40}"
+              r"|Missing or unavailable event queue\. err: [^\n]{0,40}\(-12\)"
+              r"|Unable to register MR: Cannot allocate memory"
+              r"|Failed to create a completion queue \(CQ\)(?=[\s\S]{0,300}?Cannot allocate memory)"
               r"|Couldn't allocate MR\b(?![\s\S]{0,400}Bad address)",
               "the limit of locked memory is too small for RDMA",
               "ulimit -l unlimited: LimitMEMLOCK=infinity in the service that starts the job, docker run --ulimit"

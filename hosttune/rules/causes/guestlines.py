@@ -271,7 +271,7 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "ask for fewer, or give it more in its firmware (mlxconfig NUM_OF_VFS, SRIOV_EN=1; the board's setup),"
               " with SR-IOV and ARI on in the board's firmware; then power-cycle",
               "Linux drivers/net/ethernet/mellanox/mlx5/core/sriov.c, drivers/net/ethernet/intel/ice/ice_sriov.c"),
-    FaultLine(r"Failed to load (?:\w{1,12} )?firmware \"[^\"\n]{1,60}\"|Failed to load \w{1,8} firmware!"
+    FaultLine(r"Failed to load (?:\w{1,12} )?firmware \"[^\"\n]{1,60}(?<!_ta\.bin)\"|Failed to load \w{1,8} firmware!"
               r"|[Ff]irmware \S{1,60}: fetch failed|failed to load ucode \w{1,24}",
               "a firmware file that the GPU's driver needs is missing",
               "install linux-firmware (or the driver's firmware package) of the driver's age, and update the initramfs",

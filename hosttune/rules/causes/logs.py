@@ -412,7 +412,8 @@ def _nccl_table(text: str) -> Measured:
         alone = Stated(says=says, line="busbw 0.00 in every row", remedy=remedy, source=source)
         return Measured(version=1, observations=Observations(stated=(alone,)))
     ran, text = _ranks_that_ran(text, rates)
-    if rates and not _RANK.search(text) and not ran and _MOST_FACTOR <= max(rates)[0] / max(rates)[1] <= 2:
+    busbw, algbw = max(rates, default=(0.0, 0.0))
+    if algbw and not _RANK.search(text) and not ran and _MOST_FACTOR <= busbw / algbw <= 2:
         raise NotJudged("nccl-tests", "how many ranks ran, 40 or more, is not in it")
     rows = [row[0].rstrip() for row in re.finditer(rf"(?m)^{_NCCL_ROW}.*", text)]
     if any(row.endswith("N/A") and row.count("N/A") == 1 for row in rows):

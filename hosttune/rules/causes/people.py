@@ -30,7 +30,7 @@ SEVERAL = re.compile(
 _HANGS = (
     r"(?im)^(?![^\n]{0,400}(?:\bNCCL (?:INFO|WARN)|kernel:|NVRM|i915|\bxe |amdgpu|\bif (?:it|the)\b|\bfixe[sd]\b))"
     r"[^\n]{0,200}?"
-    r"(?<!not )(?<!never )(?<!longer )(?<!without )\b(?:hangs?|hung|stuck|freezes?|frozen|stalls?|stalled"
+    r"(?<!not )(?<!never )(?<!longer )(?<!without )\b(?:hangs?|hanging|hung|stuck|freezes?|frozen|stalls?|stalled"
     r"|never (?:returns?|finish|ends?|completes?)|(?:does|did) not return|nothing (?:more|further)"
     r"|no (?:further|more) (?:output|lines)|output (?:stays|stops|ends) here)\b[^\n]{0,60}"
     r"|^[^\n]{0,80}\b0%\|[^\n]{0,60} 0/\d{1,9} \[00:0\d<\?[^\n]{0,120}\s*\Z"

@@ -9,7 +9,7 @@ from typing import Any
 
 _ATOM = re.compile(r"(\\.|\[\^?(?:\\.|[^\]\\])*\]|\(\?(?:<?[!=]|:|[a-z]+[:)])|.)([?*+]|\{[0-9,]+\})?[?+]?")
 _FEWEST = 4  # letters; fewer are in every text
-_LONG, _ALIKE = 4 << 20, 50  # characters of a text; lines of one form
+_LONG, _ALIKE = 1 << 20, 50  # characters of a text; lines of one form
 
 
 @lru_cache(maxsize=1)

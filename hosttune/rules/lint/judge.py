@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hosttune.domain.defined import as_defined
 from hosttune.domain.guest import Guest
 from hosttune.domain.reader import domain_facts, read_tree
-from hosttune.domain.running import UNREAD
+from hosttune.domain.running import UNREAD, not_judged
 from hosttune.domain.xml import QEMU, Malformed, pci_address
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
@@ -73,7 +73,13 @@ def lint(host: Host, definitions: Sequence[LintedDefinition]) -> tuple[LintFindi
 
 def _read(definition: LintedDefinition) -> tuple[LintedDefinition, Guest, _Element]:
     root = read_tree(definition.xml, where=definition.file)
-    guest = domain_facts(root, where=definition.file)
+    try:
+        guest = domain_facts(root, where=definition.file)
+    except BadInput as error:
+        if definition.manager is None:
+            raise
+        not_judged(root, error)
+        guest = domain_facts(root, where=definition.file)
     if guest.type not in _JUDGED:
         what = f"a domain of type {guest.type!r}" if guest.type else "a domain without a type"
         hint = "give the XML of a guest of KVM or QEMU: no rule is meant for another hypervisor"
