@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from hosttune.inventory.pcielink import SOFTWARE
@@ -70,23 +70,23 @@ def _physical(evidence: Evidence) -> Iterator[tuple[str, tuple[PciDevice, list[P
     """Yield each device that has virtual functions, with those listed; first those of which it is not known (None)."""
     of = grouped((device.physfn, device) for device in evidence.host.pci if device.physfn)
     having = [device for device in evidence.host.pci if device.sriov_vfs or device.virtfns or device.address in of]
+    known, host = {device.address for device in having}, evidence.host
+    kinds = {row.address for part in (accelerators(host), host.nics, host.nvme) for row in part} - known
     doubtful = [
-        device for device in evidence.host.pci if device not in having and _may_have_functions(evidence, device)
+        device for device in host.pci if device.address not in known and _may_have_functions(evidence, device, kinds)
     ]
     yield from ((device.address, (device, None)) for device in doubtful)
     yield from ((device.address, (device, of.get(device.address, []))) for device in having)
 
 
-def _may_have_functions(evidence: Evidence, device: PciDevice) -> bool:
+def _may_have_functions(evidence: Evidence, device: PciDevice, kinds: Collection[str]) -> bool:
     """Return whether it is unknown if a device has virtual functions: it can have some, and its number was not read, or
-    it is not known whether it can."""
+    it is not known whether it can. `kinds`: the devices that guests are given."""
     if device.physfn is not None or device.sriov_vfs is not None:
         return False
     if device.sriov_total_vfs is not None:
         return True
     # The capability is in extended configuration space, as is ACS. If it was not read, only the kernel's file shows it.
-    host = evidence.host
-    kinds = {row.address for part in (accelerators(host), host.nics, host.nvme) for row in part}
     unseen = device.acs is None and not lacks(evidence, sysfs.function(device.address, "sriov_totalvfs"))
     return device.address in kinds and device.vendor_id not in SOFTWARE and unseen
 
