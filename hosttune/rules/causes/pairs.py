@@ -25,6 +25,8 @@ def pairs(text: str) -> Measured:
     rows = [(one, other, cell, unit) for one, other, cell, unit in re.findall(rf"(?m)^{_ROW}$", text)]
     for square in re.finditer(rf"(?m)^{_SQUARE}", text):
         head, *body = [re.findall(r"[^\s|]+", line) for line in square[0].splitlines() if re.search(r"\w", line)]
+        if any(len(line) > len(head) + 1 for line in body):
+            raise NotUnderstood("a table of pairs", "its rows are longer than its heading: it was cut")
         for line in body:
             rows += [(line[0], to, cell, "") for to, cell in zip(head[1 - len(line) :], line[1:], strict=True)]
     rows = [row for row in rows if row[0] != row[1] and re.fullmatch(r"[\d.]+", row[2])]

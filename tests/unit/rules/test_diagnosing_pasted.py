@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -44,6 +48,22 @@ def read(text: str) -> Measured:
 
 def names(found: Diagnosis) -> list[str]:
     return [cause.cause for cause in found.causes]
+
+
+def test_reports_that_are_cut_or_full_of_zeros_are_read_or_refused() -> None:
+    chance = Random(20261130)
+    logs = [case["log"] for case in chance.sample(PASTED, 80) if "log" in case]
+    ways: tuple[Callable[[str], str], ...] = (
+        lambda text: re.sub(r"\d", "0", text),
+        lambda text: re.sub(r"\b\d+(\.\d+)?\b", lambda number: chance.choice(["0", "0.00", "7", number[0]]), text),
+        lambda text: text[chance.randrange(len(text)) :],
+        lambda text: text[: chance.randrange(len(text))],
+        lambda text: "\n".join(line for line in text.split("\n") if chance.random() < 0.8),
+    )
+    for log in logs:
+        for way in ways:
+            with contextlib.suppress(BadInput):
+                diagnose(read(way(log)))
 
 
 @pytest.mark.parametrize("case", PASTED, ids=lambda case: case["id"])
