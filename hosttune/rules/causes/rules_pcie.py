@@ -125,8 +125,8 @@ def degraded(case: Case) -> Finding | None:
     if low := case.low(LINK):
         return supports("observed", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), low)
     apart = case.apart((*HOST_COPIES, *(() if case.shape.links else ("p2p",))))
-    one = case.seen.memory_node == "near"  # all CPUs are one node: its name tells no GPU from another
-    apart = tuple(verdict for verdict in apart if one or not BY_NODE.search(verdict.figure.subject[:400]))
+    near = case.seen.memory_node == "near"  # all CPUs are one node: its name tells no GPU from another
+    apart = tuple(verdict for verdict in apart if near or not BY_NODE.search(verdict.figure.subject[:400]))
     words = tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart)
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
     # Copies that peer access makes no faster are held by the link of a GPU, not by a bridge.
