@@ -18,9 +18,12 @@ from hosttune.model.values import Part, close_lists, close_mappings, to_json, wi
 
 MEASURED_VERSION = 1
 Transport = Literal["ib", "roce", "socket", "shm", "p2p", "nvls", "libfabric"]
+# Bus bandwidths as nccl-tests computes them (doc/PERFORMANCE.md): of rings, and of all collectives.
+RINGS = ("all-reduce-busbw", "all-gather-busbw")
+COLLECTIVES = (*RINGS, "all-to-all-busbw", "send-recv-busbw", "broadcast-busbw", "reduce-busbw")
 # The metrics of the document, and the dimension of each.
 METRICS: Mapping[str, str] = {
-    **dict.fromkeys(("h2d", "d2h", "p2p", "all-reduce-busbw", "all-gather-busbw"), "bytes per second"),
+    **dict.fromkeys(("h2d", "d2h", "p2p", *COLLECTIVES), "bytes per second"),
     **dict.fromkeys(("device-copy", "memory-copy", "disk-read", "storage-read"), "bytes per second"),
     "rdma-write": "bytes per second",
     "tcp": "bytes per second",

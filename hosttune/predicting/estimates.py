@@ -11,6 +11,7 @@ from hosttune.errors import BadInput
 from hosttune.gpu import Generation, maker_of_model
 from hosttune.model.devicepath import GpuRoof
 from hosttune.model.host import Host
+from hosttune.model.measured import COLLECTIVES, RINGS
 from hosttune.predicting import formulas
 from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.shape import HostShape, is_card, of_host
@@ -25,6 +26,7 @@ _LEAST_COPY, _LEAST_PEAK = 0.65, 0.6
 # (1.01); B200 from 6 on (1.14), not with 5 (1.06). Source: stas00/ml-engineering@744d01e network/README.md.
 _SWITCH_TAKEN = 1.1
 _SWITCH_SECONDS = formulas.BASE_SECONDS + 2 * formulas.STEP_SECONDS["nvlink"]  # up to the switch and back
+_LEAST_PART = 1 << 20  # bytes that each sends each in an all-to-all: of less the time is mostly latency
 _NOTHING = Estimate("", "", "no model of this metric has a source")
 
 
@@ -282,6 +284,41 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     return Estimate("GB/s", formula, formulas.NETWORK_SOURCE, bound, typical, because, low_below, 0.05, large=large)
 
 
+def _other_collective(question: Question, shape: HostShape) -> Estimate:
+    """Return the bound of an all-to-all, send-recv, broadcast or reduce; no source has a typical figure.
+
+    All-to-all on 2 × 8 H100 over 16 EFA of 200 Gb/s gives 0.91 of it, 4 GB10 over one port of 200 Gb/s 0.66.
+    """
+    hosts, each_to_each = question.hosts or shape.hosts, question.metric == "all-to-all-busbw"
+    each = shape.per_host or (question.ranks // hosts if question.ranks and hosts else None)
+    ranks = question.ranks or (each * hosts if each and hosts else None)
+    lacking = [word for word, many in (("hosts", hosts), ("GPUs", ranks)) if many is None]
+    if lacking or hosts is None or ranks is None or each is None or ranks < 2:
+        return _missing("GB/s", "bound: bytes that must leave a GPU, or a host", formulas.PORTS_SOURCE,
+                        f"the number of {_both(lacking) or 'GPUs that take part'}")  # fmt: skip
+    if question.size_bytes and question.size_bytes < (ranks * _LEAST_PART if each_to_each else formulas.SMALL_BYTES):
+        return _missing("GB/s", "bound: large messages", formulas.PORTS_SOURCE, "what so small a message reaches")
+    if hosts == 1:
+        links = shape.slot_gb_per_s if shape.links == 0 else shape.links_peak_gb_per_s
+        if links is None:
+            return _missing("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, _missing_of_ring(ranks, shape))
+        least = 0.5 if shape.switched or (shape.links == 0 and not each_to_each) else None
+        because = (f"{ranks} GPUs, {links:g} GB/s leave each",)
+        return Estimate(
+            "GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, links, at_least=least, because=because
+        )
+    rate = shape.host_gb_per_s
+    if rate is None:
+        return _missing("GB/s", "bound: a host's ports", formulas.PORTS_SOURCE, _missing_of_ports(shape))
+    because = (f"{shape.nics} ports of {rate:g} GB/s in all on each of {hosts} hosts",)
+    if each_to_each and ranks > each:
+        bound, least, formula = rate / each * (ranks - 1) / (ranks - each), 1 / 3, "bound g·b ÷ k · (n-1) ÷ (n-k)"
+    else:  # a ring crosses each host's ports once, and the library gives a pair of GPUs one or two ports
+        one = question.metric == "send-recv-busbw"
+        bound, least, formula = rate, 0.5 / (shape.nics or 1) if one else 0.5, "bound: a host's ports"
+    return Estimate("GB/s", formula, formulas.PORTS_SOURCE, bound, at_least=least, because=because)
+
+
 def _port(question: Question, shape: HostShape) -> Estimate:
     if shape.nic_gb_per_s is None:
         return _missing("Gb/s", "0.96 of the port's rate", formulas.RDMA_SOURCE, "the rate of a port")
@@ -308,8 +345,8 @@ _MODELS: Mapping[str, Callable[[Question, HostShape], Estimate]] = {
     "device-copy": _on_gpu("memory", formulas.DEVICE_COPY_PART, "GB/s", "0.885", formulas.MEMORY),
     "gemm-bf16": _on_gpu("bf16", formulas.BF16_PART, "TFLOP/s", "0.81", formulas.DENSE),
     "gemm-fp8": _on_gpu("fp8", formulas.FP8_PART, "TFLOP/s", "0.76", formulas.DENSE, formulas.FP8_SOURCE),
-    "all-reduce-busbw": _collective,
-    "all-gather-busbw": _collective,
+    **dict.fromkeys(COLLECTIVES, _other_collective),
+    **dict.fromkeys(RINGS, _collective),
     "rdma-write": _port,
 }
 

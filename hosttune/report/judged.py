@@ -31,6 +31,8 @@ TITLES: Mapping[str, str] = {
     "device-copy": "copies within a GPU, read + written", "gemm-bf16": "matrix products, BF16, burst",
     "gemm-fp8": "matrix products, FP8, burst", "gemm-bf16-sustained": "matrix products, BF16, sustained",
     "all-reduce-busbw": "all-reduce, bus bandwidth", "all-gather-busbw": "all-gather, bus bandwidth",
+    "all-to-all-busbw": "all-to-all, bus bandwidth", "send-recv-busbw": "send and receive in a ring, bus bandwidth",
+    "broadcast-busbw": "broadcast, bus bandwidth", "reduce-busbw": "reduce, bus bandwidth",
     "rdma-write": "RDMA writes of a port", "memory-copy": "copies between nodes' memory",
     "memory-latency": "latency of nodes' memory", "disk-read": "reads from a drive",
     "storage-read": "reads from storage", "mfu": "model FLOPs utilization (MFU)",

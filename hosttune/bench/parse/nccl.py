@@ -1,4 +1,4 @@
-"""Parse the text output of nccl-tests (all_reduce_perf, all_gather_perf).
+"""Parse the text output of nccl-tests (all_reduce_perf, alltoall_perf, …).
 
 Source: NVIDIA/nccl-tests, src/common.cu and doc/PERFORMANCE.md. A line of figures: size, count, type, (redop, root,)
 then time in µs, algbw, busbw in GB/s and errors, out of place and in place. The numbers of a line must be consistent:
@@ -16,7 +16,8 @@ from hosttune.model.validation import Sample
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "all-reduce": lambda ranks: 2 * (ranks - 1) / ranks,
-    "all-gather": lambda ranks: (ranks - 1) / ranks,
+    **dict.fromkeys(("all-gather", "all-to-all"), lambda ranks: (ranks - 1) / ranks),
+    **dict.fromkeys(("send-recv", "broadcast", "reduce"), lambda ranks: 1.0),
 }
 _RANK = re.compile(r"^#?[ \t]+Rank\s+([0-9]{1,6})\s", re.MULTILINE)
 _LINE = re.compile(r"^\s*[0-9]{1,15}\s+[0-9]+\s+\w+\s")
@@ -25,7 +26,7 @@ _COLUMNS = 4  # time, algbw, busbw, errors
 
 
 def parse(text: str, collective: str) -> ParsedOutput:
-    """Return the out-of-place bus bandwidths of "all-reduce" or "all-gather" by size. Raises NotUnderstood."""
+    """Return the out-of-place bus bandwidths of a collective of `_FACTORS` by size. Raises NotUnderstood."""
     tool = f"{collective.replace('-', '_')}_perf"
     ranks = len(set(_RANK.findall(text)))
     if ranks < 2:

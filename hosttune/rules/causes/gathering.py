@@ -14,7 +14,7 @@ from hosttune.inventory.pcielink import JudgedLink, path
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Nic
 from hosttune.model.listing import some
-from hosttune.model.measured import Figure, LinkSeen, Measured, NicLink, Nics, Observations, Setup
+from hosttune.model.measured import COLLECTIVES, Figure, LinkSeen, Measured, NicLink, Nics, Observations, Setup
 from hosttune.model.pci import PCIE_GTS
 from hosttune.model.validation import Sample, Validation
 from hosttune.model.values import number
@@ -55,11 +55,11 @@ def figures_of(samples: Sequence[Sample]) -> Iterator[Figure]:
     for (name, subject), values in runs_of(samples).items():
         size = None
         metric = _METRICS.get(name)
-        for collective in ("all-reduce", "all-gather"):
-            word = name.removeprefix(f"{collective}-")
+        for busbw in COLLECTIVES:
+            word = name.removeprefix(busbw.removesuffix("busbw"))
             many, unit = number(digits := word.rstrip("kmgib"), 1 << 20), _SIZES.get(word[len(digits) :])
             if word != name and many is not None and unit is not None:
-                metric, size = f"{collective}-busbw", many * unit
+                metric, size = busbw, many * unit
         if metric is not None:
             yield Figure(metric=metric, subject=subject, value=middle_of(values), unit=units[name], size_bytes=size)
 

@@ -416,22 +416,15 @@ def _nccl_table(text: str) -> Measured:
     if algbw and not _RANK.search(text) and not ran and _MOST_FACTOR <= busbw / algbw <= 2:
         raise NotJudged("nccl-tests", "how many ranks ran, 40 or more, is not in it")
     rows = [row[0].rstrip() for row in re.finditer(rf"(?m)^{_NCCL_ROW}.*", text)]
-    if any(row.endswith("N/A") and row.count("N/A") == 1 for row in rows):
-        raise NotJudged("nccl-tests", "a test that has no runs in place: sendrecv, alltoall or hypercube")
-    if (
-        test := re.search(r"\b(alltoall|sendrecv|broadcast|reduce|gather|scatter|hypercube)_perf\b", text)
-    ) and not re.search(r"\ball_(?:reduce|gather)_perf\b", text):
-        raise NotJudged("nccl-tests", f"{test[1]}: a diagnosis knows all_reduce, all_gather and reduce_scatter")
-    if rows and all(re.search(r" [a-z]\w+[ \t]+\d{1,4}(?:[ \t]+[\dN][^ \t]{0,15}){8}$", row) for row in rows):
-        raise NotJudged("nccl-tests", "a test with a root: broadcast, reduce, gather or scatter")
+    names, other = _collectives(rows)
     answers, errors = [], []
-    for collective in ("all-reduce", "all-gather"):  # the factor between its two rates tells which one it is
+    for collective in names:  # the factor between its two rates tells which one it is
         try:
             answers.append(nccl.parse(text, collective))
         except NotUnderstood as error:
             errors.append(error)
     if not answers:
-        raise errors[0]
+        raise NotJudged("nccl-tests", f"a test that is not judged: {other}") if other else errors[0]
     ranks = _RANK.findall(text)
     hosts, models = {host for host, _ in ranks}, {model for _, model in ranks}
     many = len(hosts) or None
@@ -443,6 +436,20 @@ def _nccl_table(text: str) -> Measured:
         many = ran // each if each else None
     setup = Setup(gpu=models.pop() if len(models) == 1 else None, hosts=many, gpus_per_host=each)
     return Measured(version=1, setup=setup, figures=_figures(answers[0]))
+
+
+def _collectives(rows: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return which collectives a table can be of, and which other one has its form ("": none).
+
+    A test without runs in place has N/A for their errors; one with a root has its number, where others have -1.
+    """
+    if any(row.endswith("N/A") and row.count("N/A") == 1 for row in rows):
+        return ("all-to-all", "send-recv"), "hypercube, whose busbw bounds no link"
+    roots = [re.search(r" ([a-z]\w+)[ \t]+(\d{1,4})(?:[ \t]+[\dN][^ \t]{0,15}){8}$", row) for row in rows]
+    if roots and all(roots):
+        reduces = {root[1] for root in roots if root} & {"sum", "prod", "min", "max", "avg"}
+        return ("reduce",) if reduces else ("broadcast",), "gather or scatter, which the root alone limits"
+    return ("all-reduce", "all-gather"), ""
 
 
 def _ranks_that_ran(text: str, rates: Sequence[tuple[float, float]]) -> tuple[int, str]:
@@ -457,7 +464,9 @@ def _ranks_that_ran(text: str, rates: Sequence[tuple[float, float]]) -> tuple[in
         return 0, text
     ran = round(2 / (2 - factor)) if 1.2 < factor < _MOST_FACTOR else 0
     ran = round(1 / (1 - factor)) if 0.6 < factor < _MOST_FACTOR - 1 else ran
-    if round(factor, 2) == 1 and re.search(r"(?m)^[ \t]*\d+[ \t]+\d+[ \t]+\w+[ \t]+sum[ \t]+-1\b", text):
+    if round(factor, 2) == 1 and re.search(
+        r"(?m)^[ \t]*\d+[ \t]+\d+[ \t]+\w+[ \t]+sum[ \t]+-1\b(?!.*N/A[ \t]*$)", text
+    ):
         ran = 2  # only all_reduce has an operation and no root
     return ran, "".join(f"# Rank {rank} \n" for rank in range(ran)) + text
 

@@ -8,6 +8,7 @@ from hosttune.errors import BadInput
 from hosttune.model.devicepath import DevicePath
 from hosttune.model.diagnosis import Diagnosis, JudgedFigure
 from hosttune.model.host import Host
+from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.paths import nearest, path_between, worst_paths
 
 MOST = 4
@@ -30,7 +31,7 @@ def low_paths(diagnosis: Diagnosis, host: Host) -> tuple[DevicePath, ...]:
 def _of_figure(figure: JudgedFigure, host: Host) -> Iterator[DevicePath]:
     gpus = {gpu.address for gpu in host.index.accelerators}
     start, _, end = figure.subject.partition("->")
-    if figure.metric in ("all-reduce-busbw", "all-gather-busbw"):
+    if figure.metric in COLLECTIVES:
         yield from worst_paths(host, [*gpus, *(nic.address for nic in host.nics)])
     elif figure.metric == "p2p" and {start, end} <= gpus and start != end:
         yield path_between(host, start, end)

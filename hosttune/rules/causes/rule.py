@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hosttune.model.diagnosis import Grade
-from hosttune.model.measured import Measured, Observations
+from hosttune.model.measured import COLLECTIVES, Measured, Observations
 from hosttune.predicting.shape import HostShape
 from hosttune.rules.causes.equals import BESIDE, FALLEN
 from hosttune.rules.causes.verdicts import Judged
@@ -17,7 +17,6 @@ from hosttune.rules.engine import Finding, Rule
 
 # Families of metrics that the same things limit.
 HOST_COPIES = ("h2d", "d2h")
-COLLECTIVES = ("all-reduce-busbw", "all-gather-busbw")
 NETWORK = (*COLLECTIVES, "rdma-write")
 ON_GPU = ("gemm-bf16", "gemm-fp8", "device-copy")
 PRODUCTS = ("gemm-bf16", "gemm-fp8")

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from hosttune.model.diagnosis import Grade
+from hosttune.model.measured import COLLECTIVES, RINGS
 from hosttune.predicting import formulas
-from hosttune.rules.causes.rule import COLLECTIVES, NETWORK, Case, first_kept, observed, rule, supports
+from hosttune.rules.causes.rule import NETWORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
@@ -345,7 +346,7 @@ def latency_share(case: Case, judged: Judged) -> float:
         return 0.0
     if judged.small or size <= (_QUEUED if judged.figure.metric == "rdma-write" else _SMALL):
         return 1.0
-    if rate is None or judged.figure.metric not in COLLECTIVES:
+    if rate is None or judged.figure.metric not in RINGS:
         return 0.0
     hosts = judged.hosts or 1
     ranks = max(2, hosts * (case.shape.per_host or (2 if hosts == 1 else 1)))

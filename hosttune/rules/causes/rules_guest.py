@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.formulas import flat
 from hosttune.rules.causes.rule import (  # fmt: skip
-    COLLECTIVES,
     HOST_COPIES,
     MEMORY,
     NETWORK,

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
-from hosttune.rules.causes.rule import COLLECTIVES, NETWORK, Case, first_kept, observed, rule, supports
+from hosttune.rules.causes.rule import NETWORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_gpus import _set
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
 from hosttune.rules.causes.rule import (
-    COLLECTIVES,
     HOST_COPIES,
     LINK,
     STORAGE,

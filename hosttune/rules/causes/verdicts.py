@@ -9,7 +9,7 @@ import msgspec
 
 from hosttune.bench.baselines import ABOVE_PEAK
 from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
-from hosttune.model.measured import METRICS, Figure, Measured
+from hosttune.model.measured import COLLECTIVES, METRICS, Figure, Measured
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, TYPICAL_MFU, Estimate
 from hosttune.predicting.shape import HostShape
@@ -187,10 +187,7 @@ _SEVERAL = (
 
 def _together(figure: Figure, ranks: int | None, shape: HostShape) -> int:
     """Return of how many devices a figure can be the sum, if its subject names several."""
-    if not re.search(_SEVERAL, figure.subject[:400].lower()) or figure.metric in (
-        "all-reduce-busbw",
-        "all-gather-busbw",
-    ):
+    if not re.search(_SEVERAL, figure.subject[:400].lower()) or figure.metric in COLLECTIVES:
         return 1
     return (shape.nics if figure.metric == "rdma-write" else ranks) or 1
 
