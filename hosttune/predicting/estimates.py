@@ -26,6 +26,7 @@ _LEAST_COPY, _LEAST_PEAK = 0.65, 0.6
 # (1.01); B200 from 6 on (1.14), not with 5 (1.06). Source: stas00/ml-engineering@744d01e network/README.md.
 _SWITCH_TAKEN = 1.1
 _SWITCH_SECONDS = formulas.BASE_SECONDS + 2 * formulas.STEP_SECONDS["nvlink"]  # up to the switch and back
+_LEAST_WITHOUT_PEERS = 0.4  # 8 RTX 5090 without peer access: 28 of 63 GB/s, found good (NVIDIA/nccl issue 1639)
 _LEAST_PART = 1 << 20  # bytes that each sends each in an all-to-all: of less the time is mostly latency
 _NOTHING = Estimate("", "", "no model of this metric has a source")
 
@@ -163,7 +164,12 @@ def _within(question: Question, shape: HostShape) -> Estimate:
         return _missing("GB/s", "none", formulas.RING_SOURCE, "a second GPU: bus bandwidth of one GPU is 0")
     if shape.links == 0 and shape.slot_gb_per_s:
         because: tuple[str, ...] = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
-        return Estimate("GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because)
+        if shape.without_peers:
+            because += ("its copies go through host memory",)
+        return Estimate("GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because,
+                        at_least=_LEAST_WITHOUT_PEERS if shape.without_peers else 0.5)  # fmt: skip
+    if ranks and shape.meshed:
+        return _over_mesh(question, shape, ranks)
     generation, links_rate = shape.generation, shape.links_gb_per_s
     peak = shape.links_peak_gb_per_s
     if not ranks or generation is None or links_rate is None or peak is None:
@@ -180,6 +186,15 @@ def _within(question: Question, shape: HostShape) -> Estimate:
     large, typical, formula, source = _ring_or_switch(question.size_bytes, ranks, links_rate, part, generation, reduces)
     low_below = _least(question, _least_gather(question.size_bytes, ranks))
     return Estimate("GB/s", formula, source, bound, typical, because, low_below, 0.05, large=large)
+
+
+def _over_mesh(question: Question, shape: HostShape, ranks: int) -> Estimate:
+    """8 MI355X give 407 of 537.6 GB/s (Oracle's guide for them), 8 Gaudi3 513 of 525 (docs.habana.ai)."""
+    if question.size_bytes and question.size_bytes < formulas.SMALL_BYTES:
+        return _missing("GB/s", "bound: large messages", formulas.PEAK_SOURCE, "what so small a message reaches")
+    because = (f"{ranks} GPUs, each with links to every other",)
+    bound = shape.leaving_gb_per_s(ranks)
+    return Estimate("GB/s", "bound: the links from a GPU to the others", formulas.PEAK_SOURCE, bound, None, because)
 
 
 def _missing_of_ring(ranks: int | None, shape: HostShape) -> str:
@@ -299,7 +314,7 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
     if question.size_bytes and question.size_bytes < (ranks * _LEAST_PART if each_to_each else formulas.SMALL_BYTES):
         return _missing("GB/s", "bound: large messages", formulas.PORTS_SOURCE, "what so small a message reaches")
     if hosts == 1:
-        links = shape.slot_gb_per_s if shape.links == 0 else shape.links_peak_gb_per_s
+        links = shape.leaving_gb_per_s(ranks)
         if links is None:
             return _missing("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, _missing_of_ring(ranks, shape))
         least = 0.5 if shape.switched or (shape.links == 0 and not each_to_each) else None

@@ -62,6 +62,21 @@ class HostShape(msgspec.Struct, frozen=True):
         return self.links * rate if self.links and rate else self.peaks.get("scale-up")
 
     @property
+    def meshed(self) -> bool:
+        """Whether the GPUs are of a board on which each has links of its own to every other."""
+        return self.generation is None and "scale-up" in self.peaks
+
+    @property
+    def without_peers(self) -> bool:
+        """Whether these are consumer models without links, to which the driver gives no peer access over PCIe."""
+        return not self.links and re.search(r"\b(?:GeForce|TITAN) RTX\b", self.gpu or "") is not None
+
+    def leaving_gb_per_s(self, ranks: int) -> float | None:
+        """What can leave a GPU to so many others of its host, over links or its slot, one direction."""
+        rate = self.slot_gb_per_s if self.links == 0 else self.links_peak_gb_per_s
+        return rate * min(1.0, (ranks - 1) / (_BOARD - 1)) if rate and self.meshed else rate
+
+    @property
     def slot_gb_per_s(self) -> float | None:
         """What the GPU's slot carries, one direction."""
         return pcie_gb_per_s(*self.slot) if self.slot else None

@@ -19,7 +19,7 @@ from hosttune.errors import BadInput
 from hosttune.model.devicepath import GpuRoof
 from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, Doubt
 from hosttune.model.limits import check_count
-from hosttune.model.measured import Figure, LinkSeen, Measured, NicLink, Observations
+from hosttune.model.measured import METRICS, Figure, LinkSeen, Measured, NicLink, Observations
 from hosttune.model.values import grouped
 from hosttune.predicting.estimates import OWN_METRICS, roof_of
 from hosttune.predicting.shape import HostShape, shape_of, slot_of
@@ -135,6 +135,9 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
         if rule.fault_itself and not low and not any(finding.outcome in _CERTAIN for finding in findings):
             findings = list(rule.findings(Case(case.measured, case.shape, ())))  # the fault alone
         ranked += [(rule, finding) for finding in findings if low or case.complaint or finding.outcome in _CERTAIN]
+    apart = case.apart(METRICS)  # what such machines have unless it was removed sets none of them apart
+    alike = [pair for pair in ranked if pair[1].outcome == "default" and all(map(apart.__contains__, pair[1].explains))]
+    ranked = [pair for pair in ranked if pair not in alike]
     seen = {rule.id for rule, finding in ranked if finding.outcome in ("proven", "observed")}
     ranked = [(rule, finding) for rule, finding in ranked if not seen.intersection(rule.unless)]
     ranked.sort(

@@ -37,6 +37,7 @@ _BRIDGE = (
     " links are up"
 )
 _THROUGH_HOST_SECONDS = 8e-6
+_STEPS_SECONDS = 1e-3  # more than the steps of any message take
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
 
@@ -130,8 +131,8 @@ def p2p_disabled(case: Case) -> Finding | None:
 
 def lacks_peers(case: Case) -> bool:
     """Return whether the GPUs are consumer models without links, to which peer access is not given."""
-    consumer = re.search(r"\b(?:GeForce|TITAN) RTX\b", case.shape.gpu or "") is not None
-    return not _linked(case) and (consumer or (not case.shape.gpu and "GNS" in case.seen.said.get("p2p", "")))
+    unnamed = not _linked(case) and not case.shape.gpu and "GNS" in case.seen.said.get("p2p", "")
+    return case.shape.without_peers or unnamed
 
 
 def _p2p_disabled(case: Case) -> Finding | None:
@@ -283,6 +284,8 @@ _SIZED = ("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_IB_QPS_PER_CONNECTION
 def forced(case: Case) -> Finding | None:
     """Variables replace what the library would choose."""
     variables = _set(case, **dict.fromkeys(_FORCED, ()), CUDA_LAUNCH_BLOCKING=("1",), HSA_ENABLE_SDMA=("0",))
+    if uncached := _set(case, UCX_CUDA_IPC_CACHE=("N", "NO", "0", "OFF")):  # each message opens its memory anew
+        return observed(case, ", ".join(uncached), case.about((*COLLECTIVES, "p2p")))
     if case.shape.links == 0 and not case.shape.virtual and case.low(COLLECTIVES):
         variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not
     # What is set for all does not set one apart.
@@ -345,7 +348,7 @@ def latency_share(case: Case, judged: Judged) -> float:
     if not size:
         return 0.0
     if judged.small or size <= (_QUEUED if judged.figure.metric == "rdma-write" else _SMALL):
-        return 1.0
+        return 1.0 if not judged.value or size / 1e9 / judged.value < _STEPS_SECONDS else 0.0
     if rate is None or judged.figure.metric not in RINGS:
         return 0.0
     hosts = judged.hosts or 1

@@ -76,6 +76,8 @@ def topology_hidden(case: Case) -> Finding | None:
         copies = case.about((*HOST_COPIES, *MEMORY, *WORK)) if seen.guest_numa is False else case.about(WORK)
         return observed(case, "; ".join(words), (*case.networked, *case.local, *copies), kept)
     low = tuple(judged for judged in case.networked if judged.verdict == "low" and judged.figure.metric in COLLECTIVES)
+    if case.shape.meshed:  # RCCL knows such boards by their tree and nodes (ROCm/rccl issue 1204)
+        low += tuple(judged for judged in case.local if judged.verdict == "low")
     if seen.guest_topology == "mirrored" or not case.shape.virtual or not low or seen.topology_file:
         return None
     if kept is not None:

@@ -273,6 +273,8 @@ def congestion(case: Case) -> Finding | None:
     fallen = tuple(judged for judged in case.falling if judged in low and "GPU memory" not in judged.figure.subject)
     if fallen and case.seen.transport != "socket":
         return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in fallen), fallen)
+    if apart := case.apart(NETWORK):
+        return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in apart), apart)
     if hosts > 2 and case.seen.transport != "socket":
         return supports("possible", (f"{hosts} hosts share the network's links; its counters were not read",), low)
     return None

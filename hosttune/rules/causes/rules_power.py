@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.engine import Finding
 
@@ -92,6 +94,8 @@ def slice_of_gpu(case: Case) -> Finding | None:
         return observed(
             case, f"{shape.gpu} is a part of a GPU", case.about((*ON_GPU, *WORK)), first_kept(case.low(ON_GPU), limits)
         )
+    if re.search(r"\bMIG\b", shape.gpu or ""):
+        return observed(case, f"{shape.gpu} is a part of a GPU", case.about((*ON_GPU, *WORK)))
     for verdict in case.low(PRODUCTS):
         for count in (1, 2, 3, 4):
             part = (verdict.typical or 0) * count / 7
