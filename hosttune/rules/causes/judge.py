@@ -136,8 +136,12 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
             findings = list(rule.findings(Case(case.measured, case.shape, ())))  # the fault alone
         ranked += [(rule, finding) for finding in findings if low or case.complaint or finding.outcome in _CERTAIN]
     apart = case.apart(METRICS)  # what such machines have unless it was removed sets none of them apart
-    alike = [pair for pair in ranked if pair[1].outcome == "default" and all(map(apart.__contains__, pair[1].explains))]
-    ranked = [pair for pair in ranked if pair not in alike]
+    ranked = [
+        (rule, finding)
+        for rule, finding in ranked
+        if finding.outcome not in ("default", "possible") or not all(judged in apart for judged in finding.explains)
+        or not finding.explains
+    ]  # fmt: skip
     seen = {rule.id for rule, finding in ranked if finding.outcome in ("proven", "observed")}
     ranked = [(rule, finding) for rule, finding in ranked if not seen.intersection(rule.unless)]
     ranked.sort(

@@ -32,6 +32,8 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
     "gemm-bf16": (2517.0, "the fastest GPU, dense (baselines/roofline.toml)"),
     "gemm-fp8": (5034.0, "the fastest GPU, dense (baselines/roofline.toml)"),
 }
+# A quarter of what NVIDIA asks of storage, at the least, for reads of one host of eight GPUs.
+_BOARD, _STORAGE = 8, (1.0, "DGX SuperPOD reference architecture, storage performance, good: 4 GB/s for a node")
 _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
 _LOW_MFU = 0.2  # no source: about half of the least published run
@@ -171,6 +173,8 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         verdict, why = "impossible", f"more than {most:g} GB/s or TFLOP/s, which {device} has: {why}"
     if bound is None and figure.metric in ("h2d", "d2h") and value < _LANE and (figure.size_bytes or _LARGE) >= _LARGE:
         verdict, why = "low", f"less than one lane of 8 GT/s carries, {_LANE:g} GB/s; {why}"
+    if figure.metric == "storage-read" and shape.per_host == _BOARD and value < _STORAGE[0] and not figure.size_bytes:
+        verdict, why = "low", f"less than {_STORAGE[0]:g} GB/s: {_STORAGE[1]}"
     if verdict == "impossible" and bound is not None and value <= bound * _together(figure, ranks, shape):
         verdict, why = "unknown", f"more than one device can carry: is it the sum of several? {why}"
     if verdict == "expected" and figure.metric == "p2p" and typical is None and measured.observations.p2p == "off":
