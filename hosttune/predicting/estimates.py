@@ -27,7 +27,9 @@ _LEAST_COPY, _LEAST_PEAK = 0.65, 0.6
 _SWITCH_TAKEN = 1.1
 _SWITCH_SECONDS = formulas.BASE_SECONDS + 2 * formulas.STEP_SECONDS["nvlink"]  # up to the switch and back
 _LEAST_WITHOUT_PEERS = 0.4  # 8 RTX 5090 without peer access: 28 of 63 GB/s, found good (NVIDIA/nccl issue 1639)
-_LEAST_PART = 1 << 20  # bytes that each sends each in an all-to-all: of less the time is mostly latency
+# Two healthy H200 give 0.34 of the bound in an all-to-all of 32 MiB, 0.61 of 256 MiB (tests/cases/models/healthy.json).
+_LARGE = 256 << 20
+_LEAST_PART = 4 << 20  # bytes that each sends each in an all-to-all: of less the time is mostly latency
 _NOTHING = Estimate("", "", "no model of this metric has a source")
 
 
@@ -311,27 +313,28 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
     if lacking or hosts is None or ranks is None or each is None or ranks < 2:
         return _missing("GB/s", "bound: bytes that must leave a GPU, or a host", formulas.PORTS_SOURCE,
                         f"the number of {_both(lacking) or 'GPUs that take part'}")  # fmt: skip
-    if question.size_bytes and question.size_bytes < (ranks * _LEAST_PART if each_to_each else formulas.SMALL_BYTES):
+    least = _LARGE if hosts == 1 and shape.links != 0 else ranks * _LEAST_PART if each_to_each else formulas.SMALL_BYTES
+    if question.size_bytes and question.size_bytes < least:
         return _missing("GB/s", "bound: large messages", formulas.PORTS_SOURCE, "what so small a message reaches")
     if hosts == 1:
         links = shape.leaving_gb_per_s(ranks)
         if links is None:
             return _missing("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, _missing_of_ring(ranks, shape))
-        least = 0.5 if shape.switched or (shape.links == 0 and not each_to_each) else None
+        part = 0.5 if shape.switched or (shape.links == 0 and not each_to_each) else None
         because = (f"{ranks} GPUs, {links:g} GB/s leave each",)
         return Estimate(
-            "GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, links, at_least=least, because=because
+            "GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, links, at_least=part, because=because
         )
     rate = shape.host_gb_per_s
     if rate is None:
         return _missing("GB/s", "bound: a host's ports", formulas.PORTS_SOURCE, _missing_of_ports(shape))
     because = (f"{shape.nics} ports of {rate:g} GB/s in all on each of {hosts} hosts",)
     if each_to_each and ranks > each:
-        bound, least, formula = rate / each * (ranks - 1) / (ranks - each), 1 / 3, "bound g·b ÷ k · (n-1) ÷ (n-k)"
+        bound, part, formula = rate / each * (ranks - 1) / (ranks - each), 1 / 3, "bound g·b ÷ k · (n-1) ÷ (n-k)"
     else:  # a ring crosses each host's ports once, and the library gives a pair of GPUs one or two ports
         one = question.metric == "send-recv-busbw"
-        bound, least, formula = rate, 0.5 / (shape.nics or 1) if one else 0.5, "bound: a host's ports"
-    return Estimate("GB/s", formula, formulas.PORTS_SOURCE, bound, at_least=least, because=because)
+        bound, part, formula = rate, 0.5 / (shape.nics or 1) if one else 0.5, "bound: a host's ports"
+    return Estimate("GB/s", formula, formulas.PORTS_SOURCE, bound, at_least=part, because=because)
 
 
 def _port(question: Question, shape: HostShape) -> Estimate:

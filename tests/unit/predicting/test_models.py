@@ -182,6 +182,17 @@ def test_healthy_gpus_are_not_called_low_and_half_of_what_they_reach_is(machine:
             assert measured == pytest.approx(got.typical, rel=0.05), figure
 
 
+def test_healthy_figures_without_a_formula_are_not_called_low_and_a_third_is() -> None:
+    """Of all-to-all and its like only the bound has a source; smaller messages than those judged are unknown."""
+    machine = json.loads((Path(__file__).parents[2] / "cases/models/healthy.json").read_text())["bounded"]
+    found = without_nvls(shape(machine))
+    for figure in machine["figures"]:
+        got = estimate(Question(figure["metric"], machine["ranks"], 1, figure["mib"] << 20), found)
+        assert (got.bound is None) == (figure["mib"] < 256)
+        if got.bound and got.at_least:
+            assert figure["value"] / 3 < got.at_least * got.bound < figure["value"], figure
+
+
 def without_nvls(found: HostShape) -> HostShape:
     """The shape with NVSwitches that do not reduce."""
     assert found.generation is not None
