@@ -330,7 +330,7 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
         return _missing("GB/s", "bound: a host's ports", formulas.PORTS_SOURCE, _missing_of_ports(shape))
     because = (f"{shape.nics} ports of {rate:g} GB/s in all on each of {hosts} hosts",)
     if each_to_each and ranks > each:
-        bound, part, formula = rate / each * (ranks - 1) / (ranks - each), 1 / 3, "bound g·b ÷ k · (n-1) ÷ (n-k)"
+        bound, part, formula = rate / each * (ranks - 1) / (ranks - each), 1 / 3, "bound b·(n-1) ÷ (n-g)"
     else:  # a ring crosses each host's ports once, and the library gives a pair of GPUs one or two ports
         one = question.metric == "send-recv-busbw"
         bound, part, formula = rate, 0.5 / (shape.nics or 1) if one else 0.5, "bound: a host's ports"
