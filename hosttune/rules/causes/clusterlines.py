@@ -90,12 +90,15 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               "cdi: switch it on (features.cdi true in daemon.json, docker 25 or later) and make the description"
               " (nvidia-ctk cdi generate); nvidia: install the container toolkit; restart docker",
               _CDI),
-    FaultLine(r"unresolvable CDI devices? [^\n]{1,100}|[Ff]ailed to (?:stat|find) CDI host device [^\n]{1,80}"
-              r"|failed to (?:stat|find) CDI host device[^\n]{0,80}",
+    FaultLine(r"unresolvable CDI devices?[^\n]{0,100}"
+              r"|[Ff]ailed to (?:stat|find|inject) CDI (?:host )?devices?[^\n]{0,80}"
+              r"|unable to create cdi spec file: [^\n]{1,120}|failed to (?:generate|create) (?:device )?CDI specs?\b[^\n]{0,120}"
+              r"|invalid device, empty device edits",
               "the description (CDI) by which the container gets its GPU is missing, or older than the machine",
-              "make it anew (nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; again after a change of driver, MIG"
-              " or GPUs), where the engine looks for it; nvidia-ctk cdi list shows the names that exist",
-              f"{_CDI}; NVIDIA/nvidia-container-toolkit issues 434 and 885"),
+              "make it anew (nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml, AMD: amd-ctk; again after a change"
+              " of driver, MIG or GPUs), where the engine looks for it; nvidia-ctk cdi list shows the names that exist;"
+              " a guest of Kata needs driver and toolkit in its image",
+              f"{_CDI}; NVIDIA/nvidia-container-toolkit issues 434, 885 and 1239"),
     FaultLine(r"nvidia-container-cli(?:\.real)?: device error: [^\n]{1,80}",
               "the container asks for a GPU that this host does not have",
               "compare NVIDIA_VISIBLE_DEVICES or --gpus with nvidia-smi -L: numbers and UUIDs change with the driver,"

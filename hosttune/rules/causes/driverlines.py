@@ -48,7 +48,9 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               rf"[^|\n]{{0,40}}\| Asserted{_LATER}"
               rf"|Power Unit[^|\n]{{0,40}}\| (?:Redundancy Lost|Soft-power control failure)"
               rf"[^|\n]{{0,30}}\| Asserted(?=[\s\S]{{0,4000}}?Power Supply){_LATER}"
-              r"|Presence detected, (?:[\w ]{1,30}, )?(?:Failure detected|Power Supply AC lost)[^\n]{0,40}",
+              r"|Presence detected, (?:[\w ]{1,30}, )?(?:Failure detected|Power Supply AC lost)[^\n]{0,40}"
+              r"|\|[ \t]{0,4}(?:Power Supply AC lost|Failure detected|AC lost or out-of-range)[ \t]{0,4}\|"
+              r"[ \t]{0,4}Asserted(?![\s\S]{0,40000}?(?:AC lost|Failure detected|out-of-range)[ \t]{0,4}\| Deasserted)",
               "a power supply of the host failed, or has no input",
               "plug or replace it, and see its circuit: with fewer supplies the board brakes or resets GPUs under load",
               _SEL),
@@ -184,8 +186,10 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               " if it"
               " comes back",
               "Linux drivers/gpu/drm/i915/intel_uncore.c, xe/xe_device.c"),
-    FaultLine(r"knvlinkCoreSet[TR]xSublinkModeCallback: Error setting[^\n]{0,60}|Unable to train an intranode"
-              r" connection"
+    FaultLine(r"knvlinkCoreSet[TR]xSublinkModeCallback\w{0,8}: Error setting[^\n]{0,60}"
+              r"|knvlink(?:Train|CoreSet)\w{4,48}: [^\n]{0,60}(?:[Ff]ailed|[Ee]rror)[^\n]{0,60}"
+              r"|nvlink_\w{4,48}: [^\n]{0,60}[Tt]raining [^\n]{0,20}failed[^\n]{0,60}"
+              r"|Unable to train an intranode connection"
               r"|Failed to change ALI Links to active|Unable to set (?:sub)?link state to (?:ACTIVE|HIGH"
               r" SPEED)[^\n]{0,40}"
               r"|ALI Error for GPU \d{1,2}::linkId \d{1,2}",

@@ -352,11 +352,6 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "one CPU is the limit: before 3.16 iperf3 sends all streams with one thread",
               "update iperf3 to 3.16 or newer, or run several at once on ports of their own; then MTU 9000",
               "esnet/iperf release notes 3.16"),
-    FaultLine(r"\|[^|\n]{0,60}\|[ \t]{0,4}(?:Power Supply AC lost|Failure detected|AC lost or out-of-range)[ \t]{0,4}\|"
-              r"[ \t]{0,4}Asserted(?![\s\S]{0,40000}?(?:AC lost|Failure detected|out-of-range)[ \t]{0,4}\| Deasserted)",
-              "a power supply of the host has failed or has no input: what is left may slow the GPUs down",
-              "its cable and feed, then another supply; ipmitool sdr type \"Power Supply\" shows which",
-              "IPMI 2.0 specification, table 42-3, sensor type 08h"),
     FaultLine(r"GPU over temperature range[^\n]{0,40}|GPU HW Critical Temperature Fault[^\n]{0,20}"
               r"|System is going to shutdown due to GPU \w{2} CTF",
               "a GPU became too hot: its driver stops the host",
@@ -847,13 +842,6 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the program was not built for this GPU",
               "take a build that has the GPU's compute capability (newer PyTorch, CUDA or NCCL)",
               "CUDA runtime API, cudaErrorNoKernelImageForDevice"),
-    FaultLine(r"knvlinkCoreSet[TR]xSublinkModeCallback\w{0,8}: Error setting [^\n]{0,60}"
-              r"|knvlink(?:Train|CoreSet)\w{4,48}: [^\n]{0,60}(?:[Ff]ailed|[Ee]rror)[^\n]{0,60}"
-              r"|nvlink_\w{4,48}: [^\n]{0,60}[Tt]raining [^\n]{0,20}failed[^\n]{0,60}",
-              "the links of a GPU to the others do not train: GPUs copy over PCIe",
-              "power the host off and reseat the NVLink bridge on both cards, then try another one; a board without"
-              " bridges: reset its GPUs, restart the fabric's service, and send the board back if it stays so",
-              "NVIDIA/open-gpu-kernel-modules kernel_nvlinkcorelibcallback.c"),
     FaultLine(r"Available Tensor Operations:\s{1,20}\[ \] NCCL\s{1,20}\[ \] DDL\s{1,20}\[ \] CCL\b"
               r"(?=[\s\S]{0,40000}?(?:\bGPUs?\b|\bCUDA))"
               r"|(?:\bGPUs?\b|\bCUDA)(?=[\s\S]{0,20000}?Available Tensor Operations:\s{1,20}\[ \] NCCL\s{1,20}"
@@ -1078,25 +1066,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the program was not built for this GPU",
               "take a build that has the GPU's architecture (rocminfo shows its gfx name, nvidia-smi the model)",
               "HIP documentation, hipErrorNoBinaryForGpu; CUDA runtime API, cudaErrorInvalidKernelImage"),
-    FaultLine(r"unresolvable CDI devices[^\n]{0,80}|failed to (?:stat CDI host device|inject CDI devices)[^\n]{0,80}"
-              r"|unable to create cdi spec file: [^\n]{1,120}"
-              r"|failed to (?:generate|create) (?:device )?CDI specs?\b[^\n]{0,120}|invalid device, empty device edits",
-              "the containers' description of the GPUs (CDI) lacks the device, is old, or could not be made",
-              "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml (AMD: amd-ctk) after each change of driver, GPUs"
-              " or"
-              " MIG, and nvidia-ctk cdi list; in a guest of Kata its image must have driver and toolkit",
-              "CNCF Container Device Interface; NVIDIA/nvidia-container-toolkit issues 885 and 1239"),
     FaultLine(r"nvidia-container-cli: container error: (?:cgroup subsystem|failed to (?:get|add) device)[^\n]{0,80}",
               "the container toolkit does not know this host's cgroups: it is older than cgroup v2",
               "update libnvidia-container (1.8 or later); until then no-cgroups = true in its config.toml and the"
               " device"
               " nodes by --device",
               "NVIDIA/nvidia-docker issue 1660"),
-    FaultLine(r"nvidia-container-cli: device error: [^\n]{0,60}unknown device[^\n]{0,20}",
-              "the container asks for a GPU that the host does not show",
-              "compare --gpus or NVIDIA_VISIBLE_DEVICES with nvidia-smi -L: UUIDs change with GPUs and MIG instances;"
-              " dmesg says whether one is lost",
-              "NVIDIA/libnvidia-container src/cli/common.c"),
     FaultLine(r"Allocate failed due to [^\n]{1,160}|NodePrepareResources: [^\n]{1,160}",
               "the device plugin gave the pod no device: none is healthy or free, or it could not be prepared",
               "read the plugin's log and the node's Allocatable; what holds the GPU on the host keeps it from vfio-pci"
@@ -1183,11 +1158,6 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "read whether the reset below it worked, else power-cycle the host; update firmware (linux-firmware) and"
               " driver if it comes back",
               "Linux drivers/gpu/drm/amd/amdgpu/mes_v11_0.c; ROCm/legacy-rocm-build issue 5724"),
-    FaultLine(r"XGMI: (?:[GS]et topology failure|Failed to initialize)[^\n]{0,80}",
-              "the links between the GPUs (XGMI) were not set up",
-              "power-cycle the host (a reboot may not be enough); firmware of board and GPUs and amdgpu of one release;"
-              " reseat board or bridge if it comes back",
-              "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c"),
     FaultLine(r"\bring \w[\w.]{0,24} timeout, (?:signaled|but soft)[^\n]{0,60}"
               r"|amdgpu_job_timedout \[amdgpu\]\] \*ERROR\*|Ring \w[\w.]{0,24} reset failure",
               "a GPU hung: one of its engines did not answer in time",
@@ -1379,7 +1349,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " writes"
               " it), and let the NICs reach GPU memory (nvidia_peermem or DMA-BUF)",
               "NVIDIA/nccl src/graph/topo.cc; its issue 749"),
-    FaultLine(r"numa_balancing ?(?:= ?|\n)1\b(?=[\s\S]{0,40000}?(?:MI[23]\d\d|mi[23]\d\d|RCCL|rccl|Hyper-V)"
+    FaultLine(r"numa_balancing(?: ?= ?|\s{1,4})1\b(?=[\s\S]{0,40000}?(?:MI[23]\d\d|mi[23]\d\d|RCCL|rccl|Hyper-V)"
               r"[\s\S]{0,40000}?GPU Direct RDMA Disabled for)",
               "NUMA balancing is on: RCCL then keeps NICs from GPU memory in a guest of Hyper-V",
               "sysctl kernel.numa_balancing=0, at each boot; or NCCL_IB_PCI_RELAXED_ORDERING=1",

@@ -913,13 +913,6 @@ GUEST_LINES: tuple[FaultLine, ...] = (
               "give that guest (of a device model the stub domain) more memory, or a smaller swiotlb=; free memory"
               " below 4 GiB, after a boot there is most",
               "Linux drivers/xen/swiotlb-xen.c; QubesOS/qubes-issues issue 9971"),
-    FaultLine(r"(?:Hyper-V|-azure\b|Microsoft)[^\n]{0,40}(?=[\s\S]{0,2000}?numa_balancing(?: ?= ?|\s{1,4})1\b)"
-              r"(?=[\s\S]{0,20000}?(?:RCCL|Instinct))(?=[\s\S]{0,20000}?GPU Direct RDMA Disabled)"
-              r"|numa_balancing(?: ?= ?|\s{1,4})1\b(?=[\s\S]{0,2000}?(?:Hyper-V|-azure\b|Microsoft))"
-              r"(?=[\s\S]{0,20000}?(?:RCCL|Instinct))(?=[\s\S]{0,20000}?GPU Direct RDMA Disabled)",
-              "RCCL leaves GPUDirect RDMA off on Hyper-V while NUMA balancing is on",
-              "sysctl kernel.numa_balancing=0 (in /etc/sysctl.d, too), or NCCL_IB_PCI_RELAXED_ORDERING=1",
-              "ROCm/rccl issue 1377; its src/transport/net_ib.cc"),
     FaultLine(r"attach to a device that was already attached to another device",
               "another program in the guest has Looking Glass's shared memory open",
               "one host application only: the service runs it already; end the other one",
