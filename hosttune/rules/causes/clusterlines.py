@@ -92,8 +92,8 @@ CLUSTER_LINES: tuple[FaultLine, ...] = (
               _CDI),
     FaultLine(r"unresolvable CDI devices?[^\n]{0,100}"
               r"|[Ff]ailed to (?:stat|find|inject) CDI (?:host )?devices?[^\n]{0,80}"
-              r"|unable to create cdi spec file: [^\n]{1,120}|failed to (?:generate|create) (?:device )?CDI specs?\b[^\n]{0,120}"
-              r"|invalid device, empty device edits",
+              r"|unable to create cdi spec file: [^\n]{1,120}"
+              r"|failed to (?:generate|create) (?:device )?CDI specs?\b[^\n]{0,120}|invalid device, empty device edits",
               "the description (CDI) by which the container gets its GPU is missing, or older than the machine",
               "make it anew (nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml, AMD: amd-ctk; again after a change"
               " of driver, MIG or GPUs), where the engine looks for it; nvidia-ctk cdi list shows the names that exist;"
