@@ -51,7 +51,8 @@ def _set(case: Case, **values: tuple[str, ...]) -> tuple[str, ...]:
 
 def _linked(case: Case) -> bool:
     """Return whether the GPUs are known to have links to each other."""
-    return bool(case.shape.links)
+    links = case.shape.links
+    return bool(case.shape.peaks.get("pair") if links is None else links)
 
 
 def _pairs(case: Case) -> tuple[Judged, ...]:

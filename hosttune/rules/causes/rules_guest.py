@@ -127,7 +127,7 @@ def small_pages(case: Case) -> Finding | None:
 
 @rule(
     "noisy-neighbour-cpu",
-    tier="setting",
+    tier="machine",
     source="Linux Documentation/admin-guide/cputopology.rst and sched(7): other work on the same cores takes their"
     " time",
     remedy="hosttune plan: housekeeping CPUs of their own; move the other load there",

@@ -34,7 +34,8 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
 }
 _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
-_LOW_MFU = 0.2  # no source: about half of the least published run
+_LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
+_SATA, _BLOCK = 0.6, 1 << 17  # GB/s of one SATA port; bytes from which reads show the rate of a drive
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
 _UNITS: Mapping[str, tuple[str, float]] = {
@@ -265,6 +266,16 @@ def _power(figure: Figure, value: float, factor: float, measured: Measured, shap
     return Judged(figure, "unknown", "power alone is neither good nor bad", value, factor=factor)
 
 
+def _reads(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
+    if (
+        value < _SATA
+        and (figure.size_bytes or _BLOCK) >= _BLOCK
+        and not re.search(r"(?i)hdd|SATA|random", figure.subject)
+    ):
+        return Judged(figure, "low", f"less than one SATA port carries, {_SATA:g} GB/s", value, factor=factor)
+    return Judged(figure, "unknown", "no model of this metric has a source", value, factor=factor)
+
+
 def _link(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     link, width = measured.observations.link, figure.metric == "link-width"
     most = (link.max_width if width else link.max_speed_gts) if link else None
@@ -296,6 +307,7 @@ _BY_OBSERVATION = {
     "tcp": _tcp,
     "sm-clock": _clock,
     "power": _power,
+    **dict.fromkeys(("disk-read", "storage-read"), _reads),
     "link-speed-gts": _link,
     "link-width": _link,
     "mfu": _mfu,
