@@ -178,7 +178,7 @@ def _within(question: Question, shape: HostShape) -> Estimate:
     part = _ring_part(generation, ranks)
     if part is None or shape.switched is not True:
         because += ("no source for what a ring of this many such GPUs reaches",)
-        least = 0.5 if shape.switched else None
+        least = 0.5 if shape.switched else (shape.slot_gb_per_s or 0) / bound  # what a slot carries needs no links
         return Estimate("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, bound, None, because, at_least=least)
     large, typical, formula, source = _ring_or_switch(question.size_bytes, ranks, links_rate, part, generation, reduces)
     low_below = _least(question, _least_gather(question.size_bytes, ranks))

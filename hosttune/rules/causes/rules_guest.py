@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hosttune.predicting.formulas import flat
+from hosttune.rules.causes.equals import SPREAD
 from hosttune.rules.causes.rule import (  # fmt: skip
     COLLECTIVES,
     HOST_COPIES,
@@ -24,6 +25,15 @@ from hosttune.rules.engine import Finding
 _FAR = re.compile(r"\b(?:far|remote|other|wrong) (?:numa )?(?:node|socket|memory)\b|cross[- ]socket", re.IGNORECASE)
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
+
+
+def several_alike(case: Case) -> bool:
+    """Return whether copies of several GPUs are low by the same: no single link does that."""
+    for metric in HOST_COPIES:
+        values = {judged.figure.subject: judged.value or 0 for judged in case.low((metric,)) if not judged.apart}
+        if len(values) > 1 and max(values.values()) <= SPREAD * min(values.values()):
+            return True
+    return False
 
 
 @rule(
@@ -46,6 +56,10 @@ def far_node(case: Case) -> Finding | None:
     if apart := tuple(verdict for verdict in case.apart(near) if BY_NODE.search(verdict.figure.subject[:400])):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     low = case.low(near)
+    fine = [judged for judged in case.figures if judged.figure.metric in HOST_COPIES and judged.verdict == "expected"]
+    if several_alike(case) and len(fine) == len(low):
+        words = f"{len(low)} copies are low by the same, {len(fine)} are not: the memory is at the CPU of those"
+        return supports("fits", (words,), low)
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory
@@ -76,11 +90,14 @@ def topology_hidden(case: Case) -> Finding | None:
         copies = case.about((*HOST_COPIES, *MEMORY, *WORK)) if seen.guest_numa is False else case.about(WORK)
         return observed(case, "; ".join(words), (*case.networked, *case.local, *copies), kept)
     low = tuple(judged for judged in case.networked if judged.verdict == "low" and judged.figure.metric in COLLECTIVES)
+    low += case.low(("memory-copy",)) if seen.guest_numa is None else ()
     if seen.guest_topology == "mirrored" or not case.shape.virtual or not low or seen.topology_file:
         return None
     if kept is not None:
         return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), low)
-    return supports("default", ("a guest has a flat PCI tree unless one is planned; it was not read",), low)
+    return supports(
+        "default", ("a guest has one NUMA node and a flat PCI tree unless they are planned; they were not read",), low
+    )
 
 
 def _flat_ring(case: Case) -> tuple[Judged, str] | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from hosttune.model.diagnosis import Grade
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
@@ -22,7 +23,8 @@ from hosttune.rules.causes.rule import (
     rule,
     supports,
 )
-from hosttune.rules.causes.rules_guest import BY_NODE
+from hosttune.rules.causes.rules_gpus import linked_gpus
+from hosttune.rules.causes.rules_guest import BY_NODE, several_alike
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
@@ -80,9 +82,10 @@ def generation_limit(case: Case) -> Finding | None:
     limit = _slot_limit(case)
     if limit is None:
         older = [row for row in _slower(case) if row[1].count("x16")]
-        alike = tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart)
+        alike = case.of_every_device(tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart))
         kept = first_kept(alike, older, _COPIED) if case.seen.link is None else None
-        return supports("possible", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],)) if kept else None
+        grade: Grade = "fits" if several_alike(case) else "possible"
+        return supports(grade, (f"{kept[0].name} keeps to {kept[1]}",), alike) if kept else None
     rate = pcie_gb_per_s(*limit)
     words = f"the slot can do {limit[0]:g} GT/s x{limit[1]}, the GPU more"
     kept = first_kept(case.low(HOST_COPIES), [(rate, f"the slot's bound {rate:.1f} GB/s")] if rate else [])
@@ -146,7 +149,7 @@ def degraded(case: Case) -> Finding | None:
     if not words and case.shape.slot is None:  # low for any slot
         words = tuple(f"{judged.name}: {judged.why}" for judged in low if judged.figure.metric in HOST_COPIES)
     if words:
-        return supports("fits", words[:4], low)
+        return supports("possible" if several_alike(case) else "fits", words[:4], low)
     low = tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart)
     return supports("possible", ("speed and width of the link were not read",), low) if low and link is None else None
 
@@ -157,7 +160,7 @@ def _between_devices(case: Case) -> tuple[Judged, ...]:
     Without peer access GPUs copy through the host's memory, not to each other.
     """
     off = case.seen.p2p == "off" or case.environment.get("NCCL_P2P_DISABLE") == "1"
-    linked = off or (case.shape.links not in (0, None) and case.seen.p2p != "pcie")
+    linked = off or (linked_gpus(case) and case.seen.p2p != "pcie")
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 

@@ -11,7 +11,7 @@ from hosttune.bench.baselines import ABOVE_PEAK
 from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
 from hosttune.model.measured import METRICS, Figure, Measured
 from hosttune.predicting.estimates import Question, estimate
-from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, TYPICAL_MFU, Estimate
+from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, SOCKET_MEMORY, TYPICAL_MFU, Estimate
 from hosttune.predicting.shape import HostShape
 
 _MANY = 10.0  # times: more is not said in percent
@@ -35,13 +35,17 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
 _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
 _LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
+_MOST = 64  # GPUs or ports of a host whose number is not known
+_STREAM = 0.4  # about half of what STREAM reaches
 _SATA, _BLOCK = 0.6, 1 << 17  # GB/s of one SATA port; bytes from which reads show the rate of a drive
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
 _UNITS: Mapping[str, tuple[str, float]] = {
     "tflop/s": ("operations per second", 1.0),
     "tflops": ("operations per second", 1.0),
+    "tops": ("operations per second", 1.0),
     "pflop/s": ("operations per second", 1e3),
+    "pflops": ("operations per second", 1e3),
     "gflop/s": ("operations per second", 1e-3),
     "ns": ("time", 1.0),
     "us": ("time", 1e3),
@@ -59,9 +63,11 @@ _UNITS: Mapping[str, tuple[str, float]] = {
     "fraction": ("fraction", 1.0),
     "tokens/s": ("tokens per second", 1.0),
     "tok/s": ("tokens per second", 1.0),
+    "t/s": ("tokens per second", 1.0),
 }
 # Rates of data: a small b is a bit, a capital B a byte; 1 GB is 10^9 bytes, 1 GiB 2^30.
 _DATA = re.compile(r"([KMGT])(i?)(b|B|bits?|[Bb]ytes?)(?:/s|/sec|/second|ps)")
+_OF_EACH = r"(?i)(?: per |/)(?:gpu|card|device|port|nic|node|host|pair|direction)\b.*| \(.*\)$"
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -111,7 +117,7 @@ class Judged(msgspec.Struct, frozen=True):
 
 def converted(value: float, unit: str, dimension: str) -> tuple[float, float] | None:
     """Return (value in the first unit of the dimension, factor); None if the unit is of another dimension."""
-    text = unit[:40].strip()
+    text = re.sub(_OF_EACH, "", unit[:40]).strip()
     found = _UNITS.get(text.lower().replace(" ", ""))
     if found is None and (data := _DATA.fullmatch(text)):
         size = (1024 if data[2] else 1000) ** _POWERS[data[1]] / 1e9
@@ -163,7 +169,8 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
-    both = re.search(r"both directions|bidirectional|\bbidir\b", figure.subject[:400], re.IGNORECASE) is not None
+    told = f"{figure.subject[:400]} {figure.unit[:40]}"
+    both = re.search(r"both directions|bidirectional|\bbidir\b", told, re.IGNORECASE) is not None
     bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
     averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
     verdict, why = _verdict(value, bound, typical, found, averaged)
@@ -182,18 +189,19 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
 
 
 _SEVERAL = (
-    r"\b(?:all|sum|total|aggregate|together)\b|\b(?:[2-9]|[1-9][0-9]{1,5}) (?:gpus|ports|nics|hcas|cards|devices)\b"
+    r"\b(?:all|sum|total|aggregate|together|per (?:node|host))\b|"
+    r"\b(?:[2-9]|[1-9][0-9]{1,5}) (?:gpus|ports|nics|hcas|cards|devices)\b"
 )
 
 
 def _together(figure: Figure, ranks: int | None, shape: HostShape) -> int:
     """Return of how many devices a figure can be the sum, if its subject names several."""
-    if not re.search(_SEVERAL, figure.subject[:400].lower()) or figure.metric in (
+    if not re.search(_SEVERAL, f"{figure.subject[:400]} {figure.unit[:40]}".lower()) or figure.metric in (
         "all-reduce-busbw",
         "all-gather-busbw",
     ):
         return 1
-    return (shape.nics if figure.metric == "rdma-write" else ranks) or 1
+    return (shape.nics if figure.metric == "rdma-write" else ranks) or _MOST
 
 
 def _verdict(
@@ -276,6 +284,17 @@ def _reads(figure: Figure, value: float, factor: float, measured: Measured, shap
     return Judged(figure, "unknown", "no model of this metric has a source", value, factor=factor)
 
 
+def _memory(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
+    name = (shape.cpu or "")[:200].lower()
+    rate = next((rate for words, rate in SOCKET_MEMORY if re.search(words, name)), None)
+    if rate is None or re.search(r"(?i)thread|\bcore\b|single", figure.subject):
+        return Judged(figure, "unknown", "no model of this metric has a source", value, factor=factor)
+    both = re.match(r"2 ?[x×]", name) and not re.search(r"(?i)\b(?:socket|node)\b", figure.subject)
+    bound = rate * (2 if both else 1)
+    why = f"{value / bound:.0%} of the channels' rate, {bound:g} GB/s"
+    return Judged(figure, "low" if value < bound * _STREAM else "unknown", why, value, bound, factor=factor)
+
+
 def _link(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     link, width = measured.observations.link, figure.metric == "link-width"
     most = (link.max_width if width else link.max_speed_gts) if link else None
@@ -307,6 +326,7 @@ _BY_OBSERVATION = {
     "tcp": _tcp,
     "sm-clock": _clock,
     "power": _power,
+    "memory-copy": _memory,
     **dict.fromkeys(("disk-read", "storage-read"), _reads),
     "link-speed-gts": _link,
     "link-width": _link,
