@@ -27,9 +27,9 @@ BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
 
 
-def several_alike(case: Case) -> bool:
-    """Return whether copies of several GPUs are low by the same: no single link does that."""
-    for metric in HOST_COPIES:
+def several_alike(case: Case, metrics: tuple[str, ...] = HOST_COPIES) -> bool:
+    """Return whether figures of several GPUs are low by the same: no single link or GPU does that."""
+    for metric in metrics:
         values = {judged.figure.subject: judged.value or 0 for judged in case.low((metric,)) if not judged.apart}
         if len(values) > 1 and max(values.values()) <= SPREAD * min(values.values()):
             return True
@@ -63,6 +63,8 @@ def far_node(case: Case) -> Finding | None:
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory
+    if low and not alone and re.match(r"2 ?[x×]", case.shape.cpu or ""):
+        return supports("default", ("a process runs on either socket unless it is bound; it was not read",), low)
     return supports("possible", ("the node of the memory was not read",), low) if low and not alone else None
 
 

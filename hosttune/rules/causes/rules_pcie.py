@@ -205,6 +205,10 @@ def acs(case: Case) -> Finding | None:
         return observed(case, words, between, weak=case.networked)
     if case.seen.acs_redirect is not None:
         words = case.told("acs_redirect", "ACS redirect is on")
+        work = () if linked_gpus(case) or case.shape.per_host == 1 else case.about(WORK)
+        between = (*between, *work)
+        if case.seen.ats and case.shape.virtual:  # as it should be in a guest: translated requests go directly
+            between = tuple(judged for judged in between if judged.verdict == "low")
         return observed(case, words, between) if case.seen.acs_redirect else None
     if case.seen.peer_copies_slow:
         words = (
