@@ -3,7 +3,7 @@
 Rates of a link, as NCCL counts them: NVIDIA/nccl@5067397 src/graph/topo.h, SM60_NVLINK_BW to SM100_NVLINK_BW. Slots:
 the data sheets and product briefs of the models named. NVLink-C2C: 900 GB/s both ways (Grace Hopper data sheet). Links
 of A800 and H800: 400 GB/s both ways, 50 GB/s a link (product pages). Peaks of a link, one direction: white papers of
-P100, V100, A100, H100 and the data sheet of B200. Parts: derived from published bus bandwidths, see
+P100, V100, A100, GA102, H100 and the data sheet of B200. Parts: derived from published bus bandwidths, see
 docs/models.md.
 """
 
@@ -69,7 +69,7 @@ GENERATIONS = (
     Generation(names=r"rtx pro [456]\d00|50[5-9]0", pcie_gts=_GEN5, links=0),
     Generation(names=r"l4|l40s?|40[5-9]0|[2456]000 ada", pcie_gts=_GEN4, links=0),
     Generation(names=r"a2|a10g?|a16", pcie_gts=_GEN4, links=0),
-    Generation(names=r"a40|a[456]000|30[5-9]0", pcie_gts=_GEN4, link_gb_per_s=12.0),
+    Generation(names=r"a40|a[456]000|30[5-9]0", pcie_gts=_GEN4, link_gb_per_s=12.0, link_peak_gb_per_s=14.0625),
     Generation(names=r"t4", pcie_gts=_GEN3, links=0),
     Generation(names=r"20[678]0|rtx [4568]000|titan rtx", pcie_gts=_GEN3),
 )

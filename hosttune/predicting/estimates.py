@@ -94,13 +94,15 @@ def _of_other_gpus(shape: HostShape) -> str | None:
 
 
 def _pair(question: Question, shape: HostShape) -> Estimate:
-    if shape.links and shape.switched is not False:
-        peak = shape.peaks.get("pair") or shape.links_peak_gb_per_s
+    mesh = shape.peaks.get("pair")
+    whole = shape.switched or (shape.per_host == 2 and not mesh)  # all links of a GPU go to any other
+    if (shape.links and (whole or shape.switched is None)) or (mesh and shape.links is None):
+        peak = mesh or shape.links_peak_gb_per_s
         if peak is None:
             return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "the rate of a link")
         typical = peak * formulas.PAIR_PART if shape.switched and _measured(shape) else None
-        least = _LEAST_PEAK if shape.switched else None  # without switches a pair can be joined by few of the links
-        because: tuple[str, ...] = (f"{shape.links} links, {peak:g} GB/s one direction",)
+        least = _LEAST_PEAK if whole or mesh else None  # otherwise a pair can be joined by few of the links
+        because: tuple[str, ...] = (f"{shape.links or 'its'} links, {peak:g} GB/s one direction",)
         formula, source = "bound links × rate", formulas.PEAK_SOURCE
         if typical is not None:
             formula, source = f"{formula}; typical 0.877 of it", formulas.ON_GPU_SOURCE
@@ -183,7 +185,7 @@ def _within(question: Question, shape: HostShape) -> Estimate:
     part = _ring_part(generation, ranks)
     if part is None or shape.switched is not True:
         because += ("no source for what a ring of this many such GPUs reaches",)
-        least = 0.5 if shape.switched else None
+        least = 0.5 if shape.switched else (shape.slot_gb_per_s or 0) / bound  # what a slot carries needs no links
         return Estimate("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, bound, None, because, at_least=least)
     large, typical, formula, source = _ring_or_switch(question.size_bytes, ranks, links_rate, part, generation, reduces)
     low_below = _least(question, _least_gather(question.size_bytes, ranks))

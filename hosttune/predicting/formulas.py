@@ -123,8 +123,8 @@ def hierarchical(host_gb_per_s: float, hosts: int, per_host: int | None) -> floa
 # --- training --------------------------------------------------------------------------------------------------
 # MFU, a part of the dense peak, as in PaLM (arXiv 2204.02311, appendix B). Matrix products alone reach BF16_PART of it,
 # and a step has more than products. Typical: Llama 3 405B on 8,192 to 16,384 GPUs. `PUBLISHED_MFU`: the least and most.
-MOST_MFU, TYPICAL_MFU, PUBLISHED_MFU = 0.81, 0.41, (0.38, 0.56)
-MFU_SOURCE = "published runs: Llama 3 405B 0.38 to 0.43, MegaScale 0.552, Megatron on A100 0.415 to 0.563"
+MOST_MFU, TYPICAL_MFU, PUBLISHED_MFU = 0.81, 0.41, (0.30, 0.56)
+MFU_SOURCE = "published runs: MT-NLG 0.302, Llama 3 405B 0.38 to 0.43, MegaScale 0.552, Megatron on A100 0.415 to 0.563"
 
 # --- paths of a slower kind: what a bad placement costs ----------------------------------------------------------
 # NVIDIA/nccl src/graph/topo.h: what NCCL counts for the link between two sockets, GB/s, by a word of the CPU's name.
@@ -133,6 +133,17 @@ SOCKET_LINKS: Sequence[tuple[str, float]] = (
     (r"emerald|85\d\d", 40.0),
     (r"skylake|cascade|ice lake|8[1-3]\d\d", 10.0),
     (r"epyc|zen|rome|milan|genoa|turin", 16.0),
+)
+# Memory channels × rate of a socket, GB/s: the CPUs' data sheets. STREAM with all cores reaches about 0.8 of it.
+SOCKET_MEMORY: Sequence[tuple[str, float]] = (
+    (r"epyc 9\d\d5|turin", 576.0),
+    (r"epyc 9\d\d4|genoa|bergamo", 460.8),
+    (r"epyc 7\d\d[23]|rome|milan", 204.8),
+    (r"sapphire|\b[468]4\d\d", 307.2),
+    (r"emerald|\b[468]5\d\d", 358.4),
+    (r"ice lake|\b[68]3\d\d", 204.8),
+    (r"cascade|\b[68]2\d\d", 140.8),
+    (r"grace", 512.0),
 )
 SOCKET_SOURCE = "NVIDIA/nccl@5067397 src/graph/topo.h (SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW)"
 

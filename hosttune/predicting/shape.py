@@ -17,6 +17,7 @@ from hosttune.predicting.formulas import SOCKET_LINKS, pcie_gb_per_s
 
 _SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # PCI Express Base Specification
+_GTS_OF_16 = {15.75: 8.0, 31.5: 16.0, 63.0: 32.0}  # GB/s of 16 lanes, as in roofline.toml
 _BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
 
 
@@ -99,14 +100,16 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
         # Of a model in several forms: the board with all links.
         rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
     links, counts = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}
-    most = counts.pop() if len(counts) == 1 else generation.links if generation else None
+    most = counts.pop() if len(counts) == 1 else None
+    most = generation.links if most is None and generation else most
     if links is None or (most is not None and 0 < links < most):  # links that are down are a cause, not the model
         links = most
     if links is None and measured.observations.p2p in ("pcie", "off"):
         links = 0
     slot = slot_of(setup.pcie)
-    if generation is not None and generation.pcie_gts:  # what the GPU can do: a slot that cannot is a cause
-        slot = (generation.pcie_gts, 16)
+    own = (generation.pcie_gts if generation else None) or _GTS_OF_16.get(agreed(rows).get("pcie", 0))
+    if own:  # what the GPU can do: a slot that cannot is a cause
+        slot = (own, 16)
     elif slot is None and link is not None and link.max_speed_gts and link.max_width:
         slot = (link.max_speed_gts, link.max_width)
     ports, seen = setup.nics or Nics(), measured.observations.nic_link

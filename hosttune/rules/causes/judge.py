@@ -1,7 +1,8 @@
 """Ask every rule about a case, and order what they find.
 
 Order: how the cause is supported (`model.diagnosis.GRADES`), then what the environment or the log states outright, then
-how many figures it explains, then the order of the rules below. Nothing is weighed.
+faults of the machine that were seen, then how many figures it explains, then the order of the rules below. Nothing is
+weighed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hosttune.model.values import grouped
 from hosttune.predicting.estimates import OWN_METRICS, roof_of
 from hosttune.predicting.shape import HostShape, shape_of, slot_of
 from hosttune.rules.causes.equals import SPREAD, compared
-from hosttune.rules.causes.rule import TIERS, Case, CauseRule
+from hosttune.rules.causes.rule import PRODUCTS, TIERS, WORK, Case, CauseRule
 from hosttune.rules.causes.rules_gpus import lacks_peers
 from hosttune.rules.causes.rules_other import LOG_LINE
 from hosttune.rules.causes.verdicts import Judged, judge_figure
@@ -75,7 +76,7 @@ def diagnose(
     check_count(len(measured.figures), "figures of a diagnosis", "figures")
     measured, problems = without_contradictions(measured)
     shape = shape_of(measured, standard or shipped_peaks())
-    figures = compared(_of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures]))
+    figures = compared(_of_clocks(_of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures])))
     case = Case(measured, shape, figures, complaining)
     ranked = _ranked(case)
     merely = [finding for _, finding in ranked if case.complaint and _merely_set(case, finding)]
@@ -127,6 +128,16 @@ def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
     )
 
 
+def _of_clocks(figures: Sequence[Judged]) -> tuple[Judged, ...]:
+    """Return the figures; a clock below the maximum is left alone where products are as they should be at it."""
+    fine = {judged.verdict for judged in figures if judged.figure.metric in PRODUCTS} == {"expected"}
+    return tuple(
+        replace(judged, verdict="expected")
+        if fine and judged.figure.metric == "sm-clock" and judged.verdict == "low" else judged
+        for judged in figures
+    )  # fmt: skip
+
+
 def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
     low = any(figure.verdict == "low" for figure in case.figures)
     ranked: list[tuple[CauseRule, Finding]] = []
@@ -142,11 +153,18 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
         if finding.outcome not in ("default", "possible") or not all(judged in apart for judged in finding.explains)
         or not finding.explains
     ]  # fmt: skip
+    if not low and any(figure.verdict == "expected" for figure in case.figures):  # a setting that costs nothing there
+        ranked = [
+            (rule, finding)
+            for rule, finding in ranked
+            if rule.tier != "setting" or any(judged.figure.metric not in WORK for judged in finding.explains)
+        ]
     seen = {rule.id for rule, finding in ranked if finding.outcome in ("proven", "observed")}
     ranked = [(rule, finding) for rule, finding in ranked if not seen.intersection(rule.unless)]
     ranked.sort(
         key=lambda pair: (
-            _GRADES.index(pair[1].outcome), pair[0] is not LOG_LINE, not _stated(case, pair[1]), -len(pair[1].explains),
+            _GRADES.index(pair[1].outcome), pair[0] is not LOG_LINE, not _stated(case, pair[1]),
+            not (pair[0].fault_itself and pair[1].outcome == "observed"), -len(pair[1].explains),
         )
     )  # fmt: skip
     better = [pair for pair in ranked if pair[1].outcome != "possible"]

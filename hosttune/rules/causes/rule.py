@@ -68,7 +68,12 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     def open(self) -> tuple[Judged, ...]:
         """Figures that a cause can explain: the low ones, and, if there is none, those that could not be judged."""
         low = tuple(figure for figure in self.figures if figure.verdict == "low")
-        return low or tuple(figure for figure in self.figures if figure.verdict == "unknown")
+        fine = any(figure.verdict == "expected" for figure in self.figures)  # then power is what they need
+        return low or tuple(
+            judged
+            for judged in self.figures
+            if judged.verdict == "unknown" and not (fine and judged.figure.metric == "power")
+        )
 
     @cached_property
     def complaint(self) -> bool:
@@ -164,14 +169,16 @@ def keeps_to(figure: Judged, limit: float | None, least: float = 0.8) -> bool:
     return limit is not None and figure.value is not None and limit * least <= figure.value <= limit * 1.02
 
 
-def first_kept(figures: Iterable[Judged], limits: Iterable[tuple[float, str]]) -> tuple[Judged, str] | None:
+def first_kept(
+    figures: Iterable[Judged], limits: Iterable[tuple[float, str]], least: float = 0.8
+) -> tuple[Judged, str] | None:
     """Return the first low figure that keeps to one of the limits, the nearest one, with the words of that limit."""
     known = sorted(limits)
     for figure in figures:
         if figure.verdict != "low":
             continue
         for limit, words in known:
-            if keeps_to(figure, limit):
+            if keeps_to(figure, limit, least):
                 return figure, words
     return None
 

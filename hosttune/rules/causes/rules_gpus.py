@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES, RINGS
 from hosttune.predicting import formulas
-from hosttune.rules.causes.rule import NETWORK, Case, first_kept, observed, rule, supports
+from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
@@ -51,9 +51,10 @@ def _set(case: Case, **values: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def _linked(case: Case) -> bool:
+def linked_gpus(case: Case) -> bool:
     """Return whether the GPUs are known to have links to each other."""
-    return bool(case.shape.links)
+    links = case.shape.links
+    return bool(case.shape.peaks.get("pair") if links is None else links)
 
 
 def _pairs(case: Case) -> tuple[Judged, ...]:
@@ -70,7 +71,7 @@ def _at_pcie(case: Case) -> tuple[Judged, str] | None:
     own = case.shape.generation.pcie_gts if case.shape.generation else None
     rate = case.shape.slot_gb_per_s or (formulas.pcie_gb_per_s(own, 16) if own else None)
     fast = any(judged.figure.metric == "p2p" and (judged.value or 0) > (rate or 0) for judged in case.figures)
-    if rate is None or not _linked(case) or fast:
+    if rate is None or not linked_gpus(case) or fast:
         return None
     low = [verdict for verdict in _low_pairs(case) if verdict.value is not None and verdict.value <= rate]
     return (low[0], f"what a PCIe slot carries at most, {rate:.1f} GB/s") if low else None
@@ -131,7 +132,7 @@ def p2p_disabled(case: Case) -> Finding | None:
 
 def lacks_peers(case: Case) -> bool:
     """Return whether the GPUs are consumer models without links, to which peer access is not given."""
-    unnamed = not _linked(case) and not case.shape.gpu and "GNS" in case.seen.said.get("p2p", "")
+    unnamed = not linked_gpus(case) and not case.shape.gpu and "GNS" in case.seen.said.get("p2p", "")
     return case.shape.without_peers or unnamed
 
 
@@ -161,7 +162,8 @@ def _p2p_disabled(case: Case) -> Finding | None:
         measured = any(
             judged.verdict == "low" or judged.figure.metric in ("p2p", *COLLECTIVES) for judged in case.figures
         )
-        return supports("observed", words) if case.seen.p2p == "off" and case.open and not measured else None
+        fine = any(judged.verdict == "expected" for judged in case.figures) and not case.about(WORK)
+        return supports("observed", words) if case.seen.p2p == "off" and case.open and not (measured or fine) else None
     slow = tuple(
         judged
         for judged in case.figures
@@ -179,13 +181,13 @@ def _p2p_disabled(case: Case) -> Finding | None:
         return None
     if kept is not None:
         return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
-    if not _linked(case) and case.shape.virtual:
+    if not linked_gpus(case) and case.shape.virtual:
         return supports("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
     if lacks_peers(case):
         return supports("default", ("the driver gives these models no peer access over PCIe",), low)
     return (
         supports("possible", ("whether GPUs access each other directly was not read",), low)
-        if not _linked(case)
+        if not linked_gpus(case)
         else None
     )
 
@@ -218,9 +220,9 @@ def _links_down(case: Case) -> Finding | None:
     if case.seen.p2p == "pcie" and (shape.links or shape.switched):
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)
-    if _linked(case) and (apart := case.apart(("p2p",))):
+    if linked_gpus(case) and (apart := case.apart(("p2p",))):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
-    if not low or not _linked(case) or case.seen.p2p is not None:
+    if not low or not linked_gpus(case) or case.seen.p2p is not None:
         return None
     if kept is not None:
         return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)

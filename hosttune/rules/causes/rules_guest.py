@@ -6,6 +6,7 @@ import re
 
 from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.formulas import flat
+from hosttune.rules.causes.equals import SPREAD
 from hosttune.rules.causes.rule import (  # fmt: skip
     HOST_COPIES,
     MEMORY,
@@ -24,6 +25,15 @@ from hosttune.rules.engine import Finding
 _FAR = re.compile(r"\b(?:far|remote|other|wrong) (?:numa )?(?:node|socket|memory)\b|cross[- ]socket", re.IGNORECASE)
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
+
+
+def several_alike(case: Case, metrics: tuple[str, ...] = HOST_COPIES) -> bool:
+    """Return whether figures of several GPUs are low by the same: no single link or GPU does that."""
+    for metric in metrics:
+        values = {judged.figure.subject: judged.value or 0 for judged in case.low((metric,)) if not judged.apart}
+        if len(values) > 1 and max(values.values()) <= SPREAD * min(values.values()):
+            return True
+    return False
 
 
 @rule(
@@ -46,9 +56,15 @@ def far_node(case: Case) -> Finding | None:
     if apart := tuple(verdict for verdict in case.apart(near) if BY_NODE.search(verdict.figure.subject[:400])):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     low = case.low(near)
+    fine = [judged for judged in case.figures if judged.figure.metric in HOST_COPIES and judged.verdict == "expected"]
+    if several_alike(case) and len(fine) == len(low):
+        words = f"{len(low)} copies are low by the same, {len(fine)} are not: the memory is at the CPU of those"
+        return supports("fits", (words,), low)
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory
+    if low and not alone and re.match(r"2 ?[x×]", case.shape.cpu or ""):
+        return supports("default", ("a process runs on either socket unless it is bound; it was not read",), low)
     return supports("possible", ("the node of the memory was not read",), low) if low and not alone else None
 
 
@@ -78,11 +94,14 @@ def topology_hidden(case: Case) -> Finding | None:
     low = tuple(judged for judged in case.networked if judged.verdict == "low" and judged.figure.metric in COLLECTIVES)
     if case.shape.meshed:  # RCCL knows such boards by their tree and nodes (ROCm/rccl issue 1204)
         low += tuple(judged for judged in case.local if judged.verdict == "low")
+    low += case.low(("memory-copy",)) if seen.guest_numa is None else ()
     if seen.guest_topology == "mirrored" or not case.shape.virtual or not low or seen.topology_file:
         return None
     if kept is not None:
         return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), low)
-    return supports("default", ("a guest has a flat PCI tree unless one is planned; it was not read",), low)
+    return supports(
+        "default", ("a guest has one NUMA node and a flat PCI tree unless they are planned; they were not read",), low
+    )
 
 
 def _flat_ring(case: Case) -> tuple[Judged, str] | None:
@@ -129,7 +148,7 @@ def small_pages(case: Case) -> Finding | None:
 
 @rule(
     "noisy-neighbour-cpu",
-    tier="setting",
+    tier="machine",
     source="Linux Documentation/admin-guide/cputopology.rst and sched(7): other work on the same cores takes their"
     " time",
     remedy="hosttune plan: housekeeping CPUs of their own; move the other load there",

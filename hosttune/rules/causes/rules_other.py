@@ -63,7 +63,7 @@ def artefact(case: Case) -> Finding | None:
     if case.seen.pageable_memory and (case.about(HOST_COPIES) or case.complaint):
         words.append("host memory is pageable: the driver copies it first")
         about += case.about(HOST_COPIES)
-    if case.seen.cold and (case.open or case.complaint):
+    if case.seen.cold and not case.seen.storage_bound and (case.open or case.complaint):
         words.append("the first run: caches, clocks and connections were cold")
         about += case.open
     if above:
@@ -110,6 +110,7 @@ def storage(case: Case) -> Finding | None:
     source="time is spent preparing input on CPUs",
     remedy="more loader processes on the guest's own CPUs, prepared data, pinned buffers",
     confirm="the same run on data that is already in memory",
+    unread=("input_bound", WORK, "whether it waits for its input was not read", "possible"),
 )
 def loader(case: Case) -> Finding | None:
     """Preparing the input limits the run."""

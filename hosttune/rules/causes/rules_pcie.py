@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
@@ -22,11 +23,13 @@ from hosttune.rules.causes.rule import (
     rule,
     supports,
 )
-from hosttune.rules.causes.rules_guest import BY_NODE
+from hosttune.rules.causes.rules_gpus import linked_gpus
+from hosttune.rules.causes.rules_guest import BY_NODE, several_alike
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
+_COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
 # A guest has at most so many GPUs; where its copies go through the root they reach this part of the NICs' rate:
@@ -47,13 +50,14 @@ def _slower(case: Case) -> Iterator[tuple[float, str]]:
 
 def _slot_limit(case: Case) -> tuple[float, int] | None:
     """Return what the slot can do (GT/s, lanes) where it is less than the GPU can; None if not, or not known."""
-    own = case.shape.generation.pcie_gts if case.shape.generation else None
     link, written = case.seen.link, slot_of(case.measured.setup.pcie)
+    own = case.shape.slot[0] if case.shape.slot else None
     speed = (link.max_speed_gts if link else None) or (written[0] if written else None)
     width = (link.max_width if link else None) or (written[1] if written else None)
     if own is None:
         return None
-    limited = (speed is not None and speed < own) or (written is not None and written[1] < 16)
+    whole = 8 if case.shape.slot == written else 16  # some cards have eight lanes
+    limited = (speed is not None and speed < own) or (written is not None and written[1] < whole)
     return (speed or own, width or 16) if limited else None
 
 
@@ -77,11 +81,17 @@ def generation_limit(case: Case) -> Finding | None:
             )
     limit = _slot_limit(case)
     if limit is None:
-        return None
+        older = [row for row in _slower(case) if row[1].count("x16")]
+        alike = case.of_every_device(tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart))
+        kept = first_kept(alike, older, _COPIED) if case.seen.link is None else None
+        grade: Grade = "fits" if several_alike(case) else "possible"
+        return supports(grade, (f"{kept[0].name} keeps to {kept[1]}",), alike) if kept else None
     rate = pcie_gb_per_s(*limit)
     words = f"the slot can do {limit[0]:g} GT/s x{limit[1]}, the GPU more"
     kept = first_kept(case.low(HOST_COPIES), [(rate, f"the slot's bound {rate:.1f} GB/s")] if rate else [])
-    return observed(case, words, case.about(_OVER_PCIE), kept)
+    alone = case.measured.setup.gpus_per_host == 1  # work of one GPU is mostly in its own memory
+    about = case.about([metric for metric in _OVER_PCIE if not alone or metric not in WORK])
+    return observed(case, words, about, kept)
 
 
 @rule(
@@ -134,11 +144,14 @@ def degraded(case: Case) -> Finding | None:
     low = apart or tuple(
         judged for judged in case.low(metrics) if not (judged.apart and BY_NODE.search(judged.figure.subject))
     )
-    if kept := first_kept(low, _slower(case)):
+    if kept := first_kept(low, _slower(case), _COPIED):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
     if not words and case.shape.slot is None:  # low for any slot
         words = tuple(f"{judged.name}: {judged.why}" for judged in low if judged.figure.metric in HOST_COPIES)
-    return supports("fits", words[:4], low) if words else None
+    if words:
+        return supports("possible" if several_alike(case) else "fits", words[:4], low)
+    low = tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart)
+    return supports("possible", ("speed and width of the link were not read",), low) if low and link is None else None
 
 
 def _between_devices(case: Case) -> tuple[Judged, ...]:
@@ -147,7 +160,7 @@ def _between_devices(case: Case) -> tuple[Judged, ...]:
     Without peer access GPUs copy through the host's memory, not to each other.
     """
     off = case.seen.p2p == "off" or case.environment.get("NCCL_P2P_DISABLE") == "1"
-    linked = off or (case.shape.links not in (0, None) and case.seen.p2p != "pcie")
+    linked = off or (linked_gpus(case) and case.seen.p2p != "pcie")
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 
@@ -192,6 +205,10 @@ def acs(case: Case) -> Finding | None:
         return observed(case, words, between, weak=case.networked)
     if case.seen.acs_redirect is not None:
         words = case.told("acs_redirect", "ACS redirect is on")
+        work = () if linked_gpus(case) or case.shape.per_host == 1 else case.about(WORK)
+        between = (*between, *work)
+        if case.seen.ats and case.shape.virtual:  # as it should be in a guest: translated requests go directly
+            between = tuple(judged for judged in between if judged.verdict == "low")
         return observed(case, words, between) if case.seen.acs_redirect else None
     if case.seen.peer_copies_slow:
         words = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, first_kept, observed, rule, supports
+from hosttune.rules.causes.rules_guest import several_alike
 from hosttune.rules.engine import Finding
 
 _LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART = 0.9, 0.97, 0.04
@@ -109,8 +110,10 @@ def slice_of_gpu(case: Case) -> Finding | None:
     source="GPU memory error management guide: ECC kept in the memory itself costs bandwidth on boards without HBM",
     remedy="hosttune validate (ecc-errors, row-remap); a row remap that waits needs a reset",
     confirm="counters of ECC errors and remapped rows: hosttune validate",
-    unread=("", ("device-copy",), "counters of memory errors were not read", "possible"),
 )
 def memory_errors(case: Case) -> Finding | None:
     """Memory errors or their correction take bandwidth."""
-    return None
+    low = case.low(("device-copy",))
+    if not low or several_alike(case, ("device-copy",)):
+        return None
+    return supports("possible", ("counters of memory errors were not read",), low)

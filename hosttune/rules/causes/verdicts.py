@@ -11,7 +11,7 @@ from hosttune.bench.baselines import ABOVE_PEAK
 from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
 from hosttune.model.measured import COLLECTIVES, METRICS, Figure, Measured
 from hosttune.predicting.estimates import Question, estimate
-from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, TYPICAL_MFU, Estimate
+from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, SOCKET_MEMORY, TYPICAL_MFU, Estimate
 from hosttune.predicting.shape import HostShape
 
 _MANY = 10.0  # times: more is not said in percent
@@ -32,17 +32,20 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
     "gemm-bf16": (2517.0, "the fastest GPU, dense (baselines/roofline.toml)"),
     "gemm-fp8": (5034.0, "the fastest GPU, dense (baselines/roofline.toml)"),
 }
-# A quarter of what NVIDIA asks of storage, at the least, for reads of one host of eight GPUs.
-_BOARD, _STORAGE = 8, (1.0, "DGX SuperPOD reference architecture, storage performance, good: 4 GB/s for a node")
 _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
-_LOW_MFU = 0.2  # no source: about half of the least published run
+_LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
+_MOST = 64  # GPUs or ports of a host whose number is not known
+_STREAM = 0.4  # about half of what STREAM reaches
+_SATA, _BLOCK = 0.6, 1 << 17  # GB/s of one SATA port; bytes from which reads show the rate of a drive
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
 _UNITS: Mapping[str, tuple[str, float]] = {
     "tflop/s": ("operations per second", 1.0),
     "tflops": ("operations per second", 1.0),
+    "tops": ("operations per second", 1.0),
     "pflop/s": ("operations per second", 1e3),
+    "pflops": ("operations per second", 1e3),
     "gflop/s": ("operations per second", 1e-3),
     "ns": ("time", 1.0),
     "us": ("time", 1e3),
@@ -60,9 +63,11 @@ _UNITS: Mapping[str, tuple[str, float]] = {
     "fraction": ("fraction", 1.0),
     "tokens/s": ("tokens per second", 1.0),
     "tok/s": ("tokens per second", 1.0),
+    "t/s": ("tokens per second", 1.0),
 }
 # Rates of data: a small b is a bit, a capital B a byte; 1 GB is 10^9 bytes, 1 GiB 2^30.
 _DATA = re.compile(r"([KMGT])(i?)(b|B|bits?|[Bb]ytes?)(?:/s|/sec|/second|ps)")
+_OF_EACH = r"(?i)(?: per |/)(?:gpu|card|device|port|nic|node|host|pair|direction)\b.*| \(.*\)$"
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -112,7 +117,7 @@ class Judged(msgspec.Struct, frozen=True):
 
 def converted(value: float, unit: str, dimension: str) -> tuple[float, float] | None:
     """Return (value in the first unit of the dimension, factor); None if the unit is of another dimension."""
-    text = unit[:40].strip()
+    text = re.sub(_OF_EACH, "", unit[:40]).strip()
     found = _UNITS.get(text.lower().replace(" ", ""))
     if found is None and (data := _DATA.fullmatch(text)):
         size = (1024 if data[2] else 1000) ** _POWERS[data[1]] / 1e9
@@ -164,7 +169,8 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
-    both = re.search(r"both directions|bidirectional|\bbidir\b", figure.subject[:400], re.IGNORECASE) is not None
+    told = f"{figure.subject[:400]} {figure.unit[:40]}"
+    both = re.search(r"both directions|bidirectional|\bbidir\b", told, re.IGNORECASE) is not None
     bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
     averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
     verdict, why = _verdict(value, bound, typical, found, averaged)
@@ -173,8 +179,6 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         verdict, why = "impossible", f"more than {most:g} GB/s or TFLOP/s, which {device} has: {why}"
     if bound is None and figure.metric in ("h2d", "d2h") and value < _LANE and (figure.size_bytes or _LARGE) >= _LARGE:
         verdict, why = "low", f"less than one lane of 8 GT/s carries, {_LANE:g} GB/s; {why}"
-    if figure.metric == "storage-read" and shape.per_host == _BOARD and value < _STORAGE[0] and not figure.size_bytes:
-        verdict, why = "low", f"less than {_STORAGE[0]:g} GB/s: {_STORAGE[1]}"
     if verdict == "impossible" and bound is not None and value <= bound * _together(figure, ranks, shape):
         verdict, why = "unknown", f"more than one device can carry: is it the sum of several? {why}"
     if verdict == "expected" and figure.metric == "p2p" and typical is None and measured.observations.p2p == "off":
@@ -185,15 +189,17 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
 
 
 _SEVERAL = (
-    r"\b(?:all|sum|total|aggregate|together)\b|\b(?:[2-9]|[1-9][0-9]{1,5}) (?:gpus|ports|nics|hcas|cards|devices)\b"
+    r"\b(?:all|sum|total|aggregate|together|per (?:node|host))\b|"
+    r"\b(?:[2-9]|[1-9][0-9]{1,5}) (?:gpus|ports|nics|hcas|cards|devices)\b"
 )
 
 
 def _together(figure: Figure, ranks: int | None, shape: HostShape) -> int:
     """Return of how many devices a figure can be the sum, if its subject names several."""
-    if not re.search(_SEVERAL, figure.subject[:400].lower()) or figure.metric in COLLECTIVES:
+    told = f"{figure.subject[:400]} {figure.unit[:40]}".lower()
+    if not re.search(_SEVERAL, told) or figure.metric in COLLECTIVES:
         return 1
-    return (shape.nics if figure.metric == "rdma-write" else ranks) or 1
+    return (shape.nics if figure.metric == "rdma-write" else ranks) or _MOST
 
 
 def _verdict(
@@ -266,6 +272,27 @@ def _power(figure: Figure, value: float, factor: float, measured: Measured, shap
     return Judged(figure, "unknown", "power alone is neither good nor bad", value, factor=factor)
 
 
+def _reads(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
+    if (
+        value < _SATA
+        and (figure.size_bytes or _BLOCK) >= _BLOCK
+        and not re.search(r"(?i)hdd|SATA|random", figure.subject)
+    ):
+        return Judged(figure, "low", f"less than one SATA port carries, {_SATA:g} GB/s", value, factor=factor)
+    return Judged(figure, "unknown", "no model of this metric has a source", value, factor=factor)
+
+
+def _memory(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
+    name = (shape.cpu or "")[:200].lower()
+    rate = next((rate for words, rate in SOCKET_MEMORY if re.search(words, name)), None)
+    if rate is None or re.search(r"(?i)thread|\bcore\b|single", figure.subject):
+        return Judged(figure, "unknown", "no model of this metric has a source", value, factor=factor)
+    both = re.match(r"2 ?[x×]", name) and not re.search(r"(?i)\b(?:socket|node)\b", figure.subject)
+    bound = rate * (2 if both else 1)
+    why = f"{value / bound:.0%} of the channels' rate, {bound:g} GB/s"
+    return Judged(figure, "low" if value < bound * _STREAM else "unknown", why, value, bound, factor=factor)
+
+
 def _link(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     link, width = measured.observations.link, figure.metric == "link-width"
     most = (link.max_width if width else link.max_speed_gts) if link else None
@@ -297,6 +324,8 @@ _BY_OBSERVATION = {
     "tcp": _tcp,
     "sm-clock": _clock,
     "power": _power,
+    "memory-copy": _memory,
+    **dict.fromkeys(("disk-read", "storage-read"), _reads),
     "link-speed-gts": _link,
     "link-width": _link,
     "mfu": _mfu,

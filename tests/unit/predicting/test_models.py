@@ -224,7 +224,7 @@ def test_what_a_link_carries(speed: float, width: int, rate: float | None) -> No
         ("NVIDIA A100-SXM4", {"10de:20b0", "10de:20b2"}),
         ("NVIDIA A100-SXM4-80GB", {"10de:20b2"}),
         ("NVIDIA GH200", set()),
-        ("GeForce RTX 3090", set()),
+        ("GeForce RTX 3080", set()),
         ("some board with 80GB", set()),
         (None, set()),
     ],
