@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -25,6 +26,7 @@ _LEAST_COPY, _LEAST_PEAK = 0.65, 0.6
 # (1.01); B200 from 6 on (1.14), not with 5 (1.06). Source: stas00/ml-engineering@744d01e network/README.md.
 _SWITCH_TAKEN = 1.1
 _SWITCH_SECONDS = formulas.BASE_SECONDS + 2 * formulas.STEP_SECONDS["nvlink"]  # up to the switch and back
+_BOARD = 8  # accelerators of a board
 _NOTHING = Estimate("", "", "no model of this metric has a source")
 
 
@@ -159,11 +161,19 @@ def _within(question: Question, shape: HostShape) -> Estimate:
     ranks = question.ranks or shape.per_host
     if ranks == 1:
         return _missing("GB/s", "none", formulas.RING_SOURCE, "a second GPU: bus bandwidth of one GPU is 0")
-    if shape.links == 0 and shape.slot_gb_per_s:
-        because: tuple[str, ...] = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
-        return Estimate("GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because)
     generation, links_rate = shape.generation, shape.links_gb_per_s
     peak = shape.links_peak_gb_per_s
+    if (shape.links == 0 or _in_pairs(ranks, shape)) and shape.slot_gb_per_s:
+        because: tuple[str, ...] = (f"no links between all GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
+        return Estimate(
+            "GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because,
+            at_least=_least_over_pcie(ranks, shape),
+        )  # fmt: skip
+    if generation is None and peak and ranks:  # each of a board's eight has links of its own to each other
+        bound = peak * min(1.0, (ranks - 1) / 7)
+        because = (f"{ranks} of 8 on a board without switches, all links of one {peak:g} GB/s",)
+        formula = "bound: its links to the others"
+        return Estimate("GB/s", formula, formulas.PEAK_SOURCE, bound, because=because, at_least=0.5 * (ranks == _BOARD))
     if not ranks or generation is None or links_rate is None or peak is None:
         return _missing("GB/s", "r · B", formulas.RING_SOURCE, _missing_of_ring(ranks, shape))
     reducing = generation.switch_part is not None and shape.switched is True
@@ -178,6 +188,22 @@ def _within(question: Question, shape: HostShape) -> Estimate:
     large, typical, formula, source = _ring_or_switch(question.size_bytes, ranks, links_rate, part, generation, reduces)
     low_below = _least(question, _least_gather(question.size_bytes, ranks))
     return Estimate("GB/s", formula, source, bound, typical, because, low_below, 0.05, large=large)
+
+
+def _in_pairs(ranks: int | None, shape: HostShape) -> bool:
+    """Return whether bridges join pairs of these cards, so that a ring over more crosses PCIe (data sheets)."""
+    pairs = shape.links is None or (is_card(shape.gpu) and "H200" not in (shape.gpu or "").upper())  # four H200
+    return pairs and ranks is not None and ranks > 2 and not shape.switched and shape.generation is not None
+
+
+def _least_over_pcie(ranks: int | None, shape: HostShape) -> float:
+    """Return the part of a slot below which a ring is low. The link between two sockets limits one that crosses it.
+
+    Of AMD's the library counts less than they carry (local-inference-lab/rtx6kpro, dual Turin).
+    """
+    two = re.match(r"(?i)(?:2 ?[x×]|two|dual) (?!.*(?:amd|epyc))", shape.cpu or "")
+    between = shape.socket_gb_per_s if two and (ranks or 0) * 2 > (shape.per_host or 0) else None
+    return min(0.5, between / (shape.slot_gb_per_s or between)) if between else 0.5
 
 
 def _missing_of_ring(ranks: int | None, shape: HostShape) -> str:
@@ -269,6 +295,8 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     low_below = _least(question, _STEADY)
     if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
+        if shape.generation and shape.generation.switch_part and shape.links_gb_per_s:  # what the switch gives in a host
+            typical = min(typical, formulas.in_switch(shape.links_gb_per_s, shape.generation.switch_part, per_host))
         because += ("two hosts with a switch that reduces: hierarchical, which gives more than a flat ring can",)
         low_below = min(low_below, formulas.flat(host) / typical)
     else:

@@ -62,6 +62,11 @@ class HostShape(msgspec.Struct, frozen=True):
         return self.links * rate if self.links and rate else self.peaks.get("scale-up")
 
     @property
+    def linked(self) -> bool:
+        """Whether links join the GPUs, as far as it is known."""
+        return bool(self.links or (self.links is None and self.peaks.get("scale-up")))
+
+    @property
     def slot_gb_per_s(self) -> float | None:
         """What the GPU's slot carries, one direction."""
         return pcie_gb_per_s(*self.slot) if self.slot else None
@@ -83,7 +88,7 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
     elif setup.nvswitch or (setup.nvswitch is None and setup.gpus_per_host == _BOARD and not is_card(setup.gpu)):
         # Of a model in several forms: the board with all links.
         rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
-    links, counts = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}
+    links, counts = setup.nvlinks_per_gpu, {row.nvlinks for row in rows} - {None}
     most = counts.pop() if len(counts) == 1 else generation.links if generation else None
     if links is None or (most is not None and 0 < links < most):  # links that are down are a cause, not the model
         links = most
@@ -161,6 +166,7 @@ def peaks_of(gpu: str | None, pci_id: str | None, standard: Standard) -> list[Pe
 
 def _model_words(text: str) -> frozenset[str]:
     joined = re.sub(r"\b([0-9]+) ?gb\b", r"\1gb", re.sub(r"sxm[2-6]", "sxm", text.lower()))
+    joined = re.sub(r"\b([a-z]{4,20}) ([0-9])\b", r"\1\2", joined)
     makers = {vendor.name for vendor in VENDORS}
     return frozenset(re.findall(r"[a-z0-9]+", joined)) - makers
 

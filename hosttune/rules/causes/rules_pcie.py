@@ -22,6 +22,7 @@ from hosttune.rules.causes.rule import (
     rule,
     supports,
 )
+from hosttune.rules.causes.rules_gpus import _set
 from hosttune.rules.causes.rules_guest import BY_NODE
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
@@ -147,7 +148,7 @@ def _between_devices(case: Case) -> tuple[Judged, ...]:
     Without peer access GPUs copy through the host's memory, not to each other.
     """
     off = case.seen.p2p == "off" or case.environment.get("NCCL_P2P_DISABLE") == "1"
-    linked = off or (case.shape.links not in (0, None) and case.seen.p2p != "pcie")
+    linked = off or (case.shape.linked and case.seen.p2p != "pcie")
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 
@@ -262,7 +263,7 @@ def ats(case: Case) -> Finding | None:
     """A device asks the IOMMU for each address."""
     if case.seen.ats is not None:
         # Only redirected traffic needs it: it is off on most hosts.
-        alone = case.complaint and not case.shape.virtual and not case.seen.acs_redirect
+        alone = case.complaint and not case.alone and not case.shape.virtual and not case.seen.acs_redirect
         return None if case.seen.ats or alone else observed(case, "ATS is off", _between_devices(case))
     low = tuple(judged for judged in case.networked if judged.verdict == "low" and not _of_host_memory(judged))
     if low and case.shape.virtual and case.seen.transport != "socket":
@@ -306,7 +307,7 @@ def translation(case: Case) -> Finding | None:
 def read_request(case: Case) -> Finding | None:
     """A NIC may read only little at once."""
     size = case.seen.max_read_request_bytes
-    if size is not None and size < (_DEFAULT_READ if case.complaint else 4096):  # the default alone is no fault
+    if size is not None and size < (_DEFAULT_READ if case.complaint and not case.alone else 4096):  # the default alone is no fault
         strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
         return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
     return None
@@ -323,11 +324,15 @@ def read_request(case: Case) -> Finding | None:
 )
 def relaxed_ordering(case: Case) -> Finding | None:
     """Writes of a NIC wait for each other."""
-    variable = case.environment.get("NCCL_IB_PCI_RELAXED_ORDERING") == "0"
-    if case.seen.relaxed_ordering is False or variable:
-        words = "NCCL_IB_PCI_RELAXED_ORDERING=0" if variable else "relaxed ordering is off"
-        return observed(case, words, case.networked)
-    low = tuple(judged for judged in case.networked if judged.verdict == "low")
-    if low and case.seen.relaxed_ordering is None and case.shape.virtual and case.seen.transport != "socket":
+    off = ("0", "N", "NO", "OFF")
+    variables = _set(case, NCCL_IB_PCI_RELAXED_ORDERING=off, UCX_IB_PCI_RELAXED_ORDERING=off)
+    if case.seen.relaxed_ordering is False or variables:
+        return observed(case, ", ".join(variables) or "relaxed ordering is off", case.networked)
+    low = tuple(
+        judged
+        for judged in case.networked
+        if judged.verdict == "low" and (case.shape.virtual or judged.apart.endswith(BESIDE))
+    )
+    if low and case.seen.relaxed_ordering is None and case.seen.transport != "socket":
         return supports("possible", ("relaxed ordering of the NIC was not read",), low)
     return None
