@@ -609,7 +609,12 @@ def diagnose(
     if not sources:
         raise BadInput("nothing to diagnose", where="diagnose", hint="give measured figures, a validation or logs")
     merged, doubts = merge(sources)
-    diagnosis = judged(merged, complaining=validation is None, hostless=validation is not None and known is None)
+    diagnosis = judged(
+        merged,
+        complaining=validation is None,
+        hostless=validation is not None and known is None,
+        written=measured is not None,
+    )
     paths = low_paths(diagnosis, known) if known is not None else ()
     return msgspec.structs.replace(diagnosis, problems=(*doubts, *diagnosis.problems, *problems), paths=paths)
 

@@ -64,6 +64,8 @@ GENERATIONS = (
         names=r"a800", pcie_gts=_GEN4, link_gb_per_s=20.0, link_peak_gb_per_s=25.0, ring_part=_A100_RING, links=8
     ),
     Generation(names=r"a100|a30", pcie_gts=_GEN4, link_gb_per_s=20.0, link_peak_gb_per_s=25.0, ring_part=_A100_RING),
+    Generation(names=r"v100 sxm[23]", pcie_gts=_GEN3, link_gb_per_s=20.0, link_peak_gb_per_s=25.0, links=6),
+    Generation(names=r"p100 sxm2", pcie_gts=_GEN3, link_gb_per_s=18.0, link_peak_gb_per_s=20.0, links=4),
     Generation(names=r"v100", pcie_gts=_GEN3, link_gb_per_s=20.0, link_peak_gb_per_s=25.0),
     Generation(names=r"p100", pcie_gts=_GEN3, link_gb_per_s=18.0, link_peak_gb_per_s=20.0),
     Generation(names=r"rtx pro [456]\d00|50[5-9]0", pcie_gts=_GEN5, links=0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -166,16 +167,18 @@ def _within(question: Question, shape: HostShape) -> Estimate:
     ranks = question.ranks or shape.per_host
     if ranks == 1:
         return _missing("GB/s", "none", formulas.RING_SOURCE, "a second GPU: bus bandwidth of one GPU is 0")
-    if shape.links == 0 and shape.slot_gb_per_s:
-        because: tuple[str, ...] = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
-        if shape.without_peers:
-            because += ("its copies go through host memory",)
-        return Estimate("GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because,
-                        at_least=_LEAST_WITHOUT_PEERS if shape.without_peers else 0.5)  # fmt: skip
-    if ranks and shape.meshed:
-        return _over_mesh(question, shape, ranks)
     generation, links_rate = shape.generation, shape.links_gb_per_s
     peak = shape.links_peak_gb_per_s
+    if (shape.links == 0 or _in_pairs(ranks, shape)) and shape.slot_gb_per_s:
+        because: tuple[str, ...] = (f"no links between all GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
+        if shape.without_peers:
+            because += ("its copies go through host memory",)
+        return Estimate(
+            "GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because,
+            at_least=_least_over_pcie(ranks, shape),
+        )  # fmt: skip
+    if ranks and shape.meshed:
+        return _over_mesh(question, shape, ranks)
     if not ranks or generation is None or links_rate is None or peak is None:
         return _missing("GB/s", "r · B", formulas.RING_SOURCE, _missing_of_ring(ranks, shape))
     reducing = generation.switch_part is not None and shape.switched is True
@@ -198,7 +201,26 @@ def _over_mesh(question: Question, shape: HostShape, ranks: int) -> Estimate:
         return _missing("GB/s", "bound: large messages", formulas.PEAK_SOURCE, "what so small a message reaches")
     because = (f"{ranks} GPUs, each with links to every other",)
     bound = shape.leaving_gb_per_s(ranks)
-    return Estimate("GB/s", "bound: the links from a GPU to the others", formulas.PEAK_SOURCE, bound, None, because)
+    least = 0.5 if bound == shape.links_peak_gb_per_s else None  # of fewer GPUs than the board has: no source
+    return Estimate("GB/s", "bound: the links from a GPU to the others", formulas.PEAK_SOURCE, bound, None, because,
+                    at_least=least)  # fmt: skip
+
+
+def _in_pairs(ranks: int | None, shape: HostShape) -> bool:
+    """Return whether bridges join pairs of these cards, so that a ring over more crosses PCIe (data sheets)."""
+    pairs = shape.links is None or (is_card(shape.gpu) and "H200" not in (shape.gpu or "").upper())  # four H200
+    return pairs and ranks is not None and ranks > 2 and not shape.switched and shape.generation is not None
+
+
+def _least_over_pcie(ranks: int | None, shape: HostShape) -> float:
+    """Return the part of a slot below which a ring is low. The link between two sockets limits one that crosses it.
+
+    Of AMD's the library counts less than they carry (local-inference-lab/rtx6kpro, dual Turin).
+    """
+    least = _LEAST_WITHOUT_PEERS if shape.without_peers else 0.5
+    two = re.match(r"(?i)(?:2 ?[x×]|two|dual) (?!.*(?:amd|epyc))", shape.cpu or "")
+    between = shape.socket_gb_per_s if two and (ranks or 0) * 2 > (shape.per_host or 0) else None
+    return min(least, between / (shape.slot_gb_per_s or between)) if between else least
 
 
 def _missing_of_ring(ranks: int | None, shape: HostShape) -> str:
@@ -290,6 +312,8 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     low_below = _least(question, _STEADY)
     if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
+        if shape.generation and shape.generation.switch_part and shape.links_gb_per_s:  # no more than in one host
+            typical = min(typical, formulas.in_switch(shape.links_gb_per_s, shape.generation.switch_part, per_host))
         because += ("two hosts with a switch that reduces: hierarchical, which gives more than a flat ring can",)
         low_below = min(low_below, formulas.flat(host) / typical)
     else:

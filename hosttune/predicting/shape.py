@@ -68,6 +68,11 @@ class HostShape(msgspec.Struct, frozen=True):
         return self.generation is None and "scale-up" in self.peaks
 
     @property
+    def linked(self) -> bool:
+        """Whether links join the GPUs, as far as it is known."""
+        return self.meshed if self.links is None else self.links > 0
+
+    @property
     def without_peers(self) -> bool:
         """Whether these are consumer models without links, to which the driver gives no peer access over PCIe."""
         return not self.links and re.search(r"\b(?:GeForce|TITAN) RTX\b", self.gpu or "") is not None
@@ -179,6 +184,7 @@ def peaks_of(gpu: str | None, pci_id: str | None, standard: Standard) -> list[Pe
 
 def _model_words(text: str) -> frozenset[str]:
     joined = re.sub(r"\b([0-9]+) ?gb\b", r"\1gb", re.sub(r"sxm[2-6]", "sxm", text.lower()))
+    joined = re.sub(r"\b([a-z]{4,20}) ([0-9])\b", r"\1\2", joined)
     makers = {vendor.name for vendor in VENDORS}
     return frozenset(re.findall(r"[a-z0-9]+", joined)) - makers
 

@@ -66,21 +66,30 @@ def measured_peaks(measured: Measured, where: str) -> dict[str, float]:
 
 
 def diagnose(
-    measured: Measured, standard: Standard | None = None, *, complaining: bool = True, hostless: bool = False
+    measured: Measured,
+    standard: Standard | None = None,
+    *,
+    complaining: bool = True,
+    hostless: bool = False,
+    written: bool = False,
 ) -> Diagnosis:
     """Return verdicts and causes for a document. Raises BadInput for too many figures.
 
     `complaining` False: observations without figures are no complaint of speed; only faults of the machine are named.
-    `hostless`: the figures are a validation's, whose host could be given and was not.
+    `hostless`: the figures are a validation's, whose host could be given and was not. `written`: people wrote the
+    document, and chose what is in it.
     """
     check_count(len(measured.figures), "figures of a diagnosis", "figures")
     measured, problems = without_contradictions(measured)
     shape = shape_of(measured, standard or shipped_peaks())
     figures = compared(_of_clocks(_of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures])))
-    case = Case(measured, shape, figures, complaining)
+    case = Case(measured, shape, figures, complaining, written)
     ranked = _ranked(case)
     merely = [finding for _, finding in ranked if case.complaint and _merely_set(case, finding)]
-    ranked = [] if len(merely) == len(ranked) else ranked
+    if case.written:
+        ranked.sort(key=lambda pair: pair[1] in merely)
+    elif len(merely) == len(ranked):
+        ranked = []
     return Diagnosis(
         figures=tuple(verdict.shown() for verdict in figures),
         causes=tuple(_cause(rank, rule, finding) for rank, (rule, finding) in enumerate(ranked, 1)),

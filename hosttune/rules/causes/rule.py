@@ -30,13 +30,15 @@ LINK = ("link-speed-gts", "link-width")
 class Case(msgspec.Struct, frozen=True, dict=True):
     """What is known: the document, its machine, and the figures with their verdicts.
 
-    `complaining`: the document was written because something is slow; a validation is not a complaint.
+    `complaining`: the document was written because something is slow; a validation is not a complaint. `written`: by
+    people, who chose what is in it; a log has whatever was printed.
     """
 
     measured: Measured
     shape: HostShape
     figures: tuple[Judged, ...]
     complaining: bool = True
+    written: bool = False
 
     def told(self, observation: str, words: str) -> str:
         """Return the words for an observation with where it was seen, or the words of the log that say it."""
@@ -79,6 +81,11 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     def complaint(self) -> bool:
         """Whether speed is complained of without a figure: the observations are then the finding."""
         return self.complaining and not self.figures
+
+    @cached_property
+    def alone(self) -> bool:
+        """Whether people named these observations as all that there is to a complaint."""
+        return self.complaint and self.written
 
     def low(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the low figures of these metrics."""

@@ -51,12 +51,6 @@ def _set(case: Case, **values: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def linked_gpus(case: Case) -> bool:
-    """Return whether the GPUs are known to have links to each other."""
-    links = case.shape.links
-    return bool(case.shape.peaks.get("pair") if links is None else links)
-
-
 def _pairs(case: Case) -> tuple[Judged, ...]:
     return (*case.about(("p2p",)), *case.local)
 
@@ -66,12 +60,18 @@ def _low_pairs(case: Case) -> tuple[Judged, ...]:
     return tuple(pair for pair in _pairs(case) if pair.verdict == "low" and latency_share(case, pair) < _LATENCY)
 
 
+def _no_faster(case: Case) -> tuple[Judged, ...]:
+    """Return the low collectives between hosts that a slot can hold: all data crosses the GPUs of a host."""
+    rate = case.shape.slot_gb_per_s
+    return tuple(judged for judged in case.low_between if rate and (judged.value or 0) <= rate)
+
+
 def _at_pcie(case: Case) -> tuple[Judged, str] | None:
     """Return a low figure of linked GPUs that is no more than a PCIe slot carries, if none of their copies is more."""
     own = case.shape.generation.pcie_gts if case.shape.generation else None
     rate = case.shape.slot_gb_per_s or (formulas.pcie_gb_per_s(own, 16) if own else None)
     fast = any(judged.figure.metric == "p2p" and (judged.value or 0) > (rate or 0) for judged in case.figures)
-    if rate is None or not linked_gpus(case) or fast:
+    if rate is None or not case.shape.linked or fast:
         return None
     low = [verdict for verdict in _low_pairs(case) if verdict.value is not None and verdict.value <= rate]
     return (low[0], f"what a PCIe slot carries at most, {rate:.1f} GB/s") if low else None
@@ -91,12 +91,17 @@ def fabric_manager(case: Case) -> Finding | None:
         return None
     if case.seen.p2p == "off" and not _set(case, NCCL_P2P_DISABLE=("1",)):
         words = case.told("p2p", "no peer access on a board with switches")
-        return observed(case, words, _pairs(case), _at_pcie(case))
+        return observed(case, words, _pairs(case) or _no_faster(case), _at_pcie(case))
     kept = _at_pcie(case)
     if kept is None or case.seen.p2p == "nvlink" or case.seen.transport == "nvls":
         return None
     words = f"{kept[0].name} is below {kept[1]}, on a board with switches; without it CUDA mostly does not start (802)"
     return supports("possible", (words,), _pairs(case))
+
+
+def _without_switch(case: Case) -> bool:
+    """Return whether the model is known, and its switches do not reduce."""
+    return case.shape.generation is not None and case.shape.generation.switch_part is None
 
 
 def _ring_kept(case: Case) -> tuple[Judged, str] | None:
@@ -132,7 +137,7 @@ def p2p_disabled(case: Case) -> Finding | None:
 
 def lacks_peers(case: Case) -> bool:
     """Return whether the GPUs are consumer models without links, to which peer access is not given."""
-    unnamed = not linked_gpus(case) and not case.shape.gpu and "GNS" in case.seen.said.get("p2p", "")
+    unnamed = not case.shape.linked and not case.shape.gpu and "GNS" in case.seen.said.get("p2p", "")
     return case.shape.without_peers or unnamed
 
 
@@ -148,7 +153,7 @@ def _p2p_disabled(case: Case) -> Finding | None:
         words += [*shared, "so the library uses sockets within the host"]
     kept = _at_pcie(case)
     if words:
-        about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else ())
+        about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else _no_faster(case))
         if case.seen.p2p == "partly":
             off = re.findall(r"gpu\d+-gpu\d+", case.seen.said.get("p2p", ""))
             about = tuple(
@@ -181,13 +186,13 @@ def _p2p_disabled(case: Case) -> Finding | None:
         return None
     if kept is not None:
         return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
-    if not linked_gpus(case) and case.shape.virtual:
+    if not case.shape.linked and case.shape.virtual:
         return supports("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
     if lacks_peers(case):
         return supports("default", ("the driver gives these models no peer access over PCIe",), low)
     return (
         supports("possible", ("whether GPUs access each other directly was not read",), low)
-        if not linked_gpus(case)
+        if not case.shape.linked
         else None
     )
 
@@ -220,9 +225,9 @@ def _links_down(case: Case) -> Finding | None:
     if case.seen.p2p == "pcie" and (shape.links or shape.switched):
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)
-    if linked_gpus(case) and (apart := case.apart(("p2p",))):
+    if case.shape.linked and (apart := case.apart(("p2p",))):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
-    if not low or not linked_gpus(case) or case.seen.p2p is not None:
+    if not low or not case.shape.linked or case.seen.p2p is not None:
         return None
     if kept is not None:
         return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
@@ -237,6 +242,8 @@ def _links_down(case: Case) -> Finding | None:
 )
 def nvls_off(case: Case) -> Finding | None:
     """The switch could reduce, and the library does not use it."""
+    if _without_switch(case):
+        return None
     variables = _set(case, NCCL_NVLS_ENABLE=("0",))
     kept = _ring_kept(case)
     if variables or (
@@ -263,6 +270,8 @@ def nvls_off(case: Case) -> Finding | None:
 def nvls_not_available(case: Case) -> Finding | None:
     """The machine cannot let the switch reduce."""
     kept = _ring_kept(case)
+    if _without_switch(case) and case.seen.nvls is False and case.complaint:
+        return supports("observed", ("switches of this generation do not reduce",))
     if kept is None or case.seen.nvls or case.seen.transport == "nvls" or _set(case, NCCL_NVLS_ENABLE=("0",)):
         return None
     grade: Grade = "fits" if case.shape.virtual else "default"
@@ -292,6 +301,8 @@ def forced(case: Case) -> Finding | None:
         variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not
     # What is set for all does not set one apart.
     about = tuple(judged for judged in case.about(COLLECTIVES) if judged not in case.apart(COLLECTIVES))
+    if case.alone and variables:
+        return observed(case, ", ".join(variables), ())
     alike = bool(about) and all(judged.figure.subject == "2 GPUs" for judged in about)  # of two, tree and ring are one
     # Of several hosts a ring is what the library itself would take for large messages.
     if alike or (case.shape.hosts != 1 and case.environment.get("NCCL_ALGO", "").upper() == "RING"):
@@ -301,7 +312,7 @@ def forced(case: Case) -> Finding | None:
     if variables:
         return observed(case, ", ".join(variables), about)
     sized = _set(case, **dict.fromkeys(_SIZED, ()))
-    return supports("indirect", (", ".join(sized),), about) if sized and about else None
+    return supports("indirect", (", ".join(sized),), about) if sized and (about or case.alone) else None
 
 
 @rule(
@@ -319,7 +330,7 @@ def topology_file(case: Case) -> Finding | None:
     words = ", ".join(variables) or "a topology file is in use"
     if case.shape.virtual is False or case.seen.gpu_nic_path in ("SYS", "NODE"):
         return observed(case, words, about)
-    return supports("indirect", (words,), about) if about else None  # in guests it is usual
+    return supports("indirect", (words,), about) if about or case.alone else None  # in guests it is usual
 
 
 @rule(
@@ -332,6 +343,8 @@ def topology_file(case: Case) -> Finding | None:
 def small_messages(case: Case) -> Finding | None:
     """The time of the steps, not the bandwidth, limits a message of this size."""
     about = case.low((*NETWORK, "p2p", "h2d", "d2h"))
+    if case.written:  # a log has every size, people give the one that they ask about
+        about += tuple(judged for judged in case.about(NETWORK) if judged.verdict == "unknown" and judged.value)
     verdicts = [verdict for verdict in about if latency_share(case, verdict) >= _LATENCY]
     words = [
         f"{verdict.name}: {verdict.figure.size_bytes:,.0f} bytes; "

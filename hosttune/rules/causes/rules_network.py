@@ -25,12 +25,18 @@ _UNSEEN = (
 _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
 _FAMILY = re.compile(r"(?:mlx|hfi|cxgb)\d_?$")  # how all names of a driver begin
 _BOTH = 2  # ways within a host: between GPUs, and through its memory
+_FABRIC = re.compile(r"(?i)\b(?:rack|switch|lea[fv]|spine|pod|tor)")  # parts of a network between hosts
 _LITTLE = 0.2  # of the ports' rate
 
 
 def _several(judged: Judged) -> bool:
     """Return whether a figure is compared with that of fewer ports."""
     return " times what " in judged.apart
+
+
+def beside_host(figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
+    """Return those of GPU memory that are far below host memory over the same port: the network is in order."""
+    return tuple(judged for judged in figures if judged.apart.endswith(BESIDE))
 
 
 def _low(case: Case) -> tuple[Judged, ...]:
@@ -47,7 +53,8 @@ def _low(case: Case) -> tuple[Judged, ...]:
 )
 def socket_transport(case: Case) -> Finding | None:
     """Hosts talk over TCP, not over RDMA."""
-    variables = _set(case, NCCL_IB_DISABLE=("1",), NCCL_NET=("SOCKET",), FI_PROVIDER=("TCP", "SOCKETS", "TCP;OFI_RXM"))
+    variables = _set(case, NCCL_IB_DISABLE=("1",), NCCL_NET=("SOCKET",), FI_PROVIDER=("TCP", "SOCKETS", "TCP;OFI_RXM"),
+                     UCX_TLS=("TCP", "TCP,SELF", "SELF,TCP"))  # fmt: skip
     words = [
         *variables,
         *([case.told("transport", "the library uses sockets")] if case.seen.transport == "socket" else []),
@@ -57,7 +64,8 @@ def socket_transport(case: Case) -> Finding | None:
     if case.shape.hosts == 1 and alone and not variables:
         return None  # its own devices have no other way then
     if words:
-        about = case.about(COLLECTIVES) if len(alone) == _BOTH else case.networked
+        within = len(alone) == _BOTH or (case.seen.transport == "socket" and case.shape.hosts == 1)
+        about = case.about(COLLECTIVES) if within else case.networked
         finding = observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
         return replace(finding, remedy=_UNSEEN) if finding and unseen and not variables else finding
     host, low = case.shape.host_gb_per_s, case.low_between
@@ -86,7 +94,7 @@ def gpudirect_off(case: Case) -> Finding | None:
         return None
     variables = _set(
         case, NCCL_NET_GDR_LEVEL=("0", "LOC"), NCCL_IB_CUDA_SUPPORT=("0",), FI_EFA_USE_DEVICE_RDMA=("0",),
-        NCCL_NET_GDR_READ=("0",),
+        NCCL_NET_GDR_READ=("0",), UCX_IB_GPU_DIRECT_RDMA=("NO", "N", "0", "OFF"),
     )  # fmt: skip
     words = [
         *variables,
@@ -125,17 +133,19 @@ def other_socket(case: Case) -> Finding | None:
     """The NIC is on another socket than the GPU."""
     path, limit = case.seen.gpu_nic_path, case.shape.socket_gb_per_s
     limits = [(limit, f"what the library counts between sockets, {limit:g} GB/s")] if limit else []
-    if path == "SYS" and (not case.complaint or (case.shape.hosts or 1) > 1):  # a host with few NICs is in order
+    if path == "SYS" and (not case.complaint or case.alone or (case.shape.hosts or 1) > 1):  # few NICs are in order
         words = case.told(
             "gpu_nic_path", "the path from GPU to its nearest NIC is SYS: it crosses the link between sockets"
         )
         return observed(case, words, case.networked, first_kept(_low(case), limits))
-    if path == "PHB" and _low(case):
+    if path in ("PHB", "NODE") and _low(case):
         return supports(
-            "indirect", ("the path from GPU to NIC is PHB: it goes through the CPU's host bridge",), _low(case)
+            "indirect", (f"the path from GPU to NIC is {path}: it goes through the CPU's host bridges",), _low(case)
         )
     if path is None and (kept := first_kept(_low(case), limits)):
         return supports("possible", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
+    if path is None and (beside := beside_host(_low(case))):
+        return supports("possible", (f"{beside[0].name}: {beside[0].apart}",), beside)
     return None
 
 
@@ -151,8 +161,9 @@ def port_down(case: Case) -> Finding | None:
     link, words = case.seen.nic_link, []
     limits: list[tuple[float, str]] = []
     if link is not None:
-        if link.rate_gbps is not None and link.max_rate_gbps is not None and link.rate_gbps < link.max_rate_gbps:
-            words.append(case.told("nic_link", f"port at {link.rate_gbps:g} of {link.max_rate_gbps:g} Gb/s"))
+        most = link.max_rate_gbps or (case.shape.nic_gb_per_s or 0) * 8
+        if link.rate_gbps is not None and link.rate_gbps < most:
+            words.append(case.told("nic_link", f"port at {link.rate_gbps:g} of {most:g} Gb/s"))
             limits += [
                 (link.rate_gbps / 8 * (case.shape.nics or 1), "the ports' rate now"),
                 (link.rate_gbps / 8, "the port's rate now"),
@@ -190,7 +201,7 @@ def port_count(case: Case) -> Finding | None:
     kept = next(iter(_part_of_ports(case)), None)
     used = case.seen.said.get("nics", "").split(", ")
     count = None if used[0] else ports_named(case.environment.get("NCCL_IB_HCA", ""))
-    if count is not None and case.shape.nics is not None and count < case.shape.nics and (_low(case) or kept):
+    if count is not None and case.shape.nics is not None and count < case.shape.nics and (_low(case) or case.alone):
         return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", case.networked, kept)
     if used[0] and len(used) < (case.shape.nics or 0):
         return observed(
@@ -198,7 +209,7 @@ def port_count(case: Case) -> Finding | None:
         )
     if apart := tuple(verdict for verdict in case.apart(NETWORK) if _several(verdict)):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
-    if "NCCL_CROSS_NIC" in case.environment and _low(case):
+    if "NCCL_CROSS_NIC" in case.environment and (_low(case) or case.alone):
         return supports("indirect", (f"NCCL_CROSS_NIC={case.environment['NCCL_CROSS_NIC'][:40]}",), _low(case))
     if kept is None or case.seen.transport == "socket":
         return None
@@ -235,11 +246,11 @@ def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
 )
 def roce(case: Case) -> Finding | None:
     """RDMA over Ethernet is not set up for lossless or marked traffic."""
-    on_ethernet = case.shape.nic_kind == "roce" or case.seen.transport == "roce"
+    on_ethernet = "roce" in (case.shape.nic_kind or (case.alone and "roce"), case.seen.transport)
     variables = _set(case, NCCL_IB_GID_INDEX=("0", "1"))
     if on_ethernet and variables:
         return observed(case, f"{variables[0]}: GIDs 0 and 1 are link-local or RoCE v1", case.networked)
-    low = _low(case)
+    low = tuple(judged for judged in _low(case) if judged not in beside_host(_low(case)))
     host = case.shape.host_gb_per_s or case.shape.nic_gb_per_s
     if (
         on_ethernet
@@ -268,11 +279,22 @@ def congestion(case: Case) -> Finding | None:
     """Links of the network are shared with other traffic."""
     if case.seen.congestion is not None:
         return observed(case, "the network is congested", case.networked) if case.seen.congestion else None
+    if variables := _set(case, NCCL_IB_ADAPTIVE_ROUTING=("0",)):
+        return observed(case, variables[0], case.networked)
     low = _low(case)
     hosts = max((verdict.hosts or 0 for verdict in low), default=0)
     fallen = tuple(judged for judged in case.falling if judged in low and "GPU memory" not in judged.figure.subject)
     if fallen and case.seen.transport != "socket":
         return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in fallen), fallen)
+    near = {judged.figure.metric: judged for judged in case.figures if judged.verdict == "expected" and judged.hosts}
+    if farther := tuple(
+        judged
+        for judged in low
+        if (other := near.get(judged.figure.metric)) and not judged.apart and 1 < (other.hosts or 0) <= hosts
+        and ((other.hosts or 0) < (judged.hosts or 0) or _FABRIC.search(judged.figure.subject[:400]))
+    ):  # fmt: skip
+        words = f"{near[farther[0].figure.metric].name} is as it should be: ports and hosts are in order"
+        return supports("fits", (f"{farther[0].name} is low, and {words}",), farther)
     if apart := case.apart(NETWORK):
         return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in apart), apart)
     if hosts > 2 and case.seen.transport != "socket":

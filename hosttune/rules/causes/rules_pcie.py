@@ -23,7 +23,7 @@ from hosttune.rules.causes.rule import (
     rule,
     supports,
 )
-from hosttune.rules.causes.rules_gpus import linked_gpus
+from hosttune.rules.causes.rules_gpus import _set
 from hosttune.rules.causes.rules_guest import BY_NODE, several_alike
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
@@ -117,7 +117,9 @@ def degraded(case: Case) -> Finding | None:
         rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
         kept = first_kept(case.low(metrics), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
-        idle = link.speed_gts in IDLE_SPEEDS and link.under_load is not True and kept is None
+        most = pcie_gb_per_s(link.speed_gts or 0, link.width or link.max_width or 16) or 0
+        ran = any(0 < (judged.value or 0) <= most for judged in case.figures if judged.figure.metric in metrics)
+        idle = link.speed_gts in IDLE_SPEEDS and link.under_load is not True and kept is None and not ran
         if slow and not idle and link.under_load is not False:
             short.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
         if short:
@@ -160,7 +162,7 @@ def _between_devices(case: Case) -> tuple[Judged, ...]:
     Without peer access GPUs copy through the host's memory, not to each other.
     """
     off = case.seen.p2p == "off" or case.environment.get("NCCL_P2P_DISABLE") == "1"
-    linked = off or (linked_gpus(case) and case.seen.p2p != "pcie")
+    linked = off or (case.shape.linked and case.seen.p2p != "pcie")
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 
@@ -205,7 +207,7 @@ def acs(case: Case) -> Finding | None:
         return observed(case, words, between, weak=case.networked)
     if case.seen.acs_redirect is not None:
         words = case.told("acs_redirect", "ACS redirect is on")
-        work = () if linked_gpus(case) or case.shape.per_host == 1 else case.about(WORK)
+        work = () if case.shape.linked or case.shape.per_host == 1 else case.about(WORK)
         between = (*between, *work)
         if case.seen.ats and case.shape.virtual:  # as it should be in a guest: translated requests go directly
             between = tuple(judged for judged in between if judged.verdict == "low")
@@ -279,7 +281,7 @@ def ats(case: Case) -> Finding | None:
     """A device asks the IOMMU for each address."""
     if case.seen.ats is not None:
         # Only redirected traffic needs it: it is off on most hosts.
-        alone = case.complaint and not case.shape.virtual and not case.seen.acs_redirect
+        alone = case.complaint and not case.alone and not case.shape.virtual and not case.seen.acs_redirect
         return None if case.seen.ats or alone else observed(case, "ATS is off", _between_devices(case))
     low = tuple(judged for judged in case.networked if judged.verdict == "low" and not _of_host_memory(judged))
     if low and case.shape.virtual and case.seen.transport != "socket":
@@ -313,6 +315,32 @@ def translation(case: Case) -> Finding | None:
 
 
 @rule(
+    "ib-relaxed-ordering-off",
+    tier="setting",
+    source="NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING (in guests it can be needed); openucx/ucx pull request 8062:"
+    " 150 of 200 Gb/s without it on AMD",
+    remedy="hosttune plan with profile host, or settings {relaxed_ordering: true}; NCCL_IB_PCI_RELAXED_ORDERING=1 in"
+    " the guest",
+    confirm="lspci -vv: DevCtl RlxdOrd+ of the NIC; ib_write_bw with and without --disable_pcie_relaxed",
+)
+def relaxed_ordering(case: Case) -> Finding | None:
+    """Writes of a NIC wait for each other."""
+    off = ("0", "N", "NO", "OFF")
+    variables = _set(case, NCCL_IB_PCI_RELAXED_ORDERING=off, UCX_IB_PCI_RELAXED_ORDERING=off)
+    if case.seen.relaxed_ordering is False or variables:
+        return observed(case, ", ".join(variables) or "relaxed ordering is off", case.networked)
+    strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # whose root complexes keep writes in order
+    low = tuple(
+        judged
+        for judged in case.networked
+        if judged.verdict == "low" and (case.shape.virtual or judged.apart.endswith(BESIDE) or strict)
+    )
+    if low and case.seen.relaxed_ordering is None and case.seen.transport != "socket":
+        return supports("possible", ("relaxed ordering of the NIC was not read",), low)
+    return None
+
+
+@rule(
     "pcie-max-read-request",
     tier="setting",
     source="NIC makers' tuning guides (4096 bytes); no source says what it costs alone",
@@ -323,28 +351,8 @@ def translation(case: Case) -> Finding | None:
 def read_request(case: Case) -> Finding | None:
     """A NIC may read only little at once."""
     size = case.seen.max_read_request_bytes
-    if size is not None and size < (_DEFAULT_READ if case.complaint else 4096):  # the default alone is no fault
+    least = _DEFAULT_READ if case.complaint and not case.alone else 4096  # the default alone is no fault
+    if size is not None and size < least:
         strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
         return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
-    return None
-
-
-@rule(
-    "ib-relaxed-ordering-off",
-    tier="setting",
-    source="NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING (in guests it can be needed); no source says what it costs"
-    " alone",
-    remedy="hosttune plan with profile host, or settings {relaxed_ordering: true}; NCCL_IB_PCI_RELAXED_ORDERING=1 in"
-    " the guest",
-    confirm="lspci -vv: DevCtl RlxdOrd+ of the NIC; ib_write_bw with and without --disable_pcie_relaxed",
-)
-def relaxed_ordering(case: Case) -> Finding | None:
-    """Writes of a NIC wait for each other."""
-    variable = case.environment.get("NCCL_IB_PCI_RELAXED_ORDERING") == "0"
-    if case.seen.relaxed_ordering is False or variable:
-        words = "NCCL_IB_PCI_RELAXED_ORDERING=0" if variable else "relaxed ordering is off"
-        return observed(case, words, case.networked)
-    low = tuple(judged for judged in case.networked if judged.verdict == "low")
-    if low and case.seen.relaxed_ordering is None and case.shape.virtual and case.seen.transport != "socket":
-        return supports("possible", ("relaxed ordering of the NIC was not read",), low)
     return None

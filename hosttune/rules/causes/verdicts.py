@@ -66,8 +66,11 @@ _UNITS: Mapping[str, tuple[str, float]] = {
     "t/s": ("tokens per second", 1.0),
 }
 # Rates of data: a small b is a bit, a capital B a byte; 1 GB is 10^9 bytes, 1 GiB 2^30.
-_DATA = re.compile(r"([KMGT])(i?)(b|B|bits?|[Bb]ytes?)(?:/s|/sec|/second|ps)")
-_OF_EACH = r"(?i)(?: per |/)(?:gpu|card|device|port|nic|node|host|pair|direction)\b.*| \(.*\)$"
+_DATA = re.compile(r"([KMGT]|g(?=bps|bit))(i?)(b|B|bits?|[Bb]ytes?)(?:/s|/sec|/second|ps| per second)")
+_AFTER = re.compile(  # what people write after a unit
+    r"(?i)(?:\(|(?: per |/| each )(?:gpu|card|rank|nic|port|hca|device|node|host|pair|direction)\b"
+    r"|\b(?:bus|alg|bidir)).*"
+)
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -117,10 +120,10 @@ class Judged(msgspec.Struct, frozen=True):
 
 def converted(value: float, unit: str, dimension: str) -> tuple[float, float] | None:
     """Return (value in the first unit of the dimension, factor); None if the unit is of another dimension."""
-    text = re.sub(_OF_EACH, "", unit[:40]).strip()
+    text = _AFTER.sub("", unit[:40]).strip()
     found = _UNITS.get(text.lower().replace(" ", ""))
     if found is None and (data := _DATA.fullmatch(text)):
-        size = (1024 if data[2] else 1000) ** _POWERS[data[1]] / 1e9
+        size = (1024 if data[2] else 1000) ** _POWERS[data[1].upper()] / 1e9
         found = ("bytes per second", size / 8 if data[3] in ("b", "bit", "bits") else size)
     if found is None:
         return None
@@ -227,15 +230,19 @@ def _verdict(
     return "low", words
 
 
+_NUMBERS = {"single": "1", "one": "1", "two": "2", "three": "3", "four": "4", "eight": "8"}
 _WORD = r"(?:(?!(?:to|and|on|of|from|in) )[a-z0-9]+ )?"  # "2 GH200 hosts", but not "GPU 2 and GPU 3"
 
 
 def _of_subject(subject: str, shape: HostShape) -> tuple[int | None, int | None]:
     """Return (GPUs, hosts) that a subject names ("16 GPUs on 2 hosts"), None where it names none."""
-    text = subject[:400].lower()
+    text = re.sub(rf"\b(?:{'|'.join(_NUMBERS)})\b", lambda word: _NUMBERS[word[0]], subject[:400].lower())
     gpus = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:gpus?|ranks)\b", text)
     hosts = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:hosts?|nodes?|guests|machines|vms)\b", text)
     ranks = int(gpus[1]) if gpus else None
+    whole = ranks is not None and ranks == shape.per_host and not re.search(r"hosts|nodes", text)
+    if hosts is None and (whole or re.search(r"\b(?:intra|within)\b", text)):
+        return ranks or shape.per_host, 1
     if ranks is None and shape.per_host:
         ranks = shape.per_host * (int(hosts[1]) if hosts else shape.hosts or 1)
     return ranks or None, (int(hosts[1]) or None) if hosts else None
