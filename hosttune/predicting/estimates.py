@@ -89,14 +89,15 @@ def _of_other_gpus(shape: HostShape) -> str | None:
 
 
 def _pair(question: Question, shape: HostShape) -> Estimate:
-    mesh = shape.peaks.get("pair")
-    whole = shape.switched or (shape.per_host == 2 and not mesh)  # all links of a GPU go to any other
-    if (shape.links and (whole or shape.switched is None)) or (mesh and shape.links is None):
-        peak = mesh or shape.links_peak_gb_per_s
+    whole = shape.switched or (
+        shape.per_host == 2 and not shape.peaks.get("pair")
+    )  # all links of a GPU go to any other
+    if (shape.links and (whole or shape.switched is None)) or shape.mesh:
+        peak = shape.peaks.get("pair") or shape.links_peak_gb_per_s
         if peak is None:
             return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "the rate of a link")
         typical = peak * formulas.PAIR_PART if shape.switched and _measured(shape) else None
-        least = _LEAST_PEAK if whole or mesh else None  # otherwise a pair can be joined by few of the links
+        least = _LEAST_PEAK if whole or shape.mesh else None  # otherwise a pair can be joined by few of the links
         because: tuple[str, ...] = (f"{shape.links or 'its'} links, {peak:g} GB/s one direction",)
         formula, source = "bound links × rate", formulas.PEAK_SOURCE
         if typical is not None:
@@ -164,9 +165,9 @@ def _within(question: Question, shape: HostShape) -> Estimate:
     if shape.links == 0 and shape.slot_gb_per_s:
         because: tuple[str, ...] = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
         return Estimate("GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because)
-    if ranks and (mesh := shape.peaks.get("pair")) and shape.links is None:
-        because = (f"{ranks} GPUs, each pair {mesh:g} GB/s one direction",)
-        return Estimate("GB/s", "bound (n-1) · pair", formulas.PEAK_SOURCE, mesh * (ranks - 1), None, because)
+    if ranks and shape.mesh:
+        because = (f"{ranks} GPUs, each pair {shape.mesh:g} GB/s one direction",)
+        return Estimate("GB/s", "bound (n-1) · pair", formulas.PEAK_SOURCE, shape.mesh * (ranks - 1), None, because)
     generation, links_rate = shape.generation, shape.links_gb_per_s
     peak = shape.links_peak_gb_per_s
     if not ranks or generation is None or links_rate is None or peak is None:

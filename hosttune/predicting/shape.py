@@ -26,7 +26,7 @@ class HostShape(msgspec.Struct, frozen=True):
 
     `peaks`: of a GPU, as in roofline.toml. `slot`: (GT/s, lanes) of a GPU. `pair_links`: links between any two GPUs;
     None: not known, or not the same. `nic_gb_per_s`: of one port; `nic_slot`: (GT/s, lanes) of its NIC. `slices`:
-    (parts, of) of a GPU that is divided.
+    (parts, of) of a GPU that is divided. `mesh`: GB/s of any pair on boards of this model, whose links are not given.
     """
 
     gpu: str | None = None
@@ -44,6 +44,7 @@ class HostShape(msgspec.Struct, frozen=True):
     cpu: str | None = None
     virtual: bool | None = None
     slices: tuple[int, int] | None = None
+    mesh: float | None = None
 
     @property
     def host_gb_per_s(self) -> float | None:
@@ -114,6 +115,7 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
         cpu=setup.cpu,
         virtual=setup.virtual,
         slices=slices_of(setup.gpu),
+        mesh=agreed(rows).get("pair") if links is None else None,
     )
 
 

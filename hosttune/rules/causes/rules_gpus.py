@@ -51,8 +51,7 @@ def _set(case: Case, **values: tuple[str, ...]) -> tuple[str, ...]:
 
 def linked_gpus(case: Case) -> bool:
     """Return whether the GPUs are known to have links to each other."""
-    links = case.shape.links
-    return bool(case.shape.peaks.get("pair") if links is None else links)
+    return bool(case.shape.links or case.shape.mesh)
 
 
 def _pairs(case: Case) -> tuple[Judged, ...]:

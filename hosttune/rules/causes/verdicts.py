@@ -287,7 +287,7 @@ def _reads(figure: Figure, value: float, factor: float, measured: Measured, shap
 def _memory(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     name = (shape.cpu or "")[:200].lower()
     rate = next((rate for words, rate in SOCKET_MEMORY if re.search(words, name)), None)
-    if rate is None or re.search(r"(?i)thread|\bcore\b|single", figure.subject):
+    if rate is None or re.search(r"(?i)thread|\bcore\b|single|->", figure.subject):
         return Judged(figure, "unknown", "no model of this metric has a source", value, factor=factor)
     both = re.match(r"2 ?[x×]", name) and not re.search(r"(?i)\b(?:socket|node)\b", figure.subject)
     bound = rate * (2 if both else 1)
