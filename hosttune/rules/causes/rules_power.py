@@ -110,6 +110,5 @@ def slice_of_gpu(case: Case) -> Finding | None:
 def memory_errors(case: Case) -> Finding | None:
     """Memory errors or their correction take bandwidth."""
     low = case.low(("device-copy",))
-    if not low or several_alike(case, ("device-copy",)):
-        return None
-    return supports("possible", ("counters of memory errors were not read",), low)
+    alike = not low or several_alike(case, ("device-copy",))
+    return None if alike else supports("possible", ("counters of memory errors were not read",), low)
