@@ -28,7 +28,8 @@ def power(case: Case) -> Finding | None:
     ):
         lowered = f"power limit {seen.power_limit_watts:g} W, default {seen.default_power_limit_watts:g} W"
         words.append(case.told("power_limit_watts", lowered))
-    if seen.power_capped:
+    # At the board's own limit it is normal, and no fault where products are as they should be.
+    if seen.power_capped and not any(v.verdict == "expected" for v in case.figures if v.figure.metric in PRODUCTS):
         words.append("the power limit lowers the clocks")
     limit = (seen.power_limit_watts or 0) * _NEAR_LIMIT
     used = [verdict for verdict in case.figures if verdict.figure.metric == "power"]
