@@ -22,7 +22,8 @@ from hosttune.predicting.shape import HostShape, is_card, of_host
 _STEADY, _LOOSE, _COPIES = 0.9, 0.85, 0.8
 # Of the bound, where no typical figure has a source: copies over PCIe 3.0 and 4.0 reach 0.76 to 0.8 of the link, and
 # the part of a peak that H200 reaches is 0.72 to 0.885.
-_LEAST_COPY, _LEAST_PEAK = 0.65, 0.6
+# Products of other makers' GPUs: MI300X 0.58 (stas00/ml-engineering, maximum achievable matmul FLOPS).
+_LEAST_COPY, _LEAST_PEAK, _LEAST_PRODUCTS = 0.65, 0.6, 0.5
 # The library takes the switch only where it is clearly better: H200 from 5 GPUs on (1.13 times the ring), not with 4
 # (1.01); B200 from 6 on (1.14), not with 5 (1.06). Source: stas00/ml-engineering@744d01e network/README.md.
 _SWITCH_TAKEN = 1.1
@@ -95,14 +96,14 @@ def _of_other_gpus(shape: HostShape) -> str | None:
 
 
 def _pair(question: Question, shape: HostShape) -> Estimate:
-    mesh = shape.peaks.get("pair")
-    whole = shape.switched or (shape.per_host == 2 and not mesh)  # all links of a GPU go to any other
-    if (shape.links and (whole or shape.switched is None)) or (mesh and shape.links is None):
-        peak = mesh or shape.links_peak_gb_per_s
+    # All links of a GPU go to any other; cards may have no bridge.
+    whole = shape.switched or not (shape.per_host != 2 or shape.peaks.get("pair") or is_card(shape.gpu))
+    if (shape.links and (whole or shape.switched is None)) or shape.meshed:
+        peak = shape.peaks.get("pair") or shape.links_peak_gb_per_s
         if peak is None:
             return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "the rate of a link")
         typical = peak * formulas.PAIR_PART if shape.switched and _measured(shape) else None
-        least = _LEAST_PEAK if whole or mesh else None  # otherwise a pair can be joined by few of the links
+        least = _LEAST_PEAK if whole or shape.meshed else None  # otherwise a pair can be joined by few of the links
         because: tuple[str, ...] = (f"{shape.links or 'its'} links, {peak:g} GB/s one direction",)
         formula, source = "bound links × rate", formulas.PEAK_SOURCE
         if typical is not None:
@@ -131,7 +132,10 @@ def _on_gpu(
             typical = None
             because += ("the known points are of boards of 700 W, not of cards",)
         shown = (formula, source) if typical is not None else (f"bound: {whole}", formulas.PEAK_SOURCE)
-        return Estimate(unit, *shown, rate, typical, because, _LOOSE, at_least=_LEAST_PEAK)
+        return Estimate(
+            unit, *shown, rate, typical, because, _LOOSE,
+            at_least=_LEAST_PEAK if shape.generation or unit == "GB/s" else _LEAST_PRODUCTS,
+        )  # fmt: skip
 
     return model
 
@@ -188,7 +192,8 @@ def _within(question: Question, shape: HostShape) -> Estimate:
     part = _ring_part(generation, ranks)
     if part is None or shape.switched is not True:
         because += ("no source for what a ring of this many such GPUs reaches",)
-        least = 0.5 if shape.switched else (shape.slot_gb_per_s or 0) / bound  # what a slot carries needs no links
+        # What a slot carries needs no links; cards have them only where a bridge joins two.
+        least = 0.5 if shape.switched else 0.0 if is_card(shape.gpu) else (shape.slot_gb_per_s or 0) / bound
         return Estimate("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, bound, None, because, at_least=least)
     large, typical, formula, source = _ring_or_switch(question.size_bytes, ranks, links_rate, part, generation, reduces)
     low_below = _least(question, _least_gather(question.size_bytes, ranks))

@@ -26,7 +26,7 @@ class HostShape(msgspec.Struct, frozen=True):
 
     `peaks`: of a GPU, as in roofline.toml. `slot`: (GT/s, lanes) of a GPU. `pair_links`: links between any two GPUs;
     None: not known, or not the same. `nic_gb_per_s`: of one port; `nic_slot`: (GT/s, lanes) of its NIC. `slices`:
-    (parts, of) of a GPU that is divided.
+    (parts, of) of a GPU that is divided. `meshed`: each GPU has links of its own to every other of its board.
     """
 
     gpu: str | None = None
@@ -44,6 +44,7 @@ class HostShape(msgspec.Struct, frozen=True):
     cpu: str | None = None
     virtual: bool | None = None
     slices: tuple[int, int] | None = None
+    meshed: bool = False
 
     @property
     def host_gb_per_s(self) -> float | None:
@@ -61,11 +62,6 @@ class HostShape(msgspec.Struct, frozen=True):
         """All links of a GPU as its data sheet counts them, one direction."""
         rate = self.generation.link_peak_gb_per_s if self.generation else None
         return self.links * rate if self.links and rate else self.peaks.get("scale-up")
-
-    @property
-    def meshed(self) -> bool:
-        """Whether the GPUs are of a board on which each has links of its own to every other."""
-        return self.generation is None and "scale-up" in self.peaks
 
     @property
     def linked(self) -> bool:
@@ -134,6 +130,7 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
         cpu=setup.cpu,
         virtual=setup.virtual,
         slices=slices_of(setup.gpu),
+        meshed=links is None and "pair" in agreed(rows),
     )
 
 

@@ -29,11 +29,11 @@ _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the
 
 def several_alike(case: Case, metrics: tuple[str, ...] = HOST_COPIES) -> bool:
     """Return whether figures of several GPUs are low by the same: no single link or GPU does that."""
-    for metric in metrics:
-        values = {judged.figure.subject: judged.value or 0 for judged in case.low((metric,)) if not judged.apart}
-        if len(values) > 1 and max(values.values()) <= SPREAD * min(values.values()):
-            return True
-    return False
+    groups = (
+        {judged.figure.subject: judged.value or 0 for judged in case.low((metric,)) if not judged.apart}.values()
+        for metric in metrics
+    )
+    return any(len(values) > 1 and max(values) <= SPREAD * min(values) for values in groups)
 
 
 @rule(
@@ -58,12 +58,13 @@ def far_node(case: Case) -> Finding | None:
     low = case.low(near)
     fine = [judged for judged in case.figures if judged.figure.metric in HOST_COPIES and judged.verdict == "expected"]
     if several_alike(case) and len(fine) == len(low):
-        words = f"{len(low)} copies are low by the same, {len(fine)} are not: the memory is at the CPU of those"
-        return supports("fits", (words,), low)
+        return supports(
+            "fits", (f"{len(low)} copies are low by the same, the others, whose CPU has the memory, not",), low
+        )
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory
-    if low and not alone and re.match(r"2 ?[x×]", case.shape.cpu or ""):
+    if case.low(HOST_COPIES) and not alone and re.match(r"2 ?[x×]", case.shape.cpu or ""):
         return supports("default", ("a process runs on either socket unless it is bound; it was not read",), low)
     return supports("possible", ("the node of the memory was not read",), low) if low and not alone else None
 

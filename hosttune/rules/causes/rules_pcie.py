@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
@@ -81,17 +80,17 @@ def generation_limit(case: Case) -> Finding | None:
             )
     limit = _slot_limit(case)
     if limit is None:
-        older = [row for row in _slower(case) if row[1].count("x16")]
         alike = case.of_every_device(tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart))
-        kept = first_kept(alike, older, _COPIED) if case.seen.link is None else None
-        grade: Grade = "fits" if several_alike(case) else "possible"
-        return supports(grade, (f"{kept[0].name} keeps to {kept[1]}",), alike) if kept else None
+        kept = first_kept(alike, (row for row in _slower(case) if "x16" in row[1]), _COPIED)
+        if kept is None or case.seen.link is not None:
+            return None
+        words = f"{kept[0].name} keeps to {kept[1]}"
+        return supports("fits" if several_alike(case) else "possible", (words,), alike)
     rate = pcie_gb_per_s(*limit)
     words = f"the slot can do {limit[0]:g} GT/s x{limit[1]}, the GPU more"
     kept = first_kept(case.low(HOST_COPIES), [(rate, f"the slot's bound {rate:.1f} GB/s")] if rate else [])
     alone = case.measured.setup.gpus_per_host == 1  # work of one GPU is mostly in its own memory
-    about = case.about([metric for metric in _OVER_PCIE if not alone or metric not in WORK])
-    return observed(case, words, about, kept)
+    return observed(case, words, case.about([name for name in _OVER_PCIE if not alone or name not in WORK]), kept)
 
 
 @rule(
@@ -207,8 +206,7 @@ def acs(case: Case) -> Finding | None:
         return observed(case, words, between, weak=case.networked)
     if case.seen.acs_redirect is not None:
         words = case.told("acs_redirect", "ACS redirect is on")
-        work = () if case.shape.linked or case.shape.per_host == 1 else case.about(WORK)
-        between = (*between, *work)
+        between += () if case.shape.linked or case.shape.per_host == 1 else case.about(WORK)
         if case.seen.ats and case.shape.virtual:  # as it should be in a guest: translated requests go directly
             between = tuple(judged for judged in between if judged.verdict == "low")
         return observed(case, words, between) if case.seen.acs_redirect else None

@@ -30,7 +30,8 @@ def power(case: Case) -> Finding | None:
     ):
         lowered = f"power limit {seen.power_limit_watts:g} W, default {seen.default_power_limit_watts:g} W"
         words.append(case.told("power_limit_watts", lowered))
-    if seen.power_capped:
+    # At the board's own limit it is normal, and no fault where products are as they should be.
+    if seen.power_capped and not any(v.verdict == "expected" for v in case.figures if v.figure.metric in PRODUCTS):
         words.append("the power limit lowers the clocks")
     limit = (seen.power_limit_watts or 0) * _NEAR_LIMIT
     used = [verdict for verdict in case.figures if verdict.figure.metric == "power"]
@@ -114,6 +115,5 @@ def slice_of_gpu(case: Case) -> Finding | None:
 def memory_errors(case: Case) -> Finding | None:
     """Memory errors or their correction take bandwidth."""
     low = case.low(("device-copy",))
-    if not low or several_alike(case, ("device-copy",)):
-        return None
-    return supports("possible", ("counters of memory errors were not read",), low)
+    alike = not low or several_alike(case, ("device-copy",))
+    return None if alike else supports("possible", ("counters of memory errors were not read",), low)

@@ -22,7 +22,7 @@ IDLE_SPEEDS = (
     2.5,
     5.0,
 )  # GT/s to which drivers slow an idle link; other speeds below the maximum are not an idle state
-_TOO_SMALL = "the message is too small to show the bandwidth"
+_TOO_SMALL, _NO_MODEL = "the message is too small to show the bandwidth", "no model of this metric has a source"
 # What no device of a kind exceeds, whatever its model: for figures without a bound of their own.
 _FASTEST: Mapping[str, tuple[float, str]] = {
     "rdma-write": (100.0, "a port of 800 Gb/s, the fastest (InfiniBand Trade Association, XDR)"),
@@ -35,7 +35,6 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
 _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
 _LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
-_MOST = 64  # GPUs or ports of a host whose number is not known
 _STREAM = 0.4  # about half of what STREAM reaches
 _SATA, _BLOCK = 0.6, 1 << 17  # GB/s of one SATA port; bytes from which reads show the rate of a drive
 
@@ -172,8 +171,10 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
-    told = f"{figure.subject[:400]} {figure.unit[:40]}"
-    both = re.search(r"both directions|bidirectional|\bbidir\b", told, re.IGNORECASE) is not None
+    both = (
+        re.search(r"(?i)both directions|bidirectional|\bbidir\b", f"{figure.subject[:400]} {figure.unit[:40]}")
+        is not None
+    )
     bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
     averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
     verdict, why = _verdict(value, bound, typical, found, averaged)
@@ -202,7 +203,7 @@ def _together(figure: Figure, ranks: int | None, shape: HostShape) -> int:
     told = f"{figure.subject[:400]} {figure.unit[:40]}".lower()
     if not re.search(_SEVERAL, told) or figure.metric in COLLECTIVES:
         return 1
-    return (shape.nics if figure.metric == "rdma-write" else ranks) or _MOST
+    return (shape.nics if figure.metric == "rdma-write" else ranks) or 64  # more than a host has
 
 
 def _verdict(
@@ -213,7 +214,7 @@ def _verdict(
         part = f"{value / bound:.0%} of" if value < bound * _MANY else f"{value / bound:.3g} times"
         return "impossible", f"{part} the bound ({found.formula}): {inputs}"
     if bound is None:
-        return "unknown", inputs or "no model of this metric has a source"
+        return "unknown", inputs or _NO_MODEL
     if typical is None:
         if found.at_least is not None and value < bound * found.at_least:
             part = f"{value / bound:.0%} of the bound, less than {found.at_least:.0%}"
@@ -280,22 +281,18 @@ def _power(figure: Figure, value: float, factor: float, measured: Measured, shap
 
 
 def _reads(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
-    if (
-        value < _SATA
-        and (figure.size_bytes or _BLOCK) >= _BLOCK
-        and not re.search(r"(?i)hdd|SATA|random", figure.subject)
-    ):
-        return Judged(figure, "low", f"less than one SATA port carries, {_SATA:g} GB/s", value, factor=factor)
-    return Judged(figure, "unknown", "no model of this metric has a source", value, factor=factor)
+    large = (figure.size_bytes or _BLOCK) >= _BLOCK and not re.search(r"(?i)hdd|SATA|random", figure.subject)
+    why = f"less than one SATA port carries, {_SATA:g} GB/s" if large and value < _SATA else _NO_MODEL
+    return Judged(figure, "unknown" if why == _NO_MODEL else "low", why, value, factor=factor)
 
 
 def _memory(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     name = (shape.cpu or "")[:200].lower()
     rate = next((rate for words, rate in SOCKET_MEMORY if re.search(words, name)), None)
-    if rate is None or re.search(r"(?i)thread|\bcore\b|single", figure.subject):
-        return Judged(figure, "unknown", "no model of this metric has a source", value, factor=factor)
-    both = re.match(r"2 ?[x×]", name) and not re.search(r"(?i)\b(?:socket|node)\b", figure.subject)
-    bound = rate * (2 if both else 1)
+    if rate is None or re.search(r"(?i)thread|\bcore\b|single|->", figure.subject):
+        return Judged(figure, "unknown", _NO_MODEL, value, factor=factor)
+    one = re.search(r"(?i)\b(?:socket|node)\b", figure.subject) or not re.match(r"2 ?[x×]", name)
+    bound = rate if one else 2 * rate
     why = f"{value / bound:.0%} of the channels' rate, {bound:g} GB/s"
     return Judged(figure, "low" if value < bound * _STREAM else "unknown", why, value, bound, factor=factor)
 

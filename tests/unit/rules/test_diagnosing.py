@@ -161,13 +161,57 @@ def test_where_a_cause_begins(
     assert [cause in names(diagnosed(changed(*one))) for one in (inside, outside)] == [False, True]
 
 
+# --- figures alone: what they say of a machine ------------------------------------------------------------------------
+
+Rows = list[tuple[Any, ...]]
+AR = "all-reduce-busbw"
+GUEST = {"virtual": True, "hosts": 1, "cpu": "2x AMD EPYC 9554"}
+# (setup, (metric, subject, value, unit), the causes named): formulas, data sheets and PCI Express say these
+BY_FIGURES: dict[str, tuple[dict[str, Any], Rows, list[str]]] = {
+    "half of the GPUs": ({"gpu": "NVIDIA A100-SXM4-80GB", "hosts": 1},
+                         [("h2d", f"GPU {n}", 24 if n < 4 else 12.1, "GB/s") for n in range(8)],
+                         ["far-numa-node", "pcie-link-degraded"]),
+    "all GPUs": ({"gpu": "NVIDIA A100-SXM4-80GB", "hosts": 1},
+                 [("h2d", f"GPU {n}", 12.1, "GB/s") for n in range(4)],
+                 ["pcie-generation-limit", "pcie-link-degraded", "far-numa-node"]),
+    "STREAM of a guest": (GUEST, [("memory-copy", "STREAM triad", 200, "GB/s")],
+                          ["guest-topology-hidden", "vcpu-floating-or-unpinned", "no-hugepages"]),
+    "STREAM of one thread": (GUEST, [("memory-copy", "STREAM, 1 thread", 20, "GB/s")], []),
+    "a slow drive": ({"hosts": 1}, [("disk-read", "sequential", 350, "MB/s")], ["storage"]),
+    "random reads": ({"hosts": 1}, [("disk-read", "random, 4 KiB", 350, "MB/s")], []),
+    "a mesh": ({"gpu": "AMD Instinct MI300X", "gpus_per_host": 8, "hosts": 1}, [(AR, "8 GPUs", 40, "GB/s")],
+               ["p2p-disabled", "nvlink-down-or-missing"]),
+    "a mesh in order": ({"gpu": "AMD Instinct MI300X", "gpus_per_host": 8, "hosts": 1},
+                        [(AR, "8 GPUs", 310, "GB/s"), ("p2p", "GPU 0 to GPU 1", 48, "GB/s")], []),
+    "a bridge": ({"gpu": "NVIDIA RTX A6000", "gpus_per_host": 2, "hosts": 1, "nvlinks_per_gpu": 4},
+                 [("p2p", "GPU 0 and GPU 1", 11, "GB/s (bidirectional)")], ["p2p-disabled", "nvlink-down-or-missing"]),
+    "links that carry no more than PCIe": ({"gpu": "Tesla V100-SXM2-32GB", "gpus_per_host": 8, "hosts": 1},
+                                           [(AR, "8 GPUs", 10, "GB/s per GPU")],
+                                           ["p2p-disabled", "nvlink-down-or-missing"]),
+    "products at a lower clock": ({"gpu": "NVIDIA H100 80GB HBM3", "hosts": 1},
+                                  [("gemm-bf16", "GPU 0", 790, "TFLOPS/GPU"), ("sm-clock", "GPU 0", 1500, "MHz"),
+                                   ("power", "GPU 0", 699, "W")], []),
+    "memory of all GPUs": ({"gpu": "NVIDIA H200", "hosts": 1},
+                           [("device-copy", f"GPU {n}", 1800, "GB/s") for n in range(4)], []),
+    "memory of one GPU": ({"gpu": "NVIDIA H200", "hosts": 1}, [("device-copy", "GPU 0", 1800, "GB/s")],
+                          ["ecc-or-row-remap"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BY_FIGURES)
+def test_causes_by_figures_alone(kind: str) -> None:
+    setup, rows, causes = BY_FIGURES[kind]
+    figures = [dict(zip(("metric", "subject", "value", "unit"), row, strict=True)) for row in rows]
+    seen = {"max_sm_clock_mhz": 1980, "power_capped": True} if "products" in kind else {}
+    assert names(diagnosed({"version": 1, "setup": setup, "figures": figures, "observations": seen})) == causes
+
+
 # --- every other rule, on what is known of a machine of its own ---------------------------------------------------
 
 A100 = {"gpu": "NVIDIA A100-SXM4-80GB", "gpus_per_host": 8, "nvswitch": True}
 TWO = {**A100, "hosts": 2, "nics": {"count": 8, "rate_gbps": 200, "kind": "infiniband"}}
 ROCE = {**TWO, "hosts": 4, "nics": {"count": 8, "rate_gbps": 400, "kind": "roce"}}
 ALONE = {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 1, "nvswitch": True}
-AR = "all-reduce-busbw"
 # cause: (setup, (metric, subject, value, unit, size), observations)
 OTHERS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = {
     "log-line": ({}, ("h2d", "GPU 0", 9, "GB/s", None), {"stated": [{"says": "it broke", "remedy": "mend it"}]}),
