@@ -295,12 +295,16 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     low_below = _least(question, _STEADY)
     if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
-        if shape.generation and shape.generation.switch_part and shape.links_gb_per_s:  # what the switch gives in a host
+        if (
+            shape.generation and shape.generation.switch_part and shape.links_gb_per_s
+        ):  # what the switch gives in a host
             typical = min(typical, formulas.in_switch(shape.links_gb_per_s, shape.generation.switch_part, per_host))
         because += ("two hosts with a switch that reduces: hierarchical, which gives more than a flat ring can",)
         low_below = min(low_below, formulas.flat(host) / typical)
     else:
         typical = min(formulas.flat(host) * formulas.FLAT_PART, bound)
+    if shape.generation and shape.generation.joins_hosts:  # whether the links of a rack carry it is not known
+        bound = max(bound, 2 * (shape.links_peak_gb_per_s or 0))
     large = typical
     size = question.size_bytes
     if size:

@@ -307,7 +307,9 @@ def translation(case: Case) -> Finding | None:
 def read_request(case: Case) -> Finding | None:
     """A NIC may read only little at once."""
     size = case.seen.max_read_request_bytes
-    if size is not None and size < (_DEFAULT_READ if case.complaint and not case.alone else 4096):  # the default alone is no fault
+    if size is not None and size < (
+        _DEFAULT_READ if case.complaint and not case.alone else 4096
+    ):  # the default alone is no fault
         strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
         return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
     return None
