@@ -22,6 +22,7 @@ GENERATIONS = (
         switch_part=0.75,
         cpu_link_gb_per_s=450.0,
         links=18,
+        joins_hosts=True,
     ),
     Generation(
         names=r"b200",

@@ -167,7 +167,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     - `pcie_gts`: the PCIe speed that it supports, in GT/s; all have 16 lanes. `cpu_link_gb_per_s`: one direction of a
       link to its CPU that is used instead of PCIe.
     - `link_gb_per_s`: a link to other GPUs, one direction, as collectives count it; `link_peak_gb_per_s`: as the data
-      sheet has it. `links`: how many a GPU has, None if models differ.
+      sheet has it. `links`: how many a GPU has, None if models differ; `joins_hosts`: they can join those of a rack.
     - `measured`: the parts of peaks that were measured on H200 hold for this generation.
     - `ring_part`: the part of links × rate that a ring reaches. `switch_part`: likewise of the bound of a reduction in
       the switch; None: its switches do not reduce.
@@ -179,6 +179,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     link_gb_per_s: float | None = None
     link_peak_gb_per_s: float | None = None
     links: int | None = None
+    joins_hosts: bool = False
     measured: bool = False
     ring_part: float | None = None
     switch_part: float | None = None

@@ -323,6 +323,8 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
         low_below = min(low_below, formulas.flat(host) / typical)
     else:
         typical = min(formulas.flat(host) * formulas.FLAT_PART, bound)
+    if shape.generation and shape.generation.joins_hosts:  # whether the links of a rack carry it is not known
+        bound = max(bound, 2 * (shape.links_peak_gb_per_s or 0))
     large = typical
     size = question.size_bytes
     if size:

@@ -22,7 +22,8 @@ _ALIKE = 1.5  # of others that differ by more than this none is the measure of t
 _COUNTED = r"gpus|ranks|processes|hosts|nodes|guests|ports|nics|hcas|rails|cards"
 _PLACE = re.compile(
     r"\b(?:host|node|pair|rack)[ _-][a-z0-9][\w.-]{0,62}|"
-    rf"\b[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}\.[0-7]|\d+(?!\d| ?(?:{_COUNTED}|[kmgt]i?b)\b)",
+    r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\d{1,3}(?:\.\d{1,3}){3}|"  # an address; 2.27.3 is a version
+    rf"(?<![\d.])\d+(?!\d|\.\d| ?(?:{_COUNTED}|[kmgt]i?b)\b)",
     re.IGNORECASE,
 )
 _PORTS = re.compile(r"\b(\d{1,4}) (?:ports?|nics?|hcas?|rails?|cards?)\b", re.IGNORECASE)

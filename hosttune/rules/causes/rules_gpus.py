@@ -305,8 +305,9 @@ def forced(case: Case) -> Finding | None:
         return observed(case, ", ".join(variables), ())
     alike = bool(about) and all(judged.figure.subject == "2 GPUs" for judged in about)  # of two, tree and ring are one
     # Of several hosts a ring is what the library itself would take for large messages.
-    if alike or (case.shape.hosts != 1 and case.environment.get("NCCL_ALGO", "").upper() == "RING"):
-        variables = tuple(variable for variable in variables if not variable.startswith("NCCL_ALGO="))
+    ring = case.shape.hosts != 1 and _set(case, NCCL_ALGO=("RING",), NCCL_TREE_THRESHOLD=("0",))
+    if alike or ring:
+        variables = tuple(word for word in variables if not word.startswith(("NCCL_ALGO=", "NCCL_TREE_")))
     # For large messages the library itself takes Simple; more channels than it takes cost memory, and little rate.
     variables = tuple(word for word in variables if not re.match(r"(?i)NCCL_(?:PROTO=(?!\^).*simple|MIN_)", word))
     if variables:

@@ -293,8 +293,8 @@ def congestion(case: Case) -> Finding | None:
         if (other := near.get(judged.figure.metric)) and not judged.apart and 1 < (other.hosts or 0) <= hosts
         and ((other.hosts or 0) < (judged.hosts or 0) or _FABRIC.search(judged.figure.subject[:400]))
     ):  # fmt: skip
-        words = f"{near[farther[0].figure.metric].name} is as it should be: ports and hosts are in order"
-        return supports("fits", (f"{farther[0].name} is low, and {words}",), farther)
+        fine = near[farther[0].figure.metric].name
+        return supports("fits", (f"{farther[0].name} is low, and {fine} as it should be: ports are in order",), farther)
     if apart := case.apart(NETWORK):
         return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in apart), apart)
     if hosts > 2 and case.seen.transport != "socket":

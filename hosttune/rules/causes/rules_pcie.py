@@ -315,8 +315,8 @@ def translation(case: Case) -> Finding | None:
 @rule(
     "ib-relaxed-ordering-off",
     tier="setting",
-    source="NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING (in guests it can be needed); openucx/ucx pull request 8062:"
-    " 150 of 200 Gb/s without it on AMD",
+    source="NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING (in guests it can be needed); no source says what it costs"
+    " alone",
     remedy="hosttune plan with profile host, or settings {relaxed_ordering: true}; NCCL_IB_PCI_RELAXED_ORDERING=1 in"
     " the guest",
     confirm="lspci -vv: DevCtl RlxdOrd+ of the NIC; ib_write_bw with and without --disable_pcie_relaxed",
@@ -327,7 +327,7 @@ def relaxed_ordering(case: Case) -> Finding | None:
     variables = _set(case, NCCL_IB_PCI_RELAXED_ORDERING=off, UCX_IB_PCI_RELAXED_ORDERING=off)
     if case.seen.relaxed_ordering is False or variables:
         return observed(case, ", ".join(variables) or "relaxed ordering is off", case.networked)
-    strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # whose root complexes keep writes in order
+    strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # openucx/ucx pull request 8062
     low = tuple(
         judged
         for judged in case.networked
