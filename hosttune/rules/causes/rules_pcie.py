@@ -238,6 +238,10 @@ def acs(case: Case) -> Finding | None:
     if beside := tuple(judged for judged in low if judged.apart.endswith(BESIDE) and OF_MPI not in judged.name):
         words = "or the GPU is at another CPU than the NIC: try a NIC that is nearer"
         return supports("fits", (f"{beside[0].name}: {beside[0].apart}", words), beside)
+    pairs = tuple(judged for judged in low if judged.figure.metric == "p2p")
+    if behind := tuple(judged for judged in pairs if re.search(r"(?i)\bswitch", judged.figure.subject[:400])):
+        words = "the devices are behind PCIe switches, where copies cross the CPU only if bridges redirect them"
+        return supports("fits", (words,), behind)
     if not low and (halved := _halved(case)):
         words = f"{halved[0].name} is about half of what the guest's NICs carry together"
         return supports("fits", (words,), halved)
