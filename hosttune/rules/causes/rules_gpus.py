@@ -93,10 +93,17 @@ def fabric_manager(case: Case) -> Finding | None:
         words = case.told("p2p", "no peer access on a board with switches")
         return observed(case, words, _pairs(case) or _no_faster(case), _at_pcie(case))
     kept = _at_pcie(case)
+    if case.seen.p2p == "pcie" and _all_links(case):
+        return observed(case, "all links are up, and copies between GPUs go over PCIe", _pairs(case), kept)
     if kept is None or case.seen.p2p == "nvlink" or case.seen.transport == "nvls":
         return None
     words = f"{kept[0].name} is below {kept[1]}, on a board with switches; without it CUDA mostly does not start (802)"
     return supports("possible", (words,), _pairs(case))
+
+
+def _all_links(case: Case) -> bool:
+    """Return whether as many links of a GPU are up as its model has."""
+    return bool(case.shape.links) and case.measured.setup.nvlinks_per_gpu == case.shape.links
 
 
 def _without_switch(case: Case) -> bool:
@@ -222,7 +229,7 @@ def _links_down(case: Case) -> Finding | None:
     inactive = case.seen.said.get("nvlinks", "")
     if given and (given < expected if expected else inactive):
         return observed(case, inactive or f"{given} links of {expected}", _pairs(case), kept)
-    if case.seen.p2p == "pcie" and (shape.links or shape.switched):
+    if case.seen.p2p == "pcie" and (shape.links or shape.switched) and not (shape.switched and _all_links(case)):
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)
     if case.shape.linked and (apart := case.apart(("p2p",))):

@@ -57,7 +57,7 @@ def artefact(case: Case) -> Finding | None:
     cached = tuple(
         judged
         for judged in case.figures
-        if judged.figure.metric == "device-copy" and 0 < (judged.figure.size_bytes or 0) <= _CACHE
+        if judged.figure.metric == "device-copy" and 0 < (judged.figure.size_bytes or 0) < _CACHE
         and judged.verdict in ("unknown", "impossible")
     )  # fmt: skip
     if cached and not above:

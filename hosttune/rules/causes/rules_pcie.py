@@ -206,6 +206,8 @@ def acs(case: Case) -> Finding | None:
         return observed(case, words, between, weak=case.networked)
     if case.seen.acs_redirect is not None:
         words = case.told("acs_redirect", "ACS redirect is on")
+        if case.seen.acs_redirect and case.complaint and case.shape.nic_kind and case.seen.gpudirect_rdma is False:
+            return supports("indirect", (f"{words}, but data to the NICs goes through host memory anyway",))
         between += () if case.shape.linked or case.shape.per_host == 1 else case.about(WORK)
         if case.seen.ats and case.shape.virtual:  # as it should be in a guest: translated requests go directly
             between = tuple(judged for judged in between if judged.verdict == "low")

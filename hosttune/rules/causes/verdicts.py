@@ -161,6 +161,8 @@ def _of_operations(figure: Figure) -> tuple[float, float] | None:
 
 
 def _by_model(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
+    if figure.metric in ("h2d", "d2h") and re.search(r"(?i)gdrcopy|by (?:the )?cpu\b|mapped bar", figure.subject[:400]):
+        return Judged(figure, "unknown", "loads and stores of the CPU: no model has a source", value, factor=factor)
     ranks, hosts = _of_subject(figure.subject, shape)
     if hosts is None and shape.hosts is None and shape.nics is None and ranks and ranks <= (shape.per_host or 0):
         hosts = 1  # no more GPUs than a host has, and no network in the setup
