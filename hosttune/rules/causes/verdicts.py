@@ -36,7 +36,8 @@ _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System A
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
 _LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
 _STREAM = 0.4  # about half of what STREAM reaches
-_SATA, _BLOCK = 0.6, 1 << 17  # GB/s of one SATA port; bytes from which reads show the rate of a drive
+# GB/s: of one SATA port, which drives of a host can have, and of the slowest hard disks in use
+_SATA, _HARD_DISK, _BLOCK = 0.6, 0.1, 1 << 17  # bytes from which reads show the rate of a drive
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
 _UNITS: Mapping[str, tuple[str, float]] = {
@@ -284,7 +285,10 @@ def _power(figure: Figure, value: float, factor: float, measured: Measured, shap
 
 def _reads(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     large = (figure.size_bytes or _BLOCK) >= _BLOCK and not re.search(r"(?i)hdd|SATA|random", figure.subject)
-    why = f"less than one SATA port carries, {_SATA:g} GB/s" if large and value < _SATA else _NO_MODEL
+    least, words = (
+        (_SATA, "one SATA port carries") if figure.metric == "storage-read" else (_HARD_DISK, "a hard disk reads")
+    )
+    why = f"less than {words}, {least:g} GB/s" if large and value < least else _NO_MODEL
     return Judged(figure, "unknown" if why == _NO_MODEL else "low", why, value, factor=factor)
 
 
