@@ -343,7 +343,7 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
     each = shape.per_host or (question.ranks // hosts if question.ranks and hosts else None)
     ranks = question.ranks or (each * hosts if each and hosts else None)
     lacking = [word for word, many in (("hosts", hosts), ("GPUs", ranks)) if many is None]
-    if lacking or hosts is None or ranks is None or each is None or ranks < 2:
+    if lacking or hosts is None or ranks is None or not each or ranks < 2:
         return _missing("GB/s", "bound: bytes that must leave a GPU, or a host", formulas.PORTS_SOURCE,
                         f"the number of {_both(lacking) or 'GPUs that take part'}")  # fmt: skip
     least = _LARGE if hosts == 1 and shape.links != 0 else ranks * _LEAST_PART if each_to_each else formulas.SMALL_BYTES
@@ -367,6 +367,8 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
     else:  # a ring crosses each host's ports once, and the library gives a pair of GPUs one or two ports
         one = question.metric == "send-recv-busbw"
         bound, part, formula = rate, 0.5 / (shape.nics or 1) if one else 0.5, "bound: a host's ports"
+    if shape.generation and shape.generation.joins_hosts:  # whether the links of a rack carry it is not known
+        bound = max(bound, shape.links_peak_gb_per_s or 0)
     return Estimate("GB/s", formula, formulas.PORTS_SOURCE, bound, at_least=part, because=because)
 
 

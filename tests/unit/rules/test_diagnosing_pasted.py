@@ -618,6 +618,17 @@ def test_an_all_to_all_between_hosts_is_held_against_what_must_leave_a_host() ->
         assert (judged.verdict, judged.bound) == (verdict, 93.75)
 
 
+def test_an_all_to_all_of_fewer_gpus_than_hosts_and_of_a_rack_is_not_held_against_ports() -> None:
+    nics = {"count": 4, "rate_gbps": 400}
+    figure = {"metric": "all-to-all-busbw", "value": 500, "unit": "GB/s", "size_bytes": 1 << 30}
+    for setup, subject in (
+        ({"gpu": "NVIDIA GB200", "gpus_per_host": 4}, "8 GPUs on 2 hosts"),
+        ({}, "2 GPUs on 3 hosts"),
+    ):
+        document = {"version": 1, "setup": {**setup, "nics": nics}, "figures": [{**figure, "subject": subject}]}
+        assert diagnose(msgspec.convert(document, Measured)).figures[0].verdict != "impossible"
+
+
 def test_sockets_decide_nothing_where_all_ranks_are_of_one_host() -> None:
     lines = ("# Rank  0 Pid 1 on a device  0 [0x0] X", "# Rank  1 Pid 1 on a device  1 [0x1] X",
              "a:1:2 [1] NCCL INFO Failed to open libibverbs.so[.1]", "a:1:2 [1] NCCL INFO NET/Socket : Using"
