@@ -100,7 +100,7 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
     elif setup.nvswitch or (setup.nvswitch is None and setup.gpus_per_host == _BOARD and not is_card(setup.gpu)):
         # Of a model in several forms: the board with all links.
         rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
-    links, counts = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}
+    links, counts, peaks = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}, agreed(rows)
     most = counts.pop() if len(counts) == 1 else None
     most = generation.links if most is None and generation else most
     if links is None or (most is not None and 0 < links < most):  # links that are down are a cause, not the model
@@ -108,7 +108,7 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
     if links is None and measured.observations.p2p in ("pcie", "off"):
         links = 0
     slot = slot_of(setup.pcie)
-    own = (generation.pcie_gts if generation else None) or _GTS_OF_16.get(agreed(rows).get("pcie", 0))
+    own = (generation.pcie_gts if generation else None) or _GTS_OF_16.get(peaks.get("pcie", 0))
     if own:  # what the GPU can do: a slot that cannot is a cause
         slot = (own, 16)
     elif slot is None and link is not None and link.max_speed_gts and link.max_width:
@@ -118,7 +118,7 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
     return HostShape(
         gpu=setup.gpu,
         generation=generation,
-        peaks=agreed(rows),
+        peaks=peaks,
         slot=slot,
         links=links,
         switched=_switched(setup.nvswitch, setup.gpu, generation, links),
@@ -130,7 +130,7 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
         cpu=setup.cpu,
         virtual=setup.virtual,
         slices=slices_of(setup.gpu),
-        meshed=links is None and "pair" in agreed(rows),
+        meshed=links is None and "pair" in peaks,
     )
 
 

@@ -36,6 +36,7 @@ _BRIDGE = (
     "reseat or replace the NVLink bridge between the cards, and see in hosttune discover (nvlinks_active) whether its"
     " links are up"
 )
+OFF = ("0", "N", "NO", "OFF")  # how UCX and NCCL read a switch that is off
 _THROUGH_HOST_SECONDS = 8e-6
 _STEPS_SECONDS = 1e-3  # more than the steps of any message take
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
@@ -302,7 +303,7 @@ _SIZED = ("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_IB_QPS_PER_CONNECTION
 def forced(case: Case) -> Finding | None:
     """Variables replace what the library would choose."""
     variables = _set(case, **dict.fromkeys(_FORCED, ()), CUDA_LAUNCH_BLOCKING=("1",), HSA_ENABLE_SDMA=("0",))
-    if uncached := _set(case, UCX_CUDA_IPC_CACHE=("N", "NO", "0", "OFF")):  # each message opens its memory anew
+    if uncached := _set(case, UCX_CUDA_IPC_CACHE=OFF):  # each message opens its memory anew
         return observed(case, ", ".join(uncached), case.about((*COLLECTIVES, "p2p")))
     if case.shape.links == 0 and not case.shape.virtual and case.low(COLLECTIVES):
         variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not

@@ -11,7 +11,7 @@ from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
 from hosttune.rules.causes.rule import NETWORK, Case, first_kept, observed, rule, supports
-from hosttune.rules.causes.rules_gpus import _set
+from hosttune.rules.causes.rules_gpus import OFF, _set
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
@@ -94,7 +94,7 @@ def gpudirect_off(case: Case) -> Finding | None:
         return None
     variables = _set(
         case, NCCL_NET_GDR_LEVEL=("0", "LOC"), NCCL_IB_CUDA_SUPPORT=("0",), FI_EFA_USE_DEVICE_RDMA=("0",),
-        NCCL_NET_GDR_READ=("0",), UCX_IB_GPU_DIRECT_RDMA=("NO", "N", "0", "OFF"),
+        NCCL_NET_GDR_READ=("0",), UCX_IB_GPU_DIRECT_RDMA=OFF,
     )  # fmt: skip
     words = [
         *variables,

@@ -22,7 +22,7 @@ from hosttune.rules.causes.rule import (
     rule,
     supports,
 )
-from hosttune.rules.causes.rules_gpus import _set
+from hosttune.rules.causes.rules_gpus import OFF, _set
 from hosttune.rules.causes.rules_guest import BY_NODE, several_alike
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
@@ -329,8 +329,7 @@ def translation(case: Case) -> Finding | None:
 )
 def relaxed_ordering(case: Case) -> Finding | None:
     """Writes of a NIC wait for each other."""
-    off = ("0", "N", "NO", "OFF")
-    variables = _set(case, NCCL_IB_PCI_RELAXED_ORDERING=off, UCX_IB_PCI_RELAXED_ORDERING=off)
+    variables = _set(case, NCCL_IB_PCI_RELAXED_ORDERING=OFF, UCX_IB_PCI_RELAXED_ORDERING=OFF)
     if case.seen.relaxed_ordering is False or variables:
         return observed(case, ", ".join(variables) or "relaxed ordering is off", case.networked)
     strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # openucx/ucx pull request 8062
