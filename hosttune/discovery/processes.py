@@ -97,7 +97,7 @@ def _process(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> Gu
     if pid is None:
         return GuestProcess(guest=name)
     comm = reader.text(f"/proc/{pid}/task/{pid}/comm")
-    why = f"it is {comm[:20]!r}" if comm and not comm.startswith(QEMU_COMMS) else None
+    why = f"it is {comm[:20]!r}" if comm and not comm.lstrip(".").startswith(QEMU_COMMS) else None
     text = numa_maps(reader, pid) if why is None else ""
     if why := why or _memory_of_another(name, text):
         reader.problem("process of another guest", f"/proc/{pid}", f"listed as that of guest {name}, but {why}")

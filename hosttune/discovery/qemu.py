@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from hosttune.errors import Unreadable
 from hosttune.machine.reader import Reader, number
 
 PROCESSES = "qemu-processes"
@@ -26,7 +27,7 @@ def qemu_processes(reader: Reader) -> list[tuple[int, str]]:
 def _find(reader: Reader) -> str:
     paths = []
     for process in reader.names("/proc"):
-        if process.isdecimal() and (reader.text(f"/proc/{process}/comm") or "").startswith(QEMU_COMMS):
+        if process.isdecimal() and _is_qemu(reader, process):
             arguments = (reader.text(f"/proc/{process}/cmdline") or "").split("\0")
             program = arguments[0].rpartition("/")[2]
             # To find out what QEMU can do, libvirt starts one without a machine.
@@ -36,6 +37,18 @@ def _find(reader: Reader) -> str:
                 name = arguments[arguments.index("-name") + 1] if "-name" in arguments[:-1] else ""
                 paths.append(f"{process} {_guest_name(name)}")
     return "\n".join(paths)
+
+
+def _is_qemu(reader: Reader, process: str) -> bool:
+    """Return whether a process or its program is called so: `-name NAME,process=TITLE` and wrappers (NixOS:
+    .qemu-system-x86_64-wrapped) change the first. Its command line is not asked: to read that can wait without end.
+    """
+    try:
+        program = reader.system.link(f"/proc/{process}/exe") or ""
+    except Unreadable:  # another user's
+        program = ""
+    names = (reader.text(f"/proc/{process}/comm") or "", program.rpartition("/")[2])
+    return any(name.lstrip(".").startswith(QEMU_COMMS) for name in names)
 
 
 def _guest_name(option: str) -> str:

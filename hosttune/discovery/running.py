@@ -89,7 +89,7 @@ def _processes(reader: Reader) -> Iterator[Process]:
         opened = (
             reader.link(f"/proc/{pid}/fd/{number}") or "" for number in reader.names(f"/proc/{pid}/fd")[:_MOST_OPEN]
         )
-        groups = {path.rpartition("/")[2] for path in opened if re.fullmatch("/dev/vfio/[0-9]+", path)}
+        groups = {_group(reader, path) for path in opened if path.startswith("/dev/vfio/")} - {""}
         yield Process(
             pid=pid,
             name=name or f"process {pid}",
@@ -100,6 +100,14 @@ def _processes(reader: Reader) -> Iterator[Process]:
             unread=unread,
             groups=tuple(sorted(groups)),
         )
+
+
+def _group(reader: Reader, path: str) -> str:
+    """Return the IOMMU group of an open node of VFIO; "" if it is none: iommufd opens the device itself (vfio7)."""
+    name = path.rpartition("/")[2]
+    if path.startswith("/dev/vfio/devices/"):
+        return reader.link_name(f"/sys/class/vfio-dev/{name}/device/iommu_group") or ""
+    return name if name.isdecimal() else ""
 
 
 def _config(reader: Reader, pid: int, path: str) -> str | None:
@@ -154,6 +162,7 @@ def _running(reader: Reader, process: Process) -> Running:
     return Running(
         name=process.name,
         program=process.program,
+        title=reader.text(f"/proc/{pid}/task/{pid}/comm") or "",
         options=process.options,
         unread=process.unread,
         groups=process.groups,

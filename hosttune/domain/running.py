@@ -51,7 +51,7 @@ _SLEEP = {"disable_s3": "suspend-to-mem", "disable_s4": "suspend-to-disk"}
 class Running(Value, frozen=True, kw_only=True):
     """A QEMU process: its options, and what /proc shows of it.
 
-    `groups`: the IOMMU groups that it has open. `threads` None: unknown. `policy`: the kernel's memory policy of most
+    `title`: what the kernel calls it, and its threads that have no name of their own. `groups`: the IOMMU groups that it has open. `threads` None: unknown. `policy`: the kernel's memory policy of most
     of its memory ("bind:0"). `nodes`: those that its memory may come from. `page_bytes`: the sizes of its huge pages.
     """
 
@@ -59,6 +59,7 @@ class Running(Value, frozen=True, kw_only=True):
     program: str
     options: tuple[Option, ...]
     unread: tuple[str, ...] = ()
+    title: str = "qemu-system-x86"
     groups: tuple[str, ...] = ()
     threads: tuple[GuestThread, ...] | None = None
     policy: str | None = None
@@ -98,7 +99,7 @@ def definition(running: Running, host: Host) -> str:
     root = etree.Element("domain", nsmap={"qemu": QEMU[1:-1]})
     unread = [(what, "/domain") for what in running.unread]
     put(root, "name", running.name)
-    _machine(root, running)
+    _machine(root, running, host)
     try:
         _vcpus(root, running, host, unread)
         _memory(root, running, host, unread)
@@ -123,7 +124,7 @@ def _note(root: _Element, unread: Notes) -> None:
         put(metadata, UNREAD, what, path=path)
 
 
-def _machine(root: _Element, running: Running) -> None:
+def _machine(root: _Element, running: Running, host: Host) -> None:
     """Write what surrounds CPUs, memory and devices: type, firmware, features, sleep, timers, arguments."""
     machine, cpu = running.all_of("machine"), running.all_of("cpu")
     accelerators = [option.get("accel") for option in running.every("accel")] + [machine.get("accel")]
@@ -137,7 +138,7 @@ def _machine(root: _Element, running: Running) -> None:
     root.set("type", "kvm" if kvm else "qemu")
     arch = re.search(r"qemu-system-([a-z0-9_]{2,20})", running.program)
     system = put(root, "os")
-    put(system, "type", "hvm", arch={"i386": "i686"}.get(arch[1], arch[1]) if arch else "x86_64",
+    put(system, "type", "hvm", arch={"i386": "i686"}.get(arch[1], arch[1]) if arch else host.arch,
         machine=machine.get("type") or "pc")  # fmt: skip
     flash = next((option.get("file") for option in running.every("drive") if option.get("if") == "pflash"), "")
     flash = flash or running.all_of("pflash").get("") or machine.get("pflash0")
@@ -149,6 +150,7 @@ def _machine(root: _Element, running: Running) -> None:
     if machine.get("kernel-irqchip", machine.get("kernel_irqchip")) in ("split", "off"):
         put(features, "ioapic", driver="qemu")
     hints = [name for name in ("hint-dedicated", "poll-control") if cpu.on(f"kvm-{name}")]
+    hints += ["hidden"] if cpu.on("kvm") is False else []
     kvm_features = put(features, "kvm") if hints else features
     for name in hints:
         put(kvm_features, name, state="on")
@@ -167,11 +169,9 @@ def _machine(root: _Element, running: Running) -> None:
             text = option.get("") or ",".join(f"{key}={value}" for key, value in option.values.items())
             put(arguments, f"{QEMU}arg", value=f"-{option.name}")
             put(arguments, f"{QEMU}arg", value=text)
-    for one in running.every("object"):
-        if (kind := _CONFIDENTIAL.get(one.get("qom-type"))) and one.get("id") == machine.get(
-            "confidential-guest-support", machine.get("memory-encryption")
-        ):
-            put(root, "launchSecurity", type=kind)
+    if protection := machine.get("confidential-guest-support", machine.get("memory-encryption")):
+        kinds = (one.get("qom-type") for one in running.every("object") if one.get("id") == protection)
+        put(root, "launchSecurity", type=_CONFIDENTIAL.get(next(kinds, "")))
 
 
 def _topology(running: Running) -> tuple[int, int, dict[str, int]]:
@@ -201,9 +201,7 @@ def _vcpus(root: _Element, running: Running, host: Host, unread: Notes) -> None:
     tune = put(root, "cputune")
     # libvirt has no element for what may run on every CPU
     masks = [(t.name, t.cpus) for t in running.threads or () if t.cpus and not parse_cpus(t.cpus) >= online]
-    emulator = CpuSet(
-        CpuSet().union(*(parse_cpus(cpus) for name, cpus in masks if name == "kvm" or name.startswith("qemu-")))
-    )
+    emulator = CpuSet(CpuSet().union(*(parse_cpus(cpus) for name, cpus in masks if name == running.title)))
     names = [thread.name for thread in running.threads or ()]
     if any(re.match("CPU [0-9]+/", name) for name in names):
         for name, cpus in masks:
@@ -212,8 +210,9 @@ def _vcpus(root: _Element, running: Running, host: Host, unread: Notes) -> None:
     elif len({thread.cpus for thread in running.threads or ()}) == 1:
         vcpu.attrib.update({"cpuset": str(emulator)} if emulator else {})
     elif running.threads:
-        unread.append(("which thread is which vCPU: it has no -name …,debug-threads=on", "/domain/cputune/vcpupin"))
-    if emulator and not any(name == "kvm" or name.startswith("qemu-") for name in set(names) - {n for n, _ in masks}):
+        unread.append(("which thread is which vCPU: it has no -name …,debug-threads=on", "/domain/cputune"))
+        emulator = CpuSet()
+    if emulator and running.title not in set(names) - {name for name, _ in masks}:
         put(tune, "emulatorpin", cpuset=emulator)
     for number, name in enumerate(iothreads, 1):
         for cpus in (cpus for thread, cpus in masks if thread == f"IO {name}"[:15]):

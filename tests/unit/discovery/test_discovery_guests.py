@@ -481,12 +481,14 @@ def test_qemu_processes_are_found_by_command() -> None:
 
     system = Live(
         process(1, "systemd", "/sbin/init")
+        | process(24, "td", "/usr/bin/qemu-system-x86_64", "-name", "td,process=td")
+        | process(25, ".qemu-system-x8", "/run/current-system/sw/bin/qemu-system-x86_64", "-name", "nix")
         | process(20, "qemu-system-x86", "/usr/bin/qemu-system-x86_64", "-name", "guest=web,debug-threads=on", "-S")
         | process(21, "qemu-kvm", "/usr/libexec/qemu-kvm", "-m", "1024")
         | process(22, "qemu-ga", "/usr/sbin/qemu-ga", "-d")
         | process(23, "qemu-system-x86", "/usr/bin/qemu-system-x86_64", "-S", "-machine", "none,accel=kvm:tcg")
         | {"/proc/meminfo": b""},
-        {},
+        {"/proc/24/exe": "/usr/bin/qemu-system-x86_64"},
         "live",
     )
     reader = Reader(system)
@@ -494,6 +496,8 @@ def test_qemu_processes_are_found_by_command() -> None:
     assert [(problem.what, problem.where) for problem in reader.problems] == [
         ("a QEMU guest outside libvirt (web)", "/proc/20"),
         ("a QEMU guest outside libvirt", "/proc/21"),
+        ("a QEMU guest outside libvirt (td)", "/proc/24"),
+        ("a QEMU guest outside libvirt (nix)", "/proc/25"),
     ]
 
 

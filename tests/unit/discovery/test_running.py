@@ -25,9 +25,9 @@ class Live(Archive):
         return super().query(name, live) if name == PROCESSES else live()
 
 
-def of(line: str, **files: str) -> Any:
+def of(line: str, links: dict[str, str] | None = None, **files: str) -> Any:
     held = {COMMANDS + PROCESSES: "17 g\n18 ended\n", "/proc/17/cmdline": line.replace(" ", "\0") + "\0", **files}
-    found = read_running(Reader(Live({path: text.encode() for path, text in held.items()}, {}, "test")))
+    found = read_running(Reader(Live({path: text.encode() for path, text in held.items()}, links or {}, "test")))
     assert found is not None
     assert [process.pid for process, _ in found] == [17]
     return found[0][0]
@@ -56,13 +56,21 @@ def test_the_manager_is_told_by_its_paths(line: str, manager: str | None, known_
         ("confidential-guest-support", "sev-snp-guest", "sev-snp"),
         ("confidential-guest-support", "tdx-guest", "tdx"),
         ("memory-encryption", "sev-guest", "sev"),
+        ("confidential-guest-support", "rme-guest", None),
     ],
 )
-def test_a_confidential_guest_is_one(key: str, object_: str, kind: str) -> None:
+def test_a_confidential_guest_is_one(key: str, object_: str, kind: str | None) -> None:
     line = f"qemu-system-x86_64 -machine {key}=cc0,vmport=off -object {object_},id=cc0 -machine q35 -m 1G -smp 1"
     options = of(line).options
     made = read_tree(definition(Running(name="g", program="qemu-system-x86_64", options=options), Host()), where="g")
     assert [one.get("type") for one in made.findall("launchSecurity")] == [kind]
+
+
+def test_what_is_open_is_a_group_or_a_device_of_iommufd() -> None:
+    opened = {f"/proc/17/fd/{n}": path for n, path in enumerate(("/dev/vfio/vfio", "/dev/vfio/41", "/dev/iommu"))}
+    opened |= {"/proc/17/fd/9": "/dev/vfio/devices/vfio3", "/proc/17/fd/10": "/dev/vfio/devices/vfio4"}
+    group = {"/sys/class/vfio-dev/vfio3/device/iommu_group": "/sys/kernel/iommu_groups/40"}
+    assert of("qemu-system-x86_64 -m 1G", opened | group).groups == ("40", "41")
 
 
 @pytest.mark.parametrize(

@@ -36,16 +36,19 @@ def host() -> Any:
     return msgspec.structs.replace(known, memory_settings=settings)
 
 
-def made(line: str, config: dict[str, str] | None = None, **facts: Any) -> str:
+def running(line: str, config: dict[str, str] | None = None, **facts: Any) -> Running:
     words = shlex.split(line)
     options, unread = read_options(words[1:], (config or {}).get)
-    running = Running(
+    return Running(
         **{"name": "g", "page_bytes": (), "threads": (GuestThread(name="CPU 0/TCG", cpus="1"),), **facts},
         program=words[0].rpartition("/")[2],
         options=options,
         unread=unread,
     )
-    return definition(running, host())
+
+
+def made(line: str, config: dict[str, str] | None = None, **facts: Any) -> str:
+    return definition(running(line, config, **facts), host())
 
 
 def at(value: Any, path: str) -> Any:
@@ -92,14 +95,35 @@ def test_a_thread_that_may_run_everywhere_is_not_pinned() -> None:
     assert (guest.pins, guest.emulator_cpus) == ({}, None)
 
 
+def test_the_emulator_is_the_thread_with_the_name_of_the_process() -> None:
+    """`-name td,process=td`: canonical/tdx guest-tools/run_td."""
+    guest = read_domain(made(f"{Q35} -smp 1", title="td", threads=threads(("td", "96"), ("CPU 0/KVM", "4"))))
+    assert (guest.emulator_cpus, {vcpu: str(cpus) for vcpu, cpus in guest.pins.items()}) == ("96", {0: "4"})
+    nameless = threads(("qemu-system-x86", "4"), ("qemu-system-x86", "96"))  # one of them is a vCPU's
+    assert read_domain(made(f"{Q35} -smp 1", threads=nameless)).emulator_cpus is None
+
+
+def test_a_program_without_an_architecture_has_that_of_the_host() -> None:
+    """KVM runs no other: qemu-kvm of virt-launcher on arm64 (kubevirt/kubevirt issue 3558)."""
+    line = "/usr/libexec/qemu-kvm -machine virt-rhel8.4.0,accel=kvm,gic-version=2 -cpu host"
+    assert 'arch="aarch64"' in definition(running(line), msgspec.structs.replace(host(), arch="aarch64"))
+
+
+def test_a_guest_from_which_kvm_is_hidden_gets_no_hints_of_it() -> None:
+    own = threads(("qemu-system-x86", "96"), ("CPU 0/KVM", "4"))
+    shown, hidden = (judged(f"{Q35} -smp 1 -cpu host{more}", threads=own) for more in ("", ",kvm=off"))
+    assert ("kvm-hints" in shown, "kvm-hints" in hidden) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("known", "rule"),
     [
         (threads(("qemu-system-x86", "4"), ("qemu-system-x86", "5")), "vcpu-pins"),
+        (threads(("qemu-system-x86", "4"), ("qemu-system-x86", "5")), "emulator-pin"),
         (None, "vcpu-pins"),
         (None, "emulator-pin"),
     ],
-    ids=["threads without names", "no threads", "no threads: the emulator"],
+    ids=["threads without names", "their emulator", "no threads", "no threads: the emulator"],
 )
 def test_what_is_not_known_of_threads_is_not_judged(known: Any, rule: str) -> None:
     found = judged(f"{Q35} -smp 2 -device vfio-pci,host=0000:1b:00.0", threads=known)
