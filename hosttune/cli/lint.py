@@ -174,7 +174,7 @@ def of_processes(root: str | None, document: str | None) -> tuple[Host, list[Lin
     host = hosttune.discover(root)
     return host, [
         LintedDefinition(
-            f"process {process.pid} ({process.manager or BY_HAND})",
+            f"{process.name} (process {process.pid}, {process.manager or BY_HAND})",
             definition(running, host),
             Manager(process.manager or BY_HAND, process.manager_id),
         )

@@ -51,8 +51,9 @@ _SLEEP = {"disable_s3": "suspend-to-mem", "disable_s4": "suspend-to-disk"}
 class Running(Value, frozen=True, kw_only=True):
     """A QEMU process: its options, and what /proc shows of it.
 
-    `title`: what the kernel calls it, and its threads that have no name of their own. `groups`: the IOMMU groups that it has open. `threads` None: unknown. `policy`: the kernel's memory policy of most
-    of its memory ("bind:0"). `nodes`: those that its memory may come from. `page_bytes`: the sizes of its huge pages.
+    `title`: what the kernel calls it, and its threads without a name of their own. `groups`: the IOMMU groups that it
+    has open. `threads` None: unknown. `policy`: the kernel's memory policy of most of its memory ("bind:0"). `nodes`:
+    those that its memory may come from. `page_bytes`: the sizes of its huge pages.
     """
 
     name: str
@@ -361,10 +362,10 @@ def _devices(root: _Element, running: Running, host: Host, unread: Notes) -> Non
             put(put(devices, "rng", model="virtio"), "backend", "/dev/urandom", model="random")
         elif driver == "virtserialport":
             put(put(devices, "channel", type="unix"), "target", type="virtio", name=option.get("name"))
-        elif driver.startswith("intel-iommu"):
+        elif driver.startswith(("intel-iommu", "amd-iommu")):
             names = {"caching_mode": "caching-mode", "iotlb": "device-iotlb", "dma_translation": "dma-translation"}
             words = {name: option.get(names.get(name, name)) for name in ("intremap", "eim", "aw_bits", *names)}
-            put(put(devices, "iommu", model="intel"), "driver", **{**words, "aw_bits": option.get("aw-bits")})
+            put(put(devices, "iommu", model=driver.partition("-")[0]), "driver", **{**words, "aw_bits": option.get("aw-bits")})
     if devices.find("memballoon") is None:
         put(devices, "memballoon", model="none")
 

@@ -300,7 +300,7 @@ def cell_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
         yield Finding(text, _CELLS, remedy=f"take them out of the cells, or write <vcpu>{max(beyond) + 1}</vcpu>")
     missing = every - counts
     if missing and len(scene.guest.cells) > 1:  # one cell gets them all, as oVirt writes room for vCPUs to plug in
-        yield Finding(f"vCPUs {missing} are in no cell: libvirt puts them into cell 0", _CELLS, WARN)
+        yield Finding(f"vCPUs {missing} are in no cell: they come into cell 0", _CELLS, WARN)
 
 
 @rule(
@@ -322,7 +322,9 @@ def iommu_eim(scene: GuestOnHost) -> Iterator[Finding]:
     remedy = _WRITE_EIM.format(" dma_translation='off'" if off else "")
     if scene.passed and not off and elements.DMA_TRANSLATION_GLOBAL in scene.facts.elements:
         remedy += f", and in <qemu:commandline> {' '.join(NO_DMA_TRANSLATION)}"
-    if last > LAST_XAPIC_ID and (device is None or (device.eim is False if adds else device.eim is not True)):
+    if last > LAST_XAPIC_ID and device is not None and device.model == "amd":
+        yield unknown(f"whether an IOMMU device of model amd serves APIC ids up to {last}", _IOMMU)
+    elif last > LAST_XAPIC_ID and (device is None or (device.eim is False if adds else device.eim is not True)):
         has = "no IOMMU device" if device is None else "an IOMMU device without eim='on'"
         text = f"{scene.guest.vcpus} vCPUs with APIC ids up to {last}, but {has}"
         if device is not None or not adds:

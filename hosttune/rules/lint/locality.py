@@ -187,7 +187,7 @@ def _top(scene: GuestOnHost, device: HostDevice, top: Controller) -> Iterator[Fi
     what = f"{device.source}: controller {top.index} ({top.model}) above it"
     if top.address is not None and bus_of(top.address) != 0:
         yield Finding(f"{what} is at {top.address}, on a bus that no controller has", where)
-    elif top.index and top.address is None and scene.has_tree:
+    elif top.index and top.address is None and scene.has_tree and top.model != _EXPANDER:  # it fits on pcie.0 only
         yield Finding(f"{what} has no <address>: libvirt chooses its bus", where)
 
 

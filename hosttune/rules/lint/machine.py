@@ -163,7 +163,8 @@ def high_memory(scene: GuestOnHost) -> Iterator[Finding]:
 def acpi(scene: GuestOnHost) -> Iterator[Finding]:
     """Find guests without ACPI."""
     if "acpi" not in scene.guest.features:
-        yield Finding("no <acpi/>: the guest sees no NUMA nodes", "/domain/features/acpi")
+        lacks = "no NUMA nodes" if scene.guest.cells else "PCIe without its full configuration space"
+        yield Finding(f"no <acpi/>: the guest sees {lacks}", "/domain/features/acpi")
 
 
 @rule(

@@ -8,7 +8,7 @@ from hosttune.domain.guest import Pages
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.rules.engine import Finding, Need
-from hosttune.rules.lint.guest_on_host import GuestOnHost
+from hosttune.rules.lint.guest_on_host import GuestOnHost, named
 from hosttune.rules.lint.memory import bound_bytes, page_size
 from hosttune.rules.lint.rule import ADVICE, ERROR, INFO, LIBVIRT, NODES, QEMU_VERSION, TUNING, WARN, rule, unknown
 
@@ -97,8 +97,8 @@ def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
         yield unknown("which sizes of huge pages the host has is unknown", _HUGE)
     for page in pages:
         if page.size_bytes and offered and page.size_bytes not in offered:
-            sizes = " and ".join(format_size(size) for size in sorted(offered))
-            text = f"pages of {format_size(page.size_bytes)}: this host has {sizes} ({_NODES}/node*/hugepages)"
+            sizes = named(format_size(size) for size in sorted(offered))
+            text = f"pages of {format_size(page.size_bytes)}: this host has those of {sizes} ({_NODES}/node*/hugepages)"
             yield Finding(text, _HUGE, remedy=_write(scene, "{}"))
 
 
@@ -179,7 +179,8 @@ def hugetlbfs_mount(scene: GuestOnHost) -> Iterator[Finding]:
     """Find page sizes without a mount, or with one that libvirt's daemon has not found."""
     settings = scene.host.memory_settings
     mounts = (settings.hugetlbfs if settings else None) or ()
-    for size in sorted({page.size_bytes for page in _pages(scene) if page.size_bytes}):
+    sizes = {page.size_bytes for page in _pages(scene) if page.size_bytes}
+    for size in sorted(sizes & (_offered(scene) or sizes)):
         alike = [mount for mount in mounts if mount.size_bytes == size]
         if not alike:
             yield Finding(f"no hugetlbfs of {format_size(size)} pages is mounted", _HUGE)

@@ -265,7 +265,7 @@ def iothread_missing(scene: GuestOnHost) -> Iterator[Finding]:
 def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Finding]:
     both = cpus & scene.single
     if both:
-        yield Finding(f"{who} on vCPU CPUs {both}: a vCPU waits each time they run", where)
+        yield Finding(f"{who} on {numbered('CPU', both)} of vCPUs: a vCPU waits each time they run", where)
         return
     if cpus and scene.single and not CORES.known(scene):
         yield unknown(CORES.why, where)
@@ -273,7 +273,7 @@ def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterato
     cores = {scene.core_of(cpu) for cpu in scene.single} - {None}
     near = CpuSet(cpu for cpu in cpus if scene.core_of(cpu) in cores)
     if near:
-        yield Finding(f"{who} on {numbered('CPU', near)}, siblings of vCPU CPUs: they share those cores", where)
+        yield Finding(f"{who} on {numbered('CPU', near)}, siblings of CPUs of vCPUs: they share those cores", where)
 
 
 def _far(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Finding]:

@@ -15,9 +15,11 @@ from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost
 from hosttune.rules.lint.rule import INFO, rule, unknown
 
-# They ask for what is libvirt's alone, or for what neither an option nor /proc says.
+# They ask for what is libvirt's alone, for what neither an option nor /proc says, or for what QEMU does not start with.
 NOT_ASKED = (
     *("managed", "hugetlbfs-mount", "memory-locking", "secure-boot", "qemu-arguments", "qemu-set", "confidential-type"),
+    *("device-place", "hypervisor-offers", "confidential-devices", "guest-arch", "topology", "device-twice"),
+    *("address-twice", "address-slot", "port-chassis"),  # beside the chassis a port has a slot, which no XML has
 )
 BY_HAND = "started by hand"
 RUNNING_READ = "running-read"

@@ -154,6 +154,26 @@ def test_the_node_of_a_cpuset_holds_for_all_memory() -> None:
     assert guest.numatune == Memnode(mode="strict", nodes="1")
 
 
+PORTS = " ".join(f"-device pcie-root-port,id=rp{n},bus=pcie.0,chassis=0,slot={n},multifunction=off" for n in range(3))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{Q35} -smp 2 {PORTS} -device vfio-pci,host=0000:18:00.0,bus=rp0",  # kata-containers issue 4211
+        f"{Q35} -smp 8,sockets=1,modules=2,cores=4,threads=1 -device vfio-pci,host=0000:18:00.0",
+        "qemu-system-x86_64 -machine pc-q35-99.0,accel=kvm -smp 2 -device vfio-pci,host=0000:18:00.0",
+        f"{Q35} -smp 288 -device amd-iommu,intremap=on,xtsup=on -device vfio-pci,host=0000:18:00.0",
+        f"{Q35} -numa node -device pxb-pcie,id=p,bus=pcie.0,bus_nr=8,numa_node=0 -device pcie-root-port,id=r,bus=p"
+        " -device vfio-pci,host=0000:18:00.0,bus=r",
+    ],
+    ids=["ports by slot", "modules", "a program of its own", "an IOMMU device of AMD", "QEMU chooses the place"],
+)
+def test_what_qemu_has_started_with_is_no_fault(line: str) -> None:
+    rules = {"port-chassis", "topology", "hypervisor-offers", "iommu-eim", "device-place"}
+    assert not [text for rule in rules for text in judged(line).get(rule, ()) if not text.startswith("cannot be")]
+
+
 HOSTILE = {
     "control characters": "-name a\x01\x1b[2J -m 1G",
     "many vCPUs": "-smp 99999999999",

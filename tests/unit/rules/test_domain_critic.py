@@ -53,10 +53,10 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
         ([pin("2")], "warn", "CPU 2: vCPUs 0-1", "/domain/cputune/vcpupin"),
         ([pin("400")], "error", "CPUs 400 of vCPUs do not exist", "/domain/cputune/vcpupin"),
         ([(EMULATOR, None)], "warn", "no emulatorpin", "/domain/cputune/emulatorpin"),
-        ([(EMULATOR, {"cpuset": "1-2"})], "warn", "emulator threads on vCPU CPUs 2", "/domain/cputune/emulatorpin"),
+        ([(EMULATOR, {"cpuset": "1-2"})], "warn", "emulator threads on CPU 2 of vCPUs", "/domain/cputune/emulatorpin"),
         ([(EMULATOR, {"cpuset": "400"})], "error", "CPUs 400 of the emulator", "/domain/cputune/emulatorpin"),
         ([(IOTHREAD, None)], "info", "the I/O thread has no iothreadpin: it may", "/domain/cputune/iothreadpin"),
-        ([(IOTHREAD, {"cpuset": "3"})], "warn", "I/O threads on vCPU CPUs 3", "/domain/cputune/iothreadpin"),
+        ([(IOTHREAD, {"cpuset": "3"})], "warn", "I/O threads on CPU 3 of vCPUs", "/domain/cputune/iothreadpin"),
         (bound(mode="preferred"), "warn", "numatune mode is preferred", "/domain/numatune"),
         (bound(nodeset="1"), "warn", "memory off the GPU's node: 0000:41:00.0 is on node 0", "/domain/numatune"),
         (bound(nodeset="0-1"), "warn", "the memory of cell 0 comes from nodes 0-1", "/domain/numatune"),
@@ -137,7 +137,7 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
         (
             [("memoryBacking/hugepages/page", {"size": "4194304"})],
             "error",
-            "this host has 2 MiB and 1 GiB",
+            "this host has those of 2 MiB, 1 GiB",
             "/domain/memoryBacking/hugepages",
         ),
         ([(CELL, {"memory": "67110912"})], "error", "not a whole number of 1 GiB pages", "/domain/cpu/numa/cell"),
@@ -240,7 +240,7 @@ def test_cells_within_one_socket_are_right() -> None:
 def test_siblings_of_vcpu_cpus_for_the_emulator() -> None:
     guest = changed(ONE_GPU, vcpu_pins=(*pins_of(1, 16)[:-1], changed(pins_of(1, 16)[-1], cpus="40")))
     found = faults(guest, (EMULATOR, {"cpuset": "41"}))
-    assert any("emulator threads on CPU 41, siblings of vCPU CPUs" in finding.text for finding in found)
+    assert any("emulator threads on CPU 41, siblings of CPUs of vCPUs" in finding.text for finding in found)
 
 
 def other_member(host: Host) -> Host:

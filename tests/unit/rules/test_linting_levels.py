@@ -13,6 +13,7 @@ from hosttune.domain.arguments import WINDOW
 from hosttune.model.host import Host, PciDevice, Virtualization
 from hosttune.model.lint import LintFinding
 from hosttune.model.platform import DomainCapabilities
+from hosttune.model.topology import MemorySettings
 from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu
 
 GPU, VF, NIC = "0000:41:00.0", "0000:41:00.4", "0000:99:00.0"
@@ -72,6 +73,36 @@ MDEV = "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address 
 )
 def test_speed_is_a_warning_for_a_guest_with_a_gpu(xml: str, level: str) -> None:
     assert levels(criticise(host(), xml, where="a.xml"), *TUNING) == dict.fromkeys(TUNING, level)
+
+
+def test_a_page_size_that_the_host_lacks_is_not_to_be_mounted() -> None:
+    """A host of aarch64 with 2 MiB, 512 MiB and 16 GiB is told so, and not to mount pages of 1 GiB."""
+    known = host_of(memory_settings=MemorySettings(hugetlbfs=()))
+    for size, wanted in ((1 << 20, {"hugetlbfs-mount"}), (16 << 20, {"page-size"})):
+        pages = f"<memoryBacking><hugepages><page size='{size}'/></hugepages></memoryBacking>"
+        found = criticise(known, domain(hostdev(GPU), pages), where="a.xml")
+        assert {one.rule for one in found if one.judged} & {"hugetlbfs-mount", "page-size"} == wanted
+
+
+def test_an_expander_bus_needs_no_address() -> None:
+    """It fits on pcie.0 only (libvirt docs, pci-addresses and formatdomain, Controllers)."""
+    port = (
+        "<controller type='pci' index='2' model='pcie-root-port'><address type='pci' bus='{}' slot='0'/></controller>"
+    )
+    expander = "<controller type='pci' index='1' model='pcie-expander-bus'><target busNr='252'/>{}</controller>"
+    seat = "<address type='pci' bus='2' slot='0'/>"
+    for address, found in (("", False), ("<address type='pci' bus='9' slot='1'/>", True)):
+        tree = expander.format(address) + port.format(1) + hostdev(GPU, seat)
+        rules = {one.rule for one in criticise(host(), domain(tree), where="a.xml")}
+        assert ("device-place" in rules) == found
+
+
+@pytest.mark.parametrize(
+    ("rest", "text"), [("", "PCIe without"), ("<cpu><numa><cell id='0' cpus='0-1'/></numa></cpu>", "no NUMA")]
+)
+def test_what_a_guest_without_acpi_lacks(rest: str, text: str) -> None:
+    xml = domain(hostdev(GPU), rest).replace("<acpi/>", "")
+    assert [text in one.text for one in criticise(host(), xml, where="a.xml") if one.rule == "acpi"] == [True]
 
 
 @pytest.mark.parametrize("kind", ["sev", "sev-snp", "tdx", "s390-pv"])
