@@ -363,9 +363,16 @@ def _devices(root: _Element, running: Running, host: Host, unread: Notes) -> Non
         elif driver == "virtserialport":
             put(put(devices, "channel", type="unix"), "target", type="virtio", name=option.get("name"))
         elif driver.startswith(("intel-iommu", "amd-iommu")):
-            names = {"caching_mode": "caching-mode", "iotlb": "device-iotlb", "dma_translation": "dma-translation"}
+            names = {"iotlb": "device-iotlb", "dma_translation": "dma-translation"}
             words = {name: option.get(names.get(name, name)) for name in ("intremap", "eim", "aw_bits", *names)}
-            put(put(devices, "iommu", model=driver.partition("-")[0]), "driver", **{**words, "aw_bits": option.get("aw-bits")})
+            split = "" if root.find("features/ioapic") is None else "on"  # hw/i386/intel_iommu.c, vtd_decide_config
+            words |= {name: split for name in ("intremap", "eim") if words[name] in ("", "auto")}
+            words["caching_mode"] = "on"  # or another way: without one QEMU takes no passed device
+            put(
+                put(devices, "iommu", model=driver.partition("-")[0]),
+                "driver",
+                **{**words, "aw_bits": option.get("aw-bits")},
+            )
     if devices.find("memballoon") is None:
         put(devices, "memballoon", model="none")
 

@@ -164,10 +164,19 @@ PORTS = " ".join(f"-device pcie-root-port,id=rp{n},bus=pcie.0,chassis=0,slot={n}
         f"{Q35} -smp 8,sockets=1,modules=2,cores=4,threads=1 -device vfio-pci,host=0000:18:00.0",
         "qemu-system-x86_64 -machine pc-q35-99.0,accel=kvm -smp 2 -device vfio-pci,host=0000:18:00.0",
         f"{Q35} -smp 288 -device amd-iommu,intremap=on,xtsup=on -device vfio-pci,host=0000:18:00.0",
+        f"{Q35},kernel-irqchip=split -smp 288 -device intel-iommu,x-flts=on,intremap=auto"
+        " -device vfio-pci,host=0000:18:00.0",
         f"{Q35} -numa node -device pxb-pcie,id=p,bus=pcie.0,bus_nr=8,numa_node=0 -device pcie-root-port,id=r,bus=p"
         " -device vfio-pci,host=0000:18:00.0,bus=r",
     ],
-    ids=["ports by slot", "modules", "a program of its own", "an IOMMU device of AMD", "QEMU chooses the place"],
+    ids=[
+        "ports by slot",
+        "modules",
+        "a program of its own",
+        "an IOMMU device of AMD",
+        "extended ids by themselves",
+        "QEMU chooses the place",
+    ],
 )
 def test_what_qemu_has_started_with_is_no_fault(line: str) -> None:
     rules = {"port-chassis", "topology", "hypervisor-offers", "iommu-eim", "device-place"}
@@ -243,3 +252,7 @@ def test_the_remedy_of_a_definition_is_its_writers(metadata: str, rule: str, rem
 def test_settings_are_of_rules_that_there_are() -> None:
     table = tomllib.loads((Path(hosttune.__file__).parent / "rules/lint/managers.toml").read_text())
     assert {*table["rules"], *NOT_ASKED} <= {rule.id for rule in rules()}
+    xml = {rule.id for rule in rules() if "<" in (rule.remedy or "")} - {*NOT_ASKED}
+    assert {rule for rule in xml if "qemu" not in table["rules"].get(rule, ())} == {  # QEMU has no such fault
+        *("firmware-choice", "high-memory", "cell-vcpus", "iothread-missing", "memory-sum", "memnode-cells"),
+    }
