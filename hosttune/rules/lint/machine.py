@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hosttune.domain import elements
 from hosttune.domain.arguments import passed_functions, values_of
 from hosttune.domain.xml import QEMU
+from hosttune.inventory.width import supported_elements
 from hosttune.inventory.window import AMD_HT_START, BELOW_4G, DEFAULT_HOLE
 from hosttune.model.values import format_size, grouped
 from hosttune.rules.engine import Finding, Need
@@ -289,6 +290,35 @@ def _property(match: re.Match[str]) -> str:
     kind = "unsigned" if _NUMBER.fullmatch(value) else "bool" if value in _SWITCH and name not in _WORDS else "string"
     text = str(int(value, 0)) if kind == "unsigned" else _SWITCH[value] if kind == "bool" else value
     return f"<qemu:property name='{name}' type='{kind}' value='{text}'/>"
+
+
+# Optional elements that libvirt leaves out without a word, if it is older than they are.
+_OPTIONAL = {
+    elements.MAXPHYSADDR: "cpu/maxphysaddr",
+    elements.MAXPHYSADDR_LIMIT: "cpu/maxphysaddr[@limit]",
+    elements.DMA_TRANSLATION: "devices/iommu/driver[@dma_translation]",
+    elements.PORT_HOTPLUG: "devices/controller/target[@hotplug]",
+    elements.FIRMWARE_FEATURES: "os/firmware/feature",
+    elements.ALLOCATION_THREADS: "memoryBacking/allocation[@threads]",
+}
+
+
+@rule(
+    "libvirt-knows",
+    WARN,
+    "/domain",
+    right="libvirt and QEMU know the elements of the definition",
+    why="libvirt ignores those that it does not know, and the other rules take them as they are written",
+    source="libvirt formatdomain: Since",
+    remedy="update libvirt and QEMU, or take the element out",
+    needs=(LIBVIRT,),
+    applies=lambda scene: any(map(scene.written, _OPTIONAL.values())),
+)
+def libvirt_knows(scene: GuestOnHost) -> Iterator[Finding]:
+    """Find elements that are newer than the installed libvirt or QEMU."""
+    for name, why in supported_elements(scene.host.virtualization)[1]:
+        if scene.written(_OPTIONAL.get(name, "none")):
+            yield Finding(f"{_OPTIONAL[name]}: {why}", f"/domain/{_OPTIONAL[name]}")
 
 
 @rule(

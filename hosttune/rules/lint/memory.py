@@ -62,7 +62,9 @@ def memory_bound(scene: GuestOnHost) -> Iterator[Finding]:
         return
     policies = scene.guest.policies
     loose = [cell.id for cell in scene.guest.cells if scene.memory_nodes(cell.id) is None]
-    if loose or (not scene.guest.cells and scene.memory_nodes(None) is None):
+    if "auto" in (scene.guest.vcpu_placement, *(policy.placement for policy in policies)):
+        yield unknown("which nodes memory comes from: numad chooses them at each start (placement='auto')", _NUMATUNE)
+    elif loose or (not scene.guest.cells and scene.memory_nodes(None) is None):
         said = f"numatune mode is {policies[0].mode}" if policies else "there is no numatune"
         text = f"memory is not bound: {said}, so it may come from any node ({_NODES}), without a warning"
         yield Finding(text, _NUMATUNE)

@@ -34,7 +34,8 @@ def vcpu_pins(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs without a pin, with several CPUs, and pins of vCPUs that the guest does not have."""
     loose = [vcpu for vcpu in range(scene.guest.vcpus) if not scene.pins.get(vcpu) and vcpu not in scene.off]
     if loose:
-        text = f"vCPUs {CpuSet(loose)} have no vcpupin: they may run on all CPUs of the host"
+        where = "the nodes that numad chooses" if scene.guest.vcpu_placement == "auto" else "the host"
+        text = f"vCPUs {CpuSet(loose)} have no vcpupin: they may run on all CPUs of {where}"
         yield Finding(text, _PINS)
     wide = [vcpu for vcpu, cpus in scene.pins.items() if len(cpus) > 1]
     isolated = CpuSet(cpu.id for cpu in scene.host.cpus if cpu.isolated)

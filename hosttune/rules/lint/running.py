@@ -19,7 +19,12 @@ from hosttune.rules.lint.rule import INFO, rule, unknown
 NOT_ASKED = (
     *("managed", "hugetlbfs-mount", "memory-locking", "secure-boot", "qemu-arguments", "qemu-set", "confidential-type"),
     *("device-place", "hypervisor-offers", "confidential-devices", "guest-arch", "topology", "device-twice"),
-    *("address-twice", "address-slot", "port-chassis"),  # beside the chassis a port has a slot, which no XML has
+    *(
+        "libvirt-knows",
+        "address-twice",
+        "address-slot",
+        "port-chassis",
+    ),  # beside the chassis a port has a slot, which no XML has
 )
 BY_HAND = "started by hand"
 RUNNING_READ = "running-read"

@@ -75,6 +75,26 @@ def test_speed_is_a_warning_for_a_guest_with_a_gpu(xml: str, level: str) -> None
     assert levels(criticise(host(), xml, where="a.xml"), *TUNING) == dict.fromkeys(TUNING, level)
 
 
+def test_an_element_that_libvirt_is_too_old_for_is_named() -> None:
+    """Ubuntu 22.04 and Debian 12: <maxphysaddr> and its limit are ignored (libvirt formatdomain, Since 8.7 and 9.3)."""
+    cpu = "<cpu mode='host-passthrough'><maxphysaddr mode='passthrough' limit='39'/></cpu>"
+    for libvirt, named in (("8.0.0", ["cpu/maxphysaddr", "cpu/maxphysaddr[@limit]"]), ("9.3.0", [])):
+        known = host(virtualization=Virtualization(libvirt_version=libvirt, qemu_version="8.2.0"))
+        found = criticise(known, domain(hostdev(GPU), cpu), where="a.xml")
+        assert [one.text.partition(":")[0] for one in found if one.rule == "libvirt-knows"] == named
+
+
+def test_what_numad_chooses_is_not_called_any_node() -> None:
+    """libvirt formatdomain, NUMA Node Tuning and CPU Allocation: placement."""
+    tune = "<numatune><memory mode='strict' placement='auto'/></numatune>"
+    known = host()
+    found = {one.rule: one for one in criticise(known, domain(hostdev(GPU), tune), where="a.xml")}
+    assert (found["memory-bound"].judged, "numad" in found["memory-bound"].text) == (False, True)
+    xml = domain(hostdev(GPU)).replace("<vcpu>", "<vcpu placement='auto'>")
+    found = {one.rule: one for one in criticise(known, xml, where="a.xml")}
+    assert (found["memory-bound"].judged, "numad" in found["vcpu-pins"].text) == (False, True)
+
+
 def test_a_page_size_that_the_host_lacks_is_not_to_be_mounted() -> None:
     """A host of aarch64 with 2 MiB, 512 MiB and 16 GiB is told so, and not to mount pages of 1 GiB."""
     known = host_of(memory_settings=MemorySettings(hugetlbfs=()))
