@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 import click
+from msgspec.structs import replace
 
 from hosttune.cli.commands import Command, completing, host_options, read_document, read_host
 from hosttune.cli.output import FORMATS, emit_report, exiting
@@ -172,7 +173,8 @@ def of_processes(root: str | None, document: str | None) -> tuple[Host, list[Lin
         hint = "run this on the host, or give --root with a capture that this version made"
         raise BadInput("which QEMU processes run is unknown", where=document or root or "/proc", hint=hint)
     host = hosttune.discover(root)
-    return host, [
+    # Every guest that runs is among the processes, whether libvirt could be asked or not.
+    return replace(host, guests=host.guests or ()), [
         LintedDefinition(
             f"{process.name} (process {process.pid}, {process.manager or BY_HAND})",
             definition(running, host),

@@ -201,7 +201,9 @@ def _vcpus(root: _Element, running: Running, host: Host, unread: Notes) -> None:
         unread.append(("on which CPUs its threads may run (/proc)", "/domain/cputune"))
     tune = put(root, "cputune")
     # libvirt has no element for what may run on every CPU
-    masks = [(t.name, t.cpus) for t in running.threads or () if t.cpus and not parse_cpus(t.cpus) >= online]
+    masks = [
+        (t.name, t.cpus) for t in running.threads or () if t.cpus and (not online or not parse_cpus(t.cpus) >= online)
+    ]
     emulator = CpuSet(CpuSet().union(*(parse_cpus(cpus) for name, cpus in masks if name == running.title)))
     names = [thread.name for thread in running.threads or ()]
     if any(re.match("CPU [0-9]+/", name) for name in names):

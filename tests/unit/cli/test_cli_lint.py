@@ -178,6 +178,26 @@ def test_a_host_without_guests_has_nothing_to_judge(cli: Cli, root: Path) -> Non
     assert cli("lint", "--root", str(root), "--all") == (0, "no guest to judge\n", "")
 
 
+def test_guests_that_run_are_judged_together_without_libvirt(cli: Cli, root: Path) -> None:
+    """As on Proxmox and Incus: two guests whose vCPUs have the same CPU."""
+    commands = root / ".hosttune/commands"
+    for path in commands.glob("virsh-*"):
+        path.unlink()
+    options = [["machine", {"type": "q35", "accel": "kvm"}], ["smp", {"cpus": "1"}]]
+    processes = [{"pid": pid, "name": f"g{pid}", "program": "kvm", "options": options} for pid in (17, 18)]
+    (commands / "qemu-running").write_text(json.dumps(processes))
+    for pid in (17, 18):
+        for thread, name, cpu in ((pid, "kvm", 0), (pid + 100, "CPU 0/KVM", 1)):
+            folder = root / f"proc/{pid}/task/{thread}"
+            folder.mkdir(parents=True)
+            (folder / "comm").write_text(f"{name}\n")
+            (folder / "status").write_text(f"Threads:\t2\nCpus_allowed_list:\t{cpu}\n")
+    _, out, _ = cli("lint", "--root", str(root), "--running", "-o", "json")
+    found = {(one["guest"], one["text"]) for one in json.loads(out)["findings"] if one["rule"] == "cpus-shared"}
+    text = "vCPUs on CPU 1, where guest {} has its vCPUs: each waits for the other"
+    assert found > {("g17", text.format("g18")), ("g18", text.format("g17"))}
+
+
 # --- bad input ---------------------------------------------------------------------------------------------------
 
 
