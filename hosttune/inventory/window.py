@@ -131,8 +131,6 @@ def size_window(
     need = _needed(bars.total)
     if width.usable is None:
         doubts.append("the host's address width is unknown: whether the 64-bit window fits was not checked")
-    if lack := seabios_lack(bars.total, need, firmware):
-        doubts.append(f"{lack}; firmware: efi opens one")
     refusal = _refusal(bars.total, need, memory_bytes, width, firmware)
     floor, note, why = _source(need, memory_bytes, width, firmware)
     least = "; the least that the known BARs need" if bars.unknown else ""
@@ -148,16 +146,6 @@ def size_window(
 
 def _needed(total: int) -> int:
     return 2 * MIB * (1 << max(0, (-(-total // MIB)) - 1).bit_length())
-
-
-def seabios_lack(total: int, need: int, firmware: Firmware) -> str | None:
-    """Return why BARs may get no address: SeaBIOS has only the host bridge's hole; None with UEFI or small BARs.
-
-    Source: SeaBIOS src/fw/pciinit.c.
-    """
-    if firmware.kind == "efi" or need <= DEFAULT_HOLE:
-        return None
-    return f"SeaBIOS and 64-bit BARs of {format_size(total)}: it has no window of its own for them"
 
 
 def memory_top(memory_bytes: int, firmware: Firmware) -> int:
@@ -199,7 +187,7 @@ def _whose(bits: int, width: AddressBits) -> str:
 
 def _source(need: int, memory: int, width: AddressBits, firmware: Firmware) -> tuple[int | None, str, str]:
     """Return (minimum in MiB or None, note, why): what opens a window of that size."""
-    if firmware.kind != "efi":  # SeaBIOS has no own window: BARs go into the host bridge's hole
+    if firmware.kind != "efi":  # SeaBIOS places BARs above the memory, and the hole grows to hold them (pciinit.c)
         if need <= DEFAULT_HOLE:
             return None, "within the host bridge's default hole", "the host bridge's default hole is large enough"
         return None, "the host bridge's hole is made as large", "pcihole64 makes room; SeaBIOS places BARs there"

@@ -31,7 +31,7 @@ EXPECTED = {
     "virt-install-two": {*LOOSE, "fabric-partition"},
     "virt-install-win": LOOSE,
     "virt-install-win11": LOOSE,
-    "nova-gpu": {*LOOSE, "cpu-model", "firmware-window"},
+    "nova-gpu": {*LOOSE, "cpu-model"},
     "nova-cells": {"memory-nodes"},
     "nova-realtime": {"memory-locking", "memory-nodes"},
     "by-hand": {*LOOSE, "gpu-vcpus", "sibling-pins"},

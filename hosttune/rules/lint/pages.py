@@ -8,7 +8,7 @@ from hosttune.domain.guest import Pages
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.rules.engine import Finding, Need
-from hosttune.rules.lint.guest_on_host import GuestOnHost, named
+from hosttune.rules.lint.guest_on_host import GuestOnHost
 from hosttune.rules.lint.memory import bound_bytes, page_size
 from hosttune.rules.lint.rule import ADVICE, ERROR, INFO, LIBVIRT, NODES, QEMU_VERSION, TUNING, WARN, rule, unknown
 
@@ -97,8 +97,8 @@ def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
         yield unknown("which sizes of huge pages the host has is unknown", _HUGE)
     for page in pages:
         if page.size_bytes and offered and page.size_bytes not in offered:
-            sizes = named(format_size(size) for size in sorted(offered))
-            text = f"pages of {format_size(page.size_bytes)}: this host has those of {sizes} ({_NODES}/node*/hugepages)"
+            sizes = " and ".join(format_size(size) for size in sorted(offered))
+            text = f"pages of {format_size(page.size_bytes)}: this host has {sizes} ({_NODES}/node*/hugepages)"
             yield Finding(text, _HUGE, remedy=_write(scene, "{}"))
 
 
@@ -277,8 +277,7 @@ def memory_allocation(scene: GuestOnHost) -> Iterator[Finding]:
     INFO,
     "/domain/launchSecurity",
     right="the memory of a confidential guest is judged by what holds for it",
-    why="its memory is pinned and encrypted (SEV), or guest_memfd (SNP, TDX): rules of ordinary memory concern at"
-    " most what it shares",
+    why="its memory is pinned and encrypted (SEV), or guest_memfd (SNP, TDX)",
     source="Linux Documentation/virt/kvm/api (KVM_CREATE_GUEST_MEMFD); QEMU docs/system/i386/amd-memory-encryption",
     remedy="no advice for ordinary guests: it would take the memory a second time",
     applies=lambda scene: scene.confidential,

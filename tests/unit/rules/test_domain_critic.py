@@ -137,7 +137,7 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
         (
             [("memoryBacking/hugepages/page", {"size": "4194304"})],
             "error",
-            "this host has those of 2 MiB, 1 GiB",
+            "this host has 2 MiB and 1 GiB",
             "/domain/memoryBacking/hugepages",
         ),
         ([(CELL, {"memory": "67110912"})], "error", "not a whole number of 1 GiB pages", "/domain/cpu/numa/cell"),

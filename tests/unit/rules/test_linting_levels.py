@@ -12,8 +12,9 @@ from xmledits import edited, with_edits
 from hosttune.domain.arguments import WINDOW
 from hosttune.model.host import Host, PciDevice, Virtualization
 from hosttune.model.lint import LintFinding
+from hosttune.model.pci import Bar
 from hosttune.model.platform import DomainCapabilities
-from hosttune.model.topology import MemorySettings
+from hosttune.model.topology import CpuModel, MemorySettings
 from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu
 
 GPU, VF, NIC = "0000:41:00.0", "0000:41:00.4", "0000:99:00.0"
@@ -73,6 +74,17 @@ MDEV = "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address 
 )
 def test_speed_is_a_warning_for_a_guest_with_a_gpu(xml: str, level: str) -> None:
     assert levels(criticise(host(), xml, where="a.xml"), *TUNING) == dict.fromkeys(TUNING, level)
+
+
+@pytest.mark.parametrize(("mode", "judged"), [("host-passthrough", None), ("host-model", False)])
+def test_seabios_places_large_bars(mode: str, judged: bool | None) -> None:
+    """Above the memory; whether the CPU reaches them is unknown for another one than the host's."""
+    bar = Bar(index=1, size_bytes=256 << 30, prefetchable=True, is_64bit=True)
+    known = host(cpu_model=CpuModel(vendor="GenuineIntel", physical_address_bits=46))
+    known = changed(known, pci=tuple(changed(one, bars=(bar,)) for one in known.pci))
+    xml = domain(hostdev(GPU), f"<cpu mode='{mode}'/>").replace("<loader type='pflash'>/OVMF.fd</loader>", "")
+    found = [one.judged for one in criticise(known, xml, where="a.xml") if one.rule == "firmware-window"]
+    assert found == ([] if judged is None else [judged])
 
 
 def test_an_element_that_libvirt_is_too_old_for_is_named() -> None:

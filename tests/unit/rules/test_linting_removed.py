@@ -261,7 +261,6 @@ def test_each_tuning_element_that_is_taken_out_is_missed(hosts: Callable[[str], 
 
 # Attributes that the template writes for the same end.
 ATTRIBUTES = {
-    ("os", "firmware"): "firmware-window",
     ("os/type", "machine"): "machine-type",
     ("os/firmware/feature", "enabled"): "secure-boot",
     ("cpu", "mode"): "cpu-model",
