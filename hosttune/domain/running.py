@@ -364,7 +364,7 @@ def _devices(root: _Element, running: Running, host: Host, unread: Notes) -> Non
             put(put(devices, "rng", model="virtio"), "backend", "/dev/urandom", model="random")
         elif driver == "virtserialport":
             put(put(devices, "channel", type="unix"), "target", type="virtio", name=option.get("name"))
-        elif driver.startswith(("intel-iommu", "amd-iommu")):
+        elif driver.endswith("-iommu"):
             names = {"iotlb": "device-iotlb", "dma_translation": "dma-translation"}
             words = {name: option.get(names.get(name, name)) for name in ("intremap", "eim", "aw_bits", *names)}
             split = "" if root.find("features/ioapic") is None else "on"  # hw/i386/intel_iommu.c, vtd_decide_config

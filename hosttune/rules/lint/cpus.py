@@ -322,8 +322,8 @@ def iommu_eim(scene: GuestOnHost) -> Iterator[Finding]:
     remedy = _WRITE_EIM.format(" dma_translation='off'" if off else "")
     if scene.passed and not off and elements.DMA_TRANSLATION_GLOBAL in scene.facts.elements:
         remedy += f", and in <qemu:commandline> {' '.join(NO_DMA_TRANSLATION)}"
-    if last > LAST_XAPIC_ID and device is not None and device.model == "amd":
-        yield unknown(f"whether an IOMMU device of model amd serves APIC ids up to {last}", _IOMMU)
+    if last > LAST_XAPIC_ID and device is not None and device.model not in (None, "intel"):
+        yield unknown(f"whether an IOMMU device of model {device.model} serves APIC ids up to {last}", _IOMMU)
     elif last > LAST_XAPIC_ID and (device is None or (device.eim is False if adds else device.eim is not True)):
         has = "no IOMMU device" if device is None else "an IOMMU device without eim='on'"
         text = f"{scene.guest.vcpus} vCPUs with APIC ids up to {last}, but {has}"

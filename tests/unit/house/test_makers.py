@@ -54,7 +54,6 @@ MAY = {
     "discovery/cpuinfo.py": {"NVIDIA": "a maker of Arm CPUs (MIDR_EL1, implementer 0x4e)"},
     "discovery/platform.py": {"intel": "Iommu.vendor, a field of the host document", "amd": "likewise"},
     "domain/planned.py": {"intel": "libvirt's model of a guest's IOMMU"},
-    "domain/running.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "knobs/pcie.py": {"intel": "root ports of CPUs", "amd": "likewise", "8086": "likewise"},
     "rules/lint/cpus.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "inventory/window.py": {"amd": "AMD's CPUs, whose address map has a hole"},
