@@ -187,6 +187,15 @@ def bound_bytes(scene: GuestOnHost) -> dict[int, dict[int | None, int]]:
     return need
 
 
+def paged_bytes(scene: GuestOnHost) -> dict[int, int]:
+    """Return the bytes of all cells by the size of their huge pages, wherever they come from."""
+    need: dict[int, int] = {}
+    for cell in _cells(scene):
+        if size := page_size(scene, cell.id):
+            need[size] = need.get(size, 0) + (cell.memory_bytes or 0)
+    return need
+
+
 def page_size(scene: GuestOnHost, cell: int | None) -> int | None:
     """Return a cell's page size: of the pages for that cell, else for all cells; None = unknown or ordinary pages."""
     if (cell or 0) in scene.pages_of_cell:

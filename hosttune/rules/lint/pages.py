@@ -9,7 +9,7 @@ from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import GuestOnHost
-from hosttune.rules.lint.memory import bound_bytes, page_size
+from hosttune.rules.lint.memory import bound_bytes, page_size, paged_bytes
 from hosttune.rules.lint.rule import ADVICE, ERROR, INFO, LIBVIRT, NODES, QEMU_VERSION, TUNING, WARN, rule, unknown
 
 _BACKING = "/domain/memoryBacking"
@@ -147,7 +147,16 @@ def _unaligned(scene: GuestOnHost, text: str, where: str, memory: int, page: int
     applies=_has_pages,
 )
 def pages_reserved(scene: GuestOnHost) -> Iterator[Finding]:
-    """Find pools that are smaller than what is bound to their node."""
+    """Find pools that are smaller than what is bound to their node; of memory that is not bound, all pools together."""
+    for size, needed in () if bound_bytes(scene) else paged_bytes(scene).items():
+        pools = [
+            page.total for node in scene.host.numa_nodes for page in node.hugepages or () if page.size_bytes == size
+        ]
+        total = sum(pool or 0 for pool in pools)
+        if pools and None not in pools and total * size < needed:
+            pages = f"{-(-needed // size)} pages of {format_size(size)}"
+            text = f"needs {pages}, and {total} are reserved on all nodes together ({_NODES}/node*/hugepages)"
+            yield Finding(text, _HUGE, remedy=f"reserve {pages} at boot, or let hosttune plan and apply do it")
     known = {node.id: node for node in scene.host.numa_nodes}
     for node, sizes in sorted(bound_bytes(scene).items()):
         numa_node = known.get(node)

@@ -14,7 +14,7 @@ from hosttune.model.host import Host, PciDevice, Virtualization
 from hosttune.model.lint import LintFinding
 from hosttune.model.pci import Bar
 from hosttune.model.platform import DomainCapabilities
-from hosttune.model.topology import CpuModel, MemorySettings
+from hosttune.model.topology import CpuModel, HugePages, MemorySettings
 from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu
 
 GPU, VF, NIC = "0000:41:00.0", "0000:41:00.4", "0000:99:00.0"
@@ -114,6 +114,18 @@ def test_a_page_size_that_the_host_lacks_is_not_to_be_mounted() -> None:
         pages = f"<memoryBacking><hugepages><page size='{size}'/></hugepages></memoryBacking>"
         found = criticise(known, domain(hostdev(GPU), pages), where="a.xml")
         assert {one.rule for one in found if one.judged} & {"hugetlbfs-mount", "page-size"} == wanted
+
+
+@pytest.mark.parametrize(("reserved", "said"), [(300, []), (200, ["needs 512 pages of 2 MiB, and 400 are reserved"])])
+def test_pages_of_memory_that_is_not_bound_come_from_all_nodes(reserved: int, said: list[str]) -> None:
+    pool = HugePages(size_bytes=2 << 20, total=reserved)
+    known = host(numa_nodes=tuple(changed(node, hugepages=(pool,)) for node in host().numa_nodes))
+    pages = "<memoryBacking><hugepages><page size='2048'/></hugepages></memoryBacking>"
+    found = [
+        one for one in criticise(known, domain(hostdev(GPU), pages), where="a.xml") if one.rule == "pages-reserved"
+    ]
+    assert [one.text.partition(" on ")[0] for one in found] == said
+    assert {one.level for one in found} <= {"info"}
 
 
 def test_an_expander_bus_needs_no_address() -> None:
