@@ -148,13 +148,12 @@ def _unaligned(scene: GuestOnHost, text: str, where: str, memory: int, page: int
 )
 def pages_reserved(scene: GuestOnHost) -> Iterator[Finding]:
     """Find pools that are smaller than what is bound to their node; of memory that is not bound, all pools together."""
-    for size, needed in () if bound_bytes(scene) else paged_bytes(scene).items():
-        pools = [
-            page.total for node in scene.host.numa_nodes for page in node.hugepages or () if page.size_bytes == size
-        ]
+    for page_bytes, needed in () if bound_bytes(scene) else paged_bytes(scene).items():
+        every = (page for node in scene.host.numa_nodes for page in node.hugepages or ())
+        pools = [page.total for page in every if page.size_bytes == page_bytes]
         total = sum(pool or 0 for pool in pools)
-        if pools and None not in pools and total * size < needed:
-            pages = f"{-(-needed // size)} pages of {format_size(size)}"
+        if pools and None not in pools and total * page_bytes < needed:
+            pages = f"{-(-needed // page_bytes)} pages of {format_size(page_bytes)}"
             text = f"needs {pages}, and {total} are reserved on all nodes together ({_NODES}/node*/hugepages)"
             yield Finding(text, _HUGE, remedy=f"reserve {pages} at boot, or let hosttune plan and apply do it")
     known = {node.id: node for node in scene.host.numa_nodes}
