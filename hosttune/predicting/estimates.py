@@ -39,7 +39,7 @@ class Question(msgspec.Struct, frozen=True):
     """What is asked: how many GPUs take part and on how many hosts, and the size of the message; None is unknown.
 
     `far`: host memory of another node. `flat`: between hosts, one ring over all GPUs. `tcp`: between hosts, over TCP
-    and not RDMA.
+    and not RDMA. `shared`: of `rdma-write`, what a GPU has of the ports of its host.
     """
 
     metric: str
@@ -49,6 +49,7 @@ class Question(msgspec.Struct, frozen=True):
     far: bool = False
     flat: bool = False
     tcp: bool = False
+    shared: bool = False
 
 
 def estimate(question: Question, shape: HostShape) -> Estimate:
@@ -301,6 +302,7 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     host = shape.host_gb_per_s
     per_host = shape.per_host or (question.ranks // hosts if question.ranks and question.ranks % hosts == 0 else None)
     formula = "flat ring g·b; most g·b·k(n-1) ÷ (n(k-1))"
+    links = 2 * (shape.links_peak_gb_per_s or 0) if shape.generation and shape.generation.joins_hosts else 0.0
     if host is None:
         return _missing("GB/s", formula, formulas.NETWORK_SOURCE, _missing_of_ports(shape))
     ports = "port" if shape.nics == 1 else "ports"
@@ -311,10 +313,14 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     if shape.links == 0:  # what enters a GPU goes over its slot
         bound = min(bound, shape.slot_gb_per_s * (per_host or 1)) if shape.slot_gb_per_s and per_host else bound
     reduces = shape.generation is not None and shape.generation.switch_part is not None and shape.switched
+    # Some of the GPUs may use only the ports that are near them.
+    part = min(1.0, question.ranks / (hosts * per_host)) if question.ranks and per_host else 1.0
     if shape.nic_kind == "ethernet":
         because += ("the known points are of RDMA; none is of other Ethernet",)
-        return Estimate("GB/s", "bound g·b·k(n-1) ÷ (n(k-1))", formulas.PORTS_SOURCE, bound, None, because)
-    low_below = _least(question, _STEADY)
+        return Estimate(
+            "GB/s", "bound g·b·k(n-1) ÷ (n(k-1))", formulas.PORTS_SOURCE, bound, None, because, at_least=0.5 * part
+        )
+    low_below = _least(question, _STEADY) * part
     if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
         if shape.generation and shape.generation.switch_part and shape.links_gb_per_s:  # no more than in one host
@@ -323,8 +329,7 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
         low_below = min(low_below, formulas.flat(host) / typical)
     else:
         typical = min(formulas.flat(host) * formulas.FLAT_PART, bound)
-    if shape.generation and shape.generation.joins_hosts:  # whether the links of a rack carry it is not known
-        bound = max(bound, 2 * (shape.links_peak_gb_per_s or 0))
+    bound = max(bound, links)  # whether the links of a rack carry it is not known
     large = typical
     size = question.size_bytes
     if size:
@@ -373,10 +378,16 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
 
 
 def _port(question: Question, shape: HostShape) -> Estimate:
+    if question.shared:
+        if shape.host_gb_per_s is None or not shape.per_host:
+            return _missing("Gb/s", "bound: a host's ports ÷ its GPUs", formulas.PORTS_SOURCE, _missing_of_ports(shape))
+        part = shape.host_gb_per_s * 8 / shape.per_host
+        because: tuple[str, ...] = (f"{shape.nics} ports × {shape.nic_gb_per_s:g} GB/s for {shape.per_host} GPUs",)
+        return Estimate("Gb/s", "bound: a host's ports ÷ its GPUs", formulas.PORTS_SOURCE, part, because=because)
     if shape.nic_gb_per_s is None:
         return _missing("Gb/s", "0.96 of the port's rate", formulas.RDMA_SOURCE, "the rate of a port")
     rate = shape.nic_gb_per_s * 8
-    because: tuple[str, ...] = (f"port of {rate:g} Gb/s",)
+    because = (f"port of {rate:g} Gb/s",)
     slot = formulas.pcie_gb_per_s(*shape.nic_slot) if shape.nic_slot else None
     if slot is not None and shape.nic_slot is not None and slot * 8 < rate:
         speed, width = shape.nic_slot

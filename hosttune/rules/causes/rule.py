@@ -102,10 +102,16 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def networked(self) -> tuple[Judged, ...]:
-        """Figures between hosts that a cause can explain; those whose number of hosts is unknown are among them."""
+        """Figures between hosts that a cause can explain; those whose number of hosts is unknown are among them.
+
+        Where several hosts do one piece of work and the network was not measured, the work's own are.
+        """
         return tuple(
-            verdict for verdict in self.about(NETWORK) if verdict.figure.metric == "rdma-write" or verdict.hosts != 1
-        )
+            verdict
+            for verdict in self.about((*NETWORK, "p2p"))
+            if verdict.figure.metric == "rdma-write"
+            or (verdict.hosts != 1 if verdict.figure.metric != "p2p" else (verdict.hosts or 1) > 1)
+        ) or (self.about(WORK) if (self.shape.hosts or 1) > 1 else ())
 
     @cached_property
     def low_between(self) -> tuple[Judged, ...]:

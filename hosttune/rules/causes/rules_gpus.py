@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES, RINGS
 from hosttune.predicting import formulas
-from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, observed, rule, supports
+from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, keeps_to, observed, rule, supports
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
@@ -40,6 +40,7 @@ OFF = ("0", "N", "NO", "OFF")  # how UCX and NCCL read a switch that is off
 _THROUGH_HOST_SECONDS = 8e-6
 _STEPS_SECONDS = 1e-3  # more than the steps of any message take
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
+_ENGINE = 50.0  # GB/s, of an MI200: rocm.docs.amd.com, "GPU-enabled MPI", copies by SDMA
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
 
 
@@ -53,7 +54,7 @@ def _set(case: Case, **values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _pairs(case: Case) -> tuple[Judged, ...]:
-    return (*case.about(("p2p",)), *case.local)
+    return tuple(judged for judged in (*case.about(("p2p",)), *case.local) if (judged.hosts or 1) == 1)
 
 
 def _low_pairs(case: Case) -> tuple[Judged, ...]:
@@ -305,6 +306,16 @@ def forced(case: Case) -> Finding | None:
     variables = _set(case, **dict.fromkeys(_FORCED, ()), CUDA_LAUNCH_BLOCKING=("1",), HSA_ENABLE_SDMA=("0",))
     if uncached := _set(case, UCX_CUDA_IPC_CACHE=OFF):  # each message opens its memory anew
         return observed(case, ", ".join(uncached), case.about((*COLLECTIVES, "p2p")))
+    engine = tuple(
+        judged
+        for judged in _pairs(case)
+        if re.search(r"\bMI2", case.shape.gpu or "") and keeps_to(judged, _ENGINE, 0.9)
+    )
+    if engine and case.environment.get("HSA_ENABLE_SDMA") != "0":
+        words = (
+            f"{engine[0].name} keeps to what a copy engine moves, {_ENGINE:g} GB/s: HSA_ENABLE_SDMA=0 uses all links"
+        )
+        return supports("fits", (words,), engine)
     if case.shape.links == 0 and not case.shape.virtual and case.low(COLLECTIVES):
         variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not
     # What is set for all does not set one apart.

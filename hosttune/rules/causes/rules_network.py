@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from hosttune.model.measured import COLLECTIVES
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
-from hosttune.rules.causes.rule import NETWORK, Case, first_kept, observed, rule, supports
+from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_gpus import OFF, _set
-from hosttune.rules.causes.verdicts import Judged
+from hosttune.rules.causes.verdicts import SHARE, Judged
 from hosttune.rules.engine import Finding
 
 _GUIDE = "NCCL user guide, Environment Variables"
@@ -26,6 +26,9 @@ _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical f
 _FAMILY = re.compile(r"(?:mlx|hfi|cxgb)\d_?$")  # how all names of a driver begin
 _BOTH = 2  # ways within a host: between GPUs, and through its memory
 _FABRIC = re.compile(r"(?i)\b(?:rack|switch|lea[fv]|spine|pod|tor)")  # parts of a network between hosts
+_RAILS = re.compile(r"(?i)\b(?:any|other|across|cross|between)[ -]rails?\b")
+_MPI = r"(?i)\bosu_|\bmpi\b|\branks\b"  # it takes sockets where it finds nothing else; perftest has RDMA alone
+_NO_SOCKET = 100.0  # GB/s: links between hosts carry that, whatever is set (GB200 NVL72)
 _LITTLE = 0.2  # of the ports' rate
 
 
@@ -40,7 +43,7 @@ def beside_host(figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
 
 
 def _low(case: Case) -> tuple[Judged, ...]:
-    return tuple(judged for judged in case.networked if judged.verdict == "low")
+    return tuple(judged for judged in case.networked if judged.verdict == "low" and judged.figure.metric not in WORK)
 
 
 @rule(
@@ -66,9 +69,11 @@ def socket_transport(case: Case) -> Finding | None:
     if words:
         within = len(alone) == _BOTH or (case.seen.transport == "socket" and case.shape.hosts == 1)
         about = case.about(COLLECTIVES) if within else case.networked
+        about = tuple(judged for judged in about if judged.figure.metric in WORK or (judged.value or 0) < _NO_SOCKET)
         finding = observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
         return replace(finding, remedy=_UNSEEN) if finding and unseen and not variables else finding
-    host, low = case.shape.host_gb_per_s, case.low_between
+    of_mpi = tuple(judged for judged in _low(case) if re.search(_MPI, judged.figure.subject[:400]))
+    host, low = case.shape.host_gb_per_s, (*case.low_between, *of_mpi)
     little = [verdict for verdict in low if host and verdict.value is not None and verdict.value < host * _LITTLE]
     if case.seen.transport is not None or not low or case.seen.gpudirect_rdma:
         return None
@@ -185,7 +190,10 @@ def port_down(case: Case) -> Finding | None:
     if one is None or link is not None:
         return None
     slower = [(rate / 8, f"the rate of a port of {rate:g} Gb/s") for rate in _PORT_RATES if rate / 8 < one * 0.99]
-    kept = first_kept([low for low in _low(case) if low.figure.metric == "rdma-write"], slower)
+    ports = [
+        low for low in _low(case) if low.figure.metric == "rdma-write" and not re.search(SHARE, low.figure.subject)
+    ]
+    kept = first_kept(ports, slower)
     return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],)) if kept else None
 
 
@@ -209,6 +217,8 @@ def port_count(case: Case) -> Finding | None:
         )
     if apart := tuple(verdict for verdict in case.apart(NETWORK) if _several(verdict)):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
+    if crossed := tuple(judged for judged in _low(case) if _RAILS.search(judged.figure.subject[:400])):
+        return supports("fits", (f"{crossed[0].name}: peers of other rails cross the spine",), crossed)
     if "NCCL_CROSS_NIC" in case.environment and (_low(case) or case.alone):
         return supports("indirect", (f"NCCL_CROSS_NIC={case.environment['NCCL_CROSS_NIC'][:40]}",), _low(case))
     if kept is None or case.seen.transport == "socket":

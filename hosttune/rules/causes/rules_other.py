@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRule, observed, rule, supports
 from hosttune.rules.engine import Finding
 
 _LINES = 4
+_LOCKED = re.compile(r"(?i)page-?locked|pinned")
+_PAGEABLE = 2.0  # times: page-locked memory gives at least so much more where the driver must copy first
 _CACHE = 32 << 20  # bytes; the second-level cache of an RTX 4060 Ti
 
 LOG_LINE = CauseRule(
@@ -72,6 +76,20 @@ def artefact(case: Case) -> Finding | None:
     if case.seen.pageable_memory and (case.about(HOST_COPIES) or case.complaint):
         words.append("host memory is pageable: the driver copies it first")
         about += case.about(HOST_COPIES)
+    locked = [
+        judged
+        for judged in case.figures
+        if judged.figure.metric in HOST_COPIES and _LOCKED.search(judged.figure.subject)
+    ]
+    for judged in locked:
+        pageable = tuple(
+            other
+            for other in case.figures
+            if other.figure.metric == judged.figure.metric and other not in locked
+            and (other.value or 0) * _PAGEABLE < (judged.value or 0) and "remote" not in other.figure.subject
+        )  # fmt: skip
+        about += pageable
+        words += [f"{other.name}: page-locked memory gives {judged.value:.3g} GB/s there" for other in pageable]
     if case.seen.cold and not case.seen.storage_bound and (case.open or case.complaint):
         words.append("the first run: caches, clocks and connections were cold")
         about += case.open

@@ -18,6 +18,7 @@ from hosttune.rules.causes.rule import (
     WORK,
     Case,
     first_kept,
+    keeps_to,
     observed,
     rule,
     supports,
@@ -29,6 +30,7 @@ from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
+_GEN3 = 8.0  # GT/s
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
 # A guest has at most so many GPUs; where its copies go through the root they reach this part of the NICs' rate:
@@ -310,7 +312,10 @@ def translation(case: Case) -> Finding | None:
         and not any(judged.verdict == "low" for judged in case.figures)
     ):
         return None
+    links = [pcie_gb_per_s(speed, 16) for speed in PCIE_SPEEDS if speed >= _GEN3]
+    whole = [judged for judged in case.about(HOST_COPIES) if any(keeps_to(judged, rate, _COPIED) for rate in links)]
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
+    strong = tuple(judged for judged in strong if judged.verdict == "low" or judged not in whole)  # all that it carries
     if case.shape.virtual:  # a guest's devices are always translated
         return observed(case, "the IOMMU translates", case.about(STORAGE)) if case.about(STORAGE) else None
     return observed(
@@ -329,9 +334,11 @@ def translation(case: Case) -> Finding | None:
 )
 def relaxed_ordering(case: Case) -> Finding | None:
     """Writes of a NIC wait for each other."""
-    variables = _set(case, NCCL_IB_PCI_RELAXED_ORDERING=OFF, UCX_IB_PCI_RELAXED_ORDERING=OFF)
-    if case.seen.relaxed_ordering is False or variables:
-        return observed(case, ", ".join(variables) or "relaxed ordering is off", case.networked)
+    names = (f"{of}_IB_PCI_RELAXED_ORDERING" for of in ("NCCL", "UCX", "MC"))
+    variables = _set(case, **dict.fromkeys(names, OFF))
+    words = [*(["relaxed ordering is off"] if case.seen.relaxed_ordering is False else []), *variables]
+    if words:
+        return observed(case, "; ".join(words), case.networked)
     strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # openucx/ucx pull request 8062
     low = tuple(
         judged

@@ -9,6 +9,7 @@ from hosttune.rules.causes.rules_guest import several_alike
 from hosttune.rules.engine import Finding
 
 _LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART = 0.9, 0.97, 0.04
+_REFRESHED = 0.6  # of the bound: refreshing twice as often does not cost more
 _REASONS = "nvml.h, clocks event reasons"
 
 
@@ -56,7 +57,13 @@ def power(case: Case) -> Finding | None:
 def heat(case: Case) -> Finding | None:
     """Heat limits the clocks."""
     words = case.told("thermal_slowdown", "thermal slowdown is active")
-    return observed(case, words, case.about((*CLOCKS, *WORK, *ON_GPU))) if case.seen.thermal_slowdown else None
+    if case.seen.thermal_slowdown:
+        return observed(case, words, case.about((*CLOCKS, *WORK, *ON_GPU)))
+    low = case.low(("device-copy",)) if case.seen.thermal_slowdown is None else ()
+    slowed = all(judged.value and judged.bound and judged.value > judged.bound * _REFRESHED for judged in low)
+    if low and slowed and not several_alike(case, ("device-copy",)):
+        return supports("possible", ("hot memory is refreshed more often; its temperature was not read",), low)
+    return None
 
 
 @rule(

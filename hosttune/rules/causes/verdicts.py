@@ -170,7 +170,9 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     problem = _contradiction(ranks, hosts, shape)
     if problem:
         return Judged(figure, "unknown", problem, value, factor=factor)
-    found = estimate(Question(figure.metric, ranks, hosts, figure.size_bytes), shape)
+    shared = re.search(SHARE, figure.subject[:400]) is not None
+    metric = "send-recv-busbw" if figure.metric == "p2p" and (hosts or 0) > 1 else figure.metric
+    found = estimate(Question(metric, ranks, hosts, figure.size_bytes, shared=shared), shape)
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
@@ -179,7 +181,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         is not None
     )
     bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
-    averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
+    averaged = AVERAGE.search(figure.subject) is not None
     verdict, why = _verdict(value, bound, typical, found, averaged)
     most, device = _FASTEST.get(figure.metric, (None, ""))
     if bound is None and most is not None and value > most * _together(figure, ranks, shape) * (2 if both else 1):
@@ -192,9 +194,12 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         verdict, why = "unknown", f"no peer access: its copies go through host memory; {why}"
     if verdict == "impossible" and figure.metric in ("h2d", "d2h") and "SXM2" in (shape.gpu or "") and value <= _POWER9:
         verdict, why = "unknown", f"more than a slot carries: on POWER9 the link to the CPU is NVLink; {why}"
-    return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=hosts or shape.hosts)
+    many = hosts if figure.metric == "p2p" else hosts or shape.hosts  # copies are of one host, unless it says so
+    return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=many)
 
 
+SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b"  # of what a GPU has of a host's ports
+AVERAGE = re.compile(r"(?i)\b(?:average|avg|mean)\b")  # over sizes of messages
 _SEVERAL = (
     r"\b(?:all|sum|total|aggregate|together|per (?:node|host))\b|"
     r"\b(?:[2-9]|[1-9][0-9]{1,5}) (?:gpus|ports|nics|hcas|cards|devices)\b"
@@ -204,7 +209,7 @@ _SEVERAL = (
 def _together(figure: Figure, ranks: int | None, shape: HostShape) -> int:
     """Return of how many devices a figure can be the sum, if its subject names several."""
     told = f"{figure.subject[:400]} {figure.unit[:40]}".lower()
-    if not re.search(_SEVERAL, told) or figure.metric in COLLECTIVES:
+    if not re.search(_SEVERAL, told) or figure.metric in COLLECTIVES or re.search(SHARE, figure.subject[:400]):
         return 1
     return (shape.nics if figure.metric == "rdma-write" else ranks) or 64  # more than a host has
 
