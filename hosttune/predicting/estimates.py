@@ -109,7 +109,9 @@ def _pair(question: Question, shape: HostShape) -> Estimate:
         formula, source = "bound links × rate", formulas.PEAK_SOURCE
         if typical is not None:
             formula, source = f"{formula}; typical 0.877 of it", formulas.ON_GPU_SOURCE
-        return Estimate("GB/s", formula, source, peak, typical, because, _LOOSE, at_least=least)
+        # A board of four has no switch: a third of the links joins each pair (HGX H100 and A100, four GPUs).
+        part = 1 / 3 if shape.per_host == 4 and not shape.meshed else 1.0
+        return Estimate("GB/s", formula, source, peak, typical, because, _LOOSE * part, at_least=least and least * part)
     if shape.links == 0 and shape.slot_gb_per_s:
         because = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
         return Estimate("GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because)

@@ -144,6 +144,13 @@ SOCKET_MEMORY: Sequence[tuple[str, float]] = (
     (r"ice lake|\b[68]3\d\d", 204.8),
     (r"cascade|\b[68]2\d\d", 140.8),
     (r"grace", 512.0),
+    (r"threadripper pro [35]9[79]5|altra", 204.8),
+    (r"threadripper pro 79[789]5", 332.8),
+    (r"epyc 7\d\d1|naples", 170.6),
+    (r"\b[68]1\d\d|skylake", 128.0),
+    (r"\b69\d\dp", 614.4),
+    (r"\b67\d\dp", 409.6),
+    (r"ryzen ai max|strix halo", 256.0),
 )
 SOCKET_SOURCE = "NVIDIA/nccl@5067397 src/graph/topo.h (SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW)"
 

@@ -180,7 +180,8 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
     ranked.sort(
         key=lambda pair: (
             _GRADES.index(pair[1].outcome), pair[0] is not LOG_LINE, not _stated(case, pair[1]),
-            not (pair[0].fault_itself and pair[1].outcome == "observed"), -len(pair[1].explains),
+            not (pair[0].fault_itself and pair[1].outcome == "observed" and (pair[1].explains or not case.open)),
+            -len(pair[1].explains),
         )
     )  # fmt: skip
     better = [pair for pair in ranked if pair[1].outcome != "possible"]

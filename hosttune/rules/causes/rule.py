@@ -78,6 +78,12 @@ class Case(msgspec.Struct, frozen=True, dict=True):
         )
 
     @cached_property
+    def lowered(self) -> bool:
+        """Whether the power limit is below the board's default."""
+        now, default = self.seen.power_limit_watts, self.seen.default_power_limit_watts
+        return bool(now and default and now < default * 0.99)
+
+    @cached_property
     def complaint(self) -> bool:
         """Whether speed is complained of without a figure: the observations are then the finding."""
         return self.complaining and not self.figures

@@ -39,6 +39,7 @@ _BRIDGE = (
 OFF = ("0", "N", "NO", "OFF")  # how UCX and NCCL read a switch that is off
 _THROUGH_HOST_SECONDS = 8e-6
 _STEPS_SECONDS = 1e-3  # more than the steps of any message take
+_STEP_SECONDS = 15e-6  # about twice what the library needs to start (src/graph/tuning.cc, baseLat: 6.6 µs)
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
 _ENGINE = 50.0  # GB/s, of an MI200: rocm.docs.amd.com, "GPU-enabled MPI", copies by SDMA
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
@@ -364,7 +365,7 @@ def small_messages(case: Case) -> Finding | None:
     """The time of the steps, not the bandwidth, limits a message of this size."""
     about = case.low((*NETWORK, "p2p", "h2d", "d2h"))
     if case.written:  # a log has every size, people give the one that they ask about
-        about += tuple(judged for judged in case.about(NETWORK) if judged.verdict == "unknown" and judged.value)
+        about += tuple(judged for judged in case.about(NETWORK) if judged.verdict == "unknown")
     verdicts = [verdict for verdict in about if latency_share(case, verdict) >= _LATENCY]
     words = [
         f"{verdict.name}: {verdict.figure.size_bytes:,.0f} bytes; "
@@ -383,7 +384,8 @@ def latency_share(case: Case, judged: Judged) -> float:
     if not size:
         return 0.0
     if judged.small or size <= (_QUEUED if judged.figure.metric == "rdma-write" else _SMALL):
-        return 1.0 if not judged.value or size / 1e9 / judged.value < _STEPS_SECONDS else 0.0
+        seconds = judged.seconds or (size / 1e9 / judged.value if judged.value else 0.0)
+        return 1.0 if (0.0 if judged.value else _STEP_SECONDS) <= seconds < _STEPS_SECONDS else 0.0
     if rate is None or judged.figure.metric not in RINGS:
         return 0.0
     hosts = judged.hosts or 1

@@ -61,6 +61,9 @@ def far_node(case: Case) -> Finding | None:
         return supports(
             "fits", (f"{len(low)} copies are low by the same, the others, whose CPU has the memory, not",), low
         )
+    values = [judged.value or 0 for judged in low]
+    if case.seen.pinned is False and not case.shape.virtual and low and max(values) > SPREAD * min(values):
+        return supports("fits", ("copies differ by run, as those of a process that runs on either node",), low)
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory

@@ -8,7 +8,8 @@ from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, fir
 from hosttune.rules.causes.rules_guest import several_alike
 from hosttune.rules.engine import Finding
 
-_LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART = 0.9, 0.97, 0.04
+_LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.04, 0.5
+_FULL_LOAD = r"(?i)full load|100 ?%|burn|stress|gemm|matmul|product"  # what takes a board to its limit
 _REFRESHED = 0.6  # of the bound: refreshing twice as often does not cost more
 _REASONS = "nvml.h, clocks event reasons"
 
@@ -24,11 +25,7 @@ _REASONS = "nvml.h, clocks event reasons"
 def power(case: Case) -> Finding | None:
     """Power limits the clocks."""
     seen, words = case.seen, []
-    if (
-        seen.power_limit_watts
-        and seen.default_power_limit_watts
-        and seen.power_limit_watts < seen.default_power_limit_watts * 0.99
-    ):
+    if case.lowered:
         lowered = f"power limit {seen.power_limit_watts:g} W, default {seen.default_power_limit_watts:g} W"
         words.append(case.told("power_limit_watts", lowered))
     # At the board's own limit it is normal, and no fault where products are as they should be.
@@ -43,7 +40,21 @@ def power(case: Case) -> Finding | None:
     low = case.low((*CLOCKS, *WORK))
     if at_limit and low and seen.power_capped is not False:
         return supports("fits", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {seen.power_limit_watts:g} W",), low)
-    return None
+    return _held(case)
+
+
+def _held(case: Case) -> Finding | None:
+    """Return power far below the limit, or below that of equals, under a load that takes all of it."""
+    limit = case.seen.power_limit_watts or case.seen.default_power_limit_watts or 0
+    used = [judged for judged in case.figures if judged.figure.metric == "power" and judged.value]
+    held = [
+        judged
+        for judged in used
+        if (judged.value or 0) <= limit * _HELD and re.search(_FULL_LOAD, judged.figure.subject[:400])
+    ]
+    words = [f"{judged.name}: {judged.value:g} W under full load, of {limit:g} W" for judged in held]
+    words += [f"{judged.name}: {judged.apart}" for judged in case.apart(("power",))]
+    return supports("fits", words, (*held, *case.apart(("power",)))) if words else None
 
 
 @rule(
@@ -83,7 +94,7 @@ def clocks(case: Case) -> Finding | None:
         return observed(case, f"SM clock {now:g} of {most:g} MHz", about, None) if now < most * _LEAST_CLOCK else None
     if low := case.low(("sm-clock",)):
         return supports("observed", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), about)
-    return None
+    return _held(case)
 
 
 @rule(

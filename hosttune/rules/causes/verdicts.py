@@ -18,6 +18,8 @@ _MANY = 10.0  # times: more is not said in percent
 _FAR_BELOW = 0.1  # of a bound that a board can lack the links for
 _LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
 _LEAST_CLOCK = 0.9  # of the clock that the report compares with
+_SLOWEST_CLOCK = 500.0  # MHz; base clocks of data-center GPUs are higher: T4 585 (data sheet)
+LOADED = re.compile(r"(?i)\bload|busy|100 ?%|burn|stress|gemm|matmul|product|\btrain|inference|decod|while a|during")
 IDLE_SPEEDS = (
     2.5,
     5.0,
@@ -37,6 +39,7 @@ _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a c
 _LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
 _STREAM = 0.4  # about half of what STREAM reaches
 # GB/s: of one SATA port, which drives of a host can have, and of the slowest hard disks in use
+_DRIVE = 15.75  # GB/s, four lanes of 32 GT/s, the most that a drive has
 _SATA, _HARD_DISK, _BLOCK = 0.6, 0.1, 1 << 17  # bytes from which reads show the rate of a drive
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
@@ -51,6 +54,7 @@ _UNITS: Mapping[str, tuple[str, float]] = {
     "us": ("time", 1e3),
     "µs": ("time", 1e3),
     "ms": ("time", 1e6),
+    "s": ("time", 1e9),
     "mhz": ("clock", 1.0),
     "ghz": ("clock", 1e3),
     "w": ("power", 1.0),
@@ -140,7 +144,7 @@ def judge_figure(figure: Figure, measured: Measured, shape: HostShape) -> Judged
     in_unit = converted(figure.value, figure.unit, dimension)
     if in_unit is None:
         time = converted(figure.value, figure.unit, "time")
-        operations = _of_operations(figure) if dimension == "bytes per second" else None
+        operations = _of_operations(figure, time) if dimension == "bytes per second" else None
         if operations is None:
             what = f"{figure.unit} does not measure {dimension}" if figure.unit.strip() else "no unit is given"
             why = f"{what}: the figure cannot be compared"
@@ -152,8 +156,10 @@ def judge_figure(figure: Figure, measured: Measured, shape: HostShape) -> Judged
     return _by_model(figure, value, factor, measured, shape)
 
 
-def _of_operations(figure: Figure) -> tuple[float, float] | None:
-    """Return (GB/s, factor) of operations per second of a known size."""
+def _of_operations(figure: Figure, time: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return (GB/s, factor) of operations per second, or of the time of a copy, of a known size."""
+    if time and time[0] and figure.metric not in COLLECTIVES and (figure.size_bytes or 0) >= _LARGE:
+        return (figure.size_bytes or 0) / time[0], (figure.size_bytes or 0) / time[0] / (figure.value or 1)
     match = re.fullmatch(r"(k|M|G)? ?(?:IOPS|requests/s|operations/s)", figure.unit.strip())
     if match is None or figure.value is None or not figure.size_bytes:
         return None
@@ -176,9 +182,9 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
+    told = f"{figure.subject[:400]} {figure.unit[:40]}"  # a copy within a GPU always counts what is read and written
     both = (
-        re.search(r"(?i)both directions|bidirectional|\bbidir\b", f"{figure.subject[:400]} {figure.unit[:40]}")
-        is not None
+        figure.metric != "device-copy" and re.search(r"(?i)both directions|bidirectional|\bbidir\b", told) is not None
     )
     bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
     averaged = AVERAGE.search(figure.subject) is not None
@@ -201,7 +207,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
 SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b"  # of what a GPU has of a host's ports
 AVERAGE = re.compile(r"(?i)\b(?:average|avg|mean)\b")  # over sizes of messages
 _SEVERAL = (
-    r"\b(?:all|sum|total|aggregate|together|per (?:node|host))\b|"
+    r"\b(?:all|sum|aggregate|together|per (?:node|host))\b|"
     r"\b(?:[2-9]|[1-9][0-9]{1,5}) (?:gpus|ports|nics|hcas|cards|devices)\b"
 )
 
@@ -209,7 +215,8 @@ _SEVERAL = (
 def _together(figure: Figure, ranks: int | None, shape: HostShape) -> int:
     """Return of how many devices a figure can be the sum, if its subject names several."""
     told = f"{figure.subject[:400]} {figure.unit[:40]}".lower()
-    if not re.search(_SEVERAL, told) or figure.metric in COLLECTIVES or re.search(SHARE, figure.subject[:400]):
+    several = re.search(_SEVERAL, told) or ((ranks or 0) > 1 and "total" in told)  # else reads and writes in total
+    if not several or figure.metric in COLLECTIVES or re.search(SHARE, figure.subject[:400]):
         return 1
     return (shape.nics if figure.metric == "rdma-write" else ranks) or 64  # more than a host has
 
@@ -269,6 +276,8 @@ def _contradiction(ranks: int | None, hosts: int | None, shape: HostShape) -> st
 
 def _clock(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     most = measured.observations.max_sm_clock_mhz
+    if most is None and value < _SLOWEST_CLOCK and LOADED.search(figure.subject[:400]):
+        return Judged(figure, "low", f"no data-center GPU works below {_SLOWEST_CLOCK:g} MHz", value, factor=factor)
     if most is None:
         return Judged(figure, "unknown", "not known: the clock to compare with", value, factor=factor)
     why = f"{value / most:.0%} of {most:g} MHz"
@@ -293,6 +302,8 @@ def _reads(figure: Figure, value: float, factor: float, measured: Measured, shap
     least, words = (
         (_SATA, "one SATA port carries") if figure.metric == "storage-read" else (_HARD_DISK, "a hard disk reads")
     )
+    if value > _DRIVE:
+        return Judged(figure, "expected", f"more than the link of one drive, {_DRIVE:g} GB/s", value, factor=factor)
     why = f"less than {words}, {least:g} GB/s" if large and value < least else _NO_MODEL
     return Judged(figure, "unknown" if why == _NO_MODEL else "low", why, value, factor=factor)
 
@@ -300,7 +311,7 @@ def _reads(figure: Figure, value: float, factor: float, measured: Measured, shap
 def _memory(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     name = (shape.cpu or "")[:200].lower()
     rate = next((rate for words, rate in SOCKET_MEMORY if re.search(words, name)), None)
-    if rate is None or re.search(r"(?i)thread|\bcore\b|single|->", figure.subject):
+    if rate is None or re.search(r"(?i)thread|\bcore\b|single|->|\bmbw\b|sysbench|lmbench|bw_mem", figure.subject):
         return Judged(figure, "unknown", _NO_MODEL, value, factor=factor)
     one = re.search(r"(?i)\b(?:socket|node)\b", figure.subject) or not re.match(r"2 ?[x×]", name)
     bound = rate if one else 2 * rate
