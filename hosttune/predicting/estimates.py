@@ -24,6 +24,8 @@ _STEADY, _LOOSE, _COPIES = 0.9, 0.85, 0.8
 # the part of a peak that H200 reaches is 0.72 to 0.885.
 # Products of other makers' GPUs: MI300X 0.58 (stas00/ml-engineering, maximum achievable matmul FLOPS).
 _LEAST_COPY, _LEAST_PEAK, _LEAST_PRODUCTS = 0.65, 0.6, 0.5
+# Of the bound of a flat ring, which the library can also take between two hosts; 0.9 was low (nccl-tests issue 380).
+_AS_RING = 0.93
 # The library takes the switch only where it is clearly better: H200 from 5 GPUs on (1.13 times the ring), not with 4
 # (1.01); B200 from 6 on (1.14), not with 5 (1.06). Source: stas00/ml-engineering@744d01e network/README.md.
 _SWITCH_TAKEN = 1.1
@@ -32,6 +34,9 @@ _LEAST_WITHOUT_PEERS = 0.4  # 8 RTX 5090 without peer access: 28 of 63 GB/s, fou
 # Two healthy H200 give 0.34 of the bound in an all-to-all of 32 MiB, 0.61 of 256 MiB (tests/cases/models/healthy.json).
 _LARGE = 256 << 20
 _LEAST_PART = 4 << 20  # bytes that each sends each in an all-to-all: of less the time is mostly latency
+_ALL_OVER_PCIE = (
+    0.1  # of a slot in an all-to-all: 4 RTX 4090 give 18 GB/s through host memory, 2 of 31.5 was low (nccl 1603)
+)
 _NOTHING = Estimate("", "", "no model of this metric has a source")
 
 
@@ -103,7 +108,11 @@ def _pair(question: Question, shape: HostShape) -> Estimate:
         if peak is None:
             return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "the rate of a link")
         typical = peak * formulas.PAIR_PART if shape.switched and _measured(shape) else None
-        least = _LEAST_PEAK if whole or shape.meshed else None  # otherwise a pair can be joined by few of the links
+        least = (
+            _LEAST_PEAK if whole or shape.meshed else None
+        )  # otherwise few of the links can join a pair, or PCIe alone
+        if least is None and is_card(shape.gpu):
+            least = (shape.slot_gb_per_s or 0) / 2 / peak
         because: tuple[str, ...] = (f"{shape.links or 'its'} links, {peak:g} GB/s one direction",)
         formula, source = "bound links × rate", formulas.PEAK_SOURCE
         if typical is not None:
@@ -307,20 +316,24 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     because: tuple[str, ...] = (
         f"{shape.nics} {ports} × {shape.nic_gb_per_s:g} GB/s = {host:g} GB/s a host, {hosts} hosts",
     )
-    bound = formulas.flat(host) if question.flat else formulas.hierarchical(host, hosts, per_host)
+    bound = (
+        formulas.flat(host)
+        if question.flat and shape.nic_kind != "ethernet"
+        else formulas.hierarchical(host, hosts, per_host)
+    )
     if shape.links == 0:  # what enters a GPU goes over its slot
         bound = min(bound, shape.slot_gb_per_s * (per_host or 1)) if shape.slot_gb_per_s and per_host else bound
     reduces = shape.generation is not None and shape.generation.switch_part is not None and shape.switched
     if shape.nic_kind == "ethernet":
         because += ("the known points are of RDMA; none is of other Ethernet",)
         return Estimate("GB/s", "bound g·b·k(n-1) ÷ (n(k-1))", formulas.PORTS_SOURCE, bound, None, because)
-    low_below = _least(question, _STEADY)
+    low_below = formulas.GB10_LEAST if shape.staged else _least(question, _STEADY)
     if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
         if shape.generation and shape.generation.switch_part and shape.links_gb_per_s:  # no more than in one host
             typical = min(typical, formulas.in_switch(shape.links_gb_per_s, shape.generation.switch_part, per_host))
         because += ("two hosts with a switch that reduces: hierarchical, which gives more than a flat ring can",)
-        low_below = min(low_below, formulas.flat(host) / typical)
+        low_below = min(low_below, formulas.flat(host) * _AS_RING / typical)
     else:
         typical = min(formulas.flat(host) * formulas.FLAT_PART, bound)
     if shape.generation and shape.generation.joins_hosts:  # whether the links of a rack carry it is not known
@@ -353,7 +366,7 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
         links = shape.leaving_gb_per_s(ranks)
         if links is None:
             return _missing("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, _missing_of_ring(ranks, shape))
-        part = 0.5 if shape.switched or (shape.links == 0 and not each_to_each) else None
+        part = 0.5 if shape.switched else (_ALL_OVER_PCIE if each_to_each else 0.5) if shape.links == 0 else None
         because = (f"{ranks} GPUs, {links:g} GB/s leave each",)
         return Estimate(
             "GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, links, at_least=part, because=because

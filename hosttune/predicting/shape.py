@@ -18,6 +18,8 @@ from hosttune.predicting.formulas import SOCKET_LINKS, pcie_gb_per_s
 _SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # PCI Express Base Specification
 _GTS_OF_16 = {15.75: 8.0, 31.5: 16.0, 63.0: 32.0}  # GB/s of 16 lanes, as in roofline.toml
+_GB10 = re.compile(r"(?i)\bgb10\b")  # its port of 200 Gb/s is two functions, each on four lanes (100 Gb/s)
+_QSFP = 200.0  # Gb/s
 _BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
 
 
@@ -79,6 +81,11 @@ class HostShape(msgspec.Struct, frozen=True):
         return rate * min(1.0, (ranks - 1) / (_BOARD - 1)) if rate and self.meshed else rate
 
     @property
+    def staged(self) -> bool:
+        """Whether NICs never reach the GPU's memory directly (DGX Spark user guide: no GPUDirect RDMA)."""
+        return _GB10.search(self.gpu or "") is not None
+
+    @property
     def slot_gb_per_s(self) -> float | None:
         """What the GPU's slot carries, one direction."""
         return pcie_gb_per_s(*self.slot) if self.slot else None
@@ -115,6 +122,8 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
         slot = (link.max_speed_gts, link.max_width)
     ports, seen = setup.nics or Nics(), measured.observations.nic_link
     rate = ports.rate_gbps or (seen.max_rate_gbps if seen else None)
+    if _GB10.search(setup.gpu or "") and rate == _QSFP:
+        ports, rate = Nics(count=2, kind=ports.kind), _QSFP / 2
     return HostShape(
         gpu=setup.gpu,
         generation=generation,

@@ -78,6 +78,11 @@ def _at_pcie(case: Case) -> tuple[Judged, str] | None:
     return (low[0], f"what a PCIe slot carries at most, {rate:.1f} GB/s") if low else None
 
 
+def _of_links(case: Case) -> Grade:
+    """Return how well PCIe's rate shows that links are not used: in a guest a meshed board can be hidden, too."""
+    return "default" if case.shape.meshed and case.shape.virtual else "fits"
+
+
 @rule(
     "fabric-manager-not-running",
     tier="stop",
@@ -193,7 +198,7 @@ def _p2p_disabled(case: Case) -> Finding | None:
     if not low or case.seen.p2p is not None or case.seen.transport in ("p2p", "nvls"):
         return None
     if kept is not None:
-        return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
+        return supports(_of_links(case), (f"{kept[0].name} is below {kept[1]}",), low)
     if not case.shape.linked and case.shape.virtual:
         return supports("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
     if lacks_peers(case):
@@ -238,7 +243,7 @@ def _links_down(case: Case) -> Finding | None:
     if not low or not case.shape.linked or case.seen.p2p is not None:
         return None
     if kept is not None:
-        return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
+        return supports(_of_links(case), (f"{kept[0].name} is below {kept[1]}",), low)
     return supports("possible", ("how many links are up was not read",), low)
 
 
@@ -278,8 +283,9 @@ def nvls_off(case: Case) -> Finding | None:
 def nvls_not_available(case: Case) -> Finding | None:
     """The machine cannot let the switch reduce."""
     kept = _ring_kept(case)
-    if _without_switch(case) and case.seen.nvls is False and case.complaint:
-        return supports("observed", ("switches of this generation do not reduce",))
+    if case.seen.nvls is False and case.complaint and not _set(case, NCCL_NVLS_ENABLE=("0",)):
+        no = "switches of this generation do not reduce" if _without_switch(case) else "the run did not use NVLS"
+        return supports("observed", (no,))
     if kept is None or case.seen.nvls or case.seen.transport == "nvls" or _set(case, NCCL_NVLS_ENABLE=("0",)):
         return None
     grade: Grade = "fits" if case.shape.virtual else "default"
@@ -291,6 +297,8 @@ _FORCED = (
     *("NCCL_NTHREADS", "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS", "NCCL_LL_THRESHOLD", "NCCL_TREE_THRESHOLD"),
     *("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS", "NCCL_NCHANNELS_PER_NET_PEER"),
 )
+_ALGORITHM = re.compile(r"(?i)\b(?:ring|tree|nvls(?: ?tree)?|collnet\w*|pat|simple|ll(?:128)?)\b")
+_SLOWER = 1.5  # times: runs of one algorithm are nearer
 _SIZED = ("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_SPLIT_DATA_ON_QPS")
 
 
@@ -307,6 +315,14 @@ def forced(case: Case) -> Finding | None:
         return observed(case, ", ".join(uncached), case.about((*COLLECTIVES, "p2p")))
     if case.shape.links == 0 and not case.shape.virtual and case.low(COLLECTIVES):
         variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not
+    named: dict[str, list[Judged]] = {}
+    for judged in case.figures:
+        if judged.figure.metric in COLLECTIVES and _ALGORITHM.search(judged.figure.subject[:400]):
+            named.setdefault(_ALGORITHM.sub("", judged.figure.subject), []).append(judged)
+    for rows in named.values():  # the same run with two algorithms: the library or who forced it chose the slower
+        slow = tuple(row for row in rows if (row.value or 0) * _SLOWER < max(other.value or 0 for other in rows))
+        if slow:
+            return supports("fits", (f"{slow[0].name} is far below the same run with another",), slow)
     # What is set for all does not set one apart.
     about = tuple(judged for judged in case.about(COLLECTIVES) if judged not in case.apart(COLLECTIVES))
     if case.alone and variables:

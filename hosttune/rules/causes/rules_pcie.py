@@ -172,6 +172,8 @@ def _of_host_memory(judged: Judged) -> bool:
 
 def _through_host(case: Case) -> str | None:
     """Return why copies between GPU and NIC cross the CPU anyway, so that redirection costs them nothing more."""
+    if case.shape.staged:
+        return "its NICs never reach GPU memory directly"
     if case.seen.gpudirect_rdma is False or (case.seen.peer_memory_module is False and not case.seen.gpudirect_rdma):
         return "data goes through host memory (no GPUDirect RDMA)"
     if case.seen.gpu_nic_path in ("PHB", "NODE", "SYS") and case.shape.virtual is False:
@@ -249,7 +251,7 @@ def acs(case: Case) -> Finding | None:
         return supports("fits", (words,), halved)
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
-    if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
+    if (case.shape.virtual and case.seen.transport != "libfabric") or case.seen.iommu in ("on", "passthrough"):
         return supports("default", ("an IOMMU is in use, with which the kernel turns redirection on",), low)
     return supports("possible", ("whether bridges redirect traffic between devices is not known",), low)
 
