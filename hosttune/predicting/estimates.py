@@ -24,8 +24,6 @@ _STEADY, _LOOSE, _COPIES = 0.9, 0.85, 0.8
 # the part of a peak that H200 reaches is 0.72 to 0.885.
 # Products of other makers' GPUs: MI300X 0.58 (stas00/ml-engineering, maximum achievable matmul FLOPS).
 _LEAST_COPY, _LEAST_PEAK, _LEAST_PRODUCTS = 0.65, 0.6, 0.5
-# Of the bound of a flat ring, which the library can also take between two hosts; 0.9 was low (nccl-tests issue 380).
-_AS_RING = 0.93
 # The library takes the switch only where it is clearly better: H200 from 5 GPUs on (1.13 times the ring), not with 4
 # (1.01); B200 from 6 on (1.14), not with 5 (1.06). Source: stas00/ml-engineering@744d01e network/README.md.
 _SWITCH_TAKEN = 1.1
@@ -34,9 +32,9 @@ _LEAST_WITHOUT_PEERS = 0.4  # 8 RTX 5090 without peer access: 28 of 63 GB/s, fou
 # Two healthy H200 give 0.34 of the bound in an all-to-all of 32 MiB, 0.61 of 256 MiB (tests/cases/models/healthy.json).
 _LARGE = 256 << 20
 _LEAST_PART = 4 << 20  # bytes that each sends each in an all-to-all: of less the time is mostly latency
-_ALL_OVER_PCIE = (
-    0.1  # of a slot in an all-to-all: 4 RTX 4090 give 18 GB/s through host memory, 2 of 31.5 was low (nccl 1603)
-)
+# Of the bound of a flat ring, which the library can also take between two hosts; 0.9 was low (nccl-tests issue 380).
+# Of a slot in an all-to-all: 4 RTX 4090 give 18 GB/s through host memory; 2 of 31.5 was low (nccl issue 1603).
+_AS_RING, _ALL_OVER_PCIE = 0.93, 0.1
 _NOTHING = Estimate("", "", "no model of this metric has a source")
 
 
@@ -108,11 +106,7 @@ def _pair(question: Question, shape: HostShape) -> Estimate:
         if peak is None:
             return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "the rate of a link")
         typical = peak * formulas.PAIR_PART if shape.switched and _measured(shape) else None
-        least = (
-            _LEAST_PEAK if whole or shape.meshed else None
-        )  # otherwise few of the links can join a pair, or PCIe alone
-        if least is None and is_card(shape.gpu):
-            least = (shape.slot_gb_per_s or 0) / 2 / peak
+        least = _LEAST_PEAK if whole or shape.meshed else None  # otherwise a pair can be joined by few of the links
         because: tuple[str, ...] = (f"{shape.links or 'its'} links, {peak:g} GB/s one direction",)
         formula, source = "bound links × rate", formulas.PEAK_SOURCE
         if typical is not None:
@@ -327,7 +321,7 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     if shape.nic_kind == "ethernet":
         because += ("the known points are of RDMA; none is of other Ethernet",)
         return Estimate("GB/s", "bound g·b·k(n-1) ÷ (n(k-1))", formulas.PORTS_SOURCE, bound, None, because)
-    low_below = formulas.GB10_LEAST if shape.staged else _least(question, _STEADY)
+    low_below = min(_least(question, _STEADY), formulas.GB10_LEAST if shape.staged else 1.0)
     if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
         if shape.generation and shape.generation.switch_part and shape.links_gb_per_s:  # no more than in one host

@@ -27,7 +27,6 @@ from hosttune.predicting.shape import HostShape, shape_of, slot_of
 from hosttune.rules.causes.equals import SPREAD, compared
 from hosttune.rules.causes.rule import PRODUCTS, TIERS, WORK, Case, CauseRule
 from hosttune.rules.causes.rules_gpus import lacks_peers
-from hosttune.rules.causes.rules_guest import IN_GUEST
 from hosttune.rules.causes.rules_other import LOG_LINE
 from hosttune.rules.causes.verdicts import Judged, judge_figure
 from hosttune.rules.engine import Finding, rules_of
@@ -83,8 +82,6 @@ def diagnose(
     check_count(len(measured.figures), "figures of a diagnosis", "figures")
     measured, problems = without_contradictions(measured)
     shape = shape_of(measured, standard or shipped_peaks())
-    if shape.virtual is None and any(IN_GUEST.search(figure.subject[:400]) for figure in measured.figures):
-        shape = replace(shape, virtual=True)
     figures = compared(_of_clocks(_of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures])))
     case = Case(measured, shape, figures, complaining, written)
     ranked = _ranked(case)

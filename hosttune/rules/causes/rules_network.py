@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from hosttune.model.diagnosis import Grade
-from hosttune.model.measured import COLLECTIVES
+from hosttune.model.measured import COLLECTIVES, RINGS
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE, TCP_GB_PER_S, TCP_WIDTH
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
 from hosttune.rules.causes.rule import NETWORK, Case, first_kept, observed, rule, supports
@@ -27,11 +27,12 @@ _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical f
 _FAMILY = re.compile(r"(?:mlx|hfi|cxgb)\d_?$")  # how all names of a driver begin
 _BOTH = 2  # ways within a host: between GPUs, and through its memory
 _PLAIN = re.compile(r"\b(?:9|1[01]|2[3-7]|3[2-4]|4[89]|5[0-2]|7[3-7])% of|all pairs of")  # or all that has one host
-_FALLS = 1.5  # times what more hosts give: runs differ by less
+# Hosts whose flows share links by chance, where routes are static; times what more hosts give: runs differ by less.
+_MANY_HOSTS, _FALLS = 4, 1.5
 _FABRIC = re.compile(r"(?i)\b(?:rack|switch|lea[fv]|spine|pod|tor)")  # parts of a network between hosts
-# GB/s that a collective over TCP gives (docs/models.md), and of how many ports that is too little for anything else.
-_AS_TCP, _TCP_PART = (TCP_GB_PER_S * (1 - TCP_WIDTH), TCP_GB_PER_S * (1 + TCP_WIDTH)), 0.05
-_MOST_TCP = 20.0  # GB/s: 5 ports of 200 Gb/s gave 19 over TCP (skypilot-org/skypilot issue 3592)
+# GB/s that collectives over TCP give (docs/models.md), at most with 5 ports of 200 Gb/s (skypilot-org/skypilot issue
+# 3592), and of how many ports that is too little for anything else.
+_AS_TCP, _MOST_TCP, _TCP_PART = (TCP_GB_PER_S * (1 - TCP_WIDTH), TCP_GB_PER_S * (1 + TCP_WIDTH)), 20.0, 0.05
 _LITTLE = 0.2  # of the ports' rate
 
 
@@ -57,11 +58,8 @@ def _ports_fine(case: Case) -> bool:
 def _little(case: Case, figures: tuple[Judged, ...]) -> list[Judged]:
     """Return those that are less than a fifth of the rate of their port, or of all ports that the run may use."""
     one = case.shape.nic_gb_per_s or 0
-    many = ports_named(case.environment.get("NCCL_IB_HCA", "")) or case.shape.nics or 1
-    ports = {"rdma-write": one}
-    return [
-        judged for judged in figures if (judged.value or one) < ports.get(judged.figure.metric, one * many) * _LITTLE
-    ]
+    ports = one * (ports_named(case.environment.get("NCCL_IB_HCA", "")) or case.shape.nics or 1)
+    return [v for v in figures if (v.value or one) < (one if v.figure.metric == "rdma-write" else ports) * _LITTLE]
 
 
 @rule(
@@ -89,20 +87,23 @@ def socket_transport(case: Case) -> Finding | None:
         about = case.about(COLLECTIVES) if within else case.networked
         finding = observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
         return replace(finding, remedy=_UNSEEN) if finding and unseen and not variables else finding
-    low, host = case.low_between, case.shape.host_gb_per_s or 0
-    little = [judged for judged in _little(case, low) if (judged.value or 0) < _MOST_TCP]
-    if case.seen.transport is not None or not low or case.seen.gpudirect_rdma:
+    low = case.low_between
+    if case.seen.transport is not None or case.seen.gpudirect_rdma:
         return None
-    if case.shape.nic_kind == "ethernet":
+    if case.shape.nic_kind == "ethernet" and low:
         return supports("default", ("the NICs are Ethernet: without RDMA the library uses sockets",), low)
-    if not little:
+    # Boards with switches have ports of 100 Gb/s and more, also where they are not told.
+    untold = case.shape.switched and case.shape.nic_gb_per_s is None
+    slow = [v for v in case.networked if untold and v.figure.metric in RINGS and v.verdict == "unknown" and not v.small]
+    slow += [judged for judged in _little(case, low) if (judged.value or 0) < _MOST_TCP]
+    most = min(_AS_TCP[1], (case.shape.host_gb_per_s or _MOST_TCP / _TCP_PART) * _TCP_PART)
+    if slow and all(_AS_TCP[0] <= (v.value or 0) <= most and latency_share(case, v) < _LATENCY for v in slow):
+        return supports("fits", (f"{slow[0].name} is about what TCP gives",), low or tuple(slow))
+    if not slow or not low:
         return None
-    large = latency_share(case, little[0]) < _LATENCY
-    as_tcp = large and _AS_TCP[0] <= (little[0].value or 0) <= min(_AS_TCP[1], host * _TCP_PART)
     # EFA and Slingshot, which are neither InfiniBand nor RoCE, need a plugin of the library's.
-    grade: Grade = "fits" if as_tcp else "possible" if case.shape.nic_kind else "default"
-    part = "about what TCP gives" if as_tcp else "less than a fifth of the ports' rate"
-    return supports(grade, (f"{little[0].name} is {part}",), low)
+    grade: Grade = "possible" if case.shape.nic_kind or untold else "default"
+    return supports(grade, (f"{slow[0].name} is less than a fifth of the ports' rate",), low)
 
 
 @rule(
@@ -172,8 +173,8 @@ def other_socket(case: Case) -> Finding | None:
         return supports("possible", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
     if path is None and (beside := beside_host(_low(case))):
         return supports("possible", (f"{beside[0].name}: {beside[0].apart}",), beside)
-    unread = tuple(v for v in _low(case) if "GPU memory" in v.figure.subject or case.shape.nics == 1)
-    if path is None and unread and not case.shape.staged and case.seen.transport != "socket":
+    asked = path is None and not case.shape.staged and case.seen.transport != "socket"
+    if unread := tuple(v for v in _low(case) if asked and ("GPU memory" in v.name or case.shape.nics == 1)):
         return supports("possible", ("the path from GPU to NIC was not read",), unread)
     return None
 
@@ -210,16 +211,16 @@ def port_down(case: Case) -> Finding | None:
         verdict for verdict in case.apart(NETWORK) if verdict in case.networked and not _several(verdict)
     ):
         # A port less, or a lower rate, takes a plain part of a collective; routes that meet take any.
-        plain = any(v.figure.metric not in COLLECTIVES or _PLAIN.search(v.apart) for v in apart)
         return supports(
-            "fits" if plain else "indirect", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart
+            "fits" if any(v.figure.metric not in COLLECTIVES or _PLAIN.search(v.apart) for v in apart) else "indirect",
+            tuple(f"{v.name}: {v.apart}" for v in apart),
+            apart,
         )
     one = case.shape.nic_gb_per_s
     if one is None or link is not None or _ports_fine(case):
         return None
     slower = [(rate / 8, f"the rate of a port of {rate:g} Gb/s") for rate in _PORT_RATES if rate / 8 < one * 0.99]
-    ports = [low for low in _low(case) if low.figure.metric == "rdma-write" and "GPU" not in low.figure.subject]
-    kept = first_kept(ports, slower)
+    kept = first_kept([v for v in _low(case) if v.figure.metric == "rdma-write" and "GPU" not in v.name], slower)
     return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],)) if kept else None
 
 
@@ -243,8 +244,9 @@ def port_count(case: Case) -> Finding | None:
         )
     if apart := tuple(verdict for verdict in case.apart(NETWORK) if _several(verdict)):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
+    # deepseek-ai/DeepEP issue 336: all ranks took the first port.
     mapped = _set(case, NVSHMEM_ENABLE_NIC_PE_MAPPING=("1", "TRUE", "YES"), NVSHMEM_HCA_PE_MAPPING=())
-    if mapped and (case.alone or _low(case)):  # deepseek-ai/DeepEP issue 336: all ranks took the first port
+    if mapped and (case.alone or _low(case)):
         return observed(case, ", ".join(mapped), _low(case))
     if "NCCL_CROSS_NIC" in case.environment and (_low(case) or case.alone):
         return supports("indirect", (f"NCCL_CROSS_NIC={case.environment['NCCL_CROSS_NIC'][:40]}",), _low(case))
@@ -253,9 +255,6 @@ def port_count(case: Case) -> Finding | None:
     if kept is not None:
         return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
     two = tuple(judged for judged in case.low_between if judged.hosts == 2)  # of more, the network comes first
-    bond = "bond" in " ".join((case.environment.get("NCCL_IB_HCA", ""), *(v.name.lower() for v in case.figures)))
-    if two and bond:  # NVIDIA/nccl-tests issues 191 and 265
-        return supports("default", ("a connection uses one port of a bond; NCCL_IB_QPS_PER_CONNECTION=2 or more",), two)
     many = (case.shape.nics or 0) > 1 and count is None and not used[0]
     return supports("possible", ("how many of the ports the run used was not read",), two) if two and many else None
 
@@ -275,13 +274,9 @@ def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
     count, rate = case.shape.nics, case.shape.nic_gb_per_s
     for verdict in _low(case):
         for used in range(1, min(count or 0, 64)):
-            whole = (count or 0) % used == 0 or used + 1 == count  # they are lost by halves, or one
-            if (
-                whole
-                and rate
-                and verdict.value is not None
-                and abs(verdict.value / (used * rate * FLAT_PART) - 1) <= _NEAR
-            ):
+            if (count or 0) % used and used + 1 != count:  # they are lost by halves, or one
+                continue
+            if rate and verdict.value is not None and abs(verdict.value / (used * rate * FLAT_PART) - 1) <= _NEAR:
                 yield verdict, f"what {used} of {count} ports give, {used * rate * FLAT_PART:.1f} GB/s"
 
 
@@ -306,8 +301,11 @@ def roce(case: Case) -> Finding | None:
     if little := _little(case, low):
         words = f"{little[0].name} is less than a fifth of the ports' rate: typical of packets that are dropped"
         return supports("default" if _ports_fine(case) else "fits", (words,), low)
-    grade: Grade = "possible" if _ports_fine(case) else "default"
-    return supports(grade, ("Ethernet drops packets unless it is set up not to; it was not read",), low)
+    return supports(
+        "possible" if _ports_fine(case) else "default",
+        ("Ethernet drops packets unless it is set up not to; it was not read",),
+        low,
+    )
 
 
 @rule(
@@ -347,10 +345,12 @@ def congestion(case: Case) -> Finding | None:
         # With an all-reduce a tree of two hosts gives up to twice what a ring does.
         and (other.value or 0) > (judged.value or 0) * (2 if "all-reduce" in judged.figure.metric else _FALLS)
     ]:  # fmt: skip
-        words = (
-            f"{fewer[0][0].name} is far below {fewer[0][1].name}: with the ports the same, the network between is left"
-        )
+        words = f"{fewer[0][0].name} is far below {fewer[0][1].name}, over the same ports"
         return supports("fits", (words,), tuple(judged for judged, _ in fewer))
     if hosts > 2 and case.seen.transport != "socket":
-        return supports("possible", (f"{hosts} hosts share the network's links; its counters were not read",), low)
+        return supports(
+            "default" if hosts >= _MANY_HOSTS else "possible",
+            (f"{hosts} hosts share the network's links; its counters were not read",),
+            low,
+        )
     return None

@@ -28,6 +28,10 @@ from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
+_WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest reaches; GB/s and words
+    (7.88, "a link of 8 GT/s x8, 7.9 GB/s"), (15.75, "a link of 8 GT/s x16, 15.8 GB/s"),
+    (31.5, "a link of 16 GT/s x16, 31.5 GB/s"),
+)  # fmt: skip
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
@@ -124,6 +128,9 @@ def degraded(case: Case) -> Finding | None:
         if short:
             about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
             return observed(case, case.told(name, ", ".join(short)), about, kept)
+    links = [row for row in _NIC_LINKS if row[0] < (case.shape.nic_gb_per_s or 0) and case.seen.nic_pcie_link is None]
+    if kept := first_kept([v for v in case.low(("rdma-write",)) if _of_host_memory(v)], links, _WRITTEN):
+        return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],))
     link = case.seen.link
     full = (
         link is not None

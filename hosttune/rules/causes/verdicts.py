@@ -9,7 +9,7 @@ import msgspec
 
 from hosttune.bench.baselines import ABOVE_PEAK
 from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
-from hosttune.model.measured import COLLECTIVES, METRICS, Figure, Measured
+from hosttune.model.measured import COLLECTIVES, METRICS, RINGS, Figure, Measured
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, SOCKET_MEMORY, TYPICAL_MFU, Estimate
 from hosttune.predicting.shape import HostShape
@@ -71,6 +71,7 @@ _AFTER = re.compile(  # what people write after a unit
     r"(?i)(?:\(|(?: per |/| each )(?:gpu|card|rank|nic|port|hca|device|node|host|pair|direction)\b"
     r"|\b(?:bus|alg|bidir)).*"
 )
+_ALGORITHM_RATE = re.compile(r"(?i)\balg(?:o|orithm)?[ -]?b(?:and)?w")  # nccl-tests doc/PERFORMANCE.md
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -170,8 +171,12 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     problem = _contradiction(ranks, hosts, shape)
     if problem:
         return Judged(figure, "unknown", problem, value, factor=factor)
-    forced = f"{measured.setup.environment.get('NCCL_ALGO', '')} {figure.subject[:400]}"
-    flat = re.search(r"(?i)\bring\b", forced) is not None
+    flat = (
+        re.search(r"(?i)\bring\b", f"{measured.setup.environment.get('NCCL_ALGO')} {figure.subject[:400]}") is not None
+    )
+    if ranks and figure.metric in RINGS and _ALGORITHM_RATE.search(f"{figure.subject[:400]} {figure.unit[:40]}"):
+        moved = (ranks - 1) / ranks * (2 if figure.metric == "all-reduce-busbw" else 1)
+        value, factor = value * moved, factor * moved
     found = estimate(Question(figure.metric, ranks, hosts, figure.size_bytes, flat=flat), shape)
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
