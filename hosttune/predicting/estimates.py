@@ -32,6 +32,9 @@ _LEAST_WITHOUT_PEERS = 0.4  # 8 RTX 5090 without peer access: 28 of 63 GB/s, fou
 # Two healthy H200 give 0.34 of the bound in an all-to-all of 32 MiB, 0.61 of 256 MiB (tests/cases/models/healthy.json).
 _LARGE = 256 << 20
 _LEAST_PART = 4 << 20  # bytes that each sends each in an all-to-all: of less the time is mostly latency
+# Of the bound of a flat ring, which the library can also take between two hosts; 0.9 was low (nccl-tests issue 380).
+# Of a slot in an all-to-all: 4 RTX 4090 give 18 GB/s through host memory; 2 of 31.5 was low (nccl issue 1603).
+_AS_RING, _ALL_OVER_PCIE = 0.93, 0.1
 _NOTHING = Estimate("", "", "no model of this metric has a source")
 
 
@@ -311,7 +314,11 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     because: tuple[str, ...] = (
         f"{shape.nics} {ports} × {shape.nic_gb_per_s:g} GB/s = {host:g} GB/s a host, {hosts} hosts",
     )
-    bound = formulas.flat(host) if question.flat else formulas.hierarchical(host, hosts, per_host)
+    bound = (
+        formulas.flat(host)
+        if question.flat and shape.nic_kind != "ethernet"
+        else formulas.hierarchical(host, hosts, per_host)
+    )
     if shape.links == 0:  # what enters a GPU goes over its slot
         bound = min(bound, shape.slot_gb_per_s * (per_host or 1)) if shape.slot_gb_per_s and per_host else bound
     reduces = shape.generation is not None and shape.generation.switch_part is not None and shape.switched
@@ -322,13 +329,14 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
         return Estimate(
             "GB/s", "bound g·b·k(n-1) ÷ (n(k-1))", formulas.PORTS_SOURCE, bound, None, because, at_least=0.5 * part
         )
-    low_below = _least(question, _STEADY) * part
+    low_below = min(_least(question, _STEADY), formulas.GB10_LEAST if shape.staged else 1.0)
+    low_below *= part
     if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
         if shape.generation and shape.generation.switch_part and shape.links_gb_per_s:  # no more than in one host
             typical = min(typical, formulas.in_switch(shape.links_gb_per_s, shape.generation.switch_part, per_host))
         because += ("two hosts with a switch that reduces: hierarchical, which gives more than a flat ring can",)
-        low_below = min(low_below, formulas.flat(host) / typical)
+        low_below = min(low_below, formulas.flat(host) * _AS_RING / typical)
     else:
         typical = min(formulas.flat(host) * formulas.FLAT_PART, bound)
     bound = max(bound, links)  # whether the links of a rack carry it is not known
@@ -360,7 +368,7 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
         links = shape.leaving_gb_per_s(ranks)
         if links is None:
             return _missing("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, _missing_of_ring(ranks, shape))
-        part = 0.5 if shape.switched or (shape.links == 0 and not each_to_each) else None
+        part = 0.5 if shape.switched else (_ALL_OVER_PCIE if each_to_each else 0.5) if shape.links == 0 else None
         because = (f"{ranks} GPUs, {links:g} GB/s leave each",)
         return Estimate(
             "GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, links, at_least=part, because=because

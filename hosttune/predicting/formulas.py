@@ -92,6 +92,8 @@ NETWORK_SOURCE = (
     f"{PORTS_SOURCE}; 0.957: stas00/ml-engineering@744d01e (381.8 of 400), nccl-tests"
     " issue 119 (95.74 of 100), nccl issue 949 (48 of 50); 0.853: nccl-tests issue 380 (320 of 375)"
 )
+# Healthy pairs of GB10 give 18.9 to 23.7 of 25 GB/s (NVIDIA/dgx-spark-playbooks issue 25, pull request 103).
+GB10_LEAST = 0.75
 RDMA_PART = 0.96  # 24 of 25 GB/s (nccl-tests issue 119) and 390 of 400 Gb/s (Azure, nd96isr_mi300x_v5.conf, line 56)
 RDMA_SOURCE = "the port's rate; 0.96: nccl-tests issue 119 (24 of 25 GB/s a port)"
 

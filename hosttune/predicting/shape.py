@@ -22,6 +22,7 @@ _OF_EVERY_MODEL = frozenset(
     ("geforce", "tesla", "quadro", "radeon", "instinct", "generation", "workstation", "edition")
 ).union(vendor.name for vendor in VENDORS)
 _OTHER_FORMS = {"laptop", "mobile", "sff"}  # of the same name, with fewer units or slower memory
+_GB10, _QSFP = re.compile(r"(?i)\bgb10\b"), 200.0  # Gb/s; that port is two functions, each on four lanes (100 Gb/s)
 _BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
 
 
@@ -83,6 +84,11 @@ class HostShape(msgspec.Struct, frozen=True):
         return rate * min(1.0, (ranks - 1) / (_BOARD - 1)) if rate and self.meshed else rate
 
     @property
+    def staged(self) -> bool:
+        """Whether NICs never reach the GPU's memory directly (DGX Spark user guide: no GPUDirect RDMA)."""
+        return _GB10.search(self.gpu or "") is not None
+
+    @property
     def slot_gb_per_s(self) -> float | None:
         """What the GPU's slot carries, one direction."""
         return pcie_gb_per_s(*self.slot) if self.slot else None
@@ -119,6 +125,8 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
         slot = (link.max_speed_gts, link.max_width)
     ports, seen = setup.nics or Nics(), measured.observations.nic_link
     rate = ports.rate_gbps or (seen.max_rate_gbps if seen else None)
+    if _GB10.search(setup.gpu or "") and rate == _QSFP:
+        ports, rate = Nics(count=2, kind=ports.kind), _QSFP / 2
     return HostShape(
         gpu=setup.gpu,
         generation=generation,
@@ -132,7 +140,9 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
         nic_gb_per_s=rate / 8 if rate else None,
         nic_kind=ports.kind,
         cpu=setup.cpu,
-        virtual=setup.virtual,
+        virtual=setup.virtual
+        if setup.virtual is not None
+        else any(re.search(r"(?i)\b(?:guests?|vms?)\b", figure.subject[:400]) for figure in measured.figures) or None,
         slices=slices_of(setup.gpu),
         meshed=links is None and "pair" in peaks,
     )

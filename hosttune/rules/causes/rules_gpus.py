@@ -80,6 +80,11 @@ def _at_pcie(case: Case) -> tuple[Judged, str] | None:
     return (low[0], f"what a PCIe slot carries at most, {rate:.1f} GB/s") if low else None
 
 
+def _of_links(case: Case) -> Grade:
+    """Return how well PCIe's rate shows that links are not used: in a guest a meshed board can be hidden, too."""
+    return "default" if case.shape.meshed and case.shape.virtual else "fits"
+
+
 @rule(
     "fabric-manager-not-running",
     tier="stop",
@@ -158,7 +163,12 @@ def _p2p_disabled(case: Case) -> Finding | None:
         return None  # then it is sockets that carry the data
     told = (("p2p", "off", "peer access is off"), ("p2p", "partly", "peer access is off between some of them"),
             ("transport", "shm", "its channels go via SHM"))  # fmt: skip
-    words = [*variables, *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value)]
+    words = [
+        *variables,
+        # Where the driver gives no peer access, shared memory is the only way within a host.
+        *(() if variables or case.shape.linked or (case.shape.hosts or 1) > 1 else shared),
+        *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value),
+    ]
     if variables and case.seen.transport == "socket" and case.shape.hosts == 1:
         words += [*shared, "so the library uses sockets within the host"]
     kept = _at_pcie(case)
@@ -195,7 +205,7 @@ def _p2p_disabled(case: Case) -> Finding | None:
     if not low or case.seen.p2p is not None or case.seen.transport in ("p2p", "nvls"):
         return None
     if kept is not None:
-        return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
+        return supports(_of_links(case), (f"{kept[0].name} is below {kept[1]}",), low)
     if not case.shape.linked and case.shape.virtual:
         return supports("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
     if lacks_peers(case):
@@ -240,7 +250,7 @@ def _links_down(case: Case) -> Finding | None:
     if not low or not case.shape.linked or case.seen.p2p is not None:
         return None
     if kept is not None:
-        return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
+        return supports(_of_links(case), (f"{kept[0].name} is below {kept[1]}",), low)
     return supports("possible", ("how many links are up was not read",), low)
 
 
@@ -280,8 +290,11 @@ def nvls_off(case: Case) -> Finding | None:
 def nvls_not_available(case: Case) -> Finding | None:
     """The machine cannot let the switch reduce."""
     kept = _ring_kept(case)
-    if _without_switch(case) and case.seen.nvls is False and case.complaint:
-        return supports("observed", ("switches of this generation do not reduce",))
+    if case.seen.nvls is False and case.complaint and not _set(case, NCCL_NVLS_ENABLE=("0",)):
+        return supports(
+            "observed",
+            ("switches of this generation do not reduce" if _without_switch(case) else "the run did not use NVLS",),
+        )
     if kept is None or case.seen.nvls or case.seen.transport == "nvls" or _set(case, NCCL_NVLS_ENABLE=("0",)):
         return None
     grade: Grade = "fits" if case.shape.virtual else "default"
@@ -293,6 +306,7 @@ _FORCED = (
     *("NCCL_NTHREADS", "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS", "NCCL_LL_THRESHOLD", "NCCL_TREE_THRESHOLD"),
     *("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS", "NCCL_NCHANNELS_PER_NET_PEER"),
 )
+_ALGORITHM = re.compile(r"(?i)\b(?:ring|tree|nvls(?: ?tree)?|collnet\w*|pat|simple|ll(?:128)?)\b")
 _SIZED = ("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_SPLIT_DATA_ON_QPS")
 
 
@@ -319,6 +333,15 @@ def forced(case: Case) -> Finding | None:
         return supports("fits", (words,), engine)
     if case.shape.links == 0 and not case.shape.virtual and case.low(COLLECTIVES):
         variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not
+    rows = [
+        (v.figure.metric, _ALGORITHM.sub("", v.figure.subject[:400]), v)
+        for v in case.figures
+        if v.figure.metric in COLLECTIVES and _ALGORITHM.search(v.figure.subject[:400])
+    ]
+    if slow := tuple(
+        v for *run, v in rows for *again, other in rows if run == again and (v.value or 0) * 1.5 < (other.value or 0)
+    ):
+        return supports("fits", (f"{slow[0].name} is far below the same run with another",), slow)
     # What is set for all does not set one apart.
     about = tuple(judged for judged in case.about(COLLECTIVES) if judged not in case.apart(COLLECTIVES))
     if case.alone and variables:
@@ -351,7 +374,9 @@ def topology_file(case: Case) -> Finding | None:
     words = ", ".join(variables) or "a topology file is in use"
     if case.shape.virtual is False or case.seen.gpu_nic_path in ("SYS", "NODE"):
         return observed(case, words, about)
-    return supports("indirect", (words,), about) if about or case.alone else None  # in guests it is usual
+    if not about and not case.alone:
+        return None
+    return supports("possible" if case.shape.virtual and not variables else "indirect", (words,), about)
 
 
 @rule(

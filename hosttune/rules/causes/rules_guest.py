@@ -24,6 +24,7 @@ from hosttune.rules.engine import Finding
 
 _FAR = re.compile(r"\b(?:far|remote|other|wrong) (?:numa )?(?:node|socket|memory)\b|cross[- ]socket", re.IGNORECASE)
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
+_ON_HOST = re.compile(r"(?i)\b(?:bare[- ]?metal|on the host|of the host)\b")
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
 
 
@@ -95,16 +96,25 @@ def topology_hidden(case: Case) -> Finding | None:
     if words:
         copies = case.about((*HOST_COPIES, *MEMORY, *WORK)) if seen.guest_numa is False else case.about(WORK)
         return observed(case, "; ".join(words), (*case.networked, *case.local, *copies), kept)
-    low = tuple(judged for judged in case.networked if judged.verdict == "low" and judged.figure.metric in COLLECTIVES)
-    if case.shape.meshed:  # RCCL knows such boards by their tree and nodes (ROCm/rccl issue 1204)
+    low = case.low_between if seen.transport != "libfabric" else ()  # aws-ofi-nccl knows the topology of its instances
+    if case.shape.meshed or not case.networked:  # RCCL knows meshed boards by their tree (ROCm/rccl issue 1204)
         low += tuple(judged for judged in case.local if judged.verdict == "low")
     low += case.low(("memory-copy",)) if seen.guest_numa is None else ()
     if seen.guest_topology == "mirrored" or not case.shape.virtual or not low or seen.topology_file:
         return None
     if kept is not None:
         return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), low)
+    fine = [
+        v
+        for v in case.figures
+        if v.verdict == "expected" and _ON_HOST.search(v.name) and v.figure.metric in {j.figure.metric for j in low}
+    ]
+    if fine:
+        return supports("fits", (f"{fine[0].name} is as it should be: the guest makes the difference",), low)
     return supports(
-        "default", ("a guest has one NUMA node and a flat PCI tree unless they are planned; they were not read",), low
+        "fits" if case.shape.meshed and case.local else "default",
+        ("a guest has one NUMA node and a flat PCI tree unless they are planned; they were not read",),
+        low,
     )
 
 

@@ -29,6 +29,10 @@ from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
+_WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest reaches; GB/s and words
+    (7.88, "a link of 8 GT/s x8, 7.9 GB/s"), (15.75, "a link of 8 GT/s x16, 15.8 GB/s"),
+    (31.5, "a link of 16 GT/s x16, 31.5 GB/s"),
+)  # fmt: skip
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
 _GEN3 = 8.0  # GT/s
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
@@ -124,9 +128,16 @@ def degraded(case: Case) -> Finding | None:
             short.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
         if short:
             about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
+<<<<<<< HEAD
             # Decoding needs 1 % of eight lanes (noonghunna/club-3090 issue 1000): a lowered power limit costs it more.
             weak = case.lowered and all(re.search(r"(?i)decod", judged.figure.subject[:400]) for judged in about)
             return observed(case, case.told(name, ", ".join(short)), () if weak else about, kept, weak=about)
+=======
+            return observed(case, case.told(name, ", ".join(short)), about, kept)
+    links = [row for row in _NIC_LINKS if row[0] < (case.shape.nic_gb_per_s or 0) and case.seen.nic_pcie_link is None]
+    if kept := first_kept([v for v in case.low(("rdma-write",)) if _of_host_memory(v)], links, _WRITTEN):
+        return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],))
+>>>>>>> mendB
     link = case.seen.link
     full = (
         link is not None
@@ -175,6 +186,8 @@ def _of_host_memory(judged: Judged) -> bool:
 
 def _through_host(case: Case) -> str | None:
     """Return why copies between GPU and NIC cross the CPU anyway, so that redirection costs them nothing more."""
+    if case.shape.staged:
+        return "its NICs never reach GPU memory directly"
     if case.seen.gpudirect_rdma is False or (case.seen.peer_memory_module is False and not case.seen.gpudirect_rdma):
         return "data goes through host memory (no GPUDirect RDMA)"
     if case.seen.gpu_nic_path in ("PHB", "NODE", "SYS") and case.shape.virtual is False:
@@ -252,7 +265,7 @@ def acs(case: Case) -> Finding | None:
         return supports("fits", (words,), halved)
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
-    if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
+    if (case.shape.virtual and case.seen.transport != "libfabric") or case.seen.iommu in ("on", "passthrough"):
         return supports("default", ("an IOMMU is in use, with which the kernel turns redirection on",), low)
     return supports("possible", ("whether bridges redirect traffic between devices is not known",), low)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from hosttune.bench.baselines import ABOVE_PEAK
 from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
-from hosttune.model.measured import COLLECTIVES, METRICS, Figure, Measured
+from hosttune.model.measured import COLLECTIVES, METRICS, RINGS, Figure, Measured
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, SOCKET_MEMORY, TYPICAL_MFU, Estimate
 from hosttune.predicting.shape import HostShape
@@ -75,6 +75,7 @@ _AFTER = re.compile(  # what people write after a unit
     r"(?i)(?:\(|(?: per |/| each )(?:gpu|card|rank|nic|port|hca|device|node|host|pair|direction)\b"
     r"|\b(?:bus|alg|bidir)).*"
 )
+_ALGORITHM_RATE = re.compile(r"(?i)\balg(?:o|orithm)?[ -]?b(?:and)?w")  # nccl-tests doc/PERFORMANCE.md
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -176,14 +177,18 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     problem = _contradiction(ranks, hosts, shape)
     if problem:
         return Judged(figure, "unknown", problem, value, factor=factor)
+    told = f"{figure.subject[:400]} {figure.unit[:40]}"
     shared = re.search(SHARE, figure.subject[:400]) is not None
     metric = "send-recv-busbw" if figure.metric == "p2p" and (hosts or 0) > 1 else figure.metric
-    found = estimate(Question(metric, ranks, hosts, figure.size_bytes, shared=shared), shape)
+    flat = re.search(r"(?i)\bring\b", f"{measured.setup.environment.get('NCCL_ALGO')} {told}") is not None
+    if ranks and figure.metric in RINGS and _ALGORITHM_RATE.search(told):
+        moved = (ranks - 1) / ranks * (2 if figure.metric == "all-reduce-busbw" else 1)
+        value, factor = value * moved, factor * moved
+    found = estimate(Question(metric, ranks, hosts, figure.size_bytes, flat=flat, shared=shared), shape)
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
-    told = f"{figure.subject[:400]} {figure.unit[:40]}"  # a copy within a GPU always counts what is read and written
-    both = (
+    both = (  # a copy within a GPU always counts what is read and written
         figure.metric != "device-copy" and re.search(r"(?i)both directions|bidirectional|\bbidir\b", told) is not None
     )
     bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
