@@ -128,16 +128,12 @@ def degraded(case: Case) -> Finding | None:
             short.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
         if short:
             about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
-<<<<<<< HEAD
             # Decoding needs 1 % of eight lanes (noonghunna/club-3090 issue 1000): a lowered power limit costs it more.
             weak = case.lowered and all(re.search(r"(?i)decod", judged.figure.subject[:400]) for judged in about)
             return observed(case, case.told(name, ", ".join(short)), () if weak else about, kept, weak=about)
-=======
-            return observed(case, case.told(name, ", ".join(short)), about, kept)
     links = [row for row in _NIC_LINKS if row[0] < (case.shape.nic_gb_per_s or 0) and case.seen.nic_pcie_link is None]
     if kept := first_kept([v for v in case.low(("rdma-write",)) if _of_host_memory(v)], links, _WRITTEN):
         return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],))
->>>>>>> mendB
     link = case.seen.link
     full = (
         link is not None
