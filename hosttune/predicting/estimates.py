@@ -398,6 +398,11 @@ def _port(question: Question, shape: HostShape) -> Estimate:
         return _missing("Gb/s", "0.96 of the port's rate", formulas.RDMA_SOURCE, "the rate of a port")
     rate = shape.nic_gb_per_s * 8
     because = (f"port of {rate:g} Gb/s",)
+    if shape.staged:  # its two functions share a port of twice the rate
+        most = (formulas.pcie_gb_per_s(32.0, 4) or 0) * 8
+        return Estimate(
+            "Gb/s", "bound: 4 lanes", formulas.PCIE_SOURCE, most, rate * formulas.RDMA_PART, because, _STEADY
+        )
     slot = formulas.pcie_gb_per_s(*shape.nic_slot) if shape.nic_slot else None
     if slot is not None and shape.nic_slot is not None and slot * 8 < rate:
         speed, width = shape.nic_slot

@@ -145,6 +145,8 @@ SOCKET_MEMORY: Sequence[tuple[str, float]] = (
     (r"emerald|\b[468]5\d\d", 358.4),
     (r"ice lake|\b[68]3\d\d", 204.8),
     (r"cascade|\b[68]2\d\d", 140.8),
+    (r"e5-26\d\d ?v4|broadwell", 76.8),
+    (r"e5-26\d\d ?v3|haswell", 68.3),
     (r"grace", 512.0),
     (r"threadripper pro [35]9[79]5|altra", 204.8),
     (r"threadripper pro 79[789]5", 332.8),

@@ -184,14 +184,15 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
             -len(pair[1].explains),
         )
     )  # fmt: skip
+    explained = {figure.name for _, finding in ranked if finding.outcome == "proven" for figure in finding.explains}
+    ranked = [
+        (rule, finding)
+        for rule, finding in ranked
+        if finding.outcome not in ("default", "possible") or not finding.explains
+        or {figure.name for figure in finding.explains} - explained
+    ]  # fmt: skip
     better = [pair for pair in ranked if pair[1].outcome != "possible"]
-    explained = {figure.name for _, finding in better if finding.outcome == "proven" for figure in finding.explains}
-    possible = [
-        pair
-        for pair in ranked
-        if pair[1].outcome == "possible"
-        and (not pair[1].explains or {figure.name for figure in pair[1].explains} - explained)
-    ]
+    possible = [pair for pair in ranked if pair[1].outcome == "possible"]
     return [*better[:_MOST_CAUSES], *possible[: max(0, _ENOUGH - len(better))]]
 
 

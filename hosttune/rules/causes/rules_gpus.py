@@ -55,7 +55,8 @@ def _set(case: Case, **values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _pairs(case: Case) -> tuple[Judged, ...]:
-    return tuple(judged for judged in (*case.about(("p2p",)), *case.local) if (judged.hosts or 1) == 1)
+    pairs = tuple(judged for judged in (*case.about(("p2p",)), *case.local) if (judged.hosts or 1) == 1)
+    return pairs or (case.about(WORK) if (case.shape.per_host or 1) > 1 and case.shape.hosts in (None, 1) else ())
 
 
 def _low_pairs(case: Case) -> tuple[Judged, ...]:
@@ -262,7 +263,7 @@ def _links_down(case: Case) -> Finding | None:
 )
 def nvls_off(case: Case) -> Finding | None:
     """The switch could reduce, and the library does not use it."""
-    if _without_switch(case):
+    if _without_switch(case) or case.shape.per_host == 1:  # nothing to reduce within a host
         return None
     variables = _set(case, NCCL_NVLS_ENABLE=("0",))
     kept = _ring_kept(case)

@@ -242,7 +242,9 @@ def port_count(case: Case) -> Finding | None:
     used = case.seen.said.get("nics", "").split(", ")
     count = None if used[0] else ports_named(case.environment.get("NCCL_IB_HCA", ""))
     if count is not None and case.shape.nics is not None and count < case.shape.nics and (_low(case) or case.alone):
-        return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", case.networked, kept)
+        of_run = tuple(judged for judged in case.networked if judged.figure.metric != "rdma-write")  # of one port
+        if of_run or case.complaint:
+            return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", of_run, kept)
     if used[0] and len(used) < (case.shape.nics or 0):
         return observed(
             case, f"the library uses {', '.join(used)} alone, of {case.shape.nics} NICs", case.networked, kept
@@ -259,6 +261,10 @@ def port_count(case: Case) -> Finding | None:
         return supports("indirect", (f"NCCL_CROSS_NIC={case.environment['NCCL_CROSS_NIC'][:40]}",), _low(case))
     if case.seen.transport == "socket":
         return None
+    bond, rate = case.seen.nic_link, case.shape.nic_gb_per_s
+    if kept is None and bond and rate and (bond.ports or 0) > (case.shape.nics or 1):
+        limit = rate * (case.shape.nics or 1) / (bond.ports or 1)
+        kept = first_kept(_low(case), [(limit, f"the rate of one of {bond.ports} bonded ports, {limit:g} GB/s")])
     if kept is not None:
         return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
     two = tuple(judged for judged in case.low_between if judged.hosts == 2)  # of more, the network comes first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hosttune.model.measured import COLLECTIVES
 from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRule, observed, rule, supports
 from hosttune.rules.engine import Finding
 
@@ -11,6 +12,7 @@ _LINES = 4
 _LOCKED = re.compile(r"(?i)page-?locked|pinned")
 _PAGEABLE = 2.0  # times: page-locked memory gives at least so much more where the driver must copy first
 _NEAR = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
+_KEPT = re.compile(r"(?i)buffered|cached|page cache")
 _CACHE = 32 << 20  # bytes; the second-level cache of an RTX 4060 Ti
 
 LOG_LINE = CauseRule(
@@ -54,6 +56,7 @@ def impossible(case: Case) -> Finding | None:
     source="docs/models.md, what is measured",
     remedy="measure one direction, with pinned memory, after a warm-up: hosttune validate --level 1",
     confirm="the same figure from hosttune validate --level 1",
+    unread=("pageable_memory", HOST_COPIES, "whether the host's memory was page-locked was not read", "possible"),
 )
 def artefact(case: Case) -> Finding | None:
     """The way of measuring, not the machine, makes the figure."""
@@ -91,6 +94,19 @@ def artefact(case: Case) -> Finding | None:
         )  # fmt: skip
         about += pageable
         words += [f"{other.name}: page-locked memory gives {judged.value:.3g} GB/s there" for other in pageable]
+    alone = tuple(
+        judged for judged in case.figures
+        if judged.value == 0 and judged.figure.metric in COLLECTIVES and (judged.figure.size_bytes or 0) >= _CACHE
+    )  # fmt: skip
+    if alone:
+        why = f"{alone[0].name}: 0: each process ran alone, for bus bandwidth counts what others get"
+        return supports("fits", (why,), alone)
+    kept = [
+        judged for judged in case.figures if judged.figure.metric in STORAGE and _KEPT.search(judged.figure.subject)
+    ]
+    direct = [judged.value or 0 for judged in case.figures if judged.figure.metric in STORAGE and judged not in kept]
+    if kept and direct and (kept[0].value or 0) > max(direct):
+        return supports("fits", (f"{kept[0].name}: out of the page cache, not of the drive",), tuple(kept))
     if case.seen.cold and not case.seen.storage_bound and (case.open or case.complaint):
         words.append("the first run: caches, clocks and connections were cold")
         about += case.open

@@ -35,6 +35,7 @@ _WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest r
 )  # fmt: skip
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
 _GEN3 = 8.0  # GT/s
+_BETWEEN, _OF_SLOT = 0.6, 0.35  # of a slot: copies between GPUs through switches; less is not the slot's doing
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
 # A guest has at most so many GPUs; where its copies go through the root they reach this part of the NICs' rate:
@@ -93,9 +94,13 @@ def generation_limit(case: Case) -> Finding | None:
         return supports("fits" if several_alike(case) else "possible", (words,), alike)
     rate = pcie_gb_per_s(*limit)
     words = f"the slot can do {limit[0]:g} GT/s x{limit[1]}, the GPU more"
-    kept = first_kept(case.low(HOST_COPIES), [(rate, f"the slot's bound {rate:.1f} GB/s")] if rate else [])
+    bound = [(rate, f"the slot's bound {rate:.1f} GB/s")] if rate else []
+    kept = first_kept(case.low(HOST_COPIES), bound) or first_kept(case.low(("p2p",)), bound, _BETWEEN)
     alone = case.measured.setup.gpus_per_host == 1  # work of one GPU is mostly in its own memory
-    return observed(case, words, case.about([name for name in _OVER_PCIE if not alone or name not in WORK]), kept)
+    about = case.about([name for name in _OVER_PCIE if not alone or name not in WORK])
+    crossing = (*COLLECTIVES, "p2p", "rdma-write")
+    little = [v for v in about if v.figure.metric in crossing and (v.value or 0) < (rate or 0) * _OF_SLOT]
+    return observed(case, words, tuple(judged for judged in about if judged not in little), kept)
 
 
 @rule(
@@ -151,7 +156,8 @@ def degraded(case: Case) -> Finding | None:
     words = tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart)
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
     # Copies that peer access makes no faster are held by the link of a GPU, not by a bridge.
-    metrics = (*HOST_COPIES, *(("p2p",) if case.seen.peer_copies_slow is False else ()))
+    fast = any(judged.figure.metric == "p2p" and judged.verdict == "expected" for judged in case.figures)
+    metrics = (*HOST_COPIES, *(("p2p",) if case.seen.peer_copies_slow is False or fast else ()))
     low = apart or tuple(
         judged for judged in case.low(metrics) if not (judged.apart and BY_NODE.search(judged.figure.subject))
     )
@@ -223,7 +229,7 @@ def acs(case: Case) -> Finding | None:
         between += () if case.shape.linked or case.shape.per_host == 1 else case.about(WORK)
         if case.seen.ats and case.shape.virtual:  # as it should be in a guest: translated requests go directly
             between = tuple(judged for judged in between if judged.verdict == "low")
-        return observed(case, words, between) if case.seen.acs_redirect else None
+        return observed(case, words, case.of_every_device(between)) if case.seen.acs_redirect else None
     if case.seen.peer_copies_slow:
         words = (
             "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"

@@ -40,6 +40,7 @@ _LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 inclu
 _STREAM = 0.4  # about half of what STREAM reaches
 # GB/s: of one SATA port, which drives of a host can have, and of the slowest hard disks in use
 _DRIVE = 15.75  # GB/s, four lanes of 32 GT/s, the most that a drive has
+_DRIVE, _DRIVES = 31.5, 504.0  # GB/s: PCIe 6.0 x4, and 128 lanes of it
 _SATA, _HARD_DISK, _BLOCK = 0.6, 0.1, 1 << 17  # bytes from which reads show the rate of a drive
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
@@ -172,7 +173,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     if figure.metric in ("h2d", "d2h") and re.search(r"(?i)gdrcopy|by (?:the )?cpu\b|mapped bar", figure.subject[:400]):
         return Judged(figure, "unknown", "loads and stores of the CPU: no model has a source", value, factor=factor)
     ranks, hosts = _of_subject(figure.subject, shape)
-    if hosts is None and shape.hosts is None and shape.nics is None and ranks and ranks <= (shape.per_host or 0):
+    if hosts is None and shape.hosts is None and shape.nics is None and 1 < (ranks or 0) <= (shape.per_host or 0):
         hosts = 1  # no more GPUs than a host has, and no network in the setup
     problem = _contradiction(ranks, hosts, shape)
     if problem:
@@ -192,7 +193,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         figure.metric != "device-copy" and re.search(r"(?i)both directions|bidirectional|\bbidir\b", told) is not None
     )
     bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
-    averaged = AVERAGE.search(figure.subject) is not None
+    averaged = AVERAGE.search(figure.subject) is not None and not _OF_LARGE.search(figure.subject)
     verdict, why = _verdict(value, bound, typical, found, averaged)
     most, device = _FASTEST.get(figure.metric, (None, ""))
     if bound is None and most is not None and value > most * _together(figure, ranks, shape) * (2 if both else 1):
@@ -210,6 +211,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
 
 
 SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b"  # of what a GPU has of a host's ports
+_OF_LARGE = re.compile(r"(?i)\bover (?:\d+ ?g|(?:1(?:2[89]|[3-9]\d)|[2-9]\d\d) ?m)i?b\b")  # 128 MB and more
 AVERAGE = re.compile(r"(?i)\b(?:average|avg|mean)\b")  # over sizes of messages
 _SEVERAL = (
     r"\b(?:all|sum|aggregate|together|per (?:node|host))\b|"
@@ -261,6 +263,8 @@ def _of_subject(subject: str, shape: HostShape) -> tuple[int | None, int | None]
     gpus = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:gpus?|ranks)\b", text)
     hosts = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:hosts?|nodes?|guests|machines|vms)\b", text)
     ranks = int(gpus[1]) if gpus else None
+    if gpus and hosts and re.match(r" (?:each|a|per)\b", text[gpus.end() :]):
+        ranks = int(gpus[1]) * int(hosts[1])
     whole = ranks is not None and ranks == shape.per_host and not re.search(r"hosts|nodes", text)
     if hosts is None and (whole or re.search(r"\b(?:intra|within)\b", text)):
         return ranks or shape.per_host, 1
@@ -309,6 +313,8 @@ def _reads(figure: Figure, value: float, factor: float, measured: Measured, shap
     )
     if value > _DRIVE:
         return Judged(figure, "expected", f"more than the link of one drive, {_DRIVE:g} GB/s", value, factor=factor)
+    if value > (most := _DRIVE if re.search(r"(?i)\b(?:one|single|drive|ssd|nvme)\b", figure.subject) else _DRIVES):
+        return Judged(figure, "impossible", f"more than {most:g} GB/s, which no such storage has", value, most)
     why = f"less than {words}, {least:g} GB/s" if large and value < least else _NO_MODEL
     return Judged(figure, "unknown" if why == _NO_MODEL else "low", why, value, factor=factor)
 
@@ -321,6 +327,8 @@ def _memory(figure: Figure, value: float, factor: float, measured: Measured, sha
     one = re.search(r"(?i)\b(?:socket|node)\b", figure.subject) or not re.match(r"2 ?[x×]", name)
     bound = rate if one else 2 * rate
     why = f"{value / bound:.0%} of the channels' rate, {bound:g} GB/s"
+    if value > bound * ABOVE_PEAK and not (one and re.match(r"2 ?[x×]", name) and value <= 2 * rate):
+        return Judged(figure, "impossible", why, value, bound, factor=factor)
     return Judged(figure, "low" if value < bound * _STREAM else "unknown", why, value, bound, factor=factor)
 
 
