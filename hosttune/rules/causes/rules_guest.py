@@ -67,6 +67,7 @@ def far_node(case: Case) -> Finding | None:
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory
     if case.low(HOST_COPIES) and not alone and re.match(r"2 ?[x×]", case.shape.cpu or ""):
         return supports("default", ("a process runs on either socket unless it is bound; it was not read",), low)
+    low = low or tuple(v for v in case.low(("rdma-write",)) if "GPU" not in v.name)
     return supports("possible", ("the node of the memory was not read",), low) if low and not alone else None
 
 

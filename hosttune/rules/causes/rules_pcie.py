@@ -128,8 +128,12 @@ def degraded(case: Case) -> Finding | None:
         if short:
             about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
             return observed(case, case.told(name, ", ".join(short)), about, kept)
-    links = [row for row in _NIC_LINKS if row[0] < (case.shape.nic_gb_per_s or 0) and case.seen.nic_pcie_link is None]
-    if kept := first_kept([v for v in case.low(("rdma-write",)) if _of_host_memory(v)], links, _WRITTEN):
+    untold = case.shape.nic_gb_per_s or 0 if case.seen.nic_pcie_link is None else 0
+    if kept := first_kept(
+        [v for v in case.low(("rdma-write",)) if _of_host_memory(v)],
+        [row for row in _NIC_LINKS if row[0] < untold],
+        _WRITTEN,
+    ):
         return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],))
     link = case.seen.link
     full = (
@@ -348,7 +352,11 @@ def relaxed_ordering(case: Case) -> Finding | None:
         if judged.verdict == "low" and (case.shape.virtual or judged.apart.endswith(BESIDE) or strict)
     )
     if low and case.seen.relaxed_ordering is None and case.seen.transport != "socket":
-        return supports("possible", ("relaxed ordering of the NIC was not read",), low)
+        return supports(
+            "default" if strict and low[0].figure.metric == "rdma-write" else "possible",
+            ("relaxed ordering of the NIC was not read",),
+            low,
+        )
     return None
 
 
