@@ -94,7 +94,7 @@ def socket_transport(case: Case) -> Finding | None:
         return supports("default", ("the NICs are Ethernet: without RDMA the library uses sockets",), low)
     # Boards with switches have ports of 100 Gb/s and more, also where they are not told.
     untold = case.shape.switched and case.shape.nic_gb_per_s is None
-    slow = [v for v in case.networked if untold and v.figure.metric in RINGS and v.verdict == "unknown" and not v.small]
+    slow = [v for v in case.networked if untold and v.verdict == "unknown" and (v.hosts or 0) > 1 and not v.small]
     slow += [judged for judged in _little(case, low) if (judged.value or 0) < _MOST_TCP]
     most = min(_AS_TCP[1], (case.shape.host_gb_per_s or _MOST_TCP / _TCP_PART) * _TCP_PART)
     if slow and all(
