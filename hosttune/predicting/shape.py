@@ -18,8 +18,8 @@ from hosttune.predicting.formulas import SOCKET_LINKS, pcie_gb_per_s
 _SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # PCI Express Base Specification
 _GTS_OF_16 = {15.75: 8.0, 31.5: 16.0, 63.0: 32.0}  # GB/s of 16 lanes, as in roofline.toml
-_GB10, _QSFP = re.compile(r"(?i)\bgb10\b"), 200.0  # Gb/s; that port is two functions, each on four lanes (100 Gb/s)
 _BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
+_GB10, _QSFP = re.compile(r"(?i)\bgb10\b"), 200.0  # Gb/s; that port is two functions, each on four lanes (100 Gb/s)
 
 
 class HostShape(msgspec.Struct, frozen=True):

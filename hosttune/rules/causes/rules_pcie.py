@@ -108,6 +108,13 @@ def generation_limit(case: Case) -> Finding | None:
 )
 def degraded(case: Case) -> Finding | None:
     """The link runs below what both ends support."""
+    untold = case.shape.nic_gb_per_s or 0 if case.seen.nic_pcie_link is case.seen.link is None else 0
+    if kept := first_kept(
+        [v for v in case.low(("rdma-write",)) if _of_host_memory(v)],
+        [row for row in _NIC_LINKS if row[0] < untold],
+        _WRITTEN,
+    ):
+        return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],))
     for name, link, metrics in (
         ("link", case.seen.link, HOST_COPIES),
         ("nic_pcie_link", case.seen.nic_pcie_link, ("rdma-write",)),
@@ -128,13 +135,6 @@ def degraded(case: Case) -> Finding | None:
         if short:
             about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
             return observed(case, case.told(name, ", ".join(short)), about, kept)
-    untold = case.shape.nic_gb_per_s or 0 if case.seen.nic_pcie_link is None else 0
-    if kept := first_kept(
-        [v for v in case.low(("rdma-write",)) if _of_host_memory(v)],
-        [row for row in _NIC_LINKS if row[0] < untold],
-        _WRITTEN,
-    ):
-        return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],))
     link = case.seen.link
     full = (
         link is not None
