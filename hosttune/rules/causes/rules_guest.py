@@ -102,12 +102,11 @@ def topology_hidden(case: Case) -> Finding | None:
         return None
     if kept is not None:
         return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), low)
-    fine = [
+    if fine := [
         v
         for v in case.figures
         if v.verdict == "expected" and _ON_HOST.search(v.name) and v.figure.metric in {j.figure.metric for j in low}
-    ]
-    if fine:
+    ]:
         return supports("fits", (f"{fine[0].name} is as it should be: the guest makes the difference",), low)
     return supports(
         "fits" if case.shape.meshed and case.local else "default",

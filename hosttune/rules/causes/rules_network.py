@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES, RINGS
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE, TCP_GB_PER_S, TCP_WIDTH
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
@@ -96,17 +95,23 @@ def socket_transport(case: Case) -> Finding | None:
     untold = case.shape.switched and case.shape.nic_gb_per_s is None
     slow = [v for v in case.networked if untold and v.verdict == "unknown" and (v.hosts or 0) > 1 and not v.small]
     slow += [judged for judged in _little(case, low) if (judged.value or 0) < _MOST_TCP]
-    most = min(_AS_TCP[1], (case.shape.host_gb_per_s or _MOST_TCP / _TCP_PART) * _TCP_PART)
     if slow and all(
-        v.figure.metric in RINGS and latency_share(case, v) < _LATENCY and _AS_TCP[0] <= (v.value or 0) <= most
+        v.figure.metric in RINGS
+        and latency_share(case, v) < _LATENCY
+        and _AS_TCP[0]
+        <= (v.value or 0)
+        <= min(_AS_TCP[1], (case.shape.host_gb_per_s or _MOST_TCP / _TCP_PART) * _TCP_PART)
         for v in slow
     ):
         return supports("fits", (f"{slow[0].name} is about what TCP gives",), low or tuple(slow))
     if not slow or not low:
         return None
     # EFA and Slingshot, which are neither InfiniBand nor RoCE, need a plugin of the library's.
-    grade: Grade = "possible" if case.shape.nic_kind or untold else "default"
-    return supports(grade, (f"{slow[0].name} is less than a fifth of the ports' rate",), low)
+    return supports(
+        "possible" if case.shape.nic_kind or untold else "default",
+        (f"{slow[0].name} is less than a fifth of the ports' rate",),
+        low,
+    )
 
 
 @rule(
@@ -176,9 +181,10 @@ def other_socket(case: Case) -> Finding | None:
         return supports("possible", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
     if path is None and (beside := beside_host(_low(case))):
         return supports("possible", (f"{beside[0].name}: {beside[0].apart}",), beside)
-    asked = path is None and not case.shape.staged and case.seen.transport != "socket"
     if unread := tuple(
-        v for v in _low(case) if asked and ("GPU memory" in v.name or (case.shape.nics == 1 and v in case.low_between))
+        v
+        for v in (() if path or case.shape.staged or case.seen.transport == "socket" else _low(case))
+        if "GPU memory" in v.name or (case.shape.nics == 1 and v in case.low_between)
     ):
         return supports("possible", ("the path from GPU to NIC was not read",), unread)
     return None
@@ -279,8 +285,12 @@ def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
     count, rate = case.shape.nics, case.shape.nic_gb_per_s
     for verdict in _low(case):
         for used in range(1, min(count or 0, 64)):
-            lost = (count or 0) % used == 0 or used + 1 == count  # by halves, or one
-            if lost and rate and abs((verdict.value or 0) / (used * rate * FLAT_PART) - 1) <= _NEAR:
+            # Ports are lost by halves, or one.
+            if (
+                rate
+                and ((count or 0) % used == 0 or used + 1 == count)
+                and abs((verdict.value or 0) / (used * rate * FLAT_PART) - 1) <= _NEAR
+            ):
                 yield verdict, f"what {used} of {count} ports give, {used * rate * FLAT_PART:.1f} GB/s"
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRule, observed, rule, supports
+import re
+
+from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRule, observed, rule, slower_run, supports
 from hosttune.rules.engine import Finding
 
 _LINES = 4
+_VERSION = re.compile(
+    r"(?i)\b(?:[nr]ccl|ucx|cuda|drivers?|kernel|linux|rocm|libfabric|ofed|fw|firmware|open ?mpi|(?:py)?torch|version)"
+    r"[ -]?v?\d+(?:\.\d+)*[\w.+-]{0,20}"
+)
 _CACHE = 32 << 20  # bytes; the second-level cache of an RTX 4060 Ti
 
 LOG_LINE = CauseRule(
@@ -93,6 +99,8 @@ def artefact(case: Case) -> Finding | None:
 )
 def version(case: Case) -> Finding | None:
     """A new version is slower."""
+    if slow := slower_run(case, _VERSION, 1.15):
+        return supports("fits", (f"{slow[0].name} is below the same run with another version",), slow)
     return observed(case, "the figure changed with a version", case.open) if case.seen.changed_with_version else None
 
 

@@ -181,8 +181,10 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         re.search(r"(?i)\bring\b", f"{measured.setup.environment.get('NCCL_ALGO')} {figure.subject[:400]}") is not None
     )
     if ranks and figure.metric in RINGS and _ALGORITHM_RATE.search(f"{figure.subject[:400]} {figure.unit[:40]}"):
-        moved = (ranks - 1) / ranks * (2 if figure.metric == "all-reduce-busbw" else 1)
-        value, factor = value * moved, factor * moved
+        value, factor = (
+            number * (2 if figure.metric == "all-reduce-busbw" else 1) * (ranks - 1) / ranks
+            for number in (value, factor)
+        )
     found = estimate(Question(figure.metric, ranks, hosts, figure.size_bytes, flat=flat), shape)
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
