@@ -322,7 +322,7 @@ def forced(case: Case) -> Finding | None:
     if case.shape.links == 0 and not case.shape.virtual and case.low(COLLECTIVES):
         variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not
     if slow := slower_run(case, _ALGORITHM, 1.5):
-        return supports("fits", (f"{slow[0].name} is far below the same run with another",), slow)
+        return supports("fits", (f"{slow[0].name} is far below the same run with another algorithm",), slow)
     # What is set for all does not set one apart.
     about = tuple(judged for judged in case.about(COLLECTIVES) if judged not in case.apart(COLLECTIVES))
     if case.alone and variables:
