@@ -22,8 +22,8 @@ _OF_EVERY_MODEL = frozenset(
     ("geforce", "tesla", "quadro", "radeon", "instinct", "generation", "workstation", "edition")
 ).union(vendor.name for vendor in VENDORS)
 _OTHER_FORMS = {"laptop", "mobile", "sff"}  # of the same name, with fewer units or slower memory
-_GB10, _QSFP = re.compile(r"(?i)\bgb10\b"), 200.0  # Gb/s; that port is two functions, each on four lanes (100 Gb/s)
 _BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
+_GB10, _QSFP = re.compile(r"(?i)\bgb10\b"), 200.0  # Gb/s; that port is two functions, each on four lanes (100 Gb/s)
 
 
 class HostShape(msgspec.Struct, frozen=True):

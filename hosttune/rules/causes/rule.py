@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -181,6 +182,18 @@ def rule(
 def supports(grade: Grade, evidence: Sequence[str], explains: tuple[Judged, ...] = ()) -> Finding:
     """Return what speaks for a cause: how strong it is, the evidence in words, and the figures that it explains."""
     return Finding(evidence[0], outcome=grade, more=tuple(evidence[1:]), explains=explains)
+
+
+def slower_run(case: Case, named: re.Pattern[str], times: float) -> tuple[Judged, ...]:
+    """Return the figures that are so many times below the same run with another of what their subjects name."""
+    rows = [
+        (v.figure.metric, v.figure.size_bytes, named.sub("", v.figure.subject[:400]), v)
+        for v in case.figures
+        if named.search(v.figure.subject[:400])
+    ]
+    return tuple(
+        v for *run, v in rows if any(run == again and (v.value or 0) * times < (w.value or 0) for *again, w in rows)
+    )
 
 
 def keeps_to(figure: Judged, limit: float | None, least: float = 0.8) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES, RINGS
 from hosttune.predicting import formulas
-from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, keeps_to, observed, rule, supports
+from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, keeps_to, observed, rule, slower_run, supports
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
@@ -334,15 +334,8 @@ def forced(case: Case) -> Finding | None:
         return supports("fits", (words,), engine)
     if case.shape.links == 0 and not case.shape.virtual and case.low(COLLECTIVES):
         variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not
-    rows = [
-        (v.figure.metric, _ALGORITHM.sub("", v.figure.subject[:400]), v)
-        for v in case.figures
-        if v.figure.metric in COLLECTIVES and _ALGORITHM.search(v.figure.subject[:400])
-    ]
-    if slow := tuple(
-        v for *run, v in rows for *again, other in rows if run == again and (v.value or 0) * 1.5 < (other.value or 0)
-    ):
-        return supports("fits", (f"{slow[0].name} is far below the same run with another",), slow)
+    if slow := slower_run(case, _ALGORITHM, 1.5):
+        return supports("fits", (f"{slow[0].name} is far below the same run with another algorithm",), slow)
     # What is set for all does not set one apart.
     about = tuple(judged for judged in case.about(COLLECTIVES) if judged not in case.apart(COLLECTIVES))
     if case.alone and variables:

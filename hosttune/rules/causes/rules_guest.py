@@ -72,6 +72,7 @@ def far_node(case: Case) -> Finding | None:
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory
     if case.low(HOST_COPIES) and not alone and re.match(r"2 ?[x×]", case.shape.cpu or ""):
         return supports("default", ("a process runs on either socket unless it is bound; it was not read",), low)
+    low = low or tuple(v for v in case.low(("rdma-write",)) if "GPU" not in v.name)
     return supports("possible", ("the node of the memory was not read",), low) if low and not alone else None
 
 
@@ -106,12 +107,11 @@ def topology_hidden(case: Case) -> Finding | None:
         return None
     if kept is not None:
         return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), low)
-    fine = [
+    if fine := [
         v
         for v in case.figures
         if v.verdict == "expected" and _ON_HOST.search(v.name) and v.figure.metric in {j.figure.metric for j in low}
-    ]
-    if fine:
+    ]:
         return supports("fits", (f"{fine[0].name} is as it should be: the guest makes the difference",), low)
     return supports(
         "fits" if case.shape.meshed and case.local else "default",

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES, RINGS
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE, TCP_GB_PER_S, TCP_WIDTH
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
@@ -99,16 +98,25 @@ def socket_transport(case: Case) -> Finding | None:
         return supports("default", ("the NICs are Ethernet: without RDMA the library uses sockets",), low)
     # Boards with switches have ports of 100 Gb/s and more, also where they are not told.
     untold = case.shape.switched and case.shape.nic_gb_per_s is None
-    slow = [v for v in case.networked if untold and v.figure.metric in RINGS and v.verdict == "unknown" and not v.small]
+    slow = [v for v in case.networked if untold and v.verdict == "unknown" and (v.hosts or 0) > 1 and not v.small]
     slow += [judged for judged in _little(case, low) if (judged.value or 0) < _MOST_TCP]
-    most = min(_AS_TCP[1], (case.shape.host_gb_per_s or _MOST_TCP / _TCP_PART) * _TCP_PART)
-    if slow and all(_AS_TCP[0] <= (v.value or 0) <= most and latency_share(case, v) < _LATENCY for v in slow):
+    if slow and all(
+        v.figure.metric in RINGS
+        and latency_share(case, v) < _LATENCY
+        and _AS_TCP[0]
+        <= (v.value or 0)
+        <= min(_AS_TCP[1], (case.shape.host_gb_per_s or _MOST_TCP / _TCP_PART) * _TCP_PART)
+        for v in slow
+    ):
         return supports("fits", (f"{slow[0].name} is about what TCP gives",), low or tuple(slow))
     if not slow or not low:
         return None
     # EFA and Slingshot, which are neither InfiniBand nor RoCE, need a plugin of the library's.
-    grade: Grade = "possible" if case.shape.nic_kind or untold else "default"
-    return supports(grade, (f"{slow[0].name} is less than a fifth of the ports' rate",), low)
+    return supports(
+        "possible" if case.shape.nic_kind or untold else "default",
+        (f"{slow[0].name} is less than a fifth of the ports' rate",),
+        low,
+    )
 
 
 @rule(
@@ -178,8 +186,11 @@ def other_socket(case: Case) -> Finding | None:
         return supports("possible", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
     if path is None and (beside := beside_host(_low(case))):
         return supports("possible", (f"{beside[0].name}: {beside[0].apart}",), beside)
-    asked = path is None and not case.shape.staged and case.seen.transport != "socket"
-    if unread := tuple(v for v in _low(case) if asked and ("GPU memory" in v.name or case.shape.nics == 1)):
+    if unread := tuple(
+        v
+        for v in (() if path or case.shape.staged or case.seen.transport == "socket" else _low(case))
+        if "GPU memory" in v.name or (case.shape.nics == 1 and v in case.low_between)
+    ):
         return supports("possible", ("the path from GPU to NIC was not read",), unread)
     return None
 
@@ -287,9 +298,12 @@ def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
     count, rate = case.shape.nics, case.shape.nic_gb_per_s
     for verdict in _low(case):
         for used in range(1, min(count or 0, 64)):
-            if (count or 0) % used and used + 1 != count:  # they are lost by halves, or one
-                continue
-            if rate and verdict.value is not None and abs(verdict.value / (used * rate * FLAT_PART) - 1) <= _NEAR:
+            # Ports are lost by halves, or one.
+            if (
+                rate
+                and ((count or 0) % used == 0 or used + 1 == count)
+                and abs((verdict.value or 0) / (used * rate * FLAT_PART) - 1) <= _NEAR
+            ):
                 yield verdict, f"what {used} of {count} ports give, {used * rate * FLAT_PART:.1f} GB/s"
 
 
@@ -360,7 +374,7 @@ def congestion(case: Case) -> Finding | None:
     ]:  # fmt: skip
         words = f"{fewer[0][0].name} is far below {fewer[0][1].name}, over the same ports"
         return supports("fits", (words,), tuple(judged for judged, _ in fewer))
-    if hosts > 2 and case.seen.transport != "socket":
+    if hosts > (2 if case.shape.virtual else 1) and case.seen.transport != "socket":
         return supports(
             "default" if hosts >= _MANY_HOSTS else "possible",
             (f"{hosts} hosts share the network's links; its counters were not read",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hosttune.model.measured import COLLECTIVES
-from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRule, observed, rule, supports
+from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRule, observed, rule, slower_run, supports
 from hosttune.rules.engine import Finding
 
 _LINES = 4
@@ -13,6 +13,10 @@ _LOCKED = re.compile(r"(?i)page-?locked|pinned")
 _PAGEABLE = 2.0  # times: page-locked memory gives at least so much more where the driver must copy first
 _NEAR = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
 _KEPT = re.compile(r"(?i)buffered|cached|page cache")
+_VERSION = re.compile(
+    r"(?i)\b(?:[nr]ccl|ucx|cuda|drivers?|kernel|linux|rocm|libfabric|ofed|fw|firmware|open ?mpi|(?:py)?torch|version)"
+    r"[ -]?v?\d+(?:\.\d+)*[\w.+-]{0,20}"
+)
 _CACHE = 32 << 20  # bytes; the second-level cache of an RTX 4060 Ti
 
 LOG_LINE = CauseRule(
@@ -128,6 +132,8 @@ def artefact(case: Case) -> Finding | None:
 )
 def version(case: Case) -> Finding | None:
     """A new version is slower."""
+    if slow := slower_run(case, _VERSION, 1.15):
+        return supports("fits", (f"{slow[0].name} is below the same run with another version",), slow)
     # What is known only by its bound can have been nearer to it before.
     below = tuple(v for v in case.figures if v.bound and not v.typical and (v.value or 0) < v.bound * _NEAR)
     about = case.open or below

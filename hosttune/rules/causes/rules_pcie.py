@@ -114,6 +114,13 @@ def generation_limit(case: Case) -> Finding | None:
 )
 def degraded(case: Case) -> Finding | None:
     """The link runs below what both ends support."""
+    untold = case.shape.nic_gb_per_s or 0 if case.seen.nic_pcie_link is case.seen.link is None else 0
+    if kept := first_kept(
+        [v for v in case.low(("rdma-write",)) if _of_host_memory(v)],
+        [row for row in _NIC_LINKS if row[0] < untold],
+        _WRITTEN,
+    ):
+        return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],))
     for name, link, metrics in (
         ("link", case.seen.link, HOST_COPIES),
         ("nic_pcie_link", case.seen.nic_pcie_link, ("rdma-write",)),
@@ -136,9 +143,6 @@ def degraded(case: Case) -> Finding | None:
             # Decoding needs 1 % of eight lanes (noonghunna/club-3090 issue 1000): a lowered power limit costs it more.
             weak = case.lowered and all(re.search(r"(?i)decod", judged.figure.subject[:400]) for judged in about)
             return observed(case, case.told(name, ", ".join(short)), () if weak else about, kept, weak=about)
-    links = [row for row in _NIC_LINKS if row[0] < (case.shape.nic_gb_per_s or 0) and case.seen.nic_pcie_link is None]
-    if kept := first_kept([v for v in case.low(("rdma-write",)) if _of_host_memory(v)], links, _WRITTEN):
-        return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],))
     link = case.seen.link
     full = (
         link is not None
@@ -362,7 +366,11 @@ def relaxed_ordering(case: Case) -> Finding | None:
         if judged.verdict == "low" and (case.shape.virtual or judged.apart.endswith(BESIDE) or strict)
     )
     if low and case.seen.relaxed_ordering is None and case.seen.transport != "socket":
-        return supports("possible", ("relaxed ordering of the NIC was not read",), low)
+        return supports(
+            "default" if strict and low[0].figure.metric == "rdma-write" else "possible",
+            ("relaxed ordering of the NIC was not read",),
+            low,
+        )
     return None
 
 

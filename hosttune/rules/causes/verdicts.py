@@ -76,7 +76,7 @@ _AFTER = re.compile(  # what people write after a unit
     r"(?i)(?:\(|(?: per |/| each )(?:gpu|card|rank|nic|port|hca|device|node|host|pair|direction)\b"
     r"|\b(?:bus|alg|bidir)).*"
 )
-_ALGORITHM_RATE = re.compile(r"(?i)\balg(?:o|orithm)?[ -]?b(?:and)?w")  # nccl-tests doc/PERFORMANCE.md
+_ALGORITHM_RATE = re.compile(r"(?i)^(?!.*\bbus).*\balg(?:o|orithm)?[ -]?b(?:and)?w")  # nccl-tests doc/PERFORMANCE.md
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -173,8 +173,16 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     if figure.metric in ("h2d", "d2h") and re.search(r"(?i)gdrcopy|by (?:the )?cpu\b|mapped bar", figure.subject[:400]):
         return Judged(figure, "unknown", "loads and stores of the CPU: no model has a source", value, factor=factor)
     ranks, hosts = _of_subject(figure.subject, shape)
-    if hosts is None and shape.hosts is None and shape.nics is None and 1 < (ranks or 0) <= (shape.per_host or 0):
-        hosts = 1  # no more GPUs than a host has, and no network in the setup
+    if (
+        hosts is None
+        and shape.hosts is None
+        and (ranks or 0) > 1
+        and shape.per_host
+        and (not shape.nics or (ranks or 0) > shape.per_host)
+    ):
+        hosts = -(
+            -(ranks or 0) // shape.per_host
+        )  # without a network in the setup no more GPUs than a host has are of one
     problem = _contradiction(ranks, hosts, shape)
     if problem:
         return Judged(figure, "unknown", problem, value, factor=factor)
