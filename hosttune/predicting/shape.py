@@ -177,17 +177,16 @@ def peaks_of(gpu: str | None, pci_id: str | None, standard: Standard) -> list[Pe
     exact = [device for device, texts in named.items() if wanted in texts]
     if len(wanted) > 1 and exact and not standard.peaks.keys() & exact:  # a form whose peaks have no source
         return []
-    devices = standard.peaks.keys() & exact or _with_words(wanted, named, standard)
-    if not devices:  # the size of the memory, where no model's name has it
-        devices = _with_words(frozenset(word for word in wanted if not word.endswith("gb")), named, standard)
-    return [row for device, row in standard.peaks.items() if device in devices]
-
-
-def _with_words(wanted: frozenset[str], named: Mapping[str, set[frozenset[str]]], standard: Standard) -> set[str]:
-    """Return the devices whose name has these words, of which one tells a model: "h200", not "80gb"."""
-    if not any(re.fullmatch(r"[a-z]+[0-9]+[a-z]?", word) for word in wanted):
-        return {device for device in standard.peaks if wanted and wanted in named[device]}
-    return {device for device in standard.peaks if any(wanted <= words for words in named[device])}
+    found = standard.peaks.keys() & exact
+    # The size of the memory is left out where no model's name has it. "h200" tells a model, "80gb" does not.
+    for words in (wanted, frozenset(word for word in wanted if not word.endswith("gb"))):
+        telling = any(re.fullmatch(r"[a-z]+[0-9]+[a-z]?", word) for word in words)
+        found = found or {
+            device
+            for device in standard.peaks
+            if any(words == name or (telling and words <= name) for name in named[device])
+        }
+    return [row for device, row in standard.peaks.items() if device in found]
 
 
 def _model_words(text: str) -> frozenset[str]:
