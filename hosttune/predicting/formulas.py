@@ -151,6 +151,8 @@ SOCKET_MEMORY: Sequence[tuple[str, float]] = (
     (rf"{_XEON}[68]1\d\d", 128.0),
     (rf"{_XEON}69\d\dp", 614.4),
     (rf"{_XEON}67\d\dp", 409.6),
+    (r"e5-2\d\d\d ?v4", 76.8),
+    (r"e5-2\d\d\d ?v3", 68.2),
     (r"ryzen ai max|strix halo", 256.0),
 )
 SOCKET_SOURCE = "NVIDIA/nccl@5067397 src/graph/topo.h (SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW)"

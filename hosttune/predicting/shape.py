@@ -19,7 +19,7 @@ _SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # PCI Express Base Specification
 _GTS_OF_16 = {15.75: 8.0, 31.5: 16.0, 63.0: 32.0}  # GB/s of 16 lanes, as in roofline.toml
 _OF_EVERY_MODEL = frozenset(
-    ("geforce", "tesla", "quadro", "radeon", "instinct", "generation", "workstation", "edition")
+    ("geforce", "tesla", "quadro", "radeon", "instinct", "generation", "workstation", "edition", "hl", "hbm3", "hbm3e")
 ).union(vendor.name for vendor in VENDORS)
 _OTHER_FORMS = {"laptop", "mobile", "sff"}  # of the same name, with fewer units or slower memory
 _BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
@@ -191,7 +191,7 @@ def peaks_of(gpu: str | None, pci_id: str | None, standard: Standard) -> list[Pe
 
 def _model_words(text: str) -> frozenset[str]:
     joined = re.sub(r"\b([0-9]+) ?gb\b", r"\1gb", re.sub(r"sxm[2-6]", "sxm", text.lower()))
-    joined = re.sub(r"\b([a-z]{4,20}) ([0-9])\b", r"\1\2", joined)
+    joined = re.sub(r"\b([a-z]{4,20}) ([0-9])\b", r"\1\2", joined.replace("rtx", "rtx "))
     return frozenset(re.findall(r"[a-z0-9]+", joined)) - _OF_EVERY_MODEL
 
 

@@ -12,7 +12,7 @@ _LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.04, 0.5
 _COLD, _WARM = r"(?i)\bcold|first|start|begin", r"(?i)\b(?:hot|warm|sustained|steady|minutes)\b"
 _FALLS = 0.5, 0.93  # what heat leaves of a figure: 0.95 and more is noise, less than half of it another fault
 _WORKING_CLOCK = 1000.0  # MHz; products run at more on V100 (boost 1,530), A100 (1,410) and H100 (1,980)
-_FULL_LOAD = r"(?i)full load|100 ?%|burn|stress|gemm|matmul|product"  # what takes a board to its limit
+_FULL_LOAD = r"(?i)full load|burn|stress|gemm|matmul|product"  # what takes a board to its limit
 _REASONS = "nvml.h, clocks event reasons"
 
 
