@@ -78,7 +78,7 @@ GENERATIONS = (
     Generation(names=r"a100|a30", pcie_gts=_GEN4, link_gb_per_s=20.0, link_peak_gb_per_s=25.0, ring_part=_A100_RING),
     Generation(names=r"v100 sxm[23]", pcie_gts=_GEN3, link_gb_per_s=20.0, link_peak_gb_per_s=25.0, links=6),
     Generation(names=r"p100 sxm2", pcie_gts=_GEN3, link_gb_per_s=18.0, link_peak_gb_per_s=20.0, links=4),
-    Generation(names=r"v100", pcie_gts=_GEN3, link_gb_per_s=20.0, link_peak_gb_per_s=25.0),
+    Generation(names=r"v100s?", pcie_gts=_GEN3, link_gb_per_s=20.0, link_peak_gb_per_s=25.0),
     Generation(names=r"p100", pcie_gts=_GEN3, link_gb_per_s=18.0, link_peak_gb_per_s=20.0),
     Generation(names=r"50[56]0", pcie_gts=_GEN5, pcie_lanes=8, links=0),
     Generation(names=r"3050|40[56]0|2000 ada|a2", pcie_gts=_GEN4, pcie_lanes=8, links=0),

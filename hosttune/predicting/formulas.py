@@ -136,24 +136,25 @@ SOCKET_LINKS: Sequence[tuple[str, float]] = (
     (r"skylake|cascade|ice lake|8[1-3]\d\d", 10.0),
     (r"epyc|zen|rome|milan|genoa|turin", 16.0),
 )
+_XEON = r"(?:xeon|platinum|gold|silver).*\b"  # desktop models have the same numbers, and two channels
 # Memory channels × rate of a socket, GB/s: the CPUs' data sheets. STREAM with all cores reaches about 0.8 of it.
 SOCKET_MEMORY: Sequence[tuple[str, float]] = (
     (r"epyc 9\d\d5|turin", 576.0),
     (r"epyc 9\d\d4|genoa|bergamo", 460.8),
     (r"epyc 7\d\d[23]|rome|milan", 204.8),
-    (r"sapphire|\b[468]4\d\d", 307.2),
-    (r"emerald|\b[468]5\d\d", 358.4),
-    (r"ice lake|\b[68]3\d\d", 204.8),
-    (r"cascade|\b[68]2\d\d", 140.8),
-    (r"e5-26\d\d ?v4|broadwell", 76.8),
-    (r"e5-26\d\d ?v3|haswell", 68.3),
+    (rf"^(?!.*\bmax\b).*sapphire|{_XEON}[468]4\d\d", 307.2),  # Xeon Max has memory of its own
+    (rf"emerald|{_XEON}[468]5\d\d", 358.4),
+    (rf"{_XEON}[68]3\d\d", 204.8),
+    (rf"cascade|{_XEON}[68]2\d\d", 140.8),
     (r"grace", 512.0),
     (r"threadripper pro [35]9[79]5|altra", 204.8),
     (r"threadripper pro 79[789]5", 332.8),
     (r"epyc 7\d\d1|naples", 170.6),
-    (r"\b[68]1\d\d|skylake", 128.0),
-    (r"\b69\d\dp", 614.4),
-    (r"\b67\d\dp", 409.6),
+    (rf"{_XEON}[68]1\d\d", 128.0),
+    (rf"{_XEON}69\d\dp", 614.4),
+    (rf"{_XEON}67\d\dp", 409.6),
+    (r"e5-2\d\d\d ?v4", 76.8),
+    (r"e5-2\d\d\d ?v3", 68.2),
     (r"ryzen ai max|strix halo", 256.0),
 )
 SOCKET_SOURCE = "NVIDIA/nccl@5067397 src/graph/topo.h (SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW)"

@@ -19,7 +19,7 @@ _SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # PCI Express Base Specification
 _GTS_OF_16 = {15.75: 8.0, 31.5: 16.0, 63.0: 32.0}  # GB/s of 16 lanes, as in roofline.toml
 _OF_EVERY_MODEL = frozenset(
-    ("geforce", "tesla", "quadro", "radeon", "instinct", "generation", "workstation", "edition")
+    ("geforce", "tesla", "quadro", "radeon", "instinct", "generation", "workstation", "edition", "hl", "hbm3", "hbm3e")
 ).union(vendor.name for vendor in VENDORS)
 _OTHER_FORMS = {"laptop", "mobile", "sff"}  # of the same name, with fewer units or slower memory
 _BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
@@ -187,22 +187,21 @@ def peaks_of(gpu: str | None, pci_id: str | None, standard: Standard) -> list[Pe
     exact = [device for device, texts in named.items() if wanted in texts]
     if len(wanted) > 1 and exact and not standard.peaks.keys() & exact:  # a form whose peaks have no source
         return []
-    devices = standard.peaks.keys() & exact or _with_words(wanted, named, standard)
-    if not devices:  # the size of the memory, where no model's name has it
-        devices = _with_words(frozenset(word for word in wanted if not word.endswith("gb")), named, standard)
-    return [row for device, row in standard.peaks.items() if device in devices]
-
-
-def _with_words(wanted: frozenset[str], named: Mapping[str, set[frozenset[str]]], standard: Standard) -> set[str]:
-    """Return the devices whose name has these words, of which one tells a model: "h200", not "80gb"."""
-    if not any(re.fullmatch(r"[a-z]+[0-9]+[a-z]?", word) for word in wanted):
-        return {device for device in standard.peaks if wanted and wanted in named[device]}
-    return {device for device in standard.peaks if any(wanted <= words for words in named[device])}
+    found = standard.peaks.keys() & exact
+    # The size of the memory is left out where no model's name has it. "h200" tells a model, "80gb" does not.
+    for words in (wanted, frozenset(word for word in wanted if not word.endswith("gb"))):
+        telling = any(re.fullmatch(r"[a-z]+[0-9]+[a-z]?", word) for word in words)
+        found = found or {
+            device
+            for device in standard.peaks
+            if any(words == name or (telling and words <= name) for name in named[device])
+        }
+    return [row for device, row in standard.peaks.items() if device in found]
 
 
 def _model_words(text: str) -> frozenset[str]:
     joined = re.sub(r"\b([0-9]+) ?gb\b", r"\1gb", re.sub(r"sxm[2-6]", "sxm", text.lower()))
-    joined = re.sub(r"\b([a-z]{4,20}) ([0-9])\b", r"\1\2", joined)
+    joined = re.sub(r"\b([a-z]{4,20}) ([0-9])\b", r"\1\2", joined.replace("rtx", "rtx "))
     return frozenset(re.findall(r"[a-z0-9]+", joined)) - _OF_EVERY_MODEL
 
 

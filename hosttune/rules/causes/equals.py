@@ -23,7 +23,9 @@ _COUNTED = r"gpus|ranks|processes|hosts|nodes|guests|ports|nics|hcas|rails|cards
 _PLACE = re.compile(
     r"\b(?:host|node|pair|rack)[ _-][a-z0-9][\w.-]{0,62}|"
     r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\d{1,3}(?:\.\d{1,3}){3}|"  # an address; 2.27.3 is a version
-    rf"(?<![\d.])(?<![x×] )(?<![x×])(?<!\b[mnk]=)\d+(?!\d|\.\d| ?[x×]| ?(?:{_COUNTED}|[kmgt]i?b)\b)",
+    # No size of a matrix, no model (H100, MI300X, RTX 4090), no count, no size.
+    r"(?<![\d.])(?<![x×] )(?<![x×])(?<!\b[mnk]=)(?<!\bmi)(?<!\b[abhlptv])\d{1,3}"
+    rf"(?!\d|\.\d| ?[x×]| ?(?:{_COUNTED}|[kmgt]i?b)\b)",
     re.IGNORECASE,
 )
 _PORTS = re.compile(r"\b(\d{1,4}) (?:ports?|nics?|hcas?|rails?|cards?)\b", re.IGNORECASE)

@@ -36,7 +36,8 @@ def several_alike(case: Case, metrics: tuple[str, ...] = HOST_COPIES) -> bool:
         {judged.figure.subject: judged.value or 0 for judged in case.low((metric,)) if not judged.apart}.values()
         for metric in metrics
     )
-    return any(len(values) > 1 and max(values) <= SPREAD * min(values) for values in groups)
+    each = any(re.search(r"(?i)\b(?:each|every|all) ", judged.figure.subject[:400]) for judged in case.low(metrics))
+    return each or any(len(values) > 1 and max(values) <= SPREAD * min(values) for values in groups)
 
 
 @rule(
@@ -60,7 +61,7 @@ def far_node(case: Case) -> Finding | None:
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     low = case.low(near)
     fine = [judged for judged in case.figures if judged.figure.metric in HOST_COPIES and judged.verdict == "expected"]
-    if several_alike(case) and len(fine) == len(low):
+    if several_alike(case) and len(fine) == len(low) > 1:
         return supports(
             "fits", (f"{len(low)} copies are low by the same, the others, whose CPU has the memory, not",), low
         )

@@ -81,7 +81,8 @@ def artefact(case: Case) -> Finding | None:
         for judged in above
         if judged.value and judged.bound and judged.value <= 2.02 * judged.bound
     ][:4]
-    if case.seen.pageable_memory and (case.about(HOST_COPIES) or case.complaint):
+    named = any(re.search(r"(?i)pageable|unpinned", judged.figure.subject[:400]) for judged in case.low(HOST_COPIES))
+    if (case.seen.pageable_memory or named) and (case.about(HOST_COPIES) or case.complaint):
         words.append("host memory is pageable: the driver copies it first")
         about += case.about(HOST_COPIES)
     locked = [
@@ -135,8 +136,9 @@ def version(case: Case) -> Finding | None:
     if slow := slower_run(case, _VERSION, 1.15):
         return supports("fits", (f"{slow[0].name} is below the same run with another version",), slow)
     # What is known only by its bound can have been nearer to it before.
-    below = tuple(v for v in case.figures if v.bound and not v.typical and (v.value or 0) < v.bound * _NEAR)
-    about = case.open or below
+    about = case.open or tuple(
+        v for v in case.figures if v.bound and not v.typical and (v.value or 0) < v.bound * _NEAR
+    )
     return observed(case, "the figure changed with a version", about) if case.seen.changed_with_version else None
 
 

@@ -37,10 +37,10 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
 _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
 _LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
-_STREAM = 0.4  # about half of what STREAM reaches
+# Of the channels' rate: about half of what STREAM reaches, and more than faster modules give.
+_STREAM, _FASTER = 0.4, 1.2
+_DRIVE, _DRIVES = 15.75, 504.0  # GB/s, four lanes of 32 GT/s, the most that a drive has, and 128, which a host has
 # GB/s: of one SATA port, which drives of a host can have, and of the slowest hard disks in use
-_DRIVE = 15.75  # GB/s, four lanes of 32 GT/s, the most that a drive has
-_DRIVE, _DRIVES = 31.5, 504.0  # GB/s: PCIe 6.0 x4, and 128 lanes of it
 _SATA, _HARD_DISK, _BLOCK = 0.6, 0.1, 1 << 17  # bytes from which reads show the rate of a drive
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
@@ -292,11 +292,13 @@ def _contradiction(ranks: int | None, hosts: int | None, shape: HostShape) -> st
 
 
 def _clock(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
-    most = measured.observations.max_sm_clock_mhz
+    idle = re.search(r"(?i)\bidle\b", figure.subject[:400])
+    most = None if idle else measured.observations.max_sm_clock_mhz
     if most is None and value < _SLOWEST_CLOCK and LOADED.search(figure.subject[:400]):
         return Judged(figure, "low", f"no data-center GPU works below {_SLOWEST_CLOCK:g} MHz", value, factor=factor)
     if most is None:
-        return Judged(figure, "unknown", "not known: the clock to compare with", value, factor=factor)
+        why = "an idle GPU lowers its clock" if idle else "not known: the clock to compare with"
+        return Judged(figure, "unknown", why, value, factor=factor)
     why = f"{value / most:.0%} of {most:g} MHz"
     low = value < most * _LEAST_CLOCK
     verdict: FigureVerdict = "impossible" if value > most * ABOVE_PEAK else "low" if low else "expected"
@@ -317,12 +319,16 @@ def _power(figure: Figure, value: float, factor: float, measured: Measured, shap
 def _reads(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     large = (figure.size_bytes or _BLOCK) >= _BLOCK and not re.search(r"(?i)hdd|SATA|random", figure.subject)
     least, words = (
-        (_SATA, "one SATA port carries") if figure.metric == "storage-read" else (_HARD_DISK, "a hard disk reads")
+        (_SATA, "one SATA port carries")
+        if figure.metric == "storage-read" or "nvme" in figure.subject.lower()
+        else (_HARD_DISK, "a hard disk reads")
     )
     if value > _DRIVE:
-        return Judged(figure, "expected", f"more than the link of one drive, {_DRIVE:g} GB/s", value, factor=factor)
-    if value > (most := _DRIVE if re.search(r"(?i)\b(?:one|single|drive|ssd|nvme)\b", figure.subject) else _DRIVES):
-        return Judged(figure, "impossible", f"more than {most:g} GB/s, which no such storage has", value, most)
+        one = figure.metric == "disk-read" and re.search(r"(?i)\b(?:one|single|a) ", figure.subject[:400])
+        if value > _DRIVES:
+            return Judged(figure, "impossible", f"more than {_DRIVES:g} GB/s: 128 lanes of 32 GT/s", value)
+        why = f"more than the link of a drive, {_DRIVE:g} GB/s: is it from memory?" if one else "several drives"
+        return Judged(figure, "impossible" if one else "expected", why, value, factor=factor)
     why = f"less than {words}, {least:g} GB/s" if large and value < least else _NO_MODEL
     return Judged(figure, "unknown" if why == _NO_MODEL else "low", why, value, factor=factor)
 
@@ -335,9 +341,9 @@ def _memory(figure: Figure, value: float, factor: float, measured: Measured, sha
     one = re.search(r"(?i)\b(?:socket|node)\b", figure.subject) or not re.match(r"2 ?[x×]", name)
     bound = rate if one else 2 * rate
     why = f"{value / bound:.0%} of the channels' rate, {bound:g} GB/s"
-    if value > bound * ABOVE_PEAK and not (one and re.match(r"2 ?[x×]", name) and value <= 2 * rate):
-        return Judged(figure, "impossible", why, value, bound, factor=factor)
-    return Judged(figure, "low" if value < bound * _STREAM else "unknown", why, value, bound, factor=factor)
+    above = value > (bound if one else 2 * rate) * _FASTER
+    verdict: FigureVerdict = "impossible" if above else "low" if value < bound * _STREAM else "unknown"
+    return Judged(figure, verdict, why, value, bound, factor=factor)
 
 
 def _link(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
