@@ -22,7 +22,7 @@ from hosttune.rules.causes.rule import (  # fmt: skip
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
-_FAR = re.compile(r"\b(?:far|remote|other|wrong) (?:numa )?(?:node|socket|memory)\b|cross[- ]socket", re.IGNORECASE)
+_FAR = re.compile(r"\b(?:far|remote|(?:other|wrong) (?:numa )?(?:node|socket|memory))\b|cross[- ]socket", re.IGNORECASE)
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
 

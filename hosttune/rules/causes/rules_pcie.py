@@ -312,10 +312,14 @@ def translation(case: Case) -> Finding | None:
     ):
         return None
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
-    if case.shape.virtual:  # a guest's devices are always translated
-        return observed(case, "the IOMMU translates", case.about(STORAGE)) if case.about(STORAGE) else None
-    return observed(
-        case, case.told("iommu", "the IOMMU translates every access of a device"), case.of_every_device(strong)
+    if case.shape.virtual:  # always translated: small requests notice it, those of 1 MiB and more hardly
+        strong = tuple(judged for judged in case.about(STORAGE) if (judged.figure.size_bytes or 0) < 1 << 20)
+    return (
+        observed(
+            case, case.told("iommu", "the IOMMU translates every access of a device"), case.of_every_device(strong)
+        )
+        if strong or not case.shape.virtual
+        else None
     )
 
 
