@@ -388,9 +388,7 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
 
 
 def _port(question: Question, shape: HostShape) -> Estimate:
-    if question.shared:
-        if shape.host_gb_per_s is None or not shape.per_host:
-            return _missing("Gb/s", "bound: a host's ports ÷ its GPUs", formulas.PORTS_SOURCE, _missing_of_ports(shape))
+    if question.shared and shape.host_gb_per_s and shape.per_host:
         part = shape.host_gb_per_s * 8 / shape.per_host
         because: tuple[str, ...] = (f"{shape.nics} ports × {shape.nic_gb_per_s:g} GB/s for {shape.per_host} GPUs",)
         return Estimate("Gb/s", "bound: a host's ports ÷ its GPUs", formulas.PORTS_SOURCE, part, because=because)

@@ -23,7 +23,7 @@ from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
 _FAR = re.compile(
-    r"\b(?:far|remote|other|another|wrong) (?:numa )?(?:node|socket|memory)\b|cross[- ]socket", re.IGNORECASE
+    r"\b(?:far|remote|(?:another|other|wrong) (?:numa )?(?:node|socket|memory))\b|cross[- ]socket", re.IGNORECASE
 )
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
 _ON_HOST = re.compile(r"(?i)\b(?:bare[- ]?metal|on the host|of the host)\b")

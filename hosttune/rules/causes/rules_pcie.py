@@ -233,7 +233,9 @@ def acs(case: Case) -> Finding | None:
         between += () if case.shape.linked or case.shape.per_host == 1 else case.about(WORK)
         if case.seen.ats and case.shape.virtual:  # as it should be in a guest: translated requests go directly
             between = tuple(judged for judged in between if judged.verdict == "low")
-        return observed(case, words, case.of_every_device(between)) if case.seen.acs_redirect else None
+        pairs = case.of_every_device(case.about(("p2p",)))
+        between = tuple(judged for judged in between if judged.figure.metric != "p2p" or judged in pairs)
+        return observed(case, words, between) if case.seen.acs_redirect else None
     if case.seen.peer_copies_slow:
         words = (
             "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"
@@ -336,10 +338,14 @@ def translation(case: Case) -> Finding | None:
     whole = [judged for judged in case.about(HOST_COPIES) if any(keeps_to(judged, rate, _COPIED) for rate in links)]
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
     strong = tuple(judged for judged in strong if judged.verdict == "low" or judged not in whole)  # all that it carries
-    if case.shape.virtual:  # a guest's devices are always translated
-        return observed(case, "the IOMMU translates", case.about(STORAGE)) if case.about(STORAGE) else None
-    return observed(
-        case, case.told("iommu", "the IOMMU translates every access of a device"), case.of_every_device(strong)
+    if case.shape.virtual:  # always translated: small requests notice it, those of 1 MiB and more hardly
+        strong = tuple(judged for judged in case.about(STORAGE) if (judged.figure.size_bytes or 0) < 1 << 20)
+    return (
+        observed(
+            case, case.told("iommu", "the IOMMU translates every access of a device"), case.of_every_device(strong)
+        )
+        if strong or not case.shape.virtual
+        else None
     )
 
 
