@@ -106,7 +106,7 @@ def model_names() -> dict[str, str]:
 
 def generation_of(model: str | None) -> Generation | None:
     """Return the generation of a GPU from the name of its model, in any maker's or operator's form; None if unknown."""
-    text = re.sub(r"[^a-z0-9]+", " ", (model or "")[:200].lower())
+    text = re.sub(r"[^a-z0-9]+|(?<=rtx)(?=[0-9])", " ", (model or "")[:200].lower())
     matching = (
         generation
         for vendor in VENDORS

@@ -14,6 +14,7 @@ from hosttune.gpu.vendor import Generation
 _GEN3, _GEN4, _GEN5 = 8.0, 16.0, 32.0
 _A100_RING = 235 / 240  # 8 GPUs: 235 GB/s (stas00/ml-engineering), which is also the most in NCCL's tuning.cc for SM80
 GENERATIONS = (
+    Generation(names=r".*(?:laptop|mobile)", links=0),  # their lanes differ by laptop
     Generation(
         names=r"gb[23]00",
         link_gb_per_s=40.1,
@@ -53,6 +54,16 @@ GENERATIONS = (
         links=8,
     ),
     Generation(
+        names=r"h20 3e",
+        pcie_gts=_GEN5,
+        link_gb_per_s=20.6,
+        link_peak_gb_per_s=25.0,
+        measured=True,
+        ring_part=0.97,
+        switch_part=0.83,
+        links=18,
+    ),
+    Generation(
         names=r"h100|h200|h20",
         pcie_gts=_GEN5,
         link_gb_per_s=20.6,
@@ -67,12 +78,14 @@ GENERATIONS = (
     Generation(names=r"a100|a30", pcie_gts=_GEN4, link_gb_per_s=20.0, link_peak_gb_per_s=25.0, ring_part=_A100_RING),
     Generation(names=r"v100 sxm[23]", pcie_gts=_GEN3, link_gb_per_s=20.0, link_peak_gb_per_s=25.0, links=6),
     Generation(names=r"p100 sxm2", pcie_gts=_GEN3, link_gb_per_s=18.0, link_peak_gb_per_s=20.0, links=4),
-    Generation(names=r"v100", pcie_gts=_GEN3, link_gb_per_s=20.0, link_peak_gb_per_s=25.0),
+    Generation(names=r"v100s?", pcie_gts=_GEN3, link_gb_per_s=20.0, link_peak_gb_per_s=25.0),
     Generation(names=r"p100", pcie_gts=_GEN3, link_gb_per_s=18.0, link_peak_gb_per_s=20.0),
-    Generation(names=r"rtx pro [456]\d00|50[5-9]0", pcie_gts=_GEN5, links=0),
-    Generation(names=r"l4|l40s?|40[5-9]0|[2456]000 ada", pcie_gts=_GEN4, links=0),
-    Generation(names=r"a2|a10g?|a16", pcie_gts=_GEN4, links=0),
-    Generation(names=r"a40|a[456]000|30[5-9]0", pcie_gts=_GEN4, link_gb_per_s=12.0, link_peak_gb_per_s=14.0625),
+    Generation(names=r"50[56]0", pcie_gts=_GEN5, pcie_lanes=8, links=0),
+    Generation(names=r"3050|40[56]0|2000 ada|a2", pcie_gts=_GEN4, pcie_lanes=8, links=0),
+    Generation(names=r"rtx pro [456]\d00|50[789]0", pcie_gts=_GEN5, links=0),
+    Generation(names=r"l4|l40s?|40[789]0|[456][05]00 (?:sff )?ada", pcie_gts=_GEN4, links=0),
+    Generation(names=r"a10g?|a16", pcie_gts=_GEN4, links=0),
+    Generation(names=r"a40|a[2456][05]00|30[6-9]0", pcie_gts=_GEN4, link_gb_per_s=12.0, link_peak_gb_per_s=14.0625),
     Generation(names=r"t4", pcie_gts=_GEN3, links=0),
     Generation(names=r"20[678]0|rtx [4568]000|titan rtx", pcie_gts=_GEN3),
 )

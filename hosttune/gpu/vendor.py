@@ -164,8 +164,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """What models of copies and collectives need of one generation of a maker's GPUs. None: no source, or none exists.
 
     - `names`: a regular expression of whole words in the model's name, in lower case.
-    - `pcie_gts`: the PCIe speed that it supports, in GT/s; all have 16 lanes. `cpu_link_gb_per_s`: one direction of a
-      link to its CPU that is used instead of PCIe.
+    - `pcie_gts`: the PCIe speed that it supports, in GT/s, of `pcie_lanes` lanes.
+    - `cpu_link_gb_per_s`: one direction of a link to its CPU that is used instead of PCIe.
     - `link_gb_per_s`: a link to other GPUs, one direction, as collectives count it; `link_peak_gb_per_s`: as the data
       sheet has it. `links`: how many a GPU has, None if models differ; `joins_hosts`: they can join those of a rack.
     - `measured`: the parts of peaks that were measured on H200 hold for this generation.
@@ -175,6 +175,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     names: str
     pcie_gts: float | None = None
+    pcie_lanes: int = 16
     cpu_link_gb_per_s: float | None = None
     link_gb_per_s: float | None = None
     link_peak_gb_per_s: float | None = None

@@ -32,6 +32,9 @@ _LEAST_WITHOUT_PEERS = 0.4  # 8 RTX 5090 without peer access: 28 of 63 GB/s, fou
 # Two healthy H200 give 0.34 of the bound in an all-to-all of 32 MiB, 0.61 of 256 MiB (tests/cases/models/healthy.json).
 _LARGE = 256 << 20
 _LEAST_PART = 4 << 20  # bytes that each sends each in an all-to-all: of less the time is mostly latency
+# Of the bound of a flat ring, which the library can also take between two hosts; 0.9 was low (nccl-tests issue 380).
+# Of a slot in an all-to-all: 4 RTX 4090 give 18 GB/s through host memory; 2 of 31.5 was low (nccl issue 1603).
+_AS_RING, _ALL_OVER_PCIE = 0.93, 0.1
 _NOTHING = Estimate("", "", "no model of this metric has a source")
 
 
@@ -39,7 +42,7 @@ class Question(msgspec.Struct, frozen=True):
     """What is asked: how many GPUs take part and on how many hosts, and the size of the message; None is unknown.
 
     `far`: host memory of another node. `flat`: between hosts, one ring over all GPUs. `tcp`: between hosts, over TCP
-    and not RDMA.
+    and not RDMA. `shared`: of `rdma-write`, what a GPU has of the ports of its host.
     """
 
     metric: str
@@ -49,6 +52,7 @@ class Question(msgspec.Struct, frozen=True):
     far: bool = False
     flat: bool = False
     tcp: bool = False
+    shared: bool = False
 
 
 def estimate(question: Question, shape: HostShape) -> Estimate:
@@ -108,7 +112,9 @@ def _pair(question: Question, shape: HostShape) -> Estimate:
         formula, source = "bound links × rate", formulas.PEAK_SOURCE
         if typical is not None:
             formula, source = f"{formula}; typical 0.877 of it", formulas.ON_GPU_SOURCE
-        return Estimate("GB/s", formula, source, peak, typical, because, _LOOSE, at_least=least)
+        # A board of four has no switch: a third of the links joins each pair (HGX H100 and A100, four GPUs).
+        part = 1 / 3 if shape.per_host == 4 and not shape.meshed else 1.0
+        return Estimate("GB/s", formula, source, peak, typical, because, _LOOSE * part, at_least=least and least * part)
     if shape.links == 0 and shape.slot_gb_per_s:
         because = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
         return Estimate("GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because)
@@ -301,30 +307,39 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     host = shape.host_gb_per_s
     per_host = shape.per_host or (question.ranks // hosts if question.ranks and question.ranks % hosts == 0 else None)
     formula = "flat ring g·b; most g·b·k(n-1) ÷ (n(k-1))"
+    links = 2 * (shape.links_peak_gb_per_s or 0) if shape.generation and shape.generation.joins_hosts else 0.0
     if host is None:
         return _missing("GB/s", formula, formulas.NETWORK_SOURCE, _missing_of_ports(shape))
     ports = "port" if shape.nics == 1 else "ports"
     because: tuple[str, ...] = (
         f"{shape.nics} {ports} × {shape.nic_gb_per_s:g} GB/s = {host:g} GB/s a host, {hosts} hosts",
     )
-    bound = formulas.flat(host) if question.flat else formulas.hierarchical(host, hosts, per_host)
+    bound = (
+        formulas.flat(host)
+        if question.flat and shape.nic_kind != "ethernet"
+        else formulas.hierarchical(host, hosts, per_host)
+    )
     if shape.links == 0:  # what enters a GPU goes over its slot
         bound = min(bound, shape.slot_gb_per_s * (per_host or 1)) if shape.slot_gb_per_s and per_host else bound
     reduces = shape.generation is not None and shape.generation.switch_part is not None and shape.switched
+    # Some of the GPUs may use only the ports that are near them.
+    part = min(1.0, question.ranks / (hosts * per_host)) if question.ranks and per_host else 1.0
     if shape.nic_kind == "ethernet":
         because += ("the known points are of RDMA; none is of other Ethernet",)
-        return Estimate("GB/s", "bound g·b·k(n-1) ÷ (n(k-1))", formulas.PORTS_SOURCE, bound, None, because)
-    low_below = _least(question, _STEADY)
+        return Estimate(
+            "GB/s", "bound g·b·k(n-1) ÷ (n(k-1))", formulas.PORTS_SOURCE, bound, None, because, at_least=0.5 * part
+        )
+    low_below = min(_least(question, _STEADY), formulas.GB10_LEAST if shape.staged else 1.0)
+    low_below *= part
     if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
         if shape.generation and shape.generation.switch_part and shape.links_gb_per_s:  # no more than in one host
             typical = min(typical, formulas.in_switch(shape.links_gb_per_s, shape.generation.switch_part, per_host))
         because += ("two hosts with a switch that reduces: hierarchical, which gives more than a flat ring can",)
-        low_below = min(low_below, formulas.flat(host) / typical)
+        low_below = min(low_below, formulas.flat(host) * _AS_RING / typical)
     else:
         typical = min(formulas.flat(host) * formulas.FLAT_PART, bound)
-    if shape.generation and shape.generation.joins_hosts:  # whether the links of a rack carry it is not known
-        bound = max(bound, 2 * (shape.links_peak_gb_per_s or 0))
+    bound = max(bound, links)  # whether the links of a rack carry it is not known
     large = typical
     size = question.size_bytes
     if size:
@@ -353,7 +368,7 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
         links = shape.leaving_gb_per_s(ranks)
         if links is None:
             return _missing("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, _missing_of_ring(ranks, shape))
-        part = 0.5 if shape.switched or (shape.links == 0 and not each_to_each) else None
+        part = 0.5 if shape.switched else (_ALL_OVER_PCIE if each_to_each else 0.5) if shape.links == 0 else None
         because = (f"{ranks} GPUs, {links:g} GB/s leave each",)
         return Estimate(
             "GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, links, at_least=part, because=because
@@ -373,10 +388,19 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
 
 
 def _port(question: Question, shape: HostShape) -> Estimate:
+    if question.shared and shape.host_gb_per_s and shape.per_host:
+        part = shape.host_gb_per_s * 8 / shape.per_host
+        because: tuple[str, ...] = (f"{shape.nics} ports × {shape.nic_gb_per_s:g} GB/s for {shape.per_host} GPUs",)
+        return Estimate("Gb/s", "bound: a host's ports ÷ its GPUs", formulas.PORTS_SOURCE, part, because=because)
     if shape.nic_gb_per_s is None:
         return _missing("Gb/s", "0.96 of the port's rate", formulas.RDMA_SOURCE, "the rate of a port")
     rate = shape.nic_gb_per_s * 8
-    because: tuple[str, ...] = (f"port of {rate:g} Gb/s",)
+    because = (f"port of {rate:g} Gb/s",)
+    if shape.staged:  # its two functions share a port of twice the rate
+        most = (formulas.pcie_gb_per_s(32.0, 4) or 0) * 8
+        return Estimate(
+            "Gb/s", "bound: 4 lanes", formulas.PCIE_SOURCE, most, rate * formulas.RDMA_PART, because, _STEADY
+        )
     slot = formulas.pcie_gb_per_s(*shape.nic_slot) if shape.nic_slot else None
     if slot is not None and shape.nic_slot is not None and slot * 8 < rate:
         speed, width = shape.nic_slot

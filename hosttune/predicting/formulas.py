@@ -92,6 +92,8 @@ NETWORK_SOURCE = (
     f"{PORTS_SOURCE}; 0.957: stas00/ml-engineering@744d01e (381.8 of 400), nccl-tests"
     " issue 119 (95.74 of 100), nccl issue 949 (48 of 50); 0.853: nccl-tests issue 380 (320 of 375)"
 )
+# Healthy pairs of GB10 give 18.9 to 23.7 of 25 GB/s (NVIDIA/dgx-spark-playbooks issue 25, pull request 103).
+GB10_LEAST = 0.75
 RDMA_PART = 0.96  # 24 of 25 GB/s (nccl-tests issue 119) and 390 of 400 Gb/s (Azure, nd96isr_mi300x_v5.conf, line 56)
 RDMA_SOURCE = "the port's rate; 0.96: nccl-tests issue 119 (24 of 25 GB/s a port)"
 
@@ -134,16 +136,26 @@ SOCKET_LINKS: Sequence[tuple[str, float]] = (
     (r"skylake|cascade|ice lake|8[1-3]\d\d", 10.0),
     (r"epyc|zen|rome|milan|genoa|turin", 16.0),
 )
+_XEON = r"(?:xeon|platinum|gold|silver).*\b"  # desktop models have the same numbers, and two channels
 # Memory channels × rate of a socket, GB/s: the CPUs' data sheets. STREAM with all cores reaches about 0.8 of it.
 SOCKET_MEMORY: Sequence[tuple[str, float]] = (
     (r"epyc 9\d\d5|turin", 576.0),
     (r"epyc 9\d\d4|genoa|bergamo", 460.8),
     (r"epyc 7\d\d[23]|rome|milan", 204.8),
-    (r"sapphire|\b[468]4\d\d", 307.2),
-    (r"emerald|\b[468]5\d\d", 358.4),
-    (r"ice lake|\b[68]3\d\d", 204.8),
-    (r"cascade|\b[68]2\d\d", 140.8),
+    (rf"^(?!.*\bmax\b).*sapphire|{_XEON}[468]4\d\d", 307.2),  # Xeon Max has memory of its own
+    (rf"emerald|{_XEON}[468]5\d\d", 358.4),
+    (rf"{_XEON}[68]3\d\d", 204.8),
+    (rf"cascade|{_XEON}[68]2\d\d", 140.8),
     (r"grace", 512.0),
+    (r"threadripper pro [35]9[79]5|altra", 204.8),
+    (r"threadripper pro 79[789]5", 332.8),
+    (r"epyc 7\d\d1|naples", 170.6),
+    (rf"{_XEON}[68]1\d\d", 128.0),
+    (rf"{_XEON}69\d\dp", 614.4),
+    (rf"{_XEON}67\d\dp", 409.6),
+    (r"e5-2\d\d\d ?v4", 76.8),
+    (r"e5-2\d\d\d ?v3", 68.2),
+    (r"ryzen ai max|strix halo", 256.0),
 )
 SOCKET_SOURCE = "NVIDIA/nccl@5067397 src/graph/topo.h (SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW)"
 

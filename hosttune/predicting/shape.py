@@ -18,7 +18,12 @@ from hosttune.predicting.formulas import SOCKET_LINKS, pcie_gb_per_s
 _SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # PCI Express Base Specification
 _GTS_OF_16 = {15.75: 8.0, 31.5: 16.0, 63.0: 32.0}  # GB/s of 16 lanes, as in roofline.toml
+_OF_EVERY_MODEL = frozenset(
+    ("geforce", "tesla", "quadro", "radeon", "instinct", "generation", "workstation", "edition", "hl", "hbm3", "hbm3e")
+).union(vendor.name for vendor in VENDORS)
+_OTHER_FORMS = {"laptop", "mobile", "sff"}  # of the same name, with fewer units or slower memory
 _BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
+_GB10, _QSFP = re.compile(r"(?i)\bgb10\b"), 200.0  # Gb/s; that port is two functions, each on four lanes (100 Gb/s)
 
 
 class HostShape(msgspec.Struct, frozen=True):
@@ -71,12 +76,17 @@ class HostShape(msgspec.Struct, frozen=True):
     @property
     def without_peers(self) -> bool:
         """Whether these are consumer models without links, to which the driver gives no peer access over PCIe."""
-        return not self.links and re.search(r"\b(?:GeForce|TITAN) RTX\b", self.gpu or "") is not None
+        return not self.links and re.search(r"\b(?:TITAN RTX|RTX [2-5]0[5-9]0)\b", self.gpu or "") is not None
 
     def leaving_gb_per_s(self, ranks: int) -> float | None:
         """What can leave a GPU to so many others of its host, over links or its slot, one direction."""
         rate = self.slot_gb_per_s if self.links == 0 else self.links_peak_gb_per_s
         return rate * min(1.0, (ranks - 1) / (_BOARD - 1)) if rate and self.meshed else rate
+
+    @property
+    def staged(self) -> bool:
+        """Whether NICs never reach the GPU's memory directly (DGX Spark user guide: no GPUDirect RDMA)."""
+        return _GB10.search(self.gpu or "") is not None
 
     @property
     def slot_gb_per_s(self) -> float | None:
@@ -110,11 +120,13 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
     slot = slot_of(setup.pcie)
     own = (generation.pcie_gts if generation else None) or _GTS_OF_16.get(peaks.get("pcie", 0))
     if own:  # what the GPU can do: a slot that cannot is a cause
-        slot = (own, 16)
+        slot = (own, generation.pcie_lanes if generation else 16)
     elif slot is None and link is not None and link.max_speed_gts and link.max_width:
         slot = (link.max_speed_gts, link.max_width)
     ports, seen = setup.nics or Nics(), measured.observations.nic_link
     rate = ports.rate_gbps or (seen.max_rate_gbps if seen else None)
+    if _GB10.search(setup.gpu or "") and rate == _QSFP:
+        ports, rate = Nics(count=2, kind=ports.kind), _QSFP / 2
     return HostShape(
         gpu=setup.gpu,
         generation=generation,
@@ -128,7 +140,9 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
         nic_gb_per_s=rate / 8 if rate else None,
         nic_kind=ports.kind,
         cpu=setup.cpu,
-        virtual=setup.virtual,
+        virtual=setup.virtual
+        if setup.virtual is not None
+        else any(re.search(r"(?i)\b(?:guests?|vms?)\b", figure.subject[:400]) for figure in measured.figures) or None,
         slices=slices_of(setup.gpu),
         meshed=links is None and "pair" in peaks,
     )
@@ -165,25 +179,30 @@ def peaks_of(gpu: str | None, pci_id: str | None, standard: Standard) -> list[Pe
     """Return the rows of roofline.toml that a GPU can be: one by its id, else all whose name has the given words."""
     if pci_id and (row := standard.peaks.get(pci_id.lower())):
         return [row]
-    names = model_names()
-    named = {
-        device: [_model_words(text) for text in (names.get(device), row.model) if text]
-        for device, row in standard.peaks.items()
-    }
-    vocabulary = {word for texts in named.values() for words in texts for word in words}
+    named = {device: {_model_words(name)} for device, name in model_names().items()}
+    for device, row in standard.peaks.items():
+        named.setdefault(device, set()).add(_model_words(row.model))
+    vocabulary = {word for texts in named.values() for words in texts for word in words} | _OTHER_FORMS
     wanted = _model_words((gpu or "")[:200]) & vocabulary
     exact = [device for device, texts in named.items() if wanted in texts]
-    if not exact and not any(re.fullmatch(r"[a-z]+[0-9]+[a-z]?", word) for word in wanted):  # "H200", not "80gb"
+    if len(wanted) > 1 and exact and not standard.peaks.keys() & exact:  # a form whose peaks have no source
         return []
-    devices = exact or [device for device, texts in named.items() if any(wanted <= words for words in texts)]
-    return [standard.peaks[device] for device in devices]
+    found = standard.peaks.keys() & exact
+    # The size of the memory is left out where no model's name has it. "h200" tells a model, "80gb" does not.
+    for words in (wanted, frozenset(word for word in wanted if not word.endswith("gb"))):
+        telling = any(re.fullmatch(r"[a-z]+[0-9]+[a-z]?", word) for word in words)
+        found = found or {
+            device
+            for device in standard.peaks
+            if any(words == name or (telling and words <= name) for name in named[device])
+        }
+    return [row for device, row in standard.peaks.items() if device in found]
 
 
 def _model_words(text: str) -> frozenset[str]:
     joined = re.sub(r"\b([0-9]+) ?gb\b", r"\1gb", re.sub(r"sxm[2-6]", "sxm", text.lower()))
-    joined = re.sub(r"\b([a-z]{4,20}) ([0-9])\b", r"\1\2", joined)
-    makers = {vendor.name for vendor in VENDORS}
-    return frozenset(re.findall(r"[a-z0-9]+", joined)) - makers
+    joined = re.sub(r"\b([a-z]{4,20}) ([0-9])\b", r"\1\2", joined.replace("rtx", "rtx "))
+    return frozenset(re.findall(r"[a-z0-9]+", joined)) - _OF_EVERY_MODEL
 
 
 def agreed(rows: Iterable[Peaks]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from hosttune.model.text import number
-from hosttune.rules.causes.verdicts import Judged
+from hosttune.rules.causes.verdicts import LOADED, Judged
 
 SPREAD = 1.25
 FALLEN, BESIDE = " bytes give", " host memory gives over this port"
@@ -23,7 +23,9 @@ _COUNTED = r"gpus|ranks|processes|hosts|nodes|guests|ports|nics|hcas|rails|cards
 _PLACE = re.compile(
     r"\b(?:host|node|pair|rack)[ _-][a-z0-9][\w.-]{0,62}|"
     r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\d{1,3}(?:\.\d{1,3}){3}|"  # an address; 2.27.3 is a version
-    rf"(?<![\d.])\d+(?!\d|\.\d| ?(?:{_COUNTED}|[kmgt]i?b)\b)",
+    # No size of a matrix, no model (H100, MI300X, RTX 4090), no count, no size.
+    r"(?<![\d.])(?<![x×] )(?<![x×])(?<!\b[mnk]=)(?<!\bmi)(?<!\b[abhlptv])\d{1,3}"
+    rf"(?!\d|\.\d| ?[x×]| ?(?:{_COUNTED}|[kmgt]i?b)\b)",
     re.IGNORECASE,
 )
 _PORTS = re.compile(r"\b(\d{1,4}) (?:ports?|nics?|hcas?|rails?|cards?)\b", re.IGNORECASE)
@@ -57,7 +59,10 @@ def _groups(figures: Sequence[Judged]) -> Iterator[Mapping[int, float]]:
             key = (verdict.figure.metric, verdict.figure.size_bytes, _PLACE.sub("#", verdict.figure.subject.lower()))
             groups.setdefault(key, {})[n] = verdict.value
     for (metric, *_), group in groups.items():
-        if len({figures[n].figure.subject for n in group}) == len(group) and metric not in ("memory-latency", "power"):
+        if len({figures[n].figure.subject for n in group}) == len(group) and (
+            metric not in ("memory-latency", "power")
+            or (metric == "power" and all(LOADED.search(figures[n].figure.subject[:400]) for n in group))
+        ):
             yield group
 
 

@@ -28,7 +28,7 @@ from hosttune.rules.causes.equals import SPREAD, compared
 from hosttune.rules.causes.rule import PRODUCTS, TIERS, WORK, Case, CauseRule
 from hosttune.rules.causes.rules_gpus import lacks_peers
 from hosttune.rules.causes.rules_other import LOG_LINE
-from hosttune.rules.causes.verdicts import Judged, judge_figure
+from hosttune.rules.causes.verdicts import AVERAGE, Judged, judge_figure
 from hosttune.rules.engine import Finding, rules_of
 
 FAMILIES = ("rules_other", "rules_network", "rules_power", "rules_guest", "rules_gpus", "rules_pcie")
@@ -121,17 +121,24 @@ def own_peaks(figures: Iterable[Judged]) -> dict[str, float]:
 
 
 def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
-    """Return the figures; a small message is left alone where a larger one was measured, or is as it should be."""
+    """Return the figures; a small message is left alone where a larger one was measured, or is as it should be.
+
+    So is an average over sizes, where a large message is as it should be.
+    """
+    fine = {judged.figure.metric for judged in figures if judged.verdict == "expected"}
     largest: dict[tuple[str, str, bool], float] = {}
     for judged in figures:
-        for fine in {False, judged.verdict == "expected"}:
-            key = (judged.figure.metric, judged.figure.subject, fine)
+        for as_expected in {False, judged.verdict == "expected"}:
+            key = (judged.figure.metric, judged.figure.subject, as_expected)
             largest[key] = max(largest.get(key, 0), judged.figure.size_bytes or 0)
     return tuple(
         replace(judged, verdict="expected")
-        if (judged.small or judged.verdict == "low")
-        and (judged.figure.size_bytes or 0)
-        < largest.get((judged.figure.metric, judged.figure.subject, judged.verdict == "low"), 0)
+        if (judged.figure.metric in fine and judged.verdict != "impossible" and AVERAGE.search(judged.figure.subject))
+        or (
+            (judged.small or judged.verdict == "low")
+            and (judged.figure.size_bytes or 0)
+            < largest.get((judged.figure.metric, judged.figure.subject, judged.verdict == "low"), 0)
+        )
         else judged
         for judged in figures
     )
@@ -173,17 +180,19 @@ def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
     ranked.sort(
         key=lambda pair: (
             _GRADES.index(pair[1].outcome), pair[0] is not LOG_LINE, not _stated(case, pair[1]),
-            not (pair[0].fault_itself and pair[1].outcome == "observed"), -len(pair[1].explains),
+            not (pair[0].fault_itself and pair[1].outcome == "observed" and (pair[1].explains or not case.open)),
+            -len(pair[1].explains),
         )
     )  # fmt: skip
+    explained = {figure.name for _, finding in ranked if finding.outcome == "proven" for figure in finding.explains}
+    ranked = [
+        (rule, finding)
+        for rule, finding in ranked
+        if finding.outcome not in ("default", "possible") or not finding.explains
+        or {figure.name for figure in finding.explains} - explained
+    ]  # fmt: skip
     better = [pair for pair in ranked if pair[1].outcome != "possible"]
-    explained = {figure.name for _, finding in better if finding.outcome == "proven" for figure in finding.explains}
-    possible = [
-        pair
-        for pair in ranked
-        if pair[1].outcome == "possible"
-        and (not pair[1].explains or {figure.name for figure in pair[1].explains} - explained)
-    ]
+    possible = [pair for pair in ranked if pair[1].outcome == "possible"]
     return [*better[:_MOST_CAUSES], *possible[: max(0, _ENOUGH - len(better))]]
 
 

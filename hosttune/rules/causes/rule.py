@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -78,6 +79,12 @@ class Case(msgspec.Struct, frozen=True, dict=True):
         )
 
     @cached_property
+    def lowered(self) -> bool:
+        """Whether the power limit is below the board's default."""
+        now, default = self.seen.power_limit_watts, self.seen.default_power_limit_watts
+        return bool(now and default and now < default * 0.99)
+
+    @cached_property
     def complaint(self) -> bool:
         """Whether speed is complained of without a figure: the observations are then the finding."""
         return self.complaining and not self.figures
@@ -102,10 +109,16 @@ class Case(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def networked(self) -> tuple[Judged, ...]:
-        """Figures between hosts that a cause can explain; those whose number of hosts is unknown are among them."""
+        """Figures between hosts that a cause can explain; those whose number of hosts is unknown are among them.
+
+        Where several hosts do one piece of work and the network was not measured, the work's own are.
+        """
         return tuple(
-            verdict for verdict in self.about(NETWORK) if verdict.figure.metric == "rdma-write" or verdict.hosts != 1
-        )
+            verdict
+            for verdict in self.about((*NETWORK, "p2p"))
+            if verdict.figure.metric == "rdma-write"
+            or (verdict.hosts != 1 if verdict.figure.metric != "p2p" else (verdict.hosts or 1) > 1)
+        ) or (self.about(WORK) if (self.shape.hosts or 1) > 1 else ())
 
     @cached_property
     def low_between(self) -> tuple[Judged, ...]:
@@ -169,6 +182,18 @@ def rule(
 def supports(grade: Grade, evidence: Sequence[str], explains: tuple[Judged, ...] = ()) -> Finding:
     """Return what speaks for a cause: how strong it is, the evidence in words, and the figures that it explains."""
     return Finding(evidence[0], outcome=grade, more=tuple(evidence[1:]), explains=explains)
+
+
+def slower_run(case: Case, named: re.Pattern[str], times: float) -> tuple[Judged, ...]:
+    """Return the figures that are so many times below the same run with another of what their subjects name."""
+    rows = [
+        (v.figure.metric, v.figure.size_bytes, named.sub("", v.figure.subject[:400]), v)
+        for v in case.figures
+        if named.search(v.figure.subject[:400])
+    ]
+    return tuple(
+        v for *run, v in rows if any(run == again and (v.value or 0) * times < (w.value or 0) for *again, w in rows)
+    )
 
 
 def keeps_to(figure: Judged, limit: float | None, least: float = 0.8) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES, RINGS
 from hosttune.predicting import formulas
-from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, observed, rule, supports
+from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, keeps_to, observed, rule, slower_run, supports
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
@@ -39,7 +39,9 @@ _BRIDGE = (
 OFF = ("0", "N", "NO", "OFF")  # how UCX and NCCL read a switch that is off
 _THROUGH_HOST_SECONDS = 8e-6
 _STEPS_SECONDS = 1e-3  # more than the steps of any message take
+_STEP_SECONDS = 15e-6  # about twice what the library needs to start (src/graph/tuning.cc, baseLat: 6.6 µs)
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
+_ENGINE = 50.0  # GB/s, of an MI200: rocm.docs.amd.com, "GPU-enabled MPI", copies by SDMA
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
 
 
@@ -53,7 +55,8 @@ def _set(case: Case, **values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _pairs(case: Case) -> tuple[Judged, ...]:
-    return (*case.about(("p2p",)), *case.local)
+    pairs = tuple(judged for judged in (*case.about(("p2p",)), *case.local) if (judged.hosts or 1) == 1)
+    return pairs or (case.about(WORK) if (case.shape.per_host or 1) > 1 and case.shape.hosts in (None, 1) else ())
 
 
 def _low_pairs(case: Case) -> tuple[Judged, ...]:
@@ -76,6 +79,11 @@ def _at_pcie(case: Case) -> tuple[Judged, str] | None:
         return None
     low = [verdict for verdict in _low_pairs(case) if verdict.value is not None and verdict.value <= rate]
     return (low[0], f"what a PCIe slot carries at most, {rate:.1f} GB/s") if low else None
+
+
+def _of_links(case: Case) -> Grade:
+    """Return how well PCIe's rate shows that links are not used: in a guest a meshed board can be hidden, too."""
+    return "default" if case.shape.meshed and case.shape.virtual else "fits"
 
 
 @rule(
@@ -156,7 +164,12 @@ def _p2p_disabled(case: Case) -> Finding | None:
         return None  # then it is sockets that carry the data
     told = (("p2p", "off", "peer access is off"), ("p2p", "partly", "peer access is off between some of them"),
             ("transport", "shm", "its channels go via SHM"))  # fmt: skip
-    words = [*variables, *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value)]
+    words = [
+        *variables,
+        # Where the driver gives no peer access, shared memory is the only way within a host.
+        *(() if variables or case.shape.linked or (case.shape.hosts or 1) > 1 else shared),
+        *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value),
+    ]
     if variables and case.seen.transport == "socket" and case.shape.hosts == 1:
         words += [*shared, "so the library uses sockets within the host"]
     kept = _at_pcie(case)
@@ -193,7 +206,7 @@ def _p2p_disabled(case: Case) -> Finding | None:
     if not low or case.seen.p2p is not None or case.seen.transport in ("p2p", "nvls"):
         return None
     if kept is not None:
-        return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
+        return supports(_of_links(case), (f"{kept[0].name} is below {kept[1]}",), low)
     if not case.shape.linked and case.shape.virtual:
         return supports("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
     if lacks_peers(case):
@@ -238,7 +251,7 @@ def _links_down(case: Case) -> Finding | None:
     if not low or not case.shape.linked or case.seen.p2p is not None:
         return None
     if kept is not None:
-        return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
+        return supports(_of_links(case), (f"{kept[0].name} is below {kept[1]}",), low)
     return supports("possible", ("how many links are up was not read",), low)
 
 
@@ -250,7 +263,7 @@ def _links_down(case: Case) -> Finding | None:
 )
 def nvls_off(case: Case) -> Finding | None:
     """The switch could reduce, and the library does not use it."""
-    if _without_switch(case):
+    if _without_switch(case) or case.shape.per_host == 1:  # nothing to reduce within a host
         return None
     variables = _set(case, NCCL_NVLS_ENABLE=("0",))
     kept = _ring_kept(case)
@@ -278,8 +291,11 @@ def nvls_off(case: Case) -> Finding | None:
 def nvls_not_available(case: Case) -> Finding | None:
     """The machine cannot let the switch reduce."""
     kept = _ring_kept(case)
-    if _without_switch(case) and case.seen.nvls is False and case.complaint:
-        return supports("observed", ("switches of this generation do not reduce",))
+    if case.seen.nvls is False and case.complaint and not _set(case, NCCL_NVLS_ENABLE=("0",)):
+        return supports(
+            "observed",
+            ("switches of this generation do not reduce" if _without_switch(case) else "the run did not use NVLS",),
+        )
     if kept is None or case.seen.nvls or case.seen.transport == "nvls" or _set(case, NCCL_NVLS_ENABLE=("0",)):
         return None
     grade: Grade = "fits" if case.shape.virtual else "default"
@@ -291,6 +307,7 @@ _FORCED = (
     *("NCCL_NTHREADS", "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS", "NCCL_LL_THRESHOLD", "NCCL_TREE_THRESHOLD"),
     *("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS", "NCCL_NCHANNELS_PER_NET_PEER"),
 )
+_ALGORITHM = re.compile(r"(?i)\b(?:ring|tree|nvls(?: ?tree)?|collnet\w*|pat|simple|ll(?:128)?)\b")
 _SIZED = ("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_SPLIT_DATA_ON_QPS")
 
 
@@ -305,8 +322,20 @@ def forced(case: Case) -> Finding | None:
     variables = _set(case, **dict.fromkeys(_FORCED, ()), CUDA_LAUNCH_BLOCKING=("1",), HSA_ENABLE_SDMA=("0",))
     if uncached := _set(case, UCX_CUDA_IPC_CACHE=OFF):  # each message opens its memory anew
         return observed(case, ", ".join(uncached), case.about((*COLLECTIVES, "p2p")))
+    engine = tuple(
+        judged
+        for judged in _pairs(case)
+        if re.search(r"\bMI2", case.shape.gpu or "") and keeps_to(judged, _ENGINE, 0.9)
+    )
+    if engine and case.environment.get("HSA_ENABLE_SDMA") != "0":
+        words = (
+            f"{engine[0].name} keeps to what a copy engine moves, {_ENGINE:g} GB/s: HSA_ENABLE_SDMA=0 uses all links"
+        )
+        return supports("fits", (words,), engine)
     if case.shape.links == 0 and not case.shape.virtual and case.low(COLLECTIVES):
         variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not
+    if slow := slower_run(case, _ALGORITHM, 1.5):
+        return supports("fits", (f"{slow[0].name} is far below the same run with another algorithm",), slow)
     # What is set for all does not set one apart.
     about = tuple(judged for judged in case.about(COLLECTIVES) if judged not in case.apart(COLLECTIVES))
     if case.alone and variables:
@@ -339,7 +368,9 @@ def topology_file(case: Case) -> Finding | None:
     words = ", ".join(variables) or "a topology file is in use"
     if case.shape.virtual is False or case.seen.gpu_nic_path in ("SYS", "NODE"):
         return observed(case, words, about)
-    return supports("indirect", (words,), about) if about or case.alone else None  # in guests it is usual
+    if not about and not case.alone:
+        return None
+    return supports("possible" if case.shape.virtual and not variables else "indirect", (words,), about)
 
 
 @rule(
@@ -353,7 +384,7 @@ def small_messages(case: Case) -> Finding | None:
     """The time of the steps, not the bandwidth, limits a message of this size."""
     about = case.low((*NETWORK, "p2p", "h2d", "d2h"))
     if case.written:  # a log has every size, people give the one that they ask about
-        about += tuple(judged for judged in case.about(NETWORK) if judged.verdict == "unknown" and judged.value)
+        about += tuple(judged for judged in case.about(NETWORK) if judged.verdict == "unknown")
     verdicts = [verdict for verdict in about if latency_share(case, verdict) >= _LATENCY]
     words = [
         f"{verdict.name}: {verdict.figure.size_bytes:,.0f} bytes; "
@@ -372,7 +403,8 @@ def latency_share(case: Case, judged: Judged) -> float:
     if not size:
         return 0.0
     if judged.small or size <= (_QUEUED if judged.figure.metric == "rdma-write" else _SMALL):
-        return 1.0 if not judged.value or size / 1e9 / judged.value < _STEPS_SECONDS else 0.0
+        seconds = judged.seconds or (size / 1e9 / judged.value if judged.value else 0.0)
+        return 1.0 if (0.0 if judged.value else _STEP_SECONDS) <= seconds < _STEPS_SECONDS else 0.0
     if rate is None or judged.figure.metric not in RINGS:
         return 0.0
     hosts = judged.hosts or 1

@@ -22,8 +22,11 @@ from hosttune.rules.causes.rule import (  # fmt: skip
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
-_FAR = re.compile(r"\b(?:far|remote|other|wrong) (?:numa )?(?:node|socket|memory)\b|cross[- ]socket", re.IGNORECASE)
+_FAR = re.compile(
+    r"\b(?:far|remote|(?:another|other|wrong) (?:numa )?(?:node|socket|memory))\b|cross[- ]socket", re.IGNORECASE
+)
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
+_ON_HOST = re.compile(r"(?i)\b(?:bare[- ]?metal|on the host|of the host)\b")
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
 
 
@@ -33,7 +36,8 @@ def several_alike(case: Case, metrics: tuple[str, ...] = HOST_COPIES) -> bool:
         {judged.figure.subject: judged.value or 0 for judged in case.low((metric,)) if not judged.apart}.values()
         for metric in metrics
     )
-    return any(len(values) > 1 and max(values) <= SPREAD * min(values) for values in groups)
+    each = any(re.search(r"(?i)\b(?:each|every|all) ", judged.figure.subject[:400]) for judged in case.low(metrics))
+    return each or any(len(values) > 1 and max(values) <= SPREAD * min(values) for values in groups)
 
 
 @rule(
@@ -57,15 +61,19 @@ def far_node(case: Case) -> Finding | None:
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     low = case.low(near)
     fine = [judged for judged in case.figures if judged.figure.metric in HOST_COPIES and judged.verdict == "expected"]
-    if several_alike(case) and len(fine) == len(low):
+    if several_alike(case) and len(fine) == len(low) > 1:
         return supports(
             "fits", (f"{len(low)} copies are low by the same, the others, whose CPU has the memory, not",), low
         )
+    values = [judged.value or 0 for judged in low]
+    if case.seen.pinned is False and not case.shape.virtual and low and max(values) > SPREAD * min(values):
+        return supports("fits", ("copies differ by run, as those of a process that runs on either node",), low)
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory
     if case.low(HOST_COPIES) and not alone and re.match(r"2 ?[x×]", case.shape.cpu or ""):
         return supports("default", ("a process runs on either socket unless it is bound; it was not read",), low)
+    low = low or tuple(v for v in case.low(("rdma-write",)) if "GPU" not in v.name)
     return supports("possible", ("the node of the memory was not read",), low) if low and not alone else None
 
 
@@ -92,16 +100,24 @@ def topology_hidden(case: Case) -> Finding | None:
     if words:
         copies = case.about((*HOST_COPIES, *MEMORY, *WORK)) if seen.guest_numa is False else case.about(WORK)
         return observed(case, "; ".join(words), (*case.networked, *case.local, *copies), kept)
-    low = tuple(judged for judged in case.networked if judged.verdict == "low" and judged.figure.metric in COLLECTIVES)
-    if case.shape.meshed:  # RCCL knows such boards by their tree and nodes (ROCm/rccl issue 1204)
+    low = case.low_between if seen.transport != "libfabric" else ()  # aws-ofi-nccl knows the topology of its instances
+    if case.shape.meshed or not case.networked:  # RCCL knows meshed boards by their tree (ROCm/rccl issue 1204)
         low += tuple(judged for judged in case.local if judged.verdict == "low")
     low += case.low(("memory-copy",)) if seen.guest_numa is None else ()
     if seen.guest_topology == "mirrored" or not case.shape.virtual or not low or seen.topology_file:
         return None
     if kept is not None:
         return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), low)
+    if fine := [
+        v
+        for v in case.figures
+        if v.verdict == "expected" and _ON_HOST.search(v.name) and v.figure.metric in {j.figure.metric for j in low}
+    ]:
+        return supports("fits", (f"{fine[0].name} is as it should be: the guest makes the difference",), low)
     return supports(
-        "default", ("a guest has one NUMA node and a flat PCI tree unless they are planned; they were not read",), low
+        "fits" if case.shape.meshed and case.local else "default",
+        ("a guest has one NUMA node and a flat PCI tree unless they are planned; they were not read",),
+        low,
     )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from hosttune.model.measured import COLLECTIVES
-from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE
+from hosttune.model.measured import COLLECTIVES, RINGS
+from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE, TCP_GB_PER_S, TCP_WIDTH
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
-from hosttune.rules.causes.rule import NETWORK, Case, first_kept, observed, rule, supports
-from hosttune.rules.causes.rules_gpus import OFF, _set
+from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, observed, rule, supports
+from hosttune.rules.causes.rules_gpus import _LATENCY, OFF, _set, latency_share
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
@@ -25,7 +25,16 @@ _UNSEEN = (
 _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
 _FAMILY = re.compile(r"(?:mlx|hfi|cxgb)\d_?$")  # how all names of a driver begin
 _BOTH = 2  # ways within a host: between GPUs, and through its memory
+_PLAIN = re.compile(r"\b(?:9|1[01]|2[3-7]|3[2-4]|4[89]|5[0-2]|7[3-7])% of|all pairs of")  # or all that has one host
+# Hosts whose flows share links by chance, where routes are static; times what more hosts give: runs differ by less.
+_MANY_HOSTS, _FALLS = 4, 1.5
 _FABRIC = re.compile(r"(?i)\b(?:rack|switch|lea[fv]|spine|pod|tor)")  # parts of a network between hosts
+_RAILS = re.compile(r"(?i)\b(?:any|other|across|cross|between)[ -]rails?\b")
+_MPI = r"(?i)\bosu_|\bmpi\b|\branks\b"  # it takes sockets where it finds nothing else; perftest has RDMA alone
+_NO_SOCKET = 100.0  # GB/s: links between hosts carry that, whatever is set (GB200 NVL72)
+# GB/s that collectives over TCP give (docs/models.md), at most with 5 ports of 200 Gb/s (skypilot-org/skypilot issue
+# 3592), and of how many ports that is too little for anything else.
+_AS_TCP, _MOST_TCP, _TCP_PART = (TCP_GB_PER_S * (1 - TCP_WIDTH), TCP_GB_PER_S * (1 + TCP_WIDTH)), 20.0, 0.05
 _LITTLE = 0.2  # of the ports' rate
 
 
@@ -40,7 +49,19 @@ def beside_host(figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
 
 
 def _low(case: Case) -> tuple[Judged, ...]:
-    return tuple(judged for judged in case.networked if judged.verdict == "low")
+    return tuple(judged for judged in case.networked if judged.verdict == "low" and judged.figure.metric not in WORK)
+
+
+def _ports_fine(case: Case) -> bool:
+    """Return whether a port reached its rate: ports, cables and switches are in order then."""
+    return any(judged.figure.metric == "rdma-write" and judged.verdict == "expected" for judged in case.figures)
+
+
+def _little(case: Case, figures: tuple[Judged, ...]) -> list[Judged]:
+    """Return those that are less than a fifth of the rate of their port, or of all ports that the run may use."""
+    one = case.shape.nic_gb_per_s or 0
+    ports = one * (ports_named(case.environment.get("NCCL_IB_HCA", "")) or case.shape.nics or 1)
+    return [v for v in figures if (v.value or one) < (one if v.figure.metric == "rdma-write" else ports) * _LITTLE]
 
 
 @rule(
@@ -66,17 +87,36 @@ def socket_transport(case: Case) -> Finding | None:
     if words:
         within = len(alone) == _BOTH or (case.seen.transport == "socket" and case.shape.hosts == 1)
         about = case.about(COLLECTIVES) if within else case.networked
+        about = tuple(judged for judged in about if judged.figure.metric in WORK or (judged.value or 0) < _NO_SOCKET)
         finding = observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
         return replace(finding, remedy=_UNSEEN) if finding and unseen and not variables else finding
-    host, low = case.shape.host_gb_per_s, case.low_between
-    little = [verdict for verdict in low if host and verdict.value is not None and verdict.value < host * _LITTLE]
-    if case.seen.transport is not None or not low or case.seen.gpudirect_rdma:
+    of_mpi = tuple(judged for judged in _low(case) if re.search(_MPI, judged.figure.subject[:400]))
+    low = (*case.low_between, *of_mpi)
+    if case.seen.transport is not None or case.seen.gpudirect_rdma:
         return None
-    if case.shape.nic_kind == "ethernet":
+    if case.shape.nic_kind == "ethernet" and low:
         return supports("default", ("the NICs are Ethernet: without RDMA the library uses sockets",), low)
-    if little:
-        return supports("possible", (f"{little[0].name} is less than a fifth of the ports' rate",), low)
-    return None
+    # Boards with switches have ports of 100 Gb/s and more, also where they are not told.
+    untold = case.shape.switched and case.shape.nic_gb_per_s is None
+    slow = [v for v in case.networked if untold and v.verdict == "unknown" and (v.hosts or 0) > 1 and not v.small]
+    slow += [judged for judged in _little(case, low) if (judged.value or 0) < _MOST_TCP]
+    if slow and all(
+        v.figure.metric in RINGS
+        and latency_share(case, v) < _LATENCY
+        and _AS_TCP[0]
+        <= (v.value or 0)
+        <= min(_AS_TCP[1], (case.shape.host_gb_per_s or _MOST_TCP / _TCP_PART) * _TCP_PART)
+        for v in slow
+    ):
+        return supports("fits", (f"{slow[0].name} is about what TCP gives",), low or tuple(slow))
+    if not slow or not low:
+        return None
+    # EFA and Slingshot, which are neither InfiniBand nor RoCE, need a plugin of the library's.
+    return supports(
+        "possible" if case.shape.nic_kind or untold else "default",
+        (f"{slow[0].name} is less than a fifth of the ports' rate",),
+        low,
+    )
 
 
 @rule(
@@ -90,7 +130,7 @@ def socket_transport(case: Case) -> Finding | None:
 )
 def gpudirect_off(case: Case) -> Finding | None:
     """NICs do not reach GPU memory directly: data goes through host memory."""
-    if case.seen.gpudirect_rdma:
+    if case.seen.gpudirect_rdma or case.shape.staged:
         return None
     variables = _set(
         case, NCCL_NET_GDR_LEVEL=("0", "LOC"), NCCL_IB_CUDA_SUPPORT=("0",), FI_EFA_USE_DEVICE_RDMA=("0",),
@@ -146,6 +186,12 @@ def other_socket(case: Case) -> Finding | None:
         return supports("possible", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
     if path is None and (beside := beside_host(_low(case))):
         return supports("possible", (f"{beside[0].name}: {beside[0].apart}",), beside)
+    if unread := tuple(
+        v
+        for v in (() if path or case.shape.staged or case.seen.transport == "socket" else _low(case))
+        if "GPU memory" in v.name or (case.shape.nics == 1 and v in case.low_between)
+    ):
+        return supports("possible", ("the path from GPU to NIC was not read",), unread)
     return None
 
 
@@ -180,12 +226,17 @@ def port_down(case: Case) -> Finding | None:
     if apart := tuple(
         verdict for verdict in case.apart(NETWORK) if verdict in case.networked and not _several(verdict)
     ):
-        return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
+        # A port less, or a lower rate, takes a plain part of a collective; routes that meet take any.
+        return supports(
+            "fits" if any(v.figure.metric not in COLLECTIVES or _PLAIN.search(v.apart) for v in apart) else "indirect",
+            tuple(f"{v.name}: {v.apart}" for v in apart),
+            apart,
+        )
     one = case.shape.nic_gb_per_s
-    if one is None or link is not None:
+    if one is None or link is not None or _ports_fine(case):
         return None
     slower = [(rate / 8, f"the rate of a port of {rate:g} Gb/s") for rate in _PORT_RATES if rate / 8 < one * 0.99]
-    kept = first_kept([low for low in _low(case) if low.figure.metric == "rdma-write"], slower)
+    kept = first_kept([v for v in _low(case) if v.figure.metric == "rdma-write" and "GPU" not in v.name], slower)
     return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],)) if kept else None
 
 
@@ -202,18 +253,34 @@ def port_count(case: Case) -> Finding | None:
     used = case.seen.said.get("nics", "").split(", ")
     count = None if used[0] else ports_named(case.environment.get("NCCL_IB_HCA", ""))
     if count is not None and case.shape.nics is not None and count < case.shape.nics and (_low(case) or case.alone):
-        return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", case.networked, kept)
+        of_run = tuple(judged for judged in case.networked if judged.figure.metric != "rdma-write")  # of one port
+        if of_run or case.complaint:
+            return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", of_run, kept)
     if used[0] and len(used) < (case.shape.nics or 0):
         return observed(
             case, f"the library uses {', '.join(used)} alone, of {case.shape.nics} NICs", case.networked, kept
         )
     if apart := tuple(verdict for verdict in case.apart(NETWORK) if _several(verdict)):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
+    if crossed := tuple(judged for judged in _low(case) if _RAILS.search(judged.figure.subject[:400])):
+        return supports("fits", (f"{crossed[0].name}: peers of other rails cross the spine",), crossed)
+    # deepseek-ai/DeepEP issue 336: all ranks took the first port.
+    mapped = _set(case, NVSHMEM_ENABLE_NIC_PE_MAPPING=("1", "TRUE", "YES"), NVSHMEM_HCA_PE_MAPPING=())
+    if mapped and (case.alone or _low(case)):
+        return observed(case, ", ".join(mapped), _low(case))
     if "NCCL_CROSS_NIC" in case.environment and (_low(case) or case.alone):
         return supports("indirect", (f"NCCL_CROSS_NIC={case.environment['NCCL_CROSS_NIC'][:40]}",), _low(case))
-    if kept is None or case.seen.transport == "socket":
+    if case.seen.transport == "socket":
         return None
-    return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
+    bond, rate = case.seen.nic_link, case.shape.nic_gb_per_s
+    if kept is None and bond and rate and (bond.ports or 0) > (case.shape.nics or 1):
+        limit = rate * (case.shape.nics or 1) / (bond.ports or 1)
+        kept = first_kept(_low(case), [(limit, f"the rate of one of {bond.ports} bonded ports, {limit:g} GB/s")])
+    if kept is not None:
+        return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
+    two = tuple(judged for judged in case.low_between if judged.hosts == 2)  # of more, the network comes first
+    many = (case.shape.nics or 0) > 1 and count is None and not used[0]
+    return supports("possible", ("how many of the ports the run used was not read",), two) if two and many else None
 
 
 def ports_named(value: str) -> int | None:
@@ -231,7 +298,12 @@ def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
     count, rate = case.shape.nics, case.shape.nic_gb_per_s
     for verdict in _low(case):
         for used in range(1, min(count or 0, 64)):
-            if rate and verdict.value is not None and abs(verdict.value / (used * rate * FLAT_PART) - 1) <= _NEAR:
+            # Ports are lost by halves, or one.
+            if (
+                rate
+                and ((count or 0) % used == 0 or used + 1 == count)
+                and abs((verdict.value or 0) / (used * rate * FLAT_PART) - 1) <= _NEAR
+            ):
                 yield verdict, f"what {used} of {count} ports give, {used * rate * FLAT_PART:.1f} GB/s"
 
 
@@ -251,21 +323,16 @@ def roce(case: Case) -> Finding | None:
     if on_ethernet and variables:
         return observed(case, f"{variables[0]}: GIDs 0 and 1 are link-local or RoCE v1", case.networked)
     low = tuple(judged for judged in _low(case) if judged not in beside_host(_low(case)))
-    host = case.shape.host_gb_per_s or case.shape.nic_gb_per_s
-    if (
-        on_ethernet
-        and case.seen.transport != "socket"
-        and (
-            little := [
-                verdict for verdict in low if host and verdict.value is not None and verdict.value < host * _LITTLE
-            ]
-        )
-    ):
+    if not (on_ethernet and low) or case.seen.transport == "socket":
+        return None
+    if little := _little(case, low):
         words = f"{little[0].name} is less than a fifth of the ports' rate: typical of packets that are dropped"
-        return supports("fits", (words,), low)
-    if on_ethernet and low and case.seen.transport != "socket":
-        return supports("default", ("Ethernet drops packets unless it is set up not to; it was not read",), low)
-    return None
+        return supports("default" if _ports_fine(case) else "fits", (words,), low)
+    return supports(
+        "possible" if _ports_fine(case) else "default",
+        ("Ethernet drops packets unless it is set up not to; it was not read",),
+        low,
+    )
 
 
 @rule(
@@ -297,6 +364,20 @@ def congestion(case: Case) -> Finding | None:
         return supports("fits", (f"{farther[0].name} is low, and {fine} as it should be: ports are in order",), farther)
     if apart := case.apart(NETWORK):
         return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in apart), apart)
-    if hosts > 2 and case.seen.transport != "socket":
-        return supports("possible", (f"{hosts} hosts share the network's links; its counters were not read",), low)
+    if fewer := [
+        (judged, other)
+        for judged in low
+        for other in case.figures
+        if other.figure.metric == judged.figure.metric and 1 < (other.hosts or 0) < (judged.hosts or 0)
+        # With an all-reduce a tree of two hosts gives up to twice what a ring does.
+        and (other.value or 0) > (judged.value or 0) * (2 if "all-reduce" in judged.figure.metric else _FALLS)
+    ]:  # fmt: skip
+        words = f"{fewer[0][0].name} is far below {fewer[0][1].name}, over the same ports"
+        return supports("fits", (words,), tuple(judged for judged, _ in fewer))
+    if hosts > (2 if case.shape.virtual else 1) and case.seen.transport != "socket":
+        return supports(
+            "default" if hosts >= _MANY_HOSTS else "possible",
+            (f"{hosts} hosts share the network's links; its counters were not read",),
+            low,
+        )
     return None

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRule, observed, rule, supports
+import re
+
+from hosttune.model.measured import COLLECTIVES
+from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRule, observed, rule, slower_run, supports
 from hosttune.rules.engine import Finding
 
 _LINES = 4
+_LOCKED = re.compile(r"(?i)page-?locked|pinned")
+_PAGEABLE = 2.0  # times: page-locked memory gives at least so much more where the driver must copy first
+_NEAR = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
+_STAGED = 1.5, 9.0  # GB/s that copies of pageable memory give, which the driver copies first
+_KEPT = re.compile(r"(?i)buffered|cached|page cache")
+_VERSION = re.compile(
+    r"(?i)\b(?:[nr]ccl|ucx|cuda|drivers?|kernel|linux|rocm|libfabric|ofed|fw|firmware|open ?mpi|(?:py)?torch|version)"
+    r"[ -]?v?\d+(?:\.\d+)*[\w.+-]{0,20}"
+)
 _CACHE = 32 << 20  # bytes; the second-level cache of an RTX 4060 Ti
 
 LOG_LINE = CauseRule(
@@ -69,9 +81,37 @@ def artefact(case: Case) -> Finding | None:
         for judged in above
         if judged.value and judged.bound and judged.value <= 2.02 * judged.bound
     ][:4]
-    if case.seen.pageable_memory and (case.about(HOST_COPIES) or case.complaint):
+    named = any(re.search(r"(?i)pageable|unpinned", judged.figure.subject[:400]) for judged in case.low(HOST_COPIES))
+    if (case.seen.pageable_memory or named) and (case.about(HOST_COPIES) or case.complaint):
         words.append("host memory is pageable: the driver copies it first")
         about += case.about(HOST_COPIES)
+    locked = [
+        judged
+        for judged in case.figures
+        if judged.figure.metric in HOST_COPIES and _LOCKED.search(judged.figure.subject)
+    ]
+    for judged in locked:
+        pageable = tuple(
+            other
+            for other in case.figures
+            if other.figure.metric == judged.figure.metric and other not in locked
+            and (other.value or 0) * _PAGEABLE < (judged.value or 0) and "remote" not in other.figure.subject
+        )  # fmt: skip
+        about += pageable
+        words += [f"{other.name}: page-locked memory gives {judged.value:.3g} GB/s there" for other in pageable]
+    alone = tuple(
+        judged for judged in case.figures
+        if judged.value == 0 and judged.figure.metric in COLLECTIVES and (judged.figure.size_bytes or 0) >= _CACHE
+    )  # fmt: skip
+    if alone:
+        why = f"{alone[0].name}: 0: each process ran alone, for bus bandwidth counts what others get"
+        return supports("fits", (why,), alone)
+    kept = [
+        judged for judged in case.figures if judged.figure.metric in STORAGE and _KEPT.search(judged.figure.subject)
+    ]
+    direct = [judged.value or 0 for judged in case.figures if judged.figure.metric in STORAGE and judged not in kept]
+    if kept and direct and (kept[0].value or 0) > max(direct):
+        return supports("fits", (f"{kept[0].name}: out of the page cache, not of the drive",), tuple(kept))
     if case.seen.cold and not case.seen.storage_bound and (case.open or case.complaint):
         words.append("the first run: caches, clocks and connections were cold")
         about += case.open
@@ -79,6 +119,9 @@ def artefact(case: Case) -> Finding | None:
         return supports(
             "proven", tuple(words) or ("a figure above its bound was not measured as it is named",), tuple(about)
         )
+    staged = tuple(judged for judged in case.low(HOST_COPIES) if _STAGED[0] < (judged.value or 0) < _STAGED[1])
+    if not words and staged and case.seen.pageable_memory is None and not case.apart(HOST_COPIES):
+        return supports("possible", ("whether the host's memory was page-locked was not read",), staged)
     if not words or not (case.open or case.complaint):
         return None
     return observed(case, "; ".join(words), tuple(about) or case.open)
@@ -93,7 +136,13 @@ def artefact(case: Case) -> Finding | None:
 )
 def version(case: Case) -> Finding | None:
     """A new version is slower."""
-    return observed(case, "the figure changed with a version", case.open) if case.seen.changed_with_version else None
+    if slow := slower_run(case, _VERSION, 1.15):
+        return supports("fits", (f"{slow[0].name} is below the same run with another version",), slow)
+    # What is known only by its bound can have been nearer to it before.
+    about = case.open or tuple(
+        v for v in case.figures if v.bound and not v.typical and (v.value or 0) < v.bound * _NEAR
+    )
+    return observed(case, "the figure changed with a version", about) if case.seen.changed_with_version else None
 
 
 @rule(

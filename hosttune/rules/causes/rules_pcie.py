@@ -18,6 +18,7 @@ from hosttune.rules.causes.rule import (
     WORK,
     Case,
     first_kept,
+    keeps_to,
     observed,
     rule,
     supports,
@@ -28,7 +29,13 @@ from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
+_WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest reaches; GB/s and words
+    (7.88, "a link of 8 GT/s x8, 7.9 GB/s"), (15.75, "a link of 8 GT/s x16, 15.8 GB/s"),
+    (31.5, "a link of 16 GT/s x16, 31.5 GB/s"),
+)  # fmt: skip
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
+_GEN3 = 8.0  # GT/s
+_BETWEEN, _OF_SLOT = 0.6, 0.35  # of a slot: copies between GPUs through switches; less is not the slot's doing
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
 # A guest has at most so many GPUs; where its copies go through the root they reach this part of the NICs' rate:
@@ -50,14 +57,13 @@ def _slower(case: Case) -> Iterator[tuple[float, str]]:
 def _slot_limit(case: Case) -> tuple[float, int] | None:
     """Return what the slot can do (GT/s, lanes) where it is less than the GPU can; None if not, or not known."""
     link, written = case.seen.link, slot_of(case.measured.setup.pcie)
-    own = case.shape.slot[0] if case.shape.slot else None
     speed = (link.max_speed_gts if link else None) or (written[0] if written else None)
     width = (link.max_width if link else None) or (written[1] if written else None)
-    if own is None:
+    if case.shape.slot is None:
         return None
-    whole = 8 if case.shape.slot == written else 16  # some cards have eight lanes
-    limited = (speed is not None and speed < own) or (written is not None and written[1] < whole)
-    return (speed or own, width or 16) if limited else None
+    own, lanes = case.shape.slot
+    limited = (speed is not None and speed < own) or (written is not None and written[1] < max(lanes, 8))
+    return (speed or own, width or lanes) if limited else None
 
 
 @rule(
@@ -88,9 +94,13 @@ def generation_limit(case: Case) -> Finding | None:
         return supports("fits" if several_alike(case) else "possible", (words,), alike)
     rate = pcie_gb_per_s(*limit)
     words = f"the slot can do {limit[0]:g} GT/s x{limit[1]}, the GPU more"
-    kept = first_kept(case.low(HOST_COPIES), [(rate, f"the slot's bound {rate:.1f} GB/s")] if rate else [])
+    bound = [(rate, f"the slot's bound {rate:.1f} GB/s")] if rate else []
+    kept = first_kept(case.low(HOST_COPIES), bound) or first_kept(case.low(("p2p",)), bound, _BETWEEN)
     alone = case.measured.setup.gpus_per_host == 1  # work of one GPU is mostly in its own memory
-    return observed(case, words, case.about([name for name in _OVER_PCIE if not alone or name not in WORK]), kept)
+    about = case.about([name for name in _OVER_PCIE if not alone or name not in WORK])
+    crossing = (*COLLECTIVES, "p2p", "rdma-write")
+    little = [v for v in about if v.figure.metric in crossing and (v.value or 0) < (rate or 0) * _OF_SLOT]
+    return observed(case, words, tuple(judged for judged in about if judged not in little), kept)
 
 
 @rule(
@@ -104,6 +114,13 @@ def generation_limit(case: Case) -> Finding | None:
 )
 def degraded(case: Case) -> Finding | None:
     """The link runs below what both ends support."""
+    untold = case.shape.nic_gb_per_s or 0 if case.seen.nic_pcie_link is case.seen.link is None else 0
+    if kept := first_kept(
+        [v for v in case.low(("rdma-write",)) if _of_host_memory(v)],
+        [row for row in _NIC_LINKS if row[0] < untold],
+        _WRITTEN,
+    ):
+        return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],))
     for name, link, metrics in (
         ("link", case.seen.link, HOST_COPIES),
         ("nic_pcie_link", case.seen.nic_pcie_link, ("rdma-write",)),
@@ -123,7 +140,9 @@ def degraded(case: Case) -> Finding | None:
             short.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
         if short:
             about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
-            return observed(case, case.told(name, ", ".join(short)), about, kept)
+            # Decoding needs 1 % of eight lanes (noonghunna/club-3090 issue 1000): a lowered power limit costs it more.
+            weak = case.lowered and all(re.search(r"(?i)decod", judged.figure.subject[:400]) for judged in about)
+            return observed(case, case.told(name, ", ".join(short)), () if weak else about, kept, weak=about)
     link = case.seen.link
     full = (
         link is not None
@@ -141,7 +160,8 @@ def degraded(case: Case) -> Finding | None:
     words = tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart)
     words += ("fewer lanes, a lower speed, or an uplink that it shares can do that",) if apart else ()
     # Copies that peer access makes no faster are held by the link of a GPU, not by a bridge.
-    metrics = (*HOST_COPIES, *(("p2p",) if case.seen.peer_copies_slow is False else ()))
+    fast = any(judged.figure.metric == "p2p" and judged.verdict == "expected" for judged in case.figures)
+    metrics = (*HOST_COPIES, *(("p2p",) if case.seen.peer_copies_slow is False or fast else ()))
     low = apart or tuple(
         judged for judged in case.low(metrics) if not (judged.apart and BY_NODE.search(judged.figure.subject))
     )
@@ -172,6 +192,8 @@ def _of_host_memory(judged: Judged) -> bool:
 
 def _through_host(case: Case) -> str | None:
     """Return why copies between GPU and NIC cross the CPU anyway, so that redirection costs them nothing more."""
+    if case.shape.staged:
+        return "its NICs never reach GPU memory directly"
     if case.seen.gpudirect_rdma is False or (case.seen.peer_memory_module is False and not case.seen.gpudirect_rdma):
         return "data goes through host memory (no GPUDirect RDMA)"
     if case.seen.gpu_nic_path in ("PHB", "NODE", "SYS") and case.shape.virtual is False:
@@ -211,6 +233,8 @@ def acs(case: Case) -> Finding | None:
         between += () if case.shape.linked or case.shape.per_host == 1 else case.about(WORK)
         if case.seen.ats and case.shape.virtual:  # as it should be in a guest: translated requests go directly
             between = tuple(judged for judged in between if judged.verdict == "low")
+        pairs = case.of_every_device(case.about(("p2p",)))
+        between = tuple(judged for judged in between if judged.figure.metric != "p2p" or judged in pairs)
         return observed(case, words, between) if case.seen.acs_redirect else None
     if case.seen.peer_copies_slow:
         words = (
@@ -249,7 +273,7 @@ def acs(case: Case) -> Finding | None:
         return supports("fits", (words,), halved)
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
-    if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
+    if (case.shape.virtual and case.seen.transport != "libfabric") or case.seen.iommu in ("on", "passthrough"):
         return supports("default", ("an IOMMU is in use, with which the kernel turns redirection on",), low)
     return supports("possible", ("whether bridges redirect traffic between devices is not known",), low)
 
@@ -310,11 +334,18 @@ def translation(case: Case) -> Finding | None:
         and not any(judged.verdict == "low" for judged in case.figures)
     ):
         return None
+    links = [pcie_gb_per_s(speed, 16) for speed in PCIE_SPEEDS if speed >= _GEN3]
+    whole = [judged for judged in case.about(HOST_COPIES) if any(keeps_to(judged, rate, _COPIED) for rate in links)]
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
-    if case.shape.virtual:  # a guest's devices are always translated
-        return observed(case, "the IOMMU translates", case.about(STORAGE)) if case.about(STORAGE) else None
-    return observed(
-        case, case.told("iommu", "the IOMMU translates every access of a device"), case.of_every_device(strong)
+    strong = tuple(judged for judged in strong if judged.verdict == "low" or judged not in whole)  # all that it carries
+    if case.shape.virtual:  # always translated: small requests notice it, those of 1 MiB and more hardly
+        strong = tuple(judged for judged in case.about(STORAGE) if (judged.figure.size_bytes or 0) < 1 << 20)
+    return (
+        observed(
+            case, case.told("iommu", "the IOMMU translates every access of a device"), case.of_every_device(strong)
+        )
+        if strong or not case.shape.virtual
+        else None
     )
 
 
@@ -329,9 +360,11 @@ def translation(case: Case) -> Finding | None:
 )
 def relaxed_ordering(case: Case) -> Finding | None:
     """Writes of a NIC wait for each other."""
-    variables = _set(case, NCCL_IB_PCI_RELAXED_ORDERING=OFF, UCX_IB_PCI_RELAXED_ORDERING=OFF)
-    if case.seen.relaxed_ordering is False or variables:
-        return observed(case, ", ".join(variables) or "relaxed ordering is off", case.networked)
+    names = (f"{of}_IB_PCI_RELAXED_ORDERING" for of in ("NCCL", "UCX", "MC"))
+    variables = _set(case, **dict.fromkeys(names, OFF))
+    words = [*(["relaxed ordering is off"] if case.seen.relaxed_ordering is False else []), *variables]
+    if words:
+        return observed(case, "; ".join(words), case.networked)
     strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # openucx/ucx pull request 8062
     low = tuple(
         judged
@@ -339,7 +372,11 @@ def relaxed_ordering(case: Case) -> Finding | None:
         if judged.verdict == "low" and (case.shape.virtual or judged.apart.endswith(BESIDE) or strict)
     )
     if low and case.seen.relaxed_ordering is None and case.seen.transport != "socket":
-        return supports("possible", ("relaxed ordering of the NIC was not read",), low)
+        return supports(
+            "default" if strict and low[0].figure.metric == "rdma-write" else "possible",
+            ("relaxed ordering of the NIC was not read",),
+            low,
+        )
     return None
 
 

@@ -8,7 +8,12 @@ from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, fir
 from hosttune.rules.causes.rules_guest import several_alike
 from hosttune.rules.engine import Finding
 
-_LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART = 0.9, 0.97, 0.04
+_LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.04, 0.5
+_COLD, _WARM = r"(?i)\bcold|first|start|begin", r"(?i)\b(?:hot|warm|sustained|steady|minutes)\b"
+_FALLS = 0.5, 0.93  # what heat leaves of a figure: 0.95 and more is noise, less than half of it another fault
+_WORKING_CLOCK = 1000.0  # MHz; products run at more on V100 (boost 1,530), A100 (1,410) and H100 (1,980)
+_FULL_LOAD = r"(?i)full load|burn|stress|gemm|matmul|product"  # what takes a board to its limit
+_REFRESHED = 0.6  # of the bound: refreshing twice as often does not cost more
 _REASONS = "nvml.h, clocks event reasons"
 
 
@@ -23,11 +28,7 @@ _REASONS = "nvml.h, clocks event reasons"
 def power(case: Case) -> Finding | None:
     """Power limits the clocks."""
     seen, words = case.seen, []
-    if (
-        seen.power_limit_watts
-        and seen.default_power_limit_watts
-        and seen.power_limit_watts < seen.default_power_limit_watts * 0.99
-    ):
+    if case.lowered:
         lowered = f"power limit {seen.power_limit_watts:g} W, default {seen.default_power_limit_watts:g} W"
         words.append(case.told("power_limit_watts", lowered))
     # At the board's own limit it is normal, and no fault where products are as they should be.
@@ -42,7 +43,22 @@ def power(case: Case) -> Finding | None:
     low = case.low((*CLOCKS, *WORK))
     if at_limit and low and seen.power_capped is not False:
         return supports("fits", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {seen.power_limit_watts:g} W",), low)
-    return None
+    return _held(case)
+
+
+def _held(case: Case) -> Finding | None:
+    """Return power far below the limit, or below that of equals, under a load that takes all of it."""
+    limit = case.seen.power_limit_watts or case.seen.default_power_limit_watts or 0
+    used = [judged for judged in case.figures if judged.figure.metric == "power" and judged.value]
+    held = [
+        judged
+        for judged in used
+        if (judged.value or 0) <= limit * _HELD and re.search(_FULL_LOAD, judged.figure.subject[:400])
+    ]
+    words = [f"{judged.name}: {judged.value:g} W under full load, of {limit:g} W" for judged in held]
+    apart = case.apart(("power", *PRODUCTS, *WORK))
+    words += [f"{judged.name}: {judged.apart}" for judged in apart]
+    return supports("fits", words, (*held, *apart)) if words else None
 
 
 @rule(
@@ -55,8 +71,23 @@ def power(case: Case) -> Finding | None:
 )
 def heat(case: Case) -> Finding | None:
     """Heat limits the clocks."""
-    words = case.told("thermal_slowdown", "thermal slowdown is active")
-    return observed(case, words, case.about((*CLOCKS, *WORK, *ON_GPU))) if case.seen.thermal_slowdown else None
+    if case.seen.thermal_slowdown is not None:
+        words = case.told("thermal_slowdown", "thermal slowdown is active")
+        return observed(case, words, case.about((*CLOCKS, *WORK, *ON_GPU))) if case.seen.thermal_slowdown else None
+    fallen = [
+        (f"{warm.name}: less than when cold ({cold.name})", warm)
+        for warm in case.about((*CLOCKS, *WORK))
+        for cold in case.about((warm.figure.metric,))
+        if re.search(_WARM, warm.name) and re.search(_COLD, cold.name)
+        and _FALLS[0] < (warm.value or 0) / (cold.value or 1) < _FALLS[1]
+    ]  # fmt: skip
+    if fallen:
+        return supports("fits", (fallen[0][0],), (fallen[0][1],))
+    low = case.low(("device-copy",))
+    slowed = all(judged.value and judged.bound and judged.value > judged.bound * _REFRESHED for judged in low)
+    if low and slowed and not several_alike(case, ("device-copy",)):
+        return supports("possible", ("hot memory is refreshed more often; its temperature was not read",), low)
+    return _held(case)
 
 
 @rule(
@@ -76,7 +107,10 @@ def clocks(case: Case) -> Finding | None:
         return observed(case, f"SM clock {now:g} of {most:g} MHz", about, None) if now < most * _LEAST_CLOCK else None
     if low := case.low(("sm-clock",)):
         return supports("observed", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), about)
-    return None
+    slow = [v for v in case.figures if v.figure.metric == "sm-clock" and 0 < (v.value or 0) < _WORKING_CLOCK]
+    if slow and case.low(PRODUCTS):
+        return supports("fits", (f"{slow[0].name}: {slow[0].value:g} MHz",), case.low(PRODUCTS))
+    return _held(case)
 
 
 @rule(
@@ -98,11 +132,13 @@ def slice_of_gpu(case: Case) -> Finding | None:
         )
     if re.search(r"\bMIG\b", shape.gpu or ""):
         return observed(case, f"{shape.gpu} is a part of a GPU", case.about((*ON_GPU, *WORK)))
-    for verdict in case.low(PRODUCTS):
-        for count in (1, 2, 3, 4):
-            part = (verdict.typical or 0) * count / 7
+    for verdict in case.low(ON_GPU):  # half of the memory is also what counts only one direction
+        copy = verdict.figure.metric == "device-copy"
+        for count in (1, 2) if copy else (1, 2, 3, 4):
+            part = (verdict.typical or 0) * count / (8 if copy else 7)
             if part and verdict.value and abs(verdict.value / part - 1) <= _NEAR_PART:
-                return supports("fits", (f"{verdict.name} is {count} of 7 parts of the typical figure",), (verdict,))
+                words = f"{verdict.name} is {count} of {8 if copy else 7} parts of the typical figure"
+                return supports("fits", (words,), (verdict,))
     return None
 
 
@@ -114,6 +150,8 @@ def slice_of_gpu(case: Case) -> Finding | None:
 )
 def memory_errors(case: Case) -> Finding | None:
     """Memory errors or their correction take bandwidth."""
+    if apart := case.apart(("device-copy",)):
+        return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in apart), apart)
     low = case.low(("device-copy",))
     alike = not low or several_alike(case, ("device-copy",))
     return None if alike else supports("possible", ("counters of memory errors were not read",), low)

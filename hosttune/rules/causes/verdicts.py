@@ -9,7 +9,7 @@ import msgspec
 
 from hosttune.bench.baselines import ABOVE_PEAK
 from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
-from hosttune.model.measured import COLLECTIVES, METRICS, Figure, Measured
+from hosttune.model.measured import COLLECTIVES, METRICS, RINGS, Figure, Measured
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, SOCKET_MEMORY, TYPICAL_MFU, Estimate
 from hosttune.predicting.shape import HostShape
@@ -18,6 +18,8 @@ _MANY = 10.0  # times: more is not said in percent
 _FAR_BELOW = 0.1  # of a bound that a board can lack the links for
 _LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
 _LEAST_CLOCK = 0.9  # of the clock that the report compares with
+_SLOWEST_CLOCK = 500.0  # MHz; base clocks of data-center GPUs are higher: T4 585 (data sheet)
+LOADED = re.compile(r"(?i)\bload|busy|100 ?%|burn|stress|gemm|matmul|product|\btrain|inference|decod|while a|during")
 IDLE_SPEEDS = (
     2.5,
     5.0,
@@ -35,7 +37,9 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
 _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
 _LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
-_STREAM = 0.4  # about half of what STREAM reaches
+# Of the channels' rate: about half of what STREAM reaches, and more than faster modules give.
+_STREAM, _FASTER = 0.4, 1.2
+_DRIVE, _DRIVES = 15.75, 504.0  # GB/s, four lanes of 32 GT/s, the most that a drive has, and 128, which a host has
 # GB/s: of one SATA port, which drives of a host can have, and of the slowest hard disks in use
 _SATA, _HARD_DISK, _BLOCK = 0.6, 0.1, 1 << 17  # bytes from which reads show the rate of a drive
 
@@ -51,6 +55,7 @@ _UNITS: Mapping[str, tuple[str, float]] = {
     "us": ("time", 1e3),
     "µs": ("time", 1e3),
     "ms": ("time", 1e6),
+    "s": ("time", 1e9),
     "mhz": ("clock", 1.0),
     "ghz": ("clock", 1e3),
     "w": ("power", 1.0),
@@ -71,6 +76,7 @@ _AFTER = re.compile(  # what people write after a unit
     r"(?i)(?:\(|(?: per |/| each )(?:gpu|card|rank|nic|port|hca|device|node|host|pair|direction)\b"
     r"|\b(?:bus|alg|bidir)).*"
 )
+_ALGORITHM_RATE = re.compile(r"(?i)^(?!.*\bbus).*\balg(?:o|orithm)?[ -]?b(?:and)?w")  # nccl-tests doc/PERFORMANCE.md
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -140,7 +146,7 @@ def judge_figure(figure: Figure, measured: Measured, shape: HostShape) -> Judged
     in_unit = converted(figure.value, figure.unit, dimension)
     if in_unit is None:
         time = converted(figure.value, figure.unit, "time")
-        operations = _of_operations(figure) if dimension == "bytes per second" else None
+        operations = _of_operations(figure, time) if dimension == "bytes per second" else None
         if operations is None:
             what = f"{figure.unit} does not measure {dimension}" if figure.unit.strip() else "no unit is given"
             why = f"{what}: the figure cannot be compared"
@@ -152,8 +158,10 @@ def judge_figure(figure: Figure, measured: Measured, shape: HostShape) -> Judged
     return _by_model(figure, value, factor, measured, shape)
 
 
-def _of_operations(figure: Figure) -> tuple[float, float] | None:
-    """Return (GB/s, factor) of operations per second of a known size."""
+def _of_operations(figure: Figure, time: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return (GB/s, factor) of operations per second, or of the time of a copy, of a known size."""
+    if time and time[0] and figure.metric not in COLLECTIVES and (figure.size_bytes or 0) >= _LARGE:
+        return (figure.size_bytes or 0) / time[0], (figure.size_bytes or 0) / time[0] / (figure.value or 1)
     match = re.fullmatch(r"(k|M|G)? ?(?:IOPS|requests/s|operations/s)", figure.unit.strip())
     if match is None or figure.value is None or not figure.size_bytes:
         return None
@@ -165,21 +173,35 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     if figure.metric in ("h2d", "d2h") and re.search(r"(?i)gdrcopy|by (?:the )?cpu\b|mapped bar", figure.subject[:400]):
         return Judged(figure, "unknown", "loads and stores of the CPU: no model has a source", value, factor=factor)
     ranks, hosts = _of_subject(figure.subject, shape)
-    if hosts is None and shape.hosts is None and shape.nics is None and ranks and ranks <= (shape.per_host or 0):
-        hosts = 1  # no more GPUs than a host has, and no network in the setup
+    if (
+        hosts is None
+        and shape.hosts is None
+        and (ranks or 0) > 1
+        and shape.per_host
+        and (not shape.nics or (ranks or 0) > shape.per_host)
+    ):
+        hosts = -(
+            -(ranks or 0) // shape.per_host
+        )  # without a network in the setup no more GPUs than a host has are of one
     problem = _contradiction(ranks, hosts, shape)
     if problem:
         return Judged(figure, "unknown", problem, value, factor=factor)
-    found = estimate(Question(figure.metric, ranks, hosts, figure.size_bytes), shape)
+    told = f"{figure.subject[:400]} {figure.unit[:40]}"
+    shared = re.search(SHARE, figure.subject[:400]) is not None
+    metric = "send-recv-busbw" if figure.metric == "p2p" and (hosts or 0) > 1 else figure.metric
+    flat = re.search(r"(?i)\bring\b", f"{measured.setup.environment.get('NCCL_ALGO')} {told}") is not None
+    if ranks and figure.metric in RINGS and _ALGORITHM_RATE.search(told):
+        moved = (ranks - 1) / ranks * (2 if figure.metric == "all-reduce-busbw" else 1)
+        value, factor = value * moved, factor * moved
+    found = estimate(Question(metric, ranks, hosts, figure.size_bytes, flat=flat, shared=shared), shape)
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
-    both = (
-        re.search(r"(?i)both directions|bidirectional|\bbidir\b", f"{figure.subject[:400]} {figure.unit[:40]}")
-        is not None
+    both = (  # a copy within a GPU always counts what is read and written
+        figure.metric != "device-copy" and re.search(r"(?i)both directions|bidirectional|\bbidir\b", told) is not None
     )
     bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
-    averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
+    averaged = AVERAGE.search(figure.subject) is not None and not _OF_LARGE.search(figure.subject)
     verdict, why = _verdict(value, bound, typical, found, averaged)
     most, device = _FASTEST.get(figure.metric, (None, ""))
     if bound is None and most is not None and value > most * _together(figure, ranks, shape) * (2 if both else 1):
@@ -192,11 +214,15 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         verdict, why = "unknown", f"no peer access: its copies go through host memory; {why}"
     if verdict == "impossible" and figure.metric in ("h2d", "d2h") and "SXM2" in (shape.gpu or "") and value <= _POWER9:
         verdict, why = "unknown", f"more than a slot carries: on POWER9 the link to the CPU is NVLink; {why}"
-    return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=hosts or shape.hosts)
+    many = hosts if figure.metric == "p2p" else hosts or shape.hosts  # copies are of one host, unless it says so
+    return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=many)
 
 
+SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b"  # of what a GPU has of a host's ports
+_OF_LARGE = re.compile(r"(?i)\bover (?:\d+ ?g|(?:1(?:2[89]|[3-9]\d)|[2-9]\d\d) ?m)i?b\b")  # 128 MB and more
+AVERAGE = re.compile(r"(?i)\b(?:average|avg|mean)\b")  # over sizes of messages
 _SEVERAL = (
-    r"\b(?:all|sum|total|aggregate|together|per (?:node|host))\b|"
+    r"\b(?:all|sum|aggregate|together|per (?:node|host))\b|"
     r"\b(?:[2-9]|[1-9][0-9]{1,5}) (?:gpus|ports|nics|hcas|cards|devices)\b"
 )
 
@@ -204,7 +230,8 @@ _SEVERAL = (
 def _together(figure: Figure, ranks: int | None, shape: HostShape) -> int:
     """Return of how many devices a figure can be the sum, if its subject names several."""
     told = f"{figure.subject[:400]} {figure.unit[:40]}".lower()
-    if not re.search(_SEVERAL, told) or figure.metric in COLLECTIVES:
+    several = re.search(_SEVERAL, told) or ((ranks or 0) > 1 and "total" in told)  # else reads and writes in total
+    if not several or figure.metric in COLLECTIVES or re.search(SHARE, figure.subject[:400]):
         return 1
     return (shape.nics if figure.metric == "rdma-write" else ranks) or 64  # more than a host has
 
@@ -244,6 +271,8 @@ def _of_subject(subject: str, shape: HostShape) -> tuple[int | None, int | None]
     gpus = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:gpus?|ranks)\b", text)
     hosts = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:hosts?|nodes?|guests|machines|vms)\b", text)
     ranks = int(gpus[1]) if gpus else None
+    if gpus and hosts and re.match(r" (?:each|a|per)\b", text[gpus.end() :]):
+        ranks = int(gpus[1]) * int(hosts[1])
     whole = ranks is not None and ranks == shape.per_host and not re.search(r"hosts|nodes", text)
     if hosts is None and (whole or re.search(r"\b(?:intra|within)\b", text)):
         return ranks or shape.per_host, 1
@@ -263,9 +292,13 @@ def _contradiction(ranks: int | None, hosts: int | None, shape: HostShape) -> st
 
 
 def _clock(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
-    most = measured.observations.max_sm_clock_mhz
+    idle = re.search(r"(?i)\bidle\b", figure.subject[:400])
+    most = None if idle else measured.observations.max_sm_clock_mhz
+    if most is None and value < _SLOWEST_CLOCK and LOADED.search(figure.subject[:400]):
+        return Judged(figure, "low", f"no data-center GPU works below {_SLOWEST_CLOCK:g} MHz", value, factor=factor)
     if most is None:
-        return Judged(figure, "unknown", "not known: the clock to compare with", value, factor=factor)
+        why = "an idle GPU lowers its clock" if idle else "not known: the clock to compare with"
+        return Judged(figure, "unknown", why, value, factor=factor)
     why = f"{value / most:.0%} of {most:g} MHz"
     low = value < most * _LEAST_CLOCK
     verdict: FigureVerdict = "impossible" if value > most * ABOVE_PEAK else "low" if low else "expected"
@@ -286,8 +319,16 @@ def _power(figure: Figure, value: float, factor: float, measured: Measured, shap
 def _reads(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     large = (figure.size_bytes or _BLOCK) >= _BLOCK and not re.search(r"(?i)hdd|SATA|random", figure.subject)
     least, words = (
-        (_SATA, "one SATA port carries") if figure.metric == "storage-read" else (_HARD_DISK, "a hard disk reads")
+        (_SATA, "one SATA port carries")
+        if figure.metric == "storage-read" or "nvme" in figure.subject.lower()
+        else (_HARD_DISK, "a hard disk reads")
     )
+    if value > _DRIVE:
+        one = figure.metric == "disk-read" and re.search(r"(?i)\b(?:one|single|a) ", figure.subject[:400])
+        if value > _DRIVES:
+            return Judged(figure, "impossible", f"more than {_DRIVES:g} GB/s: 128 lanes of 32 GT/s", value)
+        why = f"more than the link of a drive, {_DRIVE:g} GB/s: is it from memory?" if one else "several drives"
+        return Judged(figure, "impossible" if one else "expected", why, value, factor=factor)
     why = f"less than {words}, {least:g} GB/s" if large and value < least else _NO_MODEL
     return Judged(figure, "unknown" if why == _NO_MODEL else "low", why, value, factor=factor)
 
@@ -295,12 +336,14 @@ def _reads(figure: Figure, value: float, factor: float, measured: Measured, shap
 def _memory(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     name = (shape.cpu or "")[:200].lower()
     rate = next((rate for words, rate in SOCKET_MEMORY if re.search(words, name)), None)
-    if rate is None or re.search(r"(?i)thread|\bcore\b|single|->", figure.subject):
+    if rate is None or re.search(r"(?i)thread|\bcore\b|single|->|\bmbw\b|sysbench|lmbench|bw_mem", figure.subject):
         return Judged(figure, "unknown", _NO_MODEL, value, factor=factor)
     one = re.search(r"(?i)\b(?:socket|node)\b", figure.subject) or not re.match(r"2 ?[x×]", name)
     bound = rate if one else 2 * rate
     why = f"{value / bound:.0%} of the channels' rate, {bound:g} GB/s"
-    return Judged(figure, "low" if value < bound * _STREAM else "unknown", why, value, bound, factor=factor)
+    above = value > (bound if one else 2 * rate) * _FASTER
+    verdict: FigureVerdict = "impossible" if above else "low" if value < bound * _STREAM else "unknown"
+    return Judged(figure, verdict, why, value, bound, factor=factor)
 
 
 def _link(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:

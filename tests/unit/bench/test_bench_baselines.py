@@ -159,7 +159,7 @@ def test_every_floor_between_gpus_says_for_how_many_links_it_is() -> None:
 def test_the_parts_that_are_known_by_their_data_sheets() -> None:
     models = {peaks.model for peaks in shipped().peaks.values()}
     assert models >= {
-        *("H100 NVL", "H200 NVL", "H20", "L40S", "RTX PRO 6000 Blackwell Server Edition", "B300", "GB200"),
+        *("H100 NVL", "H200 NVL", "H20", "L40S", "RTX PRO 6000 Blackwell Server Edition", "B300 SXM", "GB200"),
         *("MI325X", "MI355X", "A100 SXM 40 GB"),
     }
     for peaks in shipped().peaks.values():

@@ -223,7 +223,16 @@ def test_what_a_link_carries(speed: float, width: int, rate: float | None) -> No
         ("H200 NVL", {"10de:233b"}),
         ("NVIDIA A100-SXM4", {"10de:20b0", "10de:20b2"}),
         ("NVIDIA A100-SXM4-80GB", {"10de:20b2"}),
-        ("NVIDIA GH200", set()),
+        ("NVIDIA GH200", {"10de:2342", "10de:2348"}),
+        ("NVIDIA H20-3e", set()),  # a form whose memory is faster
+        ("RTX 3090 Ti", {"10de:2203"}),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", set()),
+        ("NVIDIA H100 80GB PCIe", {"10de:2331"}),
+        ("B200 SXM6", {"10de:2901"}),
+        ("NVIDIA H200 SXM5 141GB HBM3e", {"10de:2335"}),
+        ("RTX6000 Ada", {"10de:26b1"}),
+        ("Gaudi 2 HL-225H", {"1da3:1020"}),
+        ("AMD Instinct MI250X", set()),
         ("GeForce RTX 3080", set()),
         ("some board with 80GB", set()),
         (None, set()),
@@ -231,6 +240,13 @@ def test_what_a_link_carries(speed: float, width: int, rate: float | None) -> No
 )
 def test_a_gpu_is_found_by_its_name(name: str | None, devices: set[str]) -> None:
     assert {row.device for row in peaks_of(name, None, STANDARD)} == devices
+
+
+def test_some_cards_have_eight_lanes() -> None:
+    slots = {"RTX 4060 Ti": (16.0, 8), "RTX 5060 Ti": (32.0, 8), "RTX 5090": (32.0, 16), "RTX 4090 Laptop GPU": None}
+    for gpu, slot in slots.items():
+        setup = {"version": 1, "setup": {"gpu": f"NVIDIA GeForce {gpu}"}}
+        assert shape_of(Measured.from_yaml(json.dumps(setup)), STANDARD).slot == slot
 
 
 def test_a_model_of_several_forms_has_what_they_have_in_common() -> None:

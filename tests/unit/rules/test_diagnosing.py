@@ -147,7 +147,7 @@ UNREAD = {"transport": None, "gpudirect_rdma": None}
 # (cause, what does not show it, what just does): figures and observations
 LIMITS: list[tuple[str, tuple[dict[str, float], dict[str, Any]], tuple[dict[str, float], dict[str, Any]]]] = [
     ("power-cap", ({"gemm-bf16": 520}, {"power_limit_watts": 693}), ({"gemm-bf16": 520}, {"power_limit_watts": 692})),
-    ("socket-transport-instead-of-ib", ({"between": 80.0}, UNREAD), ({"between": 79.9}, UNREAD)),  # of 400 GB/s
+    ("socket-transport-instead-of-ib", ({"between": 20.0}, UNREAD), ({"between": 19.9}, UNREAD)),  # TCP gives no more
     ("pcie-max-read-request", ({"between": 150.0}, {"max_read_request_bytes": 4096}),
      ({"between": 150.0}, {"max_read_request_bytes": 2048})),
     ("impossible-figure", ({"rdma-write": 404}, {}), ({"rdma-write": 405}, {})),  # of 400 Gb/s
@@ -197,6 +197,43 @@ BY_FIGURES: dict[str, tuple[dict[str, Any], Rows, list[str]]] = {
                            [("device-copy", f"GPU {n}", 1800, "GB/s") for n in range(4)], []),
     "memory of one GPU": ({"gpu": "NVIDIA H200", "hosts": 1}, [("device-copy", "GPU 0", 1800, "GB/s")],
                           ["ecc-or-row-remap"]),
+    "memory of a slice": ({"gpu": "NVIDIA H200", "hosts": 1}, [("device-copy", "", 530, "GB/s")],
+                          ["mig-slice", "ecc-or-row-remap"]),
+    "memory of one of four": ({"gpu": "NVIDIA H200", "hosts": 1},
+                              [("device-copy", f"GPU {n}", 1800 if n else 1200, "GB/s") for n in range(4)],
+                              ["ecc-or-row-remap"]),
+    "one of the GPUs": ({"gpu": "AMD Instinct MI250X", "hosts": 1},
+                        [("gemm-bf16", f"GPU {n}", 300 if n else 190, "TFLOPS") for n in range(8)],
+                        ["power-cap", "thermal", "clocks-limited"]),
+    "GPUs of two models": ({"hosts": 1}, [("tokens-per-second", "AMD MI300X", 95, "t/s"),
+                                          ("tokens-per-second", "AMD MI210", 41, "t/s")], []),
+    "STREAM of a desktop": ({"hosts": 1, "cpu": "Intel Core i5-8500"}, [("memory-copy", "STREAM", 29, "GB/s")], []),
+    "power of one GPU": ({"hosts": 1}, [("power", f"GPU {n} under load", 295 if n else 150, "W") for n in range(4)],
+                         ["power-cap", "thermal", "clocks-limited"]),
+    "power of what they do": ({"hosts": 1}, [("power", f"GPU {n}", 295 if n else 150, "W") for n in range(4)], []),
+    "when hot": ({"hosts": 1}, [("tokens-per-second", "cold", 68, "t/s"), ("tokens-per-second", "after ten minutes",
+                 52, "t/s")], ["thermal"]),
+    "when busy with more": ({"hosts": 1}, [("tokens-per-second", "1 request", 68, "t/s"),
+                                           ("tokens-per-second", "per request, 8 requests", 52, "t/s")], []),
+    "a clock at work": ({"hosts": 1}, [("sm-clock", "during inference", 41, "MHz")],
+                        ["clocks-limited", "power-cap", "thermal"]),
+    "a clock while idle": ({"hosts": 1}, [("sm-clock", "GPU 0, idle", 210, "MHz")], []),
+    "a low clock, and slow": ({"gpu": "NVIDIA A100-SXM4-80GB", "hosts": 1},
+                              [("gemm-bf16", "", 150, "TFLOPS"), ("sm-clock", "", 765, "MHz")],
+                              ["clocks-limited", "power-cap", "thermal"]),
+    "every GPU of a host": ({"gpu": "NVIDIA A100 80GB PCIe", "hosts": 1}, [("h2d", "each GPU", 12.4, "GB/s")],
+                            ["pcie-generation-limit", "pcie-link-degraded", "far-numa-node"]),
+    "memory of the other CPU": ({"gpu": "NVIDIA A100 80GB PCIe", "hosts": 1},
+                                [("h2d", "local", 24.5, "GB/s"), ("h2d", "remote", 15.2, "GB/s")],
+                                ["far-numa-node", "pcie-link-degraded"]),
+    "memory that is copied first": ({"gpu": "NVIDIA H100 PCIe", "hosts": 1}, [("h2d", "pageable", 9, "GB/s")],
+                                    ["measurement-artefact", "pcie-link-degraded", "far-numa-node"]),
+    "a slow NVMe drive": ({"hosts": 1}, [("disk-read", "NVMe, sequential", 370, "MB/s")], ["storage"]),
+    "a drive from memory": ({"hosts": 1}, [("disk-read", "one NVMe drive", 45, "GB/s")],
+                            ["impossible-figure", "measurement-artefact"]),
+    "several drives": ({"hosts": 1}, [("disk-read", "RAID 0", 45, "GB/s")], []),
+    "STREAM from the cache": ({"hosts": 1, "cpu": "2x AMD EPYC 9654"}, [("memory-copy", "STREAM", 2600, "GB/s")],
+                              ["impossible-figure", "measurement-artefact"]),
 }  # fmt: skip
 
 
