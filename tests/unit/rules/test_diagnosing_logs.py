@@ -118,14 +118,18 @@ def test_lspci() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        (LSPCI[:-10], "cut in the middle"),
         (LSPCI.replace("[60] Express (v2) Endpoint, MSI 00", "<access denied>"), "access denied"),
         (LSPCI.splitlines()[0] + "\n\tControl: I/O-\n", "no capabilities"),
+        (f"$ lspci | grep NVIDIA\n{LSPCI.splitlines()[0]}\n", "no capabilities"),
     ],
 )
-def test_lspci_that_shows_too_little_is_refused(text: str, what: str) -> None:
-    with pytest.raises(BadInput, match=what):
-        read(text)
+def test_lspci_that_shows_too_little_names_nothing_and_says_what_to_run(text: str, what: str) -> None:
+    measured, _, (doubt, *_) = read_log(text, "a.log")
+    assert measured == Measured(version=1)
+    assert what in doubt.why
+    assert "run lspci -vvv as root" in doubt.why
+    with pytest.raises(BadInput, match="cut in the middle"):
+        read(LSPCI[:-10])
 
 
 def test_nccl_tests_with_its_machine() -> None:
