@@ -315,7 +315,8 @@ def logs() -> tuple[Log, ...]:
             nothing_more),
         Log("ethtool -a or -m", r"(?m)^[ \t]*(?:Pause parameters for |Identifier {2,40}: 0x)", nothing_more),
         Log("iperf", r"(?m)^(?:Connecting to host \S+, port \d|Client connecting to \S+, |Server listening on \d"
-            r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^(?:Connecting to host |Client connecting to )"),
+            r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf,
+            begin=r"^(?:Connecting to host |Client connecting to |Server listening on )"),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
         Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\."
             r"|^memcpy CE [CG]PU\(row\) ", _nvbandwidth, begin=r"^nvbandwidth Version"),

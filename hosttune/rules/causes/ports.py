@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from hosttune.bench.parse.answer import NotJudged
 from hosttune.errors import BadInput
 from hosttune.model.listing import some
 from hosttune.model.measured import Figure, Measured, NicLink, Nics, Observations, Setup, Stated
@@ -115,6 +116,8 @@ def iperf(text: str) -> Measured:
     every = re.findall(r"(?m)^\[[ \d]{2,4}\].* (\d\S*) ([GMK]?)bits/sec[ \t]+\d+[ \t]+\d", text)  # TCP's have a window
     if every.count(("0.00", "")) >= max(_STALLS, len(every) / 2):
         return Measured(version=1, observations=Observations(stated=(_STALLED,)))
+    if "Lost/Total Datagrams" in text:
+        raise NotJudged("iperf", "of UDP, which carries what -b asks for, less what is lost")
     if not rows:
         raise BadInput("no line of figures", where="iperf3", hint="save its whole output")
     streams = len({stream for stream, *_ in rows if "SUM" not in stream})

@@ -229,6 +229,17 @@ def test_iperf_2_beside_iperf3() -> None:
     assert read(of2 + IPERF).observations.stated == read(of2).observations.stated == ()
 
 
+def test_each_run_of_iperf_is_shown_and_udp_is_not_called_tcp() -> None:
+    """esnet/iperf src/iperf_locale.c: the heads of its tables."""
+    server = IPERF.replace("Connecting to host 192.0.2.12, port 5201", "Server listening on 5201").replace(
+        "93.4", "25.6"
+    )
+    assert [figure.value for figure in read(IPERF + server).figures] == [93.4, 25.6]
+    rows = IPERF.partition("Interval")[2].replace("Retr  Cwnd", "Jitter    Lost/Total Datagrams")
+    measured, _, (doubt, *_) = read_log(f"Connecting to host b, port 5201\n[ ID] Interval{rows}", "a.log")
+    assert (measured.figures, "of UDP" in doubt.why) == ((), True)
+
+
 def test_each_rank_is_named_where_several_print_figures() -> None:
     one = (LOGS / "bandwidthtest.txt").read_text()
     text = "".join(f"[1,{rank}]<stdout>:{line}\n" for rank in (0, 1) for line in one.splitlines())
