@@ -575,6 +575,8 @@ def _nvbandwidth(text: str) -> Measured:
     between = r"(device_to_device_memcpy_(?:read|write))_sm"
     if not figures and not waived and re.search(between, text):  # alone they are compared; to hosts SMs are slower
         return _nvbandwidth(re.sub(between, r"\1_ce", text))
+    if not figures and not waived:
+        raise NotJudged("nvbandwidth", "no test that is judged, such as host_to_device_memcpy_ce")
     seen = Observations(p2p="off", said={"p2p": waived[0]}) if waived else Observations()
     return Measured(version=1, setup=setup, figures=figures, observations=seen)
 

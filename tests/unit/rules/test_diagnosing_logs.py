@@ -208,6 +208,14 @@ def test_no_match_is_lost_with_fixed_letters(pattern: str, text: str) -> None:
     assert search(pattern, text) is not None
 
 
+def test_copies_by_sms_to_hosts_are_not_judged_and_that_is_said() -> None:
+    """The form of NVIDIA/nvbandwidth issue 24."""
+    table = "memcpy SM CPU(row) -> GPU(column) bandwidth (GB/s)\n           0\n 0     35.19\n"
+    text = f"Running host_to_device_memcpy_sm.\n{table}\nSUM host_to_device_memcpy_sm 35.19\n"
+    measured, _, (doubt, *_) = read_log(text, "a.log")
+    assert (measured.figures, "no test that is judged" in doubt.why) == ((), True)
+
+
 def test_lines_that_were_not_understood_are_counted_to_a_limit() -> None:
     *_, last = read_log("power.limit [W], power.default_limit [W]\n700, 700\n$ x\n" + "what\n" * 5_000, "a.log")[2]
     assert last.why == "more than 995 lines"
