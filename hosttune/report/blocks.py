@@ -58,7 +58,7 @@ class Lines(Block, frozen=True, kw_only=True):
 
 
 class Table(Block, frozen=True, kw_only=True):
-    """Rows of cells. `styles`: of columns by name: "num", "mono"."""
+    """Rows of cells. `styles`: of columns by name: "num", "mono", "wrap"."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]

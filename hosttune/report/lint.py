@@ -106,33 +106,35 @@ def _case(rule: LintRule, findings: Sequence[LintFinding], file: str, fail_on: s
 
 
 def environment_report(environment: JudgedEnvironment, where: str) -> Report:
-    """Return the counts of the verdicts, and each line in the file's order."""
-    counts = {
-        verdict: sum(environment_line.verdict == verdict for environment_line in environment.lines)
-        for verdict in VERDICTS
-    }
-    words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+    """Return the counts of the verdicts, and each line in the file's order; last what was not understood."""
+    understood = [line for line in environment.lines if line.name is not None]
+    rest = [line for line in environment.lines if line.name is None]
+    counts = {verdict: sum(line.verdict == verdict for line in understood) for verdict in VERDICTS}
+    words = [f"{number} {verdict}" for verdict, number in counts.items() if number]
+    words += [f"{count(len(rest), 'line')} not understood"] if rest else []
     return Report(
         kind="An environment or a guide, judged line by line",
         verdict="fail" if counts["harmful"] else "warn" if counts["useless"] else "",
-        headline=f"{where}: {words or 'no line sets anything'}",
+        headline=f"{where}: {', '.join(words) or 'no line sets anything'}",
         blocks=(
             Table(
                 heading="Lines",
                 columns=("verdict", "line", "what it sets", "why", "hosttune's setting", "source"),
                 rows=tuple(
                     (
-                        *(
-                            Mark(OUTCOME_OF[environment_line.verdict], environment_line.verdict),
-                            str(environment_line.line),
-                            _line_text(environment_line),
-                            environment_line.why,
-                        ),
-                        *(environment_line.setting or "", environment_line.source or ""),
+                        *(Mark(OUTCOME_OF[line.verdict], line.verdict), str(line.line), _line_text(line), line.why),
+                        *(line.setting or "", line.source or ""),
                     )
-                    for environment_line in environment.lines
+                    for line in understood
                 ),
-                styles={"what it sets": "mono", "line": "num"},
+                styles={"what it sets": "mono wrap", "why": "wrap", "source": "wrap", "line": "num"},
+                whole=True,
+            ),
+            Table(
+                heading="Not understood: unknown what they set, if anything",
+                columns=("line", "what it says"),
+                rows=tuple((str(line.line), line.value or "") for line in rest),
+                styles={"what it says": "mono wrap", "line": "num"},
                 whole=True,
             ),
         ),

@@ -10,12 +10,18 @@ from msgspec.structs import replace
 from hosttune.model.measured import Figure, Stated
 from hosttune.model.text import number
 from hosttune.rules.causes.equals import SPREAD
+from hosttune.rules.causes.ports import OF_IPERF2
 
 BOUND = Stated(
     says="the slower run is bound to CPUs that are far from its device, or too few", line="",
     remedy="bind it to the device's node, CPUs and memory: numactl -N NODE -m NODE (numa_node of the device in sysfs);"
     " mpirun --bind-to numa or none, srun --cpu-bind=none",
     source="Open MPI documentation, mpirun(1), --bind-to; NVIDIA/nccl issue 644; perftest README",
+)  # fmt: skip
+ONE_THREAD = Stated(
+    says="one CPU takes all streams of iperf3: it carries less than iperf 2", line="",
+    remedy="iperf3 3.16 or later with several streams (-P 8), or several of older ones (-p 5202 …), each on a CPU",
+    source="esnet/iperf RELNOTES.md, 3.16: a thread for each stream",
 )  # fmt: skip
 _COMMAND = re.compile(
     r"(?m)^(?:[^\n]{0,80}?[$#>%+] {0,2})?"
@@ -34,7 +40,11 @@ def last_command(text: str) -> str:
 
 
 def of_runs(runs: Sequence[tuple[str, Sequence[Figure]]]) -> tuple[Stated, ...]:
-    """Return that a run is slower where it is bound to CPUs. `runs`: of one tool, the command and figures of each."""
+    """Return that a run is slower where it is bound to CPUs, or with iperf3. `runs`: command and figures of each."""
+    tcp = [(OF_IPERF2 in figure.subject, figure) for _, figures in runs for figure in figures if figure.metric == "tcp"]
+    of2, of3 = (max((figure.value or 0 for is2, figure in tcp if is2 is which), default=0) for which in (True, False))
+    if len({figure.unit for _, figure in tcp}) == 1 and 0 < of3 * SPREAD < of2:
+        return (replace(ONE_THREAD, line=f"iperf 2: {of2:g} {tcp[0][1].unit}, iperf3: {of3:g}"),)
     for command, figures in runs:
         binding = _BINDS.search(command)
         for other, others in runs if binding else ():

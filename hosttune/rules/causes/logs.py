@@ -91,7 +91,8 @@ _OTHERS = (
     r"|^(?:# )?CONFIG_[A-Z0-9_]{2,60}(?:=[ym]| is not set)|^(?:kernel|vm)\.[a-z_]{4,40} = \d"
     r"|GPU pairs are enabled direct access|\| (?:Des|As)serted[ \t]*$|^[ \t]*Performance State[ \t]*: P\d"
     r"|\| (?:Integration|Performance|Software|Hardware) [\w ]{3,20}\| Result: |\| (?:GPU|Device) ID +\| Device"
-    r"|^analyzing CPU \d|^#Entity  |^(?:\[\d\] )?[A-Z][^|\n]{4,60} \| +\d{1,3}'C,|^HSA System Attributes$"
+    r"|^analyzing CPU \d|^#Entity  |^ {0,4}Device \d{1,2} \[[^]\n]{4,60}\] PCIe GEN "
+    r"|^(?:\[\d\] )?[A-Z][^|\n]{4,60} \| +\d{1,3}'C,|^HSA System Attributes$"
     r"|^GPU +(?:XCP +)?POWER |^Module {6,40}Size  Used by|^ +total +used +free |\| GPU instances: "
     r"|^(?:performance|powersave|schedutil|ondemand)\r?$|scaling_(?:governor|driver):|^Scenario : |^Result is : "
     r"|elapsed time per iteration \(ms\)|^GPU\[\d{1,3}\]\s*: (?:Performance Level|sclk clock level|GPU use)"
@@ -294,7 +295,8 @@ def logs() -> tuple[Log, ...]:
             r"|^[ \t]*hca_id:|^[ \t]*(?:\d+/\d+: |link )[\w.-]{1,64}/\d{1,3}:? [^\n]{0,160}physical_state "
             r"|^[ \t]*[\w.-]{1,64}[ \t]{1,8}port[ \t]{1,8}\d{1,3}[ \t]{1,8}==>[ \t]{1,8}(?!ib)",
             rdma_ports),
-        Log("ip link", r"(?m)^[ \t]*\d{1,4}: [\w.@-]{1,32}: <[A-Z0-9_,-]{2,120}> mtu \d", interfaces),
+        Log("ip link or ifconfig", r"(?m)^[ \t]*\d{1,4}: [\w.@-]{1,32}: <[A-Z0-9_,-]{2,120}> mtu \d"
+            r"|^[\w.@-]{1,32}: flags=\d{1,6}<|^\S{1,32} {1,9}Link encap:", interfaces),
         Log("a table of pairs of hosts", PAIRS, pairs),
         Log("rates of numbered GPUs", RATES, rates, lines=rf"[^\n]{{0,80}}?{RATES}"),
         # Their faults are lines of `faultlines`.
@@ -312,8 +314,9 @@ def logs() -> tuple[Log, ...]:
             r"|[^\n]{0,60}\|CCL_(?:WARN|ERROR)\|",
             nothing_more),
         Log("ethtool -a or -m", r"(?m)^[ \t]*(?:Pause parameters for |Identifier {2,40}: 0x)", nothing_more),
-        Log("iperf3", r"(?m)^(?:Connecting to host \S+, port \d|Server listening on \d"
-            r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf, begin=r"^Connecting to host "),
+        Log("iperf", r"(?m)^(?:Connecting to host \S+, port \d|Client connecting to \S+, |Server listening on \d"
+            r"|\[[ \dSUM]{2,4}\] .*\d [GM]bits/sec)", iperf,
+            begin=r"^(?:Connecting to host |Client connecting to |Server listening on )"),
         Log("ethtool", r"(?m)^[ \t]*Settings for [\w.@-]{1,32}:", ethtool),
         Log("nvbandwidth", r"(?m)\bnvbandwidth Version|\"nvbandwidth\"|^(?:> )?Running \w+_(?:ce|sm)\."
             r"|^memcpy CE [CG]PU\(row\) ", _nvbandwidth, begin=r"^nvbandwidth Version"),
@@ -324,7 +327,8 @@ def logs() -> tuple[Log, ...]:
         Log("lspci -t", r"(?m)^-(?:\+-)?\[[0-9a-f]{4}:[0-9a-f]{2}", nothing_more,
             lines=r"[ \t|]{0,80}[-+\\][-+]{0,4}[\[0-9a-f]|[ |]{4,80}$"),
         Log("a listing of IOMMU groups", r"(?m)^[ \t]{0,8}IOMMU [Gg]roup \d{1,4}\b", groups),
-        Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S.*\n\s|LnkCap:.{0,80}Speed"
+        Log("lspci -vvv", r"(?m)^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] (?:\S.*\n\s"
+            r"|[\w /-]{0,40}\b(?:controller|accelerators|bridge)\b[^\n:]{0,12}: \S)|LnkCap:.{0,80}Speed"
             r" |LnkSta:.{0,80}\(downgraded\)|ACSCtl:",
             machine_of),
     )  # fmt: skip
@@ -571,6 +575,8 @@ def _nvbandwidth(text: str) -> Measured:
     between = r"(device_to_device_memcpy_(?:read|write))_sm"
     if not figures and not waived and re.search(between, text):  # alone they are compared; to hosts SMs are slower
         return _nvbandwidth(re.sub(between, r"\1_ce", text))
+    if not figures and not waived:
+        raise NotJudged("nvbandwidth", "no test that is judged, such as host_to_device_memcpy_ce")
     seen = Observations(p2p="off", said={"p2p": waived[0]}) if waived else Observations()
     return Measured(version=1, setup=setup, figures=figures, observations=seen)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 
+from hosttune.bench.parse.answer import NotJudged
 from hosttune.errors import BadInput
 from hosttune.gpu.logs import OWN_SWITCH
 from hosttune.model.listing import some
@@ -57,9 +58,9 @@ def machine_of(text: str) -> Measured:
     bridges = [block for block in blocks
                if "PCI bridge" in block.partition("\n")[0] and _is_above(block, gpus + nics)]  # fmt: skip
     if not any(word in block for word in ("LnkCap:", "Capabilities:", "ACSCtl:") for block in blocks):
-        raise BadInput("no capabilities in it", where="lspci", hint="run lspci -vvv as root")
+        raise NotJudged("lspci", "no capabilities in it: run lspci -vvv as root")
     if any("<access denied>" in block for block in blocks):
-        raise BadInput("capabilities are hidden: <access denied>", where="lspci", hint="run lspci -vvv as root")
+        raise NotJudged("lspci", "capabilities are hidden, <access denied>: run lspci -vvv as root")
     acs = {block.split(" ", 1)[0]: match[1] for block in bridges
            if (match := re.search(r"ACSCtl:[^\n]{0,80}?ReqRedir([+-])", block))}  # fmt: skip
     redirecting = [address for address, sign in acs.items() if sign == "+"]

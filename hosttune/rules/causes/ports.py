@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from hosttune.bench.parse.answer import NotJudged
 from hosttune.errors import BadInput
 from hosttune.model.listing import some
 from hosttune.model.measured import Figure, Measured, NicLink, Nics, Observations, Setup, Stated
@@ -17,7 +18,7 @@ from hosttune.rules.causes.faultlines import NO_LID
 
 _IBSTAT = (
     r"Port (\d{1,3}):\s+State: (\w+)\s+Physical state: (\w+)\s+Rate: (\d{1,4})\b[^:]{0,40}"
-    r"(?:[^\n]{0,80}\n){0,8}?\s+Link layer: (\w+)"
+    r"(?:[^\n]{0,80}\n){0,8}?\s*Link layer: (\w+)"
 )
 _STATUS = (
     r"Infiniband device '([^'\n]{1,64})' port (\d{1,3}) status:\s+(?:[^\n]{0,100}\n){0,4}?\s+state:\s+\d: (\w{1,20})"
@@ -95,6 +96,7 @@ _HUNDRED = Stated(
     " pairs), and leave autonegotiation on; a cloud or VPN can also limit the rate",
     source="IEEE 802.3, 100BASE-TX: 94.9 Mb/s of TCP, 95.7 of UDP with frames of 1500 bytes",
 )  # fmt: skip
+OF_IPERF2 = " of iperf 2"
 _FAST_ETHERNET = (93.0, 96.5)  # Mb/s
 _HELD = Stated(
     says="the window of TCP, not the wire, holds one stream on this long way",
@@ -105,7 +107,7 @@ _HELD = Stated(
 
 
 def iperf(text: str) -> Measured:
-    """Read iperf3: what all streams received together. Raises BadInput."""
+    """Read iperf3, iperf 2: what all streams received together. Raises BadInput."""
     rows = re.findall(
         r"(?m)^\[([ \dSUM]{2,4})\][ \t]+[\d.]{1,9}-[\d.]{1,9}[ \t]+sec[ \t]+\S+ \w+[ \t]+"
         r"(\d{1,6}(?:\.\d{1,3})?) ([GM])bits/sec",
@@ -114,6 +116,8 @@ def iperf(text: str) -> Measured:
     every = re.findall(r"(?m)^\[[ \d]{2,4}\].* (\d\S*) ([GMK]?)bits/sec[ \t]+\d+[ \t]+\d", text)  # TCP's have a window
     if every.count(("0.00", "")) >= max(_STALLS, len(every) / 2):
         return Measured(version=1, observations=Observations(stated=(_STALLED,)))
+    if "Lost/Total Datagrams" in text:
+        raise NotJudged("iperf", "of UDP, which carries what -b asks for, less what is lost")
     if not rows:
         raise BadInput("no line of figures", where="iperf3", hint="save its whole output")
     streams = len({stream for stream, *_ in rows if "SUM" not in stream})
@@ -155,6 +159,7 @@ def iperf(text: str) -> Measured:
     asked = re.search(r" -b ?9\d(?:\.\d)?[mM]\b", text)
     if unit == "M" and _FAST_ETHERNET[0] < float(rate) < _FAST_ETHERNET[1] and not asked:
         stated = replace(_HUNDRED, line=f"{rate} Mb/s")
+    subject += OF_IPERF2 if re.search(r"Client connecting to|\bTCP port 5001\b", text) else ""
     figure = Figure(metric="tcp", subject=subject, value=float(rate), unit=f"{unit}b/s")
     return Measured(version=1, figures=(figure,), observations=Observations(stated=(stated,) if stated else ()))
 
@@ -322,10 +327,13 @@ _VIRTUAL = r"(?:lo|docker|virbr|veth|br-|cni|flannel|cali|tap|vnet|tun|ovs|bond)
 
 
 def interfaces(text: str) -> Measured:
-    """Read `ip link` and `ip addr`: of one interface alone whether it has a carrier; of many, unused ones are usual."""
-    found = re.findall(rf"(?m)^\d{{1,4}}: (?!{_VIRTUAL})([\w.@-]{{1,32}}): <([A-Z0-9_,-]{{2,120}})> mtu \d", text)
-    name, flags = found[0] if len(found) == 1 else ("", "UP")
-    words = "no carrier" if "NO-CARRIER" in flags else "" if re.search(r"\bUP\b", flags) else "ip link set … up"
+    """Read `ip link`, `ip addr`, ifconfig: of one interface alone whether it has a carrier; many have unused ones."""
+    named = rf"(?m)^(?:\d{{1,4}}: )?(?!{_VIRTUAL})([\w.@-]{{1,32}}): (flags=\d{{1,6}})?"
+    found = re.findall(rf"{named}<([A-Z0-9_,-]{{2,120}})> {{1,2}}mtu \d", text)
+    name, by_number, flags = found[0] if len(found) == 1 else ("", "", "UP")
+    up = re.search(r"\bUP\b", flags)
+    lost = "NO-CARRIER" in flags or (by_number and up and "RUNNING" not in flags)
+    words = "no carrier" if lost else "" if up else "ip link set … up"
     return _without_link(f"{name}: {words}") if words else Measured(version=1)
 
 

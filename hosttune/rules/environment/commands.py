@@ -19,7 +19,6 @@ _SYSCTL = re.compile(r"-?((?:abi|debug|dev|fs|kernel|net|user|vm)(?:[./][A-Za-z0
 _WRITE = re.compile(
     r"\b(?:echo|printf)\s{1,20}(?:-\w{1,3}\s{1,20})?([^|>]{1,300}?)\s{0,20}(?:>{1,2}|\|\s{0,20}(?:sudo\s{1,20})?tee\b(?:\s{1,20}-\w{1,3})?)\s{0,20}(\S{1,400})"
 )
-_LOOP = re.compile(r"\bfor\s+(\w{1,40})\s+in\s+(\S{1,400}?)\s{0,20};")
 _ARGUMENTS = re.compile(
     r"(?:GRUB_CMDLINE_LINUX(?:_DEFAULT)?\+?=|(?:grubby|kernelstub)\b.{0,200}?(?:--args=|-a ))"
     r"(?:(['\"])(.*?)\1|([^\s'\"\\]+))"
@@ -28,6 +27,12 @@ _ARGUMENTS = re.compile(
 _SED = re.compile(r"\bs([/|,#@%!:])(?:\\.|(?!\1).)*+\1((?:\\.|(?!\1).)*+)\1")
 _AROUND = re.compile(r"GRUB_CMDLINE_LINUX(?:_DEFAULT)?=|\\?[\"']|\\\d|[&\s]")
 _BEFORE = re.compile(r"(?:sudo|exec|do|then)$|[A-Z_]+=")  # what stands before a command, with its options
+_WORD = re.compile(r"(?:[^\s'\"]|'[^']*'|\"[^\"]*\"|['\"])+")
+_SHELL = re.compile(
+    r"(?:/bin/|/usr/bin/)?\b(?:ba)?sh -l?c ['\"]"
+)  # its end is taken off with the quotes of the last word
+_SUBSTITUTED = re.compile(r"\$\([^()]{0,400}\)")
+_QUERY = re.compile(r"-[qLhH]$|--(?:query|show|list|display|hardware|help)")  # options that set nothing
 _MODULE_FILE = re.compile(r"/sys/module/([^/]+)/parameters/(\S+)")
 # crontab(5): when, and in a system's table as whom; limits.conf(5): who, which limit, what.
 _CRON = re.compile(r"^(?:@[a-z]{4,8}|(?:[0-9*/,-]{1,40}\s{1,20}){5})\s{0,20}(?:root\s)?")
@@ -37,6 +42,15 @@ _LIMITS = {"memlock": "-l", "nofile": "-n", "nproc": "-u", "stack": "-s", "core"
 _UDEV = re.compile(r'\b(?:ATTR\{([^}"]{1,100})\}|RUN(?:\{program\})?\+?)="([^"]{0,400})"')
 _FOLDERS = {"block": "/sys/block", "cpu": sysfs.CPUS, "net": sysfs.NET}
 _BARE_ARGUMENTS = re.compile(r"(?:BOOT_IMAGE|root)=\S+ ")  # /etc/kernel/cmdline, /proc/cmdline
+# Arguments as a guide lists them, with their module or as a flag: NAME=VALUE alone is as well a variable of a shell.
+_FLAG = r"nosmt|nosoftlockup|nowatchdog|nopti|nospectre_v[12]|rcu_nocb_poll|quiet|splash"
+_ARGUMENT = re.compile(rf"[a-z][\w.-]{{0,60}}=\S+|{_FLAG}")
+_SURE = re.compile(rf"[\w-]{{1,40}}\.[\w.-]{{1,60}}=.*|{_FLAG}")
+_LISTED = re.compile(r"cmdline\w*\s{0,20}=\s{0,20}\+?|Kernel command line: ")  # of TuneD's profiles; the kernel log
+_ETHTOOL = {
+    "--coalesce": "-C", "--features": "-K", "--offload": "-K", "--set-ring": "-G", "--set-channels": "-L",
+    "--pause": "-A", "--change": "-s",
+}  # fmt: skip
 
 
 def commands(line: str, tools: Tools) -> list[Pair]:
@@ -64,11 +78,15 @@ def commands(line: str, tools: Tools) -> list[Pair]:
         return list(_kernel_arguments(line))
     if setting := _SYSCTL.fullmatch(line):
         return [(_dotted(setting[1]), _value(setting[2]))]
+    line = line.partition(" #")[0]
+    words = _LISTED.sub("", line, count=1).split()
+    if words and all(map(_ARGUMENT.fullmatch, words)) and (_LISTED.match(line) or any(map(_SURE.fullmatch, words))):
+        return list(_kernel_arguments(" ".join(words)))
     pairs: list[Pair] = []
     if (">" in line or "tee" in line) and (written := _WRITE.search(line)):
-        pairs += _written(written[1].strip().strip("'\""), _path(line, written[2]), tools)
-    for part in re.split(r"&&|\|\||;", line.partition(" #")[0]):
-        pairs += _command(part.split(), tools)
+        pairs += _written(written[1].strip().strip("'\""), written[2].strip("'\"`;"), tools)
+    for part in re.split(r"&&|\|\||[;|]", _SHELL.sub("", _SUBSTITUTED.sub("$(…)", line))):
+        pairs += _command(_WORD.findall(part), tools)
     return pairs
 
 
@@ -86,16 +104,11 @@ def _module(name: str) -> str:
 
 def _kernel_arguments(text: str) -> Iterator[Pair]:
     for word in text.split():
+        if not word[0].isalpha():  # "..." of a guide, and what stays as it is: $GRUB_CMDLINE_LINUX
+            continue
         name, equals, value = word.partition("=")
         module, dot, parameter = name.partition(".")
         yield (f"{_module(module)}.{parameter}" if dot else name), value if equals else "1" if dot else ""
-
-
-def _path(line: str, path: str) -> str:
-    """Return the path that a line writes; of a loop on the same line what it goes over."""
-    if loop := _LOOP.search(line):
-        path = re.sub(rf"\$\{{?{loop[1]}\}}?", lambda _: loop[2], path.strip("'\""))
-    return path.strip("'\";")
 
 
 def _written(value: str, path: str, tools: Tools) -> Iterator[Pair]:
@@ -142,7 +155,7 @@ def _setpci(words: Sequence[str]) -> Iterator[Pair]:
 
 def _options(tool: str, words: Sequence[str], names: Mapping[str, str]) -> Iterator[Pair]:
     """Yield a tool's options with their values, up to the command that it starts; which device is meant is none."""
-    rest = list(words)
+    rest = [] if any(map(_QUERY.match, words)) else list(words)
     if "" in names and rest and rest[0] == names[""]:
         tool = f"{tool} {rest.pop(0)}"
     while rest and rest[0].startswith("-"):
@@ -169,7 +182,13 @@ def _after(tool: str, place: int) -> Callable[[Sequence[str]], Iterator[Pair]]:
 def _ethtool(words: Sequence[str]) -> Iterator[Pair]:
     if len(words) >= 4 and words[0].startswith("-"):
         for name, value in zip(words[2::2], words[3::2], strict=False):
-            yield f"ethtool {words[0]} {name}", value
+            yield f"ethtool {_ETHTOOL.get(words[0], words[0])} {name}", value
+
+
+def _cpupower(words: Sequence[str]) -> Iterator[Pair]:
+    words = words[2:] if words[:1] in (["-c"], ["--cpu"]) else words  # of which CPUs
+    if words and not words[0].endswith("-info"):
+        yield from _options(f"cpupower {words[0]}", words[1:], {"--governor": "-g", "--disable-by-latency": "-D"})
 
 
 def _ulimit(words: Sequence[str]) -> Iterator[Pair]:
@@ -201,7 +220,7 @@ def _service(words: Sequence[str]) -> Iterator[Pair]:
 _READERS: Mapping[str, Callable[[Sequence[str]], Iterator[Pair]]] = {
     "sysctl": _sysctl,
     "setpci": _setpci,
-    "cpupower": lambda words: _options(f"cpupower {words[0]}", words[1:], {"--governor": "-g"}) if words else iter(()),
+    "cpupower": _cpupower,
     "mlxconfig": _after("mlxconfig", 1),
     "mstconfig": _after("mlxconfig", 1),
     "ethtool": _ethtool,
@@ -211,6 +230,12 @@ _READERS: Mapping[str, Callable[[Sequence[str]], Iterator[Pair]]] = {
     "blacklist": lambda words: ((f"blacklist {_module(name)}", "") for name in words[:1]),
     "softdep": lambda words: ((f"softdep {_module(words[0])}", " ".join(words[1:])),) if words else (),  # type: ignore[dict-item, return-value]
     "systemctl": _service,
+    "service": lambda words: _service(words[1::-1]),
+    "setenforce": lambda words: (("enforcing", word) for word in words[:1]),
+    "x86_energy_perf_policy": lambda words: (("x86_energy_perf_policy", word) for word in words[-1:]),
+    "rpm-ostree": lambda words: _kernel_arguments(
+        " ".join(word.partition("=")[2].strip("'\"") for word in words if word.startswith("--append"))
+    ),
     "swapoff": lambda words: (("swapoff", word) for word in words[:1]),
     "tuned-adm": lambda words: (("tuned-adm profile", " ".join(words[1:])) for word in words[:1] if word == "profile"),
 }

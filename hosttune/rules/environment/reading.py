@@ -25,7 +25,9 @@ LONGEST_LINE = 16_384  # the longest commands of guides have some 2,000 characte
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _PLAIN = re.compile(rf"{_NAME}")
-_OWN = re.compile("(?!GRUB_|(?:ACTION|SUBSYSTEM|KERNEL|DRIVER|TEST)$)[A-Z]")  # not of GRUB's file, nor keys of udev(7)
+_OWN = re.compile(
+    "(?!GRUB_|Exec|(?:ACTION|SUBSYSTEM|KERNEL|DRIVER|TEST)$)[A-Z]"
+)  # not of GRUB's file, nor keys of udev(7)
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 _SETTERS = ("export", "unset", "declare", "typeset", "local", "readonly", "ENV", "env")
 # What stands before a command.
@@ -49,6 +51,9 @@ _PYTHON = re.compile(rf"os\.environ\[\s*[\"']({_NAME})[\"']\s*\]\s*=(.*)")
 _SCHEDULER = re.compile(r"#(?:SBATCH|PBS) ")  # of a script's own lines, which sbatch(1), qsub(1) read as options
 _NOTHING = re.compile(r"(?:#(?!SBATCH |PBS ).*|//.*)?")
 _END = re.compile(r"\s#.*$")
+_LOOP = re.compile(r"\bfor\s+(\w{1,40})\s+in\s+(\S{1,400}?)\s{0,20}(?:;|$)")
+_USED = re.compile(r"\$\{?(\w{1,40})\}?")
+_CODE = re.compile(r"`{1,2}([^`]{2,400})`")  # within a sentence or a cell of a table
 
 
 class VariableSetting(msgspec.Struct, frozen=True):
@@ -123,6 +128,7 @@ def _fault(name: str, value: str) -> str | None:
 
 def _anything(text: str, tools: Mapping[str, Mapping[str, str]]) -> Iterator[VariableSetting]:
     pending: tuple[int, str] | None = None  # the name of a list item of YAML, whose value is on the next line
+    over: dict[str, str] = {}  # variables of loops, and the files that they go over
     for lines in _chains(text):
         variable_settings: list[VariableSetting] = []
         for number, line in lines:
@@ -135,7 +141,7 @@ def _anything(text: str, tools: Mapping[str, Mapping[str, str]]) -> Iterator[Var
                 variable_settings.append(VariableSetting(*pending, None))
             named = _YAML_NAME.fullmatch(line)
             pending = (number, named[1]) if named else None
-            variable_settings += () if named else _line(number, line, tools)
+            variable_settings += () if named else _line(number, _in_loop(line, over), tools)
         if not variable_settings and pending is None and not all(_silent(line) for _, line in lines):
             variable_settings = [VariableSetting(lines[0][0], None, lines[0][1])]
         yield from variable_settings
@@ -167,6 +173,16 @@ def _chains(text: str) -> Iterator[list[tuple[int, str]]]:
         yield chain
 
 
+def _in_loop(line: str, over: dict[str, str]) -> str:
+    """Return a line with the files that the loops around it go over in place of their variables."""
+    full = _USED.sub(lambda used: over.get(used[1], used[0]), line) if over and len(line) <= LONGEST_LINE else line
+    if loop := _LOOP.search(full[:LONGEST_LINE]):
+        files = loop[2].replace('"', "").replace("//", "/")
+        over[loop[1]] = files if files.startswith("/") else f"${loop[1]}"
+        full = _USED.sub(lambda used: over.get(used[1], used[0]), full)
+    return full if len(full) <= LONGEST_LINE else line
+
+
 def _silent(line: str) -> bool:
     """Return whether a line says nothing: empty, a comment, or the head of a block of YAML."""
     return (
@@ -195,9 +211,12 @@ def _line(number: int, line: str, tools: Mapping[str, Mapping[str, str]]) -> lis
     if any(setting.name != (setting.name or "").lower() for setting in variable_settings):
         return variable_settings
     # NAME={"A": "b"} of Python looks like an assignment of a shell.
-    return [
-        VariableSetting(number, pair[1], _unquoted(pair[2])) for pair in _IN_BRACES.finditer(line)
-    ] or variable_settings
+    braced = [VariableSetting(number, pair[1], _unquoted(pair[2])) for pair in _IN_BRACES.finditer(line)]
+    return (
+        braced
+        or variable_settings
+        or [setting for code in _CODE.findall(line) for setting in _line(number, code, tools)]
+    )
 
 
 def _unquoted(text: str) -> str:
@@ -214,6 +233,8 @@ def _commands(line: str) -> Iterator[list[str]]:
     try:
         words = list(reader)
     except ValueError:
+        if (bare := _END.sub("", line)) != line:  # an apostrophe in a comment
+            yield from _commands(bare)
         return
     command: list[str] = []
     for word in words:

@@ -118,14 +118,18 @@ def test_lspci() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        (LSPCI[:-10], "cut in the middle"),
         (LSPCI.replace("[60] Express (v2) Endpoint, MSI 00", "<access denied>"), "access denied"),
         (LSPCI.splitlines()[0] + "\n\tControl: I/O-\n", "no capabilities"),
+        (f"$ lspci | grep NVIDIA\n{LSPCI.splitlines()[0]}\n", "no capabilities"),
     ],
 )
-def test_lspci_that_shows_too_little_is_refused(text: str, what: str) -> None:
-    with pytest.raises(BadInput, match=what):
-        read(text)
+def test_lspci_that_shows_too_little_names_nothing_and_says_what_to_run(text: str, what: str) -> None:
+    measured, _, (doubt, *_) = read_log(text, "a.log")
+    assert measured == Measured(version=1)
+    assert what in doubt.why
+    assert "run lspci -vvv as root" in doubt.why
+    with pytest.raises(BadInput, match="cut in the middle"):
+        read(LSPCI[:-10])
 
 
 def test_nccl_tests_with_its_machine() -> None:
@@ -202,6 +206,14 @@ def test_fixed_letters_find_what_the_pattern_finds(pattern: str) -> None:
 )  # fmt: skip
 def test_no_match_is_lost_with_fixed_letters(pattern: str, text: str) -> None:
     assert search(pattern, text) is not None
+
+
+def test_copies_by_sms_to_hosts_are_not_judged_and_that_is_said() -> None:
+    """The form of NVIDIA/nvbandwidth issue 24."""
+    table = "memcpy SM CPU(row) -> GPU(column) bandwidth (GB/s)\n           0\n 0     35.19\n"
+    text = f"Running host_to_device_memcpy_sm.\n{table}\nSUM host_to_device_memcpy_sm 35.19\n"
+    measured, _, (doubt, *_) = read_log(text, "a.log")
+    assert (measured.figures, "no test that is judged" in doubt.why) == ((), True)
 
 
 def test_lines_that_were_not_understood_are_counted_to_a_limit() -> None:

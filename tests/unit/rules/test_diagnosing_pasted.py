@@ -18,7 +18,7 @@ import pytest
 from hosttune.errors import BadInput
 from hosttune.gpu import KERNEL_LINES
 from hosttune.model.diagnosis import Diagnosis
-from hosttune.model.measured import Measured
+from hosttune.model.measured import Measured, Nics
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, CLUSTER_SYMPTOMS
 from hosttune.rules.causes.driverlines import DRIVER_LINES, DRIVER_SYMPTOMS
@@ -185,6 +185,59 @@ def test_the_whole_output_of_what_is_well_is_understood_and_names_nothing(text: 
     assert doubts == ()
     assert measured.observations.stated == ()
     assert diagnose(measured).causes == ()
+
+
+# As pages leave the output of ibstat(8), and of ifconfig(8) (net-tools), lib/interface.c.
+UNINDENTED = """\
+CA 'mlx5_0'
+CA type: MT4129
+Number of ports: 1
+Port 1:
+State: Active
+Physical state: LinkUp
+Rate: 400
+Base lid: 0
+SM lid: 0
+Link layer: Ethernet
+"""
+IFCONFIG = """\
+ens1f0np0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 9000
+        inet 192.0.2.1  netmask 255.255.255.0  broadcast 192.0.2.255
+        RX errors 0  dropped 0  overruns 0  frame 0
+"""
+
+
+def test_text_without_its_blanks_and_ifconfig() -> None:
+    assert read(UNINDENTED).setup.nics == Nics(count=1, rate_gbps=400.0, kind="roce")
+    assert names(diagnose(read(UNINDENTED + UNINDENTED.replace("_0", "_1").replace("400", "200")))) == [
+        "nic-rate-or-link-down"
+    ]
+    old = (
+        "eth0      Link encap:Ethernet  HWaddr 02:00:00:00:00:01\n          UP BROADCAST RUNNING MULTICAST  MTU:1500\n"
+    )
+    assert [names(diagnose(read(text))) for text in (IFCONFIG, old)] == [[], []]
+    assert names(diagnose(read(IFCONFIG.replace("RUNNING,", "")))) == ["nic-rate-or-link-down"]
+
+
+def test_iperf_2_beside_iperf3() -> None:
+    """esnet/iperf RELNOTES.md, 3.16: before, one thread serves all streams."""
+    of2 = IPERF.replace("Connecting to host 192.0.2.12, port 5201", "Client connecting to 192.0.2.12, TCP port 5001")
+    slow = IPERF.replace("93.4", "25.6")
+    assert [figure.subject for figure in read(of2 + slow).figures] == ["1 stream of iperf 2", "1 stream"]
+    (stated,) = read(of2 + slow).observations.stated
+    assert stated.line == "iperf 2: 93.4 Gb/s, iperf3: 25.6"
+    assert read(of2 + IPERF).observations.stated == read(of2).observations.stated == ()
+
+
+def test_each_run_of_iperf_is_shown_and_udp_is_not_called_tcp() -> None:
+    """esnet/iperf src/iperf_locale.c: the heads of its tables."""
+    server = IPERF.replace("Connecting to host 192.0.2.12, port 5201", "Server listening on 5201").replace(
+        "93.4", "25.6"
+    )
+    assert [figure.value for figure in read(IPERF + server).figures] == [93.4, 25.6]
+    rows = IPERF.partition("Interval")[2].replace("Retr  Cwnd", "Jitter    Lost/Total Datagrams")
+    measured, _, (doubt, *_) = read_log(f"Connecting to host b, port 5201\n[ ID] Interval{rows}", "a.log")
+    assert (measured.figures, "of UDP" in doubt.why) == ((), True)
 
 
 def test_each_rank_is_named_where_several_print_figures() -> None:

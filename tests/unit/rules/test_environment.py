@@ -491,6 +491,33 @@ def test_a_line_sets_several_things_and_variables_beside_them() -> None:
     ]  # fmt: skip
 
 
+def test_loops_over_files_are_read_across_lines() -> None:
+    text = 'for c in /sys/devices/system/cpu/cpu*/cpuidle/state*/; do\n    echo 1 > "${c}disable"\ndone\n'
+    assert set_by(text)[1:] == [
+        (2, "/sys/devices/system/cpu/cpu*/cpuidle/state*/disable", "1"),
+        (3, None, "done"),
+    ]
+    assert set_by("for c in $(seq 0 7)\ndo\n  echo $c > /proc/irq/$c/smp_affinity_list\ndone\n")[2][1] == (
+        "/proc/irq/$c/smp_affinity_list"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["nvidia-smi -q -d ECC", "nvidia-smi --query-gpu=clocks.max.sm --format=csv -l 1", "cpupower frequency-info -c all",
+     "numactl --hardware", "rocm-smi --showtopo", "modprobe -c | grep vfio", "sysctl -a | grep numa"],
+)  # fmt: skip
+def test_commands_that_only_show_set_nothing(text: str) -> None:
+    assert set_by(f"{text}\nA=b\n") == [(1, None, text), (2, "A", "b")]
+
+
+def test_what_is_not_understood_comes_last_and_is_counted_apart(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "guide.txt").write_text("First some prose.\nNCCL_DEBUG=WARN\nFOO=1\n")
+    lines = cli("guide.txt")[1].splitlines()
+    assert lines[0] == "guide.txt: 1 right, 1 unknown, 1 line not understood"
+    assert lines[-1].split() == ["1", "First", "some", "prose."]
+
+
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [("A=${A:-0}", "unknown"), ("NCCL_IB_DISABLE=${NCCL_IB_DISABLE:-1}", "harmful"),
@@ -510,7 +537,7 @@ def test_hosttunes_own_setting_is_named() -> None:
     "part",
     [
         *("echo ", "echo a > ", "sysctl -w ", "--args=", "for a in b; ", "GRUB_CMDLINE_LINUX='"),
-        *("sudo -E ", 'A==1 RUN+="'),
+        *("sudo -E ", 'A==1 RUN+="', "`a`", "$(", "for a in /x; $a", "'\"", "a.b=c "),
     ],
 )
 def test_long_commands_take_bounded_time(part: str) -> None:
