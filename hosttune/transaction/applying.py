@@ -22,6 +22,7 @@ from hosttune.model.evidence import LOOKED, Evidence
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
+from hosttune.model.sysfs import PCI_DEVICES
 from hosttune.model.values import freeze
 from hosttune.rules.checks import checks, judge
 from hosttune.rules.checks.looks import looks_to_keep
@@ -363,7 +364,7 @@ def _carried(
             *_notes(carried, todo),
             *(f"{change.step.name}: {change.why}" for change in todo if change.step.whole is not None and change.why),
             *_proofs(site, starting.plan, todo, carried),
-            *_not_handed_over(site.system, todo, carried),
+            *_not_handed_over(site.system, host, starting.plan, todo, carried),
         ),
     )
     log(site, result, _code(carried))
@@ -411,13 +412,20 @@ def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: StepResul
     return running_notes(site.system, plan, started)
 
 
-def _not_handed_over(system: System, todo: Sequence[Prepared], carried: StepResults) -> Iterable[str]:
-    """Yield which devices came back from guests, with the command that makes them fit for the next one."""
-    settings = [prepared.step.setting for prepared in todo if prepared.step.back and carried.succeeded]
-    given = [setting.target for setting in settings if _hides_device(setting) and not setting.is_gone(system)]
-    if given:
+def _not_handed_over(
+    system: System, host: Host, plan: Plan, todo: Sequence[Prepared], carried: StepResults
+) -> Iterable[str]:
+    """Yield which devices left a guest, for the host or for another guest, with the command that makes them fit."""
+    back = [prepared.step.setting for prepared in todo if prepared.step.back]
+    defined = {prepared.step.setting.target for prepared in todo if prepared.step.setting.kind == GUEST}
+    has = {(guest.name, device.address) for guest in plan.guests for device in guest.devices}
+    edited = [guest for guest in host.guests or () if guest.name in defined and not runs(guest)]
+    left = [address for guest in edited for address in guest.devices if (guest.name, address) not in has]
+    left += [setting.target for setting in back if _hides_device(setting)]
+    given = [address for address in dict.fromkeys(left) if system.exists(f"{PCI_DEVICES}/{address}")]
+    if given and carried.succeeded:
         command = " ".join(("hosttune handover", *(f"--device {address}" for address in given)))
-        yield f"not handed over: {', '.join(given)} came back as the last guest left them; {command}"
+        yield f"not handed over: {', '.join(given)} (each as its last guest left it); {command}"
 
 
 def _staged(todo: Sequence[Prepared], carried: StepResults) -> bool:

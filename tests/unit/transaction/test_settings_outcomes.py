@@ -170,6 +170,16 @@ def test_a_rehearsal_lists_the_writes_of_what_it_calls_planned(lab: Lab) -> None
 
 
 @of_every_kind
+def test_a_rehearsal_of_a_way_back_does_not_end_halfway(lab: Lab) -> None:
+    lab.anew()
+    assert applying(lab.example)(site_on(lab.root))[1] == 0
+    site = site_on(lab.root)
+    for row in site.standings(site.transactions()).in_force:
+        changes, why = rehearse(site.system, setting_of_record(row.record), freeze(row.record.old))
+        assert not (changes and why), (row.record, why)
+
+
+@of_every_kind
 def test_a_way_back_says_what_is_still_in_force(lab: Lab) -> None:
     lab.anew()
     assert applying(lab.example)(site_on(lab.root))[1] == 0
