@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -11,9 +11,10 @@ from hosttune.discovery.health import read_log
 from hosttune.errors import BadInput, Declined
 from hosttune.inventory.bare import runs
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import ADOPTED, GUEST, cut, left_by, newest_plan
+from hosttune.journal.force import ADOPTED, GUEST, StandingSetting, cut, left_by, newest_plan
 from hosttune.journal.gpus import keep_gpus
 from hosttune.journal.records import TAKING_AWAY
+from hosttune.knobs.knob import make_action
 from hosttune.knobs.registry import given_up
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
@@ -29,6 +30,7 @@ from hosttune.rules.checks.looks import looks_to_keep
 from hosttune.settings.drivers import UDEV_RULES, cards
 from hosttune.settings.dropin import DropIn, own_state, ruled
 from hosttune.settings.kernelargs import KernelArguments
+from hosttune.settings.libvirthook import LibvirtHook
 from hosttune.settings.setting import (
     AFTER_START_STAGE,
     BOOT,
@@ -40,7 +42,7 @@ from hosttune.settings.setting import (
     TakesDevice,
 )
 from hosttune.transaction.adopting import adoption_steps
-from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
+from hosttune.transaction.applied import NO, PERSON, SUCCESS, drifted_records, reboot_required, undone_entries
 from hosttune.transaction.engine import StepResults, carry_out
 from hosttune.transaction.guards import (
     WAIT_SECONDS,
@@ -209,7 +211,8 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
         backs.append(back_step(record, "settings: keep", gives_up=True))
     backs += kept_steps(wanted.plan, known)
     left = tuple(left_by(rows.in_force, [step.setting for step in backs], setting_of_record))
-    lasting = steps_of(lasting_actions(site, sets, [standing_setting.record for standing_setting in left]))
+    files_due = lasting_actions(site, sets, [standing_setting.record for standing_setting in left])
+    lasting = steps_of((*files_due, *_drifted_unseen(site, left, [*sets, *backs])))
     files = {step.setting.target for step in lasting}
     backs += [
         back_step(standing_setting.record)
@@ -498,6 +501,17 @@ def wanted_of(plan: Plan, options: ApplyOptions) -> WantedSteps:
         others = tuple(step for step in steps if step.setting.stage not in OF_GUESTS)
         return WantedSteps(msgspec.structs.replace(plan, adoptions=()), others, (), waiting)
     return WantedSteps(plan, steps, steps_of(guest_actions(plan, start=options.start)), waiting)
+
+
+def _drifted_unseen(site: Site, left: Iterable[StandingSetting], steps: Iterable[SettingStep]) -> Iterator[Action]:
+    """Yield the actions that set again what has drifted and no plan can see: the host document does not have it."""
+    planned = {action.id for step in steps for action in step.actions}
+    unseen = [row for row in left if row.record.kind in (LibvirtHook.kind, KernelArguments.kind)]
+    for record in drifted_records(site, unseen):
+        for name, want in setting_of_record(record).parts(freeze(record.new)).items():
+            action = make_action(record.kind, name or record.target, None, want, "drifted", needed=record.needed)
+            if action.id not in planned:
+                yield action
 
 
 def lasting_actions(site: Site, sets: Iterable[SettingStep], left: Iterable[Record]) -> tuple[Action, ...]:

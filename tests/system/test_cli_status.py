@@ -33,7 +33,11 @@ from applyroots import (
 )
 
 from hosttune.cli import run
+from hosttune.machine.scratch import Scratch
 from hosttune.model.result import Result
+from hosttune.model.values import freeze
+from hosttune.transaction.site import site_of
+from hosttune.transaction.steps import setting_of_record
 
 UNIT = "etc/systemd/system/hosttune-boot.service"
 CMDLINE = "proc/cmdline"
@@ -462,3 +466,21 @@ def test_a_plan_that_does_not_read_leaves_the_journal_to_tell(applied: Cli) -> N
     assert any(
         "000001.jsonl cannot be read: what it stages for the next boot is unknown" in note for note in found["notes"]
     )
+
+
+def test_apply_sets_again_all_that_somebody_put_back(cli: Cli, tmp_path: Path) -> None:
+    intent = tmp_path / "intent.yaml"
+    intent.write_text(
+        "version: 1\nprofile: host\nsettings: {libvirt_hook: true, compute_mode: exclusive_process}\n"
+        f'guests: [{{name: a, gpus: ["{GPU}"], memory: 8GiB, nvme: 1, autostart: true}}]\n'
+    )
+    assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
+    machine = Scratch(str(cli.root.path))
+    rows = site_of(machine).standings(site_of(machine).transactions()).in_force
+    for record in (row.record for row in reversed(rows)):
+        setting_of_record(record).write(machine, freeze(record.old))
+    drift = json.loads(cli("status", "-o", "json")[1])["drift"]
+    assert len({entry["action"].partition(":")[0] for entry in drift}) > 10
+    assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
+    code, out, _ = cli("status")
+    assert code == 0, out
