@@ -114,4 +114,6 @@ def state_remedy(error: OSError) -> str:
         return "run as root"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "free space on that disk"
-    return "correct what is at this path, or choose another state directory with HOSTTUNE_STATE"
+    if error.errno == errno.EROFS:
+        return "mount its file system writable: mount -o remount,rw"
+    return "correct what is at this path"  # not another state directory: it would not know what is in force

@@ -159,7 +159,8 @@ def read_transaction(path: str) -> Transaction | None:
         return None
     header = decoded(lines[0][1], Header, lambda why: _unreadable(path, 1, why))
     if header.schema != JOURNAL_SCHEMA:
-        raise _unreadable(path, 1, f"schema {header.schema!r}, this version writes {JOURNAL_SCHEMA!r}")
+        why = f"schema {header.schema!r}, this version writes {JOURNAL_SCHEMA!r}"
+        raise _unreadable(path, 1, why, f"use the version of hosttune that wrote it: {header.version}")
     records: dict[int, Record] = {}
     state = "reverting" if header.verb == "revert" else "applying"
     for number, text in lines[1:]:
@@ -207,9 +208,11 @@ def _take(records: dict[int, Record], line: Line, state: str) -> str:
     raise ValueError(f"no event {line.event!r}")
 
 
-def _unreadable(path: str, number: int, why: str) -> Refused:
-    return Refused(
-        f"a journal that cannot be read: {why}",
-        where=f"{path}, line {number}",
-        hint="read it, restore the host by hand if it is unfinished, and move it out of the folder",
-    )
+_NO_JOURNAL = (
+    "restore the state directory from its newest backup; without one: put back by hand the old values that it names, "
+    "then move it out of the folder"
+)
+
+
+def _unreadable(path: str, number: int, why: str, hint: str = _NO_JOURNAL) -> Refused:
+    return Refused(f"a journal that cannot be read: {why}", where=f"{path}, line {number}", hint=hint)

@@ -78,12 +78,13 @@ class System(ABC):
     `captured`: True for everything except this machine, live; methods that write then refuse. `complete`: True if
     discovery has read it (live, or captured by hosttune); that one path is absent is proven only by `lacks`. `scratch`:
     a root that is used in place of a machine. `facts`: which facts a capture holds (`hosttune.discovery.evidence`);
-    None: all.
+    None: all. `rehearses`: a change is recorded and not made, so that reading it back shows nothing.
     """
 
     captured = True
     complete = False
     scratch = False
+    rehearses = False
     facts: int | None = None
     origin = "?"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -11,9 +11,10 @@ from hosttune.discovery.health import read_log
 from hosttune.errors import BadInput, Declined
 from hosttune.inventory.bare import runs
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import ADOPTED, GUEST, cut, left_by, newest_plan
+from hosttune.journal.force import ADOPTED, GUEST, StandingSetting, cut, left_by, newest_plan
 from hosttune.journal.gpus import keep_gpus
 from hosttune.journal.records import TAKING_AWAY
+from hosttune.knobs.knob import make_action
 from hosttune.knobs.registry import given_up
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
@@ -22,12 +23,14 @@ from hosttune.model.evidence import LOOKED, Evidence
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
+from hosttune.model.sysfs import PCI_DEVICES
 from hosttune.model.values import freeze
 from hosttune.rules.checks import checks, judge
 from hosttune.rules.checks.looks import looks_to_keep
 from hosttune.settings.drivers import UDEV_RULES, cards
 from hosttune.settings.dropin import DropIn, own_state, ruled
 from hosttune.settings.kernelargs import KernelArguments
+from hosttune.settings.libvirthook import LibvirtHook
 from hosttune.settings.setting import (
     AFTER_START_STAGE,
     BOOT,
@@ -39,7 +42,7 @@ from hosttune.settings.setting import (
     TakesDevice,
 )
 from hosttune.transaction.adopting import adoption_steps
-from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
+from hosttune.transaction.applied import NO, PERSON, SUCCESS, drifted_records, reboot_required, undone_entries
 from hosttune.transaction.engine import StepResults, carry_out
 from hosttune.transaction.guards import (
     WAIT_SECONDS,
@@ -208,7 +211,8 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
         backs.append(back_step(record, "settings: keep", gives_up=True))
     backs += kept_steps(wanted.plan, known)
     left = tuple(left_by(rows.in_force, [step.setting for step in backs], setting_of_record))
-    lasting = steps_of(lasting_actions(site, sets, [standing_setting.record for standing_setting in left]))
+    files_due = lasting_actions(site, sets, [standing_setting.record for standing_setting in left])
+    lasting = steps_of((*files_due, *_drifted_unseen(site, left, [*sets, *backs])))
     files = {step.setting.target for step in lasting}
     backs += [
         back_step(standing_setting.record)
@@ -363,7 +367,7 @@ def _carried(
             *_notes(carried, todo),
             *(f"{change.step.name}: {change.why}" for change in todo if change.step.whole is not None and change.why),
             *_proofs(site, starting.plan, todo, carried),
-            *_not_handed_over(site.system, todo, carried),
+            *_not_handed_over(site.system, host, starting.plan, todo, carried),
         ),
     )
     log(site, result, _code(carried))
@@ -411,13 +415,20 @@ def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: StepResul
     return running_notes(site.system, plan, started)
 
 
-def _not_handed_over(system: System, todo: Sequence[Prepared], carried: StepResults) -> Iterable[str]:
-    """Yield which devices came back from guests, with the command that makes them fit for the next one."""
-    settings = [prepared.step.setting for prepared in todo if prepared.step.back and carried.succeeded]
-    given = [setting.target for setting in settings if _hides_device(setting) and not setting.is_gone(system)]
-    if given:
+def _not_handed_over(
+    system: System, host: Host, plan: Plan, todo: Sequence[Prepared], carried: StepResults
+) -> Iterable[str]:
+    """Yield which devices left a guest, for the host or for another guest, with the command that makes them fit."""
+    back = [prepared.step.setting for prepared in todo if prepared.step.back]
+    defined = {prepared.step.setting.target for prepared in todo if prepared.step.setting.kind == GUEST}
+    has = {(guest.name, device.address) for guest in plan.guests for device in guest.devices}
+    edited = [guest for guest in host.guests or () if guest.name in defined and not runs(guest)]
+    left = [address for guest in edited for address in guest.devices if (guest.name, address) not in has]
+    left += [setting.target for setting in back if _hides_device(setting)]
+    given = [address for address in dict.fromkeys(left) if system.exists(f"{PCI_DEVICES}/{address}")]
+    if given and carried.succeeded:
         command = " ".join(("hosttune handover", *(f"--device {address}" for address in given)))
-        yield f"not handed over: {', '.join(given)} came back as the last guest left them; {command}"
+        yield f"not handed over: {', '.join(given)} (each as its last guest left it); {command}"
 
 
 def _staged(todo: Sequence[Prepared], carried: StepResults) -> bool:
@@ -490,6 +501,17 @@ def wanted_of(plan: Plan, options: ApplyOptions) -> WantedSteps:
         others = tuple(step for step in steps if step.setting.stage not in OF_GUESTS)
         return WantedSteps(msgspec.structs.replace(plan, adoptions=()), others, (), waiting)
     return WantedSteps(plan, steps, steps_of(guest_actions(plan, start=options.start)), waiting)
+
+
+def _drifted_unseen(site: Site, left: Iterable[StandingSetting], steps: Iterable[SettingStep]) -> Iterator[Action]:
+    """Yield the actions that set again what has drifted and no plan can see: the host document does not have it."""
+    planned = {action.id for step in steps for action in step.actions}
+    unseen = [row for row in left if row.record.kind in (LibvirtHook.kind, KernelArguments.kind)]
+    for record in drifted_records(site, unseen):
+        for name, want in setting_of_record(record).parts(freeze(record.new)).items():
+            action = make_action(record.kind, name or record.target, None, want, "drifted", needed=record.needed)
+            if action.id not in planned:
+                yield action
 
 
 def lasting_actions(site: Site, sets: Iterable[SettingStep], left: Iterable[Record]) -> tuple[Action, ...]:

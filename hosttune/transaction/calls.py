@@ -155,8 +155,7 @@ def take_away(here: Here, names: Sequence[str], options: ApplyOptions, *, confir
         raise Refused(f"cannot be taken away: {why}", where="--guest", hint="; ".join(kept[0].relaxation))
     plan = msgspec.structs.replace(plan, unplaced=(), removals=removals)  # a guest without a place is left as it is
     if dry_run:
-        rehearsed, code = dryrun.rehearse_apply(site, plan, options, discover)
-        return _with_code((msgspec.structs.replace(rehearsed, verb="revert"), code))
+        return _with_code(dryrun.rehearse_apply(site, plan, options, discover, "revert"))
     return _with_code(applying.apply(site, plan, options, discover, confirm, say, verb=TAKING_AWAY))
 
 

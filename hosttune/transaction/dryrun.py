@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from hosttune.errors import Refused, Unreadable
+from hosttune.journal import Record
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.result import OpenTransaction, Result
@@ -22,7 +23,15 @@ from hosttune.transaction.applying import (
     waits_for_boot,
     wanted_of,
 )
-from hosttune.transaction.guards import busy_lines, check_identities, check_machine, check_newest, check_quarantine
+from hosttune.transaction.guards import (
+    busy_lines,
+    check_identities,
+    check_machine,
+    check_newest,
+    check_quarantine,
+    refuse_between_tenants,
+    refuse_removal,
+)
 from hosttune.transaction.guests import definition_change
 from hosttune.transaction.plancheck import check_places
 from hosttune.transaction.rehearsal import rehearse
@@ -33,10 +42,12 @@ from hosttune.transaction.steps import ALREADY, TODO, UNREADABLE, Prepared, chec
 _NO_WRITE = {GONE: ALREADY, AT_ORIGINAL: ALREADY, COMES_BACK: TODO}  # why there is none -> the verdict
 
 
-def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Discover) -> tuple[Result, int]:
-    """Return what `apply` would write, without writing or locking; guests' files are shown by digest.
+def rehearse_apply(
+    site: Site, plan: Plan, options: ApplyOptions, discover: Discover, verb: str = "apply"
+) -> tuple[Result, int]:
+    """Return what `verb` would write, without writing or locking; guests' files are shown by digest.
 
-    The notes have what apply would refuse or fail at. Raises Refused for a stale plan.
+    The notes have what would be refused or fail. Raises Refused for a stale plan.
     """
     wanted = wanted_of(plan, options)
     host = discover()
@@ -53,21 +64,22 @@ def rehearse_apply(site: Site, plan: Plan, options: ApplyOptions, discover: Disc
     rehearsed = {id(change): _changes(site, change, freed) for change in todo}
     told = [_rehearsed(change, *rehearsed.get(id(change), ((), None))) for change in prepared]
     refused = [(change, why) for change in todo if (why := rehearsed[id(change)][1]) and change.verdict == TODO]
-    users, uses = _uses(site, host, todo, options)
+    removed = [change.step.origin for change in todo if change.step.origin is not None]
+    users, uses = _uses(site, host, todo, options, verb)
     result = Result(
         host=site.hostname,
-        verb="apply",
+        verb=verb,
         entries=tuple(row for change in told if not is_inapplicable(change) for row in entry(change)),
         reboot_required=any(change.step.setting.scope == BOOT for change in todo) or waits_for_boot(prepared),
         writes=tuple(line for change in todo for line in _lines(change, *rehearsed[id(change)])),
         differences=tuple(change for prepared in todo if (change := definition_change(prepared))),
         notes=(
             *inapplicable_notes(prepared),
-            *_refusals(site, plan, host, unfinished),
+            *(f"{verb} would be refused: {why}" for why in _refusals(site, plan, host, unfinished, removed)),
             *uses,
-            *(f"apply would fail: {lacking_step.step.name} is needed" for lacking_step in lacking_steps(prepared)),
+            *(f"{verb} would fail: {lacking_step.step.name} is needed" for lacking_step in lacking_steps(prepared)),
             *(
-                f"apply would fail: {change.step.name} {why}"
+                f"{verb} would fail: {change.step.name} {why}"
                 for change, why in refused
                 if not change.unrecorded and why not in _NO_WRITE and not any(line in why for line in users)
             ),
@@ -91,31 +103,37 @@ def _changes(site: Site, change: Prepared, freed: Collection[str]) -> tuple[tupl
     return ((), COMES_BACK) if known and why and hidden else (changes, why)
 
 
-def _refusals(site: Site, plan: Plan, host: Host, unfinished: OpenTransaction | None) -> Iterable[str]:
-    """Yield why apply would refuse the plan here. A capture is no machine: what a plan says of one is not compared."""
-    if site.store is not None:
+def _refusals(
+    site: Site, plan: Plan, host: Host, unfinished: OpenTransaction | None, removed: Sequence[Record]
+) -> Iterable[str]:
+    """Yield why the plan would be refused here. A capture is no machine: what a plan says of one is not compared."""
+    guards: tuple[Callable[[], object], ...] = (
+        lambda: check_machine(plan, host),
+        lambda: site.refuse_lost(site.transactions()),
+        lambda: refuse_between_tenants(site.system, writable_store(site), removed),
+        lambda: refuse_removal(site, removed),
+    )
+    for guard in guards if site.store is not None else ():
         try:
-            writable_store(site)
-            check_machine(plan, host)
-            site.refuse_lost(site.transactions())
+            guard()
         except Refused as error:
-            yield f"apply would be refused: {error.what} ({error.hint})"
+            yield f"{error.what} ({error.hint})"
     if unfinished is not None:
-        yield f"apply would be refused: transaction {unfinished.number} was not finished (hosttune recover)"
+        yield f"transaction {unfinished.number} was not finished (hosttune recover)"
 
 
 def _uses(
-    site: Site, host: Host, todo: Sequence[Prepared], options: ApplyOptions
+    site: Site, host: Host, todo: Sequence[Prepared], options: ApplyOptions, verb: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what apply would refuse as in use or disruptive, line by line, and the notes that say so.
+    """Return what would be refused as in use or disruptive, line by line, and the notes that say so.
 
     A capture shows what was so when it was made.
     """
-    word = "apply would be refused" if site.store is not None else "on the host itself apply may be refused"
+    word = f"{verb} would be refused" if site.store is not None else f"on the host itself {verb} may be refused"
     try:
         lines = busy_lines(site.system, host, todo, options.disrupt)
     except Unreadable as error:
-        return (), (f"whether apply would be refused is unknown: {error.what}",)
+        return (), (f"whether {verb} would be refused is unknown: {error.what}",)
     if not lines:
         return (), ()
     return lines, ("\n".join((f"{word}: in use, or disruptive ({len(lines)}):", *(f"  {line}" for line in lines))),)

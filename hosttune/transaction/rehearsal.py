@@ -145,6 +145,8 @@ class Rehearsal(_PassThrough):
     `brief`: show only the digest of a file's contents.
     """
 
+    rehearses = True
+
     def __init__(self, behind: System, *, brief: bool = False) -> None:
         super().__init__(behind)
         self.changes: list[str] = []

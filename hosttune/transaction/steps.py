@@ -18,6 +18,7 @@ from hosttune.journal.force import cut
 from hosttune.machine.system import System
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry
+from hosttune.model.settingtext import short_lists
 from hosttune.model.values import FrozenMap, freeze, value_text
 from hosttune.settings.setting import (
     BOOT,
@@ -71,7 +72,7 @@ class SettingStep(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """Return its kind and target, for messages."""
-        return f"{self.setting.kind} {self.setting.target}".rstrip()
+        return short_lists(f"{self.setting.kind} {self.setting.target}".rstrip())
 
 
 class Prepared(msgspec.Struct, frozen=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from hosttune.errors import Declined, Refused
 from hosttune.journal import RETIRED, Journal, Record, Store, Transaction
 from hosttune.journal.force import AGAIN, KEPT, StandingSetting
@@ -171,6 +173,7 @@ def _settled(
     site: Site, store: Store, transactions: tuple[Transaction, ...], say: Say, *, force: bool
 ) -> tuple[Result, int]:
     entries: list[Entry] = []
+    closed: list[str] = []
     outcomes: set[str] = set()
     whole = True
     for transaction in reversed(transactions):
@@ -181,13 +184,16 @@ def _settled(
         finally:
             journal.close()
         whole = whole and written
+        if written and not undone:
+            closed.append(f"transaction {transaction.header.number} was rolled back already: it is closed now")
         outcomes |= {made.outcome for made in undone.values()}
         for record in sorted(transaction.records, key=lambda record: record.step, reverse=True):
             if record.step in undone:
                 entries += undone_entries(record, undone[record.step])
     retired = site.retired(transactions)
     outcomes |= {"conflict"} if retired else set()
-    return _result(site, "recover", (*entries, *_of_retired(retired)), outcomes, whole=whole)
+    result, code = _result(site, "recover", (*entries, *_of_retired(retired)), outcomes, whole=whole)
+    return replace(result, notes=(*result.notes, *closed)), code
 
 
 def _of_retired(records: Iterable[Record]) -> Sequence[Entry]:

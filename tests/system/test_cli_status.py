@@ -33,7 +33,11 @@ from applyroots import (
 )
 
 from hosttune.cli import run
+from hosttune.machine.scratch import Scratch
 from hosttune.model.result import Result
+from hosttune.model.values import freeze
+from hosttune.transaction.site import site_of
+from hosttune.transaction.steps import setting_of_record
 
 UNIT = "etc/systemd/system/hosttune-boot.service"
 CMDLINE = "proc/cmdline"
@@ -316,6 +320,8 @@ def test_a_cut_off_journal_is_settled(applied: Cli, lines: int) -> None:
     assert set(outcomes(found).values()) <= {"reverted"}
     assert applied.json("status")["entries"] == []
     assert all(line["event"] for line in applied.root.journals()[0][1:])  # the torn line is gone
+    applied.root.put(JOURNAL, "".join(applied.root.get(JOURNAL).splitlines(keepends=True)[:-1]))
+    assert applied.json("recover")["notes"] == ["transaction 1 was rolled back already: it is closed now"]
 
 
 # --- reboots -------------------------------------------------------------------------------------------------
@@ -462,3 +468,21 @@ def test_a_plan_that_does_not_read_leaves_the_journal_to_tell(applied: Cli) -> N
     assert any(
         "000001.jsonl cannot be read: what it stages for the next boot is unknown" in note for note in found["notes"]
     )
+
+
+def test_apply_sets_again_all_that_somebody_put_back(cli: Cli, tmp_path: Path) -> None:
+    intent = tmp_path / "intent.yaml"
+    intent.write_text(
+        "version: 1\nprofile: host\nsettings: {libvirt_hook: true, compute_mode: exclusive_process}\n"
+        f'guests: [{{name: a, gpus: ["{GPU}"], memory: 8GiB, nvme: 1, autostart: true}}]\n'
+    )
+    assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
+    machine = Scratch(str(cli.root.path))
+    rows = site_of(machine).standings(site_of(machine).transactions()).in_force
+    for record in (row.record for row in reversed(rows)):
+        setting_of_record(record).write(machine, freeze(record.old))
+    drift = cli.json("status", code=1)["drift"]
+    assert len({entry["action"].partition(":")[0] for entry in drift}) > 10
+    assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
+    code, out, _ = cli("status")
+    assert code == 0, out

@@ -273,6 +273,8 @@ def test_a_journal_that_cannot_be_believed_is_refused(
                 continue
             assert code == 3, (name, verb, errors)
             assert f"where: {place}\n" in errors, (name, verb)
+            other = name in (*NOT_KNOWN, "a later schema", "an older schema")
+            assert ("use the version" in errors) == other, (name, verb, errors)
             assert "\n   do: " in errors, (name, verb)
             assert (tree_of(lab.root), journal_of(lab).read_bytes()) == before, (name, verb)
 

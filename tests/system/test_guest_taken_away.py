@@ -91,8 +91,23 @@ def test_one_of_three_goes_and_revert_gives_back_every_byte(cli: Cli, intent: Pa
 )
 def test_a_guest_that_would_lose_something_is_refused(cli: Cli, intent: Path, path: str, way: str) -> None:
     cli.root.put(path, "running\n")
+    notes = cli.json("revert", "--guest", "b", "--dry-run")["notes"]
+    assert any(note.startswith("revert would ") and "guest b" in note for note in notes), notes
     code, _, err = cli("revert", "--guest", "b", "--yes")
     assert (code, way in err) == (3, True), err
+
+
+def test_a_device_that_goes_from_guest_to_guest_is_said(cli: Cli, intent: Path) -> None:
+    """One guest goes and another gets its GPU; two swap theirs: no driver changes."""
+    gpus = {name: guest.places.devices[0].address for name, guest in in_force(cli).items()}
+    rows = [row.replace("gpus: 1", f'gpus: ["{gpus[name]}"]') for name, row in zip("abc", ROWS, strict=True)]
+    swapped = [rows[0].replace(gpus["a"], gpus["b"]), rows[1].replace(gpus["b"], gpus["a"]), rows[2]]
+    renamed = [*swapped[:2], rows[2].replace("name: c", "name: d")]
+    for text, left in ((rows, ()), (swapped, "ba"), (renamed, "c")):
+        intent.write_text(HEAD + "".join(text))
+        notes = cli.json("apply", "--intent", str(intent), "--prune", "--yes")["notes"]
+        said = {word for note in notes if note.startswith("not handed over: ") for word in note.split("--device ")[1:]}
+        assert {word.strip() for word in said} == {gpus[name] for name in left}
 
 
 def test_a_guest_that_was_undefined_by_hand_is_defined_again_with_its_variables(cli: Cli, intent: Path) -> None:

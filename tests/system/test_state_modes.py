@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import applyroots
 import pytest
 from applyroots import GPU, STATE, Root
 
-from hosttune.errors import BadInput, Refused
+from hosttune.errors import BadInput, Refused, state_remedy
 from hosttune.journal.state import MODES, mode_of, save
 from hosttune.machine.files import make_folder
 from hosttune.machine.scratch import Scratch
@@ -144,3 +145,13 @@ def test_what_a_killed_process_left_in_the_state_is_removed_by_the_next_one(tmp_
 def test_a_path_without_a_row_has_no_mode() -> None:
     with pytest.raises(KeyError):
         mode_of("secrets/key")
+
+
+@pytest.mark.parametrize(
+    ("number", "way"), [(errno.EROFS, "remount,rw"), (errno.ENOSPC, "free space"), (errno.EIO, "")]
+)
+def test_what_to_do_about_the_state_directory_is_never_another_one(number: int, way: str) -> None:
+    """Another one does not know what is in force: nothing could be reverted with it."""
+    remedy = state_remedy(OSError(number, "refused"))
+    assert way in remedy
+    assert "HOSTTUNE_STATE" not in remedy

@@ -207,9 +207,8 @@ def _in_force(on: On, applied: Result) -> Finding:
         text = f"{kept} in force; the kernel gave less than asked for: {listed(short)}"
         return on.warned(text, "hosttune status says what it gave, and why")
     if applied.drift:
-        settable = any(drift.hint is None for drift in applied.drift)
-        hint = "hosttune apply --intent FILE" if settable else "what is named for each"
-        return on.warned(f"{kept} of {number} in force, the others below", hint)
+        hints = dict.fromkeys(drift.hint or "hosttune apply --intent FILE" for drift in applied.drift)
+        return on.warned(f"{kept} of {number} in force, the others below", "; ".join(hints))
     return on.passed(f"{kept} in force")
 
 

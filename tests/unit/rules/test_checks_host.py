@@ -619,6 +619,7 @@ def test_drift_fails_by_setting_and_what_cannot_be_read_is_unknown() -> None:
     drift = (
         Drift(action="thp:x", expected="madvise", actual="always"),
         Drift(action="aspm:y", expected="off", why="cannot be read: EACCES"),
+        Drift(action="driver:z", expected="vfio-pci", why="its device is gone", hint="take it away"),
     )
     found = judged(
         "settings-in-force", evidence(applied_state=Result(verb="status", entries=(DONE, DONE), drift=drift))
@@ -627,7 +628,9 @@ def test_drift_fails_by_setting_and_what_cannot_be_read_is_unknown() -> None:
         "host": "warn",
         "thp:x": "fail",
         "aspm:y": "unknown",
+        "driver:z": "fail",
     }
+    assert found["host"].hint == "hosttune apply --intent FILE; take it away"
     assert (found["thp:x"].expected, found["thp:x"].actual) == ("madvise", "always")
 
 

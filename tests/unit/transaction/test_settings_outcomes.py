@@ -19,6 +19,7 @@ from faultlab import fresh_root, quiet, site_on, transactions, tree_of
 from settingfates import DROPPED, FATES, LATE, REFUSED, Fated, check_words, live, moved, same, site_of
 from sweeps import sample
 
+from hosttune.knobs.knob import make_action
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import System
 from hosttune.model.result import Entry, Result
@@ -29,7 +30,7 @@ from hosttune.transaction import apply_plan, recover, rehearse_apply, revert, st
 from hosttune.transaction.engine import carry_out
 from hosttune.transaction.kinds import setting_of
 from hosttune.transaction.rehearsal import rehearse
-from hosttune.transaction.steps import TODO, Prepared, SettingStep, setting_of_record
+from hosttune.transaction.steps import TODO, Prepared, SettingStep, setting_of_record, steps_of
 
 ANOTHER_BOOT = "22222222-0000-4000-8000-000000000000"
 MOST = 1  # fates of one kind of setting in a sample
@@ -167,6 +168,16 @@ def test_a_rehearsal_lists_the_writes_of_what_it_calls_planned(lab: Lab) -> None
 
 
 # --- back ----------------------------------------------------------------------------------------------------
+
+
+@of_every_kind
+def test_a_rehearsal_of_a_way_back_does_not_end_halfway(lab: Lab) -> None:
+    lab.anew()
+    assert applying(lab.example)(site_on(lab.root))[1] == 0
+    site = site_on(lab.root)
+    for row in site.standings(site.transactions()).in_force:
+        changes, why = rehearse(site.system, setting_of_record(row.record), freeze(row.record.old))
+        assert not (changes and why), (row.record, why)
 
 
 @of_every_kind
@@ -385,3 +396,9 @@ def test_of_several_parts_only_those_are_ours_that_were_changed(tmp_path: Path) 
     assert (code, told(undone)["governor:cpus 2-5"].outcome) == (0, "reverted")
     left = [(root / path.format(cpu)).read_text().strip() for cpu in (2, 3, 4, 5)]
     assert left == ["powersave", "ondemand", "powersave", "ondemand"]
+
+
+def test_a_message_names_long_lists_of_cpus_shortly() -> None:
+    every = ",".join(str(cpu) for cpu in range(2, 82, 2))  # of one socket, where firmware counts sockets in turn
+    (step,) = steps_of([make_action("resume-latency", f"cpus {every}", None, "10", "")])
+    assert step.name == "resume-latency cpus 2,4..80"
