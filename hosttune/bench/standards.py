@@ -14,6 +14,7 @@ from hosttune.bench.measures import Scale, measures, pair_of
 from hosttune.bench.metrics import metric_of
 from hosttune.model.host import Host
 from hosttune.model.validation import Sample, Validation
+from hosttune.model.values import grouped
 
 _GPUS = re.compile(r"([0-9]{1,3}) GPUs?")
 
@@ -28,11 +29,12 @@ def scales(
     """
     kinds = device_kinds(host)
     links = pair_links(host, list(kinds)) if host is not None else {}
-    medians: dict[tuple[str, str], list[float]] = {}
-    for validation in history:
-        for measure in measures(validation.samples):
-            if measure.median is not None:
-                medians.setdefault((measure.metric, measure.subject), []).append(measure.median)
+    medians = grouped(
+        ((measure.metric, measure.subject), measure.median)
+        for validation in history
+        for measure in measures(validation.samples)
+        if measure.median is not None
+    )
     before = {key: median(values) for key, values in medians.items()}
     known_scales = (
         _scale(metric, subject, kinds, standard, before, links.get(subject))
@@ -59,9 +61,7 @@ def _scale(
 ) -> Scale | None:
     kind, gpus = _measured_on(subject, kinds)
     rows = standard.of(metric, kind, gpus, links) if kind else ()
-    by_kind: dict[str, Baseline] = {}
-    for row in rows:
-        by_kind.setdefault(row.kind, row)
+    by_kind: dict[str, Baseline] = {row.kind: row for row in reversed(rows)}  # the first of each kind
     floor, peak = by_kind.get("floor"), standard.peak(metric, kind, links)
     typical, words = _typical(by_kind, before.get((metric, subject)))
     family = metric_of(metric)

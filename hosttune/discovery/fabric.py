@@ -24,7 +24,7 @@ from hosttune.model.gpu import FabricManager
 from hosttune.model.host import Fabric, FabricPartition, Gpu, Host, PciDevice
 from hosttune.model.index import DeviceIndex, is_another
 from hosttune.model.jsontext import recorded_json
-from hosttune.model.values import MAX_ID
+from hosttune.model.values import MAX_ID, grouped
 
 # Fabric Manager user guide, "Fabric Manager Config Options".
 CONFIG = nvswitches.MANAGER_CONFIG
@@ -82,10 +82,7 @@ def _service(reader: Reader) -> tuple[str | None, str | None]:
     None if systemd cannot be asked, or if the output has the line more than once with different values.
     """
     text = _ask(reader, "fabric-manager-service") or ""
-    words: dict[str, set[str]] = {}
-    for line in text.splitlines():
-        name, _, word = line.partition("=")
-        words.setdefault(name, set()).add(word)
+    words = grouped((name, word) for name, _, word in (line.partition("=") for line in text.splitlines()))
     return _only(words.get("ActiveState", ())), _only(words.get("LoadState", ()))
 
 

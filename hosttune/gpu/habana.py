@@ -30,7 +30,7 @@ from hosttune.linux.kernellines import KernelLine
 from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.host import Gpu, GpuPort, PciDevice, Problem
-from hosttune.model.values import MAX_ID, MAX_SIZE, is_address, parse_address
+from hosttune.model.values import MAX_ID, MAX_SIZE, grouped, is_address, parse_address
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1da3. Gaudi2B shares 1020 and differs by PCI revision.
 MODELS = {
@@ -239,9 +239,7 @@ def _with_interfaces(reader: Reader, address: str, ports: tuple[GpuPort, ...]) -
     (Documentation/ABI/testing/sysfs-class-net). A number that two interfaces have is that of none.
     """
     folder = sysfs.function(address, "net")
-    names: dict[int | None, list[str]] = {}
-    for name in reader.names(folder):
-        names.setdefault(reader.count(f"{folder}/{name}/dev_port"), []).append(name)
+    names = grouped((reader.count(f"{folder}/{name}/dev_port"), name) for name in reader.names(folder))
 
     def whole(port: GpuPort) -> GpuPort:
         mine = names.get(port.number, []) if port.kind == "external" else []

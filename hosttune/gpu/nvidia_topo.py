@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hosttune.model.gpu import Gpu, Peer
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import Value, close_mappings, grouped
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEADING = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|\S+")
@@ -153,10 +153,8 @@ def nvlinks_by_address(
     }
     # GPUs of one model have the same number of links. A list that is shorter than another GPU's has lost some.
     models = {gpu.address: gpu.model for gpu in gpus}
-    most: dict[str | None, int] = {}
-    for address, links in known.items():
-        most[models[address]] = max(most.get(models[address], 0), len(links))
-    return {address: links for address, links in known.items() if len(links) == most[models[address]]}
+    counts = grouped((models[address], len(links)) for address, links in known.items())
+    return {address: links for address, links in known.items() if len(links) == max(counts[models[address]])}
 
 
 def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, tuple[Peer, ...]]:

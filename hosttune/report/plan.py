@@ -211,9 +211,7 @@ def guest_section(guest: PlannedGuest, host: Host, expected: Expectation | None)
     devices = tuple(device_row(device, host.index.pci, models) for device in guest.devices)
     figures = tuple(expected_rows(expected)) if expected else ()
     # (what, value) rows: cells with their pins, other threads, fabric partition, MIG, 64-bit window.
-    rows: list[tuple[str, str]] = []
-    for cell in guest.cells:
-        rows += _cell_rows(guest, cell)
+    rows = [row for cell in guest.cells for row in _cell_rows(guest, cell)]
     rows.append(("emulator threads", f"host CPUs {short_lists(guest.emulator_cpus or 'none')}"))
     rows += [(f"I/O thread {n}", f"host CPUs {short_lists(cpus)}") for n, cpus in enumerate(guest.iothread_cpus, 1)]
     if guest.fabric_partition is not None:

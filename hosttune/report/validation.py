@@ -5,6 +5,7 @@ every result, changes, measurements, and plan against reality.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hosttune.bench.baselines import Standard
@@ -414,9 +415,7 @@ def machine_text(host: Host | None) -> str:
     facts += [f"{online} CPUs" + (f", {model.model}" if model and model.model else "")] if online else []
     sizes = [node.memory_bytes for node in host.numa_nodes if node.memory_bytes]
     facts += [f"{format_size(sum(sizes))} in {count(len(sizes), 'node')}"] if sizes else []
-    gpus: dict[str, int] = {}
-    for gpu in host.index.accelerators:
-        gpus[gpu.model or f"{gpu.vendor} GPU"] = gpus.get(gpu.model or f"{gpu.vendor} GPU", 0) + 1
+    gpus = Counter(gpu.model or f"{gpu.vendor} GPU" for gpu in host.index.accelerators)
     facts += [f"{number} × {name}" for name, number in gpus.items()]
     facts += [f"kernel {host.kernel}"] if host.kernel else []
     return " · ".join(fact for fact in facts if fact)

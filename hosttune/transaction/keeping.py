@@ -17,6 +17,7 @@ from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import KEPT
 from hosttune.knobs.registry import all_knobs
 from hosttune.model.clock import seconds_of, since_boot
+from hosttune.model.values import grouped
 from hosttune.transaction.applied import drifted_records
 from hosttune.transaction.booting import finish, step_of
 from hosttune.transaction.engine import carry_out
@@ -145,11 +146,12 @@ def _correct(
 
 def _corrections(transactions: Sequence[Transaction], now: _Moment) -> dict[tuple[str, str], list[float]]:
     """Return the ages of the corrections, in seconds, by kind and target."""
-    ages: dict[tuple[str, str], list[float]] = {}
-    for transaction in transactions:
-        for record in transaction.records if transaction.header.verb == KEPT else ():
-            ages.setdefault((record.kind, record.target), []).append(now.age(transaction))
-    return ages
+    return grouped(
+        ((record.kind, record.target), now.age(transaction))
+        for transaction in transactions
+        if transaction.header.verb == KEPT
+        for record in transaction.records
+    )
 
 
 def _limit(ages: Sequence[float]) -> str | None:

@@ -367,12 +367,16 @@ def mig_refusal(context: PlanningContext, guest: GuestIntent) -> tuple[str, ...]
         gpus = countable_gpus(context.host, context.catalogue)
         return (missing, *(no_profiles(context, gpu) for gpu in gpus if mig_unknown(context, gpu)))
     spaces = mig_spaces(context, request.profile, {})
-    lines: list[str] = []
-    for space, addresses in spaces.items():
-        lines += [f"GPU {address} has room for {space.capacity} more" for address in addresses]
-    for gpu in countable_gpus(context.host, context.catalogue):
-        if not any(gpu.address in addresses for addresses in spaces.values()):
-            lines.append(why_no_vgpu(context, gpu) or _no_room(context, gpu, request.profile))
+    lines = [
+        f"GPU {address} has room for {space.capacity} more"
+        for space, addresses in spaces.items()
+        for address in addresses
+    ]
+    lines += [
+        why_no_vgpu(context, gpu) or _no_room(context, gpu, request.profile)
+        for gpu in countable_gpus(context.host, context.catalogue)
+        if not any(gpu.address in addresses for addresses in spaces.values())
+    ]
     total = sum(space.capacity * len(addresses) for space, addresses in spaces.items())
     head = f"{request.count} x {request.profile} wanted, room for {total}"
     return (head, *lines)

@@ -6,6 +6,7 @@ count, so that a search over many guests does not try them one by one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
@@ -270,10 +271,7 @@ def _amounts_taken(context: PlanningContext, bundle: Bundle, cut: Mapping[str, i
 
 def _shared(context: PlanningContext, bundles: Iterable[Bundle], cut: Mapping[str, int]) -> dict[str, int]:
     """Return the things that more than one bundle takes, with the amount of each."""
-    takers: dict[str, int] = {}
-    for bundle in bundles:
-        for name in _amounts_taken(context, bundle, cut):
-            takers[name] = takers.get(name, 0) + 1
+    takers = Counter(name for bundle in bundles for name in _amounts_taken(context, bundle, cut))
     return {name: WHOLE_FUNCTION if name.startswith("part of ") else 1 for name, count in takers.items() if count > 1}
 
 

@@ -40,10 +40,10 @@ _ICON = 14.0
 
 def legend(groups: Iterable[ShapeGroup], width: float) -> ShapeBlock:
     """Return the signs and colours that this picture uses, with their meanings."""
-    styles: set[str] = set()
-    for group in groups:
-        for shape in group.shapes:
-            styles.update((f"sign-{shape.kind}",) if isinstance(shape, Sign) else _classes(shape))
+    shapes = [shape for group in groups for shape in group.shapes]
+    styles = {
+        style for shape in shapes for style in ((f"sign-{shape.kind}",) if isinstance(shape, Sign) else _classes(shape))
+    }
     items = [_item(icon, words) for key, icon, words in _entries() if key in styles]
     return flowed(items, width, 6)
 
