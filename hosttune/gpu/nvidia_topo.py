@@ -73,7 +73,10 @@ def parse_topo_matrix(text: str) -> TopoMatrix | None:
         paths[cells[0]] = {name: word for name, word in zip(devices, words, strict=True) if word != "X"}
     gpus = tuple(name for name in devices if name.startswith("GPU"))
     nics = tuple(name for name in devices if name not in gpus)
-    return TopoMatrix(gpus=gpus, nics=nics, paths=paths, legend=_legend(lines))
+    names = (re.fullmatch(r"\s+(NIC[0-9]+): (\S+)", line) for line in lines)
+    return TopoMatrix(
+        gpus=gpus, nics=nics, paths=paths, legend={match[1]: match[2] for match in names if match} or None
+    )
 
 
 def _row_words(cells: list[str], devices: list[str]) -> list[str] | None:
@@ -81,11 +84,6 @@ def _row_words(cells: list[str], devices: list[str]) -> list[str] | None:
     words = cells[1 : len(devices) + 1]
     whole = bool(cells) and cells[0] in devices and len(words) == len(devices) and all(map(_PATH.fullmatch, words))
     return words if whole else None
-
-
-def _legend(lines: list[str]) -> Mapping[str, str] | None:
-    names = (re.fullmatch(r"\s+(NIC[0-9]+): (\S+)", line) for line in lines)
-    return {match[1]: match[2] for match in names if match} or None
 
 
 def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:

@@ -53,7 +53,14 @@ def verify(
     data = load(file, what="a statement", size="statement")
     statement = Statement.from_json(data, where=file)
     site, discover = here
-    paths = _lists(site, revoked, document)
+    # the given list, and those that this host was given before
+    try:
+        before = () if document else lists(site.store)
+    except OSError as error:
+        hint = "run as root, on the host itself"
+        what = f"the lists of revoked keys here cannot be read: {error.strerror}"
+        raise Refused(what, where=REVOKED, hint=hint) from error
+    paths = (*(() if revoked is None else (revoked,)), *before)
     reasons = signature_reasons(data, file + SUFFIX, signers, identity, paths)
     answer = verification(statement, live_of(site, discover(), statement, document=document), reasons, identity)
     answer = msgspec.structs.replace(answer, revoked=given(paths, revoked))
@@ -66,17 +73,6 @@ def verify(
             if answer.opens_gates:
                 keep_statement(store, data, file + SUFFIX, signers, identity, answer.revoked)
     return answer
-
-
-def _lists(site: Site, revoked: str | None, document: bool) -> tuple[str, ...]:
-    """Return the lists of revoked keys that count: the given one, and those that this host was given before."""
-    try:
-        before = () if document else lists(site.store)
-    except OSError as error:
-        hint = "run as root, on the host itself"
-        what = f"the lists of revoked keys here cannot be read: {error.strerror}"
-        raise Refused(what, where=REVOKED, hint=hint) from error
-    return (*(() if revoked is None else (revoked,)), *before)
 
 
 def status(here: Here) -> HandoverStatus:

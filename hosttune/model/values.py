@@ -396,19 +396,15 @@ def _prune(value: object, kind: msgspec.inspect.Type) -> object:
             takes = _takes_null(shape.value_type)
             return {name: part for name, part in value.items() if part is not None or takes}
         if isinstance(value, dict) and isinstance(shape, msgspec.inspect.StructType):
-            return _prune_struct(value, shape)
+            kept = dict(value)
+            for field in shape.fields:
+                part = kept.get(field.name, msgspec.UNSET)
+                if part is None and not field.required and not _takes_null(field.type):
+                    del kept[field.name]
+                elif isinstance(part, dict | list):
+                    kept[field.name] = _prune(part, field.type)
+            return kept
     return value
-
-
-def _prune_struct(value: dict[str, object], shape: msgspec.inspect.StructType) -> dict[str, object]:
-    kept = dict(value)
-    for field in shape.fields:
-        part = kept.get(field.name, msgspec.UNSET)
-        if part is None and not field.required and not _takes_null(field.type):
-            del kept[field.name]
-        elif isinstance(part, dict | list):
-            kept[field.name] = _prune(part, field.type)
-    return kept
 
 
 def _takes_null(kind: msgspec.inspect.Type) -> bool:

@@ -429,13 +429,8 @@ def _value(value: Any) -> str:
 
 
 def finding_table(heading: str, findings: Sequence[PlanFinding]) -> Table:
-    """Return findings, the most important level first."""
-    rows = tuple((Mark(_MARKS[level], level), text) for level, text in finding_rows(findings))
-    return Table(heading=heading, columns=("level", "finding"), rows=rows, whole=True)
-
-
-def finding_rows(findings: Sequence[PlanFinding]) -> list[tuple[str, str]]:
-    """Return (level, text with its places), the most important level first; equal texts are one row."""
+    """Return findings with their places, the most important level first; equal texts are one row."""
     worst_first = sorted(findings, key=lambda finding: severity(finding.level))
     places = grouped(((finding.level, finding.text), finding.where) for finding in worst_first)
-    return [(level, f"{text} ({some(where)})") for (level, text), where in places.items()]
+    rows = tuple((Mark(_MARKS[level], level), f"{text} ({some(where)})") for (level, text), where in places.items())
+    return Table(heading=heading, columns=("level", "finding"), rows=rows, whole=True)

@@ -109,7 +109,13 @@ def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Sa
     transactions = site.transactions()
     number = next_number(transactions)
     candidates = (setting for setting in site.standings(transactions).in_force if knob_to_keep(*setting.key))
-    corrections = _corrections(transactions, now)
+    # the ages in seconds, by kind and target
+    corrections = grouped(
+        ((record.kind, record.target), now.age(transaction))
+        for transaction in transactions
+        if transaction.header.verb == KEPT
+        for record in transaction.records
+    )
     for record in drifted_records(site, candidates):
         ages = corrections.setdefault((record.kind, record.target), [])
         if (limit := _limit(ages)) is not None:
@@ -142,16 +148,6 @@ def _correct(
     good = carried.succeeded and made is not None and made.outcome in ("done", record.outcome)
     why = "" if good or made is None else made.why or made.outcome
     return Kept(record.kind, record.target, "corrected" if good else "failed", why), carried.interrupted
-
-
-def _corrections(transactions: Sequence[Transaction], now: _Moment) -> dict[tuple[str, str], list[float]]:
-    """Return the ages of the corrections, in seconds, by kind and target."""
-    return grouped(
-        ((record.kind, record.target), now.age(transaction))
-        for transaction in transactions
-        if transaction.header.verb == KEPT
-        for record in transaction.records
-    )
 
 
 def _limit(ages: Sequence[float]) -> str | None:

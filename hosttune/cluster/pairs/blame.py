@@ -89,7 +89,9 @@ def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
 def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     there = tuple(pairs)
     measured = [pair for pair in there if pair.state in ("good", *_BAD)]
-    matrix = _matrix(measured, there)
+    by_port = grouped((port, pair) for pair in measured for port in _ends(pair))
+    good = frozenset(port for port, pairs in by_port.items() if any(pair.state == "good" for pair in pairs))
+    matrix = _PortPairs(by_port, good, frozenset(port for pair in there for port in _ends(pair)) - by_port.keys())
     blamed = _blamed_ports(matrix)
     groups = _groups(matrix, blamed)
     blamed = blamed.difference(*groups)
@@ -100,19 +102,18 @@ def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     left = [pair for pair in measured if pair.state in _BAD and not explained.intersection(_ends(pair))]
     across = {group: [pair for pair in left if len(group.intersection(_ends(pair))) == 1] for group in groups}
     between = {id(pair) for pairs in across.values() for pair in pairs}
+    pairs_of = {
+        (tuple(sorted({host for host, _ in group})), next(iter(group))[1]): pairs
+        for group, pairs in across.items()
+        if pairs
+    }
     return (
         *(_fault("host", (host,), None, _of(measured, host, None)) for host in sorted(hosts)),
         *(_fault("rail", (), rail, [pair for pair in measured if pair.rail == rail]) for rail in sorted(rails)),
-        *_group_faults(across),
+        *[_fault("group", hosts, rail, pairs) for (hosts, rail), pairs in sorted(pairs_of.items())],
         *(_fault("port", (host,), rail, matrix.pairs[host, rail]) for host, rail in ports),
         *_pair_faults(matrix, measured, [pair for pair in left if id(pair) not in between]),
     )
-
-
-def _matrix(measured: Iterable[Pair], there: Iterable[Pair]) -> _PortPairs:
-    by_port = grouped((port, pair) for pair in measured for port in _ends(pair))
-    good = frozenset(port for port, pairs in by_port.items() if any(pair.state == "good" for pair in pairs))
-    return _PortPairs(by_port, good, frozenset(port for pair in there for port in _ends(pair)) - by_port.keys())
 
 
 def _ends(pair: Pair) -> tuple[PortKey, PortKey]:
@@ -199,16 +200,6 @@ def _groups(matrix: _PortPairs, blamed: frozenset[PortKey]) -> list[frozenset[Po
         if len(group) > 1 and 2 * inside["good"] > inside.total() and across["good"] < _FEW * across.total():
             groups.append(frozenset(group))
     return groups
-
-
-def _group_faults(across: Mapping[frozenset[PortKey], Sequence[Pair]]) -> list[Fault]:
-    """Return the faults of groups by hosts, then by rail."""
-    pairs_of = {
-        (tuple(sorted({host for host, _ in group})), next(iter(group))[1]): pairs
-        for group, pairs in across.items()
-        if pairs
-    }
-    return [_fault("group", hosts, rail, pairs) for (hosts, rail), pairs in sorted(pairs_of.items())]
 
 
 def _blamed_hosts(matrix: _PortPairs, blamed: frozenset[PortKey], rails: frozenset[str]) -> frozenset[str]:

@@ -68,8 +68,12 @@ def joined(client: EndResult | None, server: EndResult | None) -> JudgedPair:
             return JudgedPair(
                 "not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s"
             )
-        figure, errors = min(client.gbps, server.gbps), _errors(client, server)
-        return JudgedPair("measured", figure, server.why, client.retransmits, errors, _path(client))
+        ends = (("sender", client.errors or {}), ("receiver", server.errors or {}))
+        lines = tuple(f"{role}: {name} {count}" for role, counters in ends for name, count in counters.items())
+        errors = None if not lines and None in (client.errors, server.errors) else lines
+        return JudgedPair(
+            "measured", min(client.gbps, server.gbps), server.why, client.retransmits, errors, _path(client)
+        )
     if client.outcome == "measured" and server.outcome == "nobody-came":
         return JudgedPair("other-peer", why="the sender was answered, and nobody came to the receiver")
     if client.outcome == "measured":
@@ -96,13 +100,6 @@ def _path(client: EndResult) -> PathMtu:
     if told.state == "smaller" and why is None:
         why = f"packets of {told.bytes} bytes do not arrive whole"
     return replace(told, why=why)
-
-
-def _errors(client: EndResult, server: EndResult) -> tuple[str, ...] | None:
-    """Return what both ports counted; None if they counted nothing as far as is known, and of one of them it is not."""
-    ends = (("sender", client.errors or {}), ("receiver", server.errors or {}))
-    lines = tuple(f"{role}: {name} {count}" for role, errors in ends for name, count in errors.items())
-    return None if not lines and None in (client.errors, server.errors) else lines
 
 
 def judged(

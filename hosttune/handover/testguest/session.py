@@ -16,7 +16,7 @@ import msgspec
 
 from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
-from hosttune.guest import GuestFiles, guest_files
+from hosttune.guest import guest_files
 from hosttune.guest.seed import asking_user_data, meta_data
 from hosttune.handover import record
 from hosttune.handover.targets import Target
@@ -95,7 +95,9 @@ class Session(msgspec.Struct):
         order = _order(host, guest, targets, task, level, pattern)
         addresses = [device.address for device in guest.devices]
         with record.state_lock(self.store):
-            _note(system, folder, name, addresses)
+            assert all(map(is_address, addresses))
+            text = "\n".join([f"{NAME} {name}", *addresses, ""])
+            system.replace(f"{folder}/{TEST_GUEST}", text.encode(), mode_of(TEST_GUEST))
         try:
             with record.state_lock(self.store):
                 record_devices_start(system, NAME, addresses)
@@ -144,13 +146,6 @@ def _folder(system: System) -> str:
     return STATE_INSIDE if system.captured else state_directory()
 
 
-def _note(system: System, folder: str, name: str, addresses: list[str]) -> None:
-    """Write down which guest will have which devices. Raises WriteFailed."""
-    assert all(map(is_address, addresses))
-    text = "\n".join([f"{NAME} {name}", *addresses, ""])
-    system.replace(f"{folder}/{TEST_GUEST}", text.encode(), mode_of(TEST_GUEST))
-
-
 def _order(
     host: Host, guest: PlannedGuest, targets: Mapping[str, Target], task: Task, level: int, pattern: str | None
 ) -> GuestOrder:
@@ -165,7 +160,13 @@ def _order(
 def _start(system: System, folder: str, plan: Plan, image: Image, order: GuestOrder) -> None:
     """Make the files and start the guest. Raises Unanswered, WriteFailed."""
     guest = plan.guests[0]
-    FilesOfGuest.of(NAME).write(system, value_of(_files(plan, order)))
+    files = guest_files(plan, NAME)
+    refusal = GuestAnswer(
+        nonce=order.nonce, problem="hosttune in the image is missing, or does not know `handover inside`"
+    )
+    user = asking_user_data(files.bundle, to_json(order), refusal.to_line(), CHANNEL)
+    meta = meta_data(NAME, plan.guests[0].uuid, user)
+    FilesOfGuest.of(NAME).write(system, value_of(msgspec.structs.replace(files, user_data=user, meta_data=meta)))
     overlay = f"{folder}/guests/{NAME}/{_DISK}"
     system.replace(overlay, b"", mode_of(f"guests/{NAME}/{_DISK}"))
     base = ("-b", image.path, "-F", image.format)
@@ -178,17 +179,6 @@ def _start(system: System, folder: str, plan: Plan, image: Image, order: GuestOr
     except CommandFailed as error:
         said = " ".join(error.output.split())[-300:]
         raise Unanswered("not-started", f"{error.argv[0]}: {error.reason}: {said}") from error
-
-
-def _files(plan: Plan, order: GuestOrder) -> GuestFiles:
-    """Return the guest's ordinary files, with the order in its user-data."""
-    files = guest_files(plan, NAME)
-    refusal = GuestAnswer(
-        nonce=order.nonce, problem="hosttune in the image is missing, or does not know `handover inside`"
-    )
-    user = asking_user_data(files.bundle, to_json(order), refusal.to_line(), CHANNEL)
-    meta = meta_data(NAME, plan.guests[0].uuid, user)
-    return msgspec.structs.replace(files, user_data=user, meta_data=meta)
 
 
 def _listen(system: System, name: str, seconds: float) -> str:
