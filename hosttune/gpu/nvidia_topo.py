@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hosttune.model.gpu import Gpu, Peer
-from hosttune.model.values import Value, close_mappings, grouped
+from hosttune.model.values import Closed, Value, grouped
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEADING = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|\S+")
@@ -23,7 +23,7 @@ _MOST_LINKS = 18  # of one GPU (nvml.h, NVML_NVLINK_MAX_LINKS)
 _AFFINITY = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 
 
-class TopoMatrix(Value, frozen=True, kw_only=True):
+class TopoMatrix(Closed, frozen=True, kw_only=True):
     """The matrix: `paths[A][B]` is the word in row A, column B ("NV18", "PIX", "SYS"…), without the diagonal.
 
     `legend` has each NIC's RDMA device ("NIC0" → "mlx5_1"): the number of the NIC is not that of the device.
@@ -34,8 +34,7 @@ class TopoMatrix(Value, frozen=True, kw_only=True):
     paths: Mapping[str, Mapping[str, str]]
     legend: Mapping[str, str] | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "paths", "legend")
+    MAPPINGS = ("paths", "legend")
 
 
 class NvlinkStatus(Value, frozen=True, kw_only=True):
