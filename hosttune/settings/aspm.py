@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 from hosttune.linux.pciconfig import ASPM, decode
 from hosttune.machine.system import System
 from hosttune.model.values import FrozenMap
-from hosttune.settings.files import one_of
 from hosttune.settings.pcie import ADDRESS, OfRegister, below, real_path
 from hosttune.settings.registers import LINK_ASPM, config_of, write_field
 from hosttune.settings.setting import DEVICES
@@ -36,10 +35,7 @@ class Aspm(OfRegister):
 
     kind: ClassVar[str] = "aspm"
     may_stop_midway: ClassVar[bool] = True  # two ends, several switches
-
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, ASPM)
+    values = ASPM
 
     def effective(self, system: System) -> Any:
         """See Setting. Read from the registers of both ends, as in the host document."""

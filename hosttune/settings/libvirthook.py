@@ -6,12 +6,12 @@ it; until then starts are not recorded, and `hosttune handover status` says so.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.errors import WriteFailed
 from hosttune.machine.system import STATE_INSIDE, System, state_directory
 from hosttune.settings.hook import MODE, PLACE, hook_text, recording_of
-from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, Targets, refuse
 
 INSTALLED, FOREIGN, OLDER = "installed", "of another program", "of another version or state directory"
 _OURS = "#!/bin/sh\n# Written by hosttune"
@@ -24,13 +24,7 @@ class LibvirtHook(Setting):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if target != PLACE:
-            raise refuse(cls.kind, target, "not the place of hosttune's hook", f"it is {PLACE}")
-        return cls(target)
+    targets = Targets(PLACE.__eq__, "not the place of hosttune's hook", f"it is {PLACE}")
 
     def check(self, value: Any) -> None:
         """See Setting."""

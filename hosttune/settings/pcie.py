@@ -15,7 +15,6 @@ from hosttune.linux.pciconfig import ACS_BITS, ConfigFacts, decode
 from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.values import slot_of
-from hosttune.settings.files import one_of
 from hosttune.settings.registers import (
     ACS_CONTROL,
     READ_REQUEST,
@@ -55,10 +54,7 @@ class ReadRequest(OfRegister):
     """The largest read request of the function, in bytes: bits 14:12 of device control."""
 
     kind: ClassVar[str] = "read-request"
-
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, READ_REQUEST_BYTES)
+    values = READ_REQUEST_BYTES
 
     def read(self, system: System) -> int | None:
         """See Setting."""
@@ -73,10 +69,7 @@ class RelaxedOrdering(OfRegister):
     """Whether the function may mark its writes as relaxed: bit 4 of device control."""
 
     kind: ClassVar[str] = "relaxed-ordering"
-
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, (True, False))
+    values = (True, False)
 
     def read(self, system: System) -> bool | None:
         """See Setting."""
