@@ -31,11 +31,11 @@ from hosttune.model.jsontext import typed_json
 from hosttune.model.listing import some
 from hosttune.model.validation import (
     ACCEPTED,
-    OUTCOMES,
     VALIDATION_SCHEMA,
     CheckResult,
     Validation,
     Verdict,
+    counts,
     severity,
     verdict_of,
     worst_first,
@@ -237,7 +237,7 @@ def _line(
     notable = [result for result in worst_first(results) if result.standing not in (ACCEPTED, "pass", "skip")]
     worse = (seen.validation.worse or ()) if seen.validation is not None else ()
     hardware = machine.hardware if machine is not None else Hardware({})
-    counts = {outcome: sum(result.standing == outcome for result in results) for outcome in (*OUTCOMES, ACCEPTED)}
+
     return HostLine(
         host=host,
         folder=host_folder(host),
@@ -252,7 +252,7 @@ def _line(
             msgspec.structs.replace(answer, why=told(answer, asked.record, asked.stopped)) for answer in seen.answers
         ),
         checks=_checks(results, shared),
-        counts=counts if counts[ACCEPTED] else {outcome: counts[outcome] for outcome in OUTCOMES},
+        counts=counts(results),
         told=tuple(_kept(result, shared) for result in notable[:MOST_TOLD]),
         untold=max(0, len(notable) - MOST_TOLD),
         worse=tuple(_cut(line) for line in worse[:MOST_TOLD]),

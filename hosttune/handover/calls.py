@@ -9,11 +9,10 @@ import msgspec
 
 from hosttune.errors import BadInput, Refused
 from hosttune.handover.erasing import forget_erasing, let_go
+from hosttune.handover.kept import given, kept, lists, remember
 from hosttune.handover.kept import keep as keep_statement
-from hosttune.handover.kept import kept
 from hosttune.handover.network import settle
 from hosttune.handover.record import course_status, original_methods, running_with, state_lock
-from hosttune.handover.revoked import given, lists, remember
 from hosttune.handover.signing import SUFFIX, check_list, signature_reasons
 from hosttune.handover.statement import epoch_of
 from hosttune.handover.verify import live_of, verification

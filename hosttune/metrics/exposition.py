@@ -9,8 +9,7 @@ from datetime import datetime
 
 from hosttune import __version__
 from hosttune.bench.baselines import with_fleet
-from hosttune.bench.measures import measures
-from hosttune.bench.standards import scales
+from hosttune.bench.measures import measures, scales
 from hosttune.metrics import families as f
 from hosttune.metrics.hardware import (
     aer_groups,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -202,3 +203,9 @@ def worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     results = tuple(results)
     order = {check: n for n, check in enumerate(dict.fromkeys(result.check for result in results))}
     return tuple(sorted(results, key=lambda result: (severity(result.standing), order[result.check])))
+
+
+def counts(results: Iterable[CheckResult]) -> dict[str, int]:
+    """Return how many results have each outcome, worst first, including zeros; then those that are accepted, if any."""
+    standings = Counter(result.standing for result in results)
+    return {outcome: standings[outcome] for outcome in (*OUTCOMES, *([ACCEPTED] if standings[ACCEPTED] else []))}

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hosttune.bench.baselines import Standard
-from hosttune.bench.measures import Measure, measures
-from hosttune.bench.standards import scales
+from hosttune.bench.measures import Measure, measures, scales
 from hosttune.model.evidence import Evidence
 from hosttune.model.handover import digest_of
 from hosttune.model.listing import some

@@ -14,8 +14,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from hosttune.bench.baselines import Standard
-from hosttune.bench.measures import Measure
-from hosttune.bench.standards import device_kinds
+from hosttune.bench.measures import Measure, device_kinds
 from hosttune.model.host import Host
 from hosttune.model.text import number
 from hosttune.model.values import Closed, Value

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hosttune.bench.baselines import Standard
-from hosttune.bench.measures import by_metric, figure_rows, measures
-from hosttune.bench.standards import scales
+from hosttune.bench.measures import by_metric, figure_rows, measures, scales
 from hosttune.domain.defined import as_planned
 from hosttune.domain.guestdiff import DIFFERENT, UNKNOWN, Comparison, compare_definition
 from hosttune.model.diagnosis import Diagnosis
@@ -18,7 +17,7 @@ from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.text import count, number
-from hosttune.model.validation import OUTCOMES, CheckResult, Validation, worst_first
+from hosttune.model.validation import OUTCOMES, CheckResult, Validation, counts, worst_first
 from hosttune.model.values import Value, format_size
 from hosttune.report.bars import charts
 from hosttune.report.blocks import (
@@ -46,7 +45,6 @@ from hosttune.report.outcomes import (
     WORDS,
     Mark,
     NextStep,
-    counts,
     folded,
     groups,
     headline,
