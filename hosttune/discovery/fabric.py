@@ -19,7 +19,7 @@ from hosttune.gpu import nvswitches, vendor_of
 from hosttune.gpu.boards import board_of, has_fabric
 from hosttune.gpu.fmpm import LIST, ask_list, parse_partitions
 from hosttune.machine.reader import Reader
-from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
+from hosttune.machine.system import KEPT_GPUS, state_in
 from hosttune.model.gpu import FabricManager
 from hosttune.model.host import Fabric, FabricPartition, Gpu, Host, PciDevice
 from hosttune.model.index import DeviceIndex, is_another
@@ -196,7 +196,7 @@ def kept_gpus(reader: Reader) -> Mapping[str, Any]:
     A bad file is a problem, not an error.
     """
     system = reader.system
-    path = f"{STATE_INSIDE if system.captured else state_directory()}/{KEPT_GPUS}"
+    path = f"{state_in(system)}/{KEPT_GPUS}"
     text = reader.text(path) if system.scratch else reader.query(_KEPT, lambda: reader.text(path))
     if not text:
         return {}

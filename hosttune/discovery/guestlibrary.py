@@ -15,7 +15,6 @@ from hosttune.model.guestplan import LIBRARY_FILES, OWN_FILES, PLACE, UCX_FILE
 from hosttune.model.host import Host
 
 _NODES = "/dev/infiniband"
-_LIMITS = "/proc/self/limits"
 
 
 def read_library_files(reader: Reader, host: Host) -> dict[str, str | None] | None:
@@ -53,7 +52,9 @@ def read_rdma_access(reader: Reader, host: Host) -> RdmaAccess | None:
             drivers[vendor.name] = inside.open_words in text
     nodes = names if names or reader.lacks(_NODES) else None
     # the soft limit (proc(5), /proc/PID/limits)
-    limits = re.findall(r"^Max locked memory +(unlimited|[0-9]{1,19}) ", reader.text(_LIMITS) or "", re.MULTILINE)
+    limits = re.findall(
+        r"^Max locked memory +(unlimited|[0-9]{1,19}) ", reader.text("/proc/self/limits") or "", re.MULTILINE
+    )
     return RdmaAccess(
         nodes=nodes,
         peer_modules=modules,

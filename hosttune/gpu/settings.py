@@ -17,7 +17,7 @@ from hosttune.gpu import VENDORS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
 from hosttune.gpu.vgpu_set import LEFT, VgpuFunctions, manage_functions, with_driver
-from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.machine.system import System, state_in
 from hosttune.model.gpu import Gpu
 from hosttune.settings.drivers import VFIO, virtual_functions
 from hosttune.settings.setting import BOOT, FreesDevice, OfFunction, TakesDevice, driver_of, refuse
@@ -241,4 +241,4 @@ class GpuMigMode(GpuSetting, TakesDevice):
 
     def _note(self, system: System) -> str:
         """Return the path of the note that the GPU had virtual functions."""
-        return f"{STATE_INSIDE if system.captured else state_directory()}/mig-mode-{self.target}"
+        return f"{state_in(system)}/mig-mode-{self.target}"

@@ -18,7 +18,7 @@ from hosttune.handover.statement import epoch_of
 from hosttune.handover.verify import live_of, verification
 from hosttune.journal.register import release as release_device
 from hosttune.journal.state import load
-from hosttune.machine.system import STATE_INSIDE, state_directory
+from hosttune.machine.system import state_in
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord, StartRecording
@@ -108,7 +108,7 @@ def recording(site: Site, host: Host) -> StartRecording | None:
         return host.handover.recording
     if site.store is None:
         return None
-    return recording_of(site.system, STATE_INSIDE if site.system.captured else state_directory())
+    return recording_of(site.system, state_in(site.system))
 
 
 def release(here: Here, address: str, why: str) -> DeviceRecord:

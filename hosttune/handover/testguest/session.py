@@ -37,7 +37,7 @@ from hosttune.hypervisor.image import Image, read_image
 from hosttune.hypervisor.ownstarts import record_devices_start
 from hosttune.journal import Store
 from hosttune.journal.state import mode_of
-from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.machine.system import System, state_in
 from hosttune.model.host import Host
 from hosttune.model.jsontext import plain_json
 from hosttune.model.plan import Plan, PlannedGuest
@@ -83,7 +83,7 @@ class Session(msgspec.Struct):
 
         `seconds`: for the work, after the boot. `level`, `pattern`: of the order.
         """
-        system, folder = self.site.system, _folder(self.site.system)
+        system, folder = self.site.system, state_in(self.site.system)
         if system.exists(f"{folder}/{TEST_GUEST}"):
             raise Unanswered("not-planned", "the test guest before this one could not be removed")
         read_image(system, self.wanted.image.path)  # it may have changed since the hand-over began
@@ -119,7 +119,7 @@ def remove_left(site: Site, store: Store) -> str | None:
 
     Raises Refused if its note cannot be read, HosttuneError if it cannot be removed.
     """
-    system, folder = site.system, _folder(site.system)
+    system, folder = site.system, state_in(site.system)
     path = f"{folder}/{TEST_GUEST}"
     text = system.read(path)
     if text is None:
@@ -140,10 +140,6 @@ def remove_left(site: Site, store: Store) -> str | None:
 
 
 # --- making it -------------------------------------------------------------------------------------------------------
-
-
-def _folder(system: System) -> str:
-    return STATE_INSIDE if system.captured else state_directory()
 
 
 def _order(

@@ -103,15 +103,11 @@ def _joint(x: float, y: float) -> Rect:
 # --- panel ---------------------------------------------------------------------------------------------------
 
 
-class Panel(Value, frozen=True, kw_only=True):
-    """The panel about all bundles, and the height at which each bundle's trunk enters it."""
+def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> tuple[ShapeBlock, list[float]]:
+    """Return the panel: each bundle as text, with a table if pairs differ; then the GPUs that are in no bundle.
 
-    block: ShapeBlock
-    entries: tuple[float, ...]
-
-
-def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
-    """Return the panel: each bundle as text, with a table if pairs differ; then the GPUs that are in no bundle."""
+    With it the height at which each bundle's trunk enters.
+    """
     inner = width - 24
     pieces: list[Piece] = []
     entries: list[float] = []
@@ -131,7 +127,7 @@ def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
     back = Rect(x=0, y=0, width=width, height=whole.height + 20, style="panel", radius=9)
     title = "; ".join(_bundle_texts(host, bundle)[0] for bundle in found)
     group = ShapeGroup(kind="fabric", shapes=(back, *at(whole, 12, 10)), title=title)
-    return Panel(block=ShapeBlock(width=width, height=whole.height + 20, groups=(group,)), entries=tuple(entries))
+    return ShapeBlock(width=width, height=whole.height + 20, groups=(group,)), entries
 
 
 def _bundle_piece(host: Host, bundle: Bundle, width: float) -> Piece:
