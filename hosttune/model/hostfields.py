@@ -11,7 +11,7 @@ from hosttune.model.pci import PciDevice
 from hosttune.model.platform import Iommu, Platform, RunningGuest, Tuned, Virtualization
 from hosttune.model.quarantine import HandoverState
 from hosttune.model.topology import Cpu, CpuModel, MemorySettings, NumaNode
-from hosttune.model.values import Closed, Value
+from hosttune.model.values import Document, Value
 from hosttune.model.vgpu import Vgpu
 
 HOST_SCHEMA = "hosttune.host/v1"
@@ -29,7 +29,7 @@ class Problem(Value, frozen=True, kw_only=True):
     why: str
 
 
-class HostFields(Closed, frozen=True, kw_only=True):
+class HostFields(Document, frozen=True, kw_only=True):
     """One machine as discovery found it. `digest` identifies the live host; it is None in captures."""
 
     schema: str = HOST_SCHEMA

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hosttune.errors import BadInput
 from hosttune.model.intent import Boot, Intent, Network
 from hosttune.model.prediction import Expectation
-from hosttune.model.values import Closed, CpuSet, Value, check_address, from_json, to_json
+from hosttune.model.values import Closed, CpuSet, Document, Value, check_address, from_json
 
 PLAN_SCHEMA = "hosttune.plan/v1"
 SMALL_PAGE_BYTES = 4096
@@ -446,7 +446,7 @@ def check_guest(guest: PlannedGuest, where: str) -> None:
             raise BadInput(str(error), where=f"{where}.{name}", hint="plan again") from error
 
 
-class Plan(Closed, frozen=True, kw_only=True):
+class Plan(Document, frozen=True, kw_only=True):
     """What to do on one host: guests, actions, findings, and the guests that could not be placed.
 
     The planner leaves `expected` empty; `hosttune.predicting.expecting` fills it.
@@ -509,7 +509,3 @@ class Plan(Closed, frozen=True, kw_only=True):
         for i, adopted in enumerate(plan.adoptions):
             check_guest(adopted.guest, f"{where}: adoptions[{i}].guest")
         return plan
-
-    def to_json(self) -> str:
-        """Return the plan as indented JSON. The same host and intent give the same bytes."""
-        return to_json(self)

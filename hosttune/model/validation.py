@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from hosttune.model.configuration import Fact
-from hosttune.model.values import Closed, Value, check_address, from_json, to_json
+from hosttune.model.values import Closed, Document, Value, check_address, from_json
 
 VALIDATION_SCHEMA = "hosttune.validation/v1"
 
@@ -141,7 +141,7 @@ class Counted(Closed, frozen=True, kw_only=True):
     MAPPINGS = ("counters",)
 
 
-class Validation(Closed, frozen=True, kw_only=True):
+class Validation(Document, frozen=True, kw_only=True):
     """All results and samples of one run. `facts`: versions and clocks that belong to the figures.
 
     `worse`: what is worse than in the validation that it was compared with, one line each; None if there was none.
@@ -175,10 +175,6 @@ class Validation(Closed, frozen=True, kw_only=True):
         for address in [gpu.address for gpu in machine.gpus] + [device.address for device in machine.devices or ()]:
             check_address(address, f"{where}: $.machine")
         return validation
-
-    def to_json(self) -> str:
-        """Return the validation as indented JSON."""
-        return to_json(self)
 
 
 def verdict_of(results: Iterable[CheckResult]) -> Verdict:
