@@ -38,6 +38,8 @@ from hosttune.transaction.writing import Made
 
 SUCCESS, NO, PERSON = 0, 1, 4
 UNREAD = "cannot be read: "  # the beginning of the reason of a drift whose value is unknown
+_MEASURES = "hosttune validate measures in a partition of the NVSwitch fabric: apply is refused until it ends"
+_OF_GONE = "change the devices of its guest and apply, or take it away: hosttune revert --guest NAME"
 
 
 def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
@@ -125,11 +127,7 @@ def status(site: Site) -> tuple[Result, int]:
     retired = site.retired(transactions)
     notes = (
         *_between_tenants(site),
-        *(
-            ["hosttune validate measures in a partition of the NVSwitch fabric: apply is refused until it ends"]
-            if measures
-            else ()
-        ),
+        *([_MEASURES] if measures else ()),
         *(made_since(site) if unfinished is None else ()),
         *(f"{record.kind} {record.target}: {RETIRED[record.kind]}" for record in retired),
     )
@@ -262,12 +260,7 @@ def _look(site: Site, record: Record) -> Drift | str | None:
         record = msgspec.structs.replace(record, after=record.new)
     expected = freeze(record.after)
     if setting.is_gone(site.system) and setting.waits_for(site.system) is None:  # a virtual function is made again
-        return Drift(
-            action=names_of(record, setting)[0],
-            expected=expected,
-            why="its device is gone",
-            hint="change the devices of its guest and apply, or take it away: hosttune revert --guest NAME",
-        )
+        return Drift(action=names_of(record, setting)[0], expected=expected, why="its device is gone", hint=_OF_GONE)
     try:
         now = freeze(setting.read(site.system))
         works = freeze(setting.effective(site.system))
