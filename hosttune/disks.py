@@ -16,7 +16,6 @@ MOUNTS = "/proc/self/mounts"
 _DEVICES = sysfs.PCI_DEVICES
 _BLOCK = "/sys/class/block"
 _BTRFS = "/sys/fs/btrfs"
-_ZFS = "/proc/spl/kstat/zfs"
 _NVME = "/sys/class/nvme"
 _EXPORTED = "/sys/kernel/config/nvmet/subsystems"
 _TARGETS = "/sys/kernel/config/target/core"
@@ -223,7 +222,7 @@ def _pools(reader: Reader, number: str | None) -> list[str]:
 
     Uses what udev has read from its label (/run/udev/data, ID_FS_TYPE), and the pools that OpenZFS lists.
     """
-    imported = reader.names(_ZFS) if number else []
+    imported = reader.names("/proc/spl/kstat/zfs") if number else []
     if not imported:
         return []
     rows = (line.partition("=") for line in (reader.text(f"/run/udev/data/b{number}") or "").splitlines())

@@ -164,10 +164,8 @@ def shipped() -> Standard:
     """Return the peaks and baselines that are part of hosttune. Raises BadInput for a damaged file."""
 
     peaks = shipped_peaks().peaks
-    rows: list[Baseline] = []
-    for name in shipped_names("baselines"):
-        if name.endswith(".toml") and name != "roofline.toml":
-            rows += read_baselines(shipped_text("baselines", name), peaks, name)
+    names = (name for name in shipped_names("baselines") if name.endswith(".toml") and name != "roofline.toml")
+    rows = (row for name in names for row in read_baselines(shipped_text("baselines", name), peaks, name))
     return Standard(peaks, tuple(rows))
 
 

@@ -34,8 +34,6 @@ _PORT_SOURCE = (
     " conf/nd96asr_v4.conf, line 65 (180 of 200), nd96isr_h200_v5.conf, line 61 (360 of 400), both of GPU memory;"
     " nd96isr_mi300x_v5.conf, line 56 (390 of 400 of host memory). Measured: ib_write_bw, host memory, 1 MiB messages"
 )
-_NO_FLOOR_OF_A_PART = "no floor is published for a part of a GPU, and this host has no history of it"
-_HINT = "measure again with the host idle; then compare link, clocks and NUMA node with a host that reaches it"
 
 
 class RatedPort(msgspec.Struct, frozen=True):
@@ -148,7 +146,11 @@ def _result(metric: str, subject: str, values: list[float], context: JudgingCont
         expected = "; ".join(map(_baseline_text, rows)) or "a floor"
         return _unknown(metric, subject, expected, f"{actual}; {what}", hint)
     if not rows and own is None:
-        why = _NO_FLOOR_OF_A_PART if subject in context.pieces else _no_floor(links, port)
+        why = (
+            "no floor is published for a part of a GPU, and this host has no history of it"
+            if subject in context.pieces
+            else _no_floor(links, port)
+        )
         if modelled.why and modelled.most is not None:
             why += f"; no typical figure of this shape has a source ({modelled.why})"
         return CheckResult(check=f"bench-{metric}", subject=subject, outcome="skip", actual=f"{actual}; {why}")
@@ -233,7 +235,9 @@ def _judge_figure(
         expected=expected,
         actual=words,
         source=source,
-        hint=None if outcome == "pass" else _HINT,
+        hint=None
+        if outcome == "pass"
+        else "measure again with the host idle; then compare link, clocks and NUMA node with a host that reaches it",
     )
 
 

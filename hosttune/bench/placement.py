@@ -47,16 +47,6 @@ def _memory_policy() -> tuple[int, ctypes.Array[ctypes.c_ulong]]:
     return mode.value, nodes
 
 
-def _bind_memory(node: int) -> None:
-    """Make new pages of this thread come only from `node`."""
-    nodes = _Mask()
-    nodes[node // 64] = 1 << (node % 64)
-    try:
-        _call("set_mempolicy", _MPOL_BIND, nodes, _MAX_NODES)
-    except NotPlaced as error:
-        raise NotPlaced(f"memory of node {node}: {error}") from error
-
-
 @contextmanager
 def placed(cpus: Sequence[int], node: int | None) -> Iterator[None]:
     """Run this thread on these CPUs (empty: unchanged) with new memory on this node (None: unchanged).
@@ -73,7 +63,12 @@ def placed(cpus: Sequence[int], node: int | None) -> Iterator[None]:
             except OSError as error:
                 raise NotPlaced(f"CPUs of the node: {error.strerror}") from error
         if node is not None:
-            _bind_memory(node)
+            nodes = _Mask()
+            nodes[node // 64] = 1 << (node % 64)
+            try:
+                _call("set_mempolicy", _MPOL_BIND, nodes, _MAX_NODES)
+            except NotPlaced as error:
+                raise NotPlaced(f"memory of node {node}: {error}") from error
         yield
     finally:
         os.sched_setaffinity(0, before)

@@ -427,20 +427,16 @@ def plan_text(
         if decided.unplaced:
             return report_text(decided, "text", report)
         if mig is not None and name is None and len(decided.guests) > 1:
-            raise several_of_mig(mig, [guest.name for guest in decided.guests])
+            names = [guest.name for guest in decided.guests]
+            base, last = names[0].removesuffix("-0"), len(names) - 1
+            hint = f"--name {base}-K with --mig {mig} prints the XML of {base}-K, K from 0 to {last}"
+            raise BadInput(f"{len(names)} guests, but -o xml prints one", where="--name", hint=hint)
         return xml_of(decided, name, annotate)
 
     def report(decided: Plan) -> Report:
         return plan_report(decided, host, following)
 
     return report_text(decided, output, report, {"svg": svg, "xml": xml})
-
-
-def several_of_mig(mig: str, names: Sequence[str]) -> BadInput:
-    """Return the error for -o xml with several guests of --mig PROFILE:N, if --name does not choose one of them."""
-    base, last = names[0].removesuffix("-0"), len(names) - 1
-    hint = f"--name {base}-K with --mig {mig} prints the XML of {base}-K, K from 0 to {last}"
-    return BadInput(f"{len(names)} guests, but -o xml prints one", where="--name", hint=hint)
 
 
 def xml_of(decided: Plan, name: str | None, annotate: bool) -> str:

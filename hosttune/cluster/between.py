@@ -22,7 +22,7 @@ from hosttune.fleet import options as handed_on
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.playbook import PlaybookOrder, Played, Stop, TaskEvent, play, playbook
-from hosttune.fleet.record import Ended, Line, Members, RecordedRun, Resumed, RunBegun, Stopped, encode, new_run
+from hosttune.fleet.record import Ended, Line, Members, Resumed, RunBegun, Stopped, encode, new_run
 from hosttune.fleet.results import held, read_file, replace_file
 from hosttune.fleet.rollout import INTERRUPTED
 from hosttune.fleet.run import FleetRequest, check_request, interruptible, order_of, past_of, with_recorded_request
@@ -210,7 +210,10 @@ def run_between(
     if unknown:
         raise BadInput(f"no host {unknown[0]!r} in this run", where="--disrupt", hint="name hosts of the inventory")
     if past is not None:
-        _check_same(past, inventory)
+        # the report would not have the new ones
+        new = sorted(set(inventory.hosts).difference(*past.members.values()))
+        if past.whole and new:
+            raise BadInput(f"the run began without {some(new, 5)}", where="--inventory", hint="begin a new run")
     with held(order.results) as journal, interruptible() as stop:
         run = past.run if past is not None else new_run()
         order = replace(order, check=False, variables={**order.variables, "hosttune_run": run})
@@ -236,13 +239,6 @@ def _opening(request: FleetRequest, inventory: Inventory, run: str) -> Iterator[
         limit=request.limit,
     )
     yield Members(run=run, wave=1, hosts=inventory.hosts)
-
-
-def _check_same(past: RecordedRun, inventory: Inventory) -> None:
-    """Refuse to resume a run with hosts that it began without: its report would not have them."""
-    new = sorted(set(inventory.hosts).difference(*past.members.values()))
-    if past.whole and new:
-        raise BadInput(f"the run began without {some(new, 5)}", where="--inventory", hint="begin a new run")
 
 
 def _plan_of_past(verb: Verb[OptionsT, PlanT, ReportT], current: CurrentRun[OptionsT]) -> PlanT | None:

@@ -27,6 +27,7 @@ from hosttune.fleet.membership import other_machine, unwatched
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
 from hosttune.model.pairs import GPU_RAIL, EndResult, Ends, Pair, PairHost, PairOutcome, PairsReport, PathMtu
+from hosttune.model.values import grouped
 
 NO_ANSWER = ("no-connection", "connection-refused")  # these pairs are tried once more, the other way round
 
@@ -180,11 +181,11 @@ def _not_read(pairs: Sequence[Pair]) -> Iterator[str]:
     blind = [f"{pair.sender} to {pair.receiver} on {pair.rail}" for pair in measured if pair.errors is None]
     if blind:
         yield f"error counters of a port were not read: {some(blind, 8)}"
-    by_reason: dict[str, list[str]] = {}
-    for pair in measured:
-        if pair.path_mtu.state == "unknown":
-            named = f"{pair.sender} to {pair.receiver} on {pair.rail}"
-            by_reason.setdefault(pair.path_mtu.why or "the sender did not tell", []).append(named)
+    by_reason = grouped(
+        (pair.path_mtu.why or "the sender did not tell", f"{pair.sender} to {pair.receiver} on {pair.rail}")
+        for pair in measured
+        if pair.path_mtu.state == "unknown"
+    )
     for why, names in by_reason.items():
         yield f"whether packets of the ports' MTU arrive whole is not known: {why} ({some(names, 8)})"
 
@@ -222,12 +223,15 @@ def _in_no_round(plan: PairsPlan) -> Iterator[str]:
         host: {port.rail for port in measured_ports(planned_host, plan.options)}
         for host, planned_host in plan.by_name.items()
     }
-    met: dict[str, set[str]] = {}
-    for first, second in (pair for planned in plan.rounds for pair in planned.pairs):
-        for rail in there[first] & there[second]:
-            met.setdefault(rail, set()).update((first, second))
+    met = {
+        (rail, host)
+        for planned in plan.rounds
+        for first, second in planned.pairs
+        for rail in there[first] & there[second]
+        for host in (first, second)
+    }
     for rail, hosts in hosts_by_rail(plan.hosts, plan.options).items():
-        left = [host for host in hosts if host not in met.get(rail, ())]
+        left = [host for host in hosts if (rail, host) not in met]
         if left and len(hosts) > 1:
             yield f"port {rail} of {some(left, 8)}: in no round with another host that has it; give more --rounds"
 

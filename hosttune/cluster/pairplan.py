@@ -23,7 +23,7 @@ from hosttune.cluster.pairs.schedule import ALL_PAIRS, Pairing, completing, minu
 from hosttune.fleet.membership import Planned, groups_of_known_hosts, unanswered, with_guests, without_mistaken
 from hosttune.model.fleet import Answer
 from hosttune.model.pairs import End, Ends, Port, Role, Tool
-from hosttune.model.values import Value
+from hosttune.model.values import Value, grouped
 
 PORTS_RECORD = "pairs-ports"
 Against = Literal["rate", "median"]
@@ -197,10 +197,8 @@ def _is_address(text: str) -> bool:
 
 def hosts_by_rail(hosts: Sequence[PlannedHost], options: PairsOptions) -> Mapping[str, list[str]]:
     """Return the rails that can be measured, by name, each with its hosts."""
-    by_rail: dict[str, list[str]] = {}
-    for planned_host in hosts:
-        for port in measured_ports(planned_host, options) if planned_host.outcome == "ok" else ():
-            by_rail.setdefault(port.rail, []).append(planned_host.host)
+    able = (planned_host for planned_host in hosts if planned_host.outcome == "ok")
+    by_rail = grouped((port.rail, ready.host) for ready in able for port in measured_ports(ready, options))
     return dict(sorted(by_rail.items()))
 
 

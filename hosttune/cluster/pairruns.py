@@ -94,9 +94,11 @@ def _step(
     current: CurrentRun[PairsOptions], plan: PairsPlan, planned: PlannedRound, pairs: Sequence[Pairing]
 ) -> str | None:
     """Let the hosts of these pairs measure, all at once. Returns why the run cannot go on, or None."""
-    made: dict[str, dict[str, object]] = {}
-    for pair in pairs:
-        made.update(pairplan.jobs(plan, pair, frozenset(current.asked.disrupt), 2 * len(pairs)))
+    made = {
+        host: job
+        for pair in pairs
+        for host, job in pairplan.jobs(plan, pair, frozenset(current.asked.disrupt), 2 * len(pairs)).items()
+    }
     if not made:
         return None
     of = f"round {planned.number} of {len(plan.rounds)}{' (again, the other way round)' if planned.again else ''}"

@@ -7,9 +7,8 @@ where it is unknown. `hosttune capture` runs all of them on a recording, so that
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -141,19 +140,14 @@ def gather(
         history=history,
         complete=system.complete,
         facts=system.facts,
-        **read_facts(reader, host),
+        **{
+            field: getattr(import_module(f"hosttune.discovery.{module}"), function)(reader, host)
+            for field, module, function in READERS
+        },
     )
     twice = system.captured or (wait and last_reading(evidence) is None)
     later = read_counted_later(reader, evidence) if twice else None
     return msgspec.structs.replace(evidence, counted_later=later, problems=tuple(reader.problems))
-
-
-def read_facts(reader: Reader, host: Host, facts: Sequence[FactReader] = READERS) -> dict[str, Any]:
-    """Return the fields of Evidence that are read."""
-    return {
-        field: getattr(import_module(f"hosttune.discovery.{module}"), function)(reader, host)
-        for field, module, function in facts
-    }
 
 
 def read_gpu_ports(reader: Reader, host: Host) -> dict[str, tuple[GpuPort, ...]]:

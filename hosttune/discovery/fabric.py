@@ -19,12 +19,12 @@ from hosttune.gpu import nvswitches, vendor_of
 from hosttune.gpu.boards import board_of, has_fabric
 from hosttune.gpu.fmpm import LIST, ask_list, parse_partitions
 from hosttune.machine.reader import Reader
-from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
+from hosttune.machine.system import KEPT_GPUS, state_in
 from hosttune.model.gpu import FabricManager
 from hosttune.model.host import Fabric, FabricPartition, Gpu, Host, PciDevice
 from hosttune.model.index import DeviceIndex, is_another
 from hosttune.model.jsontext import recorded_json
-from hosttune.model.values import MAX_ID
+from hosttune.model.values import MAX_ID, grouped
 
 # Fabric Manager user guide, "Fabric Manager Config Options".
 CONFIG = nvswitches.MANAGER_CONFIG
@@ -82,10 +82,7 @@ def _service(reader: Reader) -> tuple[str | None, str | None]:
     None if systemd cannot be asked, or if the output has the line more than once with different values.
     """
     text = _ask(reader, "fabric-manager-service") or ""
-    words: dict[str, set[str]] = {}
-    for line in text.splitlines():
-        name, _, word = line.partition("=")
-        words.setdefault(name, set()).add(word)
+    words = grouped((name, word) for name, _, word in (line.partition("=") for line in text.splitlines()))
     return _only(words.get("ActiveState", ())), _only(words.get("LoadState", ()))
 
 
@@ -199,7 +196,7 @@ def kept_gpus(reader: Reader) -> Mapping[str, Any]:
     A bad file is a problem, not an error.
     """
     system = reader.system
-    path = f"{STATE_INSIDE if system.captured else state_directory()}/{KEPT_GPUS}"
+    path = f"{state_in(system)}/{KEPT_GPUS}"
     text = reader.text(path) if system.scratch else reader.query(_KEPT, lambda: reader.text(path))
     if not text:
         return {}

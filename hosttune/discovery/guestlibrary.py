@@ -15,7 +15,6 @@ from hosttune.model.guestplan import LIBRARY_FILES, OWN_FILES, PLACE, UCX_FILE
 from hosttune.model.host import Host
 
 _NODES = "/dev/infiniband"
-_LIMITS = "/proc/self/limits"
 
 
 def read_library_files(reader: Reader, host: Host) -> dict[str, str | None] | None:
@@ -52,12 +51,13 @@ def read_rdma_access(reader: Reader, host: Host) -> RdmaAccess | None:
         if text:
             drivers[vendor.name] = inside.open_words in text
     nodes = names if names or reader.lacks(_NODES) else None
-    return RdmaAccess(nodes=nodes, peer_modules=modules, open_drivers=drivers, memlock=_memlock(reader))
-
-
-def _memlock(reader: Reader) -> int | None:
-    """Return the soft limit of locked memory of this process in bytes, or UNLIMITED (proc(5), /proc/PID/limits)."""
-    limits = re.findall(r"^Max locked memory +(unlimited|[0-9]{1,19}) ", reader.text(_LIMITS) or "", re.MULTILINE)
-    if len(limits) != 1:
-        return None
-    return UNLIMITED if limits[0] == "unlimited" else int(limits[0])
+    # the soft limit (proc(5), /proc/PID/limits)
+    limits = re.findall(
+        r"^Max locked memory +(unlimited|[0-9]{1,19}) ", reader.text("/proc/self/limits") or "", re.MULTILINE
+    )
+    return RdmaAccess(
+        nodes=nodes,
+        peer_modules=modules,
+        open_drivers=drivers,
+        memlock=None if len(limits) != 1 else UNLIMITED if limits[0] == "unlimited" else int(limits[0]),
+    )

@@ -55,16 +55,17 @@ _PERCENTAGES = ("avail_spare", "spare_thresh")  # "normalized percentage (0% to 
 def read_health(reader: Reader, host: Host) -> Health:
     """Return the health that the machine reports. Fields that could not be read are None (see Health)."""
     known = read_log(reader)
-    synchronised, error = _clock(reader)
+    # STA_UNSYNC of adjtimex(2), which chrony, ntpd, systemd-timesyncd and phc2sys all clear
+    clock = re.fullmatch(r"status ([0-9]{1,9}) maxerror ([0-9]{1,15})\s*", reader.query(_CLOCK, _ask_clock) or "")
     return msgspec.structs.replace(
         known,
         edac=_edac(reader, host),
         corrupted_bytes=_corrupted(reader),
         aer=_aer(reader, host, recorded=known.uptime_seconds is not None),
         disks=_disks(reader, host),
-        time_synchronised=synchronised,
-        time_source=None if synchronised is None else "adjtimex(2)",
-        time_error_seconds=error,
+        time_synchronised=None if clock is None else not int(clock[1]) & _STA_UNSYNC,
+        time_source=None if clock is None else "adjtimex(2)",
+        time_error_seconds=None if clock is None else int(clock[2]) / 1e6,
     )
 
 
@@ -293,17 +294,6 @@ def _ask_smart(reader: Reader, controller: str) -> str:
 
 
 # --- clock ---------------------------------------------------------------------------------------------------
-
-
-def _clock(reader: Reader) -> tuple[bool | None, float | None]:
-    """Return whether something keeps the clock synchronised, and the kernel's maximum error in seconds.
-
-    Uses STA_UNSYNC of adjtimex(2), which chrony, ntpd, systemd-timesyncd and phc2sys all clear. This changes nothing.
-    """
-    match = re.fullmatch(r"status ([0-9]{1,9}) maxerror ([0-9]{1,15})\s*", reader.query(_CLOCK, _ask_clock) or "")
-    if match is None:
-        return None, None
-    return not int(match[1]) & _STA_UNSYNC, int(match[2]) / 1e6
 
 
 def _ask_clock() -> str | None:

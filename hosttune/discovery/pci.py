@@ -159,22 +159,18 @@ class _Groups:
         if name is None:
             return {}
         if name not in self._facts:
+            # "start end type" for each region (ABI/testing/sysfs-kernel-iommu_groups); "direct-relaxable" is another
+            # type. No group is without a region: that of interrupts is in each.
+            rows = [
+                line.split() for line in (self._reader.text(f"{GROUPS}/{name}/reserved_regions") or "").splitlines()
+            ]
+            direct = tuple("-".join(row[:2]) for row in rows if row[2:] == ["direct"])
             self._facts[name] = {
                 "iommu_group": int(name),
                 "iommu_group_type": self._reader.text(f"{GROUPS}/{name}/type") or None,
-                "iommu_direct": self._direct(name),
+                "iommu_direct": (direct if rows and all(len(row) == 3 for row in rows) else None),
             }
         return self._facts[name]
-
-    def _direct(self, name: str) -> tuple[str, ...] | None:
-        """Return a group's reserved regions of type "direct", as start-end (ABI/testing/sysfs-kernel-iommu_groups).
-
-        The kernel writes "start end type" for each region; "direct-relaxable" is another type. No group is without a
-        region: that of interrupts is in each.
-        """
-        rows = [line.split() for line in (self._reader.text(f"{GROUPS}/{name}/reserved_regions") or "").splitlines()]
-        direct = tuple("-".join(row[:2]) for row in rows if row[2:] == ["direct"])
-        return direct if rows and all(len(row) == 3 for row in rows) else None
 
     def _link(self, function: Function) -> str | None:
         name = self._reader.link_name(f"{function.path}/iommu_group")
@@ -205,14 +201,15 @@ def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:
         facts = of_config | {name: value for name, value in facts.items() if value is not None}
     elif "sriov_vf_device" in names:
         facts["vf_device_id"] = (reader.text(f"{path}/sriov_vf_device") or "").zfill(4)
-    return {"virtfns": _virtfns(reader, function), "sriov_total_vfs": total, "sriov_vfs": count, **facts}
-
-
-def _virtfns(reader: Reader, function: Function) -> tuple[str, ...]:
     numbers = (number(name[6:], MAX_ID) for name in function.names if name.startswith("virtfn"))
     sorted_numbers = sorted(count for count in numbers if count is not None)
     links = (reader.link_name(f"{function.path}/virtfn{count}") for count in sorted_numbers)
-    return tuple(link for link in links if link is not None and is_address(link))
+    return {
+        "virtfns": tuple(link for link in links if link is not None and is_address(link)),
+        "sriov_total_vfs": total,
+        "sriov_vfs": count,
+        **facts,
+    }
 
 
 def _power(reader: Reader, function: Function) -> dict[str, Any]:

@@ -42,7 +42,6 @@ _DMI_HYPERVISORS = (
 _BARE_METAL_CLOUDS = ("amazon", "google")
 _DMI = "/sys/class/dmi/id"
 _XEN = "/sys/hypervisor/type"
-_CLOCKS = "/sys/devices/system/clocksource/clocksource0/available_clocksource"
 _KVM_CLOCK = "kvm-clock"  # registered only if KVM's CPUID leaf is there (arch/x86/kernel/kvmclock.c, kvmclock_init)
 _BOOT_LOADERS = (
     ("/boot/loader/loader.conf", "systemd-boot"),
@@ -188,7 +187,7 @@ def _x86_hypervisor(
     CPU's flag decides.
     """
     where = "/proc/cpuinfo"
-    clocks = (reader.text(_CLOCKS) or "").split()
+    clocks = (reader.text("/sys/devices/system/clocksource/clocksource0/available_clocksource") or "").split()
     kind = named or ("kvm" if _KVM_CLOCK in clocks else None)
     names = [f"{_DMI}/{name}" for name in ("product_name", "sys_vendor", "bios_vendor")]
     unread = [path for path in names if dmi[path.rpartition("/")[2]] is None and not _is_without(reader, path)]

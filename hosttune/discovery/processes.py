@@ -18,6 +18,7 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host
 from hosttune.model.text import unescaped
+from hosttune.model.values import grouped
 
 # --- the text of numa_maps -----------------------------------------------------------------------------------
 
@@ -172,11 +173,9 @@ def _pids(reader: Reader) -> dict[str, list[int]]:
 
     A process that is listed for two guests is known for neither.
     """
-    guests: dict[int, set[str]] = {}
-    for pid, guest in qemu_processes(reader):
-        guests.setdefault(pid, set()).add(guest)
     pids: dict[str, list[int]] = {}
-    for pid, names in guests.items():
+    for pid, listed in grouped(qemu_processes(reader)).items():
+        names = set(listed)
         if len(names) > 1:
             reader.problem("process of two guests", f"/proc/{pid}", f"listed for {', '.join(sorted(names)[:3])}")
         else:
@@ -249,11 +248,8 @@ def _by_node(maps: Sequence[Mapped]) -> dict[str, int] | None:
     huge = [mapped for mapped in maps if mapped.huge]
     if not maps or any(mapped.page_bytes is None for mapped in maps):
         return None
-    held: dict[str, int] = {}
-    for mapped in huge or maps:
-        for node, pages in mapped.pages.items():
-            held[node] = held.get(node, 0) + pages * (mapped.page_bytes or 0)
-    return held
+    parts = ((node, n * (m.page_bytes or 0)) for m in huge or maps for node, n in m.pages.items())
+    return {node: sum(sizes) for node, sizes in grouped(parts).items()}
 
 
 def read_leftovers(reader: Reader, host: Host) -> Leftovers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -63,11 +64,8 @@ class Recording(System):
 
     def read_bytes(self, path: str) -> bytes | None:
         """See System."""
-        try:
+        with self._refusals_kept(path):
             data = self.inner.read_bytes(path)
-        except Unreadable as error:
-            self._keep_refusal(path, error)
-            raise
         if data is not None and not self._asking:
             self.files[self._resolve(path)] = data
         elif data is None:
@@ -76,11 +74,8 @@ class Recording(System):
 
     def list(self, path: str) -> list[str]:
         """See System."""
-        try:
+        with self._refusals_kept(path):
             names = self.inner.list(path)
-        except Unreadable as error:
-            self._keep_refusal(path, error)
-            raise
         if self._asking:
             return names
         if names or self.inner.exists(path):
@@ -95,11 +90,8 @@ class Recording(System):
 
     def link(self, path: str) -> str | None:
         """See System."""
-        try:
+        with self._refusals_kept(path):
             target = self.inner.link(path)
-        except Unreadable as error:
-            self._keep_refusal(path, error)
-            raise
         if target is not None and not self._asking:
             self._resolve(path)
         elif target is None:
@@ -108,11 +100,8 @@ class Recording(System):
 
     def exists(self, path: str) -> bool:
         """See System."""
-        try:
+        with self._refusals_kept(path):
             there = self.inner.exists(path)
-        except Unreadable as error:
-            self._keep_refusal(path, error)
-            raise
         if not self._asking:
             real = self._resolve(path)
             if there:
@@ -161,9 +150,14 @@ class Recording(System):
         """See System."""
         return self.inner.run(argv, timeout=timeout)
 
-    def _keep_refusal(self, path: str, error: Unreadable) -> None:
-        if not self._asking:
-            self.unreadable[self._resolve(path)] = error.reason
+    @contextmanager
+    def _refusals_kept(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except Unreadable as error:
+            if not self._asking:
+                self.unreadable[self._resolve(path)] = error.reason
+            raise
 
     def _resolve(self, path: str, depth: int = 0) -> str:
         """Return the path with every link on it resolved, and record each link."""

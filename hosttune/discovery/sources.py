@@ -59,10 +59,10 @@ def problems(host: Host) -> Iterator[Problem]:
         why = f"missing, empty or not readable, and {_some(names)} name {len(beyond)} devices"
         yield Problem(what="no PCI tree", where=TREE, why=why)
         return
-    doubts = []
-    for address, names in beyond.items():
-        unread = "identified " if address in host.index.pci else ""
-        doubts.append((address, f"named by {_some(names)}, and not {unread}in the PCI tree"))
+    doubts = [
+        (at, f"named by {_some(names)}, and not {'identified ' if at in host.index.pci else ''}in the PCI tree")
+        for at, names in beyond.items()
+    ]
     doubts += [
         (address, f"in the PCI tree, and not in {_some(names)}, which could show it")
         for address, names in lacking.items()
@@ -138,11 +138,12 @@ def _counted(listing: Listing, count: int, held: int, here: int) -> DeviceSource
 
 def _groups(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     """Yield the members of the IOMMU groups. A group without members was not recorded."""
-    members: dict[str, list[str]] = {}
-    for group in reader.names(GROUPS):
-        listed = [name for name in reader.names(f"{GROUPS}/{group}/devices") if sysfs.is_function(name)]
-        if listed:
-            members[group] = listed
+    members = grouped(
+        (group, name)
+        for group in reader.names(GROUPS)
+        for name in reader.names(f"{GROUPS}/{group}/devices")
+        if sysfs.is_function(name)
+    )
     if members:
         could = (function.address for function in tree.values() if str(function.iommu_group) in members)
         seen = (SeenDevice(address=address) for listed in members.values() for address in listed)
@@ -214,10 +215,9 @@ def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
 
 def _classed(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     for folder, kind in _CLASSES:
-        addresses = set()
-        for name in reader.names(folder):
-            target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device") or ""
-            addresses.update(sysfs.functions_in(target)[-1:])
+        paths = (f"{folder}/{name}" for name in reader.names(folder))
+        targets = (reader.link(path) or reader.link(f"{path}/device") or "" for path in paths)
+        addresses = {address for target in targets for address in sysfs.functions_in(target)[-1:]}
         if addresses:
             seen = (SeenDevice(address=address, kind=kind) for address in addresses)
             yield _source(f"the class {folder.rpartition('/')[2]}", folder, seen, tree)

@@ -298,9 +298,9 @@ def _cover(reader: Reader, groups: dict[int, int], cpu: int, cache: _Cache) -> N
 
 def read_kinds(reader: Reader, cores: Mapping[int, int], names: Sequence[str]) -> tuple[dict[int, str], bool | None]:
     """Return the kind of each CPU of a hybrid part, and whether the CPU is hybrid (None: nothing shows it)."""
-    kinds: dict[int, str] = {}
-    for unit, kind in _HYBRID_UNITS:
-        kinds |= dict.fromkeys(read_set(reader, f"/sys/devices/{unit}/cpus") or CpuSet(), kind)
+    kinds = {
+        cpu: kind for unit, kind in _HYBRID_UNITS for cpu in read_set(reader, f"/sys/devices/{unit}/cpus") or CpuSet()
+    }
     if kinds:
         return kinds, len(set(kinds.values())) > 1
     if "cpu_capacity" in names:

@@ -131,11 +131,6 @@ def _hostdev(element: _Element, overrides: Mapping[str, str]) -> HostDevice:
     )
 
 
-def read_disks(root: _Element) -> tuple[Disk, ...]:
-    """Return disks (and other block devices) in the order of the XML."""
-    return tuple(_disk(element) for element in root.iterfind("devices/disk"))
-
-
 def _disk(element: _Element) -> Disk:
     driver = element.find("driver")
     order = element.find("boot")
@@ -157,11 +152,6 @@ def _disk(element: _Element) -> Disk:
         discard=attribute(driver, "discard"),
         function=pci_address(element.find("source/address")) if nvme else None,
     )
-
-
-def read_interfaces(root: _Element) -> tuple[GuestInterface, ...]:
-    """Return virtual NICs in the order of the XML, without those that are host devices."""
-    return tuple(_interface(e) for e in root.iterfind("devices/interface") if e.get("type") != "hostdev")
 
 
 def _interface(element: _Element) -> GuestInterface:
@@ -295,8 +285,8 @@ def _domain(root: _Element) -> Guest:
         ioapic=attribute(root.find("features/ioapic"), "driver"),
         controllers=read_controllers(root),
         hostdevs=read_hostdevs(root),
-        disks=read_disks(root),
-        interfaces=read_interfaces(root),
+        disks=tuple(_disk(element) for element in root.iterfind("devices/disk")),
+        interfaces=tuple(_interface(e) for e in root.iterfind("devices/interface") if e.get("type") != "hostdev"),
         serial=root.find("devices/serial") is not None or root.find("devices/console") is not None,
         channels=tuple(
             name

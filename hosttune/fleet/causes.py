@@ -17,6 +17,7 @@ from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, JudgedFigure
 from hosttune.model.fleet import CauseGroup, HostLine
 from hosttune.model.host import Host
 from hosttune.model.validation import Validation
+from hosttune.model.values import grouped
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.gathering import of_validation
 
@@ -80,10 +81,9 @@ def groups_of(lines: Sequence[HostLine], unexplained: dict[str, str]) -> tuple[C
 
     `unexplained`: what to measure next, of hosts without a cause.
     """
-    by_cause: dict[str | None, list[HostLine]] = {}
-    for line in lines:
-        if line.low or line.causes:
-            by_cause.setdefault(line.causes[0].cause if line.causes else None, []).append(line)
+    by_cause = grouped(
+        (line.causes[0].cause if line.causes else None, line) for line in lines if line.low or line.causes
+    )
     groups = [_group(cause, members, unexplained) for cause, members in by_cause.items()]
     return tuple(sorted(groups, key=lambda cause: (cause.cause is None, -len(cause.hosts), cause.cause or "")))
 

@@ -25,7 +25,6 @@ from hosttune.model.validation import CheckResult, Machine, Outcome, Validation
 from hosttune.model.values import grouped
 
 CHECK = "declared-baseline"
-_HINT = "bring the host to the declared value, or declare this one too"
 _MOST_WORDS = 3  # results in the reason of a host
 _MOST_VALUE = 200  # characters of a value in it
 
@@ -111,7 +110,7 @@ def _result(name: str, subject: str, wanted: Wanted, facts: Sequence[Fact]) -> C
         return _unknown(check, subject, expected, f"{value[:_MOST_VALUE]}, which has no order")
     return CheckResult(
         check=check, subject=subject, outcome=outcome, expected=expected, actual=value, source=source,
-        hint=None if outcome == "pass" else _HINT,
+        hint=None if outcome == "pass" else "bring the host to the declared value, or declare this one too",
     )  # fmt: skip
 
 

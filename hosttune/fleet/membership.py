@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
-from hosttune.model.values import Value
+from hosttune.model.values import Value, grouped
 
 
 class Planned(Value, frozen=True, kw_only=True):
@@ -53,15 +53,12 @@ def without_mistaken(
 
 def shared_addresses(addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return why hosts are not measured that have an address which another has too. `addresses`: of each host."""
-    owners: dict[str, set[str]] = {}
-    for host, own in addresses.items():
-        for address in own:
-            owners.setdefault(address, set()).add(host)
+    owners = grouped((address, host) for host, own in addresses.items() for address in set(own))
     host_of = {}
     for host, own in addresses.items():
         shared = sorted(address for address in own if len(owners[address]) > 1)
         if shared:
-            others = some(sorted(owners[shared[0]] - {host}), 3)
+            others = some(sorted({*owners[shared[0]]} - {host}), 3)
             host_of[host] = (
                 f"{others} has its address {shared[0]} too: the same machine, or an address that is there twice"
             )

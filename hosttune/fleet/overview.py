@@ -7,7 +7,7 @@ its files of this run. A file that is missing, empty, incomplete, or from anothe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,11 +31,11 @@ from hosttune.model.jsontext import typed_json
 from hosttune.model.listing import some
 from hosttune.model.validation import (
     ACCEPTED,
-    OUTCOMES,
     VALIDATION_SCHEMA,
     CheckResult,
     Validation,
     Verdict,
+    counts,
     severity,
     verdict_of,
     worst_first,
@@ -154,7 +154,12 @@ def report_of(results: str, hosts: Iterable[str], asked: RunContext) -> FleetRep
         gathered.add(host)
     medians, outliers = gathered.figures.medians()
     return FleetReport(
-        **_of_run(asked),
+        verb=asked.verb,
+        run=asked.run,
+        at=asked.at,
+        version=asked.version,
+        waves=tuple(asked.waves),
+        stopped=asked.stopped,
         verdict=_worst(line.verdict for line in gathered.lines) if gathered.lines else "unknown",
         hosts=tuple(gathered.lines),
         medians=medians,
@@ -163,12 +168,6 @@ def report_of(results: str, hosts: Iterable[str], asked: RunContext) -> FleetRep
         uniformity=gathered.facts.spreads(),
         notes=tuple(gathered.notes()),
     )
-
-
-def _of_run(asked: RunContext) -> dict[str, Any]:
-    """Return the fields of the report that only the run knows."""
-    run = {"verb": asked.verb, "run": asked.run, "at": asked.at, "version": asked.version}
-    return {**run, "waves": tuple(asked.waves), "stopped": asked.stopped}
 
 
 # --- reading result files ------------------------------------------------------------------------------------
@@ -238,6 +237,7 @@ def _line(
     notable = [result for result in worst_first(results) if result.standing not in (ACCEPTED, "pass", "skip")]
     worse = (seen.validation.worse or ()) if seen.validation is not None else ()
     hardware = machine.hardware if machine is not None else Hardware({})
+
     return HostLine(
         host=host,
         folder=host_folder(host),
@@ -252,7 +252,7 @@ def _line(
             msgspec.structs.replace(answer, why=told(answer, asked.record, asked.stopped)) for answer in seen.answers
         ),
         checks=_checks(results, shared),
-        counts=_counts(results),
+        counts=counts(results),
         told=tuple(_kept(result, shared) for result in notable[:MOST_TOLD]),
         untold=max(0, len(notable) - MOST_TOLD),
         worse=tuple(_cut(line) for line in worse[:MOST_TOLD]),
@@ -365,12 +365,6 @@ def _verdict(seen: _Seen, asked: RunContext, results: Sequence[CheckResult]) -> 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
     return min(verdicts, key=severity)
-
-
-def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
-    """Return the number of results of each outcome, and apart from these of those that are accepted, if any."""
-    counts = {outcome: sum(result.standing == outcome for result in results) for outcome in (*OUTCOMES, ACCEPTED)}
-    return counts if counts[ACCEPTED] else {outcome: counts[outcome] for outcome in OUTCOMES}
 
 
 def _checks(results: Iterable[CheckResult], shared: dict[str, str]) -> dict[str, CheckOutcome]:

@@ -18,7 +18,7 @@ from hosttune.model.result import Result
 from hosttune.model.settingtext import setting_text, setting_value, short_lists, short_value
 from hosttune.model.text import count
 from hosttune.model.validation import CheckResult
-from hosttune.model.values import format_size
+from hosttune.model.values import format_size, grouped
 
 T = TypeVar("T", Plan, Result)
 
@@ -53,12 +53,8 @@ def courses(results: str, run: str, hosts: Sequence[str]) -> dict[str, tuple[str
 
 def plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> dict[tuple[str, ...], list[str]]:
     """Return the hosts of each distinct plan, by its lines (`plan_lines`), in the order of the first host of each."""
-    by_lines: dict[tuple[str, ...], list[str]] = {}
-    for host in hosts:
-        plan = _document(Plan, results, host, "plan", run, check=check, outcomes=("ok", "no"))
-        if plan is not None:
-            by_lines.setdefault(plan_lines(plan), []).append(host)
-    return by_lines
+    made = ((host, _document(Plan, results, host, "plan", run, check=check, outcomes=("ok", "no"))) for host in hosts)
+    return grouped((plan_lines(plan), host) for host, plan in made if plan is not None)
 
 
 def of_plan(results: str, host: str, answer: Answer) -> tuple[CheckResult, ...]:
@@ -91,13 +87,9 @@ def rehearsals(results: str, verb: str, run: str, hosts: Sequence[str]) -> Itera
 
     from hosttune.model.values import to_json
 
-    alike: dict[bytes, list[str]] = {}
-    for host in hosts:
-        result = _document(Result, results, host, verb, run, check=True)
-        if result is not None:
-            key = hashlib.sha256(to_json(msgspec.structs.replace(result, host=None)).encode()).digest()
-            alike.setdefault(key, []).append(host)
-    for members in alike.values():
+    made = ((host, _document(Result, results, host, verb, run, check=True)) for host in hosts)
+    texts = ((host, to_json(msgspec.structs.replace(result, host=None))) for host, result in made if result is not None)
+    for members in grouped((hashlib.sha256(text.encode()).digest(), host) for host, text in texts).values():
         result = _document(Result, results, members[0], verb, run, check=True)
         if result is not None:
             yield tuple(members), result

@@ -222,7 +222,18 @@ def _read_host_status(
         host_status = replace(host_status, why=NOT_CONTACTED)
     host_statuses[host] = host_status
     if asked or not run_services.stop.asked:  # a host that an interrupted ansible did not reach has nothing to record
-        run_services.add(done_line(rollout.run, number, host_status))
+        run_services.add(
+            HostDone(
+                run=rollout.run,
+                wave=number,
+                host=host_status.host,
+                outcome=host_status.outcome,
+                phase=host_status.phase,
+                why=host_status.why,
+                verdict=host_status.verdict,
+                changed=host_status.changed,
+            )
+        )
     run_services.host_done(number, host_status)
     return asked
 
@@ -236,20 +247,6 @@ def status_of_host(rollout: Rollout, host: str) -> tuple[HostStatus, bool]:
     if rollout.declared is not None and host_status.good:
         host_status = kept_to(host_status, rollout.declared, results, "validate")
     return host_status, any(map(has_answer_file, answers.values()))
-
-
-def done_line(run: str, wave: int, host_status: HostStatus) -> HostDone:
-    """Return the line of a host in the record."""
-    return HostDone(
-        run=run,
-        wave=wave,
-        host=host_status.host,
-        outcome=host_status.outcome,
-        phase=host_status.phase,
-        why=host_status.why,
-        verdict=host_status.verdict,
-        changed=host_status.changed,
-    )
 
 
 # --- starting and resuming -----------------------------------------------------------------------------------

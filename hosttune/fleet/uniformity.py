@@ -17,6 +17,7 @@ from hosttune.fleet.hardware import HostHardware
 from hosttune.model.configuration import FACT_KINDS, KIND, Fact, sane
 from hosttune.model.fleet import STATES, Holder, Spread, State, ValueGroup
 from hosttune.model.listing import some
+from hosttune.model.values import grouped
 
 T = TypeVar("T")
 
@@ -135,10 +136,10 @@ def _whole(facts: Iterable[Fact]) -> Iterator[tuple[str, str | None, str | None,
             labels.setdefault((fact.name, kind), label[:LONGEST_NAME])
         for subject in fact.subjects or ("",):
             values.setdefault((fact.name, kind, subject[:LONGEST_NAME]), set()).add(sane(fact.value))
-    subjects_of: dict[tuple[str, str | None, str | None], list[str]] = {}
-    for (name, kind, subject), given in values.items():
-        value = next(iter(given)) if len(given) == 1 else None
-        subjects_of.setdefault((name, kind, value), []).append(subject)
+    subjects_of = grouped(
+        ((name, kind, next(iter(given)) if len(given) == 1 else None), subject)
+        for (name, kind, subject), given in values.items()
+    )
     for (name, kind, value), subjects in subjects_of.items():
         yield name, kind, value, tuple(subject for subject in subjects if subject), labels.get((name, kind))
 

@@ -114,7 +114,12 @@ def _facts(
     """
     folder = sysfs.function(address)
     unique = reader.text(f"{folder}/unique_id")
-    sensors = _sensors(reader, folder)
+    # amdgpu registers only one; of several it is unknown which one is amdgpu's
+    monitors = [name for name in reader.names(f"{folder}/hwmon") if re.fullmatch(r"hwmon[0-9]{1,9}", name)]
+    if len(monitors) > 1:
+        why = f"it has {' and '.join(monitors[:3])}: its power limits and temperature are unknown"
+        reader.problem("sensors of a GPU listed more than once", f"{folder}/hwmon", why)
+    sensors = f"{folder}/hwmon/{monitors[0]}" if len(monitors) == 1 else ""
     caps = sensors and f"{sensors}/power1_cap"
     uncorrected, corrected = read_ras(reader, folder, blocks)
     temperature, limit = _heat(reader, sensors)
@@ -145,18 +150,6 @@ def _mode(reader: Reader, path: str, known: Collection[str]) -> str | None:
     if text and text not in known:
         reader.problem("not a partition mode", path, f"reads {text[:40]!r}")
     return text if text in known else None
-
-
-def _sensors(reader: Reader, folder: str) -> str:
-    """Return the folder of the GPU's sensors; "" if there is none, or several.
-
-    amdgpu registers only one. If there are several, it is unknown which one is amdgpu's.
-    """
-    monitors = [name for name in reader.names(f"{folder}/hwmon") if re.fullmatch(r"hwmon[0-9]{1,9}", name)]
-    if len(monitors) > 1:
-        why = f"it has {' and '.join(monitors[:3])}: its power limits and temperature are unknown"
-        reader.problem("sensors of a GPU listed more than once", f"{folder}/hwmon", why)
-    return f"{folder}/hwmon/{monitors[0]}" if len(monitors) == 1 else ""
 
 
 def _ras_blocks(reader: Reader, folder: str) -> list[str]:

@@ -45,7 +45,11 @@ class AmdSmiReport(Value, frozen=True, kw_only=True):
 
 def parse_amd_smi(text: str) -> AmdSmiReport:
     """Parse `amd-smi static --json`. Raises BadInput if it is no list of GPUs in one of the known forms."""
-    warning, body = _split(text)
+    # a warning may stand before the document
+    lines = text.splitlines(keepends=True)
+    start = next((at for at, line in enumerate(lines) if line[:1] in ("{", "[")), 0)
+    before = (line.strip() for line in lines[:start])
+    warning, body = next(filter(None, before), ""), "".join(lines[start:])
     document = recorded_json(body, where=QUERY)
     entries = document.get("gpu_data") if isinstance(document, dict) and len(document) == 1 else document
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
@@ -74,14 +78,6 @@ def parse_amd_smi(text: str) -> AmdSmiReport:
     return AmdSmiReport(
         told=tuple(told.values()), unread=tuple(sorted(unread)), problems=tuple(dict.fromkeys(problems))
     )
-
-
-def _split(text: str) -> tuple[str, str]:
-    """Return the first line of a warning before the document ("": there is none), and the document."""
-    lines = text.splitlines(keepends=True)
-    start = next((at for at, line in enumerate(lines) if line[:1] in ("{", "[")), 0)
-    before = (line.strip() for line in lines[:start])
-    return next(filter(None, before), ""), "".join(lines[start:])
 
 
 def _bad(name: str, value: object) -> BadInput:

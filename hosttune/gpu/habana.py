@@ -30,7 +30,7 @@ from hosttune.linux.kernellines import KernelLine
 from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.host import Gpu, GpuPort, PciDevice, Problem
-from hosttune.model.values import MAX_ID, MAX_SIZE, is_address, parse_address
+from hosttune.model.values import MAX_ID, MAX_SIZE, grouped, is_address, parse_address
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1da3. Gaudi2B shares 1020 and differs by PCI revision.
 MODELS = {
@@ -147,20 +147,16 @@ def _lists(reader: Reader) -> tuple[Listing, ...]:
     gpus = parse_hl_smi(ask(reader, QUERY, lambda: None) or "").gpus
     listed = tuple(Gpu(address=gpu.address, vendor="habana", uuid=gpu.uuid) for gpu in gpus)
     lists = [Listing(name="hl-smi", read="hl-smi -Q", gpus=listed)] if listed else []
-    classed = tuple(Gpu(address=address, vendor="habana") for address in _classed(reader))
-    lists += [Listing(name="the accel class", read="/sys/class/accel", gpus=classed, whole=False)] if classed else []
-    return tuple(lists)
-
-
-def _classed(reader: Reader) -> list[str]:
-    """Return the PCI addresses that the driver's class devices name (`pci_addr`, Documentation/ABI/testing)."""
+    # the addresses that the driver's class devices name (Documentation/ABI/testing)
     addresses: set[str] = set()
     for kind in ("accel", "habanalabs"):
         for name in reader.names(f"/sys/class/{kind}"):
             for folder in (f"/sys/class/{kind}/{name}/device", f"/sys/class/{kind}/{name}"):
                 with contextlib.suppress(BadInput):
                     addresses.add(parse_address(reader.text(f"{folder}/pci_addr") or "", where=folder))
-    return sorted(addresses)
+    classed = tuple(Gpu(address=address, vendor="habana") for address in sorted(addresses))
+    lists += [Listing(name="the accel class", read="/sys/class/accel", gpus=classed, whole=False)] if classed else []
+    return tuple(lists)
 
 
 def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
@@ -239,9 +235,7 @@ def _with_interfaces(reader: Reader, address: str, ports: tuple[GpuPort, ...]) -
     (Documentation/ABI/testing/sysfs-class-net). A number that two interfaces have is that of none.
     """
     folder = sysfs.function(address, "net")
-    names: dict[int | None, list[str]] = {}
-    for name in reader.names(folder):
-        names.setdefault(reader.count(f"{folder}/{name}/dev_port"), []).append(name)
+    names = grouped((reader.count(f"{folder}/{name}/dev_port"), name) for name in reader.names(folder))
 
     def whole(port: GpuPort) -> GpuPort:
         mine = names.get(port.number, []) if port.kind == "external" else []

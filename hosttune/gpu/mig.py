@@ -13,6 +13,7 @@ import msgspec
 
 from hosttune.gpu.vendor import MeasuredPart
 from hosttune.model.gpu import Gpu, MigInstance, MigProfile
+from hosttune.model.values import grouped
 
 Placement = tuple[tuple[int, ...], int]
 
@@ -34,20 +35,21 @@ def parse_mig_profiles(text: str) -> dict[int, tuple[MigProfile, ...]]:
 
     The tool prints memory in GiB; it becomes bytes, with no other correction.
     """
-    profiles: dict[int, list[MigProfile]] = {}
-    for line in text.splitlines():
-        match = re.match(_PROFILE, line)
-        if not match:
-            continue
-        profile = MigProfile(
-            name=match[2],
-            id=int(match[3]),
-            max_instances=int(match[4]),
-            memory_bytes=int(float(match[5]) * (1 << 30)),
-            multiprocessors=int(match[6]),
-            compute_slices=compute_slices(match[2]),
+    matches = (match for line in text.splitlines() if (match := re.match(_PROFILE, line)))
+    profiles = grouped(
+        (
+            int(match[1]),
+            MigProfile(
+                name=match[2],
+                id=int(match[3]),
+                max_instances=int(match[4]),
+                memory_bytes=int(float(match[5]) * (1 << 30)),
+                multiprocessors=int(match[6]),
+                compute_slices=compute_slices(match[2]),
+            ),
         )
-        profiles.setdefault(int(match[1]), []).append(profile)
+        for match in matches
+    )
     return {index: tuple(mig_profiles) for index, mig_profiles in profiles.items()}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hosttune.model.gpu import Gpu, Peer
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import Closed, Value, grouped
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEADING = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|\S+")
@@ -23,7 +23,7 @@ _MOST_LINKS = 18  # of one GPU (nvml.h, NVML_NVLINK_MAX_LINKS)
 _AFFINITY = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 
 
-class TopoMatrix(Value, frozen=True, kw_only=True):
+class TopoMatrix(Closed, frozen=True, kw_only=True):
     """The matrix: `paths[A][B]` is the word in row A, column B ("NV18", "PIX", "SYS"…), without the diagonal.
 
     `legend` has each NIC's RDMA device ("NIC0" → "mlx5_1"): the number of the NIC is not that of the device.
@@ -34,8 +34,7 @@ class TopoMatrix(Value, frozen=True, kw_only=True):
     paths: Mapping[str, Mapping[str, str]]
     legend: Mapping[str, str] | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "paths", "legend")
+    MAPPINGS = ("paths", "legend")
 
 
 class NvlinkStatus(Value, frozen=True, kw_only=True):
@@ -73,7 +72,10 @@ def parse_topo_matrix(text: str) -> TopoMatrix | None:
         paths[cells[0]] = {name: word for name, word in zip(devices, words, strict=True) if word != "X"}
     gpus = tuple(name for name in devices if name.startswith("GPU"))
     nics = tuple(name for name in devices if name not in gpus)
-    return TopoMatrix(gpus=gpus, nics=nics, paths=paths, legend=_legend(lines))
+    names = (re.fullmatch(r"\s+(NIC[0-9]+): (\S+)", line) for line in lines)
+    return TopoMatrix(
+        gpus=gpus, nics=nics, paths=paths, legend={match[1]: match[2] for match in names if match} or None
+    )
 
 
 def _row_words(cells: list[str], devices: list[str]) -> list[str] | None:
@@ -81,11 +83,6 @@ def _row_words(cells: list[str], devices: list[str]) -> list[str] | None:
     words = cells[1 : len(devices) + 1]
     whole = bool(cells) and cells[0] in devices and len(words) == len(devices) and all(map(_PATH.fullmatch, words))
     return words if whole else None
-
-
-def _legend(lines: list[str]) -> Mapping[str, str] | None:
-    names = (re.fullmatch(r"\s+(NIC[0-9]+): (\S+)", line) for line in lines)
-    return {match[1]: match[2] for match in names if match} or None
 
 
 def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:
@@ -153,10 +150,8 @@ def nvlinks_by_address(
     }
     # GPUs of one model have the same number of links. A list that is shorter than another GPU's has lost some.
     models = {gpu.address: gpu.model for gpu in gpus}
-    most: dict[str | None, int] = {}
-    for address, links in known.items():
-        most[models[address]] = max(most.get(models[address], 0), len(links))
-    return {address: links for address, links in known.items() if len(links) == most[models[address]]}
+    counts = grouped((models[address], len(links)) for address, links in known.items())
+    return {address: links for address, links in known.items() if len(links) == max(counts[models[address]])}
 
 
 def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, tuple[Peer, ...]]:

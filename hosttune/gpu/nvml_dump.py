@@ -63,7 +63,17 @@ def dump_from(library: Any, addresses: Iterable[str], notes: Mapping[str, str] |
             facts[str(index)] = {"busId": address, "handle": handle}
             continue
         others = {other: peer for other, peer in handles.items() if other != address and not failed(peer)}
-        facts[str(index)] = {"busId": address, **_device(nvml, handle), **_links(nvml, handle, others)}
+        count, own, common = field_values(nvml, handle, (LINK_COUNT, (SPEED, 0), SPEED_COMMON))
+        speeds = (speed for speed in (own, common) if not failed(speed) and speed)
+        facts[str(index)] = {
+            "busId": address,
+            **_device(nvml, handle),
+            "nvlinks": count if failed(count) else _nvlinks(nvml, handle, count),
+            "nvlinkSpeed": next(speeds, common if failed(common) else NOT_SUPPORTED),
+            "p2pNvlink": {
+                other: nvml.ask("nvmlDeviceGetP2PStatus", handle, peer, P2P_NVLINK) for other, peer in others.items()
+            },
+        }
     return msgspec.json.format(msgspec.json.encode(facts, enc_hook=str), indent=1).decode() + "\n"
 
 
@@ -159,19 +169,6 @@ def _processes(nvml: _Nvml, handle: object) -> Any:
             return running
         pids.update(process.pid for process in running)
     return len(pids)
-
-
-def _links(nvml: _Nvml, handle: object, others: dict[str, object]) -> dict[str, Any]:
-    """Return the NVLinks with their remote ends and speed, and the NVLink P2P status with every other GPU."""
-    count, own, common = field_values(nvml, handle, (LINK_COUNT, (SPEED, 0), SPEED_COMMON))
-    speeds = (speed for speed in (own, common) if not failed(speed) and speed)
-    return {
-        "nvlinks": count if failed(count) else _nvlinks(nvml, handle, count),
-        "nvlinkSpeed": next(speeds, common if failed(common) else NOT_SUPPORTED),
-        "p2pNvlink": {
-            other: nvml.ask("nvmlDeviceGetP2PStatus", handle, peer, P2P_NVLINK) for other, peer in others.items()
-        },
-    }
 
 
 def _nvlinks(nvml: _Nvml, handle: object, count: int) -> Any:

@@ -282,12 +282,9 @@ class _GpuEntries:
         self.raw: Mapping[str, Raw] = {**raw, **doubted}
         self.addresses = sorted(self.raw)
         # GPUs of one model have the same number of links. A list that is shorter than another GPU's has lost some.
-        most: dict[str | None, int] = {}
-        for entry in self.raw.values():
-            model = _text(entry, "nvmlDeviceGetName")
-            most[model] = max(most.get(model, 0), _listed(entry))
+        counts = grouped((_text(entry, "nvmlDeviceGetName"), _listed(entry)) for entry in self.raw.values())
         whole = {
-            address: _listed(entry) in (0, most[_text(entry, "nvmlDeviceGetName")])
+            address: _listed(entry) in (0, max(counts[_text(entry, "nvmlDeviceGetName")]))
             for address, entry in self.raw.items()
         }
         self.links = {address: _links(entry) if whole[address] else None for address, entry in self.raw.items()}

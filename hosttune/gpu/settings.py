@@ -17,10 +17,9 @@ from hosttune.gpu import VENDORS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
 from hosttune.gpu.vgpu_set import LEFT, VgpuFunctions, manage_functions, with_driver
-from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.machine.system import System, state_in
 from hosttune.model.gpu import Gpu
 from hosttune.settings.drivers import VFIO, virtual_functions
-from hosttune.settings.files import one_of
 from hosttune.settings.setting import BOOT, FreesDevice, OfFunction, TakesDevice, driver_of, refuse
 
 DRIVER_KNOBS: Mapping[str, Knobs] = {
@@ -94,9 +93,7 @@ class GpuPersistence(GpuSetting, FreesDevice):
         """See GpuSetting."""
         return gpu.persistence
 
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, (True, False))
+    values = (True, False)
 
 
 class GpuPowerLimit(GpuSetting):
@@ -152,9 +149,7 @@ class GpuComputeMode(GpuSetting):
         """See GpuSetting."""
         return gpu.compute_mode
 
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, tuple(mode for mode in COMPUTE_MODES if mode != "exclusive_thread"))
+    values = tuple(mode for mode in COMPUTE_MODES if mode != "exclusive_thread")
 
 
 class GpuEcc(GpuSetting, TakesDevice):
@@ -172,9 +167,7 @@ class GpuEcc(GpuSetting, TakesDevice):
         """See GpuSetting."""
         return gpu.ecc
 
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, (True, False))
+    values = (True, False)
 
     def read(self, system: System) -> bool | None:
         """See Setting."""
@@ -212,9 +205,7 @@ class GpuMigMode(GpuSetting, TakesDevice):
             return mig.mode if mig else None
         return f"{mig.mode} ({mig.pending}{_PENDING}"
 
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, ("enabled", "disabled"))
+    values = ("enabled", "disabled")
 
     def taken(self, system: System) -> tuple[str, ...]:
         """See TakesDevice. Its virtual functions end with a change, and are made again."""
@@ -250,4 +241,4 @@ class GpuMigMode(GpuSetting, TakesDevice):
 
     def _note(self, system: System) -> str:
         """Return the path of the note that the GPU had virtual functions."""
-        return f"{STATE_INSIDE if system.captured else state_directory()}/mig-mode-{self.target}"
+        return f"{state_in(system)}/mig-mode-{self.target}"

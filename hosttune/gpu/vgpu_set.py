@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
 from hosttune.gpu.vgpu import SRIOV_MANAGE, is_uuid
@@ -19,7 +19,6 @@ from hosttune.model.gpu import MigInstance
 from hosttune.model.values import is_address
 from hosttune.model.vgpu import is_type_id
 from hosttune.settings.drivers import Driver, virtual_functions
-from hosttune.settings.files import one_of
 from hosttune.settings.setting import (
     DEVICES,
     ByService,
@@ -27,6 +26,7 @@ from hosttune.settings.setting import (
     OfFunction,
     Setting,
     TakesDevice,
+    Targets,
     driver_of,
     refuse,
 )
@@ -70,14 +70,12 @@ class MigInstanceSetting(MadeByAnother):
     kind: ClassVar[str] = "mig-instance"
     limit_seconds: ClassVar[float | None] = 120.0
     in_force_as_found: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        gpu, _, place = target.partition(" ")
-        if not is_address(gpu) or not re.fullmatch(rf"{_PROFILE}:[0-9]{{1,3}}", place):
-            raise refuse(cls.kind, target, "not a GPU, a profile and its first memory slice", "plan again")
-        return cls(target)
+    targets = Targets(
+        lambda target: (
+            is_address(target.partition(" ")[0]) and re.fullmatch(rf"{_PROFILE}:[0-9]{{1,3}}", target.partition(" ")[2])
+        ),
+        "not a GPU, a profile and its first memory slice",
+    )
 
     @property
     def gpu(self) -> str:
@@ -94,9 +92,7 @@ class MigInstanceSetting(MadeByAnother):
         there = VgpuFunctions(self.gpu).read(system)
         return None if there in (None, True) else f"{self.gpu} has no virtual functions, and making them would end it"
 
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, (True,))
+    values = (True,)
 
     def read(self, system: System) -> bool | None:
         """See Setting."""
@@ -138,10 +134,7 @@ class VgpuFunctions(ByService, OfFunction, TakesDevice):
     limit_seconds: ClassVar[float | None] = 240.0
     may_stop_midway: ClassVar[bool] = True
     in_force_as_found: ClassVar[bool] = True
-
-    def check(self, value: Any) -> None:
-        """See Setting."""
-        one_of(self, value, (True,))
+    values = (True,)
 
     def taken(self, system: System) -> tuple[str, ...]:
         """See TakesDevice. The driver is taken from the GPU for a moment."""
@@ -213,14 +206,10 @@ class MediatedDevice(ByService, Setting):
     limit_seconds: ClassVar[float | None] = 60.0  # the driver asks its manager
     none_is_value: ClassVar[bool] = True
     in_force_as_found: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        uuid, _, function = target.partition(" ")
-        if not is_uuid(uuid) or not is_address(function):
-            raise refuse(cls.kind, target, "not a UUID and a function", "plan again")
-        return cls(target)
+    targets = Targets(
+        lambda target: is_uuid(target.partition(" ")[0]) and is_address(target.partition(" ")[2]),
+        "not a UUID and a function",
+    )
 
     def check(self, value: Any) -> None:
         """See Setting."""

@@ -23,7 +23,7 @@ from hosttune.model.login import check_login
 from hosttune.model.networkintent import Roce
 from hosttune.model.pcitree import grade
 from hosttune.model.plan import Device, PciController, Plan, PlannedGuest
-from hosttune.model.values import Value, close_mappings, parse_address, parse_cpus
+from hosttune.model.values import Closed, parse_address, parse_cpus
 
 # --- what a planned guest should find in itself --------------------------------------------------------------
 
@@ -188,7 +188,7 @@ def _device(device: Device, where: str) -> Iterator[tuple[str, str]]:
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-class GuestFiles(Value, frozen=True, kw_only=True):
+class GuestFiles(Closed, frozen=True, kw_only=True):
     """The files of one guest: the `bundle` (file name → text) and the cloud-init seed that contains it.
 
     `name` is checked: it is safe as a single part of a path. `notes` say which settings are not applied, and why.
@@ -200,8 +200,7 @@ class GuestFiles(Value, frozen=True, kw_only=True):
     user_data: str
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "bundle")
+    MAPPINGS = ("bundle",)
 
 
 def guest_files(plan: Plan, name: str) -> GuestFiles:

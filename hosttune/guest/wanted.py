@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 from hosttune.errors import BadInput
 from hosttune.model.intent import is_sysctl
 from hosttune.model.plan import PlannedGuest
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import Closed
 
 MAX_WATTS = 10_000  # far above any board; the driver refuses what the board does not support
 READ_REQUESTS = tuple(128 << n for n in range(6))  # pci_regs.h, PCI_EXP_DEVCTL_READRQ: field n = 128 << n bytes
 
 
-class WantedInside(Value, frozen=True, kw_only=True):
+class WantedInside(Closed, frozen=True, kw_only=True):
     """The settings wanted inside a guest. None or False: the setting is not changed.
 
     `aspm_off`, `read_request_bytes` and `relaxed_ordering` are settings of the passed endpoints, whose registers vfio
@@ -31,8 +31,7 @@ class WantedInside(Value, frozen=True, kw_only=True):
     relaxed_ordering: bool | None = None
     sysctl: Mapping[str, str] | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "sysctl")
+    MAPPINGS = ("sysctl",)
 
 
 def read_wanted(guest: PlannedGuest) -> WantedInside:

@@ -7,7 +7,7 @@
   `testguest/`, `covering` (would the statement hold).
 - `statement`: the statement, and the same facts read again from the live host. `signing`: the signature,
   through `ssh-keygen`; on the controller, never on a host. `verify`: whether a statement is valid here and now, with
-  every reason if not. `kept`, `revoked`: statements and lists of revoked keys that a host keeps.
+  every reason if not. `kept`: statements and lists of revoked keys that a host keeps.
 - `calls`, `notes`: one function for each other command.
 
 The register of quarantined devices is `hosttune.journal.register`, the record of starts `hosttune.model.starts`.

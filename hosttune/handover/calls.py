@@ -9,17 +9,16 @@ import msgspec
 
 from hosttune.errors import BadInput, Refused
 from hosttune.handover.erasing import forget_erasing, let_go
+from hosttune.handover.kept import given, kept, lists, remember
 from hosttune.handover.kept import keep as keep_statement
-from hosttune.handover.kept import kept
 from hosttune.handover.network import settle
 from hosttune.handover.record import course_status, original_methods, running_with, state_lock
-from hosttune.handover.revoked import given, lists, remember
 from hosttune.handover.signing import SUFFIX, check_list, signature_reasons
 from hosttune.handover.statement import epoch_of
 from hosttune.handover.verify import live_of, verification
 from hosttune.journal.register import release as release_device
 from hosttune.journal.state import load
-from hosttune.machine.system import STATE_INSIDE, state_directory
+from hosttune.machine.system import state_in
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord, StartRecording
@@ -53,7 +52,14 @@ def verify(
     data = load(file, what="a statement", size="statement")
     statement = Statement.from_json(data, where=file)
     site, discover = here
-    paths = _lists(site, revoked, document)
+    # the given list, and those that this host was given before
+    try:
+        before = () if document else lists(site.store)
+    except OSError as error:
+        hint = "run as root, on the host itself"
+        what = f"the lists of revoked keys here cannot be read: {error.strerror}"
+        raise Refused(what, where=REVOKED, hint=hint) from error
+    paths = (*(() if revoked is None else (revoked,)), *before)
     reasons = signature_reasons(data, file + SUFFIX, signers, identity, paths)
     answer = verification(statement, live_of(site, discover(), statement, document=document), reasons, identity)
     answer = msgspec.structs.replace(answer, revoked=given(paths, revoked))
@@ -66,17 +72,6 @@ def verify(
             if answer.opens_gates:
                 keep_statement(store, data, file + SUFFIX, signers, identity, answer.revoked)
     return answer
-
-
-def _lists(site: Site, revoked: str | None, document: bool) -> tuple[str, ...]:
-    """Return the lists of revoked keys that count: the given one, and those that this host was given before."""
-    try:
-        before = () if document else lists(site.store)
-    except OSError as error:
-        hint = "run as root, on the host itself"
-        what = f"the lists of revoked keys here cannot be read: {error.strerror}"
-        raise Refused(what, where=REVOKED, hint=hint) from error
-    return (*(() if revoked is None else (revoked,)), *before)
 
 
 def status(here: Here) -> HandoverStatus:
@@ -113,7 +108,7 @@ def recording(site: Site, host: Host) -> StartRecording | None:
         return host.handover.recording
     if site.store is None:
         return None
-    return recording_of(site.system, STATE_INSIDE if site.system.captured else state_directory())
+    return recording_of(site.system, state_in(site.system))
 
 
 def release(here: Here, address: str, why: str) -> DeviceRecord:

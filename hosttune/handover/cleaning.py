@@ -19,9 +19,6 @@ from hosttune.model.host import Host
 from hosttune.settings.setting import driver_of
 from hosttune.transaction.site import Site
 
-_NO_DRIVER = "the host's driver does not have the device"
-_SWITCH = "what an NVSwitch keeps over a reset cannot be read, and no source says that a reset clears the rest"
-
 
 class Work(msgspec.Struct, frozen=True):
     """What the erasing of a device may use of its hand-over: where, with which devices, and its number.
@@ -113,7 +110,7 @@ class Cleaning:
     def erasure(self, work: Work, target: Target, *, back: bool) -> Erasure:
         """Return the step that erases a device. `back`: the host's driver has it. Raises BadInput."""
         if not back:
-            return _answer("unknown", _NO_DRIVER)
+            return _answer("unknown", "the host's driver does not have the device")
         if target.kind == "nvme" and target.serial is not None:
             return _unless_left(work, target, self._drive(work, target))
         if target.kind == "gpu":
@@ -122,7 +119,10 @@ class Cleaning:
         if target.kind == "nic":
             return _unless_left(work, target, _network(work, target))
         if target.kind == "nvswitch":
-            return _answer("not-supported", _SWITCH)
+            return _answer(
+                "not-supported",
+                "what an NVSwitch keeps over a reset cannot be read, and no source says that a reset clears the rest",
+            )
         return _answer("not-supported", f"hosttune knows no way to erase a device of the kind {target.kind}")
 
     def _drive(self, work: Work, target: Target) -> Erasure:

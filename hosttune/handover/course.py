@@ -16,14 +16,15 @@ from functools import partial
 import msgspec
 
 from hosttune import __version__
+from hosttune.discovery.holders import holders
 from hosttune.errors import HosttuneError, Refused
 from hosttune.handover import binding, memoryclear, record, remains, resets, testing, timelimits
 from hosttune.handover.cleaning import Cleaning, Work
-from hosttune.handover.covering import uncovered
 from hosttune.handover.partitions import SET_SECONDS, Partitions
-from hosttune.handover.statement import handed_device, read_firmware, statement_of
+from hosttune.handover.statement import applied_values, handed_device, read_firmware, statement_of
 from hosttune.handover.targets import Target, identity_now, joined, refuse_other
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
+from hosttune.handover.verify import Live, verification
 from hosttune.inventory.devices import identity, read_catalogue, same_device
 from hosttune.journal import Journal, JournalFailed, Store
 from hosttune.journal.gpus import keep_gpus
@@ -414,3 +415,32 @@ def begun(site: Site, store: Store, number: int) -> Iterator[Journal]:
         yield journal
     finally:
         journal.close()
+
+
+# Whether a statement covers its devices: whether `verify` would find it valid now, once it is signed.
+# A device that is clean, but about which no statement can hold, stays quarantined: nobody could tell later whether it
+# was used since.
+
+
+_COMES_WITH_THE_SIGNATURE = "no-expiry"
+_ENDS_WITH_THE_COURSE = "quarantined"
+
+
+def uncovered(
+    site: Site, host: Host, statement: Statement, firmware: Mapping[str, Mapping[str, str] | None]
+) -> Mapping[str, str]:
+    """Return why a statement cannot hold, for each device of which it cannot; what is about the host is about each.
+
+    `firmware`: as read during the hand-over. Raises Refused for a journal that cannot be read.
+    """
+    addresses = tuple(device.address for device in statement.predicate.devices)
+    present = tuple(address for address in addresses if address in host.index.pci)
+    live = Live(host=host, users=holders(site.system, present), applied=applied_values(site), firmware=firmware)
+    why: dict[str, list[str]] = {}
+    for reason in verification(statement, live, (), "").reasons:
+        if reason.reason in (_COMES_WITH_THE_SIGNATURE, _ENDS_WITH_THE_COURSE):
+            continue
+        mine = [address for address in addresses if address in reason.addresses]  # users that are unknown name all
+        for address in mine or ([] if reason.subject in host.index.pci else addresses):
+            why.setdefault(address, []).append(reason.text)
+    return {address: "; ".join(dict.fromkeys(texts)) for address, texts in why.items()}

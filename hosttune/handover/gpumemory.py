@@ -54,21 +54,13 @@ def searched(
             return _step("unknown", None, "how much memory it has is unknown: its driver does not say")
     evidence["written"] = asked("write", pattern)
     step = reset()
-    evidence |= {"reset": step.method, **_cleared(step)}
+    # what the maker's tool said of the memory, if there is one
+    said = (step.evidence or {}).get(EVIDENCE)
+    evidence |= {"reset": step.method, **({} if said is None else {EVIDENCE: said})}
     if step.outcome != "done":
         return _step("unknown", evidence, f"the reset after the pattern was written is {step.outcome}: {step.why}")
     evidence["found_after"] = asked("search", pattern)
-    return _step_by(evidence, memory_bytes)
-
-
-def _cleared(reset: HandoverStep) -> dict[str, Any]:
-    """Return what the maker's tool said of the memory after a reset; nothing if there is no such tool."""
-    said = (reset.evidence or {}).get(EVIDENCE)
-    return {} if said is None else {EVIDENCE: said}
-
-
-def _step_by(evidence: dict[str, Any], memory_bytes: int) -> HandoverStep:
-    """Return the step. What an answer lacks is unknown."""
+    # what an answer lacks is unknown
     left = evidence["found_after"].get("found")
     if type(left) is int and left > 0:
         return _step("failed", evidence, f"the pattern was found {left} times after a reset: it does not clear memory")

@@ -20,7 +20,6 @@ from hosttune.model import sysfs
 from hosttune.model.host import Host
 
 _MOUNTS, _MDEVS = "/proc/self/mounts", "/sys/bus/mdev/devices"
-_RAM = "/var/lib/libvirt/qemu/ram"
 _SAVED, _DUMPED = "/var/lib/libvirt/qemu/save", "/var/lib/libvirt/qemu/dump"
 _WHEN = r"-[0-9]{4}(?:-[0-9]{2}){3}(?::[0-9]{2}){2}$"  # the end of a dump's name: -2026-01-31-12:00:59
 _SHORT = 20  # characters of a guest's name in its folder
@@ -57,7 +56,7 @@ def memory_left(system: System, guest: str) -> list[str]:
     if text is None:
         raise Unreadable(_MOUNTS, "it does not exist: where huge pages are mounted is unknown")
     mounted = [words[1] for line in text.splitlines() for words in (line.split(" "),) if words[2:3] == ["hugetlbfs"]]
-    places = [*(f"{mount}/libvirt/qemu" for mount in dict.fromkeys(mounted)), _RAM]
+    places = [*(f"{mount}/libvirt/qemu" for mount in dict.fromkeys(mounted)), "/var/lib/libvirt/qemu/ram"]
     saved = f"{_SAVED}/{guest}.save"
     return [
         *(f"{place}/{name}" for place in places for name in system.list(place) if _is_of(name, guest)),

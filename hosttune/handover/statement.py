@@ -50,7 +50,9 @@ def statement_of(
             machine=host.digest,
             applied=applied_values(site, as_applied=True),
             devices=tuple(devices),
-            validation=reference_to(validation),
+            validation=None
+            if validation is None
+            else ValidationReference(level=validation.level, verdict=validation.verdict, sha256=digest_of(validation)),
             issued_at=now_text(),
         )
     )
@@ -123,28 +125,23 @@ def read_firmware(system: System, host: Host, address: str) -> Mapping[str, str]
     (drivers/nvme/host/sysfs.c); `hosttune.handover.network.tools`.
     """
     try:
-        return _firmware_now(system, host, address)
+        function = host.index.pci.get(address)
+        if function is None:
+            return None
+        if function.physfn is not None:
+            return FrozenMap({})
+        gpu = host.index.gpus.get(address)
+        if gpu is not None:
+            inforom = {} if gpu.inforom_version is None else {"inforom": gpu.inforom_version}
+            return None if gpu.firmware_version is None else FrozenMap({"vbios": gpu.firmware_version, **inforom})
+        if function.is_network:
+            return versions(system, address)
+        place = sysfs.function(address, "nvme")
+        texts = {name: system.read(f"{place}/{name}/firmware_rev") for name in system.list(place)}
+        words = {(text or "").strip() for text in texts.values()}
+        return FrozenMap({"firmware_rev": " ".join(sorted(words))}) if texts and all(texts.values()) else None
     except Unreadable:
         return None
-
-
-def _firmware_now(system: System, host: Host, address: str) -> Mapping[str, str] | None:
-    function = host.index.pci.get(address)
-    if function is None:
-        return None
-    if function.physfn is not None:
-        return FrozenMap({})
-    gpu = host.index.gpus.get(address)
-    if gpu is not None:
-        inforom = {} if gpu.inforom_version is None else {"inforom": gpu.inforom_version}
-        return None if gpu.firmware_version is None else FrozenMap({"vbios": gpu.firmware_version, **inforom})
-    if function.is_network:
-        return versions(system, address)
-    place = sysfs.function(address, "nvme")
-    texts = {name: system.read(f"{place}/{name}/firmware_rev") for name in system.list(place)}
-    if texts and all(texts.values()):
-        return FrozenMap({"firmware_rev": " ".join(sorted({text.strip() for text in texts.values() if text}))})
-    return None
 
 
 def known_firmware(system: System | None, host: Host, address: str) -> Mapping[str, str] | None:
@@ -183,13 +180,6 @@ def _short(value: Any) -> Any:
     if isinstance(value, Unread):
         return value
     return f"sha256:{digest_of(value)}" if len(canonical_json(value)) > _LONGEST else value
-
-
-def reference_to(validation: Validation | None) -> ValidationReference | None:
-    """Return the statement's reference to a validation."""
-    if validation is None:
-        return None
-    return ValidationReference(level=validation.level, verdict=validation.verdict, sha256=digest_of(validation))
 
 
 def refuse_forged(statement: Statement, where: str) -> None:

@@ -20,7 +20,6 @@ from hosttune.hypervisor.disk import image_here
 from hosttune.machine.system import System
 from hosttune.model.plan import NO_BOOT, PlannedGuest
 
-_QEMU_CONF = "/etc/libvirt/qemu.conf"
 _OWNERSHIP = re.compile(r"^[ \t]*dynamic_ownership\s*=\s*([0-9])", re.MULTILINE)
 _LABEL = re.compile(r"\+?([0-9]{1,10}):\+?([0-9]{1,10})")
 # libvirt src/security/virt-aa-helper.c, valid_path: it leaves these paths out of a guest's AppArmor profile.
@@ -124,7 +123,7 @@ def _reader(system: System) -> FileUser:
     found = next((match for label in models.get("dac", ()) if (match := _LABEL.fullmatch(label.strip()))), None)
     if found is None:
         raise Unreadable("virsh capabilities", "it does not say which user QEMU runs as (host/secmodel dac)")
-    given = _OWNERSHIP.findall(system.read(_QEMU_CONF) or "")
+    given = _OWNERSHIP.findall(system.read("/etc/libvirt/qemu.conf") or "")
     owns = not given or given[-1] != "0"
     return FileUser(int(found[1]), int(found[2]), tuple(name for name in models if name != "dac"), owns)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.discovery.guests import DEFINITION
 from hosttune.domain.definitions import same_guest
@@ -11,7 +11,16 @@ from hosttune.hypervisor.connection import read_definition
 from hosttune.hypervisor.definition import GuestDefinition, define
 from hosttune.machine.system import System
 from hosttune.model.limits import limit
-from hosttune.settings.setting import refuse
+from hosttune.settings.setting import Targets
+
+
+def is_domain_name(name: str) -> bool:
+    """Return whether an existing guest can have this name: libvirt takes more than hosttune gives.
+
+    It is one line, safe as a part of a path, and virsh lists it as it is.
+    """
+    one_part = name.isprintable() and "/" not in name and name == name.strip() and name not in ("", ".", "..")
+    return one_part and len(name.encode()) <= limit("name") - len(DEFINITION)
 
 
 class AdoptedDefinition(GuestDefinition):
@@ -23,13 +32,7 @@ class AdoptedDefinition(GuestDefinition):
     """
 
     kind: ClassVar[str] = "adopted-guest"
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if not is_domain_name(target):
-            raise refuse(cls.kind, target, f"{target!r} is not the name of a guest", "plan again")
-        return cls(target)
+    targets = Targets(is_domain_name, "{0!r} is not the name of a guest")
 
     def check(self, value: Any) -> None:
         """See Setting."""
@@ -49,12 +52,3 @@ class AdoptedDefinition(GuestDefinition):
             raise WriteFailed(f"guest {self.target}", "hosttune did not make this guest, so it does not undefine it")
         # Not validated: libvirt wrote most of this XML itself. What it drops is seen afterwards.
         system.tell(DEFINITION + self.target, value, lambda: define(system, value, validate=False))
-
-
-def is_domain_name(name: str) -> bool:
-    """Return whether an existing guest can have this name: libvirt takes more than hosttune gives.
-
-    It is one line, safe as a part of a path, and virsh lists it as it is.
-    """
-    one_part = name.isprintable() and "/" not in name and name == name.strip() and name not in ("", ".", "..")
-    return one_part and len(name.encode()) <= limit("name") - len(DEFINITION)

@@ -11,7 +11,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -31,7 +31,7 @@ from hosttune.hypervisor.connection import (
     read_state,
     virsh,
 )
-from hosttune.hypervisor.definition import named
+from hosttune.hypervisor.definition import GUESTS
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
@@ -55,11 +55,7 @@ class LiveAffinity(WrittenTogether):
     kind: ClassVar[str] = "live-affinity"
     stage: ClassVar[int] = GUEST_STAGE
     may_stop_midway: ClassVar[bool] = True  # one thread after the other
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        return cls(named(cls.kind, target))
+    targets = GUESTS
 
     def check(self, value: Any) -> None:
         """See Setting."""

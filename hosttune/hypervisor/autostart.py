@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.hypervisor.connection import CHANGE_SECONDS, ask, known_uuid, read_definition, uuid_of, virsh
-from hosttune.hypervisor.definition import PlannedDefinition, named
+from hosttune.hypervisor.definition import GUESTS, PlannedDefinition
 from hosttune.machine.system import System
 from hosttune.settings.setting import FILE, GUEST_STAGE, MadeByAnother, refuse
 
@@ -18,11 +18,7 @@ class Autostart(MadeByAnother):
     kind: ClassVar[str] = "guest-autostart"
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = GUEST_STAGE
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        return cls(named(cls.kind, target))
+    targets = GUESTS
 
     @property
     def made_by(self) -> tuple[str, str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
 from hosttune.hypervisor.connection import CHANGE_SECONDS, ask, virsh
 from hosttune.linux.hugetlbfs import FOUND, NOT_FOUND, libvirts_folder
 from hosttune.machine.system import System
-from hosttune.settings.setting import FILE, KEEP_STAGE, Disturbing, Remediable, refuse
+from hosttune.settings.setting import FILE, KEEP_STAGE, Disturbing, Remediable, Targets, refuse
 
 # libvirt's modular and its monolithic daemon, by the socket that clients of qemu:///system use (libvirt daemons.rst).
 _SOCKETS = {"virtqemud.service": "/run/libvirt/virtqemud-sock", "libvirtd.service": "/run/libvirt/libvirt-sock"}
@@ -102,13 +102,10 @@ class LibvirtRestart(Disturbing, Remediable):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     undone_later: ClassVar[bool] = False
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if not target.startswith("/") or not target.isprintable() or "/../" in f"{target}/" or len(target) > 4096:
-            raise refuse(cls.kind, target, "not a place where a file system is mounted", "plan again")
-        return cls(target)
+    targets = Targets(
+        lambda path: path.startswith("/") and path.isprintable() and "/../" not in f"{path}/" and len(path) <= 4096,
+        "not a place where a file system is mounted",
+    )
 
     def check(self, value: Any) -> None:
         """See Setting."""

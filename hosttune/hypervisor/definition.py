@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from abc import abstractmethod
 from collections.abc import Collection
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.discovery.guests import DEFINITION
 from hosttune.domain.arguments import CLIQUE
@@ -28,8 +28,9 @@ from hosttune.hypervisor.connection import (
 from hosttune.hypervisor.removed import drop, give_back, keep
 from hosttune.machine.system import System
 from hosttune.model.intent import is_guest_name
-from hosttune.settings.setting import FILE, GUEST_STAGE, EditedInPlace, Explains, Setting, refuse
+from hosttune.settings.setting import FILE, GUEST_STAGE, EditedInPlace, Explains, Setting, Targets, refuse
 
+GUESTS = Targets(is_guest_name, "{0!r} is not a guest name", "use letters, digits, '.', '_' and '-'")
 _TYPES = {
     "domain": ("kvm", "qemu"),
     "disk": ("file", "block"),
@@ -90,11 +91,7 @@ class PlannedDefinition(GuestDefinition, EditedInPlace):
     """
 
     kind: ClassVar[str] = "guest"
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        return cls(named(cls.kind, target))
+    targets = GUESTS
 
     def check(self, value: Any) -> None:
         """See Setting. XML that hosttune does not write is refused, because a plan may come from anywhere."""
@@ -147,13 +144,6 @@ class PlannedDefinition(GuestDefinition, EditedInPlace):
     def _refuse_running(self, state: str | None, why: str) -> None:
         if is_active(state):
             raise WriteFailed(f"guest {self.target}", why)
-
-
-def named(kind: str, target: str) -> str:
-    """Return a guest's name, checked by the rule of intents. Raises BadInput."""
-    if not is_guest_name(target):
-        raise refuse(kind, target, f"{target!r} is not a guest name", "use letters, digits, '.', '_' and '-'")
-    return target
 
 
 def _strange(xml: str, guest: Guest) -> str | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.domain.planned import disk_format
 from hosttune.errors import BadInput
 from hosttune.hypervisor.image import Image, read_image
 from hosttune.machine.system import System
 from hosttune.model.login import is_file_path
-from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, Targets, refuse
 
 ABSENT, THERE = "absent", "there"
 _COPY_SECONDS = 3600.0  # an image of 100 GiB at 30 MB/s
@@ -26,13 +26,7 @@ class CopiedDisk(Setting):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     undone_later: ClassVar[bool] = False
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if not is_file_path(target):
-            raise refuse(cls.kind, target, "not the path of a file", "plan again")
-        return cls(target)
+    targets = Targets(is_file_path, "not the path of a file")
 
     def check(self, value: Any) -> None:
         """See Setting."""

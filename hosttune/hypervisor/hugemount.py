@@ -8,7 +8,7 @@ used, but never counts as hosttune's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
 from hosttune.hypervisor.daemon import daemon_unit, jobs, restart_daemon
@@ -27,7 +27,7 @@ from hosttune.linux.hugetlbfs import (
     unit_text,
 )
 from hosttune.machine.system import System
-from hosttune.settings.setting import AT_BOOT, FILE, KEEP_STAGE, NOW, NowAndAtBoot, ServedByOthers, refuse
+from hosttune.settings.setting import AT_BOOT, FILE, KEEP_STAGE, NOW, NowAndAtBoot, ServedByOthers, Targets, refuse
 
 NOT_ENABLED, FOREIGN = "not enabled", "a unit that hosttune did not write"
 _SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
@@ -43,13 +43,7 @@ class Mount(NowAndAtBoot, ServedByOthers):
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True  # the unit's file may exist before the unit is enabled and started
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if page_size_of(target) is None:
-            raise refuse(cls.kind, target, "not a mount point of hosttune", f"one of {', '.join(PLACES.values())}")
-        return cls(target)
+    targets = Targets(page_size_of, "not a mount point of hosttune", f"one of {', '.join(PLACES.values())}")
 
     def check(self, value: Any) -> None:
         """See Setting."""

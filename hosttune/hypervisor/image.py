@@ -25,7 +25,6 @@ _BOUNDS = ("prlimit", "--as=1073741824", "--cpu=30", "--")
 _SECONDS = 60.0
 _MOST_BYTES = 16 << 40
 _SECTOR = 512
-_HINT = "give a qcow2 without a backing file (qemu-img convert -O qcow2 OLD NEW), or a raw disk"
 
 
 class Image(Value, frozen=True, kw_only=True):
@@ -95,4 +94,8 @@ def _size(system: System, image: Image) -> int | None:
 
 
 def _refused(path: str, why: str) -> BadInput:
-    return BadInput(f"not an image for a guest: {why}", where=path, hint=_HINT)
+    return BadInput(
+        f"not an image for a guest: {why}",
+        where=path,
+        hint="give a qcow2 without a backing file (qemu-img convert -O qcow2 OLD NEW), or a raw disk",
+    )

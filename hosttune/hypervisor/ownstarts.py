@@ -13,7 +13,7 @@ from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.hypervisor.connection import read_definition
 from hosttune.machine.reader import Reader
-from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.machine.system import System, state_in
 from hosttune.model import pciclass, sysfs
 from hosttune.model.clock import now_text
 from hosttune.model.starts import FUNCTION, GUEST, OWN_STARTS, REGISTER, start_line
@@ -31,7 +31,7 @@ def record_start(system: System, name: str) -> None:
     Where no device was ever in a hand-over, no epoch matters and no start is written. What its network functions are
     like now is kept for their hand-over.
     """
-    folder = STATE_INSIDE if system.captured else state_directory()
+    folder = state_in(system)
     _look(system, folder, name)
     if system.exists(f"{folder}/{REGISTER}"):
         _record(system, folder, name, _devices(system, name))
@@ -39,7 +39,7 @@ def record_start(system: System, name: str) -> None:
 
 def record_devices_start(system: System, name: str, addresses: Iterable[str]) -> None:
     """Record that a guest without a definition is about to start with these functions. Raises WriteFailed."""
-    folder = STATE_INSIDE if system.captured else state_directory()
+    folder = state_in(system)
     devices = dict.fromkeys(addresses, GUEST)
     for address in tuple(devices):
         _with_parent(system, address, devices)

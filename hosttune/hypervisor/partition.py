@@ -23,7 +23,7 @@ from hosttune.gpu.fmpm import INACTIVE, KIND, active_as, answer_of, client, modu
 from hosttune.gpu.nvswitches import MANAGER_CONFIG
 from hosttune.gpu.nvswitches import MODULE as MANAGER_DRIVER
 from hosttune.gpu.settings import GpuPersistence
-from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.machine.system import System, state_in
 from hosttune.model import sysfs
 from hosttune.model.gpu import FabricPartition
 from hosttune.settings.drivers import VFIO, Driver
@@ -142,7 +142,7 @@ class FabricPartitionState(ByService, TakesDevice):
 
     def _note(self, system: System) -> str:
         """Return the path of the note of the GPUs' drivers, which is there while they are lent."""
-        return f"{STATE_INSIDE if system.captured else state_directory()}/{KIND}-{self.number}"
+        return f"{state_in(system)}/{KIND}-{self.number}"
 
     def _own(self, listed: tuple[FabricPartition, ...]) -> FabricPartition | None:
         return next((partition for partition in listed if partition.id == self.number), None)

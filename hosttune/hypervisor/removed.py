@@ -14,7 +14,7 @@ from hosttune.domain.reader import read_domain
 from hosttune.domain.xml import parse
 from hosttune.errors import BadInput, Unreadable
 from hosttune.hypervisor.connection import ask, has_managed_save, uuid_of
-from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.machine.system import System, state_in
 from hosttune.model.listing import some
 
 REMOVED = "removed"
@@ -73,7 +73,7 @@ def forget(system: System, name: str) -> tuple[str, ...]:
 
 def kept_of(system: System, name: str) -> tuple[str, ...]:
     """Return where what was kept of all guests of a name came from. Raises BadInput if nothing is kept."""
-    above = f"{_state(system)}/{REMOVED}"
+    above = f"{state_in(system)}/{REMOVED}"
     folders = _folders(system, name)
     if not folders:
         kept = sorted({re.sub(rf"-{_UUID}$", "", one) for one in system.list(above)})
@@ -83,7 +83,7 @@ def kept_of(system: System, name: str) -> tuple[str, ...]:
 
 
 def _folders(system: System, name: str) -> list[str]:
-    above = f"{_state(system)}/{REMOVED}"
+    above = f"{state_in(system)}/{REMOVED}"
     return [f"{above}/{one}" for one in system.list(above) if re.fullmatch(rf"{re.escape(name)}-{_UUID}", one)]
 
 
@@ -129,8 +129,4 @@ def _uuid(xml: str) -> str:
 
 
 def _folder(system: System, name: str, xml: str) -> str:
-    return f"{_state(system)}/{REMOVED}/{name}-{_uuid(xml)}"
-
-
-def _state(system: System) -> str:
-    return STATE_INSIDE if system.captured else state_directory()
+    return f"{state_in(system)}/{REMOVED}/{name}-{_uuid(xml)}"

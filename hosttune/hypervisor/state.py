@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.discovery.guests import STATE
 from hosttune.errors import WriteFailed
@@ -16,7 +16,7 @@ from hosttune.hypervisor.connection import (
     uuid_of,
     virsh,
 )
-from hosttune.hypervisor.definition import named
+from hosttune.hypervisor.definition import GUESTS
 from hosttune.hypervisor.ownstarts import record_start
 from hosttune.machine.system import System
 from hosttune.settings.setting import START_STAGE, Setting, refuse
@@ -33,11 +33,7 @@ class GuestState(Setting):
     stage: ClassVar[int] = START_STAGE
     may_stop_midway: ClassVar[bool] = True  # libvirt continues a start without its caller; the guest is "paused" then
     undone_later: ClassVar[bool] = False
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        return cls(named(cls.kind, target))
+    targets = GUESTS
 
     def check(self, value: Any) -> None:
         """See Setting."""

@@ -188,9 +188,7 @@ def gpu_count(guest: GuestIntent) -> int | None:
 
 def matches(gpu: Gpu, device: PciDevice | None, request: GpuRequest) -> bool:
     """Return whether a GPU is of the requested model: every word is in its name, or its vendor:device ids match."""
-    if request.model is None:
-        return True
-    if device and request.model.lower() == f"{device.vendor_id}:{device.device_id}":
+    if request.model is None or (device and request.model.lower() == f"{device.vendor_id}:{device.device_id}"):
         return True
     name = (gpu.model or "").lower()
     return bool(name) and all(word in name.replace("-", " ").split() for word in request.model.lower().split())

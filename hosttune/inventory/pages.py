@@ -243,9 +243,7 @@ def page_sizes(host: Host, wanted: str) -> list[int | None]:
         return [HUGE_2M]
     if wanted == "1GiB":
         return [HUGE_1G]
-    sizes: set[int] = set()
-    for node in host.numa_nodes:
-        sizes.update(p.size_bytes for p in node.hugepages or ())
+    sizes = {pool.size_bytes for node in host.numa_nodes for pool in node.hugepages or ()}
     flags = host.cpu_model.flags if host.cpu_model and host.cpu_model.flags else ()
     return [HUGE_1G, HUGE_2M] if HUGE_1G in sizes or (not sizes and "pdpe1gb" in flags) else [HUGE_2M]
 

@@ -52,7 +52,8 @@ def functions_of(host: Host, physical: str, count: int) -> tuple[str, ...]:
 def with_functions(host: Host, intent: Intent) -> Host:
     """Return the host with the virtual functions that are to be made for an intent, and for guests in force."""
     asked = Counter(at for guest in intent.present for _, _, at in vf_networks(guest.networks))
-    asked.update(at for guest in _in_force(host) for _, _, at in vf_networks(guest.networks))
+    in_force = host.in_force.guests if host.in_force else ()
+    asked.update(at for guest in in_force for _, _, at in vf_networks(guest.places.networks))
     new = [
         _function(host.index.pci[physical], address)
         for physical, count in sorted(asked.items())
@@ -60,10 +61,6 @@ def with_functions(host: Host, intent: Intent) -> Host:
         if address not in host.index.pci
     ]
     return changed(host, pci=(*host.pci, *new)) if new else host
-
-
-def _in_force(host: Host) -> list[PlannedGuest]:
-    return [guest.places for guest in host.in_force.guests] if host.in_force else []
 
 
 def _function(physical: PciDevice, address: str) -> PciDevice:

@@ -14,7 +14,7 @@ from hosttune.machine.files import read_whole
 from hosttune.model.history import Caller
 from hosttune.model.limits import check_size
 from hosttune.model.plan import Source
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import Closed, Value
 
 JOURNAL_SCHEMA = "hosttune.journal/v1"
 TAKING_AWAY = "revert-guest"  # the verb of an apply that only takes guests away
@@ -69,7 +69,7 @@ class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     state: str | None = None
 
 
-class Record(Value, frozen=True, kw_only=True):
+class Record(Closed, frozen=True, kw_only=True):
     """One step of a transaction, from its lines. `outcome` None: it was interrupted before it had one.
 
     `after`: the value that was read back. `untouched`: it failed before anything was written. `undone`: the result of
@@ -93,8 +93,7 @@ class Record(Value, frozen=True, kw_only=True):
     undoing: bool = False
     change: str = "set"
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "old", "new", "after")
+    MAPPINGS = ("old", "new", "after")
 
     @property
     def in_force(self) -> bool:

@@ -25,7 +25,6 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.plan import Action, PlanFinding
 
 Found = Iterable[Change | PlanFinding]
-_UNKNOWN = "is unknown, or it has none"
 _MIGS_OWN = "while MIG is enabled, each MIG device has a compute mode of its own"
 
 
@@ -34,7 +33,7 @@ def _known(name: str, setting: type[GpuSetting], compare: Callable[[Gpu, Any], F
 
     def changes(gpu: Gpu, value: Any) -> Found:
         if setting.of_gpu(gpu) is None:
-            return (_left_alone(name, gpu, _UNKNOWN),)
+            return (_left_alone(name, gpu, "is unknown, or it has none"),)
         return compare(gpu, value)
 
     return changes

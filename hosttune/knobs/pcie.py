@@ -15,8 +15,7 @@ from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.plan import Action, PlanFinding
 from hosttune.model.values import FrozenMap, address_key
-from hosttune.settings.aspm import Aspm
-from hosttune.settings.pcie import READ_REQUEST_BYTES, AccessControl, ReadRequest, RelaxedOrdering, acs_text
+from hosttune.settings.pcie import READ_REQUEST_BYTES, AccessControl, Aspm, ReadRequest, RelaxedOrdering, acs_text
 
 # These bits isolate devices, and a device that translates its addresses itself loses nothing (PCIe 5.0, 6.12).
 # Translation blocking is not among them, because it disables ATS, and neither is egress control, which does nothing

@@ -99,9 +99,7 @@ def tuned_conflicts(
 ) -> tuple[TunedConflict, ...]:
     """Return, once for each value of the active profiles, the setting that it is about and may set otherwise."""
     unknown = unknown_profiles(tuned)
-    values: dict[str, str] = {}
-    for name in tuned.profiles:
-        values |= {} if name in unknown else PROFILES[name]
+    values = {key: value for name in tuned.profiles if name not in unknown for key, value in PROFILES[name].items()}
     conflicts: dict[str, TunedConflict] = {}
     for setting in settings:
         for key in {setting.kind, f"{setting.kind} {setting.target}"} & values.keys():

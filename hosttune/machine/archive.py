@@ -222,7 +222,11 @@ def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, st
             raise BadInput("a link that is there twice, with another target", where=where, hint=_HOSTILE)
         contents.links[path] = member.linkname
     elif member.islnk():
-        raise BadInput(f"a hard link to {member.linkname[:80]}", where=where, hint=_HARD_LINK)
+        raise BadInput(
+            f"a hard link to {member.linkname[:80]}",
+            where=where,
+            hint="a capture has no hard links: pack a directory with tar --hard-dereference",
+        )
     elif member.isreg():
         contents.taken_bytes += member.size
         if member.size > stream.limits.file_bytes:
@@ -245,7 +249,6 @@ def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, st
         raise BadInput("neither file, directory nor link", where=where, hint=_HOSTILE)
 
 
-_HARD_LINK = "a capture has no hard links: pack a directory with tar --hard-dereference"
 _HOSTILE = "a capture holds files, directories and links inside it only; do not trust this archive"
 
 

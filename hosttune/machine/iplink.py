@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.machine.system import System
-from hosttune.machine.tools import link_of
 from hosttune.model import sysfs
-from hosttune.model.values import FrozenMap, grouped
+from hosttune.model.jsontext import recorded_json
+from hosttune.model.values import INTERFACE, FrozenMap, grouped
 
 Settings = Mapping[str, "str | int | bool"]
 FLAGS = {"spoofchk": "spoofchk", "trust": "trust", "query_rss_en": "query_rss"}  # field -> word of ip-link(8)
@@ -69,3 +70,39 @@ def _settings(row: Mapping[str, Any]) -> Settings | None:
     texts = dict.fromkeys(("address", "protocol", "link_state", *GUIDS), str)
     kinds: dict[str, type] = {**texts, **dict.fromkeys(FLAGS, bool)}
     return FrozenMap(values) if all(type(value) is kinds.get(name, int) for name, value in values.items()) else None
+
+
+# Answers of the host's tools: recorded in a capture as `.hosttune/commands/NAME`, else asked of the machine.
+
+
+_SECONDS = 30.0
+
+
+def ask(system: System, name: str, argv: tuple[str, ...]) -> str | None:
+    """Return a command's answer, recorded or live; None if the tool is not installed, refuses or hangs."""
+
+    def live() -> str | None:
+        try:
+            return system.run(argv, timeout=_SECONDS)
+        except CommandFailed:
+            return None
+
+    return system.query(name, live)
+
+
+def link_of(system: System, interface: str) -> Mapping[str, Any] | None:
+    """Return what `ip -j -d link show` says of an interface; None if it cannot be asked."""
+    if not INTERFACE.fullmatch(interface):
+        return None
+    links = json_of(ask(system, f"ip-link-{interface}", ("ip", "-j", "-d", "link", "show", "dev", interface)))
+    if not isinstance(links, list) or len(links) != 1 or not isinstance(links[0], dict):
+        return None
+    return links[0] if links[0].get("ifname") == interface else None
+
+
+def json_of(text: str | None) -> Any:
+    """Return a tool's answer; None if there is none or it is not JSON."""
+    try:
+        return None if text is None else recorded_json(text, where="a tool's answer")
+    except (BadInput, Unreadable):
+        return None

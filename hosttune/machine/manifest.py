@@ -26,7 +26,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from hosttune.model.values import MAX_ID, number
+from hosttune.model.values import MAX_ID, grouped, number
 
 FORMAT = "2"
 _DIGESTS, _FACTS = "sha256", "facts"
@@ -110,23 +110,20 @@ def write(
                 break
             names.add(name)
             path = parent
-    missing: dict[str, set[str]] = {}
-    for path in absent:
-        parent, _, name = path.rpartition("/")
-        missing.setdefault(parent or "/", set()).add(name)
-    linked: dict[str, set[str]] = {}
-    for path in links:
-        parent, _, name = path.rpartition("/")
-        linked.setdefault(parent or "/", set()).add(name)
+    missing, linked = (
+        grouped((folder or "/", name) for folder, _, name in (path.rpartition("/") for path in paths))
+        for paths in (absent, links)
+    )
     whole = set(listed)
     lines = [FORMAT, f"\t{_FACTS}\t{facts}"]
     for folder in sorted({*there, *missing, *whole}):
-        names, not_there = there.get(folder, set()), missing.get(folder, set())
+        names, not_there = there.get(folder, set()), set(missing.get(folder, ()))
         if _writable(folder):
             # The directory was listed, but this line cannot contain all of its names.
             word = "all" if folder in whole and all(map(_writable, names)) else "some"
             lists = (
-                "/".join(sorted(filter(_writable, part))) for part in (names, not_there - names, linked.get(folder, ()))
+                "/".join(sorted(filter(_writable, part)))
+                for part in (names, not_there - names, set(linked.get(folder, ())))
             )
             lines.append("\t".join((folder, word, *lists)))
     return "\n".join(lines) + "\n"
@@ -134,11 +131,8 @@ def write(
 
 def seal(text: str, digests: Mapping[str, str]) -> str:
     """Return a manifest with these digests, by absolute path, in place of those that it has."""
-    by_folder: dict[str, list[str]] = {}
-    for path, digest in sorted(digests.items()):
-        folder, _, name = path.rpartition("/")
-        if _writable(path):
-            by_folder.setdefault(folder or "/", []).append(f"{name}={digest}")
+    rows = ((path.rpartition("/"), digest) for path, digest in sorted(digests.items()) if _writable(path))
+    by_folder = grouped((folder or "/", f"{name}={digest}") for (folder, _, name), digest in rows)
     kept = (line for line in text.split("\n")[:-1] if line.split("\t")[1:2] != [_DIGESTS])
     sealed = (f"{folder}\t{_DIGESTS}\t{'/'.join(names)}" for folder, names in by_folder.items())
     return "\n".join((*kept, *sealed, ""))

@@ -220,6 +220,11 @@ def state_directory() -> str:
     return os.path.join(base, "hosttune")
 
 
+def state_in(system: System) -> str:
+    """Return hosttune's state directory as this System has it; a captured or scratch root has its own inside."""
+    return STATE_INSIDE if system.captured else state_directory()
+
+
 def put_file(path: str, data: bytes, mode: int = 0o644, temporary: str | None = None) -> None:
     """Write a whole file; a crash leaves the old or the new one.
 

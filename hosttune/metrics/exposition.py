@@ -9,8 +9,7 @@ from datetime import datetime
 
 from hosttune import __version__
 from hosttune.bench.baselines import with_fleet
-from hosttune.bench.measures import measures
-from hosttune.bench.standards import scales
+from hosttune.bench.measures import measures, scales
 from hosttune.metrics import families as f
 from hosttune.metrics.hardware import (
     aer_groups,
@@ -27,7 +26,7 @@ from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.model.result import Drift, Result
 from hosttune.model.starts import unread_register
 from hosttune.model.validation import CheckResult, Validation
-from hosttune.model.values import Value, close_lists, close_mappings, grouped
+from hosttune.model.values import Closed, Value, grouped
 from hosttune.rules.checks.facts import guests_known
 from hosttune.transaction.applied import UNREAD
 
@@ -262,7 +261,7 @@ class CommandRun(Value, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
-class Observed(Value, frozen=True, kw_only=True):
+class Observed(Closed, frozen=True, kw_only=True):
     """What is known of a host now. Anything that is missing is unknown.
 
     `foreign_cpu_seconds`: by guest, time of others on its pinned CPUs. `extra`: further families of the caller, with
@@ -275,9 +274,7 @@ class Observed(Value, frozen=True, kw_only=True):
     foreign_cpu_seconds: Mapping[str, float | None] | None = None
     extra: tuple[Group, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "foreign_cpu_seconds")
+    MAPPINGS = ("foreign_cpu_seconds",)
 
 
 def exposition(observed: Observed) -> str:

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from hosttune.model.text import visible
-from hosttune.model.values import Value, close_lists, close_mappings
+from hosttune.model.values import Closed
 
 MOST_LABEL = 120  # characters of a label's value; a longer one is cut, and ends in a digest of all of it
 _KEPT = 100
 
 
-class Family(Value, frozen=True, kw_only=True):
+class Family(Closed, frozen=True, kw_only=True):
     """One metric, declared once. `help` is one sentence; `labels` are the names of its labels, in order."""
 
     name: str
@@ -26,18 +26,14 @@ class Family(Value, frozen=True, kw_only=True):
     help: str
     labels: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
 
-
-class Point(Value, frozen=True, kw_only=True):
+class Point(Closed, frozen=True, kw_only=True):
     """One sample of a family: a value for each of its labels. `value` None is unknown, and is written as NaN."""
 
     labels: Mapping[str, str] = {}
     value: float | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "labels")
+    MAPPINGS = ("labels",)
 
 
 Group = tuple[Family, tuple[Point, ...]]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from hosttune.model.validation import Verdict
-from hosttune.model.values import Document, Value, close_lists, close_mappings, from_json
+from hosttune.model.values import Closed, Document, Value, from_json
 
 MEMBER_SCHEMA = "hosttune.member/v1"
 COLLECTIVE_SCHEMA = "hosttune.collective/v1"
@@ -47,7 +47,7 @@ class Library(Value, frozen=True, kw_only=True):
         return f"torch {self.torch}, nccl {self.nccl}, {self.made_for}"
 
 
-class Wiring(Value, frozen=True, kw_only=True):
+class Wiring(Closed, frozen=True, kw_only=True):
     """The facts of a host that the prediction needs, as `hosttune.predicting.shape.Shape` has them. None is unknown."""
 
     gpu: str | None = None
@@ -61,8 +61,7 @@ class Wiring(Value, frozen=True, kw_only=True):
     cpu: str | None = None
     virtual: bool | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "peaks")
+    MAPPINGS = ("peaks",)
 
 
 class Place(Value, frozen=True, kw_only=True):
@@ -151,9 +150,7 @@ class Member(Document, frozen=True, kw_only=True):
     timings: tuple[Timing, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "environment")
+    MAPPINGS = ("environment",)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "member") -> Member:
@@ -232,7 +229,7 @@ class CollectiveFault(Value, frozen=True, kw_only=True):
     words: str
 
 
-class CollectiveHost(Value, frozen=True, kw_only=True):
+class CollectiveHost(Closed, frozen=True, kw_only=True):
     """A host of the report. `outcome` other than ok: it was not measured, or not to the end, and why."""
 
     host: str
@@ -243,8 +240,7 @@ class CollectiveHost(Value, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     settings: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "environment")
+    MAPPINGS = ("environment",)
 
 
 class CollectiveReport(Document, frozen=True, kw_only=True):
@@ -272,9 +268,6 @@ class CollectiveReport(Document, frozen=True, kw_only=True):
     groups: tuple[HostGroup, ...] = ()
     notes: tuple[str, ...] = ()
     stopped: str | None = None
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "report on collectives") -> CollectiveReport:

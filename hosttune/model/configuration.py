@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from hosttune.model.commandline import split
-from hosttune.model.values import Value, close_lists
+from hosttune.model.values import Closed, Value
 
 Of = Literal["host", "gpu", "nic", "drive"]
 KIND = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4} [0-9a-f]{4}:[0-9a-f]{4}")  # of `Fact.kind`
@@ -19,7 +19,7 @@ LONGEST = 4096  # characters of a value: the longest command line of any kernel 
 KERNEL_ARGUMENTS = "kernel-arguments"
 
 
-class Fact(Value, frozen=True, kw_only=True):
+class Fact(Closed, frozen=True, kw_only=True):
     """One configuration fact of a host, or of its devices that have the same value.
 
     `value` None: unknown. `kind`: of devices, the ids of vendor and device, then of the subsystem ("10de:2335
@@ -33,9 +33,6 @@ class Fact(Value, frozen=True, kw_only=True):
     model: str | None = None
     subjects: tuple[str, ...] = ()
     source: str | None = None
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
 
 class FactKind(Value, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from hosttune.model.hints import did_you_mean
 from hosttune.model.jsontext import check_version
 from hosttune.model.text import below_root, decoding_fault, refuse_unwritable
 from hosttune.model.validation import CheckResult, Verdict
-from hosttune.model.values import Document, Part, Value, close_lists, close_mappings, to_builtins, to_json
+from hosttune.model.values import Closed, Document, Part, to_builtins, to_json
 from hosttune.model.yamltext import load_yaml
 
 DECLARED_VERSION = 1
@@ -38,8 +38,7 @@ class DeclaredDevices(Part, frozen=True, kw_only=True):
     kind: str
     facts: Mapping[str, Wanted]
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "facts")
+    MAPPINGS = ("facts",)
 
 
 class DeclaredHosts(Part, frozen=True, kw_only=True):
@@ -50,9 +49,7 @@ class DeclaredHosts(Part, frozen=True, kw_only=True):
     facts: Mapping[str, Wanted] = {}
     devices: tuple[DeclaredDevices, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "facts")
-        close_lists(self)
+    MAPPINGS = ("facts",)
 
 
 class Declared(Part, frozen=True, kw_only=True):
@@ -60,9 +57,6 @@ class Declared(Part, frozen=True, kw_only=True):
 
     version: int
     hosts: tuple[DeclaredHosts, ...]
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "declared baseline") -> Declared:
@@ -180,16 +174,13 @@ def plain(declared: Declared) -> object:
     return to_builtins(declared)
 
 
-class CheckedHost(Value, frozen=True, kw_only=True):
+class CheckedHost(Closed, frozen=True, kw_only=True):
     """A host against the declared baseline. `results`: those that are not pass. `passed`: how many are."""
 
     host: str
     verdict: Verdict
     passed: int = 0
     results: tuple[CheckResult, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
 
 class Checked(Document, frozen=True, kw_only=True):
@@ -199,9 +190,6 @@ class Checked(Document, frozen=True, kw_only=True):
     answers: str  # which: "run ID", or "last answers to validate"
     verdict: Verdict
     hosts: tuple[CheckedHost, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @property
     def headline(self) -> str:

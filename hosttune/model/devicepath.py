@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from hosttune.model.values import Value, close_lists, close_mappings
+from hosttune.model.values import Closed, Value
 
 # links   links between GPUs (NVLink, XGMI), direct or over switches
 # pcie    a PCIe link between a function and the port above it
@@ -30,7 +30,7 @@ class Hop(Value, frozen=True, kw_only=True):
     slowest: bool = False
 
 
-class DevicePath(Value, frozen=True, kw_only=True):
+class DevicePath(Closed, frozen=True, kw_only=True):
     """The links from `start` to `end`, in order. `at_most_gb_per_s`: the slowest known link.
 
     None if no link is known, or if data may go another way: between GPUs whose own links were not read.
@@ -42,9 +42,6 @@ class DevicePath(Value, frozen=True, kw_only=True):
     at_most_gb_per_s: float | None = None
     hops: tuple[Hop, ...] = ()
     notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @property
     def slowest(self) -> Hop | None:
@@ -58,7 +55,7 @@ class DevicePath(Value, frozen=True, kw_only=True):
 OwnIs = Literal["measured", "model"]
 
 
-class GpuRoof(Value, frozen=True, kw_only=True):
+class GpuRoof(Closed, frozen=True, kw_only=True):
     """`peaks` and `own` have "memory" in GB/s (read + written) and dense products by number type in TFLOP/s.
 
     `peaks` are the data sheet's (`source`); `own` is what this host reaches, and `own_is` how that is known (None: it
@@ -71,8 +68,7 @@ class GpuRoof(Value, frozen=True, kw_only=True):
     own_is: OwnIs | None = None
     source: str = ""
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "peaks", "own")
+    MAPPINGS = ("peaks", "own")
 
     def ridge(self, kind: str) -> float | None:
         """Return where this host's own roof bends for a number type, in operations per byte; None if not known."""

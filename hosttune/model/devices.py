@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from hosttune.model.values import Value, close_lists, close_mappings
+from hosttune.model.values import Closed, Value
 
 
-class Nic(Value, frozen=True, kw_only=True):
+class Nic(Closed, frozen=True, kw_only=True):
     """A network function. `rdma` is the name of the RDMA device (mlx5_0), `interfaces` the network interfaces."""
 
     address: str
@@ -25,8 +25,7 @@ class Nic(Value, frozen=True, kw_only=True):
     fabric_bridge: bool | None = None  # carries the GPUs' NVLink fabric; None: not read, or no such GPUs here
     functions: Mapping[str, Mapping[str, str | int | bool]] | None = None  # what it keeps for virtual ones, by number
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "functions")
+    MAPPINGS = ("functions",)
 
 
 class Nvme(Value, frozen=True, kw_only=True):
@@ -99,7 +98,7 @@ class SeenDevice(Value, frozen=True, kw_only=True):
     id: str | None = None
 
 
-class DeviceSource(Value, frozen=True, kw_only=True):
+class DeviceSource(Closed, frozen=True, kw_only=True):
     """One source of devices besides the PCI tree (`Host.pci`), compared with the tree.
 
     - `read`: the file, folder or call.
@@ -119,6 +118,3 @@ class DeviceSource(Value, frozen=True, kw_only=True):
     lacking: tuple[str, ...] = ()
     names: bool = True
     expects: bool = False
-
-    def __post_init__(self) -> None:
-        close_lists(self)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from hosttune.model.devicepath import DevicePath, GpuRoof
 from hosttune.model.text import number
-from hosttune.model.values import Document, Value, close_lists, from_json
+from hosttune.model.values import Document, Value, from_json
 
 DIAGNOSIS_SCHEMA = "hosttune.diagnosis/v1"
 
@@ -90,9 +90,6 @@ class Diagnosis(Document, frozen=True, kw_only=True):
     problems: tuple[Doubt, ...] = ()
     paths: tuple[DevicePath, ...] = ()
     roofs: tuple[GpuRoof, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "diagnosis") -> Diagnosis:

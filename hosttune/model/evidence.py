@@ -13,7 +13,7 @@ from hosttune.model.plan import Plan
 from hosttune.model.ports import NicPorts, PortDetail, PortInfo, RoceState
 from hosttune.model.result import Result
 from hosttune.model.validation import CheckResult, Counted, Validation
-from hosttune.model.values import Value, close_lists, close_mappings
+from hosttune.model.values import Closed, Value
 from hosttune.model.verification import Verification
 
 
@@ -33,7 +33,7 @@ LOOKED = (
 
 
 # What a host saw of a GPU before it went to vfio-pci or into a guest, where it sees nothing. Kept in `gpus.json`.
-class Look(Value, frozen=True, kw_only=True):
+class Look(Closed, frozen=True, kw_only=True):
     """What the checks of a GPU's health concluded at a time (UTC, ISO 8601), in a boot.
 
     `device`, `dsn`, `uuid` and `serial` tell the GPU from another one at its address (`DeviceIndex.identity`). `seen`:
@@ -49,20 +49,14 @@ class Look(Value, frozen=True, kw_only=True):
     results: tuple[CheckResult, ...] = ()
     seen: tuple[SeenRun, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
 
-
-class GuestRun(Value, frozen=True, kw_only=True):
+class GuestRun(Closed, frozen=True, kw_only=True):
     """One start of a guest with these functions, as `source` recorded it. Each source has a start once."""
 
     guest: str
     at: str
     devices: tuple[str, ...]
     source: str
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
 
 LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps libvirt's answers; missing if it has none
@@ -102,7 +96,7 @@ class KernelEvent(Value, frozen=True, kw_only=True):
     least_seconds_apart: float | None = None
 
 
-class Health(Value, frozen=True, kw_only=True):
+class Health(Closed, frozen=True, kw_only=True):
     """What hardware and kernel report about their own state.
 
     - `events`: None if the log could not be read.
@@ -132,8 +126,7 @@ class Health(Value, frozen=True, kw_only=True):
     time_source: str | None = None
     time_error_seconds: float | None = None  # the kernel's estimate of the maximum error
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "aer", "disks", "edac")
+    MAPPINGS = ("aer", "disks", "edac")
 
 
 class GuestThread(Value, frozen=True, kw_only=True):
@@ -143,7 +136,7 @@ class GuestThread(Value, frozen=True, kw_only=True):
     cpus: str | None
 
 
-class GuestProcess(Value, frozen=True, kw_only=True):
+class GuestProcess(Closed, frozen=True, kw_only=True):
     """A running guest as /proc shows it. `pid` is None if its process was not found; nothing else is then known.
 
     `memory_by_node`: bytes by node; of huge pages if it has any (`page_sizes`, in bytes), else of all memory.
@@ -161,20 +154,18 @@ class GuestProcess(Value, frozen=True, kw_only=True):
     resident_bytes: int | None = None
     started: int | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "memory_by_node", "memory_by_cell")
+    MAPPINGS = ("memory_by_node", "memory_by_cell")
 
 
-class Leftovers(Value, frozen=True, kw_only=True):
+class Leftovers(Closed, frozen=True, kw_only=True):
     """What an earlier tenant may have left: mediated devices (UUID: address of its parent)."""
 
     mdevs: Mapping[str, str] | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "mdevs")
+    MAPPINGS = ("mdevs",)
 
 
-class RdmaAccess(Value, frozen=True, kw_only=True):
+class RdmaAccess(Closed, frozen=True, kw_only=True):
     """How a planned guest reaches its RDMA devices and its GPUs' memory.
 
     `nodes`: the names in /dev/infiniband; (): proven absent, None: unknown. By maker of GPUs, no entry is unknown:
@@ -187,8 +178,7 @@ class RdmaAccess(Value, frozen=True, kw_only=True):
     open_drivers: Mapping[str, bool] = {}
     memlock: int | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "peer_modules", "open_drivers")
+    MAPPINGS = ("peer_modules", "open_drivers")
 
 
 class ClockLimit(Value, frozen=True, kw_only=True):
@@ -209,7 +199,7 @@ class Clocks(Value, frozen=True, kw_only=True):
     percent: int | None = None
 
 
-class Security(Value, frozen=True, kw_only=True):
+class Security(Closed, frozen=True, kw_only=True):
     """What the running kernel says of the isolation between guests, of the boot, and of its clock. None is unknown.
 
     `vulnerabilities`: its words by name of the file. `microcode`: the CPUs by revision. `tpm`: the version, or "none".
@@ -221,11 +211,10 @@ class Security(Value, frozen=True, kw_only=True):
     tpm: str | None = None
     clocksource: str | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "vulnerabilities", "microcode")
+    MAPPINGS = ("vulnerabilities", "microcode")
 
 
-class Evidence(Value, frozen=True, kw_only=True):
+class Evidence(Closed, frozen=True, kw_only=True):
     """Everything that a validation looks at.
 
     - `inside`: this machine is a guest and is validated as one (`--guest`).
@@ -297,7 +286,16 @@ class Evidence(Value, frozen=True, kw_only=True):
     counted_later: Counted | None = None
     security: Security | None = None  # None: not read
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "loaded_clocks", "library_files", "looks")
-        close_mappings(self, "ports", "ports_later", "port_details", "port_info", "roce")
+    MAPPINGS = (
+        "bar_limits",
+        "gpu_ports",
+        "loaded_links",
+        "loaded_clocks",
+        "library_files",
+        "looks",
+        "ports",
+        "ports_later",
+        "port_details",
+        "port_info",
+        "roce",
+    )

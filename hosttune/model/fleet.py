@@ -8,7 +8,7 @@ from typing import Literal
 from hosttune.model.diagnosis import Cause, Grade, JudgedFigure
 from hosttune.model.validation import CheckResult, Verdict
 from hosttune.model.validation import Outcome as CheckOutcome
-from hosttune.model.values import Document, Value, close_lists, close_mappings, from_json
+from hosttune.model.values import Closed, Document, Value, from_json
 from hosttune.model.verification import StatementState
 
 # alike: all have the same value; differs: more than half of those that are known have one value, others another;
@@ -18,17 +18,14 @@ State = Literal["alike", "differs", "split", "single", "unknown"]
 STATES: tuple[State, ...] = ("differs", "split", "unknown", "single", "alike")  # in the order of a report
 
 
-class Holder(Value, frozen=True, kw_only=True):
+class Holder(Closed, frozen=True, kw_only=True):
     """A host with a value. `subjects`: its devices that have it; empty for a fact of the host."""
 
     host: str
     subjects: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
 
-
-class ValueGroup(Value, frozen=True, kw_only=True):
+class ValueGroup(Closed, frozen=True, kw_only=True):
     """A value, and how many hosts and subjects (devices, or the hosts themselves) have it.
 
     `holders` is empty for the majority: these are all hosts that no other group names.
@@ -39,11 +36,8 @@ class ValueGroup(Value, frozen=True, kw_only=True):
     subjects: int
     holders: tuple[Holder, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
 
-
-class Spread(Value, frozen=True, kw_only=True):
+class Spread(Closed, frozen=True, kw_only=True):
     """One fact of one kind of device (`kind` None: of the host itself) on the hosts of one machine model.
 
     `product` and `gpus` (vendor:device, sorted) are the machine model; `product` None: unknown, so that nothing is
@@ -66,9 +60,6 @@ class Spread(Value, frozen=True, kw_only=True):
     more_values: int = 0
     unknown: tuple[Holder, ...] = ()
     without: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
 
 FLEET_SCHEMA = "hosttune.fleet/v1"
@@ -141,7 +132,7 @@ class Outlier(Value, frozen=True, kw_only=True):
     worse: bool = True  # False: it is far on the good side
 
 
-class HandedLine(Value, frozen=True, kw_only=True):
+class HandedLine(Closed, frozen=True, kw_only=True):
     """A device of a host's hand-over. `why`: what makes its statement void, or keeps it quarantined, one line each."""
 
     address: str
@@ -149,11 +140,8 @@ class HandedLine(Value, frozen=True, kw_only=True):
     expires_at: str | None = None
     why: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
 
-
-class HostLine(Value, frozen=True, kw_only=True):
+class HostLine(Closed, frozen=True, kw_only=True):
     """One host in the report. `verdict` is that of its validation in this run, unknown if it has none.
 
     `checks` maps each check to the worst outcome of its subjects, `counts` each outcome to its number of
@@ -184,9 +172,7 @@ class HostLine(Value, frozen=True, kw_only=True):
     causes: tuple[Cause, ...] = ()
     handed: tuple[HandedLine, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "checks", "counts")
+    MAPPINGS = ("checks", "counts")
 
 
 class CauseGroup(Value, frozen=True, kw_only=True):
@@ -207,16 +193,13 @@ class CauseGroup(Value, frozen=True, kw_only=True):
     source: str | None = None
 
 
-class Wave(Value, frozen=True, kw_only=True):
+class Wave(Closed, frozen=True, kw_only=True):
     """One wave of apply or revert: its number of hosts, and what its gate decided (None: not reached)."""
 
     number: int
     hosts: int
     passed: bool | None = None
     why: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
 
 class FleetReport(Document, frozen=True, kw_only=True):
@@ -239,9 +222,6 @@ class FleetReport(Document, frozen=True, kw_only=True):
     causes: tuple[CauseGroup, ...] = ()  # which hosts are low, and why
     uniformity: tuple[Spread, ...] = ()  # firmware, drivers, kernel, settings: who differs; () if no host gave them
     notes: tuple[str, ...] = ()  # what the reader must know about the report itself: what could not be compared and why
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "fleet report") -> FleetReport:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from hosttune.model.intent import GuestIntent, Reserve
 from hosttune.model.plan import AdoptedGuest, PlannedGuest, Source
-from hosttune.model.values import Value, close_lists, close_mappings
+from hosttune.model.values import Closed, Value
 
 
 class GuestInForce(Value, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class GuestInForce(Value, frozen=True, kw_only=True):
     number: int
 
 
-class SettingInForce(Value, frozen=True, kw_only=True):
+class SettingInForce(Closed, frozen=True, kw_only=True):
     """A setting that hosttune wrote and has not put back. `original` and `want` are by part ("" = it has one).
 
     `original`: before hosttune's first write; `want`: what was written last; `after`: what was read back then.
@@ -46,21 +46,19 @@ class SettingInForce(Value, frozen=True, kw_only=True):
     source: Source | None = None
     number: int
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "original", "want", "after")
+    MAPPINGS = ("original", "want", "after")
 
 
-class Wanted(Value, frozen=True, kw_only=True):
+class Wanted(Closed, frozen=True, kw_only=True):
     """A value under `settings` of an intent that is in force, by the knob's name, and the source that gave it last."""
 
     value: Any
     source: Source | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "value")
+    MAPPINGS = ("value",)
 
 
-class InForce(Value, frozen=True, kw_only=True):
+class InForce(Closed, frozen=True, kw_only=True):
     """All that is in force. `last`: the number of the newest finished transaction; 0: none.
 
     `profile`: that of the newest source; None: nothing was applied. `wanted`: values asked for by name, the newest of
@@ -73,6 +71,4 @@ class InForce(Value, frozen=True, kw_only=True):
     settings: tuple[SettingInForce, ...] = ()
     wanted: Mapping[str, Wanted] = {}
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "wanted")
+    MAPPINGS = ("wanted",)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import Closed, Value
 
 OTHER = "other"  # `Gpu.vendor` of a display whose maker is not a known maker of accelerators
 
@@ -20,7 +20,7 @@ class Peer(Value, frozen=True, kw_only=True):
     links: int | None = None
 
 
-class Nvlink(Value, frozen=True, kw_only=True):
+class Nvlink(Closed, frozen=True, kw_only=True):
     """One NVLink of a GPU. `gb_per_s`: in one direction. Errors are counted since the driver was loaded or they were
     cleared; None is unknown. A link that is not `active` has neither.
 
@@ -35,8 +35,7 @@ class Nvlink(Value, frozen=True, kw_only=True):
     crc_errors: int | None = None
     errors: Mapping[str, int | None] | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "errors")
+    MAPPINGS = ("errors",)
 
     @property
     def counters(self) -> Mapping[str, int | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hosttune.errors import BadInput
 from hosttune.model.networkintent import NetworkIntent, Roce, check_fabric
-from hosttune.model.values import CpuSet, Document, Value, close_lists, from_json, parse_address
+from hosttune.model.values import Closed, CpuSet, Document, Value, from_json, parse_address
 
 GUEST_SCHEMA = "hosttune.guest/v1"
 UNREADABLE = "the guest's own plan is unreadable"  # a problem of the evidence
@@ -44,7 +44,7 @@ class ExpectedPair(Value, frozen=True, kw_only=True):
     grade: str
 
 
-class ExpectedLibrary(Value, frozen=True, kw_only=True):
+class ExpectedLibrary(Closed, frozen=True, kw_only=True):
     """The settings file of the collectives library: its path, the topology file that it names, and the guest's NICs.
 
     `hosttune-guest-apply` writes the file at boot: only then do the NICs have names. `own_network`: the guest has one
@@ -58,9 +58,6 @@ class ExpectedLibrary(Value, frozen=True, kw_only=True):
     own_network: bool = False
     traffic_class: int | None = None
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-
 
 class GuestPlan(Document, frozen=True, kw_only=True):
     """A planned guest, as seen from inside."""
@@ -72,9 +69,6 @@ class GuestPlan(Document, frozen=True, kw_only=True):
     pairs: tuple[ExpectedPair, ...] = ()
     library: ExpectedLibrary | None = None
     roce: Roce | None = None  # what must hold at its RoCE ports; addresses are the guest's
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = PLACE) -> GuestPlan:

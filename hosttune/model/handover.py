@@ -26,7 +26,7 @@ from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import check_size
 from hosttune.model.text import decoding_fault, decoding_problem, refuse_surrogates
 from hosttune.model.validation import Verdict
-from hosttune.model.values import Document, Value, close_lists, close_mappings, is_address, to_builtins
+from hosttune.model.values import Closed, Document, Value, is_address, to_builtins
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://hosttune.dev/handover/v1"
@@ -68,7 +68,7 @@ class Subject(Value, frozen=True, kw_only=True):
     digest: Digest
 
 
-class HandoverStep(Value, frozen=True, kw_only=True):
+class HandoverStep(Closed, frozen=True, kw_only=True):
     """One step of one device.
 
     `method`: how ("bus reset", "sanitize, block erase"). `evidence`: what was read to prove it, by name. `why`: the
@@ -81,11 +81,10 @@ class HandoverStep(Value, frozen=True, kw_only=True):
     evidence: Mapping[str, Any] | None = None
     why: str | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "evidence")
+    MAPPINGS = ("evidence",)
 
 
-class HandedDevice(Value, frozen=True, kw_only=True):
+class HandedDevice(Closed, frozen=True, kw_only=True):
     """One device: what it is, what was done, and whether it is clean.
 
     - `identity`: as in plans. `driver`: the driver that it was returned to; None: none.
@@ -102,9 +101,7 @@ class HandedDevice(Value, frozen=True, kw_only=True):
     state: Literal["clean", "quarantined"]
     steps: tuple[HandoverStep, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "firmware")
+    MAPPINGS = ("firmware",)
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -136,7 +133,7 @@ class ValidationReference(Value, frozen=True, kw_only=True):
     sha256: str
 
 
-class Predicate(Value, frozen=True, kw_only=True):
+class Predicate(Closed, frozen=True, kw_only=True):
     """What hosttune states.
 
     - `machine`: the host document's digest. `applied`: the applied settings with their values, by id ("kind:target"); a
@@ -153,9 +150,7 @@ class Predicate(Value, frozen=True, kw_only=True):
     issued_at: str
     expires_at: str | None = None
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "applied")
+    MAPPINGS = ("applied",)
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -170,9 +165,6 @@ class Statement(Document, frozen=True, kw_only=True):
     subject: tuple[Subject, ...]
     predicate_type: str = msgspec.field(default=PREDICATE_TYPE, name="predicateType")
     predicate: Predicate
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @classmethod
     def of(cls, predicate: Predicate) -> Statement:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from hosttune.model.plan import Source
 from hosttune.model.result import Entry
-from hosttune.model.values import Document, Value, close_lists
+from hosttune.model.values import Document, Value
 
 HISTORY_SCHEMA = "hosttune.history/v1"
 
@@ -50,6 +50,3 @@ class History(Document, frozen=True, kw_only=True):
 
     schema: str = HISTORY_SCHEMA
     transactions: tuple[PastTransaction, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)

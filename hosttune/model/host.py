@@ -29,7 +29,7 @@ from hosttune.model.platform import (
     Virtualization,
 )
 from hosttune.model.topology import Cpu, CpuModel, HugePages, Hugetlbfs, MemorySettings, NumaNode, homes_of
-from hosttune.model.values import from_json, to_json
+from hosttune.model.values import from_json
 from hosttune.model.vgpu import Vgpu, VgpuFunction
 
 __all__ = [
@@ -70,10 +70,6 @@ class Host(HostFields, frozen=True, kw_only=True, dict=True):  # dict: for the c
         host = from_json(cls, text, schema=HOST_SCHEMA, where=where)
         check_host(host, where)
         return host
-
-    def to_json(self) -> str:
-        """Return the document as indented JSON, with every field (null if unknown)."""
-        return to_json(self)
 
     def switched_on(self, module: str, parameter: str) -> bool | None:
         """Whether a module's switch reads Y or 1; None if it is unknown or the module is not loaded."""

@@ -11,7 +11,7 @@ from hosttune.model.pci import PciDevice
 from hosttune.model.platform import Iommu, Platform, RunningGuest, Tuned, Virtualization
 from hosttune.model.quarantine import HandoverState
 from hosttune.model.topology import Cpu, CpuModel, MemorySettings, NumaNode
-from hosttune.model.values import Value, close_lists, close_mappings
+from hosttune.model.values import Document, Value
 from hosttune.model.vgpu import Vgpu
 
 HOST_SCHEMA = "hosttune.host/v1"
@@ -29,7 +29,7 @@ class Problem(Value, frozen=True, kw_only=True):
     why: str
 
 
-class HostFields(Value, frozen=True, kw_only=True):
+class HostFields(Document, frozen=True, kw_only=True):
     """One machine as discovery found it. `digest` identifies the live host; it is None in captures."""
 
     schema: str = HOST_SCHEMA
@@ -65,9 +65,7 @@ class HostFields(Value, frozen=True, kw_only=True):
     in_force: InForce | None = None  # what hosttune has applied here; None: unknown (a capture, no root)
     problems: tuple[Problem, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "settings", "nodes")
-        close_lists(self)
+    MAPPINGS = ("settings", "nodes")
 
 
 # --- texts of problems that checks look for -------------------------------------------------------------------

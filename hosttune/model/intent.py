@@ -27,7 +27,6 @@ from hosttune.model.text import (
 from hosttune.model.values import (
     INTERFACE,
     Part,
-    close_mappings,
     parse_address,
     parse_size,
     to_builtins,
@@ -188,8 +187,7 @@ class GuestIntent(Part, frozen=True, kw_only=True):
     state: Literal["present", "absent"] = "present"
     """"absent": take the guest away; only its name counts."""
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "sysctl")
+    MAPPINGS = ("sysctl",)
 
     @property
     def disk_paths(self) -> dict[str, str]:
@@ -214,8 +212,7 @@ class Intent(Part, frozen=True, kw_only=True):
     fabric: NetworkIntent | None = None
     """What must hold at the host's network ports; it changes nothing."""
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "settings")
+    MAPPINGS = ("settings",)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "intent") -> Intent:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from hosttune.model.validation import Verdict
-from hosttune.model.values import Document, Value, close_lists, close_mappings, from_json
+from hosttune.model.values import Closed, Document, Value, from_json
 
 ENDS_SCHEMA = "hosttune.ends/v1"
 PAIRS_SCHEMA = "hosttune.pairs/v1"
@@ -85,7 +85,7 @@ class End(Value, frozen=True, kw_only=True):
     gpu: GpuMemory | None = None
 
 
-class Job(Value, frozen=True, kw_only=True):
+class Job(Closed, frozen=True, kw_only=True):
     """What one host is to do. Without `ends` it only lists its ports. `ports`: the interfaces to list, empty: all.
 
     `disrupt`: measure though guests run, or though that is unknown. `together`: all ends at once.
@@ -95,9 +95,6 @@ class Job(Value, frozen=True, kw_only=True):
     ends: tuple[End, ...] = ()
     disrupt: bool = False
     together: bool = False
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
 
 class PathMtu(Value, frozen=True, kw_only=True):
@@ -111,7 +108,7 @@ class PathMtu(Value, frozen=True, kw_only=True):
     why: str | None = None
 
 
-class EndResult(Value, frozen=True, kw_only=True):
+class EndResult(Closed, frozen=True, kw_only=True):
     """What became of one end. `connection` is the same text at both ends of one connection and nowhere else.
 
     `gbps`: what the receiver got. `seen`: the address of the peer as this end saw it. `errors`: by port and counter,
@@ -129,8 +126,7 @@ class EndResult(Value, frozen=True, kw_only=True):
     path_mtu: PathMtu = PathMtu()
     why: str | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "errors")
+    MAPPINGS = ("errors",)
 
 
 class Ends(Document, frozen=True, kw_only=True):
@@ -149,16 +145,13 @@ class Ends(Document, frozen=True, kw_only=True):
     ends: tuple[EndResult, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "ends") -> Ends:
         """Read such a document. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=ENDS_SCHEMA, where=where)
 
 
-class Pair(Value, frozen=True, kw_only=True):
+class Pair(Closed, frozen=True, kw_only=True):
     """Two hosts on a rail: `sender` sends, `receiver` receives. `expected`: below this figure it is low; None: unknown.
 
     `rate_gbps`: the lower active rate of the two ports. `round`: the number of its round, from 1. `errors`: what the
@@ -181,9 +174,6 @@ class Pair(Value, frozen=True, kw_only=True):
     errors: tuple[str, ...] | None = ()
     path_mtu: PathMtu = PathMtu()
     why: str | None = None
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @property
     def with_host_memory(self) -> tuple[str, str, str]:
@@ -259,9 +249,6 @@ class PairsReport(Document, frozen=True, kw_only=True):
     pairs: tuple[Pair, ...] = ()
     notes: tuple[str, ...] = ()
     stopped: str | None = None
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "pairs report") -> PairsReport:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hosttune.errors import BadInput
 from hosttune.model.intent import Boot, Intent, Network
 from hosttune.model.prediction import Expectation
-from hosttune.model.values import CpuSet, Value, check_address, close_lists, close_mappings, from_json, to_json
+from hosttune.model.values import Closed, CpuSet, Document, Value, check_address, from_json
 
 PLAN_SCHEMA = "hosttune.plan/v1"
 SMALL_PAGE_BYTES = 4096
@@ -170,7 +170,7 @@ class GuestChange(Value, frozen=True, kw_only=True):
     """When it takes effect."""
 
 
-class PlannedGuest(Value, frozen=True, kw_only=True):
+class PlannedGuest(Closed, frozen=True, kw_only=True):
     """One planned guest: everything that its XML needs, and the reasons."""
 
     name: str
@@ -260,9 +260,7 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     changes: tuple[GuestChange, ...] = ()
     """What an update changes."""
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "guest_settings")
+    MAPPINGS = ("guest_settings",)
 
     @property
     def id_lists(self) -> tuple[tuple[str, str], ...]:
@@ -301,7 +299,7 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
         return tuple(device.address for device in self.devices if device.kind in ("nic", "nvme"))
 
 
-class Unplaced(Value, frozen=True, kw_only=True):
+class Unplaced(Closed, frozen=True, kw_only=True):
     """A guest that does not fit."""
 
     guest: str
@@ -314,9 +312,6 @@ class Unplaced(Value, frozen=True, kw_only=True):
     """What is asked for is wrong as this host is: no room would help."""
     stays: bool = False
     """It is in force and left as it is, so that the rest of the plan can be applied."""
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
 
 class Removal(Value, frozen=True, kw_only=True):
@@ -341,7 +336,7 @@ class Unnamed(Value, frozen=True, kw_only=True):
     """The intent that asked for it."""
 
 
-class Action(Value, frozen=True, kw_only=True):
+class Action(Closed, frozen=True, kw_only=True):
     """One setting to change."""
 
     id: str
@@ -371,9 +366,7 @@ class Action(Value, frozen=True, kw_only=True):
     holders: tuple[str, ...] = ()
     """Guests whose present runs hold it."""
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "current", "want")
+    MAPPINGS = ("current", "want")
 
 
 class PlanFinding(Value, frozen=True, kw_only=True):
@@ -411,7 +404,7 @@ class AdoptedCell(Value, frozen=True, kw_only=True):
     """The planned cell."""
 
 
-class AdoptedGuest(Value, frozen=True, kw_only=True):
+class AdoptedGuest(Closed, frozen=True, kw_only=True):
     """An existing guest, and its place. Apply makes the same changes again in the definition that libvirt then has."""
 
     name: str
@@ -435,9 +428,6 @@ class AdoptedGuest(Value, frozen=True, kw_only=True):
     consent: bool = False
     """The operator agreed to change it nevertheless."""
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-
 
 def check_guest(guest: PlannedGuest, where: str) -> None:
     """Raise BadInput for a device or a list of CPUs or nodes that is none. A mediated device has a UUID as address."""
@@ -456,7 +446,7 @@ def check_guest(guest: PlannedGuest, where: str) -> None:
             raise BadInput(str(error), where=f"{where}.{name}", hint="plan again") from error
 
 
-class Plan(Value, frozen=True, kw_only=True):
+class Plan(Document, frozen=True, kw_only=True):
     """What to do on one host: guests, actions, findings, and the guests that could not be placed.
 
     The planner leaves `expected` empty; `hosttune.predicting.expecting` fills it.
@@ -497,9 +487,6 @@ class Plan(Value, frozen=True, kw_only=True):
     prune: bool = False
     """What came from files and is not named is taken away."""
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-
     @property
     def unplaced_code(self) -> int:
         """The exit code for its unplaced guests: 2 if one is asked for wrongly, else 1; 0 without any."""
@@ -522,7 +509,3 @@ class Plan(Value, frozen=True, kw_only=True):
         for i, adopted in enumerate(plan.adoptions):
             check_guest(adopted.guest, f"{where}: adoptions[{i}].guest")
         return plan
-
-    def to_json(self) -> str:
-        """Return the plan as indented JSON. The same host and intent give the same bytes."""
-        return to_json(self)

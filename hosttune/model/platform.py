@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hosttune.model.values import CpuSet, Value, close_mappings, parse_cpus
+from hosttune.model.values import Closed, CpuSet, Value, parse_cpus
 
 RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))  # states of a guest
 
@@ -87,15 +87,14 @@ class Iommu(Value, frozen=True, kw_only=True):
     interrupt_posting: bool | None = None
 
 
-class Module(Value, frozen=True, kw_only=True):
+class Module(Closed, frozen=True, kw_only=True):
     """A loaded kernel module and its parameters."""
 
     name: str
     version: str | None = None
     parameters: Mapping[str, str] | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "parameters")
+    MAPPINGS = ("parameters",)
 
 
 class Platform(Value, frozen=True, kw_only=True):

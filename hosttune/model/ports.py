@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hosttune.model.values import Value, close_lists, close_mappings
+from hosttune.model.values import Closed, Value
 
 
-class RdmaPort(Value, frozen=True, kw_only=True):
+class RdmaPort(Closed, frozen=True, kw_only=True):
     """One port of an RDMA device.
 
     `layer` is "infiniband", "ethernet" (RoCE) or "unspecified" (neither, such as EFA). `state` and `phys_state` are the
@@ -29,8 +29,7 @@ class RdmaPort(Value, frozen=True, kw_only=True):
     firmware: str | None = None
     counters: Mapping[str, int | None] = {}
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "counters")
+    MAPPINGS = ("counters",)
 
     @property
     def name(self) -> str:
@@ -38,7 +37,7 @@ class RdmaPort(Value, frozen=True, kw_only=True):
         return f"{self.device}/{self.number}"
 
 
-class Interface(Value, frozen=True, kw_only=True):
+class Interface(Closed, frozen=True, kw_only=True):
     """One network interface.
 
     `is_up`: it is set up (IFF_UP). `carrier`: it has a link; the kernel tells it only of an interface that is set up.
@@ -56,8 +55,7 @@ class Interface(Value, frozen=True, kw_only=True):
     represents: bool = False
     counters: Mapping[str, int | None] = {}
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "counters")
+    MAPPINGS = ("counters",)
 
 
 class NicPorts(Value, frozen=True, kw_only=True):
@@ -67,7 +65,7 @@ class NicPorts(Value, frozen=True, kw_only=True):
     interfaces: tuple[Interface, ...] | None = None
 
 
-class LinkModes(Value, frozen=True, kw_only=True):
+class LinkModes(Closed, frozen=True, kw_only=True):
     """Rates in Gb/s that `ethtool` tells of a port: what it supports, offers, and what its partner offers.
 
     (): its driver does not report them. None: not read. `speed_gbps`: the rate that it has.
@@ -78,11 +76,8 @@ class LinkModes(Value, frozen=True, kw_only=True):
     partner_gbps: tuple[float, ...] | None = None
     speed_gbps: float | None = None
 
-    def __post_init__(self) -> None:
-        close_lists(self)
 
-
-class Reading(Value, frozen=True, kw_only=True):
+class Reading(Closed, frozen=True, kw_only=True):
     """One value that a module measures: temperature (°C), voltage (V), bias (mA), tx-power, rx-power (mW).
 
     `lane` None: of the whole module. `flags`: what the module has flagged since its flags were last read ("high
@@ -95,11 +90,8 @@ class Reading(Value, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
     flags_read: int = 0
 
-    def __post_init__(self) -> None:
-        close_lists(self)
 
-
-class Transceiver(Value, frozen=True, kw_only=True):
+class Transceiver(Closed, frozen=True, kw_only=True):
     """The module in a port, in its own words. None is unknown.
 
     `copper`: a cable without optics. `monitored`: it measures itself. `flagged`: it has alarm and warning flags.
@@ -115,9 +107,7 @@ class Transceiver(Value, frozen=True, kw_only=True):
     readings: tuple[Reading, ...] = ()
     limits: Mapping[str, Mapping[str, float | None]] = {}
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "limits")
+    MAPPINGS = ("limits",)
 
 
 class PortDetail(Value, frozen=True, kw_only=True):
@@ -129,7 +119,7 @@ class PortDetail(Value, frozen=True, kw_only=True):
     module_error: str | None = None
 
 
-class PortInfo(Value, frozen=True, kw_only=True):
+class PortInfo(Closed, frozen=True, kw_only=True):
     """Which lanes and speeds an InfiniBand port supports, which are enabled, and which it has. None is unknown.
 
     `widths`: numbers of lanes. `lane_gbps`: Gb/s of one lane, as the kernel counts them (100 for NDR). `gbps`: the rate
@@ -144,11 +134,8 @@ class PortInfo(Value, frozen=True, kw_only=True):
     unnamed: bool = False
     error: str | None = None
 
-    def __post_init__(self) -> None:
-        close_lists(self)
 
-
-class RoceState(Value, frozen=True, kw_only=True):
+class RoceState(Closed, frozen=True, kw_only=True):
     """How a RoCE port is set. None is unknown; `why` has the reason by field, as far as there is one.
 
     `gid_types`: the kinds of its GIDs in the kernel's words, each once, up to the first "RoCE v2". `trust`: "dscp" or
@@ -167,9 +154,7 @@ class RoceState(Value, frozen=True, kw_only=True):
     traffic_class: int | None = None
     why: Mapping[str, str] = {}
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "why")
+    MAPPINGS = ("why",)
 
 
 # --- rates ----------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hosttune.model.devicepath import DevicePath, GpuRoof
-from hosttune.model.values import Document, Value, close_lists, from_json
+from hosttune.model.values import Document, Value, from_json
 
 PREDICTION_SCHEMA = "hosttune.prediction/v1"
 
@@ -47,9 +47,6 @@ class Prediction(Document, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     paths: tuple[DevicePath, ...] = ()
     roofs: tuple[GpuRoof, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "prediction") -> Prediction:

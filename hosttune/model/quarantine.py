@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.model.values import Value, close_lists, close_mappings, from_json, is_address
+from hosttune.model.values import Closed, Value, from_json, is_address
 
 REGISTER_SCHEMA = "hosttune.handover-register/v1"
 
@@ -24,7 +24,7 @@ def drive_mark(serial: str) -> str:
     return f"serial={serial.strip().replace('%', '%25').replace(' ', '%20')}"
 
 
-class DeviceRecord(Value, frozen=True, kw_only=True):
+class DeviceRecord(Closed, frozen=True, kw_only=True):
     """One device of the register.
 
     - `state`: "quarantined": no guest gets it; "clean": every step of its last hand-over is done, and it was returned;
@@ -56,8 +56,7 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
     recorded_since: str | None = None
     starts: str | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "firmware")
+    MAPPINGS = ("firmware",)
 
     @property
     def ways_out(self) -> str:
@@ -66,14 +65,11 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
         return f"finish it: hosttune handover --device {name}; or free it: hosttune handover release {name} --why TEXT"
 
 
-class Register(Value, frozen=True, kw_only=True):
+class Register(Closed, frozen=True, kw_only=True):
     """The register's document: at most one record for each address."""
 
     schema: str = REGISTER_SCHEMA
     devices: tuple[DeviceRecord, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @property
     def quarantined(self) -> tuple[DeviceRecord, ...]:
@@ -110,7 +106,7 @@ class StartRecording(Value, frozen=True, kw_only=True):
     since: str | None = None
 
 
-class HandoverState(Value, frozen=True, kw_only=True):
+class HandoverState(Closed, frozen=True, kw_only=True):
     """The register of a host, and the epochs of its devices.
 
     - `epochs`: how often each device of the register was given to a guest that started, by address; a device that is
@@ -125,9 +121,7 @@ class HandoverState(Value, frozen=True, kw_only=True):
     recording: StartRecording | None = None
     serials: Mapping[str, str] | None = None
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "epochs", "starts", "serials")
+    MAPPINGS = ("epochs", "starts", "serials")
 
     @property
     def register(self) -> Register:

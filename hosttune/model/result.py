@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from hosttune.model.values import Document, Value, close_lists, close_mappings, from_json
+from hosttune.model.values import Closed, Document, Value, from_json
 
 RESULT_SCHEMA = "hosttune.result/v1"
 
@@ -13,7 +13,7 @@ Outcome = Literal[
 ]
 
 
-class Entry(Value, frozen=True, kw_only=True):
+class Entry(Closed, frozen=True, kw_only=True):
     """The outcome of one action. `before`, `want` and `after` are values in the setting's normal form.
 
     `before_known` is False in a dry run on a capture that does not have the value: `before` is then the plan's, and
@@ -40,8 +40,7 @@ class Entry(Value, frozen=True, kw_only=True):
     before_known: bool = True
     when: Literal["after-stop"] | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "before", "want", "after")
+    MAPPINGS = ("before", "want", "after")
 
     @property
     def waits(self) -> bool:
@@ -57,7 +56,7 @@ class Entry(Value, frozen=True, kw_only=True):
         return self.waits and self.when is None
 
 
-class Drift(Value, frozen=True, kw_only=True):
+class Drift(Closed, frozen=True, kw_only=True):
     """An applied setting that has another value now: `expected` is the applied value, `actual` the present one.
 
     `hint`: what to do where applying the intent does not set it again.
@@ -69,8 +68,7 @@ class Drift(Value, frozen=True, kw_only=True):
     why: str | None = None
     hint: str | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "expected", "actual")
+    MAPPINGS = ("expected", "actual")
 
 
 class OpenTransaction(Value, frozen=True, kw_only=True):
@@ -99,9 +97,6 @@ class Result(Document, frozen=True, kw_only=True):
     differences: tuple[str, ...] = ()  # of a dry run: how a guest's definition would change, as a unified diff
     writes: tuple[str, ...] = ()  # of a dry run: every change in order; guests' files by size and sha256
     state_known: bool = True  # of status: false on a capture, which keeps no state: what is applied is unknown
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "result") -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import Closed, Value
 
 
 class Cpu(Value, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class HugePages(Value, frozen=True, kw_only=True):
     free: int | None = None
 
 
-class NumaNode(Value, frozen=True, kw_only=True):
+class NumaNode(Closed, frozen=True, kw_only=True):
     """One node directory of sysfs. `cpus` is the kernel's list unchanged.
 
     `kind`: "cpu" has CPUs, "memory" has memory and no CPU, "gpu" is a GPU's own memory, "empty" has neither.
@@ -71,8 +71,7 @@ class NumaNode(Value, frozen=True, kw_only=True):
     hugepages: tuple[HugePages, ...] | None = None
     kind: str | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "distances")
+    MAPPINGS = ("distances",)
 
 
 class Hugetlbfs(Value, frozen=True, kw_only=True):
@@ -83,7 +82,7 @@ class Hugetlbfs(Value, frozen=True, kw_only=True):
     libvirt: bool | None = None
 
 
-class MemorySettings(Value, frozen=True, kw_only=True):
+class MemorySettings(Closed, frozen=True, kw_only=True):
     """Host-wide memory settings, in the kernel's words. `hugetlbfs` None: the mounts could not be read."""
 
     thp: str | None = None  # the bracketed word of transparent_hugepage/enabled
@@ -94,8 +93,7 @@ class MemorySettings(Value, frozen=True, kw_only=True):
     overcommit_hugepages: Mapping[str, int] | None = None  # page size in bytes -> nr_overcommit_hugepages
     hugetlbfs: tuple[Hugetlbfs, ...] | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "overcommit_hugepages")
+    MAPPINGS = ("overcommit_hugepages",)
 
 
 # --- home nodes -----------------------------------------------------------------------------------------------

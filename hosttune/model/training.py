@@ -9,7 +9,7 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.model.text import below_root, decoding_fault
-from hosttune.model.values import Part, Value, close_lists, without_nulls
+from hosttune.model.values import Part, Value, without_nulls
 
 TRAINING_VERSION = 1
 
@@ -64,9 +64,6 @@ class Training(Part, frozen=True, kw_only=True):
     ring: bool = False
     claims: Claims = msgspec.field(default_factory=Claims)
     runs: tuple[Run, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "training") -> Training:

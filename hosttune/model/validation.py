@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from hosttune.model.configuration import Fact
-from hosttune.model.values import Value, check_address, close_lists, close_mappings, from_json, to_json
+from hosttune.model.values import Closed, Document, Value, check_address, from_json
 
 VALIDATION_SCHEMA = "hosttune.validation/v1"
 
@@ -29,7 +30,7 @@ _SEVERITY = (
 _PLACE = {word: place for place, words in enumerate(_SEVERITY) for word in words}
 
 
-class Acceptance(Value, frozen=True, kw_only=True):
+class Acceptance(Closed, frozen=True, kw_only=True):
     """Somebody's word that a warning or an unknown is known and allowed until a date, which is its last day (UTC).
 
     `subject` "": each subject of the check. `by`: who says so. `at`: when; None: a configuration says so. `device`:
@@ -46,8 +47,7 @@ class Acceptance(Value, frozen=True, kw_only=True):
     device: Mapping[str, str] = {}
     ended: str = ""
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "device")
+    MAPPINGS = ("device",)
 
     def covers(self, result: CheckResult) -> bool:
         """Return whether it names this result."""
@@ -114,7 +114,7 @@ class KnownDevice(Value, frozen=True, kw_only=True):
     model: str | None = None
 
 
-class Machine(Value, frozen=True, kw_only=True):
+class Machine(Closed, frozen=True, kw_only=True):
     """The machine that was validated: it decides which machines' figures can be compared. GPUs of known makers only.
 
     `digest` is that of the host document: it distinguishes machines without naming one. None if the host document has
@@ -127,11 +127,8 @@ class Machine(Value, frozen=True, kw_only=True):
     gpus: tuple[MeasuredGpu, ...] = ()
     devices: tuple[KnownDevice, ...] | None = None
 
-    def __post_init__(self) -> None:
-        close_lists(self)
 
-
-class Counted(Value, frozen=True, kw_only=True):
+class Counted(Closed, frozen=True, kw_only=True):
     """What was counted `uptime_seconds` after the start of a boot, by counters ("aer 0000:18:00.0") and word.
 
     `hosttune.model.counters` has the table of them.
@@ -141,11 +138,10 @@ class Counted(Value, frozen=True, kw_only=True):
     uptime_seconds: float
     counters: Mapping[str, Mapping[str, int]] = {}
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "counters")
+    MAPPINGS = ("counters",)
 
 
-class Validation(Value, frozen=True, kw_only=True):
+class Validation(Document, frozen=True, kw_only=True):
     """All results and samples of one run. `facts`: versions and clocks that belong to the figures.
 
     `worse`: what is worse than in the validation that it was compared with, one line each; None if there was none.
@@ -169,9 +165,7 @@ class Validation(Value, frozen=True, kw_only=True):
     counted: Counted | None = None
     looked: str | None = None
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-        close_mappings(self, "facts")
+    MAPPINGS = ("facts",)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "validation") -> Validation:
@@ -181,10 +175,6 @@ class Validation(Value, frozen=True, kw_only=True):
         for address in [gpu.address for gpu in machine.gpus] + [device.address for device in machine.devices or ()]:
             check_address(address, f"{where}: $.machine")
         return validation
-
-    def to_json(self) -> str:
-        """Return the validation as indented JSON."""
-        return to_json(self)
 
 
 def verdict_of(results: Iterable[CheckResult]) -> Verdict:
@@ -209,3 +199,9 @@ def worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     results = tuple(results)
     order = {check: n for n, check in enumerate(dict.fromkeys(result.check for result in results))}
     return tuple(sorted(results, key=lambda result: (severity(result.standing), order[result.check])))
+
+
+def counts(results: Iterable[CheckResult]) -> dict[str, int]:
+    """Return how many results have each outcome, worst first, including zeros; then those that are accepted, if any."""
+    standings = Counter(result.standing for result in results)
+    return {outcome: standings[outcome] for outcome in (*OUTCOMES, *([ACCEPTED] if standings[ACCEPTED] else []))}

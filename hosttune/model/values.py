@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -228,11 +228,25 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of every part of a document: frozen, and created with keyword arguments only."""
 
 
-class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Closed(Value, frozen=True, kw_only=True):
+    """Base class of what programs make too: its lists become tuples, and the fields named in `MAPPINGS` are frozen.
+
+    Only the value's own fields are changed. A decoder already makes tuples at every depth, and there are too many parts
+    to look at each.
+    """
+
+    MAPPINGS: ClassVar[tuple[str, ...]] = ()  # mappings, or of any type
+
+    def __post_init__(self) -> None:
+        close_mappings(self, *self.MAPPINGS)
+        close_lists(self)
+
+
+class Part(Closed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of every part of a document that a person writes: a key that is not known is an error, by its name."""
 
 
-class Document(Value, frozen=True, kw_only=True):
+class Document(Closed, frozen=True, kw_only=True):
     """Base class of a whole document."""
 
     def to_json(self) -> str:
@@ -249,11 +263,7 @@ def close_mappings(value: Value, *names: str) -> None:
 
 
 def close_lists(value: Value) -> None:
-    """Replace the lists in a value's fields by tuples. Called from `__post_init__` of whole documents.
-
-    Only the value's own fields are changed. A decoder already makes tuples at every depth, and there are too many parts
-    to look at each.
-    """
+    """Replace the lists in a value's own fields by tuples. Called from `__post_init__`."""
     for name in value.__struct_fields__:
         field = getattr(value, name)
         if isinstance(field, list):
@@ -396,19 +406,15 @@ def _prune(value: object, kind: msgspec.inspect.Type) -> object:
             takes = _takes_null(shape.value_type)
             return {name: part for name, part in value.items() if part is not None or takes}
         if isinstance(value, dict) and isinstance(shape, msgspec.inspect.StructType):
-            return _prune_struct(value, shape)
+            kept = dict(value)
+            for field in shape.fields:
+                part = kept.get(field.name, msgspec.UNSET)
+                if part is None and not field.required and not _takes_null(field.type):
+                    del kept[field.name]
+                elif isinstance(part, dict | list):
+                    kept[field.name] = _prune(part, field.type)
+            return kept
     return value
-
-
-def _prune_struct(value: dict[str, object], shape: msgspec.inspect.StructType) -> dict[str, object]:
-    kept = dict(value)
-    for field in shape.fields:
-        part = kept.get(field.name, msgspec.UNSET)
-        if part is None and not field.required and not _takes_null(field.type):
-            del kept[field.name]
-        elif isinstance(part, dict | list):
-            kept[field.name] = _prune(part, field.type)
-    return kept
 
 
 def _takes_null(kind: msgspec.inspect.Type) -> bool:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from hosttune.model.quarantine import DeviceRecord, StartRecording
-from hosttune.model.values import Document, Value, close_lists
+from hosttune.model.values import Closed, Document, Value
 
 VERIFICATION_SCHEMA = "hosttune.handover-verification/v1"
 STATUS_SCHEMA = "hosttune.handover-status/v1"
@@ -63,9 +63,6 @@ class Verification(Document, frozen=True, kw_only=True):
     expiring: bool = False
     revoked: tuple[RevokedList, ...] = ()
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-
     def of(self, address: str) -> tuple[Reason, ...]:
         """Return the reasons that are about a device, the host or the whole statement."""
         others = {device for device in self.devices if device != address}
@@ -120,7 +117,7 @@ class CourseStep(Value, frozen=True, kw_only=True):
     percent: int | None = None
 
 
-class CourseStatus(Value, frozen=True, kw_only=True):
+class CourseStatus(Closed, frozen=True, kw_only=True):
     """The newest hand-over of a host. `running`: a process works on it now; `ended`: its statement was written.
 
     Neither: it was cut off, and another `hosttune handover` of the same devices ends it.
@@ -132,9 +129,6 @@ class CourseStatus(Value, frozen=True, kw_only=True):
     ended: bool
     statement: str | None = None
     steps: tuple[CourseStep, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
 
 class HandoverStatus(Document, frozen=True, kw_only=True):
@@ -151,6 +145,3 @@ class HandoverStatus(Document, frozen=True, kw_only=True):
     recording: StartRecording | None
     course: CourseStatus | None = None
     statements: tuple[Verification, ...] | None = None
-
-    def __post_init__(self) -> None:
-        close_lists(self)

@@ -57,7 +57,6 @@ _NO_ACTION = (
     _RESTART,
 )
 _SHORT = ("clamped", "ignored", "stuck")
-_BACK = "nothing in force asks for it any more: back to what it was before hosttune's first write"
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -217,7 +216,13 @@ class _Beside(msgspec.Struct, frozen=True):
                 continue  # of a pool: others use what is there
             now = self.live.get(key, now_there.get(part, was.after))
             back = changed(
-                make_action(kind, was.setting.target, now, want, _BACK),
+                make_action(
+                    kind,
+                    was.setting.target,
+                    now,
+                    want,
+                    "nothing in force asks for it any more: back to what it was before hosttune's first write",
+                ),
                 effect="reboot" if reboot else "now",
                 change="back" if want == was.original else "set",
                 when="after-stop" if holders else "reboot" if reboot else "now",

@@ -177,29 +177,30 @@ def _check_names(host: Host, intent: Intent, force: InForce, others: Collection[
             raise BadInput(what, where=at, hint=hint)
 
 
-def _lost(host: Host, guest: GuestInForce) -> list[str]:
-    """Return which devices of a guest it cannot have any more: they are gone, or between two tenants."""
-    quarantined = quarantined_devices(host)
-    reasons = []
-    for device in guest.places.devices:
-        if device.kind != "mdev" and device.address not in host.index.pci:
-            reasons.append(f"{device.address} is gone: this host has no such device now")
-        elif device.address in quarantined:
-            reasons.append(quarantined[device.address])
-    return reasons
-
-
 def _as_it_is(host: Host, guest: GuestInForce, wanted: GuestIntent) -> GuestInForce | Unplaced | PlanFinding:
     """Return a guest whose request is the same, with the devices that are at its addresses now.
 
     Unplaced: it cannot have them all, and is left as it is. PlanFinding: it cannot have its place, and is placed anew.
     """
-    if lost := _lost(host, guest):
+    quarantined = quarantined_devices(host)
+    lost = []
+    for device in guest.places.devices:
+        if device.kind != "mdev" and device.address not in host.index.pci:
+            lost.append(f"{device.address} is gone: this host has no such device now")
+        elif device.address in quarantined:
+            lost.append(quarantined[device.address])
+    if lost:
         hint = "change the devices in its intent"
         if not isinstance(wanted.gpus, tuple):
             hint += f", or let it have others: hosttune plan -f FILE --replan {guest.name}"
         return Unplaced(guest=guest.name, why=(*lost, "it is left as it is"), relaxation=(hint,), stays=True)
-    now = _as_seen(host, guest.places)
+    catalogue = read_catalogue(host)
+    seen = ((device, identity(catalogue, device.address, host)) for device in guest.places.devices)
+    devices = (
+        device if device.kind == "mdev" or same_device(device.identity, here) else changed(device, identity=here)
+        for device, here in seen
+    )
+    now = changed(guest.places, devices=tuple(devices))
     if displaced := _displaced(host, guest.places, now):
         return PlanFinding(level="warn", text=f"{displaced}: it is placed anew", where=f"guest {guest.name}")
     return changed(guest, places=now)
@@ -210,17 +211,6 @@ def _exchanged(guest: GuestInForce, same: GuestInForce) -> Iterator[PlanFinding]
     if new:
         text = f"another device is at {', '.join(new)} than was planned: the guest gets it, at its old place"
         yield PlanFinding(level="info", text=text, where=f"guest {guest.name}")
-
-
-def _as_seen(host: Host, places: PlannedGuest) -> PlannedGuest:
-    """Return a guest's places with the devices that are at their addresses now: one may have been exchanged."""
-    catalogue = read_catalogue(host)
-    seen = ((device, identity(catalogue, device.address, host)) for device in places.devices)
-    exchanged = (
-        device if device.kind == "mdev" or same_device(device.identity, now) else changed(device, identity=now)
-        for device, now in seen
-    )
-    return changed(places, devices=tuple(exchanged))
 
 
 def _displaced(host: Host, places: PlannedGuest, now: PlannedGuest) -> str | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hosttune.bench.baselines import Standard
-from hosttune.bench.measures import Measure, measures
-from hosttune.bench.standards import scales
+from hosttune.bench.measures import Measure, measures, scales
 from hosttune.model.evidence import Evidence
 from hosttune.model.handover import digest_of
 from hosttune.model.listing import some
@@ -24,7 +23,6 @@ from hosttune.report.validation import machine_text, results_table
 _MONO = dict.fromkeys(("address", "UUID"), "mono")
 _FIRMWARE = ("vbios", "nic-firmware", "drive-firmware")
 _MANY = 6  # subjects named in a cell
-_NOTHING_MEASURED = "Nothing was measured: hosttune validate --level 1 (or 2, 3) -o certificate measures."
 _NOT_HANDED = (
     "No signed statement is kept on this host: nothing says that its devices were reset and erased after the last"
     " tenant (hosttune handover)."
@@ -132,7 +130,14 @@ def _figures(validation: Validation, evidence: Evidence, standard: Standard) -> 
     return Section(
         heading="Figures against floors",
         lead="The worst median of each figure." if rows else "",
-        blocks=(table if rows else Lines(lines=(_NOTHING_MEASURED,), style="dim"),),
+        blocks=(
+            table
+            if rows
+            else Lines(
+                lines=("Nothing was measured: hosttune validate --level 1 (or 2, 3) -o certificate measures.",),
+                style="dim",
+            ),
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hosttune.model.collective import CollectiveReport, GroupState, HostGroup, Member, Scaling
 from hosttune.model.listing import some
 from hosttune.model.text import count
-from hosttune.model.values import format_size
+from hosttune.model.values import format_size, grouped
 from hosttune.report.blocks import Lines, Report, Table
 from hosttune.report.outcomes import unmeasured_hosts
 
@@ -132,17 +132,12 @@ def group_text(group: HostGroup) -> str:
 def unmeasured(report: CollectiveReport) -> Iterator[str]:
     """Yield the hosts that were not measured, and the reasons of unknown groups, alike ones together."""
     yield from unmeasured_hosts(report)
-    by_reason: dict[tuple[str, str | None], list[HostGroup]] = {}
-    for group in report.groups:
-        if group.state == "unknown" and not group.repeated:
-            by_reason.setdefault((group.outcome, group.why), []).append(group)
-    lines = []
-    for (outcome, why), groups in by_reason.items():
+    unknown = (group for group in report.groups if group.state == "unknown" and not group.repeated)
+    for (outcome, why), groups in grouped(((group.outcome, group.why), group) for group in unknown).items():
         what = f"{outcome}, not judged" if outcome == "measured" else outcome
         steps = [f"step {step}" for step in dict.fromkeys(group.step for group in groups)]
         reason = f": {why}" if why else ""
-        lines.append(f"unknown: {what}{reason}: {count(len(groups), 'group')} ({some(steps, 4)})")
-    yield from lines
+        yield f"unknown: {what}{reason}: {count(len(groups), 'group')} ({some(steps, 4)})"
 
 
 def member_report(member: Member) -> Report:

@@ -123,11 +123,7 @@ def _predicted_bar(words: str, figure: PredictedFigure, axis: float) -> BarRow:
 
 def alike(figures: Iterable[PredictedFigure]) -> list[tuple[str, list[PredictedFigure]]]:
     """Return figures in groups that differ in their device alone, each with words for its subjects."""
-    groups: dict[tuple[object, ...], list[PredictedFigure]] = {}
-    for figure in figures:
-        groups.setdefault(
-            (figure.metric, _kind(figure), figure.bound, figure.typical, figure.value, figure.because), []
-        ).append(figure)
+    groups = grouped(((row.metric, _kind(row), row.bound, row.typical, row.value, row.because), row) for row in figures)
     return [(_subjects(rows), rows) for rows in groups.values()]
 
 

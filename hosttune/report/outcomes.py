@@ -6,7 +6,6 @@ Pure text and numbers, independent of a format. No outcome is shown by colour al
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -15,7 +14,7 @@ from hosttune.model.collective import CollectiveReport
 from hosttune.model.evidence import LOOKED
 from hosttune.model.pairs import PairsReport
 from hosttune.model.text import count
-from hosttune.model.validation import ACCEPTED, OUTCOMES, Acceptance, CheckResult, Validation, worst_first
+from hosttune.model.validation import ACCEPTED, Acceptance, CheckResult, Validation, counts, worst_first
 from hosttune.model.values import Value, grouped
 
 WORDS = {
@@ -71,12 +70,6 @@ class NextStep(Value, frozen=True, kw_only=True):
     hint: str
     outcome: str
     mends: tuple[tuple[str, tuple[str, ...]], ...]
-
-
-def counts(results: Iterable[CheckResult]) -> dict[str, int]:
-    """Return how many results have each outcome, worst first, including zeros; then those that are accepted, if any."""
-    standings = Counter(result.standing for result in results)
-    return {outcome: standings[outcome] for outcome in (*OUTCOMES, *([ACCEPTED] if standings[ACCEPTED] else []))}
 
 
 def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hosttune.model.listing import some
 from hosttune.model.pairs import GPU_RAIL, Ends, Fault, Pair, PairsReport, Port
 from hosttune.model.text import count
+from hosttune.model.values import grouped
 from hosttune.report.blocks import Lines, Maps, Report, Table
 from hosttune.report.heatmaps import HeatCell, Matrix, cell_step, colour_range
 from hosttune.report.outcomes import unmeasured_hosts
@@ -84,38 +85,32 @@ def rail_lines(report: PairsReport) -> Iterator[str]:
 def unmeasured(report: PairsReport) -> Iterator[str]:
     """Yield the hosts that were not measured, and the reasons of unknown pairs, alike ones together."""
     yield from unmeasured_hosts(report)
-    by_reason: dict[tuple[str, str | None], list[str]] = {}
-    for pair in report.pairs:
-        if pair.state == "unknown":
-            by_reason.setdefault((pair.outcome, pair.why), []).append(
-                f"{pair.sender} to {pair.receiver} on {pair.rail}"
-            )
-    lines = [
-        f"unknown: {outcome}{f': {why}' if why else ''}: {count(len(names), 'pair')} ({some(names, 4)})"
-        for (outcome, why), names in by_reason.items()
-    ]
-    yield from lines
+    by_reason = grouped(
+        ((pair.outcome, pair.why), f"{pair.sender} to {pair.receiver} on {pair.rail}")
+        for pair in report.pairs
+        if pair.state == "unknown"
+    )
+    for (outcome, why), names in by_reason.items():
+        yield f"unknown: {outcome}{f': {why}' if why else ''}: {count(len(names), 'pair')} ({some(names, 4)})"
 
 
 def counted(report: PairsReport) -> Iterator[str]:
     """Yield what ports counted while their pair was measured, worst pairs first."""
     with_errors = [(pair, pair.errors) for pair in report.pairs if pair.errors]
     with_errors.sort(key=lambda row: -len(row[1]))
-    lines = [f"errors: {row.sender} to {row.receiver} on {row.rail}: {some(errors, 4)}" for row, errors in with_errors]
-    yield from lines
+    for pair, errors in with_errors:
+        yield f"errors: {pair.sender} to {pair.receiver} on {pair.rail}: {some(errors, 4)}"
 
 
 def smaller_paths(report: PairsReport) -> Iterator[str]:
     """Yield the paths that do not carry packets as large as the sender's MTU, alike ones together."""
-    by_rail: dict[tuple[str, str | None], list[str]] = {}
-    for pair in report.pairs:
-        if pair.path_mtu.state == "smaller":
-            by_rail.setdefault((pair.rail, pair.path_mtu.why), []).append(f"{pair.sender} to {pair.receiver}")
-    lines = [
-        f"MTU of the path on {rail}: {why}: the peer's port or a switch has less ({some(names, 8)})"
-        for (rail, why), names in by_rail.items()
-    ]
-    yield from lines
+    by_rail = grouped(
+        ((pair.rail, pair.path_mtu.why), f"{pair.sender} to {pair.receiver}")
+        for pair in report.pairs
+        if pair.path_mtu.state == "smaller"
+    )
+    for (rail, why), names in by_rail.items():
+        yield f"MTU of the path on {rail}: {why}: the peer's port or a switch has less ({some(names, 8)})"
 
 
 def measured_hosts(report: PairsReport) -> list[str]:

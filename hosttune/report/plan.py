@@ -211,9 +211,7 @@ def guest_section(guest: PlannedGuest, host: Host, expected: Expectation | None)
     devices = tuple(device_row(device, host.index.pci, models) for device in guest.devices)
     figures = tuple(expected_rows(expected)) if expected else ()
     # (what, value) rows: cells with their pins, other threads, fabric partition, MIG, 64-bit window.
-    rows: list[tuple[str, str]] = []
-    for cell in guest.cells:
-        rows += _cell_rows(guest, cell)
+    rows = [row for cell in guest.cells for row in _cell_rows(guest, cell)]
     rows.append(("emulator threads", f"host CPUs {short_lists(guest.emulator_cpus or 'none')}"))
     rows += [(f"I/O thread {n}", f"host CPUs {short_lists(cpus)}") for n, cpus in enumerate(guest.iothread_cpus, 1)]
     if guest.fabric_partition is not None:
@@ -431,13 +429,8 @@ def _value(value: Any) -> str:
 
 
 def finding_table(heading: str, findings: Sequence[PlanFinding]) -> Table:
-    """Return findings, the most important level first."""
-    rows = tuple((Mark(_MARKS[level], level), text) for level, text in finding_rows(findings))
-    return Table(heading=heading, columns=("level", "finding"), rows=rows, whole=True)
-
-
-def finding_rows(findings: Sequence[PlanFinding]) -> list[tuple[str, str]]:
-    """Return (level, text with its places), the most important level first; equal texts are one row."""
+    """Return findings with their places, the most important level first; equal texts are one row."""
     worst_first = sorted(findings, key=lambda finding: severity(finding.level))
     places = grouped(((finding.level, finding.text), finding.where) for finding in worst_first)
-    return [(level, f"{text} ({some(where)})") for (level, text), where in places.items()]
+    rows = tuple((Mark(_MARKS[level], level), f"{text} ({some(where)})") for (level, text), where in places.items())
+    return Table(heading=heading, columns=("level", "finding"), rows=rows, whole=True)

@@ -14,11 +14,10 @@ from statistics import median
 from msgspec.structs import replace
 
 from hosttune.bench.baselines import Standard
-from hosttune.bench.measures import Measure
-from hosttune.bench.standards import device_kinds
+from hosttune.bench.measures import Measure, device_kinds
 from hosttune.model.host import Host
 from hosttune.model.text import number
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import Closed, Value
 from hosttune.report.judged import OWN_WORDS
 
 # Bytes of one element of the two inputs and of the result.
@@ -34,7 +33,7 @@ MEASURED, BY_MODEL = OWN_WORDS["measured"], OWN_WORDS["model"]
 _LABEL = 14.0  # between the base lines of two labels
 
 
-class Roof(Value, frozen=True, kw_only=True):
+class Roof(Closed, frozen=True, kw_only=True):
     """The maximum of a device: memory in GB/s (10^9), dense products in TFLOP/s by number type.
 
     `own`: what this host's device reaches ("memory" in GB/s, number types in TFLOP/s); `own_is` says how that is known.
@@ -47,8 +46,7 @@ class Roof(Value, frozen=True, kw_only=True):
     own: Mapping[str, float] = {}
     own_is: str = ""
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "compute", "own")
+    MAPPINGS = ("compute", "own")
 
 
 class RooflineRun(Value, frozen=True, kw_only=True):

@@ -118,14 +118,10 @@ def _cpus(host: Host) -> str:
     hidden = CpuSet(cpu.id for cpu in online if cpu.allowed is False)
     facts.append(f"offline {short_list(offline)}" if offline else "")
     facts.append(f"hidden from guests by a cpuset {short_list(hidden)}" if hidden else "")
-    facts.append(_frequency(host, online))
-    return ", ".join(fact for fact in facts if fact)
-
-
-def _frequency(host: Host, online: tuple[Cpu, ...]) -> str:
     driver = host.cpu_model.scaling_driver if host.cpu_model else None
     modes = sorted({"/".join(word for word in (cpu.governor, cpu.energy_preference) if word) for cpu in online} - {""})
-    return " ".join(word for word in (driver, " and ".join(modes)) if word)
+    facts.append(" ".join(word for word in (driver, " and ".join(modes)) if word))
+    return ", ".join(fact for fact in facts if fact)
 
 
 def _memory(host: Host) -> str:

@@ -5,11 +5,11 @@ every result, changes, measurements, and plan against reality.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hosttune.bench.baselines import Standard
-from hosttune.bench.measures import by_metric, figure_rows, measures
-from hosttune.bench.standards import scales
+from hosttune.bench.measures import by_metric, figure_rows, measures, scales
 from hosttune.domain.defined import as_planned
 from hosttune.domain.guestdiff import DIFFERENT, UNKNOWN, Comparison, compare_definition
 from hosttune.model.diagnosis import Diagnosis
@@ -17,7 +17,7 @@ from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.text import count, number
-from hosttune.model.validation import OUTCOMES, CheckResult, Validation, worst_first
+from hosttune.model.validation import OUTCOMES, CheckResult, Validation, counts, worst_first
 from hosttune.model.values import Value, format_size
 from hosttune.report.bars import charts
 from hosttune.report.blocks import (
@@ -45,7 +45,6 @@ from hosttune.report.outcomes import (
     WORDS,
     Mark,
     NextStep,
-    counts,
     folded,
     groups,
     headline,
@@ -414,9 +413,7 @@ def machine_text(host: Host | None) -> str:
     facts += [f"{online} CPUs" + (f", {model.model}" if model and model.model else "")] if online else []
     sizes = [node.memory_bytes for node in host.numa_nodes if node.memory_bytes]
     facts += [f"{format_size(sum(sizes))} in {count(len(sizes), 'node')}"] if sizes else []
-    gpus: dict[str, int] = {}
-    for gpu in host.index.accelerators:
-        gpus[gpu.model or f"{gpu.vendor} GPU"] = gpus.get(gpu.model or f"{gpu.vendor} GPU", 0) + 1
+    gpus = Counter(gpu.model or f"{gpu.vendor} GPU" for gpu in host.index.accelerators)
     facts += [f"{number} × {name}" for name, number in gpus.items()]
     facts += [f"kernel {host.kernel}"] if host.kernel else []
     return " · ".join(fact for fact in facts if fact)

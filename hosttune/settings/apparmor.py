@@ -6,7 +6,7 @@ of a guest, so nothing is restarted; running guests keep the profile that they w
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.linux.apparmor import (
     LOCAL,
@@ -19,7 +19,7 @@ from hosttune.linux.apparmor import (
     without_rule,
 )
 from hosttune.machine.system import System
-from hosttune.settings.setting import FILE, KEEP_STAGE, ServedByOthers, refuse
+from hosttune.settings.setting import FILE, KEEP_STAGE, ServedByOthers, Targets, refuse
 
 _MODE = 0o644
 
@@ -31,13 +31,7 @@ class AppArmorRule(ServedByOthers):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if target != LOCAL:
-            raise refuse(cls.kind, target, "not a part of a profile that hosttune changes", f"it is {LOCAL}")
-        return cls(target)
+    targets = Targets(LOCAL.__eq__, "not a part of a profile that hosttune changes", f"it is {LOCAL}")
 
     def check(self, value: Any) -> None:
         """See Setting."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.errors import WriteFailed
 from hosttune.machine.system import System
 from hosttune.model.values import FrozenMap, is_address
 from hosttune.settings.files import chosen_word, whole_number
-from hosttune.settings.setting import DEVICES, Setting, refuse
+from hosttune.settings.setting import DEVICES, Setting, Targets, refuse
 
 SCHEDULER, REQUESTS, AFFINITY = "scheduler", "nr_requests", "rq_affinity"
 FEWEST_REQUESTS, MOST_REQUESTS = 4, 1 << 16  # BLKDEV_MIN_RQ; far above any drive's queue
@@ -32,14 +32,11 @@ class NvmeQueue(Setting):
     kind: ClassVar[str] = "nvme-queue"
     limit_seconds: ClassVar[float | None] = 60.0  # the kernel drains the queue first; a faulty drive may never finish
     may_stop_midway: ClassVar[bool] = True  # a new scheduler sets its own queue depth
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        match = _TARGET.fullmatch(target)
-        if match is None or not is_address(match[1]):
-            raise refuse(cls.kind, target, "not a namespace of an NVMe drive", 'write "0000:c1:00.0 n1"')
-        return cls(target)
+    targets = Targets(
+        lambda target: (match := _TARGET.fullmatch(target)) and is_address(match[1]),
+        "not a namespace of an NVMe drive",
+        'write "0000:c1:00.0 n1"',
+    )
 
     def check(self, value: Any) -> None:
         """See Setting."""

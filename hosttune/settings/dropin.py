@@ -11,12 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.errors import CommandFailed, WriteFailed
 from hosttune.machine.system import System
 from hosttune.settings.drivers import UDEV_RULES, udev_rules
-from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, Targets, refuse
 
 BOOT_UNIT = "/etc/systemd/system/hosttune-boot.service"
 UNIT_NAME = "hosttune-boot.service"
@@ -117,13 +117,7 @@ class DropIn(Setting):
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True  # a unit's file may exist before the unit is enabled
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if target not in FILES:
-            raise refuse(cls.kind, target, "not a file of hosttune", f"one of {', '.join(sorted(FILES))}")
-        return cls(target)
+    targets = Targets(FILES.__contains__, "not a file of hosttune", f"one of {', '.join(sorted(FILES))}")
 
     def check(self, value: Any) -> None:
         """See Setting."""

@@ -22,7 +22,7 @@ class OneFile(Setting):
     path: ClassVar[str]
     target_name: ClassVar[str | None] = None
     form: ClassVar[Form] = "text"
-    values: ClassVar[tuple[str | int, ...]] = ()
+
     numbers: ClassVar[range | None] = None
 
     @classmethod
@@ -33,7 +33,7 @@ class OneFile(Setting):
     def check(self, value: Any) -> None:
         """See Setting."""
         if self.numbers is None:
-            one_of(self, value, self.values)
+            super().check(value)
         elif type(value) is not int or value not in self.numbers:
             allowed = f"{self.numbers[0]} to {self.numbers[-1]}"
             raise refuse(self.kind, self.target, f"invalid value {value!r}", allowed)
@@ -60,12 +60,6 @@ def only(cls: type[S], target: str, known: str) -> S:
     if target != known:
         raise refuse(cls.kind, target, f"not a target of {cls.kind}", f"it is {known}")
     return cls(target)
-
-
-def one_of(setting: Setting, value: Any, values: tuple[Any, ...]) -> None:
-    """Raise BadInput unless the value is one of these, of the same type."""
-    if not any(type(value) is type(known) and value == known for known in values):
-        raise refuse(setting.kind, setting.target, f"invalid value {value!r}", f"one of {values}")
 
 
 def parsed(form: Form, text: str | None) -> Any:

@@ -8,7 +8,7 @@ was interrupted before the boot loader had it. The effective value is read from 
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.errors import WriteFailed
 from hosttune.linux.systemdboot import LOADER_INFO, PROXMOX, PROXMOX_DISKS
@@ -18,7 +18,7 @@ from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, BootLoader, St
 from hosttune.settings.grub import Grub
 from hosttune.settings.grubby import Grubby
 from hosttune.settings.kernelinstall import KernelInstall
-from hosttune.settings.setting import BOOT, KEEP_STAGE, WrittenTogether, refuse
+from hosttune.settings.setting import BOOT, KEEP_STAGE, Targets, WrittenTogether, refuse
 
 # --- which boot loader a machine has -------------------------------------------------------------------------
 
@@ -60,13 +60,7 @@ class KernelArguments(WrittenTogether):
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if target not in NAMES:
-            raise refuse(cls.kind, target, "not an argument that hosttune sets", f"known: {', '.join(sorted(NAMES))}")
-        return cls(target)
+    targets = Targets(NAMES.__contains__, "not an argument that hosttune sets", f"known: {', '.join(sorted(NAMES))}")
 
     def check(self, value: Any) -> None:
         """See Setting."""

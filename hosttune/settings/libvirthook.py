@@ -6,12 +6,12 @@ it; until then starts are not recorded, and `hosttune handover status` says so.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.errors import WriteFailed
-from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.machine.system import System, state_in
 from hosttune.settings.hook import MODE, PLACE, hook_text, recording_of
-from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, Targets, refuse
 
 INSTALLED, FOREIGN, OLDER = "installed", "of another program", "of another version or state directory"
 _OURS = "#!/bin/sh\n# Written by hosttune"
@@ -24,13 +24,7 @@ class LibvirtHook(Setting):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if target != PLACE:
-            raise refuse(cls.kind, target, "not the place of hosttune's hook", f"it is {PLACE}")
-        return cls(target)
+    targets = Targets(PLACE.__eq__, "not the place of hosttune's hook", f"it is {PLACE}")
 
     def check(self, value: Any) -> None:
         """See Setting."""
@@ -39,7 +33,7 @@ class LibvirtHook(Setting):
 
     def waits_for(self, system: System) -> str | None:
         """See Setting."""
-        if hook_text(_state(system)) is None:
+        if hook_text(state_in(system)) is None:
             return "the path of the state directory has characters that a shell would interpret"
         if self.read(system) == FOREIGN:
             return f"{self.target} is a file of another program: move it away"
@@ -55,7 +49,7 @@ class LibvirtHook(Setting):
         if data is None:
             return None
         text = data.decode("utf-8", "replace")
-        if text == hook_text(_state(system)):
+        if text == hook_text(state_in(system)):
             return INSTALLED
         return OLDER if text.startswith(_OURS) else FOREIGN
 
@@ -67,14 +61,10 @@ class LibvirtHook(Setting):
         """See Setting. A hook of another version is replaced; a revert cannot bring it back, and removes the file."""
         if self.read(system) == FOREIGN:
             raise WriteFailed(self.target, "a file that hosttune did not write: move it away")
-        text = hook_text(_state(system))
+        text = hook_text(state_in(system))
         if value != INSTALLED or text is None:
             system.remove(self.target)
             return None
         system.replace(self.target, text.encode(), MODE)
-        recording = recording_of(system, _state(system))
+        recording = recording_of(system, state_in(system))
         return recording.why if recording is not None else None
-
-
-def _state(system: System) -> str:
-    return STATE_INSIDE if system.captured else state_directory()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.commandline import PAGES
 from hosttune.settings.files import Form, OneFile, whole_number
-from hosttune.settings.setting import MayGiveLess, Remediable, refuse
+from hosttune.settings.setting import MayGiveLess, Remediable, Targets, refuse
 
 _POOL = rf"{sysfs.NODES}/node[0-9]{{1,4}}/hugepages/hugepages-[0-9]{{1,8}}kB/nr_hugepages"
 _MOST_PAGES = 1 << 40
@@ -26,13 +26,7 @@ class NodeHugePages(MayGiveLess, Remediable):
     kind: ClassVar[str] = "hugepages"
     limit_seconds: ClassVar[float | None] = 300.0  # the kernel moves memory to get contiguous pages
     may_stop_midway: ClassVar[bool] = True  # a signal stops the kernel (mm/hugetlb.c, set_max_huge_pages)
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if not re.fullmatch(_POOL, target):
-            raise refuse(cls.kind, target, "not a node's pool of huge pages", "plan again")
-        return cls(target)
+    targets = Targets(re.compile(_POOL).fullmatch, "not a node's pool of huge pages")
 
     def check(self, value: Any) -> None:
         """See Setting."""

@@ -60,15 +60,6 @@ def config_of(system: System, address: str) -> bytes:
     return b"" if state == "D3cold" else system.read_bytes(config_path(address)) or b""
 
 
-def field_at(config: bytes, field: Field) -> int | None:
-    """Return the position of the field's register in this configuration space; None if there is none."""
-    find = extended_capability_at if field.extended else capability_at
-    start = find(config, field.capability)
-    if start is None or start + field.offset + 2 > len(config):
-        return None
-    return start + field.offset
-
-
 def write_field(system: System, address: str, field: Field, bits: int) -> str | None:
     """Set a field of a function to `bits` (in place, not shifted); every other bit is kept. Raises WriteFailed.
 
@@ -78,9 +69,10 @@ def write_field(system: System, address: str, field: Field, bits: int) -> str | 
     if field not in WRITABLE or bits & ~field.mask:
         raise WriteFailed(path, f"{bits:#06x} of {field.register} must not be written")
     config = config_of(system, address)
-    at = field_at(config, field)
-    if at is None:
+    start = (extended_capability_at if field.extended else capability_at)(config, field.capability)
+    if start is None or start + field.offset + 2 > len(config):
         raise WriteFailed(path, f"it does not answer, or has no {field.register}")
+    at = start + field.offset
     word = int.from_bytes(config[at : at + 2], "little")
     if word == _GONE or word & field.acts:
         raise WriteFailed(

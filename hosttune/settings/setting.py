@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from hosttune.errors import BadInput, Unreadable
 from hosttune.machine.system import System
@@ -27,6 +27,14 @@ ISOLATION_STAGE, HOST_STAGE, KEEP_STAGE, GUEST_STAGE, START_STAGE, AFTER_START_S
 OF_GUESTS: Final = (GUEST_STAGE, START_STAGE)  # only libvirt knows these
 
 
+class Targets(NamedTuple):
+    """The targets of a kind: those that `has` accepts; of another, what it is ({0!r}: the target) and what to do."""
+
+    has: Callable[[str], object]
+    what: str
+    hint: str = "plan again"
+
+
 class Setting(ABC):
     """One setting. `target` is its identity within its kind, as written in a plan.
 
@@ -36,6 +44,8 @@ class Setting(ABC):
     """
 
     kind: ClassVar[str] = ""
+    targets: ClassVar[Targets]
+    values: ClassVar[tuple[Any, ...]] = ()  # those that a plan can want, of exactly these types
     scope: ClassVar[str] = RUNTIME
     stage: ClassVar[int] = HOST_STAGE
     limit_seconds: ClassVar[float | None] = None
@@ -59,21 +69,24 @@ class Setting(ABC):
         return f"{type(self).__name__}({self.target!r})"
 
     @classmethod
-    @abstractmethod
     def of(cls, target: str) -> Self:
         """Return the setting of a target.
 
         Raises BadInput for a target that this kind cannot have: plans are untrusted.
         """
+        if not cls.targets.has(target):
+            raise refuse(cls.kind, target, cls.targets.what.format(target, target[:40]), cls.targets.hint)
+        return cls(target)
 
     @classmethod
     def restored(cls, target: str) -> Setting:
         """Return the setting of a target in a journal: as `of`, but also for a merged setting. Raises BadInput."""
         return cls.of(target)
 
-    @abstractmethod
     def check(self, value: Any) -> None:
         """Raise BadInput for a value that the setting cannot have. Called before anything is written."""
+        if not any(type(value) is type(known) and value == known for known in self.values):
+            raise refuse(self.kind, self.target, f"invalid value {value!r}", f"one of {self.values}")
 
     @abstractmethod
     def read(self, system: System) -> Any:
@@ -327,13 +340,11 @@ DEVICES = sysfs.PCI_DEVICES
 class OfFunction(Setting):
     """Base class of settings of one PCI function."""
 
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if not is_address(target):
-            what = f"{target[:40]!r} is not a PCI address"
-            raise refuse(cls.kind, target, what, "write it as the kernel does, in full and in lower case: 0000:41:00.0")
-        return cls(target)
+    targets = Targets(
+        is_address,
+        "{1!r} is not a PCI address",
+        "write it as the kernel does, in full and in lower case: 0000:41:00.0",
+    )
 
     @property
     def path(self) -> str:

@@ -8,10 +8,10 @@ last one wins.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.machine.system import System
-from hosttune.settings.setting import AT_BOOT, FILE, NOW, NowAndAtBoot, refuse
+from hosttune.settings.setting import AT_BOOT, FILE, NOW, NowAndAtBoot, Targets, refuse
 
 DROP_IN = "/etc/sysctl.d/90-hosttune.conf"
 _HEAD = "# Written by hosttune; `hosttune revert` takes its lines away.\n"
@@ -32,13 +32,7 @@ class Sysctl(NowAndAtBoot):
 
     kind: ClassVar[str] = "sysctl"
     scope: ClassVar[str] = FILE
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if target not in NAMES:
-            raise refuse(cls.kind, target, "not a sysctl that hosttune sets", f"one of {', '.join(NAMES)}")
-        return cls(target)
+    targets = Targets(NAMES.__contains__, "not a sysctl that hosttune sets", f"one of {', '.join(NAMES)}")
 
     def check(self, value: Any) -> None:
         """See Setting."""

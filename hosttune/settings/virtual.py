@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.errors import Unreadable, WriteFailed
 from hosttune.machine.iplink import FLAGS, GUIDS, Settings, read_function, uplink
@@ -17,7 +17,7 @@ from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.values import FrozenMap, is_address
 from hosttune.settings.drivers import SriovVfs
-from hosttune.settings.setting import EditedInPlace, MadeByAnother, refuse
+from hosttune.settings.setting import EditedInPlace, MadeByAnother, Targets, refuse
 
 _TARGET = re.compile(r"(.{1,20})/(0|[1-9][0-9]{0,4})")
 _HEX = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}(:[0-9a-f]{2}:[0-9a-f]{2})?")
@@ -32,14 +32,11 @@ class VirtualFunction(EditedInPlace, MadeByAnother):
     limit_seconds: ClassVar[float | None] = 60.0  # the firmware of the device answers
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        match = _TARGET.fullmatch(target)
-        if match is None or not is_address(match[1]):
-            raise refuse(cls.kind, target, f"{target[:40]!r} is not a virtual function", "write it as 0000:41:00.0/0")
-        return cls(target)
+    targets = Targets(
+        lambda target: (match := _TARGET.fullmatch(target)) and is_address(match[1]),
+        "{1!r} is not a virtual function",
+        "write it as 0000:41:00.0/0",
+    )
 
     @property
     def made_by(self) -> tuple[str, str]:

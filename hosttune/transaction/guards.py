@@ -24,7 +24,7 @@ from hosttune.model.listing import some
 from hosttune.model.plan import Plan, Unplaced
 from hosttune.model.platform import RunningGuest
 from hosttune.model.quarantine import DeviceRecord
-from hosttune.model.values import addresses_in
+from hosttune.model.values import addresses_in, grouped
 from hosttune.settings.drivers import virtual_functions
 from hosttune.settings.setting import Disturbing, FreesDevice, MayGiveLess, TakesDevice
 from hosttune.transaction.site import Site
@@ -304,10 +304,7 @@ def _functions_changing_driver(system: System, record: Record) -> tuple[str, ...
 
 def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
     """Report settings that still have hosttune's value if more is in use than the original value would provide."""
-    by_setting: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        by_setting.setdefault((record.kind, record.target), []).append(record)
-    for changes in by_setting.values():
+    for changes in grouped(((record.kind, record.target), record) for record in records).values():
         setting = setting_of_record(changes[0])
         if not isinstance(setting, MayGiveLess):
             continue

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from hosttune.guest import GuestFiles, seed_image
 from hosttune.journal.state import mode_of
 from hosttune.machine.system import System, state_directory
 from hosttune.model.intent import is_guest_name
 from hosttune.model.values import FrozenMap
-from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
+from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, Targets, refuse
 
 SEED, META, USER = "seed.iso", "meta-data", "user-data"
 # All paths that can exist: a plan cannot name others.
@@ -42,13 +42,7 @@ class FilesOfGuest(Setting):
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True
     rehearsed_briefly: ClassVar[bool] = True  # the seed's texts contain the bundle a second time
-
-    @classmethod
-    def of(cls, target: str) -> Self:
-        """See Setting."""
-        if not is_guest_name(target):
-            raise refuse(cls.kind, target, f"{target!r} is not a guest name", "plan again")
-        return cls(target)
+    targets = Targets(is_guest_name, "{0!r} is not a guest name")
 
     def check(self, value: Any) -> None:
         """See Setting."""

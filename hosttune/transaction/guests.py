@@ -240,14 +240,11 @@ class Starting(msgspec.Struct, frozen=True):
         if stage == AFTER_START_STAGE or change.verdict == PENDING or isinstance(change.step.setting, MadeByAnother):
             return prepare(self.system, [change.step])[0]
         if change.step.setting.kind == DEFINITION and not change.step.back:
-            return self._whole_groups(change)
+            # the IOMMU groups of the virtual functions that this transaction has made
+            guest = self.plan.guest(change.step.setting.target)
+            reasons = ready(self.discover(), guest) if any(device.network for device in guest.devices) else ()
+            return with_verdict(change, PENDING, "; ".join(reasons)) if reasons else change
         return change
-
-    def _whole_groups(self, change: Prepared) -> Prepared:
-        """Check the IOMMU groups of the virtual functions that this transaction has made."""
-        guest = self.plan.guest(change.step.setting.target)
-        reasons = ready(self.discover(), guest) if any(device.network for device in guest.devices) else ()
-        return with_verdict(change, PENDING, "; ".join(reasons)) if reasons else change
 
 
 def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterable[str]:

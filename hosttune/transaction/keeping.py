@@ -17,6 +17,7 @@ from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import KEPT
 from hosttune.knobs.registry import all_knobs
 from hosttune.model.clock import seconds_of, since_boot
+from hosttune.model.values import grouped
 from hosttune.transaction.applied import drifted_records
 from hosttune.transaction.booting import finish, step_of
 from hosttune.transaction.engine import carry_out
@@ -108,7 +109,13 @@ def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Sa
     transactions = site.transactions()
     number = next_number(transactions)
     candidates = (setting for setting in site.standings(transactions).in_force if knob_to_keep(*setting.key))
-    corrections = _corrections(transactions, now)
+    # the ages in seconds, by kind and target
+    corrections = grouped(
+        ((record.kind, record.target), now.age(transaction))
+        for transaction in transactions
+        if transaction.header.verb == KEPT
+        for record in transaction.records
+    )
     for record in drifted_records(site, candidates):
         ages = corrections.setdefault((record.kind, record.target), [])
         if (limit := _limit(ages)) is not None:
@@ -141,15 +148,6 @@ def _correct(
     good = carried.succeeded and made is not None and made.outcome in ("done", record.outcome)
     why = "" if good or made is None else made.why or made.outcome
     return Kept(record.kind, record.target, "corrected" if good else "failed", why), carried.interrupted
-
-
-def _corrections(transactions: Sequence[Transaction], now: _Moment) -> dict[tuple[str, str], list[float]]:
-    """Return the ages of the corrections, in seconds, by kind and target."""
-    ages: dict[tuple[str, str], list[float]] = {}
-    for transaction in transactions:
-        for record in transaction.records if transaction.header.verb == KEPT else ():
-            ages.setdefault((record.kind, record.target), []).append(now.age(transaction))
-    return ages
 
 
 def _limit(ages: Sequence[float]) -> str | None:

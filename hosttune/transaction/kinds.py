@@ -22,7 +22,6 @@ from hosttune.hypervisor.partition import FabricPartitionState
 from hosttune.hypervisor.state import GuestState
 from hosttune.knobs.files import KNOBS
 from hosttune.settings.apparmor import AppArmorRule
-from hosttune.settings.aspm import Aspm
 from hosttune.settings.block import NvmeQueue
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
 from hosttune.settings.drivers import Driver, SriovVfs
@@ -31,7 +30,7 @@ from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.libvirthook import LibvirtHook
 from hosttune.settings.memory import NodeHugePages
-from hosttune.settings.pcie import AccessControl, ReadRequest, RelaxedOrdering
+from hosttune.settings.pcie import AccessControl, Aspm, ReadRequest, RelaxedOrdering
 from hosttune.settings.setting import Setting
 from hosttune.settings.slices import DefaultAffinity, SliceCpus
 from hosttune.settings.sysctl import Sysctl

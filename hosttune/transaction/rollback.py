@@ -235,16 +235,10 @@ def _noted(journal: Journal, event: str, **fields: Any) -> bool:
 
 def close(journal: Journal, undone: Mapping[int, Made]) -> bool:
     """Close the journal unless a rollback failed. Return False if the disk was too full to close it."""
-    state = closing_state(undone)
-    return state is None or _noted(journal, "closed", state=state)
-
-
-def closing_state(undone: Mapping[int, Made]) -> str | None:
-    """Return the final state of a transaction; None, so it stays open, if something could not be rolled back."""
+    # it stays open if something could not be rolled back
     outcomes = {made.outcome for made in undone.values()}
-    if outcomes & {"failed", "stuck"}:
-        return None
-    return "kept" if "conflict" in outcomes else "reverted"
+    state = None if outcomes & {"failed", "stuck"} else "kept" if "conflict" in outcomes else "reverted"
+    return state is None or _noted(journal, "closed", state=state)
 
 
 def settle(

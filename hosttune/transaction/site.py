@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import pwd
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from hosttune import __version__
 from hosttune.errors import BadInput, Refused, Unreadable, WriteFailed
+from hosttune.gpu import fmpm
 from hosttune.gpu.fmpm import client
 from hosttune.gpu.nvswitches import MANAGER_CONFIG
+from hosttune.gpu.vgpu_set import MediatedDevice
 from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import (
     AGAIN,
@@ -42,14 +44,14 @@ from hosttune.model.force import InForce
 from hosttune.model.history import Caller
 from hosttune.model.host import Host
 from hosttune.model.hostfields import FORCE_UNKNOWN, Problem
-from hosttune.model.plan import Action, Plan
+from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.model.result import OpenTransaction, Result
 from hosttune.settings import grub, hook, sysctl
 from hosttune.settings.bootloader import STATE as STAGED
 from hosttune.settings.drivers import UDEV_RULES
 from hosttune.settings.dropin import BOOT_UNIT, OURS, ruled
 from hosttune.settings.slices import SLICES, slice_file
-from hosttune.transaction.atstart import list_at_start
+from hosttune.settings.vgpu import VgpuTypeSetting
 from hosttune.transaction.steps import setting_of_record
 
 # Files that hosttune writes whole: the kind or the target of the setting that has it.
@@ -415,3 +417,33 @@ def refuse_open(transactions: tuple[Transaction, ...]) -> None:
                 where=transaction.path,
                 hint="run hosttune recover first",
             )
+
+
+# The list by which libvirt's hook sets what a guest's devices need, at starts by others. Pure.
+# One line each: the guest, the kind of the setting, and what the hook needs (`templates/libvirt-hook.sh`).
+
+
+def list_at_start(guests: Iterable[PlannedGuest], records: Sequence[Record], client: Sequence[str]) -> str:
+    """Return the list for guests in force. `records`: of the settings in force; `client`: see `fmpm.client`."""
+    partitions = [record for record in records if record.kind == fmpm.KIND]
+    every = {gpu for record in partitions for gpu in fmpm.parts_of(record.target)[1]}
+    lines = []
+    for guest in guests:
+        devices = {device.address for device in guest.devices}
+        lines += [f"{guest.name} {line}" for line in _partitions(devices, partitions, every, client)]
+        for record in records:
+            words = record.target.split()
+            if words[0] in devices and record.kind in (VgpuTypeSetting.kind, MediatedDevice.kind):
+                lines.append(f"{guest.name} {record.kind} {record.target} {record.new}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _partitions(
+    devices: Collection[str], partitions: Iterable[Record], every: Collection[str], client: Sequence[str]
+) -> Iterator[str]:
+    for record in partitions:
+        number, gpus = fmpm.parts_of(record.target)
+        if {*gpus} <= {*devices}:
+            modules = ",".join(map(str, fmpm.modules_of(record.new)))
+            others = ",".join(sorted({*every} - {*gpus})) or "-"
+            yield f"{record.kind} {number} {modules} {','.join(gpus)} {others} {' '.join(client)}"

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hosttune.model.values import Value
+from hosttune.model.values import Value, grouped
 
 SETTLE, GAP, LONGEST_GAP = 0.3, 1.0, 30.0
 QUICK = 5
@@ -114,16 +114,13 @@ class Schedule:
             return None
         for concern in self._waiting:
             self._looked[concern] = self._next(concern, now)
-        texts: dict[str, int] = {}
-        for waiting in self._waiting.values():
-            for text, count in waiting.texts.items():
-                texts[text] = texts.get(text, 0) + count
+        counts = grouped(row for waiting in self._waiting.values() for row in waiting.texts.items())
         self._waiting.clear()
         self._again = {concern: at for concern, at in self._again.items() if at > now}
         kept = sorted(self._looked.items(), key=lambda row: row[1].at)[-2 * MOST_CONCERNS :]
         self._looked = {concern: looked for concern, looked in kept if looked.quiet_from > now}
         self._last, self._regular = now, now + self._interval
-        return DueLook(now, tuple(texts.items()))
+        return DueLook(now, tuple((text, sum(numbers)) for text, numbers in counts.items()))
 
     @property
     def size(self) -> int:

@@ -221,7 +221,7 @@ def test_a_cut_off_transaction_is_open_until_recovered(tmp_path: Path) -> None:
 PRODUCT = HERE.parent / "hosttune"
 # Where changes are made: the System itself, the stand-in for it, state and journal, archives; a child's pipe and end.
 DOORS = {
-    *(f"machine/{name}.py" for name in ("system", "live", "scratch", "scratchfiles", "scratchfunctions", "files")),
+    *(f"machine/{name}.py" for name in ("system", "live", "scratch", "scratchfiles", "files")),
     *("machine/archive.py", "machine/child.py"),
     "machine/capture.py",  # open to read
     *(f"journal/{name}.py" for name in ("state", "jsonlines", "store")),

@@ -42,7 +42,6 @@ ROOMS = frozenset(
         "live.py",
         "capture.py",
         "scratch.py",
-        "scratchfunctions.py",
         "archive.py",
         "opening.py",
         "sealing.py",

@@ -33,7 +33,10 @@ def parse(text: str, missing: str = "measurement") -> ParsedOutput:
             if not isinstance(side, int) or isinstance(side, bool) or not 1 <= side <= _LONGEST_SIDE:
                 raise NotUnderstood(TOOL, f"the side of a product cannot be {str(side)[:40]!r}")
             sides[f"{record['metric']}-side"] = str(side)
-    return ParsedOutput(samples, skips, lost, {**_facts(root), **sides})
+    versions = root.get("versions")
+    known = versions.items() if isinstance(versions, dict) else ()
+    facts = {str(name): str(value) for name, value in known if value is not None}
+    return ParsedOutput(samples, skips, lost, facts | sides)
 
 
 def _samples(record: dict[str, Any]) -> Iterator[Sample]:
@@ -58,10 +61,3 @@ def _lost(record: dict[str, Any], missing: str) -> Iterator[Lost]:
     for name in names:
         for address in subject.split(","):
             yield Lost(part(name, str, TOOL, "metric"), address, why)
-
-
-def _facts(record: dict[str, Any]) -> dict[str, str]:
-    versions = record.get("versions")
-    if not isinstance(versions, dict):
-        return {}
-    return {str(name): str(value) for name, value in versions.items() if value is not None}

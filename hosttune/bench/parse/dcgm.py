@@ -43,9 +43,6 @@ def _metadata(record: dict[str, Any]) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-_HINT = "dcgmi diag says why; NVIDIA's DCGM guide lists its error codes"
-
-
 def _test(test: dict[str, Any]) -> Iterator[CheckResult]:
     name = part(test.get("name"), str, TOOL, "name")
     check = "dcgm-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "test")
@@ -66,7 +63,9 @@ def _test(test: dict[str, Any]) -> Iterator[CheckResult]:
                 expected=None if outcome == "skip" else "Pass",
                 actual=f"{status}: {words}" if words else status,
                 source=TOOL,
-                hint=None if outcome in ("pass", "skip") else _HINT,
+                hint=None
+                if outcome in ("pass", "skip")
+                else "dcgmi diag says why; NVIDIA's DCGM guide lists its error codes",
             )
 
 

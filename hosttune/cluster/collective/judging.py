@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from hosttune.model.collective import GroupFigure, GroupOutcome, GroupState, HostGroup, Kind, Member, Scaling, Timing
 from hosttune.model.listing import some
 from hosttune.model.validation import Verdict
+from hosttune.model.values import grouped
 from hosttune.predicting.formulas import SMALL_BYTES, Estimate
 
 FLOOR = 0.9
@@ -186,10 +187,11 @@ def settled(outcome: GroupOutcome) -> bool:
 
 def _medians(groups: Iterable[HostGroup]) -> Mapping[tuple[str, int, int], float]:
     """Return the median by kind, size and number of hosts."""
-    medians: dict[tuple[str, int, int], list[float]] = {}
-    for group in groups:
-        for figure in group.figures:
-            medians.setdefault((figure.kind, figure.size_bytes, len(group.hosts)), []).append(figure.busbw)
+    medians = grouped(
+        ((figure.kind, figure.size_bytes, len(group.hosts)), figure.busbw)
+        for group in groups
+        for figure in group.figures
+    )
     return {key: median(values) for key, values in medians.items() if len(values) >= LEAST_FOR_MEDIAN}
 
 

@@ -38,6 +38,7 @@ from msgspec.structs import replace
 
 from hosttune.model.listing import some
 from hosttune.model.pairs import GPU_RAIL, Fault, FaultKind, Pair
+from hosttune.model.values import grouped
 
 _LEAST = 2  # bad pairs of a port before it is blamed
 _FEW = 0.2  # of the pairs of a group with others may be good
@@ -88,7 +89,9 @@ def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
 def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     there = tuple(pairs)
     measured = [pair for pair in there if pair.state in ("good", *_BAD)]
-    matrix = _matrix(measured, there)
+    by_port = grouped((port, pair) for pair in measured for port in _ends(pair))
+    good = frozenset(port for port, pairs in by_port.items() if any(pair.state == "good" for pair in pairs))
+    matrix = _PortPairs(by_port, good, frozenset(port for pair in there for port in _ends(pair)) - by_port.keys())
     blamed = _blamed_ports(matrix)
     groups = _groups(matrix, blamed)
     blamed = blamed.difference(*groups)
@@ -99,22 +102,18 @@ def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     left = [pair for pair in measured if pair.state in _BAD and not explained.intersection(_ends(pair))]
     across = {group: [pair for pair in left if len(group.intersection(_ends(pair))) == 1] for group in groups}
     between = {id(pair) for pairs in across.values() for pair in pairs}
+    pairs_of = {
+        (tuple(sorted({host for host, _ in group})), next(iter(group))[1]): pairs
+        for group, pairs in across.items()
+        if pairs
+    }
     return (
         *(_fault("host", (host,), None, _of(measured, host, None)) for host in sorted(hosts)),
         *(_fault("rail", (), rail, [pair for pair in measured if pair.rail == rail]) for rail in sorted(rails)),
-        *_group_faults(across),
+        *[_fault("group", hosts, rail, pairs) for (hosts, rail), pairs in sorted(pairs_of.items())],
         *(_fault("port", (host,), rail, matrix.pairs[host, rail]) for host, rail in ports),
         *_pair_faults(matrix, measured, [pair for pair in left if id(pair) not in between]),
     )
-
-
-def _matrix(measured: Iterable[Pair], there: Iterable[Pair]) -> _PortPairs:
-    by_port: dict[PortKey, list[Pair]] = {}
-    for pair in measured:
-        for port in _ends(pair):
-            by_port.setdefault(port, []).append(pair)
-    good = frozenset(port for port, pairs in by_port.items() if any(pair.state == "good" for pair in pairs))
-    return _PortPairs(by_port, good, frozenset(port for pair in there for port in _ends(pair)) - by_port.keys())
 
 
 def _ends(pair: Pair) -> tuple[PortKey, PortKey]:
@@ -139,11 +138,13 @@ def _blamed_ports(matrix: _PortPairs) -> frozenset[PortKey]:
         bad, there = matrix.clean(port, blamed - {port})
         if there and 2 * bad <= there:
             blamed.discard(port)
-    ways: dict[tuple[PortKey, str], list[Pair]] = {}
-    for port, pairs in known.items():
-        for pair in pairs if port not in blamed else ():
-            if _other(pair, port) not in blamed:
-                ways.setdefault((port, "sends" if pair.sender == port[0] else "receives"), []).append(pair)
+    ways = grouped(
+        ((port, "sends" if pair.sender == port[0] else "receives"), pair)
+        for port, pairs in known.items()
+        if port not in blamed
+        for pair in pairs
+        if _other(pair, port) not in blamed
+    )
     return frozenset(blamed | {port for port, _ in _cover(ways, lambda node: node[0], matrix.counts)})
 
 
@@ -201,19 +202,6 @@ def _groups(matrix: _PortPairs, blamed: frozenset[PortKey]) -> list[frozenset[Po
     return groups
 
 
-def _group_faults(across: Mapping[frozenset[PortKey], Sequence[Pair]]) -> list[Fault]:
-    """Return the faults of groups by hosts, then by rail."""
-    by_hosts: dict[tuple[str, ...], dict[str, Sequence[Pair]]] = {}
-    for group, pairs in across.items():
-        if pairs:
-            by_hosts.setdefault(tuple(sorted({host for host, _ in group})), {})[next(iter(group))[1]] = pairs
-    return [
-        _fault("group", hosts, rail, pairs)
-        for hosts, found in sorted(by_hosts.items())
-        for rail, pairs in sorted(found.items())
-    ]
-
-
 def _blamed_hosts(matrix: _PortPairs, blamed: frozenset[PortKey], rails: frozenset[str]) -> frozenset[str]:
     """Return the hosts of which two ports or more are blamed, and no other one has a good pair or is unknown; `rails`
     say nothing.
@@ -240,25 +228,19 @@ def _dead_rails(matrix: _PortPairs) -> frozenset[str]:
     return frozenset(
         rail
         for rail, ports in _by_rail(matrix).items()
-        if len(ports) > 2
-        and all(len(pairs) >= _LEAST and all(pair.state in _BAD for pair in pairs) for pairs in ports.values())
+        if len(ports) > 2 and all(len(pairs) >= _LEAST and all(pair.state in _BAD for pair in pairs) for pairs in ports)
     )
 
 
-def _by_rail(matrix: _PortPairs) -> Mapping[str, Mapping[str, Sequence[Pair]]]:
+def _by_rail(matrix: _PortPairs) -> Mapping[str, Sequence[Sequence[Pair]]]:
     """Return the pairs of each host's port, by rail."""
-    rails: dict[str, dict[str, Sequence[Pair]]] = {}
-    for (host, rail), pairs in matrix.pairs.items():
-        rails.setdefault(rail, {})[host] = pairs
-    return rails
+    return grouped((rail, pairs) for (_, rail), pairs in matrix.pairs.items())
 
 
 def _pair_faults(matrix: _PortPairs, measured: Sequence[Pair], left: Sequence[Pair]) -> list[Fault]:
     """Return the faults of pairs of hosts on a rail; two hosts with several rails, all of them bad, are one fault."""
     pair_faults: list[Fault] = []
-    by_hosts: dict[tuple[str, ...], list[Pair]] = {}
-    for pair in left:
-        by_hosts.setdefault(tuple(sorted((pair.sender, pair.receiver))), []).append(pair)
+    by_hosts = grouped((tuple(sorted((pair.sender, pair.receiver))), pair) for pair in left)
     for hosts, bad in sorted(by_hosts.items()):
         of_both = [pair for pair in measured if {pair.sender, pair.receiver} == set(hosts)]
         rails = dict.fromkeys(pair.rail for pair in bad)

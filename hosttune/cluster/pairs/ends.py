@@ -277,7 +277,9 @@ def _once(end: End, run: Run, seconds_to_connect: float) -> tuple[EndResult, boo
     if unbound:
         argv, limit = command(end, seconds_to_connect, bound=False)
         text, failed = _ran(argv, limit, run)
-    met = _begun(text) or (end.gpu is not None and _used(end.gpu, text) is not None)  # it looks for it afterwards
+    met = ('"cookie"' in text or "remote address" in text) or (
+        end.gpu is not None and _used(end.gpu, text) is not None
+    )  # it looks for it afterwards
     if failed is not None and failed.reason == "exit status 124" and not met:
         return _alone(end, limit), met
     result = _read(end, text, failed)
@@ -320,11 +322,6 @@ def _alone(end: End, limit: float) -> EndResult:
     if end.role == "server":
         return _result(end, "nobody-came", f"nobody connected to {end.address} port {end.port} within {limit:g} s")
     return _result(end, "no-connection", f"{end.peer_address} port {end.port} did not answer within {limit:g} s")
-
-
-def _begun(text: str) -> bool:
-    """Whether a program's output shows that a peer was there."""
-    return '"cookie"' in text or "remote address" in text
 
 
 def parse_iperf3(end: End, text: str) -> EndResult:

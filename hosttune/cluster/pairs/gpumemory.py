@@ -23,7 +23,6 @@ from hosttune.model.pcitree import shared_switch
 
 _HELP = ("sh", "-c", "exec ib_write_bw --help 2>&1")  # its exit status is 1
 _NOWHERE = "none of the GPUs is below a PCIe switch with a measured port (in a guest: is its topology mirrored?)"
-_UNKNOWN_BUILD = "whether ib_write_bw is built for its memory is unknown: ib_write_bw --help was not read"
 
 
 def with_gpus(system: System, host: Host, ports: Sequence[Port]) -> tuple[Port, ...]:
@@ -100,7 +99,7 @@ def _usable(system: System, host: Host, gpu: Gpu, text: str | None) -> GpuMemory
     if vendor is None or test is None:
         return f"no source says how ib_write_bw uses memory of GPUs of {gpu.vendor}"
     if text is None:
-        return _UNKNOWN_BUILD
+        return "whether ib_write_bw is built for its memory is unknown: ib_write_bw --help was not read"
     if test.option not in text:
         return f"ib_write_bw is built without {test.option} (packages of distributions are)"
     if test.chosen(gpu.address, gpu.uuid) is None:

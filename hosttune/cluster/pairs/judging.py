@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from hosttune.model.listing import some
 from hosttune.model.pairs import EndResult, Memory, Pair, PairOutcome, PairState, PathMtu, RailFigures
 from hosttune.model.validation import Verdict
+from hosttune.model.values import grouped
 
 FLOOR = 0.9
 LEAST_FOR_MEDIAN = 3  # measured pairs; with fewer no figure is unusual
@@ -67,8 +68,12 @@ def joined(client: EndResult | None, server: EndResult | None) -> JudgedPair:
             return JudgedPair(
                 "not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s"
             )
-        figure, errors = min(client.gbps, server.gbps), _errors(client, server)
-        return JudgedPair("measured", figure, server.why, client.retransmits, errors, _path(client))
+        ends = (("sender", client.errors or {}), ("receiver", server.errors or {}))
+        lines = tuple(f"{role}: {name} {count}" for role, counters in ends for name, count in counters.items())
+        errors = None if not lines and None in (client.errors, server.errors) else lines
+        return JudgedPair(
+            "measured", min(client.gbps, server.gbps), server.why, client.retransmits, errors, _path(client)
+        )
     if client.outcome == "measured" and server.outcome == "nobody-came":
         return JudgedPair("other-peer", why="the sender was answered, and nobody came to the receiver")
     if client.outcome == "measured":
@@ -95,13 +100,6 @@ def _path(client: EndResult) -> PathMtu:
     if told.state == "smaller" and why is None:
         why = f"packets of {told.bytes} bytes do not arrive whole"
     return replace(told, why=why)
-
-
-def _errors(client: EndResult, server: EndResult) -> tuple[str, ...] | None:
-    """Return what both ports counted; None if they counted nothing as far as is known, and of one of them it is not."""
-    ends = (("sender", client.errors or {}), ("receiver", server.errors or {}))
-    lines = tuple(f"{role}: {name} {count}" for role, errors in ends for name, count in errors.items())
-    return None if not lines and None in (client.errors, server.errors) else lines
 
 
 def judged(
@@ -172,10 +170,7 @@ def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Ver
 
 def rail_figures(pairs: Iterable[Pair]) -> tuple[RailFigures, ...]:
     """Return how many pairs of each rail are in which state, and the median of its figures, rails by name."""
-    rails: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        rails.setdefault(pair.rail, []).append(pair)
-    return tuple(_rail(rail, pairs) for rail, pairs in sorted(rails.items()))
+    return tuple(_rail(rail, alike) for rail, alike in sorted(grouped((pair.rail, pair) for pair in pairs).items()))
 
 
 def _rail(rail: str, pairs: Sequence[Pair]) -> RailFigures:
@@ -186,9 +181,6 @@ def _rail(rail: str, pairs: Sequence[Pair]) -> RailFigures:
 
 def remarks(pairs: Iterable[Pair]) -> Iterator[str]:
     """Yield what hosts said of measurements that worked, each once with its receivers."""
-    hosts_by_reason: dict[str, dict[str, None]] = {}
-    for pair in pairs:
-        if pair.outcome == "measured" and pair.why is not None:
-            hosts_by_reason.setdefault(pair.why, {})[pair.receiver] = None
-    for why, hosts in hosts_by_reason.items():
-        yield f"{why} ({some(tuple(hosts), 8)})"
+    measured = (pair for pair in pairs if pair.outcome == "measured")
+    for why, hosts in grouped((pair.why, pair.receiver) for pair in measured if pair.why is not None).items():
+        yield f"{why} ({some(tuple(dict.fromkeys(hosts)), 8)})"

@@ -17,6 +17,7 @@ from hosttune.model.hostfields import OUTSIDE
 from hosttune.model.jsontext import plain_json
 from hosttune.model.pairs import Ends, Port, Tool
 from hosttune.model.ports import believed_gbps
+from hosttune.model.values import grouped
 
 TOOLS: Mapping[Tool, str] = {"tcp": "iperf3", "rdma": "ib_write_bw"}
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -98,11 +99,8 @@ def _named_ports(system: System, host: Host, name: str, addresses: Mapping[str, 
     ports = _of_nic(system, nic, addresses) if nic is not None else []
     own = tuple(port for port in ports if name in (port.interface, f"{port.rdma}/{port.rdma_port}"))
     if own or (nic is not None and name == nic.rdma):
-        first: dict[int | None, Port] = {}
-        for port in ports:
-            if port.rdma is not None:
-                first.setdefault(port.rdma_port, port)
-        return own or tuple(first.values())
+        numbered = grouped((port.rdma_port, port) for port in ports if port.rdma is not None)
+        return own or tuple(same[0] for same in numbered.values())
     if "/" in name or name in (".", "..", *_NO_RAIL) or not system.exists(f"{NET}/{name}"):
         raise BadInput(f"no port {name[:40]!r} on this host", where="ports", hint="`ip link` lists the interfaces")
     return (_port(system, None, name, _rdma_over(system, name), addresses),)  # a bond, a VLAN, a virtual interface

@@ -17,7 +17,7 @@ from hosttune.handover.erasing.progress import EraseOrder
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
-from hosttune.model.values import Value
+from hosttune.model.values import Value, grouped
 
 _CLASS = "/sys/class/nvme"
 _BLOCK = "/sys/class/block"
@@ -137,17 +137,14 @@ def attached(
 
     Raises Refused for one that no controller has: nobody can say whose it is. Raises CommandFailed.
     """
-    holder_of: dict[int, str] = {}
-    for controller in known:
-        for nsid in Drive(system, controller.name).namespaces():
-            holder_of.setdefault(nsid, controller.name)
+    holders = grouped((nsid, row.name) for row in known for nsid in Drive(system, row.name).namespaces())
     if identity.manages_namespaces:
-        loose = sorted(set(Drive(system, known[0].name).namespaces(allocated=True)) - set(holder_of))
+        loose = sorted(set(Drive(system, known[0].name).namespaces(allocated=True)) - set(holders))
         if loose:
             what = f"has namespaces that are attached to no controller here: {', '.join(map(str, loose))}"
             hint = "attach them (nvme attach-ns) or delete them (nvme delete-ns), if nobody needs their data"
             raise _refused(order, what, hint)
-    return dict(sorted(holder_of.items()))
+    return {nsid: names[0] for nsid, names in sorted(holders.items())}
 
 
 def device_of(system: System, known: tuple[NvmeController, ...], nsid: int) -> str | None:

@@ -28,7 +28,6 @@ from hosttune.model.values import is_address
 
 FOLDER = "/etc/udev/rules.d"
 _NAME = r"00-hosttune-handover-(.+)\.rules"  # before every rule that reads a disk
-_UDEV_RUNS = "/run/udev/control"
 MARK = "HOSTTUNE_HANDOVER"
 
 _RULES = """\
@@ -89,5 +88,5 @@ def _path(address: str) -> str:
 
 
 def _reload(system: System) -> None:
-    if system.exists(_UDEV_RUNS):
+    if system.exists("/run/udev/control"):
         system.change(("udevadm", "control", "--reload"), timeout=30.0)

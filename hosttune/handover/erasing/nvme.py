@@ -27,7 +27,6 @@ _TIMES = {
     "crypto_erase_seconds": "crypto_erase",
 }
 _SECONDS = 60.0  # of one reading command; the kernel's own limit for an admin command is 60 s
-_INSTALL = "install nvme-cli, 1.13 or newer (package nvme-cli)"
 
 
 class NvmeNotUnderstood(CommandFailed):
@@ -180,7 +179,7 @@ class Drive:
             text = self._system.run(argv, timeout=_SECONDS)
         except CommandFailed as error:
             if error.reason == "not installed":
-                error.hint = _INSTALL
+                error.hint = "install nvme-cli, 1.13 or newer (package nvme-cli)"
             raise
         try:
             return argv, recorded_json(text, where=" ".join(argv))

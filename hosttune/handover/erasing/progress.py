@@ -11,7 +11,7 @@ from hosttune.journal.state import load, mode_of, save
 from hosttune.machine.files import make_folder, remove_file, sync_folder
 from hosttune.model.handover import HandoverStep
 from hosttune.model.starts import FOLDER
-from hosttune.model.values import Value, close_lists, from_json, to_json
+from hosttune.model.values import Closed, Value, from_json, to_json
 
 SCHEMA = "hosttune.erasure/v1"
 
@@ -21,7 +21,7 @@ SCHEMA = "hosttune.erasure/v1"
 Phase = Literal["surveyed", "digested", "sending", "running", "reading", "ended"]
 
 
-class EraseOrder(Value, frozen=True, kw_only=True):
+class EraseOrder(Closed, frozen=True, kw_only=True):
     """What is to be erased, and by what right.
 
     - `serial`: as the operator named it (`--erase SERIAL`). `handover`: the number of the hand-over.
@@ -35,9 +35,6 @@ class EraseOrder(Value, frozen=True, kw_only=True):
     owner: str | None
     belonging: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-
 
 class Digests(Value, frozen=True, kw_only=True):
     """Of one namespace, before it was erased: its size, and the digests of its places, joined by commas."""
@@ -47,7 +44,7 @@ class Digests(Value, frozen=True, kw_only=True):
     digests: str
 
 
-class ErasureProgress(Value, frozen=True, kw_only=True):
+class ErasureProgress(Closed, frozen=True, kw_only=True):
     """One erasure.
 
     - `serial`: as the drive gave it. `method`: as in the statement. `key`: of the places and their digests.
@@ -70,9 +67,6 @@ class ErasureProgress(Value, frozen=True, kw_only=True):
     run: Sanitize | None = None
     formatted: tuple[int, ...] = ()
     step: HandoverStep | None = None
-
-    def __post_init__(self) -> None:
-        close_lists(self)
 
 
 def erasing(folder: str, address: str) -> ErasureProgress | None:

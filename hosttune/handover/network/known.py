@@ -19,13 +19,13 @@ from hosttune.journal.state import load, mode_of, save
 from hosttune.machine.files import make_folder, sync_folder
 from hosttune.model.clock import now_text
 from hosttune.model.starts import FOLDER
-from hosttune.model.values import Value, close_mappings, from_json, to_json
+from hosttune.model.values import Closed, Value, from_json, to_json
 
 SCHEMA = "hosttune.network-function/v1"
 Origin = Literal["clean", "accepted", "start", "found"]
 
 
-class FunctionFacts(Value, frozen=True, kw_only=True):
+class FunctionFacts(Closed, frozen=True, kw_only=True):
     """What was read of a function.
 
     - `addresses`: what is burnt in, by name ("permanent address", "node_guid"). `configuration`: of its firmware.
@@ -38,8 +38,7 @@ class FunctionFacts(Value, frozen=True, kw_only=True):
     settings: Mapping[str, str | int | bool] | None = None
     firmware: Mapping[str, str] | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "addresses", "settings", "firmware")
+    MAPPINGS = ("addresses", "settings", "firmware")
 
 
 class Before(Value, frozen=True, kw_only=True):

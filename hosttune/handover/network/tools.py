@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from hosttune.machine.iplink import ask, json_of, link_of
 from hosttune.machine.system import System
-from hosttune.machine.tools import ask, json_of, link_of
 from hosttune.model import sysfs
 from hosttune.model.values import INTERFACE, FrozenMap, Value
 

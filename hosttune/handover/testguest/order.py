@@ -15,7 +15,7 @@ import msgspec
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.model.limits import check_size, limit
 from hosttune.model.validation import CheckResult, Validation, verdict_of
-from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+from hosttune.model.values import Closed, Value, from_json, to_json
 
 ORDER_SCHEMA, ANSWER_SCHEMA = "hosttune.test-order/v1", "hosttune.test-answer/v1"
 CHANNEL = "org.hosttune.handover.0"  # the name of the virtio-serial port
@@ -50,7 +50,7 @@ class OrderedDevice(Value, frozen=True, kw_only=True):
     ids: str | None = None
 
 
-class GuestOrder(Value, frozen=True, kw_only=True):
+class GuestOrder(Closed, frozen=True, kw_only=True):
     """What the guest shall do. `pattern` (32 hex digits): of `search` and `write`, which are of the only device."""
 
     schema: str = ORDER_SCHEMA
@@ -60,16 +60,13 @@ class GuestOrder(Value, frozen=True, kw_only=True):
     level: int = 1
     pattern: str | None = None
 
-    def __post_init__(self) -> None:
-        close_lists(self)
-
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "order") -> GuestOrder:
         """Read an order. Raises BadInput."""
         return from_json(cls, text, schema=ORDER_SCHEMA, where=where)
 
 
-class GuestAnswer(Value, frozen=True, kw_only=True):
+class GuestAnswer(Closed, frozen=True, kw_only=True):
     """What the guest says. `problem`: why it could not do it.
 
     `validation`, `firmware` (versions by name, by address) of `validate`; `memory` (what the program that searches
@@ -85,8 +82,7 @@ class GuestAnswer(Value, frozen=True, kw_only=True):
     memory: Mapping[str, Any] | None = None
     memory_bytes: int | None = None
 
-    def __post_init__(self) -> None:
-        close_mappings(self, "firmware", "memory")
+    MAPPINGS = ("firmware", "memory")
 
     def to_line(self) -> str:
         """Return the answer as one line of JSON, with its end."""

@@ -16,7 +16,7 @@ import msgspec
 
 from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
-from hosttune.guest import GuestFiles, guest_files
+from hosttune.guest import guest_files
 from hosttune.guest.seed import asking_user_data, meta_data
 from hosttune.handover import record
 from hosttune.handover.targets import Target
@@ -37,7 +37,7 @@ from hosttune.hypervisor.image import Image, read_image
 from hosttune.hypervisor.ownstarts import record_devices_start
 from hosttune.journal import Store
 from hosttune.journal.state import mode_of
-from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.machine.system import System, state_in
 from hosttune.model.host import Host
 from hosttune.model.jsontext import plain_json
 from hosttune.model.plan import Plan, PlannedGuest
@@ -83,7 +83,7 @@ class Session(msgspec.Struct):
 
         `seconds`: for the work, after the boot. `level`, `pattern`: of the order.
         """
-        system, folder = self.site.system, _folder(self.site.system)
+        system, folder = self.site.system, state_in(self.site.system)
         if system.exists(f"{folder}/{TEST_GUEST}"):
             raise Unanswered("not-planned", "the test guest before this one could not be removed")
         read_image(system, self.wanted.image.path)  # it may have changed since the hand-over began
@@ -95,7 +95,9 @@ class Session(msgspec.Struct):
         order = _order(host, guest, targets, task, level, pattern)
         addresses = [device.address for device in guest.devices]
         with record.state_lock(self.store):
-            _note(system, folder, name, addresses)
+            assert all(map(is_address, addresses))
+            text = "\n".join([f"{NAME} {name}", *addresses, ""])
+            system.replace(f"{folder}/{TEST_GUEST}", text.encode(), mode_of(TEST_GUEST))
         try:
             with record.state_lock(self.store):
                 record_devices_start(system, NAME, addresses)
@@ -117,7 +119,7 @@ def remove_left(site: Site, store: Store) -> str | None:
 
     Raises Refused if its note cannot be read, HosttuneError if it cannot be removed.
     """
-    system, folder = site.system, _folder(site.system)
+    system, folder = site.system, state_in(site.system)
     path = f"{folder}/{TEST_GUEST}"
     text = system.read(path)
     if text is None:
@@ -140,17 +142,6 @@ def remove_left(site: Site, store: Store) -> str | None:
 # --- making it -------------------------------------------------------------------------------------------------------
 
 
-def _folder(system: System) -> str:
-    return STATE_INSIDE if system.captured else state_directory()
-
-
-def _note(system: System, folder: str, name: str, addresses: list[str]) -> None:
-    """Write down which guest will have which devices. Raises WriteFailed."""
-    assert all(map(is_address, addresses))
-    text = "\n".join([f"{NAME} {name}", *addresses, ""])
-    system.replace(f"{folder}/{TEST_GUEST}", text.encode(), mode_of(TEST_GUEST))
-
-
 def _order(
     host: Host, guest: PlannedGuest, targets: Mapping[str, Target], task: Task, level: int, pattern: str | None
 ) -> GuestOrder:
@@ -165,7 +156,13 @@ def _order(
 def _start(system: System, folder: str, plan: Plan, image: Image, order: GuestOrder) -> None:
     """Make the files and start the guest. Raises Unanswered, WriteFailed."""
     guest = plan.guests[0]
-    FilesOfGuest.of(NAME).write(system, value_of(_files(plan, order)))
+    files = guest_files(plan, NAME)
+    refusal = GuestAnswer(
+        nonce=order.nonce, problem="hosttune in the image is missing, or does not know `handover inside`"
+    )
+    user = asking_user_data(files.bundle, to_json(order), refusal.to_line(), CHANNEL)
+    meta = meta_data(NAME, plan.guests[0].uuid, user)
+    FilesOfGuest.of(NAME).write(system, value_of(msgspec.structs.replace(files, user_data=user, meta_data=meta)))
     overlay = f"{folder}/guests/{NAME}/{_DISK}"
     system.replace(overlay, b"", mode_of(f"guests/{NAME}/{_DISK}"))
     base = ("-b", image.path, "-F", image.format)
@@ -178,17 +175,6 @@ def _start(system: System, folder: str, plan: Plan, image: Image, order: GuestOr
     except CommandFailed as error:
         said = " ".join(error.output.split())[-300:]
         raise Unanswered("not-started", f"{error.argv[0]}: {error.reason}: {said}") from error
-
-
-def _files(plan: Plan, order: GuestOrder) -> GuestFiles:
-    """Return the guest's ordinary files, with the order in its user-data."""
-    files = guest_files(plan, NAME)
-    refusal = GuestAnswer(
-        nonce=order.nonce, problem="hosttune in the image is missing, or does not know `handover inside`"
-    )
-    user = asking_user_data(files.bundle, to_json(order), refusal.to_line(), CHANNEL)
-    meta = meta_data(NAME, plan.guests[0].uuid, user)
-    return msgspec.structs.replace(files, user_data=user, meta_data=meta)
 
 
 def _listen(system: System, name: str, seconds: float) -> str:

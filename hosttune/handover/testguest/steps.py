@@ -23,8 +23,6 @@ from hosttune.model.handover import HandoverStep
 from hosttune.model.validation import Validation
 from hosttune.settings.drivers import DRIVERS
 
-_STAYS = "stays on vfio-pci: a test guest has the driver"
-
 
 def goes_in(system: System, target: Target, wanted: TestGuest | None) -> bool:
     """Return whether a device is tested in a guest: a GPU that no driver of the host could take."""
@@ -52,7 +50,9 @@ class GuestSteps(msgspec.Struct):
 
     def taken_back(self) -> HandoverStep:
         """Return the step of a device that its test guest gets from vfio-pci."""
-        return HandoverStep(step="taken-back", outcome="not-needed", method=_STAYS)
+        return HandoverStep(
+            step="taken-back", outcome="not-needed", method="stays on vfio-pci: a test guest has the driver"
+        )
 
     def erasure(self, target: Target, reset: Callable[[], HandoverStep]) -> Erasure:
         """Return the step that searches a GPU's memory. `reset`: resets it on vfio-pci."""

@@ -81,7 +81,14 @@ def read_drafts(host: Host, definitions: Sequence[Definition], *, tolerant: bool
     """Return the drafts by name. Raises BadInput as `adopt`."""
     drafts = sorted((_draft(host, definition, tolerant) for definition in definitions), key=lambda draft: draft.name)
     _check_apart(drafts)
-    drafts = _apart(drafts)
+    # two that have the same device cannot run at once
+    owners: dict[str, list[str]] = {}
+    for candidate in candidates(drafts):
+        for source in (*candidate.facts.functions, *candidate.facts.mdevs):
+            if candidate.draft.name not in owners.setdefault(source, []):
+                owners[source].append(candidate.draft.name)
+    shared = {source: names for source, names in owners.items() if len(names) > 1}
+    drafts = [_refuse_shared(draft, shared) for draft in drafts]
     free = without(host, drafts)
     context = read_field(free, Intent(version=1).reserve)
     found = []
@@ -156,17 +163,6 @@ def _check_apart(drafts: Sequence[Draft]) -> None:
         if uuid is not None and uuids.setdefault(uuid, draft) is not draft:
             what = f"guests {uuids[uuid].name!r} and {draft.name!r} have the same UUID"
             raise BadInput(what, where=draft.definition.where, hint="give one of them another UUID")
-
-
-def _apart(drafts: Sequence[Draft]) -> list[Draft]:
-    """Return the drafts; two that have the same device are refused, because they cannot run at once."""
-    owners: dict[str, list[str]] = {}
-    for candidate in candidates(drafts):
-        for source in (*candidate.facts.functions, *candidate.facts.mdevs):
-            if candidate.draft.name not in owners.setdefault(source, []):
-                owners[source].append(candidate.draft.name)
-    shared = {source: names for source, names in owners.items() if len(names) > 1}
-    return [_refuse_shared(draft, shared) for draft in drafts]
 
 
 def _refuse_shared(draft: Draft, shared: Mapping[str, list[str]]) -> Draft:

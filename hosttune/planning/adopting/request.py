@@ -48,7 +48,11 @@ def guest_intent_of(host: Host, facts: Guest, where: str) -> GuestIntent:
         nvme=_of_class(host, functions, pciclass.NVME) or None,
         vcpus=facts.vcpus,
         memory=facts.memory_bytes or 0,
-        numa=_cells(facts) or ("auto" if gpus else 1),
+        numa=tuple(
+            CellRequest(vcpus=len(CpuSet.parse(cell.vcpus)), memory=cell.memory_bytes or 0)
+            for cell in in_order(facts.cells)
+        )
+        or ("auto" if gpus else 1),
         hugepages=_pages(host, facts),
         firmware="bios" if facts.firmware == "bios" else "efi",
         accelerator="kvm" if facts.type == "kvm" else "tcg",
@@ -125,10 +129,3 @@ def _of_class(host: Host, addresses: tuple[str, ...], prefix: str) -> tuple[str,
 def in_order(cells: tuple[GuestCell, ...]) -> tuple[GuestCell, ...]:
     """Return the guest's cells by their ids."""
     return tuple(sorted(cells, key=lambda cell: cell.id))
-
-
-def _cells(facts: Guest) -> tuple[CellRequest, ...]:
-    return tuple(
-        CellRequest(vcpus=len(CpuSet.parse(cell.vcpus)), memory=cell.memory_bytes or 0)
-        for cell in in_order(facts.cells)
-    )

@@ -60,11 +60,12 @@ def inside_findings(intent: Intent, host: Host, catalogue: Catalogue, guest: Pla
     # what differs from the wanted, and only the guest can change
     functions = [catalogue.pci.get(device.address) for device in guest.devices if device.kind in _ENDPOINTS]
     whole = [function for function in functions if function is not None and function.physfn is None]
-    left = []
-    for knob, text in _ON_ENDPOINTS.items():
-        want = wanted(intent, knob)
-        if want is not None and any(getattr(function, knob.name) != want for function in whole):
-            left.append(text)
+    left = [
+        text
+        for knob, text in _ON_ENDPOINTS.items()
+        if (want := wanted(intent, knob)) is not None
+        and any(getattr(function, knob.name) != want for function in whole)
+    ]
     if left:
         text = (
             f"{' and '.join(left) if len(left) < 3 else ', '.join(left)} of the passed endpoints themselves: set"

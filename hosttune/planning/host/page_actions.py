@@ -14,7 +14,7 @@ from hosttune.model.commandline import PAGES, read_boot_pages, split, text_of
 from hosttune.model.host import Host, NumaNode
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, PlanFinding, PlannedGuest
-from hosttune.model.values import CpuSet, format_size
+from hosttune.model.values import CpuSet, format_size, grouped
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.memory import NodeHugePages
 
@@ -26,12 +26,13 @@ Pages = dict[tuple[int, int], int]  # (node, page size) -> bytes, or pages
 
 def _page_demand(guests: tuple[PlannedGuest, ...]) -> Pages:
     """Return what the planned guests take of each pool, in bytes."""
-    demand: Pages = {}
-    for guest in guests:
-        for cell in guest.cells if guest.page_bytes else ():
-            key = int(cell.host_nodes), guest.page_bytes or 0
-            demand[key] = demand.get(key, 0) + cell.memory_bytes
-    return demand
+    parts = grouped(
+        ((int(cell.host_nodes), guest.page_bytes), cell.memory_bytes)
+        for guest in guests
+        if guest.page_bytes
+        for cell in guest.cells
+    )
+    return {pool: sum(sizes) for pool, sizes in parts.items()}
 
 
 def _missing(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...]) -> Pages:
@@ -45,14 +46,12 @@ def _missing(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...])
 def _at_boot(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...]) -> frozenset[int]:
     """Return the nodes whose 1 GiB pages need a reboot, because too little memory is free there now."""
     missing = _missing(memory, guests)
-    new: dict[int, int] = {}
-    for (node, page), pages in missing.items():
-        new[node] = new.get(node, 0) + pages * page
+    new = grouped((node, pages * page) for (node, page), pages in missing.items())
     return frozenset(
         node
-        for node, size in new.items()
+        for node, sizes in new.items()
         if missing.get((node, HUGE_1G)) and node in memory and memory[node].short_now
-        if size > (memory[node].room_bytes() or 0)
+        if sum(sizes) > (memory[node].room_bytes() or 0)
     )
 
 

@@ -291,18 +291,12 @@ def ready_starts(known: Known, gpu: Gpu, profile: MigProfile) -> Starts:
     no function of the GPU carries a vGPU, because it is not reported which instance a vGPU uses.
     """
     instances = gpu.mig.instances if gpu.mig else None
-    if not instances_are_known(known, gpu):
-        return ()
+    vgpu_gpu = vgpu_of(known, gpu.address)
+    if gpu.source != "nvml" or vgpu_gpu is None or any(carries(known, function) for function in vgpu_gpu.functions):
+        return ()  # which are unused is unknown
     unused = [instance for instance in instances or () if instance.profile == profile.name and instance.uuid is None]
     starts = {instance.start for instance in unused if instance.start is not None}
     return tuple(start for start in sorted(profile.starts or ()) if start in starts)
-
-
-def instances_are_known(known: Known, gpu: Gpu) -> bool:
-    """Return whether it is known which of a GPU's instances are unused."""
-    vgpu_gpu = vgpu_of(known, gpu.address)
-    free = vgpu_gpu is not None and not any(carries(known, function) for function in vgpu_gpu.functions)
-    return free and gpu.source == "nvml"
 
 
 def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
@@ -367,12 +361,16 @@ def mig_refusal(context: PlanningContext, guest: GuestIntent) -> tuple[str, ...]
         gpus = countable_gpus(context.host, context.catalogue)
         return (missing, *(no_profiles(context, gpu) for gpu in gpus if mig_unknown(context, gpu)))
     spaces = mig_spaces(context, request.profile, {})
-    lines: list[str] = []
-    for space, addresses in spaces.items():
-        lines += [f"GPU {address} has room for {space.capacity} more" for address in addresses]
-    for gpu in countable_gpus(context.host, context.catalogue):
-        if not any(gpu.address in addresses for addresses in spaces.values()):
-            lines.append(why_no_vgpu(context, gpu) or _no_room(context, gpu, request.profile))
+    lines = [
+        f"GPU {address} has room for {space.capacity} more"
+        for space, addresses in spaces.items()
+        for address in addresses
+    ]
+    lines += [
+        why_no_vgpu(context, gpu) or _no_room(context, gpu, request.profile)
+        for gpu in countable_gpus(context.host, context.catalogue)
+        if not any(gpu.address in addresses for addresses in spaces.values())
+    ]
     total = sum(space.capacity * len(addresses) for space, addresses in spaces.items())
     head = f"{request.count} x {request.profile} wanted, room for {total}"
     return (head, *lines)

@@ -132,15 +132,7 @@ def _by_hand(
     gpu = known.catalogue.gpus.get(instance.gpu)
     if gpu is None:
         return "nothing is known of its GPU"
-    others = _others(gpu, instance, planned)
-    if others:
-        rivals = f"there are others of {instance.profile} (at {', '.join(map(str, others))})"
-        return f"its driver takes any that is unused, and {rivals}: look which it took, then apply this plan"
-    return None if listed else "once it is listed; hosttune plan then makes an action of it"
-
-
-def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
-    """Return the starts of a GPU's instances of a profile that are not the plan's and may be unused."""
+    # instances that are not the plan's and may be unused
     of_plan = {start for address, name, start in planned if (address, name) == (instance.gpu, instance.profile)}
     mig_instances = (gpu.mig.instances if gpu.mig and gpu.mig_on else None) or ()
     alike = [
@@ -148,13 +140,11 @@ def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, st
         for mig_instance in mig_instances
         if mig_instance.profile == instance.profile and (mig_instance.uuid is None or gpu.source != "nvml")
     ]
-    return tuple(
-        sorted(
-            mig_instance.start
-            for mig_instance in alike
-            if mig_instance.start is not None and mig_instance.start not in of_plan
-        )
-    )
+    others = sorted(other.start for other in alike if other.start is not None and other.start not in of_plan)
+    if others:
+        rivals = f"there are others of {instance.profile} (at {', '.join(map(str, others))})"
+        return f"its driver takes any that is unused, and {rivals}: look which it took, then apply this plan"
+    return None if listed else "once it is listed; hosttune plan then makes an action of it"
 
 
 def _number(host: Host, address: str, name: str | None) -> tuple[str | None, str | None]:

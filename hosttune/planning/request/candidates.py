@@ -83,9 +83,10 @@ def gpu_candidates(context: PlanningContext, guest: GuestIntent, others: tuple[s
     count = gpu_count(guest)
     if not count:  # the GPUs are named, or none are wanted
         named = named_gpus(catalogue, guest.gpus, where) if isinstance(guest.gpus, tuple) else ()
+        why = refusal(catalogue.fabric, named, mig=guest.mig is not None)
         conflicts = (
             *(inside_refusal(context, guest, a) for a in named if not takes_inside(context, guest, a)),
-            *_off_partition(catalogue, guest, named, where),
+            *((f"{where.rpartition(': ')[2]}: {why}",) if why else ()),
             *close_groups(catalogue, (*named, *others)).conflicts,
         )
         return Candidates(len(named), named=None if conflicts else named, why=conflicts)
@@ -142,12 +143,6 @@ def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet, last:
         sets = [addresses for addresses in sets if not close_groups(catalogue, addresses).conflicts]
     spreads = tuple(len({catalogue.node(address) for address in gpus}) for gpus in sets)
     return Candidates(count, sets=tuple(sets), set_nodes=spreads) if sets else candidates
-
-
-def _off_partition(catalogue: Catalogue, guest: GuestIntent, named: GpuSet, where: str) -> tuple[str, ...]:
-    """Return why the fabric cannot connect named GPUs and isolate them from others."""
-    why = refusal(catalogue.fabric, named, mig=guest.mig is not None)
-    return (f"{where.rpartition(': ')[2]}: {why}",) if why else ()
 
 
 def _off_fabric(catalogue: Catalogue, usable: list[Gpu], count: int, *, mig: bool) -> tuple[list[Gpu], tuple[str, ...]]:

@@ -6,6 +6,7 @@ count, so that a search over many guests does not try them one by one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
@@ -126,7 +127,11 @@ def read_resource_pool(context: PlanningContext, wants: Sequence[GuestRequest]) 
     profiles = {want.guest.mig.profile for want in wants if want.guest.mig and is_vgpu_guest(want.guest)}
     sites = {profile: mig_sites(context, profile) for profile in sorted(profiles)}
     cut = _cut_up(context, sites.values())
-    shared = _shared(context, labels, cut) | cut
+    # what more than one bundle takes
+    takers = Counter(name for bundle in labels for name in _amounts_taken(context, bundle, cut))
+    shared = {
+        name: WHOLE_FUNCTION if name.startswith("part of ") else 1 for name, count in takers.items() if count > 1
+    } | cut
     places: dict[str, int] = {}
     for name, amount in sorted(shared.items()):
         places[name] = len(capacity)
@@ -266,15 +271,6 @@ def _amounts_taken(context: PlanningContext, bundle: Bundle, cut: Mapping[str, i
         amounts["the fabric itself"] = 1  # in full passthrough mode the fabric has one owner
     amounts |= {instances_of(a): WHOLE_FUNCTION for a in bundle if instances_of(a) in cut}
     return amounts
-
-
-def _shared(context: PlanningContext, bundles: Iterable[Bundle], cut: Mapping[str, int]) -> dict[str, int]:
-    """Return the things that more than one bundle takes, with the amount of each."""
-    takers: dict[str, int] = {}
-    for bundle in bundles:
-        for name in _amounts_taken(context, bundle, cut):
-            takers[name] = takers.get(name, 0) + 1
-    return {name: WHOLE_FUNCTION if name.startswith("part of ") else 1 for name, count in takers.items() if count > 1}
 
 
 def slots_use(resource_pool: ResourcePool, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:

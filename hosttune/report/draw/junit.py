@@ -13,9 +13,8 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from hosttune.model.text import visible
-from hosttune.model.validation import ACCEPTED, CheckResult
+from hosttune.model.validation import ACCEPTED, CheckResult, counts
 from hosttune.report.blocks import Findings, Report
-from hosttune.report.outcomes import counts
 
 # Characters that XML 1.0 allows (https://www.w3.org/TR/xml/#charsets) and a reader can show; others are escaped.
 _UNWRITABLE = re.compile("[\ufffe\uffff]")

@@ -122,7 +122,11 @@ def _numbered(frame: ShapeBlock, rows: Iterable[Row], number: float) -> ShapeBlo
 def _cell(view: HostView, cpus: tuple[Cpu, ...], x: float, y: float, width: float) -> ShapeGroup:
     held = [view.cpu_holders.get(cpu.id, ()) for cpu in cpus]
     holders = tuple({holder.letter: holder for some in held for holder in some}.values())
-    states = _states(view, cpus)
+    # of a core that no guest has; they are in its tooltip too
+    states = ["isolated"] if any(cpu.isolated for cpu in cpus) else []
+    states += ["hidden"] if any(cpu.allowed is False for cpu in cpus) else []
+    if view.by_guest and not any(cpu.id in view.cpu_holders for cpu in cpus):
+        states.append("housekeeping" if any(cpu.id in view.housekeeping for cpu in cpus) else "free")
     kept = [word for word in states if word == "isolated"] if holders else states
     # A guest's colour fills the whole core even if it has only one thread of it: no other guest should have the rest.
     colour = [] if not holders else [f"g{holders[0].colour}"] if len(holders) == 1 else ["several"]
@@ -139,15 +143,6 @@ def _cell(view: HostView, cpus: tuple[Cpu, ...], x: float, y: float, width: floa
         title=", ".join(words),
         data=_data(cpus, holders),
     )
-
-
-def _states(view: HostView, cpus: Sequence[Cpu]) -> list[str]:
-    """Return the style words of a core that no guest has; they are in its tooltip too."""
-    states = ["isolated"] if any(cpu.isolated for cpu in cpus) else []
-    states += ["hidden"] if any(cpu.allowed is False for cpu in cpus) else []
-    if view.by_guest and not any(cpu.id in view.cpu_holders for cpu in cpus):
-        states.append("housekeeping" if any(cpu.id in view.housekeeping for cpu in cpus) else "free")
-    return states
 
 
 def _data(cpus: Sequence[Cpu], holders: Iterable[PictureGuest]) -> tuple[tuple[str, str], ...]:

@@ -103,15 +103,11 @@ def _joint(x: float, y: float) -> Rect:
 # --- panel ---------------------------------------------------------------------------------------------------
 
 
-class Panel(Value, frozen=True, kw_only=True):
-    """The panel about all bundles, and the height at which each bundle's trunk enters it."""
+def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> tuple[ShapeBlock, list[float]]:
+    """Return the panel: each bundle as text, with a table if pairs differ; then the GPUs that are in no bundle.
 
-    block: ShapeBlock
-    entries: tuple[float, ...]
-
-
-def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
-    """Return the panel: each bundle as text, with a table if pairs differ; then the GPUs that are in no bundle."""
+    With it the height at which each bundle's trunk enters.
+    """
     inner = width - 24
     pieces: list[Piece] = []
     entries: list[float] = []
@@ -121,12 +117,17 @@ def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
         entries.append(y + 8)
         pieces.append(piece)
         y += piece.height + 8
-    pieces += [paragraph(text, inner, SMALL) for text in _outside(host, found)]
+    inside = {address for bundle in found for address in bundle.gpus}
+    out = [gpu for gpu in host.index.accelerators if gpu.address not in inside]
+    alone = [gpu.address for gpu in out if gpu.peers is not None]
+    unknown = [gpu.address for gpu in out if gpu.peers is None]
+    lines = ((alone, "In no bundle, no such link seen"), (unknown, "Links unknown"))
+    pieces += [paragraph(f"{what}: {', '.join(gpus)}", inner, SMALL) for gpus, what in lines if gpus]
     whole = below(pieces, 8)
     back = Rect(x=0, y=0, width=width, height=whole.height + 20, style="panel", radius=9)
     title = "; ".join(_bundle_texts(host, bundle)[0] for bundle in found)
     group = ShapeGroup(kind="fabric", shapes=(back, *at(whole, 12, 10)), title=title)
-    return Panel(block=ShapeBlock(width=width, height=whole.height + 20, groups=(group,)), entries=tuple(entries))
+    return ShapeBlock(width=width, height=whole.height + 20, groups=(group,)), entries
 
 
 def _bundle_piece(host: Host, bundle: Bundle, width: float) -> Piece:
@@ -180,13 +181,3 @@ def _pair_cell(bundle: Bundle, one: str, other: str, x: float, y: float) -> tupl
     if one == other:
         return (box,)
     return box, label(x + _CELL / 2 - 1, y + 2.5, text, SMALL, most=_CELL - 2, anchor="middle")
-
-
-def _outside(host: Host, found: Sequence[Bundle]) -> list[str]:
-    """Return the GPUs in no bundle: those that report their peers, and those whose links are unknown."""
-    inside = {address for bundle in found for address in bundle.gpus}
-    out = [gpu for gpu in host.index.accelerators if gpu.address not in inside]
-    alone = [gpu.address for gpu in out if gpu.peers is not None]
-    unknown = [gpu.address for gpu in out if gpu.peers is None]
-    lines = [f"In no bundle, no such link seen: {', '.join(alone)}"] if alone else []
-    return [*lines, *([f"Links unknown: {', '.join(unknown)}"] if unknown else [])]

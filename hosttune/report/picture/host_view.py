@@ -294,7 +294,4 @@ def _bridge_kind(view: HostView, address: str) -> str:
 
 def addresses_in(places: Iterable[TreePlace]) -> tuple[str, ...]:
     """Return every address of these trees, including bridges."""
-    addresses: list[str] = []
-    for place in places:
-        addresses += [place.address, *addresses_in(place.below)]
-    return tuple(addresses)
+    return tuple(address for place in places for address in (place.address, *addresses_in(place.below)))

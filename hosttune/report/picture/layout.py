@@ -40,10 +40,10 @@ _ICON = 14.0
 
 def legend(groups: Iterable[ShapeGroup], width: float) -> ShapeBlock:
     """Return the signs and colours that this picture uses, with their meanings."""
-    styles: set[str] = set()
-    for group in groups:
-        for shape in group.shapes:
-            styles.update((f"sign-{shape.kind}",) if isinstance(shape, Sign) else _classes(shape))
+    shapes = [shape for group in groups for shape in group.shapes]
+    styles = {
+        style for shape in shapes for style in ((f"sign-{shape.kind}",) if isinstance(shape, Sign) else _classes(shape))
+    }
     items = [_item(icon, words) for key, icon, words in _entries() if key in styles]
     return flowed(items, width, 6)
 
@@ -229,14 +229,14 @@ def _below(
     y = top
     if found:
         cuts.append(y - _GAP / 2)
-        panel = fabric_panel(view.host, found, full)
+        panel, entries = fabric_panel(view.host, found, full)
         shapes: list[Shape] = []
         for n, bundle in enumerate(found[:MOST_DRAWN]):
-            shapes += _bundle_lines(bundle, n, found, rows, y + panel.entries[n], full, gutter)
+            shapes += _bundle_lines(bundle, n, found, rows, y + entries[n], full, gutter)
         shapes += _link_paths(view, found, rows, full, gutter)
         placed.append(ShapeGroup(kind="links", shapes=tuple(shapes)))
-        placed += shifted(panel.block, 0, y)
-        y += panel.block.height + _GAP
+        placed += shifted(panel, 0, y)
+        y += panel.height + _GAP
     panels = [guests_panel(view, full)] if view.guests else []
     panels += [
         shape_block for shape_block in (partitions_panel(view, full), distances_panel(view, full)) if shape_block

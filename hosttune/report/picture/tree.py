@@ -264,21 +264,21 @@ def _branch(view: HostView, place: TreePlace, width: float) -> ShapeBlock:
 def _port(view: HostView, place: TreePlace, width: float) -> ShapeBlock:
     """Return a root port or other bridge: a line of text, with the things below it connected to its vertical line."""
     head, title = _head(view, place, width)
-    below_it = _things_below(view, place, width, left=4.0, top=head.height + 4)
-    shapes = (*below_it.lines, *at(head, 0, 0))
+    things, lines = _things_below(view, place, width, left=4.0, top=head.height + 4)
+    shapes = (*lines, *at(head, 0, 0))
     group = ShapeGroup(kind="port", name=place.address, shapes=shapes, title=title)
-    return ShapeBlock(width=width, height=below_it.block.height, groups=(group, *below_it.block.groups))
+    return ShapeBlock(width=width, height=things.height, groups=(group, *things.groups))
 
 
 def _switch(view: HostView, place: TreePlace, width: float) -> ShapeBlock:
     """Return a switch as a box around the things below it."""
     head, title = _head(view, place, width - 12)
-    below_it = _things_below(view, place, width - 6, left=9.0, top=head.height + 10)
-    high = below_it.block.height + 6
+    things, lines = _things_below(view, place, width - 6, left=9.0, top=head.height + 10)
+    high = things.height + 6
     box = Rect(x=0, y=0, width=width, height=high, style="switch", radius=5)
-    shapes = (box, *below_it.lines, *at(head, 6, 5))
+    shapes = (box, *lines, *at(head, 6, 5))
     group = ShapeGroup(kind="switch", name=place.address, shapes=shapes, title=title)
-    return ShapeBlock(width=width, height=high, groups=(group, *below_it.block.groups))
+    return ShapeBlock(width=width, height=high, groups=(group, *things.groups))
 
 
 def _head(view: HostView, place: TreePlace, width: float) -> tuple[Piece, str]:
@@ -293,12 +293,9 @@ def _head(view: HostView, place: TreePlace, width: float) -> tuple[Piece, str]:
     return below((name, *(mark_row(mark, width) for mark in marks))), title
 
 
-class _ThingsBelow(Value, frozen=True, kw_only=True):
-    block: ShapeBlock
-    lines: tuple[Shape, ...]
-
-
-def _things_below(view: HostView, place: TreePlace, width: float, *, left: float, top: float) -> _ThingsBelow:
+def _things_below(
+    view: HostView, place: TreePlace, width: float, *, left: float, top: float
+) -> tuple[ShapeBlock, list[ShapeLine]]:
     """Return the things below a bridge, and the lines that lead to them from the bridge's vertical line at `left`."""
     indent = left + 9 if width - left - 9 >= NARROWEST else 0.0
     y = top
@@ -314,7 +311,7 @@ def _things_below(view: HostView, place: TreePlace, width: float, *, left: float
         y += block.height + _GAP
     if ends:
         lines.insert(0, ShapeLine(points=((left, top - 5), (left, ends[-1])), style="pcie", thick=2))
-    return _ThingsBelow(block=ShapeBlock(width=width, height=y - _GAP, groups=tuple(groups)), lines=tuple(lines))
+    return ShapeBlock(width=width, height=y - _GAP, groups=tuple(groups)), lines
 
 
 def _line_to_device(view: HostView, address: str, left: float, right: float, y: float) -> ShapeLine:

@@ -18,8 +18,7 @@ from validations import GPUS, HOSTILE, clean, everything_unknown, faulty, hostil
 
 import hosttune
 from hosttune.bench.baselines import shipped
-from hosttune.bench.measures import Scale, measures
-from hosttune.bench.standards import scales
+from hosttune.bench.measures import Scale, measures, scales
 from hosttune.domain.guestdiff import DIFFERENT, SAME, UNKNOWN
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import GuestMemory, Host, NumaNode, PciDevice, RunningGuest, VcpuPin

@@ -14,7 +14,7 @@ import pytest
 from hosttune.journal import Record
 from hosttune.model.plan import Cell, Device, PlannedGuest
 from hosttune.settings.hook import hook_text
-from hosttune.transaction.atstart import list_at_start
+from hosttune.transaction.site import list_at_start
 
 A, B, C = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
 VF, UUID = "0000:41:00.4", "6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e"

@@ -14,13 +14,12 @@ import pytest
 
 from hosttune.cli import run
 from hosttune.errors import BadInput
-from hosttune.fleet.overview import _counts
 from hosttune.machine.opening import open_root
 from hosttune.model.evidence import Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState
-from hosttune.model.validation import Acceptance, CheckResult, Validation, verdict_of
+from hosttune.model.validation import Acceptance, CheckResult, Validation, counts, verdict_of
 from hosttune.validating import ValidationRequest, accepting, decide, validate
 
 VM = Path(__file__).parents[2] / "hosts" / "h100" / "vm-h100x1.tar.gz"
@@ -147,7 +146,7 @@ def test_one_whose_date_is_over_says_so_and_counts_again() -> None:
     assert "that date is over" in result.accepted.text
 
 
-def test_of_two_people_the_one_whose_date_is_not_over_counts() -> None:
+def test_of_two_people_the_one_whose_date_is_not_overcounts() -> None:
     doubt = CheckResult(check="row-remap", subject=GPU, outcome="unknown", actual="not read")
     long = Acceptance(check="row-remap", by="a", why="known", until="2999-12-31")
     over = Acceptance(check="row-remap", subject=GPU, by="b", why="known", until="2020-12-31")
@@ -226,8 +225,8 @@ def test_a_configuration_accepts_and_a_fleet_counts_it_apart(
     assert said == ["reading the host"]
     assert [one.check for one in found.results if one.standing == "accepted"] == ["time-sync"]
     assert verdict_of(found.results) == found.verdict == "warn", "numa-affinity is not accepted"
-    assert _counts(found.results)["accepted"] == 1
-    assert _counts(found.results)["warn"] == 3
+    assert counts(found.results)["accepted"] == 1
+    assert counts(found.results)["warn"] == 3
     (tmp_path / "fleet.json").write_text(
         json.dumps([{"check": "time-sync", "subject": "host", "by": "ops", "why": "x", "until": "2999-12-31"}])
     )
