@@ -22,11 +22,13 @@ from hosttune.predicting.shape import HostShape, is_card, of_host
 _STEADY, _LOOSE, _COPIES = 0.9, 0.85, 0.8
 # Of the bound, where no typical figure has a source: copies over PCIe 3.0 and 4.0 reach 0.76 to 0.8 of the link, and
 # the part of a peak that H200 reaches is 0.72 to 0.885.
-# Products of other makers' GPUs: MI300X 0.58 (stas00/ml-engineering, maximum achievable matmul FLOPS).
-_LEAST_COPY, _LEAST_PEAK, _LEAST_PRODUCTS = 0.65, 0.6, 0.5
+# Products of other makers' GPUs: MI300X 0.58 (stas00/ml-engineering, maximum achievable matmul FLOPS), of FP8 0.44
+# (Azure's guide for ND MI300X v5: 1159 TFLOP/s).
+_LEAST_COPY, _LEAST_PEAK, _LEAST_PRODUCTS = 0.65, 0.6, {"bf16": 0.5, "fp8": 0.4}
 # The library takes the switch only where it is clearly better: H200 from 5 GPUs on (1.13 times the ring), not with 4
 # (1.01); B200 from 6 on (1.14), not with 5 (1.06). Source: stas00/ml-engineering@744d01e network/README.md.
 _SWITCH_TAKEN = 1.1
+_OF_MANY = 0.8  # 4 x 8 H100 with 8 ports of 400 Gb/s: 308 of 400 (nscc.sg, NCCL notes), read as good
 _SWITCH_SECONDS = formulas.BASE_SECONDS + 2 * formulas.STEP_SECONDS["nvlink"]  # up to the switch and back
 _LEAST_WITHOUT_PEERS = 0.4  # 8 RTX 5090 without peer access: 28 of 63 GB/s, found good (NVIDIA/nccl issue 1639)
 # Two healthy H200 give 0.34 of the bound in an all-to-all of 32 MiB, 0.61 of 256 MiB (tests/cases/models/healthy.json).
@@ -41,7 +43,7 @@ _NOTHING = Estimate("", "", "no model of this metric has a source")
 class Question(msgspec.Struct, frozen=True):
     """What is asked: how many GPUs take part and on how many hosts, and the size of the message; None is unknown.
 
-    `far`: host memory of another node. `flat`: between hosts, one ring over all GPUs. `tcp`: between hosts, over TCP
+    `far`: host memory of another node. `flat`: one ring over all GPUs. `tcp`: between hosts, over TCP
     and not RDMA. `shared`: of `rdma-write`, what a GPU has of the ports of its host.
     """
 
@@ -140,7 +142,7 @@ def _on_gpu(
         shown = (formula, source) if typical is not None else (f"bound: {whole}", formulas.PEAK_SOURCE)
         return Estimate(
             unit, *shown, rate, typical, because, _LOOSE,
-            at_least=_LEAST_PEAK if shape.generation or unit == "GB/s" else _LEAST_PRODUCTS,
+            at_least=_LEAST_PEAK if shape.generation or unit == "GB/s" else _LEAST_PRODUCTS[peak],
         )  # fmt: skip
 
     return model
@@ -192,7 +194,7 @@ def _within(question: Question, shape: HostShape) -> Estimate:
     if not ranks or generation is None or links_rate is None or peak is None:
         return _missing("GB/s", "r · B", formulas.RING_SOURCE, _missing_of_ring(ranks, shape))
     reducing = generation.switch_part is not None and shape.switched is True
-    reduces = reducing and question.metric == "all-reduce-busbw"
+    reduces = reducing and question.metric == "all-reduce-busbw" and not question.flat
     bound = max(1.0, 2 * (ranks - 1) / (ranks + 1)) * peak if reduces else peak
     because = (f"{ranks} GPUs, B = {shape.links} links × {generation.link_gb_per_s:g} = {links_rate:.1f} GB/s",)
     part = _ring_part(generation, ranks)
@@ -330,7 +332,7 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
             "GB/s", "bound g·b·k(n-1) ÷ (n(k-1))", formulas.PORTS_SOURCE, bound, None, because, at_least=0.5 * part
         )
     low_below = min(_least(question, _STEADY), formulas.GB10_LEAST if shape.staged else 1.0)
-    low_below *= part
+    low_below = part * min(low_below, _OF_MANY if hosts > 2 else 1.0)
     if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
         if shape.generation and shape.generation.switch_part and shape.links_gb_per_s:  # no more than in one host

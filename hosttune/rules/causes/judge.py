@@ -25,7 +25,7 @@ from hosttune.model.values import grouped
 from hosttune.predicting.estimates import OWN_METRICS, roof_of
 from hosttune.predicting.shape import HostShape, shape_of, slot_of
 from hosttune.rules.causes.equals import SPREAD, compared
-from hosttune.rules.causes.rule import PRODUCTS, TIERS, WORK, Case, CauseRule
+from hosttune.rules.causes.rule import HOST_COPIES, PRODUCTS, TIERS, WORK, Case, CauseRule
 from hosttune.rules.causes.rules_gpus import lacks_peers
 from hosttune.rules.causes.rules_other import LOG_LINE
 from hosttune.rules.causes.verdicts import AVERAGE, Judged, judge_figure
@@ -34,6 +34,7 @@ from hosttune.rules.engine import Finding, rules_of
 FAMILIES = ("rules_other", "rules_network", "rules_power", "rules_guest", "rules_gpus", "rules_pcie")
 _GRADES: tuple[str, ...] = GRADES
 _CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no figure is known to be low
+_STARTED = 32 << 20  # bytes; of smaller copies the start takes much of the time
 _MOST_REASONS = 16  # why figures are unknown
 _MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
 
@@ -134,6 +135,11 @@ def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
     return tuple(
         replace(judged, verdict="expected")
         if (judged.figure.metric in fine and judged.verdict != "impossible" and AVERAGE.search(judged.figure.subject))
+        or (
+            judged.verdict == "low"
+            and (judged.figure.size_bytes or _STARTED) < _STARTED
+            and judged.figure.metric in fine.intersection(HOST_COPIES)
+        )
         or (
             (judged.small or judged.verdict == "low")
             and (judged.figure.size_bytes or 0)

@@ -332,6 +332,8 @@ def forced(case: Case) -> Finding | None:
             f"{engine[0].name} keeps to what a copy engine moves, {_ENGINE:g} GB/s: HSA_ENABLE_SDMA=0 uses all links"
         )
         return supports("fits", (words,), engine)
+    if case.shape.generation and case.shape.generation.joins_hosts and (case.complaint or case.low(COLLECTIVES)):
+        variables += _set(case, NCCL_CUMEM_ENABLE=("0",))  # without such memory no links between hosts
     if case.shape.links == 0 and not case.shape.virtual and case.low(COLLECTIVES):
         variables += _set(case, NCCL_P2P_LEVEL=("SYS", "5"))  # copies cross the sockets, where the library would not
     if slow := slower_run(case, _ALGORITHM, 1.5):

@@ -30,7 +30,7 @@ _PLAIN = re.compile(r"\b(?:9|1[01]|2[3-7]|3[2-4]|4[89]|5[0-2]|7[3-7])% of|all pa
 _MANY_HOSTS, _FALLS = 4, 1.5
 _FABRIC = re.compile(r"(?i)\b(?:rack|switch|lea[fv]|spine|pod|tor)")  # parts of a network between hosts
 _RAILS = re.compile(r"(?i)\b(?:any|other|across|cross|between)[ -]rails?\b")
-_MPI = r"(?i)\bosu_|\bmpi\b|\branks\b"  # it takes sockets where it finds nothing else; perftest has RDMA alone
+_MPI = r"\b(?:osu_|(?:MPI|mpi|ranks)\b)"  # it takes sockets where it finds nothing else; perftest has RDMA alone
 _NO_SOCKET = 100.0  # GB/s: links between hosts carry that, whatever is set (GB200 NVL72)
 # GB/s that collectives over TCP give (docs/models.md), at most with 5 ports of 200 Gb/s (skypilot-org/skypilot issue
 # 3592), and of how many ports that is too little for anything else.
@@ -236,7 +236,9 @@ def port_down(case: Case) -> Finding | None:
     if one is None or link is not None or _ports_fine(case):
         return None
     slower = [(rate / 8, f"the rate of a port of {rate:g} Gb/s") for rate in _PORT_RATES if rate / 8 < one * 0.99]
-    kept = first_kept([v for v in _low(case) if v.figure.metric == "rdma-write" and "GPU" not in v.name], slower)
+    kept = first_kept(
+        [v for v in _low(case) if v.figure.metric == "rdma-write" and not re.search(rf"GPU|{_MPI}", v.name)], slower
+    )
     return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],)) if kept else None
 
 
@@ -252,7 +254,7 @@ def port_count(case: Case) -> Finding | None:
     kept = next(iter(_part_of_ports(case)), None)
     used = case.seen.said.get("nics", "").split(", ")
     count = None if used[0] else ports_named(case.environment.get("NCCL_IB_HCA", ""))
-    if count is not None and case.shape.nics is not None and count < case.shape.nics and (_low(case) or case.alone):
+    if count is not None and count < (case.shape.nics or 0) and (case.networked or case.alone):
         of_run = tuple(judged for judged in case.networked if judged.figure.metric != "rdma-write")  # of one port
         if of_run or case.complaint:
             return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", of_run, kept)

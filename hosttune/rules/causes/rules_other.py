@@ -13,6 +13,7 @@ _LOCKED = re.compile(r"(?i)page-?locked|pinned")
 _PAGEABLE = 2.0  # times: page-locked memory gives at least so much more where the driver must copy first
 _NEAR = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
 _STAGED = 1.5, 9.0  # GB/s that copies of pageable memory give, which the driver copies first
+_SLOW_KINDS = re.compile(r"(?i)\b(?:hdds?|hard disks?|nfs|s3|object stor\w+|sata)\b")
 _KEPT = re.compile(r"(?i)buffered|cached|page cache")
 _VERSION = re.compile(
     r"(?i)\b(?:[nr]ccl|ucx|cuda|drivers?|kernel|linux|rocm|libfabric|ofed|fw|firmware|open ?mpi|(?:py)?torch|version)"
@@ -112,9 +113,10 @@ def artefact(case: Case) -> Finding | None:
     direct = [judged.value or 0 for judged in case.figures if judged.figure.metric in STORAGE and judged not in kept]
     if kept and direct and (kept[0].value or 0) > max(direct):
         return supports("fits", (f"{kept[0].name}: out of the page cache, not of the drive",), tuple(kept))
-    if case.seen.cold and not case.seen.storage_bound and (case.open or case.complaint):
+    waiting = [judged for judged in case.open if judged.figure.metric not in STORAGE]  # there it is the storage's rate
+    if case.seen.cold and not case.seen.storage_bound and (waiting or case.complaint):
         words.append("the first run: caches, clocks and connections were cold")
-        about += case.open
+        about += waiting
     if above:
         return supports(
             "proven", tuple(words) or ("a figure above its bound was not measured as it is named",), tuple(about)
@@ -156,6 +158,9 @@ def storage(case: Case) -> Finding | None:
     """Reading storage limits the run."""
     if case.seen.storage_bound:
         return observed(case, "the run waits for storage", case.about((*STORAGE, *WORK)) or case.open)
+    slow = tuple(judged for judged in case.about(STORAGE) if _SLOW_KINDS.search(judged.figure.subject[:400]))
+    if case.seen.input_bound and slow:
+        return observed(case, f"the run waits for its input; {slow[0].name}", slow)
     low = case.low(STORAGE)
     if low:
         return supports("fits", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), low)

@@ -25,7 +25,7 @@ from hosttune.rules.causes.rule import (
 )
 from hosttune.rules.causes.rules_gpus import OFF, _set
 from hosttune.rules.causes.rules_guest import BY_NODE, several_alike
-from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
+from hosttune.rules.causes.verdicts import GEN2, IDLE_SPEEDS, Judged
 from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
@@ -34,7 +34,6 @@ _WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest r
     (31.5, "a link of 16 GT/s x16, 31.5 GB/s"),
 )  # fmt: skip
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
-_GEN3 = 8.0  # GT/s
 _BETWEEN, _OF_SLOT = 0.6, 0.35  # of a slot: copies between GPUs through switches; less is not the slot's doing
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
@@ -59,9 +58,10 @@ def _slot_limit(case: Case) -> tuple[float, int] | None:
     link, written = case.seen.link, slot_of(case.measured.setup.pcie)
     speed = (link.max_speed_gts if link else None) or (written[0] if written else None)
     width = (link.max_width if link else None) or (written[1] if written else None)
-    if case.shape.slot is None:
+    if case.shape.slot is None and speed is None:
         return None
-    own, lanes = case.shape.slot
+    own, lanes = case.shape.slot or (GEN2, 16)  # a model without a known slot has that at least
+    own = max(own, GEN2)
     limited = (speed is not None and speed < own) or (written is not None and written[1] < max(lanes, 8))
     return (speed or own, width or lanes) if limited else None
 
@@ -334,7 +334,7 @@ def translation(case: Case) -> Finding | None:
         and not any(judged.verdict == "low" for judged in case.figures)
     ):
         return None
-    links = [pcie_gb_per_s(speed, 16) for speed in PCIE_SPEEDS if speed >= _GEN3]
+    links = [pcie_gb_per_s(speed, 16) for speed in PCIE_SPEEDS if speed > GEN2]
     whole = [judged for judged in case.about(HOST_COPIES) if any(keeps_to(judged, rate, _COPIED) for rate in links)]
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
     strong = tuple(judged for judged in strong if judged.verdict == "low" or judged not in whole)  # all that it carries

@@ -35,10 +35,11 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
     "gemm-fp8": (5034.0, "the fastest GPU, dense (baselines/roofline.toml)"),
 }
 _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
+GEN2 = 5.0  # GT/s
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
 _LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
 # Of the channels' rate: about half of what STREAM reaches, and more than faster modules give.
-_STREAM, _FASTER = 0.4, 1.2
+_STREAM, _FASTER = 0.35, 1.2
 _DRIVE, _DRIVES = 15.75, 504.0  # GB/s, four lanes of 32 GT/s, the most that a drive has, and 128, which a host has
 # GB/s: of one SATA port, which drives of a host can have, and of the slowest hard disks in use
 _SATA, _HARD_DISK, _BLOCK = 0.6, 0.1, 1 << 17  # bytes from which reads show the rate of a drive
@@ -197,6 +198,8 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
+        if shape.slot_gb_per_s and "GPU memory" in figure.subject:  # its data crosses the GPU's slot
+            bound, typical = bound and min(bound, shape.slot_gb_per_s), typical and min(typical, shape.slot_gb_per_s)
     both = (  # a copy within a GPU always counts what is read and written
         figure.metric != "device-copy" and re.search(r"(?i)both directions|bidirectional|\bbidir\b", told) is not None
     )
@@ -336,7 +339,9 @@ def _reads(figure: Figure, value: float, factor: float, measured: Measured, shap
 def _memory(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     name = (shape.cpu or "")[:200].lower()
     rate = next((rate for words, rate in SOCKET_MEMORY if re.search(words, name)), None)
-    if rate is None or re.search(r"(?i)thread|\bcore\b|single|->|\bmbw\b|sysbench|lmbench|bw_mem", figure.subject):
+    if rate is None or re.search(
+        r"(?i)(?<!all )thread|\bcore\b|single|->|\bmbw\b|sysbench|lmbench|bw_mem", figure.subject
+    ):
         return Judged(figure, "unknown", _NO_MODEL, value, factor=factor)
     one = re.search(r"(?i)\b(?:socket|node)\b", figure.subject) or not re.match(r"2 ?[x×]", name)
     bound = rate if one else 2 * rate
@@ -354,6 +359,8 @@ def _link(figure: Figure, value: float, factor: float, measured: Measured, shape
     if most is None:
         return Judged(figure, "unknown", "not known: what the link can do", value, factor=factor)
     why = f"{value:g} of {most:g}"
+    if not width and value == most < GEN2:
+        return Judged(figure, "low", f"{why}: GPUs have had {GEN2:g} GT/s and more since 2008", value, factor=factor)
     if value > most:
         return Judged(figure, "impossible", why, value, float(most), None, factor=factor)
     if value == most:
