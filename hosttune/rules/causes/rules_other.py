@@ -106,7 +106,7 @@ def artefact(case: Case) -> Finding | None:
     )  # fmt: skip
     if alone:
         why = f"{alone[0].name}: 0: each process ran alone, for bus bandwidth counts what others get"
-        return supports("fits", (why,), alone)
+        return supports("proven", (why,), alone)
     kept = [
         judged for judged in case.figures if judged.figure.metric in STORAGE and _KEPT.search(judged.figure.subject)
     ]

@@ -34,7 +34,7 @@ _WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest r
     (31.5, "a link of 16 GT/s x16, 31.5 GB/s"),
 )  # fmt: skip
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
-_BETWEEN, _OF_SLOT = 0.6, 0.35  # of a slot: copies between GPUs through switches; less is not the slot's doing
+_BETWEEN, _OF_SLOT = 0.6, 0.45  # of a slot: copies between GPUs through switches; less is not the slot's doing
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
 # A guest has at most so many GPUs; where its copies go through the root they reach this part of the NICs' rate:

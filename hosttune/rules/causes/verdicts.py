@@ -339,9 +339,8 @@ def _reads(figure: Figure, value: float, factor: float, measured: Measured, shap
 def _memory(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
     name = (shape.cpu or "")[:200].lower()
     rate = next((rate for words, rate in SOCKET_MEMORY if re.search(words, name)), None)
-    if rate is None or re.search(
-        r"(?i)(?<!all )thread|\bcore\b|single|->|\bmbw\b|sysbench|lmbench|bw_mem", figure.subject
-    ):
+    few = r"(?i)^(?!.*\ball threads).*(?:thread|\bcore\b)|single|->|\bmbw\b|sysbench|lmbench|bw_mem"
+    if rate is None or re.search(few, figure.subject[:400]):
         return Judged(figure, "unknown", _NO_MODEL, value, factor=factor)
     one = re.search(r"(?i)\b(?:socket|node)\b", figure.subject) or not re.match(r"2 ?[x×]", name)
     bound = rate if one else 2 * rate
