@@ -22,10 +22,11 @@ _UNSEEN = (
     " Kubernetes: an RDMA device plugin, hostNetwork or SR-IOV), libibverbs and IPC_LOCK; a guest the RDMA function;"
     " a host the NIC's driver and ib_uverbs; NCCL_IB_HCA names that are there"
 )
+_OFF = 0.021
 _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
 _FAMILY = re.compile(r"(?:mlx|hfi|cxgb)\d_?$")  # how all names of a driver begin
 _BOTH = 2  # ways within a host: between GPUs, and through its memory
-_PLAIN = re.compile(r"\b(?:9|1[01]|2[3-7]|3[2-4]|4[89]|5[0-2]|7[3-7])% of|all pairs of")  # or all that has one host
+_PARTS = (0.1, 0.25, 1 / 3, 0.5, 0.75)  # of the others, that a port less or a lower rate leaves
 # Hosts whose flows share links by chance, where routes are static; times what more hosts give: runs differ by less.
 _MANY_HOSTS, _FALLS = 4, 1.5
 _FABRIC = re.compile(r"(?i)\b(?:rack|switch|lea[fv]|spine|pod|tor)")  # parts of a network between hosts
@@ -46,6 +47,13 @@ def _several(judged: Judged) -> bool:
 def beside_host(figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
     """Return those of GPU memory that are far below host memory over the same port: the network is in order."""
     return tuple(judged for judged in figures if judged.apart.endswith(BESIDE))
+
+
+def _plain(judged: Judged) -> bool:
+    """Return whether a figure is a plain part of its equals, or low as all pairs of one host are."""
+    share = re.search(r"(\d+)% of", judged.apart)
+    near = share is not None and any(abs(int(share[1]) / 100 - part) <= _OFF for part in _PARTS)
+    return near or "all pairs of" in judged.apart
 
 
 def _low(case: Case) -> tuple[Judged, ...]:
@@ -228,7 +236,7 @@ def port_down(case: Case) -> Finding | None:
     ):
         # A port less, or a lower rate, takes a plain part of a collective; routes that meet take any.
         return supports(
-            "fits" if any(v.figure.metric not in COLLECTIVES or _PLAIN.search(v.apart) for v in apart) else "indirect",
+            "fits" if any(v.figure.metric not in COLLECTIVES or _plain(v) for v in apart) else "indirect",
             tuple(f"{v.name}: {v.apart}" for v in apart),
             apart,
         )
