@@ -97,6 +97,8 @@ def topology_hidden(case: Case) -> Finding | None:
     )  # fmt: skip
     words = [row for holds, row in rows if holds]
     kept = _flat_ring(case)
+    if words and rows[-1][0] and len(words) == 1 and kept is None:  # it may be the path that there is
+        return supports("fits", words, case.networked)
     if words:
         copies = case.about((*HOST_COPIES, *MEMORY, *WORK)) if seen.guest_numa is False else case.about(WORK)
         return observed(case, "; ".join(words), (*case.networked, *case.local, *copies), kept)

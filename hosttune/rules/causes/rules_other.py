@@ -75,7 +75,7 @@ def artefact(case: Case) -> Finding | None:
     )  # fmt: skip
     if cached and not above:
         return supports("fits", (f"{cached[0].name}: such small arrays can stay in the GPU's cache",), cached)
-    if case.seen.bidirectional_sum:
+    if case.seen.bidirectional_sum and not any(judged.verdict == "low" for judged in case.figures):
         words.append("the figure is the sum of both directions")
     words += [
         f"{judged.name} is up to twice the bound: both directions, or sparse products?"

@@ -35,6 +35,7 @@ _WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest r
 )  # fmt: skip
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
 _BETWEEN, _OF_SLOT = 0.6, 0.45  # of a slot: copies between GPUs through switches; less is not the slot's doing
+_OFFLOADED = r"(?i)host memory|offload|system memory"
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
 # A guest has at most so many GPUs; where its copies go through the root they reach this part of the NICs' rate:
@@ -97,7 +98,11 @@ def generation_limit(case: Case) -> Finding | None:
     bound = [(rate, f"the slot's bound {rate:.1f} GB/s")] if rate else []
     kept = first_kept(case.low(HOST_COPIES), bound) or first_kept(case.low(("p2p",)), bound, _BETWEEN)
     alone = case.measured.setup.gpus_per_host == 1  # work of one GPU is mostly in its own memory
-    about = case.about([name for name in _OVER_PCIE if not alone or name not in WORK])
+    about = tuple(
+        judged
+        for judged in case.about(_OVER_PCIE)
+        if not alone or judged.figure.metric not in WORK or re.search(_OFFLOADED, judged.figure.subject[:400])
+    )
     crossing = (*COLLECTIVES, "p2p", "rdma-write")
     little = [v for v in about if v.figure.metric in crossing and (v.value or 0) < (rate or 0) * _OF_SLOT]
     return observed(case, words, tuple(judged for judged in about if judged not in little), kept)
@@ -363,8 +368,8 @@ def relaxed_ordering(case: Case) -> Finding | None:
     names = (f"{of}_IB_PCI_RELAXED_ORDERING" for of in ("NCCL", "UCX", "MC"))
     variables = _set(case, **dict.fromkeys(names, OFF))
     words = [*(["relaxed ordering is off"] if case.seen.relaxed_ordering is False else []), *variables]
-    if words:
-        return observed(case, "; ".join(words), case.networked)
+    if words:  # storage can be at the other end
+        return observed(case, "; ".join(words), case.networked or (case.about(STORAGE) if case.seen.transport else ()))
     strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # openucx/ucx pull request 8062
     low = tuple(
         judged

@@ -326,6 +326,8 @@ def _reads(figure: Figure, value: float, factor: float, measured: Measured, shap
         if figure.metric == "storage-read" or "nvme" in figure.subject.lower()
         else (_HARD_DISK, "a hard disk reads")
     )
+    if value > _SATA and re.search(r"(?i)\b(?:one|single|a) (?:hard disk|hdd)\b", figure.subject[:400]):
+        return Judged(figure, "impossible", f"no hard disk reads more than {_SATA:g} GB/s: from memory?", value)
     if value > _DRIVE:
         one = figure.metric == "disk-read" and re.search(r"(?i)\b(?:one|single|a) ", figure.subject[:400])
         if value > _DRIVES:
