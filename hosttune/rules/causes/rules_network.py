@@ -32,6 +32,7 @@ _MANY_HOSTS, _FALLS = 4, 1.5
 _FABRIC = re.compile(r"(?i)\b(?:rack|switch|lea[fv]|spine|pod|tor)")  # parts of a network between hosts
 _RAILS = re.compile(r"(?i)\b(?:any|other|across|cross|between)[ -]rails?\b")
 _MPI = r"\b(?:osu_|(?:MPI|mpi|ranks)\b)"  # it takes sockets where it finds nothing else; perftest has RDMA alone
+_AT_ONCE = r"\b(?:at once|at the same time|concurrent|simultaneous|incast|permutation)"
 _NO_SOCKET = 100.0  # GB/s: links between hosts carry that, whatever is set (GB200 NVL72)
 # GB/s that collectives over TCP give (docs/models.md), at most with 5 ports of 200 Gb/s (skypilot-org/skypilot issue
 # 3592), and of how many ports that is too little for anything else.
@@ -244,8 +245,9 @@ def port_down(case: Case) -> Finding | None:
     if one is None or link is not None or _ports_fine(case):
         return None
     slower = [(rate / 8, f"the rate of a port of {rate:g} Gb/s") for rate in _PORT_RATES if rate / 8 < one * 0.99]
+    other = rf"GPU|{_MPI}|{_AT_ONCE}"
     kept = first_kept(
-        [v for v in _low(case) if v.figure.metric == "rdma-write" and not re.search(rf"GPU|{_MPI}", v.name)], slower
+        [v for v in _low(case) if v.figure.metric == "rdma-write" and not re.search(other, v.name)], slower
     )
     return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],)) if kept else None
 
@@ -374,6 +376,8 @@ def congestion(case: Case) -> Finding | None:
         return supports("fits", (f"{farther[0].name} is low, and {fine} as it should be: ports are in order",), farther)
     if apart := case.apart(NETWORK):
         return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in apart), apart)
+    if crowded := tuple(judged for judged in low if re.search(_AT_ONCE, judged.figure.subject[:400])):
+        return supports("fits", (f"{crowded[0].name}: flows that run together share links by chance",), crowded)
     if fewer := [
         (judged, other)
         for judged in low

@@ -14,6 +14,7 @@ _PAGEABLE = 2.0  # times: page-locked memory gives at least so much more where t
 _NEAR = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
 _STAGED = 1.5, 9.0  # GB/s that copies of pageable memory give, which the driver copies first
 _SLOW_KINDS = re.compile(r"(?i)\b(?:hdds?|hard disks?|nfs|s3|object stor\w+|sata)\b")
+_ONE_QUEUE = re.compile(r"(?i)\b(?:one|1|single) (?:queue pair|qp|connection|stream)\b")
 _KEPT = re.compile(r"(?i)buffered|cached|page cache")
 _VERSION = re.compile(
     r"(?i)\b(?:[nr]ccl|ucx|cuda|drivers?|kernel|linux|rocm|libfabric|ofed|fw|firmware|open ?mpi|(?:py)?torch|version)"
@@ -121,6 +122,9 @@ def artefact(case: Case) -> Finding | None:
         return supports(
             "proven", tuple(words) or ("a figure above its bound was not measured as it is named",), tuple(about)
         )
+    alone = tuple(judged for judged in case.low(("rdma-write",)) if _ONE_QUEUE.search(judged.figure.subject[:400]))
+    if alone:
+        return supports("fits", (f"{alone[0].name}: more of them fill a port",), alone)
     staged = tuple(judged for judged in case.low(HOST_COPIES) if _STAGED[0] < (judged.value or 0) < _STAGED[1])
     if not words and staged and case.seen.pageable_memory is None and not case.apart(HOST_COPIES):
         return supports("possible", ("whether the host's memory was page-locked was not read",), staged)

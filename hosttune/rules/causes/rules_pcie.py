@@ -104,8 +104,12 @@ def generation_limit(case: Case) -> Finding | None:
         if not alone or judged.figure.metric not in WORK or re.search(_OFFLOADED, judged.figure.subject[:400])
     )
     crossing = (*COLLECTIVES, "p2p", "rdma-write")
-    little = [v for v in about if v.figure.metric in crossing and (v.value or 0) < (rate or 0) * _OF_SLOT]
-    return observed(case, words, tuple(judged for judged in about if judged not in little), kept)
+    little = tuple(v for v in about if v.figure.metric in crossing and (v.value or 0) < (rate or 0) * _OF_SLOT)
+    strong, lanes = (
+        tuple(judged for judged in about if judged not in little),
+        case.shape.slot[1] if case.shape.slot else 16,
+    )
+    return observed(case, words, strong, kept, weak=little if limit[1] < lanes else ())
 
 
 @rule(
