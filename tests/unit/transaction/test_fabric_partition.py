@@ -85,8 +85,11 @@ def test_a_dry_run_shows_each_reset_before_the_activation(tmp_path: Path) -> Non
         (device / "driver").symlink_to("../../drivers/vfio-pci")
     changes, why = rehearse(system, PAIR, WANT)
     assert why is None
-    resets = [f"write /sys/bus/pci/devices/{address}/reset <- \"1\"" for address in (A, B)]
-    assert [change for change in changes if change in resets or change.startswith("run ")] == [*resets, "run   fmpm -a 3"]
+    resets = [f'write /sys/bus/pci/devices/{address}/reset <- "1"' for address in (A, B)]
+    assert [change for change in changes if change in resets or change.startswith("run ")] == [
+        *resets,
+        "run   fmpm -a 3",
+    ]
 
 
 def test_a_dry_run_of_a_live_host_waits_for_nothing(tmp_path: Path) -> None:
