@@ -36,6 +36,7 @@ from hosttune.cli import run
 from hosttune.machine.scratch import Scratch
 from hosttune.model.result import Result
 from hosttune.model.values import freeze
+from hosttune.settings.hook import PLACE
 from hosttune.transaction.site import site_of
 from hosttune.transaction.steps import setting_of_record
 
@@ -486,3 +487,11 @@ def test_apply_sets_again_all_that_somebody_put_back(cli: Cli, tmp_path: Path) -
     assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
     code, out, _ = cli("status")
     assert code == 0, out
+
+
+def test_a_hook_that_another_program_replaced_is_drift(applied: Cli) -> None:
+    """It refuses starts without what the guest's devices need: it must not be missed."""
+    applied.root.put(PLACE.removeprefix("/"), "#!/bin/sh\n# another program's\n")
+    (drift,) = applied.json("status", code=1)["drift"]
+    assert (drift["action"], drift["actual"]) == (f"libvirt-hook:{PLACE}", "of another program")
+    assert drift["hint"] == f"{PLACE} is a file of another program: move it away"
