@@ -20,7 +20,16 @@ from hosttune.model.force import InForce
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
 from hosttune.settings.hook import recording_of
-from hosttune.settings.setting import BOOT, FILE, Divisible, EditedInPlace, Explains, MayGiveLess, Setting, WrittenTogether
+from hosttune.settings.setting import (
+    BOOT,
+    FILE,
+    Divisible,
+    EditedInPlace,
+    Explains,
+    MayGiveLess,
+    Setting,
+    WrittenTogether,
+)
 from hosttune.transaction.guards import made_since, renamed
 from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
@@ -271,7 +280,7 @@ def _look(site: Site, record: Record) -> Drift | str | None:
             why, hint = other.why[0], other.relaxation[0]
             return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why, hint=hint)
         waits = setting.waits_for(site.system)
-        if waits is not None and setting.scope != FILE:
+        if waits is not None and setting.scope != FILE and not now:
             return None  # it cannot be seen now: its guest does not run, or has the device
         ours = partial(site.pages_of_runs, setting.target)
         if isinstance(setting, MayGiveLess) and setting.is_needed(site.system, now, expected, ours):
