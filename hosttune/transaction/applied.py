@@ -28,6 +28,7 @@ from hosttune.settings.setting import (
     Explains,
     MayGiveLess,
     Setting,
+    TakesDevice,
     WrittenTogether,
 )
 from hosttune.transaction.guards import made_since, renamed
@@ -280,7 +281,8 @@ def _look(site: Site, record: Record) -> Drift | str | None:
             why, hint = other.why[0], other.relaxation[0]
             return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why, hint=hint)
         waits = setting.waits_for(site.system)
-        if waits is not None and setting.scope != FILE and not now:
+        seen = setting.scope == FILE or (now and isinstance(setting, TakesDevice))
+        if waits is not None and not seen:
             return None  # it cannot be seen now: its guest does not run, or has the device
         ours = partial(site.pages_of_runs, setting.target)
         if isinstance(setting, MayGiveLess) and setting.is_needed(site.system, now, expected, ours):
