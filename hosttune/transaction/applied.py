@@ -292,8 +292,8 @@ def _look(site: Site, record: Record) -> Drift | str | None:
             texts = _adopted_otherwise(site, setting.target, now, expected, texts)
             if not texts:
                 return None
-        why = "; ".join(texts) or None
-        return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why, hint=waits)
+        why = "; ".join(texts)
+        return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why or None, hint=waits)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
         return "pending"
     return None
