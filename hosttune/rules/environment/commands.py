@@ -214,7 +214,7 @@ def _module_options(words: Sequence[str]) -> Iterator[Pair]:
 
 def _service(words: Sequence[str]) -> Iterator[Pair]:
     names = [word.removesuffix(".service") for word in words if not word.startswith("-")]
-    for name in names[1:] if names[:1] != ["status"] else ():
+    for name in names[1:] if names[:1] not in (["status"], ["is-active"], ["is-enabled"]) else ():
         yield f"systemctl {name}", names[0]
 
 
