@@ -174,7 +174,7 @@ def pair_of(subject: str) -> tuple[str, str] | None:
 
 
 # The figures that measurements are compared with: floors, references, peaks and this host's own history.
-# hosttune.bench.baselines has the figures and their sources. This module looks them up for each measured device.
+# hosttune.bench.baselines has the figures and their sources.
 
 
 _GPUS = re.compile(r"([0-9]{1,3}) GPUs?")

@@ -168,7 +168,7 @@ class _Groups:
             self._facts[name] = {
                 "iommu_group": int(name),
                 "iommu_group_type": self._reader.text(f"{GROUPS}/{name}/type") or None,
-                "iommu_direct": (direct if rows and all(len(row) == 3 for row in rows) else None),
+                "iommu_direct": direct if rows and all(len(row) == 3 for row in rows) else None,
             }
         return self._facts[name]
 

@@ -87,13 +87,12 @@ class GpuPersistence(GpuSetting, FreesDevice):
     """Whether the driver keeps the GPU initialised while no process uses it. Value: true or false."""
 
     kind: ClassVar[str] = PERSISTENCE
+    values = (True, False)
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> bool | None:
         """See GpuSetting."""
         return gpu.persistence
-
-    values = (True, False)
 
 
 class GpuPowerLimit(GpuSetting):
@@ -143,13 +142,12 @@ class GpuComputeMode(GpuSetting):
     """Whether processes may share the GPU (nvmlComputeMode_t). Exclusive-thread can be read, but no longer be set."""
 
     kind: ClassVar[str] = COMPUTE_MODE
+    values = tuple(mode for mode in COMPUTE_MODES if mode != "exclusive_thread")
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> str | None:
         """See GpuSetting."""
         return gpu.compute_mode
-
-    values = tuple(mode for mode in COMPUTE_MODES if mode != "exclusive_thread")
 
 
 class GpuEcc(GpuSetting, TakesDevice):
@@ -161,13 +159,12 @@ class GpuEcc(GpuSetting, TakesDevice):
     kind: ClassVar[str] = ECC
     scope: ClassVar[str] = BOOT
     disruptive: ClassVar[bool] = True
+    values = (True, False)
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> bool | None:
         """See GpuSetting."""
         return gpu.ecc
-
-    values = (True, False)
 
     def read(self, system: System) -> bool | None:
         """See Setting."""
@@ -196,6 +193,7 @@ class GpuMigMode(GpuSetting, TakesDevice):
     disruptive: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True
     in_force_as_found: ClassVar[bool] = True
+    values = ("enabled", "disabled")
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> str | None:
@@ -204,8 +202,6 @@ class GpuMigMode(GpuSetting, TakesDevice):
         if mig is None or mig.mode is None or mig.pending in (None, mig.mode):
             return mig.mode if mig else None
         return f"{mig.mode} ({mig.pending}{_PENDING}"
-
-    values = ("enabled", "disabled")
 
     def taken(self, system: System) -> tuple[str, ...]:
         """See TakesDevice. Its virtual functions end with a change, and are made again."""

@@ -76,6 +76,7 @@ class MigInstanceSetting(MadeByAnother):
         ),
         "not a GPU, a profile and its first memory slice",
     )
+    values = (True,)
 
     @property
     def gpu(self) -> str:
@@ -91,8 +92,6 @@ class MigInstanceSetting(MadeByAnother):
         """See Setting."""
         there = VgpuFunctions(self.gpu).read(system)
         return None if there in (None, True) else f"{self.gpu} has no virtual functions, and making them would end it"
-
-    values = (True,)
 
     def read(self, system: System) -> bool | None:
         """See Setting."""

@@ -1,10 +1,11 @@
 """Between two tenants: the course of a hand-over, the statement, its signature and its verification.
 
 - `running`: `hosttune handover` as one call. `targets`: which devices, whose they were, what refuses them; `serials`:
-  of drives. `course`: the steps of one hand-over; `record`: its journal; `timelimits`: how long a step may take.
+  of drives. `course`: the steps of one hand-over, and whether its statement would hold; `record`: its journal;
+  `timelimits`: how long a step may take.
 - Of the steps: `remains` (what a tenant can have left), `binding` (drivers), `resets`, `memoryclear` (what a GPU's
   maker says), `partitions` (NVSwitch), `cleaning` (erasing, by kind: `erasing/`, `gpumemory`, `network/`), `testing`,
-  `testguest/`, `covering` (would the statement hold).
+  `testguest/`.
 - `statement`: the statement, and the same facts read again from the live host. `signing`: the signature,
   through `ssh-keygen`; on the controller, never on a host. `verify`: whether a statement is valid here and now, with
   every reason if not. `kept`: statements and lists of revoked keys that a host keeps.

@@ -2,7 +2,7 @@
 
 `handover verify --keep` puts a statement that is valid here into the state directory, with all that it was verified
 with: `handover/signed/NAME.json`, `.json.sig`, `.signers`, `.identity` and `.revoked`, the digests of the lists of
-revoked keys. Each reading verifies it anew, with all lists that the host was given since (`hosttune.handover.kept`).
+revoked keys. Each reading verifies it anew, with all lists that the host was given since.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class FabricPartitionState(ByService, TakesDevice):
         finally:
             self._give_back(system)
             system.forget()
-        deadline = time.monotonic() + (0.0 if system.captured else _LISTED_SECONDS)
+        deadline = time.monotonic() + (0.0 if system.captured or system.rehearses else _LISTED_SECONDS)
         while self.read(system) != value and time.monotonic() < deadline:
             time.sleep(1.0)
         return shown

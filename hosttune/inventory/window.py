@@ -16,7 +16,7 @@ from hosttune.domain.elements import ASSUMED_LIBVIRT, ASSUMED_QEMU, Version
 from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.width import FIRMWARE_BITS, AddressBits
 from hosttune.model.host import Host
-from hosttune.model.values import format_size, slot_of
+from hosttune.model.values import format_size, grouped, slot_of
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -24,6 +24,8 @@ OVMF_MAX_WINDOW_MIB = 0x1000000  # larger X-PciMmio64Mb values are ignored (edk2
 CLASSIC_WINDOW = 32 * GIB  # PcdPciMmio64Size, if firmware does not size its window by the width
 DEFAULT_HOLE = 32 * GIB  # q35's pci-hole64-size
 BITS_WITHOUT_1G_PAGES = 40
+SEABIOS_BITS = 46  # SeaBIOS 1.16.3 uses no more
+LOW_MEMORY = 0xB0000000  # from here on q35 has memory above 4 GiB (QEMU hw/i386/pc_q35.c)
 BELOW_4G = 4 * GIB  # memory that moves above 4 GiB to make room for 32-bit devices
 AMD_HT_START = 1012 * GIB  # on AMD, newer q35 machines move memory behind this hole, to 1 TiB
 AMD_HT_END = 1024 * GIB
@@ -34,13 +36,14 @@ class Firmware(msgspec.Struct, frozen=True):
     """What decides the window that a guest's firmware opens by itself; None = unknown.
 
     `vendor` and `one_gib_pages` are those of the guest's CPU. `sizes_by_width`: QEMU and libvirt are new enough for an
-    edk2 (2022.11) that sizes the window by the address width.
+    edk2 (2022.11) that sizes the window by the address width. `misaligns`: SeaBIOS may be 1.16.3, as with this QEMU.
     """
 
     kind: str
     vendor: str | None
     one_gib_pages: bool | None
     sizes_by_width: bool | None
+    misaligns: bool
 
     @property
     def amd(self) -> bool:
@@ -51,16 +54,15 @@ class Firmware(msgspec.Struct, frozen=True):
 def firmware_of(host: Host, kind: str, accelerator: str) -> Firmware:
     """Return the firmware of a guest on this host."""
     stack = host.virtualization
-    ages = (
-        _at_least(stack.libvirt_version if stack else None, ASSUMED_LIBVIRT),
-        _at_least(stack.qemu_version if stack else None, ASSUMED_QEMU),
-    )
+    qemu = stack.qemu_version if stack else None
+    ages = (_at_least(stack.libvirt_version if stack else None, ASSUMED_LIBVIRT), _at_least(qemu, ASSUMED_QEMU))
+    misaligns = kind != "efi" and _at_least(qemu, (8, 2)) is not False and not _at_least(qemu, (10, 1))
     modern = False if False in ages else None if None in ages else True
     if accelerator == "tcg":  # QEMU's emulated maximum CPU is an AMD one with 1 GiB pages
-        return Firmware(kind, "AuthenticAMD", True, modern)
+        return Firmware(kind, "AuthenticAMD", True, modern, misaligns)
     cpu = host.cpu_model
     pages = None if cpu is None or cpu.flags is None else "pdpe1gb" in cpu.flags
-    return Firmware(kind, cpu.vendor if cpu else None, pages, modern)
+    return Firmware(kind, cpu.vendor if cpu else None, pages, modern, misaligns)
 
 
 def _at_least(version: str | None, least: Version) -> bool | None:
@@ -131,6 +133,8 @@ def size_window(
     need = _needed(bars.total)
     if width.usable is None:
         doubts.append("the host's address width is unknown: whether the 64-bit window fits was not checked")
+    if misaligned := misalignment(catalogue, devices, memory_bytes, width, firmware):
+        doubts.append(misaligned)
     refusal = _refusal(bars.total, need, memory_bytes, width, firmware)
     floor, note, why = _source(need, memory_bytes, width, firmware)
     least = "; the least that the known BARs need" if bars.unknown else ""
@@ -146,6 +150,31 @@ def size_window(
 
 def _needed(total: int) -> int:
     return 2 * MIB * (1 << max(0, (-(-total // MIB)) - 1).bit_length())
+
+
+def misalignment(
+    catalogue: Catalogue, devices: Sequence[str], memory_bytes: int, width: AddressBits, firmware: Firmware
+) -> str | None:
+    """Return which devices behind ports get no address that Linux takes, if SeaBIOS is 1.16.3; None if all do.
+
+    With memory above 4 GiB it aligns the window of each port to a 2048th of the address space, not to the port's BARs,
+    and the largest window comes first. Source: SeaBIOS e5f2e4c6, "pciinit: don't misalign large BARs" (in 1.17).
+    """
+    if not firmware.misaligns or memory_bytes < LOW_MEMORY or not _believed(width.bits, firmware):
+        return None
+    align = 1 << min(width.bits or 0, SEABIOS_BITS) - 11
+    windows = []
+    for slot, functions in grouped((slot_of(one), one) for one in devices if one in catalogue.pci).items():
+        known = (bar for address in functions for bar in catalogue.pci[address].bars or ())
+        bars = [bar.size_bytes for bar in known if bar.is_64bit and bar.prefetchable]
+        windows.append((-(-sum(bars) // align) * align, max(bars, default=1), slot))
+    wrong, start = [], 0
+    for size, largest, slot in sorted(windows, reverse=True):
+        wrong += [slot] if start % largest else []
+        start += size
+    names = ", ".join(sorted(wrong))
+    text = f"whether SeaBIOS is 1.16.3 is unknown: it gives BARs of {names} addresses that Linux refuses, 1.17 does not"
+    return text if wrong else None
 
 
 def memory_top(memory_bytes: int, firmware: Firmware) -> int:
@@ -201,6 +230,18 @@ def _source(need: int, memory: int, width: AddressBits, firmware: Firmware) -> t
     return need // MIB, asked, f"the firmware's own window is only {format_size(own)}"
 
 
+def _believed(bits: int | None, firmware: Firmware) -> bool:
+    """Return whether OVMF and SeaBIOS trust an address width: they take narrow ones for QEMU's defaults.
+
+    Source: edk2 PlatformAddressWidthFromCpuid; SeaBIOS src/fw/paravirt.c, physbits.
+    """
+    return bits is not None and (
+        bits >= 41
+        or (firmware.vendor == "GenuineIntel" and bits in (36, 39))
+        or (firmware.vendor == "AuthenticAMD" and bits == 40)
+    )
+
+
 def own_window(memory_bytes: int, width: AddressBits, firmware: Firmware) -> tuple[int, str | None]:
     """Return (bytes that OVMF's own window certainly has, why the real window may be larger).
 
@@ -213,12 +254,7 @@ def own_window(memory_bytes: int, width: AddressBits, firmware: Firmware) -> tup
         return CLASSIC_WINDOW, "libvirt or QEMU is unknown, and so the firmware's age"
     if not firmware.sizes_by_width:
         return CLASSIC_WINDOW, "libvirt or QEMU is older than 9.0 and 7.2, and so may the firmware be"
-    # It takes narrow ones for QEMU's defaults (PlatformAddressWidthFromCpuid).
-    if not (
-        bits >= 41
-        or (firmware.vendor == "GenuineIntel" and bits in (36, 39))
-        or (firmware.vendor == "AuthenticAMD" and bits == 40)
-    ):
+    if not _believed(bits, firmware):
         return CLASSIC_WINDOW, f"the firmware does not believe {bits} address bits of a {firmware.vendor or '?'} CPU"
     doubt = None
     if not firmware.one_gib_pages and bits > BITS_WITHOUT_1G_PAGES:

@@ -40,7 +40,7 @@ def _function(ctx: KnobContext, address: str) -> KnobFunction:
 def _link_states(place: KnobFunction) -> Any:
     """Return the ASPM states of the link below a port.
 
-    One value if both ends agree, else a value for each address (as `settings.aspm` reads it).
+    One value if both ends agree, else a value for each address (as `Aspm` reads it).
     """
     port = place.device
     if port is None:

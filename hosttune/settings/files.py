@@ -22,7 +22,6 @@ class OneFile(Setting):
     path: ClassVar[str]
     target_name: ClassVar[str | None] = None
     form: ClassVar[Form] = "text"
-
     numbers: ClassVar[range | None] = None
 
     @classmethod

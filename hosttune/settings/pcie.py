@@ -158,18 +158,6 @@ def _last(path: str | None) -> str | None:
     return None if path is None else path.rpartition("/")[2]
 
 
-# Active State Power Management (ASPM) of a link. Target: the address of one end, usually the port above.
-# Value: the states that both ends have enabled, as in `PciDevice.aspm`: "off", "L0s", "L1", "L0s L1". The value is a
-# mapping if the ends differ, if the kernel's switches contradict the ends, or if substates are on that a revert must
-# switch on again: address -> states, "link" -> names of the kernel's switches that are on, "apart" -> names of the
-# switches that contradict the ends.
-# ASPM is set in two places. One is bits 1:0 of link control at each end. The other is the kernel's own switches
-# (Documentation/ABI/testing/sysfs-bus-pci, `link/l0s_aspm`…; on the function below the port). They set both ends, and
-# do nothing if the kernel already has the requested value (drivers/pci/pcie/aspm.c, pcie_config_aspm_link). setpci and
-# firmware change the bits without the kernel noticing. So both places are read, and each is written if it differs.
-# PCIe 5.0, 5.4.1.3: L1 is disabled at the downstream end first, so the port is written last.
-
-
 SWITCHES = {"l0s_aspm": "L0s", "l1_aspm": "L1"}
 SUBSTATES = ("l1_1_aspm", "l1_2_aspm", "l1_1_pcipm", "l1_2_pcipm")  # cleared with l1_aspm, but not set again with it
 LINK, APART = "link", "apart"
@@ -177,7 +165,19 @@ _FACING_DOWN = ("root-port", "downstream-port")
 
 
 class Aspm(OfRegister):
-    """See the module."""
+    """Active State Power Management (ASPM) of a link. Target: the address of one end, usually the port above.
+
+    Value: the states that both ends have enabled, as in `PciDevice.aspm`: "off", "L0s", "L1", "L0s L1". The value is a
+    mapping if the ends differ, if the kernel's switches contradict the ends, or if substates are on that a revert must
+    switch on again: address -> states, "link" -> names of the kernel's switches that are on, "apart" -> names of the
+    switches that contradict the ends.
+
+    ASPM is set in two places. One is bits 1:0 of link control at each end. The other is the kernel's own switches
+    (Documentation/ABI/testing/sysfs-bus-pci, `link/l0s_aspm`…; on the function below the port). They set both ends, and
+    do nothing if the kernel already has the requested value (drivers/pci/pcie/aspm.c, pcie_config_aspm_link). setpci
+    and firmware change the bits without the kernel noticing. So both places are read, and each is written if it
+    differs. PCIe 5.0, 5.4.1.3: L1 is disabled at the downstream end first, so the port is written last.
+    """
 
     kind: ClassVar[str] = "aspm"
     may_stop_midway: ClassVar[bool] = True  # two ends, several switches

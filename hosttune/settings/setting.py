@@ -28,7 +28,9 @@ OF_GUESTS: Final = (GUEST_STAGE, START_STAGE)  # only libvirt knows these
 
 
 class Targets(NamedTuple):
-    """The targets of a kind: those that `has` accepts; of another, what it is ({0!r}: the target) and what to do."""
+    """The targets of a kind: those that `has` accepts; of another, what it is ({0!r}: the target, {1!r}: its first 40
+    characters) and what to do.
+    """
 
     has: Callable[[str], object]
     what: str

@@ -20,7 +20,17 @@ from hosttune.model.force import InForce
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
 from hosttune.settings.hook import recording_of
-from hosttune.settings.setting import BOOT, Divisible, EditedInPlace, Explains, MayGiveLess, Setting, WrittenTogether
+from hosttune.settings.setting import (
+    BOOT,
+    FILE,
+    Divisible,
+    EditedInPlace,
+    Explains,
+    MayGiveLess,
+    Setting,
+    TakesDevice,
+    WrittenTogether,
+)
 from hosttune.transaction.guards import made_since, renamed
 from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
@@ -270,7 +280,9 @@ def _look(site: Site, record: Record) -> Drift | str | None:
         if record.kind == "guest" and (other := renamed(site, record.target)) is not None:
             why, hint = other.why[0], other.relaxation[0]
             return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why, hint=hint)
-        if setting.waits_for(site.system) is not None:
+        waits = setting.waits_for(site.system)
+        seen = setting.scope == FILE or (now and isinstance(setting, TakesDevice))
+        if waits is not None and not seen:
             return None  # it cannot be seen now: its guest does not run, or has the device
         ours = partial(site.pages_of_runs, setting.target)
         if isinstance(setting, MayGiveLess) and setting.is_needed(site.system, now, expected, ours):
@@ -281,7 +293,7 @@ def _look(site: Site, record: Record) -> Drift | str | None:
             if not texts:
                 return None
         why = "; ".join(texts)
-        return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why or None)
+        return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why or None, hint=waits)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
         return "pending"
     return None

@@ -193,8 +193,8 @@ def look(site: Site, wanted: WantedSteps, host: Host, transactions: Sequence[Tra
         and (host.guests is None or not step.holders or running.intersection(step.holders))
     ]
     now = [step for step in wanted.waiting if step not in waits]
-    targets = {step.name for step in now}
-    now += (step for step in wanted.steps if step.name not in targets)
+    of_runs = {step.setting for step in now}
+    now += (step for step in wanted.steps if step.setting not in of_runs)
     sets = [step for step in now if not step.back]
     # The plan's order: the steps of `wanted` are in that of execution, and are put in it again below.
     origins = (with_origin(step, known) for step in reversed(now) if step.back)

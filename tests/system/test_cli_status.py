@@ -36,6 +36,9 @@ from hosttune.cli import run
 from hosttune.machine.scratch import Scratch
 from hosttune.model.result import Result
 from hosttune.model.values import freeze
+from hosttune.settings.drivers import Driver
+from hosttune.settings.hook import PLACE
+from hosttune.transaction import status
 from hosttune.transaction.site import site_of
 from hosttune.transaction.steps import setting_of_record
 
@@ -486,3 +489,24 @@ def test_apply_sets_again_all_that_somebody_put_back(cli: Cli, tmp_path: Path) -
     assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
     code, out, _ = cli("status")
     assert code == 0, out
+
+
+def test_a_hook_that_another_program_replaced_is_drift(applied: Cli) -> None:
+    """It refuses starts without what the guest's devices need: it must not be missed."""
+    applied.root.put(PLACE.removeprefix("/"), "#!/bin/sh\n# another program's\n")
+    (drift,) = applied.json("status", code=1)["drift"]
+    assert (drift["action"], drift["actual"]) == (f"libvirt-hook:{PLACE}", "of another program")
+    assert drift["hint"] == f"{PLACE} is a file of another program: move it away"
+
+
+def test_a_driver_that_an_iommu_switched_off_keeps_away_is_drift(applied: Cli) -> None:
+    """After a boot without an IOMMU vfio-pci cannot have the GPU, and its guest cannot start."""
+    machine = Scratch(str(applied.root.path))
+    machine.complete = True  # as a live machine: what is not there is not there
+    Driver.of(GPU).write(machine, "nvidia")
+    (applied.root.path / f"sys/bus/pci/devices/{GPU}").resolve().joinpath("iommu_group").unlink()
+    result, code = status(site_of(machine))
+    assert code == 1
+    drift = {entry.action: entry for entry in result.drift}[f"driver:{GPU}"]
+    assert drift.actual == "nvidia"
+    assert "it has no IOMMU group" in (drift.hint or "")

@@ -116,7 +116,7 @@ def iperf(text: str) -> Measured:
     every = re.findall(r"(?m)^\[[ \d]{2,4}\].* (\d\S*) ([GMK]?)bits/sec[ \t]+\d+[ \t]+\d", text)  # TCP's have a window
     if every.count(("0.00", "")) >= max(_STALLS, len(every) / 2):
         return Measured(version=1, observations=Observations(stated=(_STALLED,)))
-    if "Lost/Total Datagrams" in text:
+    if re.search(r"Lost/Total Datagrams|, UDP port \d", text):
         raise NotJudged("iperf", "of UDP, which carries what -b asks for, less what is lost")
     if not rows:
         raise BadInput("no line of figures", where="iperf3", hint="save its whole output")

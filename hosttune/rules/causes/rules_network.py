@@ -52,7 +52,7 @@ def beside_host(figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
 
 def _plain(judged: Judged) -> bool:
     """Return whether a figure is a plain part of its equals, or low as all pairs of one host are."""
-    share = re.search(r"(\d+)% of", judged.apart)
+    share = re.search(r"(?<![0-9])([0-9]{1,4})% of", judged.apart)
     near = share is not None and any(abs(int(share[1]) / 100 - part) <= _OFF for part in _PARTS)
     return near or "all pairs of" in judged.apart
 

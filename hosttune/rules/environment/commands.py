@@ -32,7 +32,7 @@ _SHELL = re.compile(
     r"(?:/bin/|/usr/bin/)?\b(?:ba)?sh -l?c ['\"]"
 )  # its end is taken off with the quotes of the last word
 _SUBSTITUTED = re.compile(r"\$\([^()]{0,400}\)")
-_QUERY = re.compile(r"-[qLhH]$|--(?:query|show|list|display|hardware|help)")  # options that set nothing
+_QUERY = re.compile(r"-[qQLhH]$|--(?:query|show|list|display|hardware|help)")  # options that set nothing
 _MODULE_FILE = re.compile(r"/sys/module/([^/]+)/parameters/(\S+)")
 # crontab(5): when, and in a system's table as whom; limits.conf(5): who, which limit, what.
 _CRON = re.compile(r"^(?:@[a-z]{4,8}|(?:[0-9*/,-]{1,40}\s{1,20}){5})\s{0,20}(?:root\s)?")
@@ -41,12 +41,13 @@ _LIMITS = {"memlock": "-l", "nofile": "-n", "nproc": "-u", "stack": "-s", "core"
 # udev(7): what is given to an attribute (one "="), and commands.
 _UDEV = re.compile(r'\b(?:ATTR\{([^}"]{1,100})\}|RUN(?:\{program\})?\+?)="([^"]{0,400})"')
 _FOLDERS = {"block": "/sys/block", "cpu": sysfs.CPUS, "net": sysfs.NET}
-_BARE_ARGUMENTS = re.compile(r"(?:BOOT_IMAGE|root)=\S+ ")  # /etc/kernel/cmdline, /proc/cmdline
+# /etc/kernel/cmdline, /proc/cmdline, the kernel log
+_BARE_ARGUMENTS = re.compile(r"(?:.{0,80}?Kernel command line: |(?=(?:BOOT_IMAGE|root)=\S+ ))")
 # Arguments as a guide lists them, with their module or as a flag: NAME=VALUE alone is as well a variable of a shell.
 _FLAG = r"nosmt|nosoftlockup|nowatchdog|nopti|nospectre_v[12]|rcu_nocb_poll|quiet|splash"
 _ARGUMENT = re.compile(rf"[a-z][\w.-]{{0,60}}=\S+|{_FLAG}")
 _SURE = re.compile(rf"[\w-]{{1,40}}\.[\w.-]{{1,60}}=.*|{_FLAG}")
-_LISTED = re.compile(r"cmdline\w*\s{0,20}=\s{0,20}\+?|Kernel command line: ")  # of TuneD's profiles; the kernel log
+_LISTED = re.compile(r"cmdline\w*\s{0,20}=\s{0,20}\+?")  # of TuneD's profiles
 _ETHTOOL = {
     "--coalesce": "-C", "--features": "-K", "--offload": "-K", "--set-ring": "-G", "--set-channels": "-L",
     "--pause": "-A", "--change": "-s",
@@ -74,8 +75,8 @@ def commands(line: str, tools: Tools) -> list[Pair]:
         )
     if arguments := _ARGUMENTS.search(line):
         return list(_kernel_arguments(arguments[2] or arguments[3] or ""))
-    if _BARE_ARGUMENTS.match(line):
-        return list(_kernel_arguments(line))
+    if bare := _BARE_ARGUMENTS.match(line):
+        return list(_kernel_arguments(line[bare.end() :]))
     if setting := _SYSCTL.fullmatch(line):
         return [(_dotted(setting[1]), _value(setting[2]))]
     line = line.partition(" #")[0]
@@ -213,7 +214,7 @@ def _module_options(words: Sequence[str]) -> Iterator[Pair]:
 
 def _service(words: Sequence[str]) -> Iterator[Pair]:
     names = [word.removesuffix(".service") for word in words if not word.startswith("-")]
-    for name in names[1:]:
+    for name in names[1:] if names[:1] not in (["status"], ["is-active"], ["is-enabled"]) else ():
         yield f"systemctl {name}", names[0]
 
 
@@ -232,7 +233,7 @@ _READERS: Mapping[str, Callable[[Sequence[str]], Iterator[Pair]]] = {
     "systemctl": _service,
     "service": lambda words: _service(words[1::-1]),
     "setenforce": lambda words: (("enforcing", word) for word in words[:1]),
-    "x86_energy_perf_policy": lambda words: (("x86_energy_perf_policy", word) for word in words[-1:]),
+    "x86_energy_perf_policy": lambda words: (("x86_energy_perf_policy", word) for word in words[-1:] if word[0] != "-"),
     "rpm-ostree": lambda words: _kernel_arguments(
         " ".join(word.partition("=")[2].strip("'\"") for word in words if word.startswith("--append"))
     ),

@@ -203,6 +203,9 @@ def _line(number: int, line: str, tools: Mapping[str, Mapping[str, str]]) -> lis
         or _YAML_PAIR.fullmatch(line)
     ):
         return [VariableSetting(number, pair[1], _unquoted(pair[2]))]
+    codes = [settings for code in _CODE.findall(line) if (settings := _line(number, code, tools))]
+    if len(codes) > 1:  # each is a command of its own
+        return [setting for settings in codes for setting in settings]
     variable_settings = [setting for words in _commands(line) for setting in _shell(number, words)]
     if pairs := commands(line, tools):
         own = (setting for setting in variable_settings if setting.name and _OWN.match(setting.name))
@@ -212,11 +215,7 @@ def _line(number: int, line: str, tools: Mapping[str, Mapping[str, str]]) -> lis
         return variable_settings
     # NAME={"A": "b"} of Python looks like an assignment of a shell.
     braced = [VariableSetting(number, pair[1], _unquoted(pair[2])) for pair in _IN_BRACES.finditer(line)]
-    return (
-        braced
-        or variable_settings
-        or [setting for code in _CODE.findall(line) for setting in _line(number, code, tools)]
-    )
+    return braced or variable_settings or [setting for settings in codes for setting in settings]
 
 
 def _unquoted(text: str) -> str:

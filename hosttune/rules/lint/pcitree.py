@@ -18,6 +18,7 @@ from hosttune.inventory.window import (
     Firmware,
     add_bars,
     firmware_of,
+    misalignment,
     own_window,
     size_window,
 )
@@ -314,7 +315,7 @@ def pci_hole64(scene: GuestOnHost) -> Iterator[Finding]:
     _OS,
     right="the guest's firmware opens a window that holds the BARs of the passed devices",
     why="BARs have no address, and the GPU's driver fails (BAR0 is 0M @ 0x0)",
-    source="edk2 OvmfPkg PlatformInitLib/MemDetect.c",
+    source="edk2 OvmfPkg PlatformInitLib/MemDetect.c; SeaBIOS src/fw/pciinit.c",
     remedy="write <cpu mode='host-passthrough'> with the feature pdpe1gb, if the host has it, or give it fewer GPUs",
     needs=(FIRMWARE, PCI, BARS),
     applies=lambda scene: scene.x86 and scene.may_have_gpus,
@@ -322,8 +323,8 @@ def pci_hole64(scene: GuestOnHost) -> Iterator[Finding]:
 def firmware_window(scene: GuestOnHost) -> Iterator[Finding]:
     """Compare the window that the firmware opens, by the planner's arithmetic, with the BARs.
 
-    SeaBIOS opens none: it places them above the memory, and the host bridge's hole grows (pci_bios_map_devices; 1.16.2
-    with QEMU 7.2 places 64 GiB so, on pc, on q35 and behind a port, and Linux takes it).
+    SeaBIOS opens none: it places them above the memory, and the host bridge's hole grows (pci_bios_map_devices, since
+    2012; q35_host_get_pci_hole64_end). 1.16.3 does so wrongly behind ports.
     """
     devices = [source for source in scene.sources if source in scene.pci]
     firmware = _firmware(scene)
@@ -333,6 +334,11 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Finding]:
     if scene.guest.firmware == "bios":
         if width.bits is None and need > DEFAULT_HOLE:
             yield unknown("whether the guest's CPU has address bits for the BARs: its address width is unknown", _OS)
+        behind = [one.source or "" for one in scene.passed
+                  if not one.guest_address or any(above.model in _PORTS for above in scene.above(one))]  # fmt: skip
+        behind = [source for source in devices if source in behind] if scene.q35 else []
+        if misaligned := misalignment(scene.facts.catalogue, behind, memory, width, firmware):
+            yield unknown(misaligned, _OS)
         return
     if window.refusal and scene.kvm:
         yield Finding(window.refusal, _OS, WARN)

@@ -172,6 +172,17 @@ def test_seabios_gets_the_hole_and_no_floor(bar: int, hole: int | None, text: st
     assert "firmware's own" not in " ".join(guest.why)
 
 
+@pytest.mark.parametrize(("qemu", "gpus", "warned"), [("8.2.2", 2, True), ("8.2.2", 1, False), ("7.2.0", 2, False)])
+def test_a_plan_says_what_seabios_1_16_3_misplaces(qemu: str, gpus: int, warned: bool) -> None:
+    """96 GiB behind each port, of BARs of 64 and 32 GiB: the second window begins at no multiple of 64 GiB."""
+    host = machine(qemu=qemu, bar=64 * GIB, gpus=gpus)
+    for device in host["pci"]:
+        device["bars"] = [{**bar, "size_bytes": 64 * GIB} for bar in device["bars"] or ()]
+        device["bars"] += [{**bar, "index": 4, "size_bytes": 32 * GIB} for bar in device["bars"]]
+    assert bool(said(decide(host, firmware="bios"), "warn", "SeaBIOS 1.16.3")) is warned
+    assert said(decide(host), "warn", "SeaBIOS") == []
+
+
 def test_seabios_does_not_clamp_the_width() -> None:
     host = machine(bits=52, bar=16 * TIB)
     assert only(decide(host, firmware="bios")).mmio64_bytes == 32 * TIB

@@ -238,6 +238,9 @@ def test_each_run_of_iperf_is_shown_and_udp_is_not_called_tcp() -> None:
     rows = IPERF.partition("Interval")[2].replace("Retr  Cwnd", "Jitter    Lost/Total Datagrams")
     measured, _, (doubt, *_) = read_log(f"Connecting to host b, port 5201\n[ ID] Interval{rows}", "a.log")
     assert (measured.figures, "of UDP" in doubt.why) == ((), True)
+    # iperf 2's client, where no report of the server came: src/Locale.c
+    alone = "Client connecting to b, UDP port 5001\n[  3]  0.0-10.0 sec  1.25 GBytes  1.07 Gbits/sec\n"
+    assert read_log(alone, "a.log")[0].figures == ()
 
 
 def test_each_rank_is_named_where_several_print_figures() -> None:

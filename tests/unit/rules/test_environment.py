@@ -491,6 +491,18 @@ def test_a_line_sets_several_things_and_variables_beside_them() -> None:
     ]  # fmt: skip
 
 
+def test_each_command_of_a_sentence_is_read() -> None:
+    assert set_by("Run `echo 1 > /proc/sys/vm/overcommit_memory`, then `export NCCL_P2P_DISABLE=1`.") == [
+        (1, "vm.overcommit_memory", "1"),
+        (1, "NCCL_P2P_DISABLE", "1"),
+    ]
+
+
+def test_the_kernel_log_names_its_arguments() -> None:
+    log = "[    0.000000] Kernel command line: BOOT_IMAGE=(hd0,gpt2)/vmlinuz-5.14.0 root=/dev/mapper/a-root ro iommu=pt"
+    assert set_by(log)[2:] == [(1, "ro", ""), (1, "iommu", "pt")]
+
+
 def test_loops_over_files_are_read_across_lines() -> None:
     text = 'for c in /sys/devices/system/cpu/cpu*/cpuidle/state*/; do\n    echo 1 > "${c}disable"\ndone\n'
     assert set_by(text)[1:] == [
@@ -505,7 +517,9 @@ def test_loops_over_files_are_read_across_lines() -> None:
 @pytest.mark.parametrize(
     "text",
     ["nvidia-smi -q -d ECC", "nvidia-smi --query-gpu=clocks.max.sm --format=csv -l 1", "cpupower frequency-info -c all",
-     "numactl --hardware", "rocm-smi --showtopo", "modprobe -c | grep vfio", "sysctl -a | grep numa"],
+     "numactl --hardware", "rocm-smi --showtopo", "modprobe -c | grep vfio", "sysctl -a | grep numa",
+     "hl-smi -Q name", "x86_energy_perf_policy -r", "systemctl status irqbalance",
+     "systemctl is-active irqbalance", "service irqbalance status"],
 )  # fmt: skip
 def test_commands_that_only_show_set_nothing(text: str) -> None:
     assert set_by(f"{text}\nA=b\n") == [(1, None, text), (2, "A", "b")]

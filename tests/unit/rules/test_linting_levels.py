@@ -87,6 +87,42 @@ def test_seabios_places_large_bars(mode: str, judged: bool | None) -> None:
     assert found == ([] if judged is None else [judged])
 
 
+SECOND = "0000:45:00.0"
+
+
+@pytest.mark.parametrize(
+    ("qemu", "memory", "bits", "place", "said"),
+    [
+        ("8.2.2", 8 << 20, 46, "", True),
+        ("10.0.2", 8 << 20, 52, "", True),
+        (None, 8 << 20, 52, "", True),
+        ("7.2.0", 8 << 20, 46, "", False),  # 1.16.2
+        ("10.1.0", 8 << 20, 46, "", False),  # 1.17.0
+        ("8.2.2", 2 << 20, 46, "", False),  # no memory above 4 GiB
+        ("8.2.2", 8 << 20, 40, "", False),  # of an Intel CPU it takes 40 bits for QEMU's default
+        ("8.2.2", 8 << 20, 46, "<address type='pci' bus='0x00' slot='0x05'/>", False),
+    ],
+)
+def test_what_seabios_1_16_3_misplaces(qemu: str | None, memory: int, bits: int, place: str, said: bool) -> None:
+    """Two of 128 GiB and 32 MiB behind ports: SeaBIOS e5f2e4c6, "pciinit: don't misalign large BARs"."""
+    bars = tuple(
+        Bar(index=i, size_bytes=size, prefetchable=True, is_64bit=True) for i, size in ((2, 128 << 30), (4, 32 << 20))
+    )
+    known = host(
+        cpu_model=CpuModel(vendor="GenuineIntel", physical_address_bits=bits),
+        virtualization=Virtualization(libvirt_version="9.3.0", qemu_version=qemu),
+    )
+    gpu = next(one for one in known.pci if one.address == GPU)
+    pci = (changed(gpu, bars=bars), changed(gpu, address=SECOND, bars=bars, iommu_group=99))
+    devices = hostdev(GPU, place) + hostdev(SECOND, place.replace("slot='0x05'", "slot='0x06'"))
+    xml = domain(devices, "<cpu mode='host-passthrough'/>").replace("<loader type='pflash'>/OVMF.fd</loader>", "")
+    xml = xml.replace("<memory>1048576<", f"<memory>{memory}<")
+    found = [one for one in criticise(changed(known, pci=pci), xml, where="a.xml") if one.rule == "firmware-window"]
+    assert [(one.judged, "SeaBIOS 1.16.3" in one.text and GPU[:-2] in one.text) for one in found] == [
+        (False, True)
+    ] * said
+
+
 def test_an_element_that_libvirt_is_too_old_for_is_named() -> None:
     """Ubuntu 22.04 and Debian 12: <maxphysaddr> and its limit are ignored (libvirt formatdomain, Since 8.7 and 9.3)."""
     cpu = "<cpu mode='host-passthrough'><maxphysaddr mode='passthrough' limit='39'/></cpu>"

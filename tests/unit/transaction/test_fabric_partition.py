@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hosttune.errors import BadInput, InUse, Unreadable, WriteFailed
 from hosttune.hypervisor.partition import FabricPartitionState
 from hosttune.machine.scratch import Scratch
+from hosttune.transaction.rehearsal import rehearse
 
 A, B = "0000:41:00.0", "0000:42:00.0"
 LIST = ".hosttune/commands/fabric-manager-partitions"
@@ -67,6 +69,35 @@ def test_it_is_activated_and_deactivated_with_the_client(tmp_path: Path) -> None
         assert system.ran()[-1] == ("fmpm", word, "3")
         PAIR.write(system, value)  # nothing is left to do
     assert len(system.ran()) == 2
+
+
+def test_a_dry_run_shows_each_reset_before_the_activation(tmp_path: Path) -> None:
+    """GPUs of NVLink 5 are reset by their bus first, also where the kernel knows more methods than that one."""
+    system = board(tmp_path)
+    for driver in ("vfio-pci", "nvidia"):
+        (tmp_path / "sys/bus/pci/drivers" / driver).mkdir(parents=True)
+    for address in (A, B):
+        device = tmp_path / "sys/bus/pci/devices" / address
+        texts = {"vendor": "0x10de\n", "device": "0x2901\n", "reset_method": "flr bus\n", "reset": ""}
+        for name, text in texts.items():
+            (device / name).write_text(text)
+        (device / "config").write_bytes(bytes.fromhex("de100129 00001000") + bytes(56))
+        (device / "driver").symlink_to("../../drivers/vfio-pci")
+    changes, why = rehearse(system, PAIR, WANT)
+    assert why is None
+    resets = [f'write /sys/bus/pci/devices/{address}/reset <- "1"' for address in (A, B)]
+    assert [change for change in changes if change in resets or change.startswith("run ")] == [
+        *resets,
+        "run   fmpm -a 3",
+    ]
+
+
+def test_a_dry_run_of_a_live_host_waits_for_nothing(tmp_path: Path) -> None:
+    system = board(tmp_path)
+    system.captured = False
+    before = time.monotonic()
+    assert rehearse(system, PAIR, WANT) == (("run   fmpm -a 3",), None)
+    assert time.monotonic() - before < 1.0  # the list cannot show what was only recorded
 
 
 @pytest.mark.parametrize(
