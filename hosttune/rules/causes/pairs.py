@@ -17,7 +17,8 @@ _SQUARE = (
     rf"[ \t|]{{0,40}}(?:[^\s|]{{1,20}}[ \t|]+)?{_NAME}(?:[ \t|]+{_NAME}){{2,64}}[ \t|]*\n(?:[-:|+ \t]+\n)?"
     rf"(?:[ \t|]*{_NAME}(?:[ \t|]+(?:[\d.]+|[-xX])){{3,65}}[ \t|]*\n?){{3,64}}"
 )
-PAIRS = rf"(?m)(?:^{_ROW}(?:\n|\Z)){{3}}|^{_SQUARE}"
+# Deeper lines are sections of a report, such as "Active Sessions : 0" of nvidia-smi -q.
+PAIRS = rf"(?m)(?:^(?![ \t]{{6}}){_ROW}(?:\n|\Z)){{3}}|^{_SQUARE}"
 
 
 def pairs(text: str) -> Measured:

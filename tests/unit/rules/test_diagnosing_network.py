@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hosttune.errors import BadInput
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.logs import read_log
+from hosttune.rules.causes.pairs import PAIRS
 
 REPORTS = json.loads((Path(__file__).parents[2] / "cases/diagnosis/network.json").read_text())
 
@@ -133,3 +135,8 @@ def test_the_host_whose_pairs_stand_out(text: str, host: str) -> None:
 def test_tables_that_are_none_of_pairs_of_hosts(text: str) -> None:
     with pytest.raises(BadInput, match="a table of pairs of hosts"):
         read_log(text, "a.log")
+
+
+def test_a_section_of_a_report_is_no_table_of_pairs() -> None:
+    rows = "".join(f"        {name:40}: 0\n" for name in ("Active Sessions", "Average FPS", "Average Latency"))
+    assert not re.search(PAIRS, rows)
