@@ -9,7 +9,7 @@ from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRu
 from hosttune.rules.engine import Finding
 
 _LINES = 4
-_LOCKED = re.compile(r"(?i)page-?locked|pinned")
+_LOCKED = re.compile(r"(?i)page-?locked|(?<!un)(?<!non-)(?<!not )pinned")
 _PAGEABLE = 2.0  # times: page-locked memory gives at least so much more where the driver must copy first
 _NEAR = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
 _STAGED = 1.5, 9.0  # GB/s that copies of pageable memory give, which the driver copies first
@@ -87,20 +87,18 @@ def artefact(case: Case) -> Finding | None:
     if (case.seen.pageable_memory or named) and (case.about(HOST_COPIES) or case.complaint):
         words.append("host memory is pageable: the driver copies it first")
         about += case.about(HOST_COPIES)
-    locked = [
+    copies = [judged for judged in case.figures if judged.figure.metric in HOST_COPIES]
+    locked = {judged.figure.metric: judged for judged in copies if _LOCKED.search(judged.figure.subject[:400])}
+    pageable = [
         judged
-        for judged in case.figures
-        if judged.figure.metric in HOST_COPIES and _LOCKED.search(judged.figure.subject)
-    ]
-    for judged in locked:
-        pageable = tuple(
-            other
-            for other in case.figures
-            if other.figure.metric == judged.figure.metric and other not in locked
-            and (other.value or 0) * _PAGEABLE < (judged.value or 0) and "remote" not in other.figure.subject
-        )  # fmt: skip
-        about += pageable
-        words += [f"{other.name}: page-locked memory gives {judged.value:.3g} GB/s there" for other in pageable]
+        for judged in copies
+        if judged.figure.metric in locked and not re.search(_LOCKED.pattern + "|remote", judged.figure.subject[:400])
+        and (judged.value or 0) * _PAGEABLE < (locked[judged.figure.metric].value or 0)
+    ]  # fmt: skip
+    about += pageable
+    words += [
+        f"{judged.name}: page-locked memory gives {locked[judged.figure.metric].value:.3g} GB/s" for judged in pageable
+    ][:4]
     alone = tuple(
         judged for judged in case.figures
         if judged.value == 0 and judged.figure.metric in COLLECTIVES and (judged.figure.size_bytes or 0) >= _CACHE

@@ -74,12 +74,13 @@ def heat(case: Case) -> Finding | None:
     if case.seen.thermal_slowdown is not None:
         words = case.told("thermal_slowdown", "thermal slowdown is active")
         return observed(case, words, case.about((*CLOCKS, *WORK, *ON_GPU))) if case.seen.thermal_slowdown else None
+    worked = case.about((*CLOCKS, *WORK))
+    before = [judged for judged in worked if re.search(_COLD, judged.name)]
     fallen = [
         (f"{warm.name}: less than when cold ({cold.name})", warm)
-        for warm in case.about((*CLOCKS, *WORK))
-        for cold in case.about((warm.figure.metric,))
-        if re.search(_WARM, warm.name) and re.search(_COLD, cold.name)
-        and _FALLS[0] < (warm.value or 0) / (cold.value or 1) < _FALLS[1]
+        for warm in worked if re.search(_WARM, warm.name)
+        for cold in before
+        if cold.figure.metric == warm.figure.metric and _FALLS[0] < (warm.value or 0) / (cold.value or 1) < _FALLS[1]
     ]  # fmt: skip
     if fallen:
         return supports("fits", (fallen[0][0],), (fallen[0][1],))
