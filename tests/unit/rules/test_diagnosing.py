@@ -195,6 +195,8 @@ BY_FIGURES: dict[str, tuple[dict[str, Any], Rows, list[str]]] = {
                                    ("power", "GPU 0", 699, "W")], []),
     "memory of all GPUs": ({"gpu": "NVIDIA H200", "hosts": 1},
                            [("device-copy", f"GPU {n}", 1800, "GB/s") for n in range(4)], []),
+    "memory that is not page-locked": (
+        {"hosts": 1}, [("h2d", "unpinned", 6, "GB/s"), ("h2d", "pinned", 25, "GB/s")], ["measurement-artefact"]),
     "memory of one GPU": ({"gpu": "NVIDIA H200", "hosts": 1}, [("device-copy", "GPU 0", 1800, "GB/s")],
                           ["ecc-or-row-remap"]),
     "memory of a slice": ({"gpu": "NVIDIA H200", "hosts": 1}, [("device-copy", "", 530, "GB/s")],
