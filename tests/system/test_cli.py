@@ -492,7 +492,7 @@ def test_a_plan_of_this_machine_is_printed_also_where_it_cannot_be_saved(tmp_pat
     assert done.returncode == 2
     said = block(done.stderr.decode())
     assert said["error"] == f"cannot write {state}/plan.json: Not a directory"
-    assert "HOSTTUNE_STATE" in said["do"]
+    assert said["do"] == "correct what is at this path"
 
 
 def test_a_state_directory_that_is_none_is_not_a_matter_of_privilege(
@@ -509,7 +509,7 @@ def test_a_state_directory_that_is_none_is_not_a_matter_of_privilege(
         assert (code, out) == (3, "")
         if os.geteuid() == 0:  # what changes the machine asks for privilege first
             assert block(err)["error"].endswith("Not a directory")
-            assert "HOSTTUNE_STATE" in block(err)["do"]
+            assert block(err)["do"] == "correct what is at this path"
 
 
 # --- the process ---------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_what_seabios_1_16_3_misplaces(qemu: str | None, memory: int, bits: int,
     xml = domain(devices, "<cpu mode='host-passthrough'/>").replace("<loader type='pflash'>/OVMF.fd</loader>", "")
     xml = xml.replace("<memory>1048576<", f"<memory>{memory}<")
     found = [one for one in criticise(changed(known, pci=pci), xml, where="a.xml") if one.rule == "firmware-window"]
-    assert [(one.judged, "SeaBIOS 1.16.3" in one.text and GPU[:-2] in one.text) for one in found] == [
+    assert [(one.judged, "SeaBIOS is 1.16.3" in one.text and GPU[:-2] in one.text) for one in found] == [
         (False, True)
     ] * said
 
