@@ -309,7 +309,6 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     host = shape.host_gb_per_s
     per_host = shape.per_host or (question.ranks // hosts if question.ranks and question.ranks % hosts == 0 else None)
     formula = "flat ring g·b; most g·b·k(n-1) ÷ (n(k-1))"
-    links = 2 * (shape.links_peak_gb_per_s or 0) if shape.generation and shape.generation.joins_hosts else 0.0
     if host is None:
         return _missing("GB/s", formula, formulas.NETWORK_SOURCE, _missing_of_ports(shape))
     ports = "port" if shape.nics == 1 else "ports"
@@ -341,7 +340,7 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
         low_below = min(low_below, formulas.flat(host) * _AS_RING / typical)
     else:
         typical = min(formulas.flat(host) * formulas.FLAT_PART, bound)
-    bound = max(bound, links)  # whether the links of a rack carry it is not known
+    bound = max(bound, 2 * shape.rack_gb_per_s)
     large = typical
     size = question.size_bytes
     if size:
@@ -384,8 +383,7 @@ def _other_collective(question: Question, shape: HostShape) -> Estimate:
     else:  # a ring crosses each host's ports once, and the library gives a pair of GPUs one or two ports
         one = question.metric == "send-recv-busbw"
         bound, part, formula = rate, 0.5 / (shape.nics or 1) if one else 0.5, "bound: a host's ports"
-    if shape.generation and shape.generation.joins_hosts:  # whether the links of a rack carry it is not known
-        bound = max(bound, shape.links_peak_gb_per_s or 0)
+    bound = max(bound, shape.rack_gb_per_s)
     return Estimate("GB/s", formula, formulas.PORTS_SOURCE, bound, at_least=part, because=because)
 
 

@@ -69,6 +69,11 @@ class HostShape(msgspec.Struct, frozen=True):
         return self.links * rate if self.links and rate else self.peaks.get("scale-up")
 
     @property
+    def rack_gb_per_s(self) -> float:
+        """All links of a GPU where they can join hosts, 0 elsewhere. Whether those of a run are joined is not known."""
+        return self.links_peak_gb_per_s or 0.0 if self.generation and self.generation.joins_hosts else 0.0
+
+    @property
     def linked(self) -> bool:
         """Whether links join the GPUs, as far as it is known."""
         return self.meshed if self.links is None else self.links > 0

@@ -174,16 +174,9 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     if figure.metric in ("h2d", "d2h") and re.search(r"(?i)gdrcopy|by (?:the )?cpu\b|mapped bar", figure.subject[:400]):
         return Judged(figure, "unknown", "loads and stores of the CPU: no model has a source", value, factor=factor)
     ranks, hosts = _of_subject(figure.subject, shape)
-    if (
-        hosts is None
-        and shape.hosts is None
-        and (ranks or 0) > 1
-        and shape.per_host
-        and (not shape.nics or (ranks or 0) > shape.per_host)
-    ):
-        hosts = -(
-            -(ranks or 0) // shape.per_host
-        )  # without a network in the setup no more GPUs than a host has are of one
+    unnamed = hosts is None and shape.hosts is None
+    if unnamed and ranks and ranks > 1 and shape.per_host and (not shape.nics or ranks > shape.per_host):
+        hosts = -(-ranks // shape.per_host)  # without a network in the setup no more GPUs than a host has are of one
     problem = _contradiction(ranks, hosts, shape)
     if problem:
         return Judged(figure, "unknown", problem, value, factor=factor)
@@ -347,8 +340,9 @@ def _memory(figure: Figure, value: float, factor: float, measured: Measured, sha
     one = re.search(r"(?i)\b(?:socket|node)\b", figure.subject) or not re.match(r"2 ?[x×]", name)
     bound = rate if one else 2 * rate
     why = f"{value / bound:.0%} of the channels' rate, {bound:g} GB/s"
-    above = value > (bound if one else 2 * rate) * _FASTER
-    verdict: FigureVerdict = "impossible" if above else "low" if value < bound * _STREAM else "unknown"
+    verdict: FigureVerdict = (
+        "impossible" if value > bound * _FASTER else "low" if value < bound * _STREAM else "unknown"
+    )
     return Judged(figure, verdict, why, value, bound, factor=factor)
 
 
