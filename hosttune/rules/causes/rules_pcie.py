@@ -104,12 +104,13 @@ def generation_limit(case: Case) -> Finding | None:
         if not alone or judged.figure.metric not in WORK or re.search(_OFFLOADED, judged.figure.subject[:400])
     )
     crossing = (*COLLECTIVES, "p2p", "rdma-write")
-    little = tuple(v for v in about if v.figure.metric in crossing and (v.value or 0) < (rate or 0) * _OF_SLOT)
-    strong, lanes = (
-        tuple(judged for judged in about if judged not in little),
-        case.shape.slot[1] if case.shape.slot else 16,
-    )
-    return observed(case, words, strong, kept, weak=little if limit[1] < lanes else ())
+    strong: list[Judged] = []
+    little: list[Judged] = []
+    for judged in about:
+        small = judged.figure.metric in crossing and (judged.value or 0) < (rate or 0) * _OF_SLOT
+        (little if small else strong).append(judged)
+    lanes = case.shape.slot[1] if case.shape.slot else 16
+    return observed(case, words, tuple(strong), kept, weak=tuple(little) if limit[1] < lanes else ())
 
 
 @rule(
@@ -344,9 +345,13 @@ def translation(case: Case) -> Finding | None:
     ):
         return None
     links = [pcie_gb_per_s(speed, 16) for speed in PCIE_SPEEDS if speed > GEN2]
-    whole = [judged for judged in case.about(HOST_COPIES) if any(keeps_to(judged, rate, _COPIED) for rate in links)]
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
-    strong = tuple(judged for judged in strong if judged.verdict == "low" or judged not in whole)  # all that it carries
+    strong = tuple(
+        judged
+        for judged in strong
+        if judged.verdict == "low" or judged.figure.metric not in HOST_COPIES
+        or not any(keeps_to(judged, rate, _COPIED) for rate in links)  # all that a link carries
+    )  # fmt: skip
     if case.shape.virtual:  # always translated: small requests notice it, those of 1 MiB and more hardly
         strong = tuple(judged for judged in case.about(STORAGE) if (judged.figure.size_bytes or 0) < 1 << 20)
     return (
