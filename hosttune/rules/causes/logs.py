@@ -163,9 +163,9 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
             for command, run in _runs(log, output)
         ]
         check_count(len(runs), "figures of a diagnosis", where)  # each run has one at least
-        on = [dict(_RANK.findall(run)) for *_, run in runs]
+        on = [dict(_RANK.findall(run)) for *_, run in runs] if len(runs) > 1 else []
         if len(set().union(*on)) > 1 and all(len(hosts) == 1 for hosts in on):  # a run of each host
-            runs = [(who or " ".join(hosts), *rest) for (who, *rest), hosts in zip(runs, on, strict=True)]
+            runs = [(who or " ".join(hosts), command, run) for (who, command, run), hosts in zip(runs, on, strict=True)]
         several = len({who for who, *_ in runs}) > 1
         commanded = []
         for who, command, run in runs:
