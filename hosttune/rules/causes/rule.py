@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -27,6 +28,9 @@ STORAGE = ("disk-read", "storage-read")
 WORK = ("tokens-per-second", "mfu")  # whole programs: anything can slow them
 CLOCKS = (*PRODUCTS, "sm-clock", "power")
 LINK = ("link-speed-gts", "link-width")
+
+
+_OWN_LIMIT = 0.85  # of the data sheet's power: some makers' boards come with less
 
 
 class Case(msgspec.Struct, frozen=True, dict=True):
@@ -80,10 +84,15 @@ class Case(msgspec.Struct, frozen=True, dict=True):
         )
 
     @cached_property
+    def board_watts(self) -> float | None:
+        """The board's default power limit: as observed, else that of its data sheet."""
+        return self.seen.default_power_limit_watts or self.shape.peaks.get("power")
+
+    @cached_property
     def lowered(self) -> bool:
         """Whether the power limit is below the board's default."""
-        now, default = self.seen.power_limit_watts, self.seen.default_power_limit_watts
-        return bool(now and default and now < default * 0.99)
+        least = 0.99 if self.seen.default_power_limit_watts else _OWN_LIMIT
+        return (self.seen.power_limit_watts or math.inf) < (self.board_watts or 0) * least
 
     @cached_property
     def complaint(self) -> bool:

@@ -21,6 +21,7 @@ _VERSION = re.compile(
     r"(?i)\b(?:[nr]ccl|ucx|cuda|drivers?|kernel|linux|rocm|libfabric|ofed|fw|firmware|open ?mpi|(?:py)?torch|version)"
     r"[ -]?v?\d+(?:\.\d+)*[\w.+-]{0,20}"
 )
+_STALLED = 50  # times: less than one lane of the slowest link of one with 16
 _CACHE = 32 << 20  # bytes; the second-level cache of an RTX 4060 Ti
 
 LOG_LINE = CauseRule(
@@ -145,6 +146,10 @@ def version(case: Case) -> Finding | None:
     """A new version is slower."""
     if slow := slower_run(case, _VERSION, 1.15):
         return supports("fits", (f"{slow[0].name} is below the same run with another version",), slow)
+    copies = [v for v in case.figures if v.figure.metric in HOST_COPIES and v.value]
+    stalled = tuple(v for v in copies if (v.value or 0) * _STALLED < max(w.value or 0 for w in copies))
+    if stalled and case.written:
+        return supports("fits", (f"{stalled[0].name}: no link or memory makes such a difference",), stalled)
     # What is known only by its bound can have been nearer to it before.
     about = case.open or tuple(
         v for v in case.figures if v.bound and not v.typical and (v.value or 0) < v.bound * _NEAR

@@ -8,9 +8,9 @@ from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, fir
 from hosttune.rules.causes.rules_guest import several_alike
 from hosttune.rules.engine import Finding
 
-_LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.04, 0.5
+_LEAST_CLOCK, _NEAR_LIMIT, _BELOW_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.85, 0.04, 0.5
 _WORKING_CLOCK = 1000.0  # MHz; products run at more on V100 (boost 1,530), A100 (1,410) and H100 (1,980)
-_FULL_LOAD = r"(?i)full load|burn|stress|gemm|matmul|product"  # what takes a board to its limit
+_FULL_LOAD = r"(?i)(?:full|sustained) load|burn|stress|gemm|matmul|product"  # what takes a board to its limit
 _REFRESHED = 0.6  # of the bound: refreshing twice as often does not cost more
 _REASONS = "nvml.h, clocks event reasons"
 
@@ -27,27 +27,28 @@ _REASONS = "nvml.h, clocks event reasons"
 def power(case: Case) -> Finding | None:
     """Power limits the clocks."""
     seen, words = case.seen, []
-    if case.lowered:
-        lowered = f"power limit {seen.power_limit_watts:g} W, default {seen.default_power_limit_watts:g} W"
+    limit = seen.power_limit_watts or case.board_watts or 0
+    used = [verdict for verdict in case.figures if verdict.figure.metric == "power" and verdict.value]
+    below = bool(used) and all((verdict.value or 0) < limit * _BELOW_LIMIT for verdict in used)
+    if case.lowered and not below:
+        lowered = f"power limit {seen.power_limit_watts:g} W, default {case.board_watts or 0:g} W"
         words.append(case.told("power_limit_watts", lowered))
     # At the board's own limit it is normal, and no fault where products are as they should be.
     if seen.power_capped and not any(v.verdict == "expected" for v in case.figures if v.figure.metric in PRODUCTS):
         words.append("the power limit lowers the clocks")
-    limit = (seen.power_limit_watts or 0) * _NEAR_LIMIT
-    used = [verdict for verdict in case.figures if verdict.figure.metric == "power"]
-    at_limit = [verdict for verdict in used if limit and verdict.value and verdict.value >= limit]
+    at_limit = [verdict for verdict in used if limit and verdict.value and verdict.value >= limit * _NEAR_LIMIT]
     about = case.about((*CLOCKS, *WORK, "device-copy"))
     if words:
         return observed(case, "; ".join(words), about)
     low = case.low((*CLOCKS, *WORK))
     if at_limit and low and seen.power_capped is not False:
-        return supports("fits", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {seen.power_limit_watts:g} W",), low)
+        return supports("observed", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {limit:g} W",), low)
     return _held(case)
 
 
 def _held(case: Case) -> Finding | None:
     """Return power far below the limit, or below that of equals, under a load that takes all of it."""
-    limit = case.seen.power_limit_watts or case.seen.default_power_limit_watts or 0
+    limit = case.seen.power_limit_watts or case.board_watts or 0
     used = [judged for judged in case.figures if judged.figure.metric == "power" and judged.value]
     held = [
         judged

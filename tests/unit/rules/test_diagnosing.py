@@ -295,6 +295,8 @@ SECOND = {"nvls-expected-not-available"}  # the same figure fits nvls-off as wel
         ("nic-on-other-socket", "rdma-write", "GPU 4, far from the adapter", "GPU 0, near the adapter"),
         ("small-message-latency", "tokens-per-second", "tensor parallel on 2 hosts", "tensor parallel on 1 host"),
         ("p2p-disabled", "tokens-per-second", "2 GPUs, tensor parallel", "2 GPUs, layers split"),
+        ("storage", "disk-read", "SSD 27, 9 s after the start", "SSD 27, at the start"),
+        ("far-numa-node", "tokens-per-second", "experts in host memory, two sockets", "the same, one socket"),
     ],
 )
 def test_two_figures_that_differ_in_one_circumstance(cause: str, metric: str, slow: str, fast: str) -> None:
@@ -308,6 +310,25 @@ def test_two_figures_that_differ_in_one_circumstance(cause: str, metric: str, sl
     assert caused(4.0, 8.0)[:1] == [cause]
     assert caused(8.0, 4.0, "s")[:1] == [cause]  # a time: more is slower
     assert caused(8.0, 8.0) == caused(8.0, 4.0) == []
+
+
+@pytest.mark.parametrize(
+    ("watts", "limit", "cause"),
+    [(None, 360, "power-cap"), (250, 360, None), (340, 360, "power-cap"), (None, 440, None), (445, None, "power-cap")],
+)
+def test_a_power_limit_against_the_data_sheet(watts: float | None, limit: float | None, cause: str | None) -> None:
+    """Of an RTX 4090 (450 W): a limit counts where it is below that of all such boards, and is reached."""
+    figures = [{"metric": "tokens-per-second", "subject": "decode", "value": 60, "unit": "tokens/s"}]
+    figures += [{"metric": "power", "subject": "decode", "value": watts, "unit": "W"}] if watts else []
+    seen: dict[str, float] = {"power_limit_watts": limit} if limit else {"sm_clock_mhz": 2100, "max_sm_clock_mhz": 2520}
+    clock = [{"metric": "sm-clock", "subject": "decode", "value": 2100, "unit": "MHz"}] if not limit else []
+    document = {
+        "version": 1,
+        "setup": {"gpu": "NVIDIA GeForce RTX 4090"},
+        "figures": [*figures, *clock],
+        "observations": seen,
+    }
+    assert names(diagnosed(document))[:1] == ([cause] if cause else [])
 
 
 def of_others(cause: str, value: float | None = None) -> Diagnosis:
