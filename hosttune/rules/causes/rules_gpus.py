@@ -247,6 +247,10 @@ def _links_down(case: Case) -> Finding | None:
     if case.seen.p2p == "pcie" and (shape.links or shape.switched) and not (shape.switched and _all_links(case)):
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)
+    joined = shape.generation is not None and shape.generation.joins_hosts and case.seen.transport in ("ib", "roce")
+    if joined and case.low_between and not _set(case, NCCL_CUMEM_ENABLE=("0",), NCCL_MNNVL_ENABLE=("0",)):
+        words = "links can join hosts of a rack, and the run used ports: the fabric's service or IMEX is not ready"
+        return supports("fits", (words,), case.low_between)
     if case.shape.linked and (apart := case.apart(("p2p",))):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     if not low or not case.shape.linked or case.seen.p2p is not None:

@@ -236,7 +236,12 @@ def port_down(case: Case) -> Finding | None:
                 if rate
             ]
     if words:
-        return observed(case, "; ".join(words), case.networked or case.about(("tcp",)), first_kept(_low(case), limits))
+        about = case.networked or case.about(("tcp",))
+        if not about and (link.ports_active if link else None) in range(case.shape.nics or 0):  # all were to be in use
+            about = tuple(
+                v for v in case.figures if (v.hosts or 1) > 1 and (v.value or 0) <= max(limits, default=(0.0, ""))[0]
+            )
+        return observed(case, "; ".join(words), about, first_kept(_low(case), limits))
     if apart := tuple(
         verdict for verdict in case.apart(NETWORK) if verdict in case.networked and not _several(verdict)
     ):
