@@ -31,6 +31,7 @@ _SWITCH_TAKEN = 1.1
 _OF_MANY = 0.8  # 4 x 8 H100 with 8 ports of 400 Gb/s: 308 of 400 (nscc.sg, NCCL notes), read as good
 _SWITCH_SECONDS = formulas.BASE_SECONDS + 2 * formulas.STEP_SECONDS["nvlink"]  # up to the switch and back
 _LEAST_WITHOUT_PEERS = 0.4  # 8 RTX 5090 without peer access: 28 of 63 GB/s, found good (NVIDIA/nccl issue 1639)
+_THROUGH_OLD_CPU = 8.0, 0.35  # GT/s, part of the slot: 6 GB/s of 15.8 is usual through a CPU (NVIDIA/nccl issue 766)
 # Two healthy H200 give 0.34 of the bound in an all-to-all of 32 MiB, 0.61 of 256 MiB (tests/cases/models/healthy.json).
 _LARGE = 256 << 20
 _LEAST_PART = 4 << 20  # bytes that each sends each in an all-to-all: of less the time is mostly latency
@@ -230,7 +231,8 @@ def _least_over_pcie(ranks: int | None, shape: HostShape) -> float:
 
     Of AMD's the library counts less than they carry (local-inference-lab/rtx6kpro, dual Turin).
     """
-    least = _LEAST_WITHOUT_PEERS if shape.without_peers else 0.5
+    old = shape.slot is not None and shape.slot[0] <= _THROUGH_OLD_CPU[0] and (ranks or 0) > 2  # two have a slot each
+    least = _THROUGH_OLD_CPU[1] if old else _LEAST_WITHOUT_PEERS if shape.without_peers else 0.5
     two = re.match(r"(?i)(?:2 ?[x×]|two|dual) (?!.*(?:amd|epyc))", shape.cpu or "")
     between = shape.socket_gb_per_s if two and (ranks or 0) * 2 > (shape.per_host or 0) else None
     return min(least, between / (shape.slot_gb_per_s or between)) if between else least

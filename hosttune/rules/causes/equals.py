@@ -108,7 +108,11 @@ def _of_ports(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
 
 def _of_gpu_memory(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
     """Yield figures of GPU memory that are less than two thirds of those of host memory over the same port."""
-    plain = {verdict.figure.subject: verdict.value for verdict in figures if verdict.value and not verdict.small}
+    plain = {
+        re.sub(r"(?i),? ?\b(?:host|CPU) memory\b", "", verdict.figure.subject): verdict.value
+        for verdict in figures
+        if verdict.value and not verdict.small
+    }
     for n, verdict in enumerate(figures):
         port, of_gpu, rest = (figure := verdict.figure).subject.partition(", GPU memory")
         host = plain.get(port + rest)

@@ -138,6 +138,12 @@ class Case(msgspec.Struct, frozen=True, dict=True):
         )
 
     @cached_property
+    def one_host(self) -> bool:
+        """Whether all of it was between the GPUs of one host."""
+        many = any((judged.hosts or 1) > 1 for judged in self.figures)
+        return self.shape.hosts == 1 and (self.shape.per_host or 0) > 1 and not many
+
+    @cached_property
     def local(self) -> tuple[Judged, ...]:
         """Figures of collectives within one host that a cause can explain."""
         return tuple(verdict for verdict in self.about(COLLECTIVES) if verdict.hosts == 1)

@@ -42,6 +42,7 @@ _STEPS_SECONDS = 1e-3  # more than the steps of any message take
 _STEP_SECONDS = 15e-6  # about twice what the library needs to start (src/graph/tuning.cc, baseLat: 6.6 µs)
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
 _ENGINE = 50.0  # GB/s, of an MI200: rocm.docs.amd.com, "GPU-enabled MPI", copies by SDMA
+_BLOCKS = 1 << 16  # bytes; of such blocks 16 ports give a quarter, of 1 MiB 0.9 (kvcache-ai/Mooncake, EFA transport)
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
 
 
@@ -170,8 +171,8 @@ def _p2p_disabled(case: Case) -> Finding | None:
         *(() if variables or case.shape.linked or (case.shape.hosts or 1) > 1 else shared),
         *(case.told(name, text) for name, value, text in told if getattr(case.seen, name) == value),
     ]
-    if variables and case.seen.transport == "socket" and case.shape.hosts == 1:
-        words += [*shared, "so the library uses sockets within the host"]
+    if case.seen.transport == "socket" and case.one_host:
+        words += [*shared, "the library uses sockets within the host: no peer access, and no shared memory"]
     kept = _at_pcie(case)
     if words:
         about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else _no_faster(case))
@@ -246,6 +247,10 @@ def _links_down(case: Case) -> Finding | None:
     if case.seen.p2p == "pcie" and (shape.links or shape.switched) and not (shape.switched and _all_links(case)):
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)
+    joined = shape.generation is not None and shape.generation.joins_hosts and case.seen.transport in ("ib", "roce")
+    if joined and case.low_between and not _set(case, NCCL_CUMEM_ENABLE=("0",), NCCL_MNNVL_ENABLE=("0",)):
+        words = "links can join hosts of a rack, and the run used ports: the fabric's service or IMEX is not ready"
+        return supports("fits", (words,), case.low_between)
     apart = tuple(
         judged for judged in case.apart(("p2p", *COLLECTIVES)) if judged.figure.metric == "p2p" or judged.hosts == 1
     )
@@ -392,8 +397,9 @@ def small_messages(case: Case) -> Finding | None:
         about += tuple(judged for judged in case.about((*NETWORK, "h2d", "d2h")) if judged.verdict == "unknown")
     verdicts = [verdict for verdict in about if latency_share(case, verdict) >= _LATENCY]
     words = [
-        f"{verdict.name}: {verdict.figure.size_bytes:,.0f} bytes; "
-        f"latency is {latency_share(case, verdict):.0%} of the time or more"
+        f"{verdict.name}: "
+        + (f"{verdict.figure.size_bytes:,.0f} bytes; " if verdict.figure.size_bytes else "")
+        + f"latency is {latency_share(case, verdict):.0%} of the time or more"
         for verdict in verdicts[:4]
     ]
     return supports("fits", tuple(words), tuple(verdicts)) if verdicts else None
@@ -406,8 +412,10 @@ def latency_share(case: Case, judged: Judged) -> float:
     """
     size, rate = judged.figure.size_bytes, judged.bound
     if not size:
-        return 0.0
-    if judged.small or size <= (_QUEUED if judged.figure.metric == "rdma-write" else _SMALL):
+        short = _STEP_SECONDS <= (judged.seconds or 0.0) < _STEPS_SECONDS
+        return 1.0 if short and judged.figure.metric in COLLECTIVES else 0.0
+    queued = _BLOCKS if (rate or 0) > (case.shape.nic_gb_per_s or rate or 0) else _QUEUED  # over several ports
+    if judged.small or size <= (queued if judged.figure.metric == "rdma-write" else _SMALL):
         seconds = judged.seconds or (size / 1e9 / judged.value if judged.value else 0.0)
         return 1.0 if (0.0 if judged.value else _STEP_SECONDS) <= seconds < _STEPS_SECONDS else 0.0
     if rate is None or judged.figure.metric not in RINGS:

@@ -12,7 +12,7 @@ from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE, TCP_GB_PER_S,
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
 from hosttune.rules.causes.rule import NETWORK, WORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_gpus import _LATENCY, OFF, _set, latency_share
-from hosttune.rules.causes.verdicts import Judged
+from hosttune.rules.causes.verdicts import SHARE, Judged
 from hosttune.rules.engine import Finding
 
 _GUIDE = "NCCL user guide, Environment Variables"
@@ -98,6 +98,8 @@ def socket_transport(case: Case) -> Finding | None:
         about = case.about(COLLECTIVES) if within else case.networked
         about = tuple(judged for judged in about if judged.figure.metric in WORK or (judged.value or 0) < _NO_SOCKET)
         finding = observed(case, "; ".join((*words, *alone) if len(alone) == _BOTH else words), about)
+        if finding and not variables and case.one_host:
+            return replace(finding, outcome="fits")  # it is what is left where GPUs do not reach each other
         return replace(finding, remedy=_UNSEEN) if finding and unseen and not variables else finding
     of_mpi = tuple(judged for judged in _low(case) if re.search(_MPI, judged.figure.subject[:400]))
     low = (*case.low_between, *of_mpi)
@@ -107,7 +109,7 @@ def socket_transport(case: Case) -> Finding | None:
         return supports("default", ("the NICs are Ethernet: without RDMA the library uses sockets",), low)
     # Boards with switches have ports of 100 Gb/s and more, also where they are not told.
     untold = case.shape.switched and case.shape.nic_gb_per_s is None
-    slow = [v for v in case.networked if untold and v.verdict == "unknown" and (v.hosts or 0) > 1 and not v.small]
+    slow = [v for v in case.networked if untold and v.bound is None and (v.hosts or 0) > 1 and not v.small]
     slow += [judged for judged in _little(case, low) if (judged.value or 0) < _MOST_TCP]
     if slow and all(
         v.figure.metric in RINGS
@@ -162,7 +164,10 @@ def gpudirect_off(case: Case) -> Finding | None:
         return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in fallen), fallen)
     about = tuple(verdict for verdict in case.networked if verdict.figure.metric in COLLECTIVES) or case.networked
     if words:
-        return observed(case, "; ".join(words), about)
+        finding = observed(case, "; ".join(words), about)
+        # Between sockets the library leaves it off by itself (NVIDIA/nccl src/graph/paths.cc).
+        left_off = case.seen.gpu_nic_path == "SYS" and not variables and case.seen.peer_memory_module is not False
+        return replace(finding, outcome="fits") if finding and left_off else finding
     low = case.low_between
     if not low or case.seen.transport == "socket":
         return None
@@ -231,7 +236,12 @@ def port_down(case: Case) -> Finding | None:
                 if rate
             ]
     if words:
-        return observed(case, "; ".join(words), case.networked or case.about(("tcp",)), first_kept(_low(case), limits))
+        about = case.networked or case.about(("tcp",))
+        if not about and (link.ports_active if link else None) in range(case.shape.nics or 0):  # all were to be in use
+            about = tuple(
+                v for v in case.figures if (v.hosts or 1) > 1 and (v.value or 0) <= max(limits, default=(0.0, ""))[0]
+            )
+        return observed(case, "; ".join(words), about, first_kept(_low(case), limits))
     if apart := tuple(
         verdict for verdict in case.apart(NETWORK) if verdict in case.networked and not _several(verdict)
     ):
@@ -276,6 +286,9 @@ def port_count(case: Case) -> Finding | None:
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     if crossed := tuple(judged for judged in _low(case) if _RAILS.search(judged.figure.subject[:400])):
         return supports("fits", (f"{crossed[0].name}: peers of other rails cross the spine",), crossed)
+    few = tuple(v for v in case.about(("rdma-write",)) if v.bound is None and re.search(SHARE, v.figure.subject[:400]))
+    if few and 0 < (case.shape.nics or 0) < (case.shape.per_host or 0):  # deepseek-ai/DeepEP issue 60
+        return supports("fits", (f"{case.shape.nics} NICs for {case.shape.per_host} GPUs, which share them",), few)
     # deepseek-ai/DeepEP issue 336: all ranks took the first port.
     mapped = _set(case, NVSHMEM_ENABLE_NIC_PE_MAPPING=("1", "TRUE", "YES"), NVSHMEM_HCA_PE_MAPPING=())
     if mapped and (case.alone or _low(case)):

@@ -35,7 +35,9 @@ _WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest r
 )  # fmt: skip
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
 _BETWEEN, _OF_SLOT = 0.6, 0.45  # of a slot: copies between GPUs through switches; less is not the slot's doing
+_DIRECT = 0.7  # of a slot: direct copies reach 0.83 to 0.89 of PCIe 5.0 (local-inference-lab/rtx6kpro), 0.76 of 4.0
 _OFFLOADED = r"(?i)host memory|offload|system memory"
+_NDR, _ORDERED = 50.0, (13.0, 18.0)  # GB/s
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
 # A guest has at most so many GPUs; where its copies go through the root they reach this part of the NICs' rate:
@@ -195,6 +197,13 @@ def _between_devices(case: Case) -> tuple[Judged, ...]:
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 
+def _roomy(case: Case) -> tuple[Judged, ...]:
+    """Return the copies between GPUs over PCIe if all leave much of the slot: then what was seen can hold them."""
+    pairs = tuple(judged for judged in case.figures if judged.figure.metric == "p2p")
+    roomy = all(v.bound and not v.typical and (v.value or 0) < v.bound * _DIRECT for v in pairs)
+    return pairs if roomy and not case.shape.linked and case.seen.p2p != "off" else ()
+
+
 def _of_host_memory(judged: Judged) -> bool:
     """Return whether a port's rate is that of the host's memory: perftest takes it unless it is told a GPU."""
     return judged.figure.metric == "rdma-write" and "GPU" not in judged.figure.subject
@@ -245,7 +254,7 @@ def acs(case: Case) -> Finding | None:
             between = tuple(judged for judged in between if judged.verdict == "low")
         pairs = case.of_every_device(case.about(("p2p",)))
         between = tuple(judged for judged in between if judged.figure.metric != "p2p" or judged in pairs)
-        return observed(case, words, between) if case.seen.acs_redirect else None
+        return observed(case, words, between or _roomy(case)) if case.seen.acs_redirect else None
     if case.seen.peer_copies_slow:
         words = (
             "copies with peer access are slower than those through the host's memory: bridges or IOMMU redirect them"
@@ -354,13 +363,9 @@ def translation(case: Case) -> Finding | None:
     )  # fmt: skip
     if case.shape.virtual:  # always translated: small requests notice it, those of 1 MiB and more hardly
         strong = tuple(judged for judged in case.about(STORAGE) if (judged.figure.size_bytes or 0) < 1 << 20)
-    return (
-        observed(
-            case, case.told("iommu", "the IOMMU translates every access of a device"), case.of_every_device(strong)
-        )
-        if strong or not case.shape.virtual
-        else None
-    )
+    about = case.of_every_device(strong) or (() if case.shape.virtual else _roomy(case))
+    words = case.told("iommu", "the IOMMU translates every access of a device")
+    return observed(case, words, about) if strong or not case.shape.virtual else None
 
 
 @rule(
@@ -377,8 +382,18 @@ def relaxed_ordering(case: Case) -> Finding | None:
     names = (f"{of}_IB_PCI_RELAXED_ORDERING" for of in ("NCCL", "UCX", "MC"))
     variables = _set(case, **dict.fromkeys(names, OFF))
     words = [*(["relaxed ordering is off"] if case.seen.relaxed_ordering is False else []), *variables]
+    if case.complaint and case.shape.virtual is False and not case.shape.cpu:  # NVIDIA/nccl issue 1205: hardly matters
+        return None
     if words:  # storage can be at the other end
         return observed(case, "; ".join(words), case.networked or (case.about(STORAGE) if case.seen.transport else ()))
+    wide = tuple(  # openucx/ucx pull request 10955: 16 GB/s without, more than 40 with it; uccl pull request 47
+        judged
+        for judged in case.networked
+        if judged.apart.endswith(BESIDE) and (case.shape.nic_gb_per_s or 0) >= _NDR
+        and _ORDERED[0] < (judged.value or 0) < _ORDERED[1]
+    )  # fmt: skip
+    if wide and case.seen.relaxed_ordering is None:
+        return supports("fits", (f"{wide[0].name} is what ports of 400 Gb/s write to GPUs in strict order",), wide)
     strict = re.search(r"(?i)\bamd\b|epyc", case.shape.cpu or "")  # openucx/ucx pull request 8062
     low = tuple(
         judged

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from hosttune.bench.baselines import ABOVE_PEAK
 from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
@@ -37,6 +38,7 @@ _FASTEST: Mapping[str, tuple[float, str]] = {
 _POWER9 = 75.0  # GB/s, three NVLink 2 bricks, one direction (IBM Power System AC922, Introduction, REDP-5472)
 GEN2 = 5.0  # GT/s
 _LANE, _LARGE = 0.985, 1 << 20  # GB/s, one lane of 8 GT/s; bytes from which a copy shows its link
+_ONE_PORT = 11.0  # GB/s of 12.5 (docs/models.md, flat ring)
 _LOW_MFU = 0.2  # below every run in PaLM's table 3, GPT-3's 0.213 on V100 included
 # Of the channels' rate: about half of what STREAM reaches, and more than faster modules give.
 _STREAM, _FASTER = 0.35, 1.2
@@ -193,17 +195,26 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
         if shape.slot_gb_per_s and "GPU memory" in figure.subject:  # its data crosses the GPU's slot
             bound, typical = bound and min(bound, shape.slot_gb_per_s), typical and min(typical, shape.slot_gb_per_s)
+    if figure.metric == "rdma-write" and bound and (over := _OVER_PORTS.search(told)):
+        count = int(over[1]) if over[1].isdigit() else shape.nics or 1
+        found, bound, typical = replace(found, at_least=_LEAST), bound * count, None
     both = (  # a copy within a GPU always counts what is read and written
         figure.metric != "device-copy" and re.search(BOTH_WAYS, told) is not None
     )
     bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
     averaged = AVERAGE.search(figure.subject) is not None and not _OF_LARGE.search(figure.subject)
-    verdict, why = _verdict(value, bound, typical, found, averaged)
+    verdict, why = _verdict(value, bound, typical, found)
+    part = _FAR_BELOW if _FROM_SMALL.search(figure.subject) else _LEAST
+    if verdict == "low" and averaged and value >= (bound or 0.0) * part:
+        verdict, why = "unknown", f"an average over sizes is below the figure of large messages: {why}"
     most, device = _FASTEST.get(figure.metric, (None, ""))
     if bound is None and most is not None and value > most * _together(figure, ranks, shape) * (2 if both else 1):
         verdict, why = "impossible", f"more than {most:g} GB/s or TFLOP/s, which {device} has: {why}"
     if bound is None and figure.metric in ("h2d", "d2h") and value < _LANE and (figure.size_bytes or _LARGE) >= _LARGE:
         verdict, why = "low", f"less than one lane of 8 GT/s carries, {_LANE:g} GB/s; {why}"
+    between = figure.metric in RINGS and (hosts or shape.hosts or 1) > 1 and (figure.size_bytes or _LARGE) >= _LARGE
+    if bound is None and between and shape.switched and value < _ONE_PORT and not averaged:
+        verdict, why = "low", f"less than a port of 100 Gb/s gives, which hosts of such boards have at least; {why}"
     if verdict == "impossible" and bound is not None and value <= bound * _together(figure, ranks, shape):
         verdict, why = "unknown", f"more than one device can carry: is it the sum of several? {why}"
     if verdict == "expected" and figure.metric == "p2p" and typical is None and measured.observations.p2p == "off":
@@ -215,8 +226,11 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
 
 
 BOTH_WAYS = r"(?i)both directions|bidirectional|\bbidir\b"
-SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b"  # of what a GPU has of a host's ports
+SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b|\beach of (?:\d+|all) gpus\b"  # of what a GPU has of a host's ports
+_OVER_PORTS = re.compile(r"(?i)\b(?:over|across) (all|both|\d{1,3}) (?:adapters|nics|ports|hcas|rails)\b")  # a sum
 _OF_LARGE = re.compile(r"(?i)\bover (?:\d+ ?g|(?:1(?:2[89]|[3-9]\d)|[2-9]\d\d) ?m)i?b\b")  # 128 MB and more
+# From 8 bytes on the average is 0.12 (16 H100, 32 adapters), 0.21 (16 H100, 8 NICs) of what large messages reach.
+_FROM_SMALL = re.compile(r"(?i)\bfrom \d{1,4} ?(?:b|bytes?|ki?b)\b")
 AVERAGE = re.compile(r"(?i)\b(?:average|avg|mean)\b")  # over sizes of messages
 _SEVERAL = (
     r"\b(?:all|sum|aggregate|together|per (?:node|host))\b|"
@@ -233,9 +247,7 @@ def _together(figure: Figure, ranks: int | None, shape: HostShape) -> int:
     return (shape.nics if figure.metric == "rdma-write" else ranks) or 64  # more than a host has
 
 
-def _verdict(
-    value: float, bound: float | None, typical: float | None, found: Estimate, averaged: bool
-) -> tuple[FigureVerdict, str]:
+def _verdict(value: float, bound: float | None, typical: float | None, found: Estimate) -> tuple[FigureVerdict, str]:
     inputs = "; ".join(found.because)
     if bound is not None and value > bound * ABOVE_PEAK:
         part = f"{value / bound:.0%} of" if value < bound * _MANY else f"{value / bound:.3g} times"
@@ -253,8 +265,6 @@ def _verdict(
         if found.large is not None and value < found.large * _LEAST:
             return "unknown", f"{_TOO_SMALL}: {words}"
         return "expected", words
-    if averaged and value >= bound * _LEAST:
-        return "unknown", f"an average over sizes is below the figure of large messages: {words}"
     return "low", words
 
 
