@@ -34,6 +34,7 @@ _PEAKS = {
     "tf32": "TFLOP/s",
     "fp64": "TFLOP/s",
     "network": "Gb/s",
+    "watts": "W",
 }
 _FIELDS = frozenset(
     ("metric", "device", "kind", "expected", "tolerance", "direction", "unit", "source", "gpus", "nvlinks")

@@ -26,6 +26,7 @@ STORAGE = ("disk-read", "storage-read")
 WORK = ("tokens-per-second", "mfu")  # whole programs: anything can slow them
 CLOCKS = (*PRODUCTS, "sm-clock", "power")
 LINK = ("link-speed-gts", "link-width")
+AT_ONCE = r"(?i)\b(?:at the same time|at once|simultaneous|concurrent|in parallel|together)"
 
 
 class Case(msgspec.Struct, frozen=True, dict=True):
@@ -82,7 +83,15 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     def lowered(self) -> bool:
         """Whether the power limit is below the board's default."""
         now, default = self.seen.power_limit_watts, self.seen.default_power_limit_watts
-        return bool(now and default and now < default * 0.99)
+        board = self.shape.peaks.get("watts", 0) * 0.8  # makers of cards set limits of their own
+        return bool(now and now < (default * 0.99 if default else board))
+
+    @cached_property
+    def crowded(self) -> tuple[Judged, ...]:
+        """Low copies that ran at the same time as others, where one alone is as it should be."""
+        fine = any(judged.verdict == "expected" and judged.figure.metric in HOST_COPIES for judged in self.figures)
+        low = self.low(HOST_COPIES) if fine else ()
+        return tuple(judged for judged in low if re.search(AT_ONCE, judged.figure.subject[:400]))
 
     @cached_property
     def complaint(self) -> bool:

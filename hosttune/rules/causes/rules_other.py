@@ -15,11 +15,17 @@ _NEAR = 0.8  # of a bound: copies over PCIe reach 0.76 to 0.88 of their link
 _STAGED = 1.5, 9.0  # GB/s that copies of pageable memory give, which the driver copies first
 _SLOW_KINDS = re.compile(r"(?i)\b(?:hdds?|hard disks?|nfs|s3|object stor\w+|sata)\b")
 _ONE_QUEUE = re.compile(r"(?i)\b(?:one|1|single) (?:queue pair|qp|connection|stream)\b")
+_BEGIN, _FALLS = r"(?i)\b(?:at the start|first seconds?|at first)\s*$", 0.6  # a drive that falls within a run
 _KEPT = re.compile(r"(?i)buffered|cached|page cache")
 _VERSION = re.compile(
-    r"(?i)\b(?:[nr]ccl|ucx|cuda|drivers?|kernel|linux|rocm|libfabric|ofed|fw|firmware|open ?mpi|(?:py)?torch|version)"
+    r"(?i)\b(?:[nr]ccl|ucx|cuda|drivers?|kernel|linux|rocm|libfabric|ofed|fw|firmware|open ?mpi|(?:py)?torch|version"
+    r"|vllm|sglang|llama\.cpp|ollama|tensorrt(?:-llm)?|tensorflow|jax|triton|qemu|v?bios)(?: (?:newer|older) than)?"
     r"[ -]?v?\d+(?:\.\d+)*[\w.+-]{0,20}"
 )
+_FIRST = re.compile(
+    r"(?i)\b(?:first (?:run|step|iteration|request|call|epoch)s?|cold start|before (?:the |a )?warm-?up)\b"
+)
+_BESIDES = re.compile(r"(?i)\b(?:with|includ\w+) (?:the )?(?:prefill|compilation|loading)\b(?! cach)")
 _CACHE = 32 << 20  # bytes; the second-level cache of an RTX 4060 Ti
 
 LOG_LINE = CauseRule(
@@ -55,6 +61,22 @@ def impossible(case: Case) -> Finding | None:
     verdicts = tuple(figure for figure in case.figures if figure.verdict == "impossible")
     words = tuple(f"{judged.name}: {judged.why}" for judged in verdicts[:8])
     return supports("observed" if case.seen.bidirectional_sum else "proven", words, verdicts) if verdicts else None
+
+
+def _more_than_work(case: Case) -> Finding | None:
+    """Return that a rate of work counts its start, or what comes before."""
+    rates = [judged for judged in case.figures if judged.figure.metric in WORK]
+    later = {v.figure.metric: v.value or 0 for v in rates if not _FIRST.search(v.figure.subject[:400])}
+    counted = tuple(
+        judged
+        for judged in rates
+        if _BESIDES.search(judged.figure.subject[:400])
+        or (
+            _FIRST.search(judged.figure.subject[:400])
+            and 0 < (judged.value or 0) < later.get(judged.figure.metric, 0) * _NEAR
+        )
+    )
+    return supports("fits", (f"{counted[0].name}: it counts more than the work",), counted) if counted else None
 
 
 @rule(
@@ -120,6 +142,8 @@ def artefact(case: Case) -> Finding | None:
         return supports(
             "proven", tuple(words) or ("a figure above its bound was not measured as it is named",), tuple(about)
         )
+    if not words and (work := _more_than_work(case)):
+        return work
     alone = tuple(judged for judged in case.low(("rdma-write",)) if _ONE_QUEUE.search(judged.figure.subject[:400]))
     if alone:
         return supports("fits", (f"{alone[0].name}: more of them fill a port",), alone)
@@ -163,7 +187,11 @@ def storage(case: Case) -> Finding | None:
     slow = tuple(judged for judged in case.about(STORAGE) if _SLOW_KINDS.search(judged.figure.subject[:400]))
     if case.seen.input_bound and slow:
         return observed(case, f"the run waits for its input; {slow[0].name}", slow)
-    low = case.low(STORAGE)
+    begun = [judged.value or 0 for judged in case.figures if re.search(_BEGIN, judged.figure.subject[:400])]
+    low = case.low(STORAGE) or tuple(
+        judged for judged in case.about(STORAGE)
+        if not re.search(_BEGIN, judged.figure.subject[:400]) and (judged.value or 0) < max(begun, default=0) * _FALLS
+    )  # fmt: skip
     if low:
         return supports("fits", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), low)
     return None

@@ -6,13 +6,16 @@ import re
 
 from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_guest import several_alike
+from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
-_LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.04, 0.5
+_LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART, _HELD, _BELOW = 0.9, 0.97, 0.04, 0.5, 0.8
+_LONG = r"(?i)\b(?:after a long|hours? later|minutes? later|after (?:\d+|several|some) (?:minutes|hours))\b"
 _COLD, _WARM = r"(?i)\bcold|first|start|begin", r"(?i)\b(?:hot|warm|sustained|steady|minutes)\b"
 _FALLS = 0.5, 0.93  # what heat leaves of a figure: 0.95 and more is noise, less than half of it another fault
+_HELD_CLOCK = 0.6  # of the clock of another run
 _WORKING_CLOCK = 1000.0  # MHz; products run at more on V100 (boost 1,530), A100 (1,410) and H100 (1,980)
-_FULL_LOAD = r"(?i)full load|burn|stress|gemm|matmul|product"  # what takes a board to its limit
+_FULL_LOAD = r"full load|burn|stress|gemm|matmul|product"  # what takes a board to its limit
 _REFRESHED = 0.6  # of the bound: refreshing twice as often does not cost more
 _REASONS = "nvml.h, clocks event reasons"
 
@@ -28,22 +31,31 @@ _REASONS = "nvml.h, clocks event reasons"
 def power(case: Case) -> Finding | None:
     """Power limits the clocks."""
     seen, words = case.seen, []
-    if case.lowered:
-        lowered = f"power limit {seen.power_limit_watts:g} W, default {seen.default_power_limit_watts:g} W"
+    limit, at_limit = _at_limit(case)
+    drawn = max((v.value or 0 for v in case.figures if v.figure.metric == "power"), default=limit)
+    if case.lowered and drawn >= limit * _BELOW:
+        default = seen.default_power_limit_watts or case.shape.peaks["watts"]
+        lowered = f"power limit {seen.power_limit_watts:g} W, default {default:g} W"
         words.append(case.told("power_limit_watts", lowered))
     # At the board's own limit it is normal, and no fault where products are as they should be.
     if seen.power_capped and not any(v.verdict == "expected" for v in case.figures if v.figure.metric in PRODUCTS):
         words.append("the power limit lowers the clocks")
-    limit = (seen.power_limit_watts or 0) * _NEAR_LIMIT
-    used = [verdict for verdict in case.figures if verdict.figure.metric == "power"]
-    at_limit = [verdict for verdict in used if limit and verdict.value and verdict.value >= limit]
     about = case.about((*CLOCKS, *WORK, "device-copy"))
     if words:
         return observed(case, "; ".join(words), about)
-    low = case.low((*CLOCKS, *WORK))
-    if at_limit and low and seen.power_capped is not False:
-        return supports("fits", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {seen.power_limit_watts:g} W",), low)
+    low = case.low((*CLOCKS, *WORK)) or (
+        about if 0 < (seen.sm_clock_mhz or 0) < (seen.max_sm_clock_mhz or 0) * _LEAST_CLOCK else ()
+    )
+    if at_limit and low:
+        return supports("fits", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {limit:g} W",), low)
     return _held(case)
+
+
+def _at_limit(case: Case) -> tuple[float, list[Judged]]:
+    """Return the power limit, else that of such boards, in W, 0 if unknown, and the figures of power that reach it."""
+    limit = 0 if case.seen.power_capped is False else case.seen.power_limit_watts or case.shape.peaks.get("watts", 0)
+    used = [judged for judged in case.figures if judged.figure.metric == "power" and judged.value]
+    return limit, [judged for judged in used if limit and (judged.value or 0) >= limit * _NEAR_LIMIT]
 
 
 def _held(case: Case) -> Finding | None:
@@ -53,7 +65,7 @@ def _held(case: Case) -> Finding | None:
     held = [
         judged
         for judged in used
-        if (judged.value or 0) <= limit * _HELD and re.search(_FULL_LOAD, judged.figure.subject[:400])
+        if (judged.value or 0) <= limit * _HELD and re.search(rf"(?i){_FULL_LOAD}", judged.figure.subject[:400])
     ]
     words = [f"{judged.name}: {judged.value:g} W under full load, of {limit:g} W" for judged in held]
     apart = case.apart(("power", *PRODUCTS, *WORK))
@@ -74,21 +86,27 @@ def heat(case: Case) -> Finding | None:
     if case.seen.thermal_slowdown is not None:
         words = case.told("thermal_slowdown", "thermal slowdown is active")
         return observed(case, words, case.about((*CLOCKS, *WORK, *ON_GPU))) if case.seen.thermal_slowdown else None
-    worked = case.about((*CLOCKS, *WORK))
-    before = [judged for judged in worked if re.search(_COLD, judged.name)]
-    fallen = [
-        (f"{warm.name}: less than when cold ({cold.name})", warm)
-        for warm in worked if re.search(_WARM, warm.name)
-        for cold in before
-        if cold.figure.metric == warm.figure.metric and _FALLS[0] < (warm.value or 0) / (cold.value or 1) < _FALLS[1]
-    ]  # fmt: skip
-    if fallen:
+    if fallen := _fallen(case):
         return supports("fits", (fallen[0][0],), (fallen[0][1],))
     low = case.low(("device-copy",))
     slowed = all(judged.value and judged.bound and judged.value > judged.bound * _REFRESHED for judged in low)
     if low and slowed and not several_alike(case, ("device-copy",)):
         return supports("possible", ("hot memory is refreshed more often; its temperature was not read",), low)
     return _held(case)
+
+
+def _fallen(case: Case) -> list[tuple[str, Judged]]:
+    """Return figures of a warm GPU that are below those of a cold one, or low clocks of a GPU that worked for long."""
+    worked = case.about((*CLOCKS, *WORK))
+    long = [judged for judged in case.low(("sm-clock",)) if re.search(_LONG, judged.figure.subject[:400])]
+    return [
+        *((f"{warm.name}: less than when cold ({cold.name})", warm)
+          for warm in worked if re.search(_WARM, warm.name)
+          for cold in worked
+          if re.search(_COLD, cold.name) and cold.figure.metric == warm.figure.metric
+          and _FALLS[0] < (warm.value or 0) / (cold.value or 1) < _FALLS[1]),
+        *((f"{warm.name}: {warm.why}", warm) for warm in long),
+    ]  # fmt: skip
 
 
 @rule(
@@ -104,11 +122,22 @@ def clocks(case: Case) -> Finding | None:
     """Clocks were set below the maximum."""
     now, most = case.seen.sm_clock_mhz, case.seen.max_sm_clock_mhz
     about = case.about((*CLOCKS, *WORK))
+    reasoned = _at_limit(case)[1] or _fallen(case)  # power or heat lowers them
+    words = tuple(f"{verdict.name}: {verdict.why}" for verdict in case.low(("sm-clock",)))
     if now is not None and most is not None:
-        return observed(case, f"SM clock {now:g} of {most:g} MHz", about, None) if now < most * _LEAST_CLOCK else None
-    if low := case.low(("sm-clock",)):
-        return supports("observed", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), about)
-    slow = [v for v in case.figures if v.figure.metric == "sm-clock" and 0 < (v.value or 0) < _WORKING_CLOCK]
+        words = (f"SM clock {now:g} of {most:g} MHz",) if now < most * _LEAST_CLOCK else ()
+        return observed(case, words[0], () if reasoned else about, weak=about) if words else None
+    if words:
+        return supports("indirect" if reasoned else "observed", words, about)
+    clocks = [v for v in case.figures if v.figure.metric == "sm-clock" and v.value]
+    fastest = max((judged.value or 0 for judged in clocks), default=0)
+    held = [  # products take more power than other work, which lowers their clock
+        judged for judged in clocks
+        if (judged.value or 0) < fastest * _HELD_CLOCK and not re.search(rf"(?i)idle|{_FULL_LOAD}", judged.name)
+    ]  # fmt: skip
+    if held and not reasoned:
+        return supports("fits", (f"{held[0].name}: {held[0].value:g} MHz, another run {fastest:g}",), tuple(held))
+    slow = [v for v in clocks if (v.value or 0) < _WORKING_CLOCK]
     if slow and case.low(PRODUCTS):
         return supports("fits", (f"{slow[0].name}: {slow[0].value:g} MHz",), case.low(PRODUCTS))
     return _held(case)
