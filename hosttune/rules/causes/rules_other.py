@@ -65,15 +65,17 @@ def impossible(case: Case) -> Finding | None:
 
 def _more_than_work(case: Case) -> Finding | None:
     """Return that a rate of work counts its start, or what comes before."""
-    rates = [judged for judged in case.figures if judged.figure.metric in WORK]
-    later = {v.figure.metric: v.value or 0 for v in rates if not _FIRST.search(v.figure.subject[:400])}
+    later = {v.figure.metric: v.value or 0 for v in case.figures if not _FIRST.search(v.figure.subject[:400])}
     counted = tuple(
         judged
-        for judged in rates
-        if _BESIDES.search(judged.figure.subject[:400])
-        or (
-            _FIRST.search(judged.figure.subject[:400])
-            and 0 < (judged.value or 0) < later.get(judged.figure.metric, 0) * _NEAR
+        for judged in case.figures
+        if judged.figure.metric in WORK
+        and (
+            _BESIDES.search(judged.figure.subject[:400])
+            or (
+                _FIRST.search(judged.figure.subject[:400])
+                and 0 < (judged.value or 0) < later.get(judged.figure.metric, 0) * _NEAR
+            )
         )
     )
     return supports("fits", (f"{counted[0].name}: it counts more than the work",), counted) if counted else None

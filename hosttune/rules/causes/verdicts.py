@@ -369,8 +369,7 @@ def _link(figure: Figure, value: float, factor: float, measured: Measured, shape
     if value == most:
         return Judged(figure, "expected", why, value, float(most), None, factor=factor)
     # An idle GPU goes down to the lowest speed; the second is what a link is left at (local-inference-lab/rtx6kpro).
-    told = (link.under_load if link else None) is False or IDLE.search(figure.subject[:400]) is not None
-    idle = told or value < GEN2 or most <= 16
+    idle = value < GEN2 or most <= 16 or (link.under_load if link else None) is False or IDLE.search(figure.subject)
     if not width and value in IDLE_SPEEDS and (link is None or link.under_load is not True) and idle:
         return Judged(figure, "unknown", f"{why}; an idle link may be slowed to save power", value, float(most))
     return Judged(figure, "low", why, value, float(most), None, factor=factor)
