@@ -18,8 +18,8 @@ _WORK = ("tokens-per-second", "mfu")
 _AFTER = r"\b(?:hot|warm|sustained|steady|(?:after|for) (?:\S{1,12} )?(?:minutes?|hours?))\b"
 _BEGIN = r"\b(?:cold|first (?:minutes?|seconds?|run)|at (?:the )?(?:start|begin\w*)|fresh)\b"
 _FIRST, _AGAIN = (
-    r"\bfirst (?:run|call|iteration|pass)|\bcold\b",
-    r"\b(?:second|next|later|warm|third) ?(?:run|call|pass)?",
+    r"\bfirst (?:run|call|step|iteration|pass|request|epoch)s?\b|\bcold\b|\bbefore (?:the |a )?warm-?up\b",
+    r"\b(?:second|next|later|warm|third|other|steady|after (?:the |a )?warm-?up)\b",
 )
 
 
@@ -47,6 +47,10 @@ CONTRASTS = (
              "the same from local storage is faster", 1.5),
     Contrast("storage", _STORAGE, r"\b(?:after|later|sustained)\b",
              r"\bat (?:the )?(?:start|begin)|\b(?:first|fresh)\b", "it falls while it works", 1.5),
+    Contrast("far-numa-node", (*_WORK, "memory-copy"), r"first[- ]touch", r"interleav",
+             "spread over the nodes it is faster", 1.15),
+    Contrast("far-numa-node", (*_WORK, "memory-copy"), r"(?<!not )interleav", r"not interleaved|membind|\bbound\b",
+             "on one node it is faster", 1.15),
     Contrast("far-numa-node", _WORK, r"\b(?:two|both|2) (?:sockets|cpus|nodes|numa)",
              r"\b(?:one|single|1) (?:socket|cpu|node|numa)", "one socket alone is faster", 1.1),
     Contrast("nic-on-other-socket", ("rdma-write", *COLLECTIVES, "p2p"),

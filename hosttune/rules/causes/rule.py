@@ -28,6 +28,7 @@ STORAGE = ("disk-read", "storage-read")
 WORK = ("tokens-per-second", "mfu")  # whole programs: anything can slow them
 CLOCKS = (*PRODUCTS, "sm-clock", "power")
 LINK = ("link-speed-gts", "link-width")
+AT_ONCE = r"(?i)\b(?:at the same time|at once|simultaneous|concurrent|in parallel|together)"
 
 
 _OWN_LIMIT = 0.85  # of the data sheet's power: some makers' boards come with less
@@ -93,6 +94,13 @@ class Case(msgspec.Struct, frozen=True, dict=True):
         """Whether the power limit is below the board's default."""
         least = 0.99 if self.seen.default_power_limit_watts else _OWN_LIMIT
         return (self.seen.power_limit_watts or math.inf) < (self.board_watts or 0) * least
+
+    @cached_property
+    def crowded(self) -> tuple[Judged, ...]:
+        """Low copies that ran at the same time as others, where one alone is as it should be."""
+        fine = any(judged.verdict == "expected" and judged.figure.metric in HOST_COPIES for judged in self.figures)
+        low = self.low(HOST_COPIES) if fine else ()
+        return tuple(judged for judged in low if re.search(AT_ONCE, judged.figure.subject[:400]))
 
     @cached_property
     def complaint(self) -> bool:

@@ -394,7 +394,16 @@ def small_messages(case: Case) -> Finding | None:
     """The time of the steps, not the bandwidth, limits a message of this size."""
     about = case.low((*NETWORK, "p2p", "h2d", "d2h"))
     if case.written:  # a log has every size, people give the one that they ask about
-        about += tuple(judged for judged in case.about((*NETWORK, "h2d", "d2h")) if judged.verdict == "unknown")
+        about += tuple(
+            judged
+            for judged in case.about((*NETWORK, "h2d", "d2h"))
+            if judged.verdict == "unknown"
+            and not any(
+                (run.figure.metric, run.figure.subject) == (judged.figure.metric, judged.figure.subject)
+                and (run.figure.size_bytes or 0) > (judged.figure.size_bytes or 0)
+                for run in case.figures
+            )
+        )
     verdicts = [verdict for verdict in about if latency_share(case, verdict) >= _LATENCY]
     words = [
         f"{verdict.name}: "

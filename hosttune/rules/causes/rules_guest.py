@@ -25,6 +25,7 @@ from hosttune.rules.engine import Finding
 _FAR = re.compile(
     r"\b(?:far|remote|(?:another|other|wrong) (?:numa )?(?:node|socket|memory))\b|cross[- ]socket", re.IGNORECASE
 )
+_WIDE = 47.0, 64.0  # GB/s; only a link of 32 GT/s x16 carries that, and this is all that it does
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
 _ON_HOST = re.compile(r"(?i)\b(?:bare[- ]?metal|on the host|of the host)\b")
 _TWO_ALONE = 2.0  # times what all give, over one switch
@@ -54,6 +55,11 @@ def far_node(case: Case) -> Finding | None:
     near = (*HOST_COPIES, *MEMORY)
     about = case.about((*near, *WORK, *STORAGE, "rdma-write"))
     if case.seen.memory_node is not None:
+        about = tuple(
+            judged for judged in about
+            if judged.verdict != "unknown" or judged.figure.metric not in HOST_COPIES
+            or not _WIDE[0] < (judged.value or 0) < _WIDE[1]
+        )  # fmt: skip
         if case.seen.memory_node != "far":
             return None
         if case.alone and case.seen.relaxed_ordering is False:  # with it the far node is as fast: netdev, 2020-06-23
@@ -74,9 +80,11 @@ def far_node(case: Case) -> Finding | None:
         return supports(
             "fits", (f"{len(low)} copies are low by the same, the others, whose CPU has the memory, not",), low
         )
-    values = [judged.value or 0 for judged in low]
-    if case.seen.pinned is False and not case.shape.virtual and low and max(values) > SPREAD * min(values):
-        return supports("fits", ("copies differ by run, as those of a process that runs on either node",), low)
+    if case.seen.pinned is False and not case.shape.virtual and (copies := case.low(HOST_COPIES)):
+        return supports("observed", ("the process is not bound to the GPU's node",), copies)
+    if case.crowded:
+        words = f"{case.crowded[0].name}: one alone is as it should be: they share the memory of one node, or an uplink"
+        return supports("fits", (words,), case.crowded)
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory
@@ -163,9 +171,9 @@ def _flat_ring(case: Case) -> tuple[Judged, str] | None:
 )
 def unpinned(case: Case) -> Finding | None:
     """vCPUs run on any CPU."""
-    near = case.about((*MEMORY, *WORK, *HOST_COPIES, *STORAGE, "rdma-write"))
+    near = case.about((*MEMORY, *WORK, *STORAGE, "rdma-write", *(HOST_COPIES if case.shape.virtual else ())))
     loose = case.seen.pinned is False
-    return observed(case, "vCPUs are not pinned", near, weak=case.about(NETWORK)) if loose else None
+    return observed(case, "vCPUs are not pinned", near, weak=case.about((*NETWORK, *HOST_COPIES))) if loose else None
 
 
 @rule(

@@ -18,10 +18,12 @@ _SLOW_KINDS = re.compile(r"(?i)\b(?:hdds?|hard disks?|nfs|s3|object stor\w+|sata
 _ONE_QUEUE = re.compile(r"(?i)\b(?:one|1|single) (?:queue pair|qp|connection|stream)\b")
 _KEPT = re.compile(r"(?i)buffered|cached|page cache")
 _VERSION = re.compile(
-    r"(?i)\b(?:[nr]ccl|ucx|cuda|drivers?|kernel|linux|rocm|libfabric|ofed|fw|firmware|open ?mpi|(?:py)?torch|version)"
+    r"(?i)\b(?:[nr]ccl|ucx|cuda|drivers?|kernel|linux|rocm|libfabric|ofed|fw|firmware|open ?mpi|(?:py)?torch|version"
+    r"|vllm|sglang|llama\.cpp|ollama|tensorrt(?:-llm)?|tensorflow|jax|triton|qemu|v?bios)(?: (?:newer|older) than)?"
     r"[ -]?v?\d+(?:\.\d+)*[\w.+-]{0,20}"
 )
 _STALLED = 50  # times: less than one lane of the slowest link of one with 16
+_BESIDES = re.compile(r"(?i)\b(?:with|includ\w+) (?:the )?(?:prefill|compilation|loading)\b(?! cach)")
 _CACHE = 32 << 20  # bytes; the second-level cache of an RTX 4060 Ti
 
 LOG_LINE = CauseRule(
@@ -124,6 +126,9 @@ def artefact(case: Case) -> Finding | None:
         return supports(
             "proven", tuple(words) or ("a figure above its bound was not measured as it is named",), tuple(about)
         )
+    more = tuple(v for v in case.about(WORK) if _BESIDES.search(v.figure.subject[:400]))
+    if more and not words:
+        return supports("fits", (f"{more[0].name}: it counts more than the work",), more)
     alone = tuple(judged for judged in case.low(("rdma-write",)) if _ONE_QUEUE.search(judged.figure.subject[:400]))
     if alone:
         return supports("fits", (f"{alone[0].name}: more of them fill a port",), alone)

@@ -31,9 +31,10 @@ from hosttune.rules.engine import Finding
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
 _WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest reaches; GB/s and words
     (7.88, "a link of 8 GT/s x8, 7.9 GB/s"), (15.75, "a link of 8 GT/s x16, 15.8 GB/s"),
-    (31.5, "a link of 16 GT/s x16, 31.5 GB/s"),
+    (31.5, "a link of 16 GT/s x16, 31.5 GB/s"), (63.0, "a link of 32 GT/s x16, 63.0 GB/s"),
 )  # fmt: skip
-_COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
+_COPIED = 0.73  # the least part of a link that copies reach: 0.76 (docs/models.md), P100 in a 3.0 x4 slot 0.736
+_PEERS = 0.7
 _BETWEEN, _OF_SLOT = 0.6, 0.45  # of a slot: copies between GPUs through switches; less is not the slot's doing
 _DIRECT = 0.7  # of a slot: direct copies reach 0.83 to 0.89 of PCIe 5.0 (local-inference-lab/rtx6kpro), 0.76 of 4.0
 _OFFLOADED = r"(?i)host memory|offload|system memory"
@@ -175,7 +176,9 @@ def degraded(case: Case) -> Finding | None:
     fast = any(judged.figure.metric == "p2p" and judged.verdict == "expected" for judged in case.figures)
     metrics = (*HOST_COPIES, *(("p2p",) if case.seen.peer_copies_slow is False or fast else ()))
     low = apart or tuple(
-        judged for judged in case.low(metrics) if not (judged.apart and BY_NODE.search(judged.figure.subject))
+        judged
+        for judged in case.low(metrics)
+        if not (judged.apart and BY_NODE.search(judged.figure.subject)) and judged not in case.crowded
     )
     if kept := first_kept(low, _slower(case), _COPIED):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
@@ -183,7 +186,7 @@ def degraded(case: Case) -> Finding | None:
         words = tuple(f"{judged.name}: {judged.why}" for judged in low if judged.figure.metric in HOST_COPIES)
     if words:
         return supports("possible" if several_alike(case) else "fits", words[:4], low)
-    low = tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart)
+    low = tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart and judged not in case.crowded)
     return supports("possible", ("speed and width of the link were not read",), low) if low and link is None else None
 
 
@@ -354,6 +357,18 @@ def translation(case: Case) -> Finding | None:
     ):
         return None
     links = [pcie_gb_per_s(speed, 16) for speed in PCIE_SPEEDS if speed > GEN2]
+    slot = case.shape.slot_gb_per_s or 0  # of which peer copies reach 0.88 (local-inference-lab/rtx6kpro)
+    if pairs := tuple(
+        judged
+        for judged in case.figures
+        if judged.figure.metric == "p2p"
+        and judged.verdict == "expected"
+        and case.shape.links == 0
+        and not judged.typical
+        and case.shape.virtual is False
+        and (judged.value or 0) < slot * _PEERS
+    ):
+        return supports("fits", ("the IOMMU translates every access of a device", pairs[0].why), pairs)
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
     strong = tuple(
         judged

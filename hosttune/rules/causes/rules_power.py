@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 
+from hosttune.rules.causes.contrasts import contrasted
 from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_guest import several_alike
+from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding
 
 _LEAST_CLOCK, _NEAR_LIMIT, _BELOW_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.85, 0.04, 0.5
+_LONG = r"(?i)\b(?:after a long|hours? later|minutes? later|after (?:\d+|several|some) (?:minutes|hours))\b"
+_HELD_CLOCK = 0.6  # of the clock of another run
 _WORKING_CLOCK = 1000.0  # MHz; products run at more on V100 (boost 1,530), A100 (1,410) and H100 (1,980)
 _FULL_LOAD = r"(?i)(?:full|sustained) load|burn|stress|gemm|matmul|product"  # what takes a board to its limit
 _REFRESHED = 0.6  # of the bound: refreshing twice as often does not cost more
@@ -27,23 +31,30 @@ _REASONS = "nvml.h, clocks event reasons"
 def power(case: Case) -> Finding | None:
     """Power limits the clocks."""
     seen, words = case.seen, []
-    limit = seen.power_limit_watts or case.board_watts or 0
-    used = [verdict for verdict in case.figures if verdict.figure.metric == "power" and verdict.value]
-    below = bool(used) and all((verdict.value or 0) < limit * _BELOW_LIMIT for verdict in used)
-    if case.lowered and not below:
+    limit, at_limit = _at_limit(case)
+    drawn = max((v.value or 0 for v in case.figures if v.figure.metric == "power"), default=limit)
+    if case.lowered and drawn >= limit * _BELOW_LIMIT:
         lowered = f"power limit {seen.power_limit_watts:g} W, default {case.board_watts or 0:g} W"
         words.append(case.told("power_limit_watts", lowered))
     # At the board's own limit it is normal, and no fault where products are as they should be.
     if seen.power_capped and not any(v.verdict == "expected" for v in case.figures if v.figure.metric in PRODUCTS):
         words.append("the power limit lowers the clocks")
-    at_limit = [verdict for verdict in used if limit and verdict.value and verdict.value >= limit * _NEAR_LIMIT]
     about = case.about((*CLOCKS, *WORK, "device-copy"))
     if words:
         return observed(case, "; ".join(words), about)
-    low = case.low((*CLOCKS, *WORK))
-    if at_limit and low and seen.power_capped is not False:
-        return supports("observed", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {limit:g} W",), low)
+    low = case.low((*CLOCKS, *WORK)) or (
+        about if 0 < (seen.sm_clock_mhz or 0) < (seen.max_sm_clock_mhz or 0) * _LEAST_CLOCK else ()
+    )
+    if at_limit and low:
+        return supports("fits", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {limit:g} W",), low)
     return _held(case)
+
+
+def _at_limit(case: Case) -> tuple[float, list[Judged]]:
+    """Return the power limit, else that of such boards, in W, 0 if unknown, and the figures of power that reach it."""
+    limit = 0 if case.seen.power_capped is False else case.seen.power_limit_watts or case.board_watts or 0
+    used = [judged for judged in case.figures if judged.figure.metric == "power" and judged.value]
+    return limit, [judged for judged in used if limit and (judged.value or 0) >= limit * _NEAR_LIMIT]
 
 
 def _held(case: Case) -> Finding | None:
@@ -75,11 +86,19 @@ def heat(case: Case) -> Finding | None:
     if case.seen.thermal_slowdown is not None:
         words = case.told("thermal_slowdown", "thermal slowdown is active")
         return observed(case, words, case.about((*CLOCKS, *WORK, *ON_GPU))) if case.seen.thermal_slowdown else None
+    if fallen := _of_heat(case):
+        return supports("fits", (fallen[0],), fallen[1])
     low = case.low(("device-copy",))
     slowed = all(judged.value and judged.bound and judged.value > judged.bound * _REFRESHED for judged in low)
     if low and slowed and not several_alike(case, ("device-copy",)):
         return supports("possible", ("hot memory is refreshed more often; its temperature was not read",), low)
     return _held(case)
+
+
+def _of_heat(case: Case) -> tuple[str, tuple[Judged, ...]] | None:
+    """Return figures of a warm GPU that are below those of a cold one, or low clocks of one that worked for long."""
+    long = tuple(judged for judged in case.low(("sm-clock",)) if re.search(_LONG, judged.figure.subject[:400]))
+    return contrasted("thermal", case.figures) or ((f"{long[0].name}: {long[0].why}", long) if long else None)
 
 
 @rule(
@@ -95,11 +114,22 @@ def clocks(case: Case) -> Finding | None:
     """Clocks were set below the maximum."""
     now, most = case.seen.sm_clock_mhz, case.seen.max_sm_clock_mhz
     about = case.about((*CLOCKS, *WORK))
+    reasoned = _at_limit(case)[1] or _of_heat(case)  # power or heat lowers them
+    words = tuple(f"{verdict.name}: {verdict.why}" for verdict in case.low(("sm-clock",)))
     if now is not None and most is not None:
-        return observed(case, f"SM clock {now:g} of {most:g} MHz", about, None) if now < most * _LEAST_CLOCK else None
-    if low := case.low(("sm-clock",)):
-        return supports("observed", tuple(f"{verdict.name}: {verdict.why}" for verdict in low), about)
-    slow = [v for v in case.figures if v.figure.metric == "sm-clock" and 0 < (v.value or 0) < _WORKING_CLOCK]
+        words = (f"SM clock {now:g} of {most:g} MHz",) if now < most * _LEAST_CLOCK else ()
+        return observed(case, words[0], () if reasoned else about, weak=about) if words else None
+    if words:
+        return supports("indirect" if reasoned else "observed", words, about)
+    clocks = [v for v in case.figures if v.figure.metric == "sm-clock" and v.value]
+    fastest = max((judged.value or 0 for judged in clocks), default=0)
+    held = [  # products take more power than other work, which lowers their clock
+        judged for judged in clocks
+        if (judged.value or 0) < fastest * _HELD_CLOCK and not re.search(rf"{_FULL_LOAD}|idle", judged.name)
+    ]  # fmt: skip
+    if held and not reasoned:
+        return supports("fits", (f"{held[0].name}: {held[0].value:g} MHz, another run {fastest:g}",), tuple(held))
+    slow = [v for v in clocks if (v.value or 0) < _WORKING_CLOCK]
     if slow and case.low(PRODUCTS):
         return supports("fits", (f"{slow[0].name}: {slow[0].value:g} MHz",), case.low(PRODUCTS))
     return _held(case)

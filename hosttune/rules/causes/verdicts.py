@@ -20,6 +20,8 @@ _FAR_BELOW = 0.1  # of a bound that a board can lack the links for
 _LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
 _LEAST_CLOCK = 0.9  # of the clock that the report compares with
 _SLOWEST_CLOCK = 500.0  # MHz; base clocks of data-center GPUs are higher: T4 585 (data sheet)
+# MHz; base clocks of GeForce cards since 2018 are higher: RTX 3060 1,320, RTX 2080 Ti 1,350 (specifications)
+_CARD_CLOCK, IDLE = 1300.0, re.compile(r"(?i)\bidle\b")
 LOADED = re.compile(r"(?i)\bload|busy|100 ?%|burn|stress|gemm|matmul|product|\btrain|inference|decod|while a|during")
 IDLE_SPEEDS = (
     2.5,
@@ -72,6 +74,10 @@ _UNITS: Mapping[str, tuple[str, float]] = {
     "tokens/s": ("tokens per second", 1.0),
     "tok/s": ("tokens per second", 1.0),
     "t/s": ("tokens per second", 1.0),
+    **dict.fromkeys(
+        ("samples/s", "images/s", "img/s", "examples/s", "it/s", "steps/s", "samples/sec", "images/sec"),
+        ("tokens per second", 1.0),  # of work, which has no model: only compared with itself
+    ),
 }
 # Rates of data: a small b is a bit, a capital B a byte; 1 GB is 10^9 bytes, 1 GiB 2^30.
 _DATA = re.compile(r"([KMGT]|g(?=bps|bit))(i?)(b|B|bits?|[Bb]ytes?)(?:/s|/sec|/second|ps| per second)")
@@ -299,10 +305,12 @@ def _contradiction(ranks: int | None, hosts: int | None, shape: HostShape) -> st
 
 
 def _clock(figure: Figure, value: float, factor: float, measured: Measured, shape: HostShape) -> Judged:
-    idle = re.search(r"(?i)\bidle\b", figure.subject[:400])
+    idle = IDLE.search(figure.subject[:400])
     most = None if idle else measured.observations.max_sm_clock_mhz
-    if most is None and value < _SLOWEST_CLOCK and LOADED.search(figure.subject[:400]):
-        return Judged(figure, "low", f"no data-center GPU works below {_SLOWEST_CLOCK:g} MHz", value, factor=factor)
+    card = re.search(r"(?i)^(?!.*(?:laptop|mobile|max-q)).*\b(?:gtx 16|rtx [2-5]0)[5-9]0", shape.gpu or "")
+    least = _CARD_CLOCK if card else _SLOWEST_CLOCK
+    if most is None and value < least and LOADED.search(figure.subject[:400]):
+        return Judged(figure, "low", f"no such GPU works below {least:g} MHz", value, factor=factor)
     if most is None:
         why = "an idle GPU lowers its clock" if idle else "not known: the clock to compare with"
         return Judged(figure, "unknown", why, value, factor=factor)
@@ -371,7 +379,9 @@ def _link(figure: Figure, value: float, factor: float, measured: Measured, shape
         return Judged(figure, "impossible", why, value, float(most), None, factor=factor)
     if value == most:
         return Judged(figure, "expected", why, value, float(most), None, factor=factor)
-    if not width and value in IDLE_SPEEDS and (link is None or link.under_load is not True):
+    # An idle GPU goes down to the lowest speed; the second is what a link is left at (local-inference-lab/rtx6kpro).
+    idle = value < GEN2 or most <= 16 or (link.under_load if link else None) is False or IDLE.search(figure.subject)
+    if not width and value in IDLE_SPEEDS and (link is None or link.under_load is not True) and idle:
         return Judged(figure, "unknown", f"{why}; an idle link may be slowed to save power", value, float(most))
     return Judged(figure, "low", why, value, float(most), None, factor=factor)
 
