@@ -68,7 +68,7 @@ def _copy(question: Question, shape: HostShape) -> Estimate:
     if chip:
         return Estimate(
             "GB/s", "link to the CPU, one direction", "data sheet of the CPU link (900 GB/s both ways)", chip, None,
-            (f"link to the CPU {chip:g} GB/s",),
+            (f"link to the CPU {chip:g} GB/s",), at_least=_LEAST_PEAK,
         )  # fmt: skip
     rate = shape.slot_gb_per_s
     if rate is None or shape.slot is None:

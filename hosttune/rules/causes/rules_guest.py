@@ -53,11 +53,16 @@ def far_node(case: Case) -> Finding | None:
     """Memory or CPUs of another node are used."""
     near = (*HOST_COPIES, *MEMORY)
     about = case.about((*near, *WORK, *STORAGE, "rdma-write"))
-    if case.seen.memory_node is not None:
-        return observed(case, "memory of the far node", about) if case.seen.memory_node == "far" else None
-    named = tuple(verdict for verdict in case.about(near) if _FAR.search(verdict.figure.subject[:400]))
+    named = tuple(
+        verdict
+        for verdict in case.about(near)
+        if _FAR.search(verdict.figure.subject[:400])
+        and (verdict.verdict == "low" or verdict.figure.metric != "memory-latency")  # it is longer there
+    )
     if named:
         return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
+    if case.seen.memory_node is not None:
+        return observed(case, "memory of the far node", about) if case.seen.memory_node == "far" else None
     if apart := tuple(verdict for verdict in case.apart(near) if BY_NODE.search(verdict.figure.subject[:400])):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     if across := _across_sockets(case):
@@ -191,8 +196,12 @@ def neighbour(case: Case) -> Finding | None:
     """Other work uses the same CPUs."""
     if not case.seen.other_cpu_load:
         return None
-    about = case.about((*MEMORY, *WORK, *HOST_COPIES, *STORAGE, *NETWORK, "p2p"))
-    return observed(case, "other load on the CPUs", about)
+    about = case.about((*MEMORY, *WORK, *HOST_COPIES, *STORAGE))
+    direct = case.about((*NETWORK, "p2p"))  # devices move that, unless CPUs copy it
+    if case.seen.transport in ("socket", "shm"):
+        about += direct
+    words = "other load on the CPUs"
+    return observed(case, words, about) or (supports("observed", (words,)) if direct else None)
 
 
 @rule(
@@ -208,5 +217,7 @@ def idle_states(case: Case) -> Finding | None:
     if case.seen.c_states != "deep":
         return None
     small = tuple(verdict for verdict in case.about(NETWORK) if (verdict.figure.size_bytes or 1 << 30) <= 1 << 20)
-    about = case.about((*WORK, *STORAGE, *MEMORY))
-    return observed(case, "deep idle states are in use", (*small, *about), weak=case.about((*NETWORK, *HOST_COPIES)))
+    about = case.about((*WORK, *STORAGE, "memory-latency"))
+    about = tuple(verdict for verdict in about if not (verdict.verdict == "low" and verdict.figure.metric in STORAGE))
+    weak = case.about((*NETWORK, *HOST_COPIES, *MEMORY, *STORAGE))  # long copies hardly wait for a CPU
+    return observed(case, "deep idle states are in use", (*small, *about), weak=weak)

@@ -35,6 +35,7 @@ _WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest r
 )  # fmt: skip
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
 _BETWEEN, _OF_SLOT = 0.6, 0.45  # of a slot: copies between GPUs through switches; less is not the slot's doing
+_FAR_LESS = 0.2  # of a link: what goes through it can be slowed by its steps, but not so much
 _OFFLOADED = r"(?i)host memory|offload|system memory"
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
@@ -150,9 +151,13 @@ def degraded(case: Case) -> Finding | None:
             short.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
         if short:
             about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
+            strong = tuple(judged for judged in about if not (name == "link" and _beside(case, judged, rate or 0)))
             # Decoding needs 1 % of eight lanes (noonghunna/club-3090 issue 1000): a lowered power limit costs it more.
             weak = case.lowered and all(re.search(r"(?i)decod", judged.figure.subject[:400]) for judged in about)
-            return observed(case, case.told(name, ", ".join(short)), () if weak else about, kept, weak=about)
+            told = case.told(name, ", ".join(short))
+            if about and not strong:
+                return supports("observed", (told,))
+            return observed(case, told, () if weak else strong, kept, weak=about)
     link = case.seen.link
     full = (
         link is not None
@@ -183,6 +188,14 @@ def degraded(case: Case) -> Finding | None:
         return supports("possible" if several_alike(case) else "fits", words[:4], low)
     low = tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart)
     return supports("possible", ("speed and width of the link were not read",), low) if low and link is None else None
+
+
+def _beside(case: Case, judged: Judged, rate: float) -> bool:
+    """Return whether a low figure between GPUs or hosts is not the link's doing: far less, or over other links."""
+    if judged.verdict != "low" or judged.figure.metric not in (*COLLECTIVES, "p2p"):
+        return False
+    other = case.shape.linked and judged.hosts == 1 and (judged.value or 0) > rate
+    return other or (judged.value or 0) < rate * _FAR_LESS
 
 
 def _between_devices(case: Case) -> tuple[Judged, ...]:
