@@ -366,6 +366,7 @@ def forced(case: Case) -> Finding | None:
 
 @rule(
     "wrong-topology-file",
+    tier="setting",
     source=f"{_GUIDE} (NCCL_TOPO_FILE, NCCL_GRAPH_FILE): the file replaces what is found",
     remedy="write it again: hosttune plan, the guest's seed; or unset the variable",
     confirm="NCCL_TOPO_DUMP_FILE without the file, compared with it; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH",

@@ -35,7 +35,7 @@ _WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest r
 )  # fmt: skip
 _COPIED = 0.76  # the least part of a link that copies reach (docs/models.md)
 _BETWEEN, _OF_SLOT = 0.6, 0.45  # of a slot: copies between GPUs through switches; less is not the slot's doing
-_FAR_LESS = 0.2  # of a link: what goes through it can be slowed by its steps, but not so much
+_FAR_LESS = 0.3  # of a link: what goes through it can be slowed by its steps, but not so much
 _OFFLOADED = r"(?i)host memory|offload|system memory"
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
 _BY_DESIGN = "count with this link: the port's rate needs a NIC with more lanes, or a second one"
@@ -141,7 +141,8 @@ def degraded(case: Case) -> Finding | None:
             continue
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
             short.append(f"link x{link.width} of x{link.max_width}")
-        rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
+        own = case.shape.slot[0] if name == "link" and case.shape.slot else 0
+        rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or own, link.width or link.max_width or 0)
         kept = first_kept(case.low(metrics), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
         most = pcie_gb_per_s(link.speed_gts or 0, link.width or link.max_width or 16) or 0

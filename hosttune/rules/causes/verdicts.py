@@ -195,7 +195,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
         if shape.slot_gb_per_s and "GPU memory" in figure.subject:  # its data crosses the GPU's slot
             bound, typical = bound and min(bound, shape.slot_gb_per_s), typical and min(typical, shape.slot_gb_per_s)
-    if figure.metric != "device-copy" and re.search(BOTH_WAYS, told):  # such a copy always counts what is read and written
+    if figure.metric != "device-copy" and re.search(BOTH_WAYS, told):  # it always counts what is read and written
         value, factor = value / 2, factor / 2  # as the links count it
     averaged = AVERAGE.search(figure.subject) is not None and not _OF_LARGE.search(figure.subject)
     verdict, why = _verdict(value, bound, typical, found, averaged)
