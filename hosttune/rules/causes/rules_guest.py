@@ -26,6 +26,7 @@ _FAR = re.compile(
     r"\b(?:far|remote|(?:another|other|wrong) (?:numa )?(?:node|socket|memory))\b|cross[- ]socket", re.IGNORECASE
 )
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
+_COPIED, _NEARER = 0.8, 0.9  # of a link: copies from near memory; of these: runs are nearer to each other
 _ON_HOST = re.compile(r"(?i)\b(?:bare[- ]?metal|on the host|of the host)\b")
 _TWO_ALONE = 2.0  # times what all give, over one switch
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
@@ -62,6 +63,12 @@ def far_node(case: Case) -> Finding | None:
     if named:
         return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
     if case.seen.memory_node is not None:
+        about += tuple(
+            verdict
+            for verdict in case.figures
+            if verdict.verdict == "expected" and verdict.figure.metric in HOST_COPIES
+            and (verdict.value or 0) < (verdict.typical or (verdict.bound or 0) * _COPIED) * _NEARER
+        )  # fmt: skip
         return observed(case, "memory of the far node", about) if case.seen.memory_node == "far" else None
     if apart := tuple(verdict for verdict in case.apart(near) if BY_NODE.search(verdict.figure.subject[:400])):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
