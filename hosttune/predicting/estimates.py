@@ -37,7 +37,8 @@ _THROUGH_OLD_CPU = 8.0, 0.35  # GT/s, part of the slot: 6 GB/s of 15.8 is usual 
 # Two healthy H200 give 0.34 of the bound in an all-to-all of 32 MiB, 0.61 of 256 MiB (tests/cases/models/healthy.json).
 _LARGE = 256 << 20
 _LEAST_PART = 4 << 20  # bytes that each sends each in an all-to-all: of less the time is mostly latency
-# Of the bound of a flat ring, which the library can also take between two hosts; 0.9 was low (nccl-tests issue 380).
+# Of the bound of a flat ring, which the library can also take between two hosts; in a guest 0.9 was low (nccl-tests
+# issue 380).
 # Of a slot in an all-to-all: 4 RTX 4090 give 18 GB/s through host memory; 2 of 31.5 was low (nccl issue 1603).
 _AS_RING, _ALL_OVER_PCIE = 0.93, 0.1
 _NOTHING = Estimate("", "", "no model of this metric has a source")
@@ -71,7 +72,7 @@ def _copy(question: Question, shape: HostShape) -> Estimate:
     if chip:
         return Estimate(
             "GB/s", "link to the CPU, one direction", "data sheet of the CPU link (900 GB/s both ways)", chip, None,
-            (f"link to the CPU {chip:g} GB/s",),
+            (f"link to the CPU {chip:g} GB/s",), at_least=_LEAST_PEAK,
         )  # fmt: skip
     rate = shape.slot_gb_per_s
     if rate is None or shape.slot is None:
@@ -342,7 +343,8 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
         if shape.generation and shape.generation.switch_part and shape.links_gb_per_s:  # no more than in one host
             typical = min(typical, formulas.in_switch(shape.links_gb_per_s, shape.generation.switch_part, per_host))
         because += ("two hosts with a switch that reduces: hierarchical, which gives more than a flat ring can",)
-        low_below = min(low_below, formulas.flat(host) * _AS_RING / typical)
+        ring = _AS_RING if shape.virtual else _STEADY * formulas.FLAT_PART  # as of boards whose switches do not reduce
+        low_below = min(low_below, formulas.flat(host) * ring / typical)
     else:
         typical = min(formulas.flat(host) * formulas.FLAT_PART, bound)
     bound = max(bound, 2 * shape.rack_gb_per_s)

@@ -22,6 +22,7 @@ _OF_EVERY_MODEL = frozenset(
     ("geforce", "tesla", "quadro", "radeon", "instinct", "generation", "workstation", "edition", "hl", "hbm3", "hbm3e")
 ).union(vendor.name for vendor in VENDORS)
 _OTHER_FORMS = {"laptop", "mobile", "sff"}  # of the same name, with fewer units or slower memory
+_LEAST_LANES = 8  # of GPUs for work of this kind; a slot with fewer is a cause
 _BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
 _GB10, _QSFP = re.compile(r"(?i)\bgb10\b"), 200.0  # Gb/s; that port is two functions, each on four lanes (100 Gb/s)
 
@@ -118,14 +119,17 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
     links, counts, peaks = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}, agreed(rows)
     most = counts.pop() if len(counts) == 1 else None
     most = generation.links if most is None and generation else most
-    if links is None or (most is not None and 0 < links < most):  # links that are down are a cause, not the model
+    board = generation and generation.ring_part and (setup.gpus_per_host or 1) > 1 and not is_card(setup.gpu)
+    if links is None or (most is not None and links < most and (links or board)):  # what is down is a cause
         links = most
-    if links is None and measured.observations.p2p in ("pcie", "off"):
+    if links is None and measured.observations.p2p in ("pcie", "off") and "pair" not in peaks:
         links = 0
     slot = slot_of(setup.pcie)
     own = (generation.pcie_gts if generation else None) or _GTS_OF_16.get(peaks.get("pcie", 0))
     if own:  # what the GPU can do: a slot that cannot is a cause
         slot = (own, generation.pcie_lanes if generation else 16)
+    elif slot is not None and slot[1] < _LEAST_LANES:
+        slot = (slot[0], 16)
     elif slot is None and link is not None and link.max_speed_gts and link.max_width:
         slot = (link.max_speed_gts, link.max_width)
     ports, seen = setup.nics or Nics(), measured.observations.nic_link

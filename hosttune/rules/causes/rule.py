@@ -129,14 +129,15 @@ class Case(msgspec.Struct, frozen=True, dict=True):
     def networked(self) -> tuple[Judged, ...]:
         """Figures between hosts that a cause can explain; those whose number of hosts is unknown are among them.
 
-        Where several hosts do one piece of work and the network was not measured, the work's own are.
+        Where several hosts may do one piece of work and the network was not measured, the work's own are.
         """
+        socket = self.seen.transport == "socket"
         return tuple(
             verdict
             for verdict in self.about((*NETWORK, "p2p"))
             if verdict.figure.metric == "rdma-write"
             or (verdict.hosts != 1 if verdict.figure.metric != "p2p" else (verdict.hosts or 1) > 1)
-        ) or (self.about(WORK) if (self.shape.hosts or 1) > 1 else ())
+        ) or (self.about(WORK) if (self.shape.hosts or (2 if self.shape.nics or socket else 1)) > 1 else ())
 
     @cached_property
     def low_between(self) -> tuple[Judged, ...]:

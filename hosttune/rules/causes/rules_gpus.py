@@ -41,6 +41,7 @@ _THROUGH_HOST_SECONDS = 8e-6
 _STEPS_SECONDS = 1e-3  # more than the steps of any message take
 _STEP_SECONDS = 15e-6  # about twice what the library needs to start (src/graph/tuning.cc, baseLat: 6.6 µs)
 _SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
+_RING_LEAST = 0.7  # of links or ports, with a ring
 _ENGINE = 50.0  # GB/s, of an MI200: rocm.docs.amd.com, "GPU-enabled MPI", copies by SDMA
 _BLOCKS = 1 << 16  # bytes; of such blocks 16 ports give a quarter, of 1 MiB 0.9 (kvcache-ai/Mooncake, EFA transport)
 _QUEUED = 4096  # bytes; perftest has 128 requests under way, and its default of 64 KiB fills a port
@@ -57,7 +58,7 @@ def _set(case: Case, **values: tuple[str, ...]) -> tuple[str, ...]:
 
 def _pairs(case: Case) -> tuple[Judged, ...]:
     pairs = tuple(judged for judged in (*case.about(("p2p",)), *case.local) if (judged.hosts or 1) == 1)
-    return pairs or (case.about(WORK) if (case.shape.per_host or 1) > 1 and case.shape.hosts in (None, 1) else ())
+    return pairs or (case.about(WORK) if case.shape.per_host != 1 and case.shape.hosts in (None, 1) else ())
 
 
 def _low_pairs(case: Case) -> tuple[Judged, ...]:
@@ -206,7 +207,7 @@ def _p2p_disabled(case: Case) -> Finding | None:
     low = _low_pairs(case)
     if not low or case.seen.p2p is not None or case.seen.transport in ("p2p", "nvls"):
         return None
-    if kept is not None:
+    if kept is not None and kept[0] not in case.apart(("p2p",)):
         return supports(_of_links(case), (f"{kept[0].name} is below {kept[1]}",), low)
     if not case.shape.linked and case.shape.virtual:
         return supports("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
@@ -242,7 +243,7 @@ def _links_down(case: Case) -> Finding | None:
     rate = shape.generation.link_peak_gb_per_s if shape.generation else None
     expected = expected if expected is not None else round(peak / rate) if peak and rate else None
     inactive = case.seen.said.get("nvlinks", "")
-    if given and (given < expected if expected else inactive):
+    if (given or (given == 0 and shape.links)) and (given < expected if expected else inactive):
         return observed(case, inactive or f"{given} links of {expected}", _pairs(case), kept)
     if case.seen.p2p == "pcie" and (shape.links or shape.switched) and not (shape.switched and _all_links(case)):
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
@@ -271,7 +272,7 @@ def _links_down(case: Case) -> Finding | None:
 )
 def nvls_off(case: Case) -> Finding | None:
     """The switch could reduce, and the library does not use it."""
-    if _without_switch(case) or case.shape.per_host == 1:  # nothing to reduce within a host
+    if _without_switch(case) or case.shape.meshed or case.shape.per_host == 1:  # nothing to reduce within a host
         return None
     variables = _set(case, NCCL_NVLS_ENABLE=("0",))
     kept = _ring_kept(case)
@@ -279,7 +280,10 @@ def nvls_off(case: Case) -> Finding | None:
         case.seen.nvls is False and (case.complaint or kept is not None or case.low(("all-reduce-busbw",)))
     ):
         words = ", ".join(variables) or case.told("nvls", "the run did not use NVLS")
-        finding = observed(case, words, (*case.local, *case.networked), kept)
+        about = (*case.local, *case.networked)
+        most = min(filter(None, (case.shape.links_gb_per_s, case.shape.host_gb_per_s)), default=0) * _RING_LEAST
+        near = tuple(judged for judged in about if (judged.value or most) >= most)  # less is not what a ring gives
+        finding = observed(case, words, near, kept, weak=about)
         failed = finding and not variables and "nvls" in case.seen.said
         return replace(finding, remedy=_NVLS_FAILED) if finding and failed else finding
     if kept is not None and case.seen.nvls is None and case.seen.transport != "nvls":
@@ -348,11 +352,13 @@ def forced(case: Case) -> Finding | None:
         return supports("fits", (f"{slow[0].name} is far below the same run with another algorithm",), slow)
     # What is set for all does not set one apart.
     about = tuple(judged for judged in case.about(COLLECTIVES) if judged not in case.apart(COLLECTIVES))
+    about += case.about(WORK) if "CUDA_LAUNCH_BLOCKING" in case.environment else ()
     if case.alone and variables:
         return observed(case, ", ".join(variables), ())
     alike = bool(about) and all(judged.figure.subject == "2 GPUs" for judged in about)  # of two, tree and ring are one
-    # Of several hosts a ring is what the library itself would take for large messages.
-    ring = case.shape.hosts != 1 and _set(case, NCCL_ALGO=("RING",), NCCL_TREE_THRESHOLD=("0",))
+    # Where no switch reduces, a ring is what the library itself takes for large messages; between hosts mostly, too.
+    reduces = case.shape.generation and case.shape.generation.switch_part and case.shape.switched
+    ring = not (case.shape.hosts == 1 and reduces) and _set(case, NCCL_ALGO=("RING",), NCCL_TREE_THRESHOLD=("0",))
     if alike or ring:
         variables = tuple(word for word in variables if not word.startswith(("NCCL_ALGO=", "NCCL_TREE_")))
     # For large messages the library itself takes Simple; more channels than it takes cost memory, and little rate.
@@ -365,6 +371,7 @@ def forced(case: Case) -> Finding | None:
 
 @rule(
     "wrong-topology-file",
+    tier="setting",
     source=f"{_GUIDE} (NCCL_TOPO_FILE, NCCL_GRAPH_FILE): the file replaces what is found",
     remedy="write it again: hosttune plan, the guest's seed; or unset the variable",
     confirm="NCCL_TOPO_DUMP_FILE without the file, compared with it; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH",
@@ -394,15 +401,15 @@ def small_messages(case: Case) -> Finding | None:
     """The time of the steps, not the bandwidth, limits a message of this size."""
     about = case.low((*NETWORK, "p2p", "h2d", "d2h"))
     if case.written:  # a log has every size, people give the one that they ask about
+        largest: dict[tuple[str, str], float] = {}
+        for run in case.figures:
+            of = (run.figure.metric, run.figure.subject)
+            largest[of] = max(largest.get(of, 0.0), run.figure.size_bytes or 0.0)
         about += tuple(
             judged
-            for judged in case.about((*NETWORK, "h2d", "d2h"))
+            for judged in case.about((*NETWORK, "p2p", "h2d", "d2h"))
             if judged.verdict == "unknown"
-            and not any(
-                (run.figure.metric, run.figure.subject) == (judged.figure.metric, judged.figure.subject)
-                and (run.figure.size_bytes or 0) > (judged.figure.size_bytes or 0)
-                for run in case.figures
-            )
+            and (judged.figure.size_bytes or 0.0) == largest[judged.figure.metric, judged.figure.subject]
         )
     verdicts = [verdict for verdict in about if latency_share(case, verdict) >= _LATENCY]
     words = [

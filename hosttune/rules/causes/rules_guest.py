@@ -27,6 +27,7 @@ _FAR = re.compile(
 )
 _WIDE = 47.0, 64.0  # GB/s; only a link of 32 GT/s x16 carries that, and this is all that it does
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
+_COPIED, _NEARER = 0.8, 0.9  # of a link: copies from near memory; of these: runs are nearer to each other
 _ON_HOST = re.compile(r"(?i)\b(?:bare[- ]?metal|on the host|of the host)\b")
 _TWO_ALONE = 2.0  # times what all give, over one switch
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
@@ -54,20 +55,31 @@ def far_node(case: Case) -> Finding | None:
     """Memory or CPUs of another node are used."""
     near = (*HOST_COPIES, *MEMORY)
     about = case.about((*near, *WORK, *STORAGE, "rdma-write"))
+    named = tuple(
+        verdict
+        for verdict in case.about(near)
+        if _FAR.search(verdict.figure.subject[:400])
+        and (verdict.verdict == "low" or verdict.figure.metric != "memory-latency")  # it is longer there
+    )
+    if named:
+        return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
     if case.seen.memory_node is not None:
         about = tuple(
             judged for judged in about
             if judged.verdict != "unknown" or judged.figure.metric not in HOST_COPIES
             or not _WIDE[0] < (judged.value or 0) < _WIDE[1]
         )  # fmt: skip
+        about += tuple(
+            verdict
+            for verdict in case.figures
+            if verdict.verdict == "expected" and verdict.figure.metric in HOST_COPIES
+            and (verdict.value or 0) < (verdict.typical or (verdict.bound or 0) * _COPIED) * _NEARER
+        )  # fmt: skip
         if case.seen.memory_node != "far":
             return None
         if case.alone and case.seen.relaxed_ordering is False:  # with it the far node is as fast: netdev, 2020-06-23
             return supports("fits", ("memory of the far node, to which writes of the NIC keep their order",))
         return observed(case, "memory of the far node", about)
-    named = tuple(verdict for verdict in case.about(near) if _FAR.search(verdict.figure.subject[:400]))
-    if named:
-        return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
     if apart := tuple(verdict for verdict in case.apart(near) if BY_NODE.search(verdict.figure.subject[:400])):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     if across := _across_sockets(case):
@@ -203,8 +215,12 @@ def neighbour(case: Case) -> Finding | None:
     """Other work uses the same CPUs."""
     if not case.seen.other_cpu_load:
         return None
-    about = case.about((*MEMORY, *WORK, *HOST_COPIES, *STORAGE, *NETWORK, "p2p"))
-    return observed(case, "other load on the CPUs", about)
+    about = case.about((*MEMORY, *WORK, *HOST_COPIES, *STORAGE))
+    direct = case.about((*NETWORK, "p2p"))  # devices move that, unless CPUs copy it
+    if case.seen.transport in ("socket", "shm"):
+        about += direct
+    words = "other load on the CPUs"
+    return observed(case, words, about) or (supports("observed", (words,)) if direct else None)
 
 
 @rule(
@@ -220,5 +236,7 @@ def idle_states(case: Case) -> Finding | None:
     if case.seen.c_states != "deep":
         return None
     small = tuple(verdict for verdict in case.about(NETWORK) if (verdict.figure.size_bytes or 1 << 30) <= 1 << 20)
-    about = case.about((*WORK, *STORAGE, *MEMORY))
-    return observed(case, "deep idle states are in use", (*small, *about), weak=case.about((*NETWORK, *HOST_COPIES)))
+    about = case.about((*WORK, *STORAGE, "memory-latency"))
+    about = tuple(verdict for verdict in about if not (verdict.verdict == "low" and verdict.figure.metric in STORAGE))
+    weak = case.about((*NETWORK, *HOST_COPIES, *MEMORY, *STORAGE))  # long copies hardly wait for a CPU
+    return observed(case, "deep idle states are in use", (*small, *about), weak=weak)

@@ -22,6 +22,7 @@ _UNSEEN = (
     " Kubernetes: an RDMA device plugin, hostNetwork or SR-IOV), libibverbs and IPC_LOCK; a guest the RDMA function;"
     " a host the NIC's driver and ib_uverbs; NCCL_IB_HCA names that are there"
 )
+_RDMA = re.compile(r"(?i)\b(?:all|ib|(?:rc|dc|ud)(?:_\w{1,8})?)\b")  # transports of UCX
 _OFF = 0.021
 _NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
 _FAMILY = re.compile(r"(?:mlx|hfi|cxgb)\d_?$")  # how all names of a driver begin
@@ -83,8 +84,10 @@ def _little(case: Case, figures: tuple[Judged, ...]) -> list[Judged]:
 )
 def socket_transport(case: Case) -> Finding | None:
     """Hosts talk over TCP, not over RDMA."""
-    variables = _set(case, NCCL_IB_DISABLE=("1",), NCCL_NET=("SOCKET",), FI_PROVIDER=("TCP", "SOCKETS", "TCP;OFI_RXM"),
-                     UCX_TLS=("TCP", "TCP,SELF", "SELF,TCP"))  # fmt: skip
+    variables = _set(case, NCCL_IB_DISABLE=("1",), NCCL_NET=("SOCKET",), FI_PROVIDER=("TCP", "SOCKETS", "TCP;OFI_RXM"))
+    transports = case.environment.get("UCX_TLS", "")
+    if re.search(r"(?i)\btcp\b", transports) and not _RDMA.search(transports):
+        variables += _set(case, UCX_TLS=())
     words = [
         *variables,
         *([case.told("transport", "the library uses sockets")] if case.seen.transport == "socket" else []),
@@ -232,7 +235,7 @@ def port_down(case: Case) -> Finding | None:
             words.append(case.told("nic_link", f"{link.ports_active} of {link.ports} ports are active"))
             limits += [
                 (rate / 8 * link.ports_active, "the active ports' rate")
-                for rate in (link.rate_gbps, link.max_rate_gbps)
+                for rate in (link.rate_gbps, link.max_rate_gbps, (case.shape.nic_gb_per_s or 0) * 8)
                 if rate
             ]
     if words:
@@ -273,11 +276,13 @@ def port_count(case: Case) -> Finding | None:
     """Only some of the ports are used, or rails are crossed."""
     kept = next(iter(_part_of_ports(case)), None)
     used = case.seen.said.get("nics", "").split(", ")
-    count = None if used[0] else ports_named(case.environment.get("NCCL_IB_HCA", ""))
-    if count is not None and count < (case.shape.nics or 0) and (case.networked or case.alone):
+    name = next((name for name in ("NCCL_IB_HCA", "UCX_NET_DEVICES") if name in case.environment), "")
+    count = None if used[0] else ports_named(case.environment.get(name, ""))
+    several = case.shape.nics or (case.shape.per_host if case.shape.switched else 0) or 0  # such boards have one a GPU
+    if count is not None and count < several and (case.networked or case.alone):
         of_run = tuple(judged for judged in case.networked if judged.figure.metric != "rdma-write")  # of one port
         if of_run or case.complaint:
-            return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", of_run, kept)
+            return observed(case, f"{name} names {count} of {case.shape.nics or 'several'} ports", of_run, kept)
     if used[0] and len(used) < (case.shape.nics or 0):
         return observed(
             case, f"the library uses {', '.join(used)} alone, of {case.shape.nics} NICs", case.networked, kept
@@ -345,7 +350,7 @@ def roce(case: Case) -> Finding | None:
     """RDMA over Ethernet is not set up for lossless or marked traffic."""
     on_ethernet = "roce" in (case.shape.nic_kind or (case.alone and "roce"), case.seen.transport)
     variables = _set(case, NCCL_IB_GID_INDEX=("0", "1"))
-    if on_ethernet and variables:
+    if variables and (on_ethernet or (case.shape.nic_kind is None and case.seen.transport is None)):
         return observed(case, f"{variables[0]}: GIDs 0 and 1 are link-local or RoCE v1", case.networked)
     low = tuple(judged for judged in _low(case) if judged not in beside_host(_low(case)))
     if not (on_ethernet and low) or case.seen.transport == "socket":
@@ -369,10 +374,10 @@ def roce(case: Case) -> Finding | None:
 )
 def congestion(case: Case) -> Finding | None:
     """Links of the network are shared with other traffic."""
-    if case.seen.congestion is not None:
-        return observed(case, "the network is congested", case.networked) if case.seen.congestion else None
     if variables := _set(case, NCCL_IB_ADAPTIVE_ROUTING=("0",)):
         return observed(case, variables[0], case.networked)
+    if case.seen.congestion is not None:
+        return observed(case, "the network is congested", case.networked) if case.seen.congestion else None
     low = _low(case)
     hosts = max((verdict.hosts or 0 for verdict in low), default=0)
     fallen = tuple(judged for judged in case.falling if judged in low and "GPU memory" not in judged.figure.subject)

@@ -89,7 +89,7 @@ def artefact(case: Case) -> Finding | None:
         for judged in above
         if judged.value and judged.bound and judged.value <= 2.02 * judged.bound
     ][:4]
-    named = any(re.search(r"(?i)pageable|unpinned", judged.figure.subject[:400]) for judged in case.low(HOST_COPIES))
+    named = any(re.search(r"(?i)pageable|unpinned", judged.figure.subject[:400]) for judged in case.about(HOST_COPIES))
     if (case.seen.pageable_memory or named) and (case.about(HOST_COPIES) or case.complaint):
         words.append("host memory is pageable: the driver copies it first")
         about += case.about(HOST_COPIES)
@@ -121,7 +121,6 @@ def artefact(case: Case) -> Finding | None:
     waiting = [judged for judged in case.open if judged.figure.metric not in STORAGE]  # there it is the storage's rate
     if case.seen.cold and not case.seen.storage_bound and (waiting or case.complaint):
         words.append("the first run: caches, clocks and connections were cold")
-        about += waiting
     if above:
         return supports(
             "proven", tuple(words) or ("a figure above its bound was not measured as it is named",), tuple(about)
@@ -137,7 +136,7 @@ def artefact(case: Case) -> Finding | None:
         return supports("possible", ("whether the host's memory was page-locked was not read",), staged)
     if not words or not (case.open or case.complaint):
         return None
-    return observed(case, "; ".join(words), tuple(about) or case.open)
+    return supports("observed", words, tuple(about))  # which figures were cold is not known: other faults first
 
 
 @rule(
@@ -171,8 +170,8 @@ def version(case: Case) -> Finding | None:
 )
 def storage(case: Case) -> Finding | None:
     """Reading storage limits the run."""
-    if case.seen.storage_bound:
-        return observed(case, "the run waits for storage", case.about((*STORAGE, *WORK)) or case.open)
+    if case.seen.storage_bound and (case.open or case.complaint):
+        return supports("observed", ("the run waits for storage",), case.about((*STORAGE, *WORK)))
     slow = tuple(judged for judged in case.about(STORAGE) if _SLOW_KINDS.search(judged.figure.subject[:400]))
     if case.seen.input_bound and slow:
         return observed(case, f"the run waits for its input; {slow[0].name}", slow)
@@ -193,5 +192,7 @@ def storage(case: Case) -> Finding | None:
 def loader(case: Case) -> Finding | None:
     """Preparing the input limits the run."""
     return (
-        observed(case, "the run waits for its input", case.about(WORK) or case.open) if case.seen.input_bound else None
+        supports("observed", ("the run waits for its input",), case.about(WORK))
+        if case.seen.input_bound and (case.open or case.complaint)
+        else None
     )

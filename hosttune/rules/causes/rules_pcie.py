@@ -34,9 +34,9 @@ _WRITTEN, _NIC_LINKS = 0.84, (  # the least part of a NIC's link that perftest r
     (31.5, "a link of 16 GT/s x16, 31.5 GB/s"), (63.0, "a link of 32 GT/s x16, 63.0 GB/s"),
 )  # fmt: skip
 _COPIED = 0.73  # the least part of a link that copies reach: 0.76 (docs/models.md), P100 in a 3.0 x4 slot 0.736
-_PEERS = 0.7
 _BETWEEN, _OF_SLOT = 0.6, 0.45  # of a slot: copies between GPUs through switches; less is not the slot's doing
 _DIRECT = 0.7  # of a slot: direct copies reach 0.83 to 0.89 of PCIe 5.0 (local-inference-lab/rtx6kpro), 0.76 of 4.0
+_FAR_LESS = 0.3  # of a link: what goes through it can be slowed by its steps, but not so much
 _OFFLOADED = r"(?i)host memory|offload|system memory"
 _NDR, _ORDERED = 50.0, (13.0, 18.0)  # GB/s
 _DEFAULT_READ = 512  # bytes; PCI Express Base Specification, Device Control register
@@ -143,7 +143,8 @@ def degraded(case: Case) -> Finding | None:
             continue
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
             short.append(f"link x{link.width} of x{link.max_width}")
-        rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
+        own = case.shape.slot[0] if name == "link" and case.shape.slot else 0
+        rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or own, link.width or link.max_width or 0)
         kept = first_kept(case.low(metrics), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
         most = pcie_gb_per_s(link.speed_gts or 0, link.width or link.max_width or 16) or 0
@@ -153,9 +154,13 @@ def degraded(case: Case) -> Finding | None:
             short.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
         if short:
             about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
+            strong = tuple(judged for judged in about if not (name == "link" and _beside(case, judged, rate or 0)))
             # Decoding needs 1 % of eight lanes (noonghunna/club-3090 issue 1000): a lowered power limit costs it more.
             weak = case.lowered and all(re.search(r"(?i)decod", judged.figure.subject[:400]) for judged in about)
-            return observed(case, case.told(name, ", ".join(short)), () if weak else about, kept, weak=about)
+            told = case.told(name, ", ".join(short))
+            if about and not strong:
+                return supports("observed", (told,))
+            return observed(case, told, () if weak else strong, kept, weak=about)
     link = case.seen.link
     full = (
         link is not None
@@ -188,6 +193,14 @@ def degraded(case: Case) -> Finding | None:
         return supports("possible" if several_alike(case) else "fits", words[:4], low)
     low = tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart and judged not in case.crowded)
     return supports("possible", ("speed and width of the link were not read",), low) if low and link is None else None
+
+
+def _beside(case: Case, judged: Judged, rate: float) -> bool:
+    """Return whether a low figure between GPUs or hosts is not the link's doing: far less, or over other links."""
+    if judged.verdict != "low" or judged.figure.metric not in (*COLLECTIVES, "p2p"):
+        return False
+    other = case.shape.linked and judged.hosts == 1 and (judged.value or 0) > rate
+    return other or (judged.value or 0) < rate * _FAR_LESS
 
 
 def _between_devices(case: Case) -> tuple[Judged, ...]:
@@ -357,18 +370,6 @@ def translation(case: Case) -> Finding | None:
     ):
         return None
     links = [pcie_gb_per_s(speed, 16) for speed in PCIE_SPEEDS if speed > GEN2]
-    slot = case.shape.slot_gb_per_s or 0  # of which peer copies reach 0.88 (local-inference-lab/rtx6kpro)
-    if pairs := tuple(
-        judged
-        for judged in case.figures
-        if judged.figure.metric == "p2p"
-        and judged.verdict == "expected"
-        and case.shape.links == 0
-        and not judged.typical
-        and case.shape.virtual is False
-        and (judged.value or 0) < slot * _PEERS
-    ):
-        return supports("fits", ("the IOMMU translates every access of a device", pairs[0].why), pairs)
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
     strong = tuple(
         judged

@@ -50,25 +50,21 @@ _SATA, _HARD_DISK, _BLOCK = 0.6, 0.1, 1 << 17  # bytes from which reads show the
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
 _UNITS: Mapping[str, tuple[str, float]] = {
-    "tflop/s": ("operations per second", 1.0),
-    "tflops": ("operations per second", 1.0),
     "tops": ("operations per second", 1.0),
-    "pflop/s": ("operations per second", 1e3),
-    "pflops": ("operations per second", 1e3),
-    "gflop/s": ("operations per second", 1e-3),
     "ns": ("time", 1.0),
     "us": ("time", 1e3),
-    "µs": ("time", 1e3),
+    **dict.fromkeys(("µs", "μs", "usec"), ("time", 1e3)),  # two signs that look alike
     "ms": ("time", 1e6),
     "s": ("time", 1e9),
     "mhz": ("clock", 1.0),
     "ghz": ("clock", 1e3),
     "w": ("power", 1.0),
     "watts": ("power", 1.0),
+    "kw": ("power", 1e3),
     "gt/s": ("transfers per second", 1.0),
     "lanes": ("link width", 1.0),
     "x": ("link width", 1.0),
-    "%": ("fraction", 0.01),
+    **dict.fromkeys(("%", "percent"), ("fraction", 0.01)),
     "": ("fraction", 1.0),
     "fraction": ("fraction", 1.0),
     "tokens/s": ("tokens per second", 1.0),
@@ -82,9 +78,10 @@ _UNITS: Mapping[str, tuple[str, float]] = {
 # Rates of data: a small b is a bit, a capital B a byte; 1 GB is 10^9 bytes, 1 GiB 2^30.
 _DATA = re.compile(r"([KMGT]|g(?=bps|bit))(i?)(b|B|bits?|[Bb]ytes?)(?:/s|/sec|/second|ps| per second)")
 _AFTER = re.compile(  # what people write after a unit
-    r"(?i)(?:\(|(?: per |/| each )(?:gpu|card|rank|nic|port|hca|device|node|host|pair|direction)\b"
-    r"|\b(?:bus|alg|bidir)).*"
+    r"(?i)(?:[(,]|(?: per |/| each )(?:gpu|card|rank|nic|port|hca|device|node|host|pair|direction)\b"
+    r"|\b(?:bus|alg|(?:uni|bi)-?dir|one direction|average|avg|peak|of peak|mfu|dense|read|write)).*"
 )
+_OPERATIONS = re.compile(r"([gtp])(?:iga|era|eta)?f(?:lop)?s?(?:/s)?")
 _ALGORITHM_RATE = re.compile(r"(?i)^(?!.*\bbus).*\balg(?:o|orithm)?[ -]?b(?:and)?w")  # nccl-tests doc/PERFORMANCE.md
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -136,7 +133,11 @@ class Judged(msgspec.Struct, frozen=True):
 def converted(value: float, unit: str, dimension: str) -> tuple[float, float] | None:
     """Return (value in the first unit of the dimension, factor); None if the unit is of another dimension."""
     text = _AFTER.sub("", unit[:40]).strip()
+    if not text and dimension == "link width":
+        return value, 1.0
     found = _UNITS.get(text.lower().replace(" ", ""))
+    if operations := _OPERATIONS.fullmatch(text.lower()):
+        found = ("operations per second", 1e3 ** ("gtp".index(operations[1]) - 1))
     if found is None and (data := _DATA.fullmatch(text)):
         size = (1024 if data[2] else 1000) ** _POWERS[data[1].upper()] / 1e9
         found = ("bytes per second", size / 8 if data[3] in ("b", "bit", "bits") else size)
@@ -191,7 +192,8 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     told = f"{figure.subject[:400]} {figure.unit[:40]}"
     shared = re.search(SHARE, figure.subject[:400]) is not None
     metric = "send-recv-busbw" if figure.metric == "p2p" and (hosts or 0) > 1 else figure.metric
-    flat = re.search(r"(?i)\bring\b", f"{measured.setup.environment.get('NCCL_ALGO')} {told}") is not None
+    forced = "" if (hosts or shape.hosts) == 1 else measured.setup.environment.get("NCCL_ALGO")
+    flat = re.search(r"(?i)\bring\b", f"{forced} {told}") is not None
     if ranks and figure.metric in RINGS and _ALGORITHM_RATE.search(told):
         moved = (ranks - 1) / ranks * (2 if figure.metric == "all-reduce-busbw" else 1)
         value, factor = value * moved, factor * moved
@@ -204,17 +206,15 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     if figure.metric == "rdma-write" and bound and (over := _OVER_PORTS.search(told)):
         count = int(over[1]) if over[1].isdigit() else shape.nics or 1
         found, bound, typical = replace(found, at_least=_LEAST), bound * count, None
-    both = (  # a copy within a GPU always counts what is read and written
-        figure.metric != "device-copy" and re.search(BOTH_WAYS, told) is not None
-    )
-    bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
+    if figure.metric != "device-copy" and re.search(BOTH_WAYS, told):  # it always counts what is read and written
+        value, factor = value / 2, factor / 2  # as the links count it
     averaged = AVERAGE.search(figure.subject) is not None and not _OF_LARGE.search(figure.subject)
     verdict, why = _verdict(value, bound, typical, found)
     part = _FAR_BELOW if _FROM_SMALL.search(figure.subject) else _LEAST
     if verdict == "low" and averaged and value >= (bound or 0.0) * part:
         verdict, why = "unknown", f"an average over sizes is below the figure of large messages: {why}"
     most, device = _FASTEST.get(figure.metric, (None, ""))
-    if bound is None and most is not None and value > most * _together(figure, ranks, shape) * (2 if both else 1):
+    if bound is None and most is not None and value > most * _together(figure, ranks, shape):
         verdict, why = "impossible", f"more than {most:g} GB/s or TFLOP/s, which {device} has: {why}"
     if bound is None and figure.metric in ("h2d", "d2h") and value < _LANE and (figure.size_bytes or _LARGE) >= _LARGE:
         verdict, why = "low", f"less than one lane of 8 GT/s carries, {_LANE:g} GB/s; {why}"
@@ -231,7 +231,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=many)
 
 
-BOTH_WAYS = r"(?i)both directions|bidirectional|\bbidir\b"
+BOTH_WAYS = r"(?i)both (?:directions|ways)|\bbi-?dir(?:ectional)?\b|\btwo-way\b|\bduplex\b"
 SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b|\beach of (?:\d+|all) gpus\b"  # of what a GPU has of a host's ports
 _OVER_PORTS = re.compile(r"(?i)\b(?:over|across) (all|both|\d{1,3}) (?:adapters|nics|ports|hcas|rails)\b")  # a sum
 _OF_LARGE = re.compile(r"(?i)\bover (?:\d+ ?g|(?:1(?:2[89]|[3-9]\d)|[2-9]\d\d) ?m)i?b\b")  # 128 MB and more
@@ -275,19 +275,24 @@ def _verdict(value: float, bound: float | None, typical: float | None, found: Es
 
 
 _NUMBERS = {"single": "1", "one": "1", "two": "2", "three": "3", "four": "4", "eight": "8"}
+# "2 nodes × 8", "2 × 8 GPUs"
+_TIMES = re.compile(r"\b([0-9]{1,4}) ?(?:(?:hosts?|nodes?) ?[x×] ?([0-9]{1,3})\b|[x×] ?([0-9]{1,3}) (?:gpus|ranks)\b)")
 _WORD = r"(?:(?!(?:to|and|on|of|from|in) )[a-z0-9]+ )?"  # "2 GH200 hosts", but not "GPU 2 and GPU 3"
 
 
 def _of_subject(subject: str, shape: HostShape) -> tuple[int | None, int | None]:
     """Return (GPUs, hosts) that a subject names ("16 GPUs on 2 hosts"), None where it names none."""
     text = re.sub(rf"\b(?:{'|'.join(_NUMBERS)})\b", lambda word: _NUMBERS[word[0]], subject[:400].lower())
-    gpus = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:gpus?|ranks)\b", text)
-    hosts = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:hosts?|nodes?|guests|machines|vms)\b", text)
+    if (times := _TIMES.search(text)) and (times[2] or int(times[3]) == shape.per_host):
+        return int(times[1]) * int(times[2] or times[3]), int(times[1]) or None
+    models = r" ?[x×] ?(?:nvidia |amd )?[a-z]{1,2}[0-9]{2,3}[a-z]?"
+    gpus = re.search(rf"\b([0-9]{{1,6}})(?:[- ]{_WORD}(?:gpus?|ranks)(?! ?[0-9])|{models})\b", text)
+    hosts = re.search(rf"\b([0-9]{{1,6}})[- ]{_WORD}(?:hosts?|nodes?|guests|machines|vms)\b", text)
     ranks = int(gpus[1]) if gpus else None
     if gpus and hosts and re.match(r" (?:each|a|per)\b", text[gpus.end() :]):
         ranks = int(gpus[1]) * int(hosts[1])
     whole = ranks is not None and ranks == shape.per_host and not re.search(r"hosts|nodes", text)
-    if hosts is None and (whole or re.search(r"\b(?:intra|within)\b", text)):
+    if hosts is None and (whole or re.search(r"\b(?:intra|within|of a (?:host|node))\b", text)):
         return ranks or shape.per_host, 1
     if ranks is None and shape.per_host:
         ranks = shape.per_host * (int(hosts[1]) if hosts else shape.hosts or 1)
