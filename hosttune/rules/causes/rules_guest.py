@@ -54,21 +54,21 @@ def several_alike(case: Case, metrics: tuple[str, ...] = HOST_COPIES) -> bool:
 def far_node(case: Case) -> Finding | None:
     """Memory or CPUs of another node are used."""
     near = (*HOST_COPIES, *MEMORY)
-    about = case.about((*near, *WORK, *STORAGE, "rdma-write"))
+    about = tuple(
+        judged
+        for judged in case.about((*near, *WORK, *STORAGE, "rdma-write"))
+        if judged.verdict != "unknown" or judged.figure.metric not in HOST_COPIES
+        or not _WIDE[0] < (judged.value or 0) < _WIDE[1]
+    )  # fmt: skip
     named = tuple(
-        verdict
-        for verdict in case.about(near)
-        if _FAR.search(verdict.figure.subject[:400])
-        and (verdict.verdict == "low" or verdict.figure.metric != "memory-latency")  # it is longer there
-    )
+        judged
+        for judged in about
+        if judged.figure.metric in near and _FAR.search(judged.figure.subject[:400])
+        and (judged.verdict == "low" or judged.figure.metric != "memory-latency")  # it is longer there
+    )  # fmt: skip
     if named:
         return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
     if case.seen.memory_node is not None:
-        about = tuple(
-            judged for judged in about
-            if judged.verdict != "unknown" or judged.figure.metric not in HOST_COPIES
-            or not _WIDE[0] < (judged.value or 0) < _WIDE[1]
-        )  # fmt: skip
         about += tuple(
             verdict
             for verdict in case.figures

@@ -242,7 +242,11 @@ def port_down(case: Case) -> Finding | None:
         about = case.networked or case.about(("tcp",))
         if not about and (link.ports_active if link else None) in range(case.shape.nics or 0):  # all were to be in use
             about = tuple(
-                v for v in case.figures if (v.hosts or 1) > 1 and (v.value or 0) <= max(limits, default=(0.0, ""))[0]
+                v
+                for v in case.figures
+                if v.figure.metric in COLLECTIVES
+                and (v.hosts or 1) > 1
+                and (v.value or 0) <= max(limits, default=(0.0, ""))[0]
             )
         return observed(case, "; ".join(words), about, first_kept(_low(case), limits))
     if apart := tuple(

@@ -217,7 +217,8 @@ def _roomy(case: Case) -> tuple[Judged, ...]:
     """Return the copies between GPUs over PCIe if all leave much of the slot: then what was seen can hold them."""
     pairs = tuple(judged for judged in case.figures if judged.figure.metric == "p2p")
     roomy = all(v.bound and not v.typical and (v.value or 0) < v.bound * _DIRECT for v in pairs)
-    return pairs if roomy and not case.shape.linked and case.seen.p2p != "off" else ()
+    without = case.shape.linked or case.shape.without_peers or case.seen.p2p == "off"
+    return pairs if roomy and not without else ()
 
 
 def _of_host_memory(judged: Judged) -> bool:
