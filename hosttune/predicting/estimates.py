@@ -334,7 +334,13 @@ def _between(question: Question, shape: HostShape, hosts: int) -> Estimate:
     if shape.nic_kind == "ethernet":
         because += ("the known points are of RDMA; none is of other Ethernet",)
         return Estimate(
-            "GB/s", "bound g·b·k(n-1) ÷ (n(k-1))", formulas.PORTS_SOURCE, bound, None, because, at_least=0.5 * part
+            "GB/s",
+            "bound g·b·k(n-1) ÷ (n(k-1))",
+            formulas.PORTS_SOURCE,
+            bound,
+            None,
+            because,
+            at_least=0.5 * part * min(1.0, formulas.flat(host) / bound),  # of a ring: it is what sockets give
         )
     low_below = min(_least(question, _STEADY), formulas.GB10_LEAST if shape.staged else 1.0)
     low_below = part * min(low_below, _OF_MANY if hosts > 2 else 1.0)

@@ -111,12 +111,14 @@ def shape_of(measured: Measured, standard: Standard) -> HostShape:
     setup, link = measured.setup, measured.observations.link
     generation = generation_of(setup.gpu)
     rows = peaks_of(setup.gpu, setup.pci_id, standard)
+    meshed = "pair" in agreed(rows)  # the links of such boards are no NVLinks: 0 says nothing
     if setup.nvlinks_per_gpu is not None:
         rows = [row for row in rows if row.nvlinks in (setup.nvlinks_per_gpu, None)] or rows
     elif setup.nvswitch or (setup.nvswitch is None and setup.gpus_per_host == _BOARD and not is_card(setup.gpu)):
         # Of a model in several forms: the board with all links.
         rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
-    links, counts, peaks = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}, agreed(rows)
+    links = setup.nvlinks_per_gpu or (None if meshed else setup.nvlinks_per_gpu)
+    counts, peaks = {row.nvlinks for row in rows}, agreed(rows)
     most = counts.pop() if len(counts) == 1 else None
     most = generation.links if most is None and generation else most
     board = generation and generation.ring_part and (setup.gpus_per_host or 1) > 1 and not is_card(setup.gpu)

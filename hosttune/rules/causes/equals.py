@@ -108,15 +108,18 @@ def _of_ports(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
 
 def _of_gpu_memory(figures: Sequence[Judged]) -> Iterator[tuple[int, str]]:
     """Yield figures of GPU memory that are less than two thirds of those of host memory over the same port."""
+    ports = [
+        re.sub(r"(?i)(?:, ?)?\b(?:host|CPU|GPU) memory\b(?:, ?)?", "", v.figure.subject[:400]).strip() for v in figures
+    ]
+    of_gpu = [bool(re.search(r"\bGPU memory\b", verdict.figure.subject[:400])) for verdict in figures]
     plain = {
-        re.sub(r"(?i),? ?\b(?:host|CPU) memory\b", "", verdict.figure.subject): verdict.value
-        for verdict in figures
-        if verdict.value and not verdict.small
+        port: verdict.value
+        for port, gpu, verdict in zip(ports, of_gpu, figures, strict=True)
+        if not gpu and verdict.value and not verdict.small
     }
     for n, verdict in enumerate(figures):
-        port, of_gpu, rest = (figure := verdict.figure).subject.partition(", GPU memory")
-        host = plain.get(port + rest)
-        if of_gpu and host and verdict.value and not verdict.small and verdict.value * _ALIKE < host:
+        host, figure = plain.get(ports[n]), verdict.figure
+        if of_gpu[n] and host and verdict.value and not verdict.small and verdict.value * _ALIKE < host:
             yield n, f"{number(figure.value)} {figure.unit}, {verdict.value / host:.0%} of what{BESIDE}"
 
 

@@ -100,7 +100,7 @@ def far_node(case: Case) -> Finding | None:
     if low and case.shape.virtual and case.seen.guest_numa is False:
         return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
     alone = len(low) == 1 and low[0].apart  # one device far below the others, which copy from the same memory
-    if case.low(HOST_COPIES) and not alone and re.match(r"2 ?[x×]", case.shape.cpu or ""):
+    if case.low(HOST_COPIES) and not alone and re.match(r"2 ?(?:[x×]|sockets)", case.shape.cpu or ""):
         return supports("default", ("a process runs on either socket unless it is bound; it was not read",), low)
     low = low or tuple(v for v in case.low(("rdma-write",)) if "GPU" not in v.name)
     return supports("possible", ("the node of the memory was not read",), low) if low and not alone else None

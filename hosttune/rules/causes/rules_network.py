@@ -94,7 +94,7 @@ def socket_transport(case: Case) -> Finding | None:
     ]
     unseen = case.seen.transport == "socket" and "No device" in case.seen.said.get("transport", "")
     alone = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_SHM_DISABLE=("1",))  # of one host, too
-    if case.shape.hosts == 1 and alone and not variables:
+    if case.shape.hosts == 1 and alone and not [word for word in words if "IB_DISABLE" not in word]:
         return None  # its own devices have no other way then
     if words:
         within = len(alone) == _BOTH or (case.seen.transport == "socket" and case.shape.hosts == 1)

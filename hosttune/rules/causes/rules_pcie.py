@@ -12,6 +12,7 @@ from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
 from hosttune.rules.causes.equals import BESIDE, OF_MPI
 from hosttune.rules.causes.rule import (
+    AT_ONCE,
     HOST_COPIES,
     LINK,
     STORAGE,
@@ -90,7 +91,8 @@ def generation_limit(case: Case) -> Finding | None:
             )
     limit = _slot_limit(case)
     if limit is None:
-        alike = case.of_every_device(tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart))
+        low = (v for v in case.low(HOST_COPIES) if not v.apart and not re.search(AT_ONCE, v.figure.subject[:400]))
+        alike = case.of_every_device(tuple(low))
         kept = first_kept(alike, (row for row in _slower(case) if "x16" in row[1]), _COPIED)
         if kept is None or case.seen.link is not None:
             return None
@@ -152,8 +154,10 @@ def degraded(case: Case) -> Finding | None:
         idle = link.speed_gts in IDLE_SPEEDS and link.under_load is not True and kept is None and not ran
         if slow and not idle and link.under_load is not False:
             short.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
+        about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
+        if len(short) == 1 and slow and link.under_load is None and case.measured.figures and not about:
+            continue  # of a link at rest, or of an older slot: nothing that was measured needs more
         if short:
-            about = case.about(_OVER_PCIE) if name == "link" else case.networked or case.about(("tcp",))
             strong = tuple(judged for judged in about if not (name == "link" and _beside(case, judged, rate or 0)))
             # Decoding needs 1 % of eight lanes (noonghunna/club-3090 issue 1000): a lowered power limit costs it more.
             weak = case.lowered and all(re.search(r"(?i)decod", judged.figure.subject[:400]) for judged in about)
@@ -183,7 +187,8 @@ def degraded(case: Case) -> Finding | None:
     low = apart or tuple(
         judged
         for judged in case.low(metrics)
-        if not (judged.apart and BY_NODE.search(judged.figure.subject)) and judged not in case.crowded
+        if not (judged.apart and BY_NODE.search(judged.figure.subject))
+        and not re.search(AT_ONCE, judged.figure.subject[:400])
     )
     if kept := first_kept(low, _slower(case), _COPIED):
         words = (*words[:1], f"{kept[0].name} keeps to {kept[1]}")
@@ -191,7 +196,11 @@ def degraded(case: Case) -> Finding | None:
         words = tuple(f"{judged.name}: {judged.why}" for judged in low if judged.figure.metric in HOST_COPIES)
     if words:
         return supports("possible" if several_alike(case) else "fits", words[:4], low)
-    low = tuple(judged for judged in case.low(HOST_COPIES) if not judged.apart and judged not in case.crowded)
+    low = tuple(
+        judged
+        for judged in case.low(HOST_COPIES)
+        if not judged.apart and not re.search(AT_ONCE, judged.figure.subject[:400])
+    )
     return supports("possible", ("speed and width of the link were not read",), low) if low and link is None else None
 
 

@@ -203,6 +203,9 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         bound, typical = (None if rate is None else rate / 8 for rate in (bound, typical))
         if shape.slot_gb_per_s and "GPU memory" in figure.subject:  # its data crosses the GPU's slot
             bound, typical = bound and min(bound, shape.slot_gb_per_s), typical and min(typical, shape.slot_gb_per_s)
+    if figure.metric == "rdma-write" and (each := _OF_ONE_PORT.search(told)):
+        sharing = int(_NUMBERS.get(each[1].lower(), each[1]))
+        value, factor = value * sharing, factor * sharing
     if figure.metric == "rdma-write" and bound and (over := _OVER_PORTS.search(told)):
         count = int(over[1]) if over[1].isdigit() else shape.nics or 1
         found, bound, typical = replace(found, at_least=_LEAST), bound * count, None
@@ -234,10 +237,16 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
 BOTH_WAYS = r"(?i)both (?:directions|ways)|\bbi-?dir(?:ectional)?\b|\btwo-way\b|\bduplex\b"
 SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b|\beach of (?:\d+|all) gpus\b"  # of what a GPU has of a host's ports
 _OVER_PORTS = re.compile(r"(?i)\b(?:over|across) (all|both|\d{1,3}) (?:adapters|nics|ports|hcas|rails)\b")  # a sum
+_OF_ONE_PORT = re.compile(  # of each of several that share it
+    r"(?i)\beach of (two|three|four|eight|\d{1,2}) (?:gpus|processes|guests|flows|streams)\b"
+    r".{0,40}\b(?:one|same) (?:adapter|nic|port|hca)\b"
+)
 _OF_LARGE = re.compile(r"(?i)\bover (?:\d+ ?g|(?:1(?:2[89]|[3-9]\d)|[2-9]\d\d) ?m)i?b\b")  # 128 MB and more
 # From 8 bytes on the average is 0.12 (16 H100, 32 adapters), 0.21 (16 H100, 8 NICs) of what large messages reach.
 _FROM_SMALL = re.compile(r"(?i)\bfrom \d{1,4} ?(?:b|bytes?|ki?b)\b")
-AVERAGE = re.compile(r"(?i)\b(?:average|avg|mean)\b")  # over sizes of messages
+AVERAGE = re.compile(  # over sizes of messages
+    r"(?i)\b(?:average|avg|mean)\b(?! (?:of|over) (?:\d{1,6} )?(?:iterations|runs|repetitions|rounds|measurements))"
+)
 _SEVERAL = (
     r"\b(?:all|sum|aggregate|together|per (?:node|host))\b|"
     r"\b(?:[2-9]|[1-9][0-9]{1,5}) (?:gpus|ports|nics|hcas|cards|devices)\b"
