@@ -57,7 +57,7 @@ def rehearse_apply(
     transactions = site.transactions()
     unfinished = next((described(transaction) for transaction in transactions if transaction.is_open), None)
     check_newest(plan, site, transactions)
-    prepared = [change for change in look(site, wanted, host, transactions) if not change.step.gives_up]
+    prepared = look(site, wanted, host, transactions)
     check_there(prepared)
     todo = due(prepared)
     freed = freed_by(todo)
@@ -70,7 +70,8 @@ def rehearse_apply(
         host=site.hostname,
         verb=verb,
         entries=tuple(row for change in told if not is_inapplicable(change) for row in entry(change)),
-        reboot_required=any(change.step.setting.scope == BOOT for change in todo) or waits_for_boot(prepared),
+        reboot_required=any(change.step.setting.scope == BOOT and not change.step.gives_up for change in todo)
+        or waits_for_boot(prepared),
         writes=tuple(line for change in todo for line in _lines(change, *rehearsed[id(change)])),
         differences=tuple(change for prepared in todo if (change := definition_change(prepared))),
         notes=(
@@ -95,6 +96,8 @@ def _changes(site: Site, change: Prepared, freed: Collection[str]) -> tuple[tupl
     What is put back is written only if it is not as it was. `freed`: devices whose drivers are put back before it.
     """
     setting = change.step.setting
+    if change.step.gives_up:
+        return (), None
     changes, why = rehearse(site.system, setting, change.step.written)
     known = not change.unrecorded and why != GONE
     if known and change.step.back and change.live == change.step.want:
