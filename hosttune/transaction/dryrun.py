@@ -61,7 +61,8 @@ def rehearse_apply(
     check_there(prepared)
     todo = due(prepared)
     freed = freed_by(todo)
-    rehearsed = {id(change): _changes(site, change, freed) for change in todo}
+    undone = [(change.step.setting.kind, change.step.setting.target) for change in todo if change.step.back]
+    rehearsed = {id(change): _changes(site, change, freed, undone) for change in todo}
     told = [_rehearsed(change, *rehearsed.get(id(change), ((), None))) for change in prepared]
     refused = [(change, why) for change in todo if (why := rehearsed[id(change)][1]) and change.verdict == TODO]
     removed = [change.step.origin for change in todo if change.step.origin is not None]
@@ -90,15 +91,18 @@ def rehearse_apply(
     return result, SUCCESS
 
 
-def _changes(site: Site, change: Prepared, freed: Collection[str]) -> tuple[tuple[str, ...], str | None]:
+def _changes(
+    site: Site, change: Prepared, freed: Collection[str], undone: Collection[tuple[str, str]]
+) -> tuple[tuple[str, ...], str | None]:
     """Return every change that a step would make, and why there are no more of them (`rehearse`).
 
     What is put back is written only if it is not as it was. `freed`: devices whose drivers are put back before it.
+    `undone`: kind and target of the settings that are.
     """
     setting = change.step.setting
     if change.step.gives_up:
         return (), None
-    changes, why = rehearse(site.system, setting, change.step.written)
+    changes, why = rehearse(site.system, setting, change.step.written, undone)
     known = not change.unrecorded and why != GONE
     if known and change.step.back and change.live == change.step.want:
         return (), AT_ORIGINAL
