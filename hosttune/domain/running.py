@@ -148,7 +148,7 @@ def _machine(root: _Element, running: Running, host: Host) -> None:
     features = put(root, "features")
     if machine.on("acpi") is not False and not any(option.name == "no-acpi" for option in running.options):
         put(features, "acpi")
-    if machine.get("kernel-irqchip", machine.get("kernel_irqchip")) in ("split", "off"):
+    if _irqchip(running) in ("split", "off"):
         put(features, "ioapic", driver="qemu")
     hints = [name for name in ("hint-dedicated", "poll-control") if cpu.on(f"kvm-{name}")]
     hints += ["hidden"] if cpu.on("kvm") is False else []
@@ -173,6 +173,12 @@ def _machine(root: _Element, running: Running, host: Host) -> None:
     if protection := machine.get("confidential-guest-support", machine.get("memory-encryption")):
         kinds = (one.get("qom-type") for one in running.every("object") if one.get("id") == protection)
         put(root, "launchSecurity", type=_CONFIDENTIAL.get(next(kinds, "")))
+
+
+def _irqchip(running: Running) -> str:
+    machine = running.all_of("machine")
+    own = machine.get("kernel-irqchip", machine.get("kernel_irqchip"))
+    return own or running.all_of("accel").get("kernel-irqchip")
 
 
 def _topology(running: Running) -> tuple[int, int, dict[str, int]]:
@@ -364,11 +370,16 @@ def _devices(root: _Element, running: Running, host: Host, unread: Notes) -> Non
             put(put(devices, "rng", model="virtio"), "backend", "/dev/urandom", model="random")
         elif driver == "virtserialport":
             put(put(devices, "channel", type="unix"), "target", type="virtio", name=option.get("name"))
+        elif driver.startswith("virtio-iommu"):
+            put(devices, "iommu", model="virtio")
         elif driver.endswith("-iommu"):
             names = {"iotlb": "device-iotlb", "dma_translation": "dma-translation"}
             words = {name: option.get(names.get(name, name)) for name in ("intremap", "eim", "aw_bits", *names)}
-            split = "" if root.find("features/ioapic") is None else "on"  # hw/i386/intel_iommu.c, vtd_decide_config
-            words |= {name: split for name in ("intremap", "eim") if words[name] in ("", "auto")}
+            # hw/i386/x86-iommu.c, x86_iommu_realize; intel_iommu.c, vtd_decide_config
+            if words["intremap"] in ("", "auto"):
+                words["intremap"] = "on" if _irqchip(running) in ("split", "off") else ""
+            if words["eim"] in ("", "auto"):
+                words["eim"] = words["intremap"] if _irqchip(running) == "split" else "off"
             words["caching_mode"] = "on"  # or another way: without one QEMU takes no passed device
             put(
                 put(devices, "iommu", model=driver.partition("-")[0]),

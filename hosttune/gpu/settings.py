@@ -221,12 +221,13 @@ class GpuMigMode(GpuSetting, TakesDevice):
         if now == value or value == LEFT:
             return None
         value = value.removesuffix(_CUT_OFF)
-        if virtual_functions(system, self.target):
+        functions = bool(virtual_functions(system, self.target))
+        if functions:
             system.replace(self._note(system), b"")
             manage_functions(system, self.target, on=False)
         mode = value.partition("(")[2].removesuffix(_PENDING) or value
         note = super().write(system, mode) if (now or "").removesuffix(_CUT_OFF) != value else None
-        if system.exists(self._note(system)):
+        if functions or system.exists(self._note(system)):
             manage_functions(system, self.target, on=True)
             system.remove(self._note(system))
         return note

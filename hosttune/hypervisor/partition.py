@@ -100,7 +100,9 @@ class FabricPartitionState(ByService, TakesDevice):
         if own.active is (value != INACTIVE) and value in (INACTIVE, active_as(own.module_ids)):
             return None
         if value != INACTIVE:
-            why = _not_activated(own, listed, modules_of(value))
+            ended = [parts_of(target)[0] for kind, target in system.undone if kind == KIND]
+            others = tuple(partition for partition in listed if partition.id not in ended)
+            why = _not_activated(own, others, modules_of(value))
             if why:
                 raise WriteFailed(where, why)
         users = holders(system, self.gpus)

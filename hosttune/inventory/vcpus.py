@@ -1,11 +1,12 @@
 """The most vCPUs of a guest on this host, and when it needs an IOMMU device for them.
 
-Pure. An interrupt reaches an APIC id above 254 only through interrupt remapping with extended ids (Intel VT-d, 5.1.4,
-EIME; Linux arch/x86/kernel/apic/apic.c, try_to_enable_x2apic), and libvirt refuses more than 255 vCPUs without it
-(qemu_validate.c, QEMU_MAX_VCPUS_WITHOUT_EIM). The only QEMU IOMMU device that has it everywhere is Intel's. The device
-is emulated and does not need an Intel CPU (libvirt's own tests of it also run on AMD hosts: avocado-vt, pull 3553).
-hosttune uses it only to remap interrupts. With DMA translation enabled, if the guest's kernel uses it, every mapping is
-shadowed for VFIO, which accepts 65,535 of them (vfio_iommu_type1, dma_entry_limit).
+Pure. An interrupt reaches an APIC id above 254 through interrupt remapping with extended ids (Intel VT-d, 5.1.4, EIME;
+Linux arch/x86/kernel/apic/apic.c, try_to_enable_x2apic) or, where the guest knows them, KVM's extended destination ids
+(QEMU 5.2 with a split irqchip, target/i386/kvm/kvm-cpu.c; Linux 5.11). libvirt refuses more than 255 vCPUs without
+remapping (qemu_validate.c, QEMU_MAX_VCPUS_WITHOUT_EIM). The only QEMU IOMMU device that has it everywhere is Intel's.
+The device is emulated and does not need an Intel CPU (libvirt's own tests of it also run on AMD hosts: avocado-vt, pull
+3553). hosttune uses it only to remap interrupts. With DMA translation enabled, if the guest's kernel uses it, every
+mapping is shadowed for VFIO, which accepts 65,535 of them (vfio_iommu_type1, dma_entry_limit).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import errno
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 
 from hosttune.errors import Refused, Unreadable, WriteFailed
@@ -78,13 +78,15 @@ class System(ABC):
     `captured`: True for everything except this machine, live; methods that write then refuse. `complete`: True if
     discovery has read it (live, or captured by hosttune); that one path is absent is proven only by `lacks`. `scratch`:
     a root that is used in place of a machine. `facts`: which facts a capture holds (`hosttune.discovery.evidence`);
-    None: all. `rehearses`: a change is recorded and not made, so that reading it back shows nothing.
+    None: all. `rehearses`: a change is recorded and not made, so that reading it back shows nothing. `undone`: kind and
+    target of the settings that are put back before what is rehearsed.
     """
 
     captured = True
     complete = False
     scratch = False
     rehearses = False
+    undone: Collection[tuple[str, str]] = ()
     facts: int | None = None
     origin = "?"
 

@@ -33,6 +33,7 @@ from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.libvirthook import LibvirtHook
 from hosttune.settings.memory import NodeHugePages
+from hosttune.settings.slices import DefaultAffinity, SliceCpus
 from hosttune.settings.vgpu import VgpuTypeSetting
 
 Key = tuple[str, str]  # kind; target, or one CPU of it
@@ -170,10 +171,11 @@ class _Beside(msgspec.Struct, frozen=True):
         if action.kind == NodeHugePages.kind and type(now) is int:
             holders = self.busy.get(part, {})
             return action.want + sum(holders.values()), holders
-        if action.kind == IrqbalanceBan.kind:
+        if action.kind in (IrqbalanceBan.kind, SliceCpus.kind, DefaultAffinity.kind):
             cpus = {int(cpu): names for cpu, names in self.busy.items() if cpu.isdecimal()}
             names = dict.fromkeys(name for guests in cpus.values() for name in guests)
-            return str(CpuSet((*parse_cpus(action.want), *cpus))), names
+            want = parse_cpus(action.want)
+            return str(CpuSet(want.union(cpus) if action.kind == IrqbalanceBan.kind else want.difference(cpus))), names
         if action.kind == fmpm.KIND and now != action.want and (users := self._holders(action.kind, part)):
             return now, users
         return action.want, ()

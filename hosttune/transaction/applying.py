@@ -129,8 +129,8 @@ def apply(
     """Make the machine match the plan; on a failure, roll back. Return the result and the exit code.
 
     Exit code 0: the machine matches the plan; any deviation in the result is one that the guests do not need. 1: a step
-    failed and everything was rolled back. 4: something could not be rolled back. Raises Refused and BadInput before
-    anything is written, Declined when `confirm` returns false.
+    failed and everything was rolled back, or a setting that the guests do not need cannot be read. 4: something could
+    not be rolled back. Raises Refused and BadInput before anything is written, Declined when `confirm` returns false.
     """
     store = writable_store(site)
     wanted = wanted_of(plan, options)  # check the plan itself before the machine is read
@@ -152,7 +152,8 @@ def apply(
             return _unchanged(site, transactions, verb, lacking, *notes), NO
         if not todo:
             done = _unchanged(site, transactions, verb, prepared)
-            return msgspec.structs.replace(done, pending=_pending_guests(host, plan, prepared)), SUCCESS
+            pending = _pending_guests(host, plan, prepared)
+            return msgspec.structs.replace(done, pending=pending), _code(StepResults({}), prepared)
         removed = [change.step.origin for change in todo if change.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
         refuse_removal(site, removed)
@@ -160,12 +161,7 @@ def apply(
             if options.person is not None:  # what is not so then is refused
                 options.person(line, WAIT_SECONDS)
                 site.system.forget()
-        refuse_busy(
-            site.system,
-            host,
-            [change for change in todo if not change.step.gives_up and not change.is_noted],
-            options.disrupt,
-        )
+        refuse_busy(site.system, host, todo, options.disrupt)
         if not confirm(todo):
             raise Declined("not applied: answered no", where="prompt", hint="nothing was changed")
         with interruptible():
@@ -354,10 +350,11 @@ def _carried(
         site.keep_holders(transactions)
     site.keep_at_start(transactions)
     rows = _entries(site, prepared, todo, carried, transaction)
+    code = _code(carried, prepared)
     result = Result(
         host=site.hostname,
         verb=_VERBS[verb],
-        changed=transaction.is_open or (carried.succeeded and any(map(_changed, transaction.records))),
+        changed=code == PERSON or (carried.succeeded and any(map(_changed, transaction.records))),
         reboot_required=waits_for_boot(prepared) or _staged(todo, carried) or reboot_required(site, transactions),
         entries=rows,
         open_transaction=described(transaction) if transaction.is_open else None,
@@ -370,8 +367,8 @@ def _carried(
             *_not_handed_over(site.system, host, starting.plan, todo, carried),
         ),
     )
-    log(site, result, _code(carried))
-    return result, _code(carried)
+    log(site, result, code)
+    return result, code
 
 
 def _changed(record: Record) -> bool:
@@ -379,9 +376,9 @@ def _changed(record: Record) -> bool:
     return bool(record.after != record.old)
 
 
-def _code(carried: StepResults) -> int:
+def _code(carried: StepResults, prepared: Sequence[Prepared]) -> int:
     if carried.succeeded:
-        return SUCCESS
+        return NO if any(change.verdict == UNREADABLE for change in prepared) else SUCCESS
     outcomes = {made.outcome for made in (carried.undone or {}).values()}
     return PERSON if outcomes & {"failed", "stuck"} else NO
 
@@ -434,7 +431,9 @@ def _not_handed_over(
 def _staged(todo: Sequence[Prepared], carried: StepResults) -> bool:
     """Return whether this transaction has staged something for the next boot."""
     return carried.succeeded and any(
-        prepared.step.setting.scope == BOOT and carried.made[number].outcome in ("done", "clamped")
+        prepared.step.setting.scope == BOOT
+        and not prepared.step.gives_up
+        and carried.made[number].outcome in ("done", "clamped")
         for number, prepared in enumerate(todo, 1)
     )
 

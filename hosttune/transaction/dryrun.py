@@ -57,11 +57,12 @@ def rehearse_apply(
     transactions = site.transactions()
     unfinished = next((described(transaction) for transaction in transactions if transaction.is_open), None)
     check_newest(plan, site, transactions)
-    prepared = [change for change in look(site, wanted, host, transactions) if not change.step.gives_up]
+    prepared = look(site, wanted, host, transactions)
     check_there(prepared)
     todo = due(prepared)
     freed = freed_by(todo)
-    rehearsed = {id(change): _changes(site, change, freed) for change in todo}
+    undone = [(change.step.setting.kind, change.step.setting.target) for change in todo if change.step.back]
+    rehearsed = {id(change): _changes(site, change, freed, undone) for change in todo}
     told = [_rehearsed(change, *rehearsed.get(id(change), ((), None))) for change in prepared]
     refused = [(change, why) for change in todo if (why := rehearsed[id(change)][1]) and change.verdict == TODO]
     removed = [change.step.origin for change in todo if change.step.origin is not None]
@@ -70,7 +71,8 @@ def rehearse_apply(
         host=site.hostname,
         verb=verb,
         entries=tuple(row for change in told if not is_inapplicable(change) for row in entry(change)),
-        reboot_required=any(change.step.setting.scope == BOOT for change in todo) or waits_for_boot(prepared),
+        reboot_required=any(change.step.setting.scope == BOOT and not change.step.gives_up for change in todo)
+        or waits_for_boot(prepared),
         writes=tuple(line for change in todo for line in _lines(change, *rehearsed[id(change)])),
         differences=tuple(change for prepared in todo if (change := definition_change(prepared))),
         notes=(
@@ -89,13 +91,18 @@ def rehearse_apply(
     return result, SUCCESS
 
 
-def _changes(site: Site, change: Prepared, freed: Collection[str]) -> tuple[tuple[str, ...], str | None]:
+def _changes(
+    site: Site, change: Prepared, freed: Collection[str], undone: Collection[tuple[str, str]]
+) -> tuple[tuple[str, ...], str | None]:
     """Return every change that a step would make, and why there are no more of them (`rehearse`).
 
     What is put back is written only if it is not as it was. `freed`: devices whose drivers are put back before it.
+    `undone`: kind and target of the settings that are.
     """
     setting = change.step.setting
-    changes, why = rehearse(site.system, setting, change.step.written)
+    if change.step.gives_up:
+        return (), None
+    changes, why = rehearse(site.system, setting, change.step.written, undone)
     known = not change.unrecorded and why != GONE
     if known and change.step.back and change.live == change.step.want:
         return (), AT_ORIGINAL

@@ -20,7 +20,7 @@ from hosttune.model.values import freeze
 from hosttune.settings.setting import Explains, MayGiveLess, Setting
 from hosttune.transaction.rehearsal import CountingSystem
 from hosttune.transaction.rollback import close, put_back, roll_back_records, settle
-from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, SettingStep, shown_text
+from hosttune.transaction.steps import GIVEN_UP, TODO, VERDICT_OUTCOMES, Prepared, SettingStep, shown_text
 from hosttune.transaction.writing import Made, Say, reason_of, uninterrupted, value_or_none, write
 
 _FATAL = ("failed", "conflict")
@@ -135,7 +135,7 @@ def _step(system: System, journal: Journal, number: int, change: Prepared, made:
             actions=tuple(action.id for action in step.actions), change="given-up", old=change.live, new=change.live,
         )  # fmt: skip
         journal.write("done", step=number, outcome="done", value=change.live)
-        made[number] = Made("done", change.live, "given up: left as it is")
+        made[number] = Made("done", change.live, GIVEN_UP)
         return
     journal.write(
         "intent",

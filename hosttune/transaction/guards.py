@@ -221,6 +221,7 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
 
 def busy_lines(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> tuple[str, ...]:
     """Return what `refuse_busy` refuses, one line each. Raises Unreadable."""
+    todo = [change for change in todo if not change.step.gives_up and not change.is_noted]
     lines = (
         *_disruptive(system, todo, disrupt),
         *_of_guests(system, host, todo, disrupt),

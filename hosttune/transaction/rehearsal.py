@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import shlex
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from hashlib import sha256
 from typing import Any
 
@@ -201,10 +201,12 @@ def block(data: bytes) -> str:
     return "".join(f"\n  | {line}" for line in text.splitlines()) + ("" if text.endswith("\n") else "\n  (no line end)")
 
 
-def rehearse(system: System, setting: Setting, value: Any) -> tuple[tuple[str, ...], str | None]:
+def rehearse(
+    system: System, setting: Setting, value: Any, undone: Collection[tuple[str, str]] = ()
+) -> tuple[tuple[str, ...], str | None]:
     """Return every change that a write of this value would make, in order, and why there are no more of them.
 
-    Secrets of the value are left out.
+    Secrets of the value are left out. `undone`: see System.
 
     The reason is None if the write would succeed. Otherwise the write would be refused in the host's present state, or
     this is unknown, or it would have nothing to change.
@@ -212,6 +214,7 @@ def rehearse(system: System, setting: Setting, value: Any) -> tuple[tuple[str, .
     if setting.is_gone(system):
         return (), GONE
     rehearsal = Rehearsal(system, brief=setting.rehearsed_briefly)
+    rehearsal.undone = undone
     why = None
     try:
         setting.write(rehearsal, setting.shown(value))

@@ -34,6 +34,7 @@ from hosttune.transaction.rehearsal import MissesNoted
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
 # Outcomes of steps that are not carried out. `ignored` is not among them, because it is the outcome of a write.
 VERDICT_OUTCOMES = {ALREADY: "already", PENDING: "pending", ABSENT: "failed", UNREADABLE: "failed", TODO: "planned"}
+GIVEN_UP = "given up: left as it is"
 LONGEST_TEXT = 200  # characters of a value within a sentence
 
 
@@ -251,6 +252,8 @@ def _prepare(system: System, step: SettingStep, record: Record | None) -> Prepar
         return Prepared(step, UNREADABLE, why=f"cannot be read: {error.reason}")
     if seen.missed and _unrecorded(system) and _is_nothing(effective):
         return _as_planned(step, setting.waits_for(system))
+    if step.gives_up:
+        return Prepared(replace(step, want=live), TODO, live, effective, GIVEN_UP)
     if step.back:  # it is a step even where nothing has to be written: the journal must say that it is back
         return Prepared(step, TODO, live, effective)
     changed = any(action.current == step.want for action in step.actions) or step.holders
@@ -364,7 +367,7 @@ def entries(
                 action=action.id,
                 outcome=outcome,  # type: ignore[arg-type]  # the engine's outcomes are those of the document
                 before=part_of(step.setting, before, name),
-                want=step.setting.shown(action.want),
+                want=part_of(step.setting, step.want, name),
                 after=part_of(step.setting, after, name),
                 why=why,
                 before_known=known,

@@ -22,6 +22,7 @@ from hosttune.discovery import discover
 from hosttune.errors import Refused
 from hosttune.gpu.habana import HABANA
 from hosttune.handover.targets import Asked, chosen
+from hosttune.model.force import GuestInForce, InForce
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
@@ -140,6 +141,19 @@ def test_halves_of_gaudis_and_a_single_mi300x() -> None:
     assert not [one for one in decided("gaudi3-8", 0).findings if "network ports of their own" in one.text]
     (told,) = (one for one in decided("mi300x-8", 1).findings if "can interrupt" in one.text)
     assert f"{', '.join(GPUS[1:])} are joined with {GPUS[0]}" in told.text
+
+
+def test_of_a_gpu_that_its_guest_has_already_it_is_not_told_again_whom_a_reset_touches() -> None:
+    """The plan that gave it told; now vfio-pci has it, and nothing shows how it is joined."""
+    there, made = host("mi300x-8"), decided("mi300x-8", 1)
+    (guest,) = made.guests
+    own = {device.address for device in guest.devices}
+    gpus = tuple(structs.replace(gpu, peers=None) if gpu.address in own else gpu for gpu in there.gpus)
+    force = GuestInForce(name=guest.name, request=intended("mi300x-8", 1).guests[-1], places=guest, number=1)
+    for guests, number in (((), 1), ((force,), 0)):
+        now = structs.replace(there, gpus=gpus, in_force=InForce(last=1, guests=guests))
+        texts = [one.text for one in plan(now, intended("mi300x-8", 1)).findings if "can interrupt" in one.text]
+        assert len(texts) == number, texts
 
 
 def test_a_divided_gpu_is_told_to_the_one_who_plans_a_guest_with_it() -> None:

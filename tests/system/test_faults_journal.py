@@ -31,6 +31,7 @@ from sweeps import sample
 from hosttune.cli.process import run
 from hosttune.journal import JournalFailed
 from hosttune.model.result import Result
+from hosttune.report.result import verdict
 from hosttune.transaction import recover, revert, status
 from hosttune.transaction.site import Site
 
@@ -69,6 +70,17 @@ def limited(size: int, job: Job) -> Job:
     return limit
 
 
+def saying_so(job: Job) -> Job:
+    """An apply whose headline says that everything was rolled back."""
+
+    def told(site: Site) -> tuple[Result, int]:
+        result, code = job(site)
+        assert ": FAILED, the host is as it was" in verdict(result, code)
+        return result, code
+
+    return told
+
+
 def sizes(journal: bytes) -> list[int]:
     """Where to stop it: before, in, and just before the end of every line."""
     found: set[int] = set()
@@ -85,7 +97,7 @@ def test_a_full_disk_at_every_line_of_an_apply(lab: Lab) -> None:
     codes = []
     for size in sample("full disk", sizes(journal_of(lab).read_bytes()), 16):
         lab.anew()
-        ended = run_forked(lab.root, limited(size, applying(FEW)), Faults(), watch=False)
+        ended = run_forked(lab.root, limited(size, saying_so(applying(FEW))), Faults(), watch=False)
         assert ended.code == 1, size
         assert set(applied_state(lab.root, lab.records)) == {"old"}, size
         codes.append(len(transactions(lab.root)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -463,6 +464,17 @@ def test_what_is_only_noted_as_wanted_is_said(three: Day) -> None:
     done = three("apply", "--intent", str(three.file), "--yes")
     assert "always as before, only noted" in done.out, done.out
     assert three.apply().ended()["changed"] is False
+
+
+def test_what_has_drifted_and_is_given_up_stays_as_it_is_and_that_is_said(three: Day) -> None:
+    asked(three, A, B, C, settings={"thp": "never"}).apply().ended()
+    three.root.put(THP, "[always] madvise never\n")
+    asked(three, A, B, C, settings={"thp": "keep"}).file.write_text(json.dumps(three.intent))
+    for outcome, option in (("planned", "--dry-run"), ("done", "--yes")):
+        told = " ".join(three("apply", "--intent", str(three.file), option).out.split())
+        assert re.search(f" {outcome} thp [^ ]*: always as before, only noted given up: left as it is ", told), told
+        assert "-> never" not in told
+    assert three.root.get(THP) == "[always] madvise never"
 
 
 def test_what_somebody_did_by_hand_and_the_intent_wants_now_is_in_force(three: Day) -> None:

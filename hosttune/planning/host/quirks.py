@@ -57,7 +57,7 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
         yield PlanFinding(level=level, text=f"GPU {some(addresses, len(addresses))}: {doubt}", where=where)
     yield from _narrow_links(host, guest, where)
     yield from _in_parts(catalogue, guest, where)
-    yield from _divided(catalogue, guest, where)
+    yield from _divided(host, catalogue, guest, where)
     yield from _joined_by_ports(catalogue, guest, where)
     yield from _slow_start(host, catalogue, guest, where)
     yield from _emulated_ports(catalogue, guest, where)
@@ -86,23 +86,28 @@ def _in_parts(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator
         yield PlanFinding(level="warn", text=text, where=where)
 
 
-def _divided(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[PlanFinding]:
+def _divided(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[PlanFinding]:
     """Yield GPUs outside of the guest that a link joins with its own, where a reset of one touches the others.
 
-    How they are joined is known only while their maker's driver holds them, so unknown peers are named too.
+    How they are joined is known only while their maker's driver holds them, so unknown peers are named too; not of a
+    GPU that the guest has already, of which the plan that gave it told.
     """
+    force = host.in_force.guests if host.in_force else ()
+    had = {device.address for one in force if one.name == guest.name for device in one.places.devices}
     told = {address: reset_touches(gpu, catalogue.pci.get(address)) for address, gpu in catalogue.gpus.items()}
     touching = {address: gpu for address, gpu in catalogue.gpus.items() if told[address]}
     own = {device.address: touching[device.address] for device in guest.devices if device.address in touching}
     for address, gpu in own.items():
         link = maker.link if (maker := vendor_of(gpu.vendor)) else ""
         peers = {peer.address for peer in gpu.peers or () if peer.kind == link} - own.keys()
-        alike = {other for other, one in touching.items() if one.vendor == gpu.vendor} - own.keys()
+        alike = {other: one for other, one in touching.items() if one.vendor == gpu.vendor and other not in own}
+        unknown = {other for other, one in alike.items() if gpu.peers is None or one.peers is None}
+        unknown -= {peer.address for peer in gpu.peers or ()}
         if peers:
             text = f"{told[address]}: {', '.join(sorted(peers))} are joined with {address}, and the guest has them not"
             yield PlanFinding(level="warn", text=f"{text}; give it all of them, or none beside it", where=where)
-        elif alike and gpu.peers is None:
-            text = f"{told[address]}: whether {', '.join(sorted(alike))} are joined with {address} is unknown"
+        elif unknown and address not in had:
+            text = f"{told[address]}: whether {', '.join(sorted(unknown))} are joined with {address} is unknown"
             hint = f"discover while {maker.driver if maker else 'their driver'} holds them"
             yield PlanFinding(level="warn", text=f"{text}; {hint}", where=where)
         else:

@@ -309,7 +309,8 @@ def cell_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
     _IOMMU,
     right="a guest with APIC ids above 254 has an IOMMU device that remaps interrupts with extended ids",
     why="interrupts do not reach the vCPUs above; libvirt refuses more than 255",
-    source="Intel VT-d, 5.1.4 (EIME); Linux arch/x86/kernel/apic/apic.c; libvirt qemu_validate.c",
+    source="Intel VT-d, 5.1.4 (EIME); Linux arch/x86/kernel/apic/apic.c; libvirt qemu_validate.c;"
+    " QEMU target/i386/kvm/kvm-cpu.c (kvm-msi-ext-dest-id)",
     remedy=_WRITE_EIM.format(""),
     applies=lambda scene: scene.x86,
 )
@@ -318,16 +319,21 @@ def iommu_eim(scene: GuestOnHost) -> Iterator[Finding]:
     device = scene.guest.iommu
     last = _last_apic_id(scene)
     adds = _adds_iommu(scene)
+    eim = device and device.model != "virtio" and device.eim  # virtio's remaps no interrupts
+    split = scene.kvm and scene.guest.ioapic == "qemu" and not (device and device.intremap)
     off = elements.DMA_TRANSLATION in scene.facts.elements
     remedy = _WRITE_EIM.format(" dma_translation='off'" if off else "")
     if scene.passed and not off and elements.DMA_TRANSLATION_GLOBAL in scene.facts.elements:
         remedy += f", and in <qemu:commandline> {' '.join(NO_DMA_TRANSLATION)}"
-    if last > LAST_XAPIC_ID and device is not None and device.model not in (None, "intel"):
+    if last > LAST_XAPIC_ID and device is not None and device.model not in (None, "intel", "virtio"):
         yield unknown(f"whether an IOMMU device of model {device.model} serves APIC ids up to {last}", _IOMMU)
-    elif last > LAST_XAPIC_ID and (device is None or (device.eim is False if adds else device.eim is not True)):
+    elif last > LAST_XAPIC_ID and (device is None or eim is False or not (eim or adds)):
         has = "no IOMMU device" if device is None else "an IOMMU device without eim='on'"
         text = f"{scene.guest.vcpus} vCPUs with APIC ids up to {last}, but {has}"
-        if device is not None or not adds:
+        if split and (scene.runs or scene.guest.vcpus <= _MOST_WITHOUT_EIM):
+            who = "only a guest that knows KVM's extended destination ids (Linux 5.11, machine type 5.2) uses them"
+            yield Finding(f"{text}: {who}", _IOMMU, WARN, remedy=remedy)
+        elif device is not None or not adds:
             yield Finding(text, _IOMMU, remedy=remedy)
         elif scene.passed:
             own = "libvirt adds one (since 10.10), but without caching_mode, which QEMU asks for with passed devices"
@@ -348,7 +354,12 @@ def _adds_iommu(scene: GuestOnHost) -> bool:
     """Return whether this libvirt adds what is not written of the IOMMU device and the I/O APIC of a guest with more
     than 255 vCPUs (since 10.10, qemu_postparse.c: qemuDomainNeedsIOMMUWithEIM).
     """
-    return scene.q35 and scene.guest.vcpus > _MOST_WITHOUT_EIM and (scene.facts.libvirt or (0,)) >= _ADDS_IOMMU
+    return (
+        not scene.runs
+        and scene.q35
+        and scene.guest.vcpus > _MOST_WITHOUT_EIM
+        and (scene.facts.libvirt or (0,)) >= _ADDS_IOMMU
+    )
 
 
 def _last_apic_id(scene: GuestOnHost) -> int:

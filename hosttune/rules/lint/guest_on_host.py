@@ -140,12 +140,14 @@ class HostFacts(msgspec.Struct, frozen=True, dict=True):
 class GuestOnHost(msgspec.Struct, frozen=True, dict=True):
     """A host and a guest read from XML.
 
-    `root` is the `<domain>` element, for what `guest` does not have.
+    `root` is the `<domain>` element, for what `guest` does not have. `runs`: it is made of a QEMU that runs, so QEMU
+    has taken it, and libvirt may not know it.
     """
 
     facts: HostFacts
     guest: Guest
     root: _Element
+    runs: bool = False
 
     @property
     def host(self) -> Host:

@@ -67,7 +67,7 @@ def lint(host: Host, definitions: Sequence[LintedDefinition]) -> tuple[LintFindi
     facts = HostFacts(host, tuple(as_defined(guest) for _, guest, _ in read if guest.name))
     findings: list[LintFinding] = []
     for definition, guest, root in read:
-        findings += _of_guest(definition, GuestOnHost(facts, guest, root))
+        findings += _of_guest(definition, GuestOnHost(facts, guest, root, definition.manager is not None))
     return tuple(sorted(findings, key=lambda finding: severity(finding.level)))
 
 

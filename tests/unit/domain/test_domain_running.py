@@ -183,6 +183,44 @@ def test_what_qemu_has_started_with_is_no_fault(line: str) -> None:
     assert not [text for rule in rules for text in judged(line).get(rule, ()) if not text.startswith("cannot be")]
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (",kernel-irqchip=split -device intel-iommu", (True, True)),
+        (",kernel-irqchip=split -device intel-iommu,intremap=off", (False, False)),
+        (",kernel-irqchip=off -device intel-iommu", (True, False)),
+        (" -accel kvm,kernel-irqchip=split -device intel-iommu,eim=auto", (True, True)),
+        (" -device intel-iommu", (None, False)),
+    ],
+)
+def test_what_an_iommu_device_remaps_depends_on_the_interrupt_controllers(
+    line: str, expected: tuple[bool | None, bool]
+) -> None:
+    """QEMU 10.1 hw/i386/x86-iommu.c (x86_iommu_realize), intel_iommu.c (vtd_decide_config)."""
+    device = read_domain(made(f"{Q35}{line}")).iommu
+    assert device is not None
+    assert (device.intremap, device.eim) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "levels"),
+    [
+        (",kernel-irqchip=split -smp 288", ["warn"]),
+        (",kernel-irqchip=split -smp 288 -device virtio-iommu-pci", ["warn"]),
+        (" -accel kvm,kernel-irqchip=split -smp 288", ["warn"]),
+        (" -smp 288", ["error"]),
+        (" -smp 288 -device virtio-iommu-pci", ["error"]),
+        (",kernel-irqchip=split -smp 288 -device intel-iommu,intremap=on,eim=off", ["error"]),
+        (",kernel-irqchip=split -smp 288 -device intel-iommu", []),
+        (",kernel-irqchip=split -smp 255", []),
+    ],
+)
+def test_more_than_255_vcpus_without_remapping_work_where_the_irqchip_is_split(line: str, levels: list[str]) -> None:
+    """QEMU 5.2 offers KVM_FEATURE_MSI_EXT_DEST_ID then (target/i386/kvm/kvm-cpu.c); Linux 5.11 uses it."""
+    guests = [LintedDefinition("process 7", made(f"{Q35}{line}"), Manager(BY_HAND))]
+    assert [one.level for one in lint(host(), guests) if one.rule == "iommu-eim"] == levels
+
+
 HOSTILE = {
     "control characters": "-name a\x01\x1b[2J -m 1G",
     "many vCPUs": "-smp 99999999999",

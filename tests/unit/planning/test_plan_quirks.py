@@ -116,6 +116,16 @@ def test_a_reset_of_one_gpu_touches_those_that_are_joined_with_it(gpus: int, kin
     assert len(texts) == len(told)
 
 
+def test_of_gpus_that_other_guests_have_it_is_unknown_whether_they_are_joined() -> None:
+    """The driver's topology leaves out what it does not hold."""
+    host = build_host(cards=JOINED)
+    for row, peer in zip(host["gpus"][2:], (JOINED[3], JOINED[2]), strict=True):
+        row["peers"] = [{"address": peer.address, "kind": "xgmi"}]
+    made = planned(host, gpus=[card.address for card in JOINED[2:]])
+    (text,) = (one.text for one in made.findings if "can interrupt the GPUs that XGMI joins" in one.text)
+    assert "whether 0000:21:00.0, 0000:31:00.0 are joined with 0000:41:00.0 is unknown" in text
+
+
 def test_of_a_reset_of_nvidia_gpus_nothing_is_said_of_others() -> None:
     cards = [Card(card.address, 0, group=card.group, bar_bytes=GIB) for card in JOINED]
     assert said(planned(build_host(cards=cards), gpus=2), "can interrupt") == []

@@ -181,15 +181,18 @@ def test_what_a_guest_that_runs_has_goes_back_after_its_stop() -> None:
     assert {action.when for action in backs} == {"after-stop"}
 
 
-def test_the_ban_of_irqbalance_keeps_the_cpus_of_an_old_run() -> None:
-    host = after(A, running=("a",))
-    found = plan(host, asked({**A, "vcpus": 8}))
-    (later,) = [one for one in found.actions if one.kind == "irqbalance-ban"]
+@pytest.mark.parametrize("kind", ["irqbalance-ban", "slice-cpus"])
+def test_what_keeps_the_host_off_cpus_keeps_it_off_those_of_an_old_run(kind: str) -> None:
+    host = after(A, running=("a",), profile="host")
+    found = plan(host, asked({**A, "vcpus": 8}, profile="host"))
+    later, *_ = [one for one in found.actions if one.kind == kind]
     assert (later.when, later.holders) == ("after-stop", ("a",))
+    assert [one.when for one in found.actions if one.kind == kind and one.target == later.target] == ["after-stop"]
     stopped = replace(host, guests=tuple(replace(one, state="shut off") for one in host.guests or ()))
-    (ban,) = [one for one in plan(stopped, asked({**A, "vcpus": 8})).actions if one.kind == "irqbalance-ban"]
-    assert len(parse_cpus(ban.want)) < len(parse_cpus(ban.current))
-    assert (later.current, later.want) == (ban.current, ban.want)
+    then = plan(stopped, asked({**A, "vcpus": 8}, profile="host")).actions
+    change, *_ = [one for one in then if one.kind == kind]
+    assert len(parse_cpus(change.want) ^ parse_cpus(change.current)) == 8
+    assert (later.current, later.want) == (change.current, change.want)
 
 
 def test_drift_is_an_ordinary_action_that_is_marked() -> None:

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from faultkinds import EXAMPLES
+from faultlab import fresh_root
 
 from hosttune.errors import BadInput, CommandFailed, InUse, Unreadable, WriteFailed
 from hosttune.gpu.settings import GpuMigMode
@@ -14,6 +16,7 @@ from hosttune.handover.cleaning import Cleaning
 from hosttune.handover.targets import Target
 from hosttune.machine.scratch import Scratch
 from hosttune.settings.setting import Setting
+from hosttune.transaction.rehearsal import rehearse
 from hosttune.transaction.site import Site
 
 GPU, VF = "0000:41:00.0", "0000:41:00.4"
@@ -155,6 +158,26 @@ def test_a_change_of_mode_that_was_cut_off_is_seen_and_brings_the_functions_back
     setting.write(system, "enabled")
     assert (setting.read(system), VgpuFunctions.of(GPU).read(system)) == ("enabled", True)
     assert not os.path.exists(tmp_path / f"var/lib/hosttune/mig-mode-{GPU}")
+
+
+def test_a_rehearsal_of_a_change_of_mode_shows_that_the_functions_are_made_again(tmp_path: Path) -> None:
+    example = EXAMPLES["gpu-mig-mode"]
+    root = fresh_root(tmp_path / "root", example.files, example.links)
+    (root / f"sys/bus/pci/devices/{GPU}/virtfn0").symlink_to(f"../{VF}")
+    (root / f"sys/bus/pci/devices/{VF}").mkdir()
+    (root / f"sys/bus/pci/devices/{VF}/driver").symlink_to("../../drivers/nvidia")
+    changes, why = rehearse(Scratch(str(root)), GpuMigMode.of(GPU), "enabled")
+    note, manage = f"/var/lib/hosttune/mig-mode-{GPU}", "run   /usr/lib/nvidia/sriov-manage"
+    assert ([line.split(" <- ")[0].split(" (mode")[0] for line in changes], why) == (
+        [
+            f"file  {note}",
+            f"{manage} -d {GPU}",
+            f"call  nvmlDeviceSetMigMode-{GPU}",
+            f"{manage} -e {GPU}",
+            f"unlink {note}",
+        ],
+        None,
+    )
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,13 @@ def test_a_dry_run_shows_each_reset_before_the_activation(tmp_path: Path) -> Non
     ]
 
 
+def test_a_dry_run_knows_what_is_deactivated_before(tmp_path: Path) -> None:
+    """One GPU of a guest becomes two: the partition of one is in the way, and goes back first."""
+    system = board(tmp_path, active=[7])
+    assert "partition 7 is active" in (rehearse(system, PAIR, WANT)[1] or "")
+    assert rehearse(system, PAIR, WANT, [("fabric-partition", f"7@{A}")]) == (("run   fmpm -a 3",), None)
+
+
 def test_a_dry_run_of_a_live_host_waits_for_nothing(tmp_path: Path) -> None:
     system = board(tmp_path)
     system.captured = False

@@ -365,7 +365,7 @@ def test_unknown_cpus_are_not_guessed(tmp_path: Path, path: str, text: str, why:
         LiveAffinity.of("one").read(Scratch(str(root)))
     assert why in refused.value.what
     result, code = apply(root, example)
-    assert (code, result.entries[0].outcome, result.changed) == (0, "failed", False)
+    assert (code, result.entries[0].outcome, result.changed) == (1, "failed", False)
 
 
 def test_no_cpu_in_between_is_said_before_the_first_move(tmp_path: Path) -> None:
