@@ -1,4 +1,4 @@
-"""Whether a guest runs, as a setting."""
+"""Whether a guest runs, and whether libvirt starts it when the host has booted, as settings."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from hosttune.hypervisor.connection import (
     RUNNING,
     SHUT_OFF,
     START_SECONDS,
+    ask,
     known_uuid,
+    read_definition,
     read_state,
     uuid_of,
     virsh,
 )
-from hosttune.hypervisor.definition import GUESTS
+from hosttune.hypervisor.definition import GUESTS, PlannedDefinition
 from hosttune.hypervisor.ownstarts import record_start
 from hosttune.machine.system import System
-from hosttune.settings.setting import START_STAGE, Setting, refuse
+from hosttune.settings.setting import FILE, GUEST_STAGE, START_STAGE, MadeByAnother, Setting, refuse
 
 
 class GuestState(Setting):
@@ -66,3 +68,49 @@ def _end(system: System, name: str) -> None:
     uuid = uuid_of(system, name)
     if uuid is not None:
         system.change(virsh("destroy", uuid), timeout=CHANGE_SECONDS)
+
+
+# --- start with the host ---------------------------------------------------------------------------------------
+
+_AUTOSTART = "virsh-autostart-"  # followed by the guest's name
+
+
+class Autostart(MadeByAnother):
+    """Whether libvirt starts a guest with the host. Target: its name. Value: true or false, which a new guest has."""
+
+    kind: ClassVar[str] = "guest-autostart"
+    scope: ClassVar[str] = FILE
+    stage: ClassVar[int] = GUEST_STAGE
+    targets = GUESTS
+
+    @property
+    def made_by(self) -> tuple[str, str]:
+        """See MadeByAnother."""
+        return PlannedDefinition.kind, self.target
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if not isinstance(value, bool):
+            raise refuse(self.kind, self.target, f"{value!r} is neither true nor false", "plan again")
+
+    def waits_for(self, system: System) -> str | None:
+        """See Setting."""
+        return None if read_definition(system, self.target) is not None else "the guest is not defined"
+
+    def read(self, system: System) -> bool:
+        """See Setting."""
+        return system.query(_AUTOSTART + self.target, lambda: _ask(system, self.target)) is not None
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting."""
+        if self.read(system) != value:
+            system.tell(_AUTOSTART + self.target, "on" if value else "", lambda: _set(system, self.target, value))
+
+
+def _ask(system: System, name: str) -> str | None:
+    uuid = uuid_of(system, name)
+    return "on" if uuid in ask(system, "list", "--all", "--autostart", "--uuid").split() else None
+
+
+def _set(system: System, name: str, on: bool) -> None:
+    system.change(virsh("autostart", *(() if on else ("--disable",)), known_uuid(system, name)), timeout=CHANGE_SECONDS)

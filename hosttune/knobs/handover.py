@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hosttune.knobs.knob import BY_NAME, Knob
 from hosttune.model.host import Host
-from hosttune.settings.hook import PLACE
-from hosttune.settings.libvirthook import INSTALLED, LibvirtHook
+from hosttune.settings.hook import INSTALLED, PLACE, LibvirtHook
 
 KNOBS: tuple[Knob[Host], ...] = (
     Knob(

@@ -12,7 +12,6 @@ Text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 from __future__ import annotations
 
 from hosttune.metrics.exposition import MOST_SERIES, CommandRun, Observed, exposition
-from hosttune.metrics.textfile import check_textfile, write_textfile
-from hosttune.metrics.writing import Family, Point
+from hosttune.metrics.writing import Family, Point, check_textfile, write_textfile
 
 __all__ = ["MOST_SERIES", "CommandRun", "Family", "Observed", "Point", "check_textfile", "exposition", "write_textfile"]

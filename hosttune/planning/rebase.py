@@ -29,9 +29,9 @@ from hosttune.model.values import CpuSet, FrozenMap, parse_cpus
 from hosttune.planning.host.actions import OF_STARTS
 from hosttune.planning.standing import StandingIntent, beyond
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
+from hosttune.settings.hook import LibvirtHook
 from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.libvirthook import LibvirtHook
 from hosttune.settings.memory import NodeHugePages
 from hosttune.settings.vgpu import VgpuTypeSetting
 

@@ -27,7 +27,7 @@ from hosttune.handover.targets import Asked
 from hosttune.handover.testguest import TestGuest
 from hosttune.handover.testguest.order import CHANNEL
 from hosttune.handover.testguest.planned import NAME
-from hosttune.hypervisor.image import Image
+from hosttune.hypervisor.disk import Image
 from hosttune.journal import Store
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import STATE_INSIDE

@@ -9,6 +9,6 @@
 from hosttune.handover.testguest.planned import TestGuest
 from hosttune.handover.testguest.session import Session, remove_left
 from hosttune.handover.testguest.steps import GuestSteps, goes_in, guest_targets
-from hosttune.hypervisor.image import read_image
+from hosttune.hypervisor.disk import read_image
 
 __all__ = ["GuestSteps", "Session", "TestGuest", "goes_in", "guest_targets", "read_image", "remove_left"]

@@ -33,7 +33,7 @@ from hosttune.handover.testguest.order import (
 from hosttune.handover.testguest.planned import NAME, TestGuest, planned_guest, refuse_unstartable, xml_of
 from hosttune.hypervisor import unreachable
 from hosttune.hypervisor.connection import CHANGE_SECONDS, START_SECONDS, ask, virsh
-from hosttune.hypervisor.image import Image, read_image
+from hosttune.hypervisor.disk import Image, read_image
 from hosttune.hypervisor.ownstarts import record_devices_start
 from hosttune.journal import Store
 from hosttune.journal.state import mode_of

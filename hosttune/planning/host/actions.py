@@ -35,9 +35,9 @@ from hosttune.planning.host.inside import inside_findings
 from hosttune.planning.host.page_actions import boot_page_actions, page_actions
 from hosttune.planning.mig.types import mig_actions
 from hosttune.settings.drivers import VFIO, Driver, SriovVfs
+from hosttune.settings.hook import INSTALLED, LibvirtHook
 from hosttune.settings.hook import PLACE as HOOK
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.libvirthook import INSTALLED, LibvirtHook
 from hosttune.settings.vgpu import VgpuTypeSetting
 from hosttune.settings.virtual import VirtualFunction
 
