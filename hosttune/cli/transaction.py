@@ -103,9 +103,9 @@ def apply(
 @click.pass_context
 def status(context: click.Context, /, root: str | None, document: str | None, output: str) -> None:
     """Show what is applied, what drifted, what waits for a reboot."""
-    from hosttune.handover import notes
+    from hosttune.handover import kept
 
-    finish(context, output, notes.status(place(root, document)))
+    finish(context, output, kept.status(place(root, document)))
 
 
 @click.command(cls=Command)

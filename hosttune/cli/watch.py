@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hosttune.model.host import Host
     from hosttune.transaction.keeping import Keeping
     from hosttune.transaction.site import Site
-    from hosttune.watch.source import Opener
+    from hosttune.watch.core import Opener
 
 SHORTEST, LONGEST, INTERVAL = 1, 3600, 60
 

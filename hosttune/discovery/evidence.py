@@ -57,7 +57,7 @@ READERS: tuple[FactReader, ...] = (
     FactReader("leftovers", "processes", "read_leftovers"),
     FactReader("ports", "ports", "read_ports"),
     FactReader("configuration", "configuration", "read_configuration"),
-    FactReader("clocks", "cpu", "read_clocks"),
+    FactReader("clocks", "clocks", "read_clocks"),
     FactReader("port_details", "portdetails", "read_port_details"),
     FactReader("port_info", "portinfo", "read_port_info"),
     FactReader("roce", "roce", "read_roce"),

@@ -1,7 +1,8 @@
 """The PCI tree of a host: every function with its bridge, NUMA node, link on both ends, IOMMU group, BARs and limits.
 
 Second step of discovery, after the NUMA nodes: System → `read_pci` → Host.pci. `pci_function` reads, `pciconfig`
-decodes, `pci_names` names, `pcielink` judges links; this module finds NUMA nodes and puts all together. It writes nothing and wakes no sleeping device.
+decodes, `pci_names` names, `pcielink` judges links; this module finds the node of each function and puts them
+together. It writes nothing and wakes no sleeping device.
 """
 
 from __future__ import annotations

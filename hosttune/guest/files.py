@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.guest.bundle import EXPECTED, library, make_bundle, notes_of, read_wanted
-from hosttune.guest.nccl import FILE, is_gpu, is_nic, topology
-from hosttune.guest.places import ids_of, places
-from hosttune.guest.seed import VOLUME, meta_data, user_data
+from hosttune.guest.bundle import EXPECTED, VOLUME, library, make_bundle, meta_data, notes_of, read_wanted, user_data
+from hosttune.guest.nccl import FILE, ids_of, is_gpu, is_nic, places, topology
 from hosttune.model import pciclass
 from hosttune.model.guestplan import ExpectedCell, ExpectedDevice, ExpectedPair, GuestPlan
 from hosttune.model.host import PciDevice

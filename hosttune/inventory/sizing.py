@@ -14,8 +14,7 @@ from functools import cached_property, lru_cache
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.inventory.caches import caches_for, groupings
-from hosttune.inventory.cores import cores_needed, fitting_cores
+from hosttune.inventory.cores import caches_for, cores_needed, fitting_cores, groupings
 from hosttune.inventory.devices import Catalogue, countable_gpus, read_catalogue
 from hosttune.inventory.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
 from hosttune.inventory.resources import Core, NodeResources, Resources, read_resources

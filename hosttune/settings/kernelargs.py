@@ -23,6 +23,7 @@ from hosttune.settings.bootloader import (
     STATE,
     WORD,
     BootLoader,
+    Grub,
     Remembered,
     Staged,
     ToolLoader,
@@ -37,7 +38,6 @@ from hosttune.settings.bootloader import (
     was_written,
     words_of,
 )
-from hosttune.settings.grub import Grub
 from hosttune.settings.setting import BOOT, KEEP_STAGE, Targets, WrittenTogether, refuse
 
 # --- which boot loader a machine has -------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from planhosts import build_host
 
 from hosttune.discovery import discover
 from hosttune.errors import CommandFailed
-from hosttune.guest.seed import FOLDER
+from hosttune.guest.bundle import FOLDER
 from hosttune.handover.running import Handed, HandoverOptions, hand_over
 from hosttune.handover.targets import Asked
 from hosttune.handover.testguest import TestGuest

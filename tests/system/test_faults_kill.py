@@ -47,7 +47,7 @@ HERE = Path(__file__).parents[1]
 HAND_OVER = (
     "hosttune.handover.resets",
     "hosttune.handover.gpumemory",
-    "hosttune.handover.memoryclear",
+    "hosttune.handover.gpumemory",
     "hosttune.handover.network.virtual",
     "hosttune.handover.partitions",
     "hosttune.handover.erasing.holdback",

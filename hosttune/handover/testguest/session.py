@@ -17,7 +17,7 @@ import msgspec
 from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Refused, Unreadable, WriteFailed
 from hosttune.guest import guest_files
-from hosttune.guest.seed import asking_user_data, meta_data
+from hosttune.guest.bundle import asking_user_data, meta_data
 from hosttune.handover import record
 from hosttune.handover.targets import Target
 from hosttune.handover.testguest.order import (

@@ -14,9 +14,16 @@ import msgspec
 from hosttune.domain import elements
 from hosttune.domain.planned import mac_of
 from hosttune.gpu import reads_rom
-from hosttune.inventory.caches import groupings, whole_first, with_dies
 from hosttune.inventory.cliques import cliques
-from hosttune.inventory.cores import choose_cores, cores_in_groups, has_whole_cores, pin
+from hosttune.inventory.cores import (
+    choose_cores,
+    cores_in_groups,
+    groupings,
+    has_whole_cores,
+    pin,
+    whole_first,
+    with_dies,
+)
 from hosttune.inventory.devices import Closure, close_groups, identity
 from hosttune.inventory.names import uuid_of
 from hosttune.inventory.resources import LOCAL_DISTANCE, Core, Resources

@@ -16,9 +16,8 @@ from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.pages import NodeMemory
 from hosttune.inventory.resources import Resources
 from hosttune.inventory.virtualfunctions import functions_of, kept_of, made_here
-from hosttune.knobs.bootargs import off_arguments, passthrough, values, without_off
 from hosttune.knobs.gpus import release_actions
-from hosttune.knobs.kernelargs import IOMMU_PASSTHROUGH
+from hosttune.knobs.kernelargs import IOMMU_PASSTHROUGH, off_arguments, passthrough, values, without_off
 from hosttune.knobs.knob import KnobContext, make_action, split_findings, wanted
 from hosttune.knobs.registry import plan_guests_knobs, plan_host_knobs, plan_isolation
 from hosttune.linux.apparmor import LOCAL, RULE

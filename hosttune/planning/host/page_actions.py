@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.inventory.pages import GIB, HUGE_1G, NodeMemory
-from hosttune.knobs.bootargs import boot_pages
-from hosttune.knobs.kernelargs import BOOT_PAGES, HUGETLB_FREE_VMEMMAP
+from hosttune.knobs.kernelargs import BOOT_PAGES, HUGETLB_FREE_VMEMMAP, boot_pages
 from hosttune.knobs.knob import make_action, wanted
 from hosttune.knobs.registry import intent_in_force
 from hosttune.model import sysfs

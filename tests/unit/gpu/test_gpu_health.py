@@ -13,7 +13,7 @@ import pytest
 
 import hosttune
 from hosttune.gpu.amd import read_ras
-from hosttune.gpu.nvml import dump_from
+from hosttune.gpu.nvml_dump import dump_from
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader

@@ -16,8 +16,9 @@ import pynvml
 import pytest
 
 from hosttune.errors import BadInput
-from hosttune.gpu import nvml
-from hosttune.gpu.nvml import PLAIN, Asking, dump_from
+from hosttune.gpu import nvml_dump
+from hosttune.gpu.nvml import Asking
+from hosttune.gpu.nvml_dump import PLAIN, dump_from
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import Problem
@@ -398,7 +399,7 @@ def test_dump_is_json_that_names_each_gpu() -> None:
 
 def test_installed_bindings_have_every_function_that_is_asked_for() -> None:
     """A misspelt name would only ever be written down as unknown."""
-    source = Path(nvml.__file__).read_text()
+    source = Path(nvml_dump.__file__).read_text()
     asked = set(re.findall(r'"(nvml[A-Z]\w+|c_nvml\w+)"|library\.(\w+)', source))
     assert len(asked) > 30
     assert [name for pair in sorted(asked) for name in pair if name and not hasattr(pynvml, name)] == []

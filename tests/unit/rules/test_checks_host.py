@@ -32,7 +32,7 @@ from evidences import (
     with_pci,
 )
 
-from hosttune.discovery.cpu import read_clocks
+from hosttune.discovery.clocks import read_clocks
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader
 from hosttune.model.configuration import Fact
