@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from hosttune.cluster import between, pairplan
-from hosttune.cluster.between import BetweenRequest, CurrentRun, EndedRun, Player, Verb, run_between
+from hosttune.cluster.between import BetweenRequest, CurrentRun, EndedRun, Verb
 from hosttune.cluster.pairplan import (
     PORTS_RECORD,
     PairsOptions,
@@ -32,9 +31,7 @@ from hosttune.cluster.pairs.blame import blame
 from hosttune.cluster.pairs.judging import CUT, JudgedPair, joined, judged, rail_figures, remarks, verdict_of
 from hosttune.cluster.pairs.schedule import Pairing, regrouped, step_seconds, steps
 from hosttune.fleet.answers import has_answer_file, read_document
-from hosttune.fleet.inventory import Inventory, read_inventory
 from hosttune.fleet.membership import other_machine, unwatched
-from hosttune.fleet.playbook import play
 from hosttune.model.clock import now_text
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
@@ -281,23 +278,6 @@ PairsRequest = BetweenRequest[PairsOptions]
 PairsRun = EndedRun[PairsReport]
 
 
-def run_pairs(
-    asked: PairsRequest,
-    tell: Callable[[str], None],
-    *,
-    player: Player = play,
-    clock: Callable[[], datetime] = datetime.now,
-    reader: Callable[..., Inventory] = read_inventory,
-) -> PairsRun:
-    """Measure between the hosts of an inventory. `tell` gets a line a step. Raises BadInput and Refused."""
-    return run_between(_PAIRS, asked, tell, player=player, clock=clock, reader=reader)
-
-
-def report_of_past(results: str, run: str) -> PairsReport:
-    """Return the report of a run from its plan and files. Raises BadInput if it has no plan there."""
-    return between.report_of_past(_PAIRS, results, run)
-
-
 def _planned(current: CurrentRun[PairsOptions], hosts: Sequence[str]) -> tuple[str | None, PairsPlan]:
     """Ask every host for its ports, and plan rounds."""
     options = current.asked.options
@@ -361,4 +341,4 @@ def _step(
     return current.measure(pairplan.record_name(planned.number), made, seconds, f"{of}: {len(pairs)} pairs")
 
 
-_PAIRS = Verb("pairs", PairsPlan, _planned, _measured, report)
+PAIRS = Verb("pairs", PairsPlan, _planned, _measured, report)
