@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 
+import msgspec
+
 from hosttune.inventory.pages import NodeMemory
 from hosttune.inventory.resources import Core, NodeResources, Sharing, core_of
-from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.model.plan import Topology
 from hosttune.model.values import grouped
 
@@ -215,3 +216,29 @@ def _caches_seen(topology: Topology, sharing: Sharing) -> list[int]:
     return [
         ((socket << die_bits | die) << core_bits | core) << thread_bits >> cache_bits for socket, die, core in places
     ]
+
+
+# --- the shape of a guest --------------------------------------------------------------------------------------
+# How a guest is divided into cells, and what each cell needs. Pure values.
+
+
+class CellDemand(msgspec.Struct, frozen=True):
+    """What one cell needs: vCPUs and memory. `memory_bytes` is exact and a whole number of pages."""
+
+    vcpus: int
+    memory_bytes: int
+
+
+class GuestShape(msgspec.Struct, frozen=True):
+    """The cells of a guest, the threads used of each core, and the page size (None: ordinary memory)."""
+
+    cells: tuple[CellDemand, ...]
+    threads: int
+    page: int | None
+    share_cores: bool  # true with `smt: threads`
+    at_boot: bool = False  # the next boot reserves its pages, because they need more memory than is free now
+
+    @property
+    def vcpus(self) -> int:
+        """The vCPUs of the whole guest."""
+        return sum(cell.vcpus for cell in self.cells)

@@ -14,11 +14,10 @@ from functools import cached_property, lru_cache
 import msgspec
 from msgspec.structs import replace
 
-from hosttune.inventory.cores import caches_for, cores_needed, fitting_cores, groupings
+from hosttune.inventory.cores import CellDemand, GuestShape, caches_for, cores_needed, fitting_cores, groupings
 from hosttune.inventory.devices import Catalogue, countable_gpus, read_catalogue
 from hosttune.inventory.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
 from hosttune.inventory.resources import Core, NodeResources, Resources, read_resources
-from hosttune.inventory.shape import CellDemand, GuestShape
 from hosttune.inventory.vcpus import VcpuLimit, vcpu_limit
 from hosttune.model.host import Host
 from hosttune.model.intent import CellRequest, GuestIntent, Reserve

@@ -12,9 +12,8 @@ from typing import Any
 
 from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, by_name
 from hosttune.model.host import Host
-from hosttune.settings.files import OneFile
+from hosttune.settings.files import Ksm, NumaBalancing, OneFile, Thp
 from hosttune.settings.hook import INSTALLED, PLACE, LibvirtHook
-from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 from hosttune.settings.sysctl import DROP_IN, NAMES, Sysctl, sysctl_path
 
 

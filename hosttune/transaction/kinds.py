@@ -24,15 +24,14 @@ from hosttune.settings.block import NvmeQueue
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
 from hosttune.settings.drivers import Driver, SriovVfs
 from hosttune.settings.dropin import DropIn
+from hosttune.settings.files import NodeHugePages
 from hosttune.settings.hook import LibvirtHook
 from hosttune.settings.irqs import DefaultAffinity, IrqAffinity, IrqbalanceBan, SliceCpus
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.memory import NodeHugePages
 from hosttune.settings.pcie import AccessControl, Aspm, ReadRequest, RelaxedOrdering
 from hosttune.settings.setting import Setting
 from hosttune.settings.sysctl import Sysctl
-from hosttune.settings.vgpu import VgpuTypeSetting
-from hosttune.settings.virtual import VirtualFunction
+from hosttune.settings.virtual import VgpuTypeSetting, VirtualFunction
 from hosttune.transaction.guestfiles import FilesOfGuest
 
 _CLASSES: tuple[type[Setting], ...] = (

@@ -51,7 +51,7 @@ from hosttune.settings.bootloader import STATE as STAGED
 from hosttune.settings.drivers import UDEV_RULES
 from hosttune.settings.dropin import BOOT_UNIT, OURS, ruled
 from hosttune.settings.irqs import SLICES, slice_file
-from hosttune.settings.vgpu import VgpuTypeSetting
+from hosttune.settings.virtual import VgpuTypeSetting
 from hosttune.transaction.steps import setting_of_record
 
 # Files that hosttune writes whole: the kind or the target of the setting that has it.

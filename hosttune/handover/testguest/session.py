@@ -34,7 +34,7 @@ from hosttune.handover.testguest.planned import NAME, TestGuest, planned_guest, 
 from hosttune.hypervisor import unreachable
 from hosttune.hypervisor.connection import CHANGE_SECONDS, START_SECONDS, ask, virsh
 from hosttune.hypervisor.disk import Image, read_image
-from hosttune.hypervisor.ownstarts import record_devices_start
+from hosttune.hypervisor.state import record_devices_start
 from hosttune.journal import Store
 from hosttune.journal.state import mode_of
 from hosttune.machine.system import System, state_in

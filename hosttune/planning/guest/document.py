@@ -36,8 +36,7 @@ from hosttune.model.intent import GuestIntent, Network
 from hosttune.model.listing import numbered
 from hosttune.model.plan import Cell, Device, PlanFinding, PlannedGuest, PlannedPin, Topology, Unplaced
 from hosttune.model.values import CpuSet, address_key
-from hosttune.planning.guest.choice import Choice
-from hosttune.planning.guest.reasons import Decision, guest_findings, reasons
+from hosttune.planning.guest.reasons import Choice, Decision, guest_findings, reasons
 from hosttune.planning.mig.guest import MigParts, as_devices, mig_inside
 from hosttune.planning.pcie.tree import NoRoomOnBus, Tree, build_tree, tree_findings, with_host_places
 

@@ -37,8 +37,7 @@ from hosttune.settings.drivers import VFIO, Driver, SriovVfs
 from hosttune.settings.hook import INSTALLED, LibvirtHook
 from hosttune.settings.hook import PLACE as HOOK
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.vgpu import VgpuTypeSetting
-from hosttune.settings.virtual import VirtualFunction
+from hosttune.settings.virtual import VgpuTypeSetting, VirtualFunction
 
 # --- a hugetlbfs mount, and an AppArmor rule for it ----------------------------------------------------------
 # See `hosttune.linux.hugetlbfs` for the reason: a guest with huge pages does not start without a mount of its page

@@ -14,8 +14,8 @@ from hosttune.model.host import Host, NumaNode
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, PlanFinding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size, grouped
+from hosttune.settings.files import NodeHugePages
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.memory import NodeHugePages
 
 VMEMMAP = "/proc/sys/vm/hugetlb_optimize_vmemmap"
 VMEMMAP_OF_1G = 16 << 20  # struct pages of 64 bytes for 262144 pages of 4 KiB

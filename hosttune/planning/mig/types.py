@@ -20,7 +20,7 @@ from hosttune.model.host import Gpu, Host
 from hosttune.model.plan import Action, MigAssignment, PlanFinding, PlannedGuest, Step
 from hosttune.model.values import address_key
 from hosttune.model.vgpu import FRAMEWORKS, VgpuFunction, VgpuGpu
-from hosttune.settings.vgpu import VgpuTypeSetting
+from hosttune.settings.virtual import VgpuTypeSetting
 
 
 class _TypeChange(msgspec.Struct, frozen=True):

@@ -152,7 +152,7 @@ NAME_TOOLS = {
     "rules/checks/pcie.py",  # the source of a check
     "rules/checks/xids.py",
     "model/limits.py",  # the reason of a limit
-    "planning/fabric/steps.py",
+    "planning/fabric/guest.py",
     "settings/drivers.py",  # persistence mode; a driver that refuses raw writes
     "settings/dropin.py",  # units that start after the boot unit, if they exist
     "settings/vgpu.py",
