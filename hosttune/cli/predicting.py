@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -12,6 +12,7 @@ from hosttune.cli.commands import Command, Whole, host_options, read_host
 from hosttune.cli.output import FORMATS, detail, emit_report, exiting
 from hosttune.errors import BadInput
 from hosttune.journal.state import load
+from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.host import Host
 from hosttune.model.measured import Measured
 from hosttune.model.plan import PlannedGuest
@@ -20,7 +21,9 @@ from hosttune.model.validation import Validation
 from hosttune.predicting import Scope
 from hosttune.predicting import predict as predicted
 from hosttune.predicting.training import check_same_gpu, predict_training
-from hosttune.report.prediction import diagnosis_report, prediction_report
+
+if TYPE_CHECKING:
+    from hosttune.report.blocks import Report
 
 
 class OwnPeaks(NamedTuple):
@@ -136,9 +139,14 @@ def of_training(path: str, others: Sequence[str | None], own: OwnPeaks | None) -
 
 def show(predictions: Sequence[Prediction], output: str, host: Host | None = None) -> None:
     """Print predictions: one document, or a list of them."""
-
     document = predictions[0] if len(predictions) == 1 else list(predictions)
-    emit_report(document, output, lambda _: prediction_report(predictions, host))
+
+    def report(_: object) -> Report:
+        from hosttune.report.prediction import prediction_report  # here: JSON needs no report
+
+        return prediction_report(predictions, host)
+
+    emit_report(document, output, report)
 
 
 def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, hosts: int) -> list[Scope]:
@@ -229,4 +237,10 @@ def diagnose(
     bad = bool(diagnosis.causes) or any(figure.verdict in ("low", "impossible") for figure in diagnosis.figures)
     with exiting(context, 1 if bad else 0):
         name = ", ".join(map(os.path.basename, logs)) if logs and not (measured or validation) else None
-        emit_report(diagnosis, output, lambda diagnosis: diagnosis_report(diagnosis, host, name))
+
+        def report(diagnosis: Diagnosis) -> Report:
+            from hosttune.report.prediction import diagnosis_report  # here: JSON needs no report
+
+            return diagnosis_report(diagnosis, host, name)
+
+        emit_report(diagnosis, output, report)

@@ -236,8 +236,10 @@ def parse_topo_matrix(text: str) -> TopoMatrix | None:
 def _row_words(cells: list[str], devices: list[str]) -> list[str] | None:
     """Return the words of a row of the matrix; None for any other line."""
     words = cells[1 : len(devices) + 1]
-    whole = bool(cells) and cells[0] in devices and len(words) == len(devices) and all(map(_PATH.fullmatch, words))
-    return words if whole else None
+    if not cells or len(words) != len(devices) or not all(map(_PATH.fullmatch, words)):
+        return None
+    itself = [name for name, word in zip(devices, words, strict=True) if word == "X"]
+    return words if itself == [cells[0]] else None
 
 
 def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:

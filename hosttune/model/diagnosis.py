@@ -11,6 +11,7 @@ from hosttune.model.values import Document, Value, from_json
 
 DIAGNOSIS_SCHEMA = "hosttune.diagnosis/v1"
 
+OTHER_MACHINES = "runs of different machines"  # what a Doubt is of
 FigureVerdict = Literal["expected", "low", "impossible", "unknown"]
 # How a cause is supported, best first. Causes are ranked by it, never by weights.
 #   proven     an observation shows the fault, and the figure keeps to the bound that the fault sets

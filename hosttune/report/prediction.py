@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from hosttune.model.devicepath import DevicePath, GpuRoof
-from hosttune.model.diagnosis import Cause, Diagnosis, JudgedFigure
+from hosttune.model.diagnosis import OTHER_MACHINES, Cause, Diagnosis, JudgedFigure
 from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.prediction import PredictedFigure, Prediction
@@ -145,6 +145,8 @@ def diagnosis_report(diagnosis: Diagnosis, host: Host | None = None, name: str |
         trouble = next((doubt.why for doubt in diagnosis.problems if "no rule knows" in doubt.what), "")
         headline = "not decided: no line names a cause, and no figure is known to be low"
         headline = f"not decided: no rule knows the line {trouble}" if trouble else headline
+        apart = next((doubt for doubt in diagnosis.problems if doubt.what == OTHER_MACHINES), None)
+        headline = f"not decided: {apart.what}, {apart.why}" if apart else headline
         meaning = (
             told if diagnosis.figures else "Give the figure that is slow, or what shows links, ports and peer access."
         )

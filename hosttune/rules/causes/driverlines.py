@@ -110,11 +110,10 @@ DRIVER_LINES: tuple[FaultLine, ...] = (
               "install this kernel's headers and build it (dkms autoinstall -k $(uname -r)), or boot the kernel that"
               " dkms status names",
               "dkms(8)"),
-    FaultLine(r"(?m:^)nouveau {1,24}\d{5,9} {1,8}\d[^\n]{0,60}(?=[\s\S]{0,8000}?couldn't communicate with the NVIDIA)"
-              r"|couldn't communicate with the NVIDIA driver(?=[\s\S]{0,8000}?(?m:^)nouveau {1,24}\d{5,9} {1,8}\d)",
+    FaultLine(r"couldn't communicate with the NVIDIA driver",
               "another driver of the host (nouveau) has the GPU",
               "blacklist nouveau (options nouveau modeset=0), update-initramfs -u or dracut -f, and reboot",
-              "NVIDIA driver README, nouveau"),
+              "NVIDIA driver README, nouveau", beside=r"(?m:^)nouveau {1,24}\d{5,9} {1,8}\d"),
     FaultLine(r"Failed to install the kernel module through DKMS"
               r"|make\[\d\]: \*\*\* \[(?:/usr/src/linux-|/usr/lib/modules/|/lib/modules/|scripts/Makefile\.build)"
               r"[^]\n]{1,160}\] Error \d{1,3}|Failed to run `[^`\n]{0,20}dkms (?:build|install)"

@@ -12,6 +12,7 @@ class FaultLine(NamedTuple):
     """`pattern`: from the line's first fixed letters on. `says`: what is wrong, `remedy` what to do against it.
 
     `follows`: what the kernel says of the same time comes before it: it can be a consequence on another host.
+    `beside`: what must be in the text, too, before it or after it.
     """
 
     pattern: str
@@ -19,6 +20,7 @@ class FaultLine(NamedTuple):
     remedy: str
     source: str
     follows: bool = False
+    beside: str = ""
 
 
 _GUIDE = "NCCL user guide, Troubleshooting"
@@ -225,12 +227,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               " PSM2_MAX_CONTEXTS_PER_JOB"
               " for jobs that share a host, or num_user_contexts of the module hfi1 (twice the CPUs)",
               "cornelisnetworks/opa-psm2; Linux drivers/infiniband/hw/hfi1; open-mpi/ompi issue 9575"),
-    FaultLine(r"hfi1 units: total -1, active 0[^\n]{0,60}(?=[\s\S]{0,20000}?PortState: {1,8}Active)"
-              r"|PortState: {1,8}Active(?=[\s\S]{0,20000}?hfi1 units: total -1)",
+    FaultLine(r"hfi1 units: total -1, active 0[^\n]{0,60}",
               "PSM2 does not find the Omni-Path adapter: it was renamed",
               "give it back its name hfi1_0: rdma-core's rule 60-rdma-persistent-naming with NAME_KERNEL (a copy in"
               " /etc/udev/rules.d), then reboot",
-              "rdma-core, kernel-boot/rdma-persistent-naming.rules; cornelisnetworks/opa-psm2 issue 43"),
+              "rdma-core, kernel-boot/rdma-persistent-naming.rules; cornelisnetworks/opa-psm2 issue 43",
+              beside="PortState: {1,8}Active"),
     FaultLine(r"PSM2? and driver version mismatch[^\n]{0,30}|OPX and driver version mismatch",
               "the Omni-Path library and the driver hfi1 do not fit each other",
               "install libpsm2 (or libfabric with opx) and the driver of one release, also in the container",
@@ -239,12 +241,12 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "GDRCopy's module does not work with the GPU's driver that runs",
               "build and install gdrdrv anew for this kernel and driver (DKMS package), and load it",
               "NVIDIA/gdrcopy README and issue 30"),
-    FaultLine(r"(?:nvcr\.io/|\bdocker (?:run|exec)|[Cc]ontainer\b|root@\S{1,64}:/workspace)[^\n]{0,80}"
-              r"(?=[\s\S]{0,20000}?(?:provider efa output empty|fi_getinfo: -61|fi_getinfo\(\) call failed: No data))",
+    FaultLine(r"(?:provider efa output empty|fi_getinfo: -61|fi_getinfo\(\) call failed: No data)[^\n]{0,40}",
               "the container does not have the NIC's devices (EFA): libfabric sees none",
               "give it /dev/infiniband (docker run --device=/dev/infiniband/uverbs0 of each, or --privileged; in"
               " Kubernetes vpc.amazonaws.com/efa); fi_info -p efa must list them in it as on the host",
-              "aws-ofi-nccl issue 1020"),
+              "aws-ofi-nccl issue 1020",
+              beside=r"nvcr\.io/|\bdocker (?:run|exec)|[Cc]ontainer\b|root@\S{1,64}:/workspace"),
     FaultLine(r"NET/OFI [Ss]elected [Pp]rovider is (?:tcp|sockets|udp)|NET/OFI Only EFA provider is supported"
               r"|NET/OFI Couldn't find any optimal provider|NET/OFI Unable to find a protocol that worked"
               r"|provider efa output empty list|fi_getinfo: -61 \([^)\n]{1,40}\)"
@@ -842,22 +844,17 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the program was not built for this GPU",
               "take a build that has the GPU's compute capability (newer PyTorch, CUDA or NCCL)",
               "CUDA runtime API, cudaErrorNoKernelImageForDevice"),
-    FaultLine(r"Available Tensor Operations:\s{1,20}\[ \] NCCL\s{1,20}\[ \] DDL\s{1,20}\[ \] CCL\b"
-              r"(?=[\s\S]{0,40000}?(?:\bGPUs?\b|\bCUDA))"
-              r"|(?:\bGPUs?\b|\bCUDA)(?=[\s\S]{0,20000}?Available Tensor Operations:\s{1,20}\[ \] NCCL\s{1,20}"
-              r"\[ \] DDL\s{1,20}\[ \] CCL\b)",
+    FaultLine(r"Available Tensor Operations:\s{1,20}\[ \] NCCL\s{1,20}\[ \] DDL\s{1,20}\[ \] CCL\b",
               "Horovod was built without NCCL: the gradients of the GPUs go through the CPU",
               "build it anew where NCCL's headers are: HOROVOD_GPU_OPERATIONS=NCCL pip install --no-cache-dir horovod;"
               " horovodrun --check-build must show [X] NCCL",
-              "horovod docs/gpus.rst; horovod issue 2077"),
-    FaultLine(r"# CONFIG_(?:HSA_AMD_P2P|PCI_P2PDMA) is not set"
-              r"(?=[\s\S]{0,20000}?(?:\bhip[A-Z]\w|ROCm|\brocm|\b[Rr][Cc][Cc][Ll]\b|access_peer|\bgfx\d{3}))"
-              r"|(?:\bhip[A-Z]\w|ROCm|\brocm|\b[Rr][Cc][Cc][Ll]\b|access_peer|\bgfx\d{3})[^\n]{0,60}"
-              r"(?=[\s\S]{0,20000}?# CONFIG_(?:HSA_AMD_P2P|PCI_P2PDMA) is not set)",
+              "horovod docs/gpus.rst; horovod issue 2077", beside=r"\bGPUs?\b|\bCUDA"),
+    FaultLine(r"# CONFIG_(?:HSA_AMD_P2P|PCI_P2PDMA) is not set",
               "the kernel has no copies between AMD's GPUs over PCIe: CONFIG_HSA_AMD_P2P or PCI_P2PDMA is not set",
               "boot a kernel with CONFIG_PCI_P2PDMA and CONFIG_HSA_AMD_P2P (Linux 6.0 and later; zgrep P2P"
               " /proc/config.gz), or install ROCm's own amdgpu (DKMS); then iommu=pt",
-              "Linux drivers/gpu/drm/amd/amdkfd/Kconfig, HSA_AMD_P2P; AMD, IOMMU and PCIe P2P"),
+              "Linux drivers/gpu/drm/amd/amdkfd/Kconfig, HSA_AMD_P2P; AMD, IOMMU and PCIe P2P",
+              beside=r"\bhip[A-Z]\w|ROCm|\brocm|\b[Rr][Cc][Cc][Ll]\b|access_peer|\bgfx\d{3}"),
     FaultLine(r"row remapping failed|Found \d{1,9} (?:faulty|NaN-value) memory elements on GPU"
               r"|A memory mismatch was detected on GPU|Detected a miscompare failure in the L1 cache",
               "a GPU's memory gives wrong data, or could not be repaired",
@@ -948,14 +945,11 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "dmesg (mce, EDAC, XIDs); run it on each GPU and each host alone; clocks, limits and memory's timings"
               " of the board; else another build of the libraries",
               "HPL, HPL_pdtest.c; STREAM, checkSTREAMresults"),
-    FaultLine(r"Width x[124] \(downgraded\)(?=[\s\S]{0,40000}?(?:Verification error @ element|Out of bounds values :"
-              r" [1-9]"
-              r"|Data Path Validation))"
-              r"|(?:Verification error @ element|Out of bounds values : [1-9])[^\n]{0,80}"
-              r"(?=[\s\S]{0,40000}?Width x[124] \(downgraded\))",
+    FaultLine(r"(?:Verification error @ element|Out of bounds values : [1-9]|Data Path Validation)[^\n]{0,80}",
               "the way to a GPU is bad: its link has lost lanes, and copies do not arrive as they were sent",
               "reseat or replace the card, its riser and cables, and try another slot; see CorrErr+ and AER in dmesg",
-              "pciutils ls-caps.c, cap_express_link: downgraded; NVIDIA/cuda-samples issue 48"),
+              "pciutils ls-caps.c, cap_express_link: downgraded; NVIDIA/cuda-samples issue 48",
+              beside=r"Width x[124] \(downgraded\)"),
     FaultLine(r"(?i:selected provider is cxi)[^\n]{0,60}"
               r"(?=[\s\S]{0,200000}?Out of bounds values : [1-9]\d{0,9} FAILED)",
               "sums between hosts are wrong with libfabric's cxi: on Grace Hopper its use of GDRCopy is the known"
@@ -1248,8 +1242,7 @@ FAULT_LINES: tuple[FaultLine, ...] = (
               "the port has no address in the fabric: no subnet manager has set it up",
               "run opensm on one host, or the switch's own; ibstat must then show Active and an SM lid",
               "linux-rdma/perftest perftest_resources.c; rdma-core, opensm"),
-    NO_LID._replace(pattern=rf"(?:{NO_LID.pattern})(?=[\s\S]{{0,40000}}?Port number \d{{1,3}} state is Down)"
-                            rf"|Port number \d{{1,3}} state is Down(?=[\s\S]{{0,40000}}?(?:{NO_LID.pattern}))"),
+    NO_LID._replace(beside=r"Port number \d{1,3} state is Down"),
     FaultLine(r"Port number \d{1,3} state is (?!Active)\w{1,16}|Link layer on port \d{1,3} is Unknown",
               "the port of the test is not up",
               "ibstat: Polling is no signal (cable, its other end), Initializing no subnet manager; give another device"
@@ -1640,10 +1633,10 @@ SYMPTOMS: tuple[FaultLine, ...] = (
               "reset or power-cycle it; the firmware files (linux-firmware) must fit the driver; a passed GPU must have"
               " been reset by the host; a bridge between GPUs can be defective: start it without",
               "Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c, amdgpu_psp.c; ROCm/legacy-rocm-build issue 2747"),
-    FaultLine(r"mca pml ucx\b(?=[\s\S]{0,20000}?\bhfi1_\d)|\bhfi1_\d(?=[\s\S]{0,20000}?mca pml ucx\b)",
+    FaultLine(r"mca pml ucx\b",
               "MPI goes over UCX, which has no way of its own for Omni-Path: verbs are slow there",
               "mpirun --mca pml cm --mca mtl psm2 (or mtl ofi with FI_PROVIDER=psm2 or opx)",
-              "Intel Omni-Path, Performance Tuning; openucx/ucx issue 3196"),
+              "Intel Omni-Path, Performance Tuning; openucx/ucx issue 3196", beside=r"\bhfi1_\d"),
     FaultLine(r"UCX_TLS=(?![^\s,]{0,40}(?:all|ib)\b)(?=\S{0,80}gdr_copy)(?!\S{0,80}cuda(?:_copy)?(?:,|\s|$))[\w,]{4,80}"
               r"(?=[\s\S]{0,20000}?(?:Buffer on DEVICE \(D\)|-m cuda| D [DH]\b))",
               "UCX_TLS has gdr_copy alone for GPU memory: it reads from a GPU at a few hundred MB/s",

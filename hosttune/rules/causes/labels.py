@@ -32,7 +32,9 @@ _LABELS = tuple(
         (
             r"(?!Lnk|NVRM|AMD-Vi|DMAR|mce|nvidia-(?:nvswitch|container|modeset|uvm)|kernel:|vfio-pci:|qemu-|kvm:|modprobe:"
             r"|(?:amdgpu|nvidia(?:_\w{2,8})?|ice|igb|i40e|irdma|qede):|ibwarn:|ping:|iperf3:|mlx[45]:"
-            r"|(?i:error|fatal|warning|(?:gpu|hpu|rank)\d{1,3}):|[A-Z_]{4,60}:"
+            r"|(?i:error|fatal|warning):|[A-Z_]{4,60}:"
+            # figures of GPU 7, not lines of a host of that name
+            r"|(?i:gpu|hpu|rank)(?:0|[1-9]\d{0,2}): (?![ #]|\S{1,64}:\d{1,10}:\d)"
             r"|\d{1,4}: [\w.@-]{1,32}: <|[\w.]{1,60}(?:Error|Exception):|lib[\w+-]{2,40}\.so"
             r"|(?:[gs]et_mempolicy|mbind|panic|orted|prted|srun|slurm\w{1,8}|enroot-\w{1,16}): )"
             r"([\w.-]{1,64}): (?!\d+$)",

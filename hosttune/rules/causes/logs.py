@@ -151,15 +151,21 @@ def read_log(text: str, where: str) -> tuple[Measured, str, tuple[Doubt, ...]]:
             ranks.setdefault(who, []).append(line)
     del lines
     outputs = {who: "\n".join(lines) for who, lines in ranks.items()} if len(ranks) > 1 else {"": whole}
+    # A launcher such as pdsh starts a run on each host: that they do not talk with each other is no fault.
+    apart = len(ranks) > 1 and {host for host, _ in _RANK.findall(whole)} == set(outputs)
+    together = "\n".join(outputs.values()) if apart else whole
     parts: list[tuple[str, Measured]] = []
     unused: list[Doubt] = []
     for log in tools:
         runs = [
             (who, command, run)
-            for who, output in ({"": whole} if log.everyone else outputs).items()
+            for who, output in ({"": together} if log.everyone else outputs).items()
             for command, run in _runs(log, output)
         ]
         check_count(len(runs), "figures of a diagnosis", where)  # each run has one at least
+        on = [dict(_RANK.findall(run)) for *_, run in runs] if len(runs) > 1 else []
+        if len(set().union(*on)) > 1 and all(len(hosts) == 1 for hosts in on):  # a run of each host
+            runs = [(who or " ".join(hosts), command, run) for (who, command, run), hosts in zip(runs, on, strict=True)]
         several = len({who for who, *_ in runs}) > 1
         commanded = []
         for who, command, run in runs:

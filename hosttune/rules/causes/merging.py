@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from hosttune.model.diagnosis import Doubt
-from hosttune.model.measured import Measured, Nics, Observations, Setup, Stated
+from hosttune.model.diagnosis import OTHER_MACHINES, Doubt
+from hosttune.model.measured import Figure, Measured, Nics, Observations, Setup, Stated
 
 _FEW = 4  # times as many NICs as a run uses: it leaves most of them out
 
@@ -22,12 +22,12 @@ def merge(parts: Iterable[tuple[str, Measured]]) -> tuple[Measured, tuple[Doubt,
     setup: dict[str, Any] = {}
     seen: dict[str, Any] = {}
     environment: dict[str, Any] = {}
-    figures: list[Any] = []
+    figures: list[tuple[str | None, Figure]] = []
     said: dict[str, str] = {}
     stated: list[Stated] = []
     doubts: dict[str, Doubt] = {}
     for where, part in parts:
-        figures += part.figures
+        figures += ((part.setup.gpu, figure) for figure in part.figures)
         _join(environment, dict(part.setup.environment), f"{where}: setup.environment", doubts)
         nics = part.setup.nics
         known = {
@@ -41,10 +41,12 @@ def merge(parts: Iterable[tuple[str, Measured]]) -> tuple[Measured, tuple[Doubt,
         _join(seen, observed, f"{where}: observations", doubts)
     ports = {name: setup.pop(f"nics.{name}", None) for name in Nics.__struct_fields__}
     of_all = Nics(**ports) if any(value is not None for value in ports.values()) else None
+    if any(doubt.what == OTHER_MACHINES for doubt in doubts.values()):  # their figures are no equals
+        figures = [(gpu, msgspec.structs.replace(one, subject=f"{gpu}: {one.subject}")) for gpu, one in figures]
     merged = Measured(
         version=1,
         setup=Setup(**setup, nics=of_all, environment=environment),
-        figures=tuple(figures),
+        figures=tuple(figure for _, figure in figures),
         observations=Observations(**seen, said=said, stated=tuple(dict.fromkeys(stated))),
     )
     return merged, tuple(doubts.values())
@@ -66,9 +68,10 @@ def _join(into: dict[str, Any], facts: dict[str, Any], where: str, doubts: dict[
             into[name] = before if value == "pcie" else value  # a path is there, and peer access is not
             continue
         into[name] = None
-        doubts[name] = Doubt(
-            what="two sources differ", where=f"{where}.{name}", why=f"{name}: {before!r} and {value!r}"[:300]
-        )
+        what, why = "two sources differ", f"{name}: {before!r} and {value!r}"
+        if name == "gpu":
+            what, why = OTHER_MACHINES, f"of {before!r} and of {value!r}: give the output of each machine alone"
+        doubts[name] = Doubt(what=what, where=f"{where}.{name}", why=why[:300])
 
 
 def _same(name: str, before: Any, value: Any) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import COLLECTIVES, Measured, Observations
 from hosttune.predicting.shape import HostShape
+from hosttune.rules.causes.contrasts import contrasted
 from hosttune.rules.causes.equals import BESIDE, FALLEN
 from hosttune.rules.causes.verdicts import Judged
 from hosttune.rules.engine import Finding, Rule
@@ -172,11 +173,17 @@ def rule(
             id=cause,
             title=function.__doc__ or "",
             about="figures",
-            judge=lambda case: filter(None, (function(case) or of_unread(case),)),
+            judge=lambda case: filter(None, (function(case) or _of_contrast(cause, case) or of_unread(case),)),
             **declaration,
         )
 
     return declare
+
+
+def _of_contrast(cause: str, case: Case) -> Finding | None:
+    """Return what people's own comparison of two figures shows of a cause."""
+    shown = contrasted(cause, case.figures) if case.written else None
+    return supports("fits", (shown[0],), shown[1]) if shown else None
 
 
 def supports(grade: Grade, evidence: Sequence[str], explains: tuple[Judged, ...] = ()) -> Finding:

@@ -246,7 +246,10 @@ def _links_down(case: Case) -> Finding | None:
     if case.seen.p2p == "pcie" and (shape.links or shape.switched) and not (shape.switched and _all_links(case)):
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
     low = _low_pairs(case)
-    if case.shape.linked and (apart := case.apart(("p2p",))):
+    apart = tuple(
+        judged for judged in case.apart(("p2p", *COLLECTIVES)) if judged.figure.metric == "p2p" or judged.hosts == 1
+    )
+    if case.shape.linked and apart:
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
     if not low or not case.shape.linked or case.seen.p2p is not None:
         return None
@@ -386,7 +389,7 @@ def small_messages(case: Case) -> Finding | None:
     """The time of the steps, not the bandwidth, limits a message of this size."""
     about = case.low((*NETWORK, "p2p", "h2d", "d2h"))
     if case.written:  # a log has every size, people give the one that they ask about
-        about += tuple(judged for judged in case.about(NETWORK) if judged.verdict == "unknown")
+        about += tuple(judged for judged in case.about((*NETWORK, "h2d", "d2h")) if judged.verdict == "unknown")
     verdicts = [verdict for verdict in about if latency_share(case, verdict) >= _LATENCY]
     words = [
         f"{verdict.name}: {verdict.figure.size_bytes:,.0f} bytes; "

@@ -27,6 +27,7 @@ _FAR = re.compile(
 )
 BY_NODE = re.compile(r"\b(?:numa|node|socket|cpu)s? ?[0-9]", re.IGNORECASE)
 _ON_HOST = re.compile(r"(?i)\b(?:bare[- ]?metal|on the host|of the host)\b")
+_TWO_ALONE = 2.0  # times what all give, over one switch
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
 
 
@@ -59,6 +60,10 @@ def far_node(case: Case) -> Finding | None:
         return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
     if apart := tuple(verdict for verdict in case.apart(near) if BY_NODE.search(verdict.figure.subject[:400])):
         return supports("fits", tuple(f"{verdict.name}: {verdict.apart}" for verdict in apart), apart)
+    if across := _across_sockets(case):
+        return supports(
+            "fits", ("two of these GPUs reach much more: the path between the others crosses CPUs",), across
+        )
     low = case.low(near)
     fine = [judged for judged in case.figures if judged.figure.metric in HOST_COPIES and judged.verdict == "expected"]
     if several_alike(case) and len(fine) == len(low) > 1:
@@ -75,6 +80,15 @@ def far_node(case: Case) -> Finding | None:
         return supports("default", ("a process runs on either socket unless it is bound; it was not read",), low)
     low = low or tuple(v for v in case.low(("rdma-write",)) if "GPU" not in v.name)
     return supports("possible", ("the node of the memory was not read",), low) if low and not alone else None
+
+
+def _across_sockets(case: Case) -> tuple[Judged, ...]:
+    """Return low collectives of GPUs without links, of which two alone reach much more."""
+    of_two = [
+        v.value or 0 for v in case.figures if v.figure.metric in COLLECTIVES and v.figure.subject.startswith("2 GPUs")
+    ]
+    slow = case.local if of_two and not case.shape.linked and case.seen.p2p == "pcie" else ()
+    return tuple(v for v in slow if v.verdict == "low" and (v.value or 0) * _TWO_ALONE < max(of_two))
 
 
 @rule(

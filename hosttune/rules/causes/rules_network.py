@@ -374,7 +374,9 @@ def congestion(case: Case) -> Finding | None:
     ):  # fmt: skip
         fine = near[farther[0].figure.metric].name
         return supports("fits", (f"{farther[0].name} is low, and {fine} as it should be: ports are in order",), farther)
-    if apart := case.apart(NETWORK):
+    if apart := tuple(
+        judged for judged in case.apart(NETWORK) if judged.hosts != 1 or judged.figure.metric == "rdma-write"
+    ):
         return supports("fits", tuple(f"{judged.name}: {judged.apart}" for judged in apart), apart)
     if crowded := tuple(judged for judged in low if re.search(_AT_ONCE, judged.figure.subject[:400])):
         return supports("fits", (f"{crowded[0].name}: flows that run together share links by chance",), crowded)

@@ -6,6 +6,7 @@ import re
 
 from hosttune.model.measured import COLLECTIVES
 from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, CauseRule, observed, rule, slower_run, supports
+from hosttune.rules.causes.verdicts import BOTH_WAYS
 from hosttune.rules.engine import Finding
 
 _LINES = 4
@@ -76,7 +77,9 @@ def artefact(case: Case) -> Finding | None:
     )  # fmt: skip
     if cached and not above:
         return supports("fits", (f"{cached[0].name}: such small arrays can stay in the GPU's cache",), cached)
-    if case.seen.bidirectional_sum and not any(judged.verdict == "low" for judged in case.figures):
+    if case.seen.bidirectional_sum and not any(
+        judged.verdict == "low" or re.search(BOTH_WAYS, judged.figure.subject[:400]) for judged in case.figures
+    ):  # where the subject says so the model counts both
         words.append("the figure is the sum of both directions")
     words += [
         f"{judged.name} is up to twice the bound: both directions, or sparse products?"

@@ -9,8 +9,6 @@ from hosttune.rules.causes.rules_guest import several_alike
 from hosttune.rules.engine import Finding
 
 _LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART, _HELD = 0.9, 0.97, 0.04, 0.5
-_COLD, _WARM = r"(?i)\bcold|first|start|begin", r"(?i)\b(?:hot|warm|sustained|steady|minutes)\b"
-_FALLS = 0.5, 0.93  # what heat leaves of a figure: 0.95 and more is noise, less than half of it another fault
 _WORKING_CLOCK = 1000.0  # MHz; products run at more on V100 (boost 1,530), A100 (1,410) and H100 (1,980)
 _FULL_LOAD = r"(?i)full load|burn|stress|gemm|matmul|product"  # what takes a board to its limit
 _REFRESHED = 0.6  # of the bound: refreshing twice as often does not cost more
@@ -19,6 +17,7 @@ _REASONS = "nvml.h, clocks event reasons"
 
 @rule(
     "power-cap",
+    tier="run",
     source=f"{_REASONS}: SW power cap; the limit is below the board's default, or the load needs more",
     remedy="set the board's default limit (hosttune plan, settings.power_limit_watts); at the default it is the"
     " board's design",
@@ -63,6 +62,7 @@ def _held(case: Case) -> Finding | None:
 
 @rule(
     "thermal",
+    tier="run",
     source=f"{_REASONS}: SW and HW thermal slowdown",
     remedy="check fans, air flow and water; then hosttune validate (gpu-temperature)",
     confirm="temperature and clock reasons during the run: hosttune validate --level 2 (load-temperature)",
@@ -74,16 +74,6 @@ def heat(case: Case) -> Finding | None:
     if case.seen.thermal_slowdown is not None:
         words = case.told("thermal_slowdown", "thermal slowdown is active")
         return observed(case, words, case.about((*CLOCKS, *WORK, *ON_GPU))) if case.seen.thermal_slowdown else None
-    worked = case.about((*CLOCKS, *WORK))
-    before = [judged for judged in worked if re.search(_COLD, judged.name)]
-    fallen = [
-        (f"{warm.name}: less than when cold ({cold.name})", warm)
-        for warm in worked if re.search(_WARM, warm.name)
-        for cold in before
-        if cold.figure.metric == warm.figure.metric and _FALLS[0] < (warm.value or 0) / (cold.value or 1) < _FALLS[1]
-    ]  # fmt: skip
-    if fallen:
-        return supports("fits", (fallen[0][0],), (fallen[0][1],))
     low = case.low(("device-copy",))
     slowed = all(judged.value and judged.bound and judged.value > judged.bound * _REFRESHED for judged in low)
     if low and slowed and not several_alike(case, ("device-copy",)):

@@ -125,7 +125,7 @@ def _told(rows: Iterable[FaultLine], text: str) -> Iterator[Stated]:
     for row in rows:
         match = search(row.pattern, text)
         lines = {text.rfind("\n", 0, place) for place in match.span()} if match else set()
-        if match and begins.isdisjoint(lines):
+        if match and begins.isdisjoint(lines) and (not row.beside or search(row.beside, text)):
             begins |= lines
             yield Stated(says=row.says, line=" ".join(match[0].split()), remedy=row.remedy, source=row.source)
 

@@ -194,7 +194,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
         if shape.slot_gb_per_s and "GPU memory" in figure.subject:  # its data crosses the GPU's slot
             bound, typical = bound and min(bound, shape.slot_gb_per_s), typical and min(typical, shape.slot_gb_per_s)
     both = (  # a copy within a GPU always counts what is read and written
-        figure.metric != "device-copy" and re.search(r"(?i)both directions|bidirectional|\bbidir\b", told) is not None
+        figure.metric != "device-copy" and re.search(BOTH_WAYS, told) is not None
     )
     bound, typical = (None if rate is None else rate * (2 if both else 1) for rate in (bound, typical))
     averaged = AVERAGE.search(figure.subject) is not None and not _OF_LARGE.search(figure.subject)
@@ -214,6 +214,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=many)
 
 
+BOTH_WAYS = r"(?i)both directions|bidirectional|\bbidir\b"
 SHARE = r"(?i)\bgpu's share|\b(?:per|each) gpu\b"  # of what a GPU has of a host's ports
 _OF_LARGE = re.compile(r"(?i)\bover (?:\d+ ?g|(?:1(?:2[89]|[3-9]\d)|[2-9]\d\d) ?m)i?b\b")  # 128 MB and more
 AVERAGE = re.compile(r"(?i)\b(?:average|avg|mean)\b")  # over sizes of messages

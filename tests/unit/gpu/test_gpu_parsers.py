@@ -173,6 +173,13 @@ def test_nvml_record_that_is_none_is_refused(text: str) -> None:
     assert caught.value.where == "nvml.json"
 
 
+def test_a_row_of_the_matrix_that_is_not_itself_at_its_place_is_no_row() -> None:
+    rows = ("GPU0", "X", "NV4"), ("GPU1", "X", "NV4")
+    matrix = parse_topo_matrix("\n".join(("\tGPU0\tGPU1", *map("\t".join, rows))))
+    assert matrix is not None
+    assert matrix.paths == {"GPU0": {"GPU1": "NV4"}}
+
+
 # --- what is told twice --------------------------------------------------------------------------------------
 
 ROWS = "<remapped_rows><remapped_row_pending>{}</remapped_row_pending></remapped_rows>"

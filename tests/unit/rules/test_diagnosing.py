@@ -286,6 +286,30 @@ OTHERS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = {
 SECOND = {"nvls-expected-not-available"}  # the same figure fits nvls-off as well
 
 
+@pytest.mark.parametrize(
+    ("cause", "metric", "slow", "fast"),
+    [
+        ("thermal", "tokens-per-second", "decode, after 10 minutes", "decode, first minute"),
+        ("measurement-artefact", "device-copy", "first run after start", "second run"),
+        ("storage", "storage-read", "dataset on the NFS mount", "dataset on local NVMe"),
+        ("nic-on-other-socket", "rdma-write", "GPU 4, far from the adapter", "GPU 0, near the adapter"),
+        ("small-message-latency", "tokens-per-second", "tensor parallel on 2 hosts", "tensor parallel on 1 host"),
+        ("p2p-disabled", "tokens-per-second", "2 GPUs, tensor parallel", "2 GPUs, layers split"),
+    ],
+)
+def test_two_figures_that_differ_in_one_circumstance(cause: str, metric: str, slow: str, fast: str) -> None:
+    unit = {"tokens-per-second": "tokens/s"}.get(metric, "GB/s")
+
+    def caused(of_slow: float, of_fast: float, unit: str = unit) -> list[str]:
+        rows = ((fast, of_fast), (slow, of_slow))
+        figures = [{"metric": metric, "subject": subject, "value": value, "unit": unit} for subject, value in rows]
+        return names(diagnose(Measured.from_yaml(json.dumps({"version": 1, "figures": figures})), written=True))
+
+    assert caused(4.0, 8.0)[:1] == [cause]
+    assert caused(8.0, 4.0, "s")[:1] == [cause]  # a time: more is slower
+    assert caused(8.0, 8.0) == caused(8.0, 4.0) == []
+
+
 def of_others(cause: str, value: float | None = None) -> Diagnosis:
     setup, row, seen = OTHERS[cause]
     figure = dict(zip(("metric", "subject", "value", "unit", "size_bytes"), row, strict=True))

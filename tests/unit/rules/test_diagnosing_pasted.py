@@ -19,6 +19,7 @@ from hosttune.errors import BadInput
 from hosttune.gpu import KERNEL_LINES
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.measured import Measured, Nics
+from hosttune.report.prediction import diagnosis_report
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.clusterlines import CLUSTER_FAILURES, CLUSTER_LINES, CLUSTER_SYMPTOMS
 from hosttune.rules.causes.driverlines import DRIVER_LINES, DRIVER_SYMPTOMS
@@ -705,6 +706,48 @@ def test_a_run_on_a_part_of_a_host_is_no_contradiction() -> None:
     ranks = "a:1:2 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n"
     measured, _, doubts = read_log(topology + ranks, "a.log")
     assert (measured.setup.gpus_per_host, [doubt for doubt in doubts if doubt.what == "two sources differ"]) == (1, [])
+
+
+def a_run(host: str, gpu: str, busbw: float) -> list[str]:
+    """Return what nccl-tests prints of one all-reduce on eight GPUs."""
+    ranks = [f"#  Rank  {n} Group  0 Pid 7{n} on {host} device  {n} [0x{n}] {gpu}" for n in range(8)]
+    row = f"{8589934.592 * 1.75 / busbw:.1f} {busbw / 1.75:.2f}   {busbw:.2f}      0"
+    return [
+        "# nThread 1 nGpus 8 minBytes 8589934592",
+        *ranks,
+        f" 8589934592 2147483648 float sum -1 {row} {row}",
+    ]
+
+
+def by_pdsh(*runs: list[str]) -> str:
+    """Return their lines as they arrive: those of all hosts in turn, each with its host before it."""
+    hosts = [run[1].split(" on ")[1].split()[0] for run in runs]
+    return "\n".join(
+        f"{host}: {line}" for lines in zip(*runs, strict=True) for host, line in zip(hosts, lines, strict=True)
+    )
+
+
+@pytest.mark.parametrize("mixed", [by_pdsh, lambda *runs: "\n".join(line for run in runs for line in run)])
+def test_runs_of_several_hosts_in_one_file(mixed: Callable[..., str]) -> None:
+    """Each host ran its own test: equals are compared by host, and no network is between them."""
+    slow, well = (a_run(host, "NVIDIA A100-SXM4-80GB", rate) for host, rate in (("gpu02", 60.0), ("gpu03", 234.0)))
+    found = diagnose(read(mixed(slow, well)))
+    assert [(figure.subject, figure.verdict) for figure in found.figures] == [
+        ("gpu02: 8 GPUs", "low"), ("gpu03: 8 GPUs", "expected")]  # fmt: skip
+    assert names(found)[0] == "nvlink-down-or-missing"
+    assert not {"log-line", "network-congestion-or-routing"} & {*names(found)}
+
+
+@pytest.mark.parametrize("mixed", [by_pdsh, lambda *runs: "\n".join(line for run in runs for line in run)])
+def test_runs_of_different_machines_in_one_file(mixed: Callable[..., str]) -> None:
+    """No model holds for both, and neither is the measure of the other: that is said first."""
+    text = mixed(a_run("gpu01", "NVIDIA H200", 477.0), a_run("gpu02", "NVIDIA A100-SXM4-80GB", 60.0))
+    measured, _, doubts = read_log(text, "both.log")
+    found = msgspec.structs.replace(diagnose(measured), problems=doubts)
+    assert names(found) == []
+    assert {figure.verdict for figure in found.figures} == {"unknown"}
+    assert "of 'NVIDIA H200' and of 'NVIDIA A100-SXM4-80GB': give the output of each machine alone" in (
+        diagnosis_report(found).headline)  # fmt: skip
 
 
 def test_a_few_links_to_each_peer_are_no_switch() -> None:
