@@ -218,7 +218,7 @@ def _in_whole_caches(context: PlanningContext, copies: Mapping[int, int], cores:
     """Return as many cores, or up to an eighth fewer, of which no guest sees a cache that spans two of the host's.
 
     `copies`: by node, how many guests of this size it is for. Caches of 6 cores, for example, need dies of 3 cores, or
-    one of 5 or 6 cores on each (`inventory.caches`).
+    one of 5 or 6 cores on each (`inventory.cores`).
     """
     if context.resources.sharing is None:
         return cores

@@ -1,5 +1,5 @@
 """Metrics: what a validation found, as text for Prometheus (node_exporter's textfile collector reads it). Pure, except
-`textfile`, which writes the file.
+`writing.write_textfile`, which writes the file.
 
 `families` declares each metric once: name, help and labels. `hardware` makes the series of the evidence,
 `exposition` those of the validation and of what hosttune manages; it puts all together and keeps them within

@@ -1,5 +1,5 @@
-"""Boot loaders: which one this machine has, and what they share. `grub` has a module; grubby and kernel-install
-are in `kernelargs`.
+"""Boot loaders: which one this machine has, and what they share; and GRUB. grubby and kernel-install are in
+`kernelargs`.
 
 They are recognized by their files and tools, never by a distribution's name. Each one keeps what is staged in one file
 of hosttune and runs its own generator. A change is marked as unfinished in that file until the generator has finished,

@@ -1,6 +1,6 @@
 """Devices that no driver of the host can take are searched and tested in a guest of the operator's image.
 
-- `image`: what may be the operator's image. `planned`: the guest, by the ordinary planner and writer of XML.
+- `planned`: the guest, by the ordinary planner and writer of XML.
 - `order`: what the guest is asked through its seed, and what it answers: untrusted. `inside`: the work in the guest.
 - `session`: one guest, from its overlay to its removal. `listening`: the program that takes its answer.
 - `steps`: the steps of a hand-over that are made so.
