@@ -1,9 +1,8 @@
 """What is kept of a network function between hand-overs, to be compared with: `handover/network-BDF.json` in the state.
 
 `before` is what a hand-over compares with: as it was when the function was last clean, as a person accepted it
-(`handover release`), as it was before its last guest was started (`recorded_start`), or, if there is none of these, as it was
-found when its first hand-over began. `seen` is what the
-newest hand-over read.
+(`handover release`), as it was before its last guest was started (`recorded_start`), or, if there is none of these, as
+it was found when its first hand-over began. `seen` is what the newest hand-over read.
 """
 
 from __future__ import annotations
